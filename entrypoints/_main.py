@@ -1,0 +1,31 @@
+"""What every entrypoint does around its work: flags in Go's style, one line for an error, an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from minit.errors import EXIT_FAILURE, MinitError, UsageError, describe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+
+def run_entrypoint(component: str, usage: str, work: Callable[[list[str]], int]) -> NoReturn:
+    """Exit with what `work` returns for the arguments; a failure is one line on stderr, prefixed by `component`."""
+    try:
+        code = work(sys.argv[1:])
+    except UsageError as error:
+        print(f"{component}: {describe(error)}", file=sys.stderr)
+        if error.exit_code < EXIT_FAILURE:
+            print(usage, file=sys.stderr)
+        code = error.exit_code
+    except MinitError as error:
+        print(f"{component}: {describe(error)}", file=sys.stderr)
+        code = error.exit_code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: tearing the interpreter down costs milliseconds that every caller waits for.
+    os._exit(code)

@@ -1,0 +1,32 @@
+"""The `gc` entrypoint: removes what an exited pod left outside its directory."""
+
+from __future__ import annotations
+
+import sys
+
+from entrypoints._main import run_entrypoint
+from minit.errors import EXIT_FAILURE, UsageError
+from minit.goflags import parse_flags, usage
+from minit.launcher.gc import collect_pod
+from minit.plan.flags import parse_uuid
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+_FLAGS: dict[str, bool | str] = {"debug": False, "local-config": "/etc/rkt"}
+
+
+def main() -> NoReturn:
+    """Collect and exit; what could not be removed is printed and makes the exit code 254."""
+    run_entrypoint("stage1 gc", usage("gc", "UUID", _FLAGS), _collect)
+
+
+def _collect(arguments: list[str]) -> int:
+    _, operands = parse_flags(arguments, _FLAGS)
+    if len(operands) != 1:
+        raise UsageError(f"expected one UUID, got {len(operands)} arguments")
+    problems = collect_pod(parse_uuid(operands[0]))
+    for problem in problems:
+        print(f"stage1 gc: {problem}", file=sys.stderr)
+    return EXIT_FAILURE if problems else 0

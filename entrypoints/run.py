@@ -1,0 +1,24 @@
+"""The `run` entrypoint: runs the pod that stage0 prepared in the working directory."""
+
+from __future__ import annotations
+
+import os
+
+from entrypoints._main import run_entrypoint
+from minit.goflags import usage
+from minit.launcher.launch import launch, lock_descriptor
+from minit.plan.flags import RUN_FLAGS, RUN_OPERANDS, parse_run_flags
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run and exit with the pod's code."""
+    run_entrypoint("stage1", usage("run", RUN_OPERANDS, RUN_FLAGS), _run)
+
+
+def _run(arguments: list[str]) -> int:
+    flags = parse_run_flags(arguments)
+    return launch(flags, lock_descriptor(os.environ))

@@ -1,0 +1,29 @@
+"""The `stop` entrypoint: has the supervisor of a running pod end it."""
+
+from __future__ import annotations
+
+from entrypoints._main import run_entrypoint
+from minit.errors import UsageError
+from minit.goflags import parse_flags, usage
+from minit.launcher.stop import stop_pod
+from minit.plan.flags import parse_uuid
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+_FLAGS: dict[str, bool | str] = {"force": False, "debug": False}
+
+
+def main() -> NoReturn:
+    """Stop and exit."""
+    run_entrypoint("stage1 stop", usage("stop", "UUID", _FLAGS), _stop)
+
+
+def _stop(arguments: list[str]) -> int:
+    values, operands = parse_flags(arguments, _FLAGS)
+    if len(operands) != 1:
+        raise UsageError(f"expected one UUID, got {len(operands)} arguments")
+    parse_uuid(operands[0])
+    stop_pod(force=values["force"] is True)
+    return 0

@@ -1,0 +1,66 @@
+"""The failures minit reports, and how any failure becomes one line."""
+
+from __future__ import annotations
+
+import os
+
+EXIT_USAGE = 2  # Go's flag package, which rkt's own entrypoints use
+EXIT_FAILURE = 254  # rkt's number for nearly every failure of stage0 and stage1
+EXIT_EXEC_FAILED = 203  # systemd's EXIT_EXEC, the one set-up number rkt itself knows
+
+
+class MinitError(Exception):
+    """A failure with one clear line for the user; `exit_code` is what the program ends with."""
+
+    exit_code = EXIT_FAILURE
+
+
+class UsageError(MinitError):
+    """The arguments of an entrypoint do not fit its flags."""
+
+    exit_code = EXIT_USAGE
+
+
+class ManifestError(MinitError):
+    """A manifest is not what the appc schema asks for; names file, JSON path and what was expected."""
+
+
+class PlanError(MinitError):
+    """The manifests ask for something this pod cannot have."""
+
+
+class LaunchError(MinitError):
+    """A step of starting the pod failed."""
+
+
+class ControlError(MinitError):
+    """The supervisor could not be reached, or refused a request."""
+
+
+class ImageError(MinitError):
+    """An image is broken or cannot be built."""
+
+
+class StoreError(MinitError):
+    """The image store or the tree store cannot do what was asked."""
+
+
+class PodError(MinitError):
+    """A pod is not in a state that allows the operation."""
+
+
+def describe(error: BaseException) -> str:
+    """Return `error` as one line, system errors in Go's lower-case form (`open /x: no such file or directory`)."""
+    if isinstance(error, OSError) and error.errno is not None:
+        reason = reason_of(error.errno)
+        name = error.filename
+        if name is None:
+            return reason
+        return f"{os.fsdecode(name) if isinstance(name, (str, bytes)) else name}: {reason}"
+    return " ".join(str(error).split("\n")) or type(error).__name__
+
+
+def reason_of(number: int) -> str:
+    """Return the text of an errno as Go prints it, which is what rkt's users match on."""
+    text = os.strerror(number)
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,68 @@
+"""Flag parsing as Go's `flag` package does it, which is how stage0 builds the arguments of the entrypoints."""
+
+from __future__ import annotations
+
+from minit.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+BOOLEANS = {
+    **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
+}
+
+Default = bool | str
+
+
+def parse_flags(
+    arguments: Sequence[str], defaults: Mapping[str, Default], repeated: Sequence[str] = ()
+) -> tuple[dict[str, Default], list[str]]:
+    """
+    Return the flags' values and the words after them.
+
+    `defaults` names every flag; a bool default makes it a boolean, which never takes the next word. The last of
+    several uses wins, except that the uses of a flag in `repeated` are joined by commas. UsageError names the flag.
+    """
+    values = dict(defaults)
+    given: set[str] = set()
+    rest = list(arguments)
+    while rest:
+        word = rest[0]
+        if len(word) < 2 or word[0] != "-":
+            break
+        rest.pop(0)
+        if word == "--":
+            break
+        name, has_value, value = word[2 if word.startswith("--") else 1 :].partition("=")
+        if not name or name[0] in "-=":
+            raise UsageError(f"bad flag syntax: {word}")
+        if name not in defaults:
+            raise UsageError(f"flag provided but not defined: -{name}")
+        if isinstance(defaults[name], bool):
+            if not has_value:
+                values[name] = True
+            elif value in BOOLEANS:
+                values[name] = BOOLEANS[value]
+            else:
+                raise UsageError(f'invalid boolean value "{value}" for -{name}')
+        else:
+            if not has_value:
+                if not rest:
+                    raise UsageError(f"flag needs an argument: -{name}")
+                value = rest.pop(0)
+            values[name] = f"{values[name]},{value}" if name in repeated and name in given else value
+        given.add(name)
+    return values, rest
+
+
+def usage(program: str, operands: str, defaults: Mapping[str, Default]) -> str:
+    """Return the text that goes to stderr with exit status 2."""
+    lines = [f"Usage of {program}: [flags] {operands}".rstrip()]
+    for name in sorted(defaults):
+        default = defaults[name]
+        lines.append(f"  -{name}" if isinstance(default, bool) else f"  -{name} string")
+        if default not in (False, ""):
+            lines[-1] += f" (default {default!r})" if isinstance(default, str) else f" (default {default})"
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""The per-app I/O sidecars: what reads an app's output, and the process that forks them."""

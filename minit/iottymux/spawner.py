@@ -1,0 +1,98 @@
+"""
+The process that forks sidecars.
+
+PID 1 forks it before importing trio, so that a sidecar's private memory is a fraction of a megabyte. It answers each
+request with the sidecar's pidfd. It never waits: its children are reaped by the kernel.
+"""
+
+from __future__ import annotations
+
+import _signal
+import os
+import select
+
+from minit import paths, syscalls
+from minit.errors import LaunchError, describe
+from minit.iottymux.sidecar import Stream, run_sidecar
+from minit.messages import Socket, receive_message, send_message, socket_pair
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+_REPLY_TIMEOUT_MILLISECONDS = 5000
+_CONSOLE = {"stdout": 1, "stderr": 2}
+
+
+class Spawner:
+    """PID 1's side of the spawner; `pid` is reaped by PID 1 like any other child."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket_pair()
+        self.pid, self._pidfd = syscalls.clone3()
+        if self.pid == 0:
+            _run_as_spawner(theirs)
+        theirs.close()
+        self._socket = ours
+
+    def close(self) -> None:
+        """Let the spawner end."""
+        self._socket.close()
+        os.close(self._pidfd)
+
+    def request(self, app: str, pid: int, streams: Sequence[tuple[str, int]]) -> None:
+        """Ask for a sidecar for process `pid` of `app`; streams are (name, read end), which stay the caller's."""
+        message = {"app": app, "pid": pid, "streams": [name for name, _ in streams]}
+        send_message(self._socket, message, [fd for _, fd in streams])
+
+    def reply(self) -> int:
+        """Return the pidfd of the sidecar asked for first of those not yet answered; LaunchError without one."""
+        poller = select.poll()
+        poller.register(self._socket.fileno(), select.POLLIN)
+        if not poller.poll(_REPLY_TIMEOUT_MILLISECONDS):
+            raise LaunchError("start log sidecar: no answer from the spawner")
+        message, descriptors = receive_message(self._socket)
+        if message is None or not descriptors:
+            raise LaunchError(f"start log sidecar: {message['error'] if message else 'the spawner is gone'}")
+        return descriptors[0]
+
+
+def _run_as_spawner(socket: Socket) -> NoReturn:
+    syscalls.set_process_name("minit-spawner")
+    syscalls.set_dumpable(False)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
+    log_directory = os.open(paths.STAGE1_LOG, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    syscalls.close_all_but((0, 1, 2, socket.fileno(), log_directory))
+    while True:
+        message, descriptors = receive_message(socket)
+        if message is None:
+            os._exit(0)
+        try:
+            pid, pidfd = syscalls.clone3()
+        except OSError as error:
+            send_message(socket, {"error": describe(error)})
+        else:
+            if pid == 0:
+                _run_as_sidecar(message, descriptors, log_directory)
+            send_message(socket, {}, [pidfd])
+            os.close(pidfd)
+        for fd in descriptors:
+            os.close(fd)
+
+
+def _run_as_sidecar(message: dict[str, object], descriptors: list[int], log_directory: int) -> NoReturn:
+    try:
+        app, pid, names = message["app"], message["pid"], message["streams"]
+        assert isinstance(app, str) and isinstance(pid, int) and isinstance(names, list)
+        syscalls.set_process_name(f"iottymux-{app}")
+        syscalls.close_all_but((0, 1, 2, log_directory, *descriptors))
+        syscalls.set_capabilities(0, 0, 0)
+        syscalls.set_no_new_privileges()
+        streams = [Stream(name=name, fd=fd, console=_CONSOLE[name]) for name, fd in zip(names, descriptors)]
+        run_sidecar(app, pid, streams, log_directory)
+        os._exit(0)
+    except BaseException as error:
+        # The last frame of a forked process: returning would run the spawner's loop twice.
+        os.write(2, f"iottymux: {describe(error)}\n".encode(errors="replace"))
+        os._exit(254)

@@ -1,0 +1,206 @@
+"""
+The pod's control groups in every hierarchy of the host: v1, hybrid and v2 (cgroups(7)).
+
+A pod's groups have the same path everywhere, that of `subcgroup`, so that gc finds them without knowing more.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+
+from minit import paths
+from minit.errors import LaunchError, describe
+from minit.mountinfo import Mount, read_mountinfo
+from minit.supervisor.group import GroupEnds
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+# The names systemd would give them, which is where rkt's tools look.
+_INIT_SCOPE = "init.scope"
+_APPS = "system.slice"
+_CPUSET_FILES = ("cpuset.cpus", "cpuset.mems")
+_REMOVE_ATTEMPTS = 50
+_REMOVE_PAUSE_SECONDS = 0.02
+
+
+class Hierarchy(Value):
+    """
+    One cgroup hierarchy of the host: where it is mounted, and the path of this process in it.
+
+    `controllers` holds the v1 controllers, or `name=…` of a named hierarchy; empty for v2.
+    """
+
+    mount_point: str
+    own_path: str
+    controllers: tuple[str, ...] = ()
+
+    @property
+    def is_v2(self) -> bool:
+        """Whether this is the unified hierarchy."""
+        return not self.controllers
+
+
+class PodGroups(Value):
+    """
+    Descriptors of a pod's groups. `tasks` are the v1 `tasks` files of the supervisor's group, one per hierarchy;
+    `supervisor` is the directory of its v2 group, None on a host without v2.
+    """
+
+    supervisor: int | None
+    tasks: tuple[int, ...]
+    apps: tuple[GroupEnds, ...]
+
+
+def read_hierarchies() -> list[Hierarchy]:
+    """Return the mounted hierarchies that this process is in, v2 first."""
+    mounted: dict[tuple[str, ...], Mount] = {}
+    for mount in read_mountinfo():
+        if mount.fstype == "cgroup2":
+            mounted.setdefault((), mount)
+        elif mount.fstype == "cgroup":
+            mounted.setdefault(_v1_key(mount.super_options), mount)
+    hierarchies = []
+    with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            _, names, path = line.rstrip("\n").split(":", 2)
+            controllers = tuple(sorted(names.split(","))) if names else ()
+            if controllers not in mounted:
+                continue
+            mount = mounted[controllers]
+            # In a container the mount shows only a part of the hierarchy.
+            visible = path.removeprefix(mount.root.rstrip("/")) or "/"
+            hierarchies.append(Hierarchy(mount_point=mount.mount_point, own_path=visible, controllers=controllers))
+    return sorted(hierarchies, key=lambda hierarchy: hierarchy.controllers)
+
+
+def pod_subcgroup(hierarchies: Sequence[Hierarchy], uuid: str) -> str:
+    """Return the path of the pod's groups, without a leading slash: below this process's own group."""
+    by_name = {name: hierarchy for hierarchy in hierarchies for name in hierarchy.controllers or ("",)}
+    for name in ("name=systemd", "cpu", ""):
+        if name in by_name:
+            return f"{by_name[name].own_path.rstrip('/')}/{paths.pod_cgroup_name(uuid)}".lstrip("/")
+    return f"{hierarchies[0].own_path}/{paths.pod_cgroup_name(uuid)}".lstrip("/")
+
+
+def make_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str, apps: Iterable[str]) -> PodGroups:
+    """Make the groups of PID 1 and of each app in every hierarchy; LaunchError names the one that failed."""
+    names = list(apps)
+    supervisor: int | None = None
+    tasks: list[int] = []
+    directories: dict[str, tuple[int, bool]] = {}
+    app_tasks: dict[str, list[int]] = {name: [] for name in names}
+    try:
+        for hierarchy in hierarchies:
+            base = f"{hierarchy.mount_point}/{subcgroup}"
+            _make_group(hierarchy, f"{base}/{_INIT_SCOPE}")
+            if hierarchy.is_v2:
+                supervisor = _open_directory(f"{base}/{_INIT_SCOPE}")
+            else:
+                tasks.append(_open_tasks(f"{base}/{_INIT_SCOPE}"))
+            for name in names:
+                group = f"{base}/{_APPS}/{name}.service"
+                _make_group(hierarchy, group)
+                if name not in directories:
+                    directories[name] = (_open_directory(group), hierarchy.is_v2)
+                if not hierarchy.is_v2:
+                    app_tasks[name].append(_open_tasks(group))
+    except OSError as error:
+        raise LaunchError(f"failed to make control group: {describe(error)}") from error
+    return PodGroups(
+        supervisor=supervisor,
+        tasks=tuple(tasks),
+        apps=tuple(
+            GroupEnds(
+                app=name,
+                directory=directories[name][0],
+                is_v2=directories[name][1],
+                tasks=tuple(app_tasks[name]),
+            )
+            for name in names
+        ),
+    )
+
+
+def remove_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[str]:
+    """
+    Remove the pod's groups from every hierarchy, deepest first, and return what could not be removed.
+
+    A hierarchy that holds none of them is done already; one that this very process is in is left alone.
+    """
+    problems = []
+    for hierarchy in hierarchies:
+        top = f"{hierarchy.mount_point}/{subcgroup}"
+        if f"{hierarchy.own_path}/".startswith(f"/{subcgroup}/"):
+            problems.append(f"{top}: this process is in the group")
+            continue
+        for directory in _deepest_first(top):
+            try:
+                _remove_group(directory)
+            except OSError as error:
+                problems.append(describe(error))
+    return problems
+
+
+def _v1_key(super_options: str) -> tuple[str, ...]:
+    # Of the mount options only controllers and the hierarchy's name appear in /proc/PID/cgroup.
+    generic = ("rw", "ro", "noprefix", "clone_children", "xattr", "cpuset_v2_mode", "favordynmods", "nofavordynmods")
+    words = [word for word in super_options.split(",") if word not in generic]
+    return tuple(sorted(word for word in words if not word.startswith("release_agent=")))
+
+
+def _make_group(hierarchy: Hierarchy, path: str) -> None:
+    missing = []
+    while not os.path.isdir(path) and path != hierarchy.mount_point:
+        missing.append(path)
+        path = os.path.dirname(path)
+    for directory in reversed(missing):
+        try:
+            os.mkdir(directory, 0o755)
+        except FileExistsError:
+            pass
+        if "cpuset" in hierarchy.controllers:
+            _inherit_cpuset(directory)
+
+
+def _inherit_cpuset(directory: str) -> None:
+    # A v1 cpuset starts empty, and an empty one takes no tasks (cpusets(7)).
+    for name in _CPUSET_FILES:
+        with open(f"{os.path.dirname(directory)}/{name}", encoding="ascii") as parent:
+            value = parent.read()
+        with open(f"{directory}/{name}", "w", encoding="ascii") as own:
+            own.write(value)
+
+
+def _open_directory(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _open_tasks(path: str) -> int:
+    # Not cgroup.procs: its first write costs a grace period of the kernel, 13 ms.
+    return os.open(f"{path}/tasks", os.O_WRONLY | os.O_CLOEXEC)
+
+
+def _deepest_first(top: str) -> Iterator[str]:
+    for directory, _, _ in os.walk(top, topdown=False):
+        yield directory
+
+
+def _remove_group(directory: str) -> None:
+    for _ in range(_REMOVE_ATTEMPTS):
+        try:
+            os.rmdir(directory)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            # Dead processes leave their group a moment after their parent has been told.
+            time.sleep(_REMOVE_PAUSE_SECONDS)
+        else:
+            return
+    os.rmdir(directory)

@@ -1,0 +1,136 @@
+"""The `enter` entrypoint's work: running a command inside an app, or in the stage1 root."""
+
+from __future__ import annotations
+
+import _signal
+import errno
+import os
+import sys
+
+from minit import syscalls
+from minit.errors import describe
+from minit.launcher.stop import open_supervisor
+from minit.plan.app import DEFAULT_PATH
+from minit.reaper.diagnose import diagnose_exec
+from minit.supervisor.child import forget_imports, reset_signals
+from minit.supervisor.client import ask
+from minit.supervisor.credentials import become_user, clear_inheritable, drop_bounding_set
+from minit.supervisor.protocol import OP_NAMESPACE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
+
+EXIT_NOT_EXECUTED = 1  # what rkt's enter answers when the command cannot be executed
+_DEFAULT_TERM = "vt100"
+_IGNORED_WHILE_WAITING = (_signal.SIGINT, _signal.SIGQUIT)
+_FORWARDED = (_signal.SIGTERM, _signal.SIGHUP)
+
+
+def enter_pod(pid: int, app: str | None, command: Sequence[str]) -> int:
+    """
+    Run `command` in the pod whose PID 1 is `pid` on the host and return its exit code.
+
+    With an app it sees that app's root and environment, without one the stage1 root and the caller's environment.
+    A command that dies of a signal makes this process die of it too. The working directory is the pod directory.
+    """
+    pidfd = open_supervisor(pid)
+    syscalls.set_dumpable(False)
+    environment = dict(os.environ)
+    namespace = None
+    if app is not None:
+        reply, [namespace] = ask({"op": OP_NAMESPACE, "app": app})
+        environment = _app_environment(reply["environment"], os.environ)
+    bounding = _bounding_set(pid)
+    # The pid namespace takes effect for the next child only, so the mount namespace waits for that child too.
+    syscalls.setns(
+        pidfd, syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWPID
+    )
+    child = os.fork()
+    if child == 0:
+        _run_command(pidfd, namespace, bounding, command, environment)
+    return _wait(child)
+
+
+def _app_environment(variables: object, caller: Mapping[str, str]) -> dict[str, str]:
+    assert isinstance(variables, list)
+    return {**dict(variables), "TERM": caller.get("TERM", _DEFAULT_TERM)}
+
+
+def _bounding_set(pid: int) -> int:
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            if line.startswith("CapBnd:"):
+                return int(line.split()[1], 16)
+    raise ValueError(f"/proc/{pid}/status has no CapBnd")
+
+
+def _run_command(
+    pidfd: int, namespace: int | None, bounding: int, command: Sequence[str], environment: Mapping[str, str]
+) -> NoReturn:
+    step = "encode"
+    try:
+        arguments = [os.fsencode(word) for word in command]
+        variables = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+        candidates = _candidates(command[0], environment.get("PATH", DEFAULT_PATH))
+        forget_imports()
+        step = "join mount namespace"
+        syscalls.setns(pidfd if namespace is None else namespace, syscalls.CLONE_NEWNS)
+        os.chdir("/")
+        step = "drop capabilities"
+        drop_bounding_set(bounding)
+        clear_inheritable()
+        become_user(0, 0, ())
+        reset_signals()
+        syscalls.close_range(3)
+        step = f"exec {command[0]}"
+        failure: OSError | None = None
+        for candidate in candidates:
+            try:
+                os.execve(candidate, arguments, variables)
+            except OSError as error:
+                if failure is None or error.errno != errno.ENOENT:
+                    failure = error
+                    found = candidate
+        assert failure is not None
+        if "/" in command[0]:
+            _complain(f"Error: {diagnose_exec(found)}")
+        else:
+            _complain(f'Error: Unable to find "{command[0]}" in the PATH of the app')
+    except BaseException as error:
+        # The last frame of a forked process: returning would run the caller's code twice.
+        _complain(f"enter: {step}: {describe(error)}")
+    os._exit(EXIT_NOT_EXECUTED)
+
+
+def _candidates(command: str, path: str) -> list[str]:
+    if "/" in command:
+        return [command]
+    return [f"{directory or '.'}/{command}" for directory in path.split(":")]
+
+
+def _complain(line: str) -> None:
+    os.write(2, f"{line}\n".encode(errors="surrogateescape"))
+
+
+def _wait(child: int) -> int:
+    """Return the child's exit code, stopping when it stops and dying as it dies."""
+    for number in _IGNORED_WHILE_WAITING:
+        # A terminal sends these to both; the command decides what they mean.
+        _signal.signal(number, _signal.SIG_IGN)
+    for number in _FORWARDED:
+        _signal.signal(number, lambda number, _: os.kill(child, number))
+    while True:
+        _, status = os.waitpid(child, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            break
+        os.kill(os.getpid(), _signal.SIGSTOP)
+        os.kill(child, _signal.SIGCONT)
+    if os.WIFSIGNALED(status):
+        sys.stderr.flush()
+        number = os.WTERMSIG(status)
+        if number != _signal.SIGKILL:
+            _signal.signal(number, _signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    return os.waitstatus_to_exitcode(status) & 0xFF

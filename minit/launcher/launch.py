@@ -1,0 +1,149 @@
+"""
+The `run` entrypoint's work: from the arguments to a running PID 1, then waiting for its end.
+
+The process is rkt's own: same pid, and its exit code is what the user of `rkt run` sees.
+"""
+
+from __future__ import annotations
+
+import _signal
+import os
+import select
+import sys
+
+from minit import paths, syscalls
+from minit.errors import EXIT_FAILURE, LaunchError, describe
+from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies
+from minit.launcher.load import collect_facts, load_pod
+from minit.messages import Socket, receive_message, socket_pair
+from minit.plan.flags import RunFlags
+from minit.plan.pod import PodPlan, plan_pod
+from minit.supervisor.boot import SupervisorEnds, run_supervisor
+from minit.supervisor.supervisor import HALT_SIGNALS, WATCHED_SIGNALS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from minit.launcher.cgroups import PodGroups
+
+_FORWARDED = (*HALT_SIGNALS, _signal.SIGHUP)
+_CLONE_FLAGS = {
+    "mnt": syscalls.CLONE_NEWNS,
+    "pid": syscalls.CLONE_NEWPID,
+    "uts": syscalls.CLONE_NEWUTS,
+    "ipc": syscalls.CLONE_NEWIPC,
+    "net": syscalls.CLONE_NEWNET,
+}
+
+
+def lock_descriptor(environment: Mapping[str, str]) -> int:
+    """Return the descriptor of the locked pod directory that stage0 left open."""
+    text = environment.get("RKT_LOCK_FD")
+    if text is None:
+        raise LaunchError("failed to get rkt lock fd: RKT_LOCK_FD env var is not set")
+    try:
+        lock = int(text)
+        os.fstat(lock)
+    except (ValueError, OSError) as error:
+        raise LaunchError(f"failed to get rkt lock fd: RKT_LOCK_FD={text} is not an open descriptor") from error
+    return lock
+
+
+def launch(flags: RunFlags, lock: int) -> int:
+    """Run the pod in the working directory and return its exit code."""
+    # Callers leak descriptors into rkt; one that reached an app or outlived us would be a hole or hold a lock.
+    syscalls.close_all_but((0, 1, 2, lock))
+    os.set_inheritable(lock, False)
+    # Blocked before PID 1 exists: a SIGTERM that met PID 1 without a handler would vanish.
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, (*WATCHED_SIGNALS, *_FORWARDED))
+    hierarchies = read_hierarchies()
+    plan = plan_pod(load_pod(), flags, collect_facts(hierarchies))
+    for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
+        print(f"stage1: {line}", file=sys.stderr)
+    subcgroup = pod_subcgroup(hierarchies, plan.uuid)
+    # Written first: gc could not find the groups of a pod that died between the two.
+    _write_pod_file(paths.POD_SUBCGROUP, subcgroup)
+    groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
+    pid, pidfd, link = _clone_supervisor(plan, groups, lock)
+    return _wait(pid, pidfd, link)
+
+
+def _clone_supervisor(plan: PodPlan, groups: PodGroups, lock: int) -> tuple[int, int, Socket]:
+    try:
+        root = syscalls.open_tree(
+            syscalls.AT_FDCWD, paths.POD_STAGE1_ROOTFS, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE
+        )
+        # Out of its peer group: a mount made in the pod must not appear on the host.
+        syscalls.mount_setattr(root, flags=syscalls.AT_RECURSIVE, propagation=syscalls.MS_PRIVATE)
+    except OSError as error:
+        raise LaunchError(f"failed to open the stage1 root: {describe(error)}") from error
+    ours, theirs = socket_pair()
+    ends = SupervisorEnds(
+        launcher=theirs,
+        lock=lock,
+        root=root,
+        stage1_root=os.path.abspath(paths.POD_STAGE1_ROOTFS),
+        tasks=groups.tasks,
+        groups=groups.apps,
+    )
+    flags = 0
+    for name in plan.namespaces:
+        flags |= _CLONE_FLAGS[name]
+    pod_directory = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    os.chdir(paths.POD_STAGE1_ROOTFS)
+    try:
+        pid, pidfd = syscalls.clone3(flags, groups.supervisor)
+    except OSError as error:
+        raise LaunchError(f"failed to make the pod's namespaces: {describe(error)}") from error
+    if pid == 0:
+        run_supervisor(plan, ends)
+    os.fchdir(pod_directory)
+    theirs.close()
+    syscalls.close_all_but((0, 1, 2, lock, pidfd, ours.fileno()))
+    return pid, pidfd, ours
+
+
+def _wait(pid: int, pidfd: int, link: Socket) -> int:
+    """Forward signals until PID 1 has ended and return the pod's exit code."""
+    signals = syscalls.signalfd(_FORWARDED)
+    poller = select.poll()
+    for fd in (pidfd, signals, link.fileno()):
+        poller.register(fd, select.POLLIN)
+    while True:
+        ready = [fd for fd, _ in poller.poll()]
+        if link.fileno() in ready:
+            message, _ = receive_message(link)
+            if message is None:
+                poller.unregister(link.fileno())
+            else:
+                # PID 1 has its namespaces, root and control socket: it can be entered from now on.
+                _write_pod_file(paths.POD_PID, f"{pid}\n")
+        if signals in ready:
+            for number in syscalls.read_signals(signals):
+                syscalls.pidfd_send_signal(pidfd, _signal.SIGTERM if number == _signal.SIGHUP else number)
+        if pidfd in ready:
+            break
+    result = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+    assert result is not None
+    if result.si_code == os.CLD_EXITED:
+        return result.si_status
+    if result.si_status == _signal.SIGKILL:
+        # Ended by force: whoever waits for rkt sees the same.
+        os.kill(os.getpid(), _signal.SIGKILL)
+    print(f"stage1: the supervisor died of signal {result.si_status}", file=sys.stderr)
+    return EXIT_FAILURE
+
+
+def _write_pod_file(name: str, text: str) -> None:
+    """Write a file of the pod directory so that readers see it whole or not at all."""
+    temporary = f".{name}.new"
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+        os.rename(temporary, name)
+    except OSError as error:
+        raise LaunchError(f"failed to write {name}: {describe(error)}") from error

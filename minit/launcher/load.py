@@ -1,0 +1,51 @@
+"""Reading what stage0 prepared, from the pod directory, and what the machine is."""
+
+from __future__ import annotations
+
+import os
+
+from minit import paths
+from minit.errors import ManifestError, describe
+from minit.launcher.cgroups import Hierarchy
+from minit.manifest.image import parse_image_manifest
+from minit.manifest.pod import parse_pod_manifest
+from minit.plan.pod import HostFacts, Pod
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MAXIMUM_MANIFEST_BYTES = 4 << 20
+
+
+def load_pod() -> Pod:
+    """Return the manifests of the pod in the working directory; ManifestError names the file and the place in it."""
+    manifest = parse_pod_manifest(_read(paths.POD_MANIFEST), paths.POD_MANIFEST)
+    images = []
+    for app in manifest.apps:
+        path = paths.app_manifest(app.name)
+        images.append((app.name, parse_image_manifest(_read(path), path)))
+    return Pod(manifest=manifest, images=tuple(images))
+
+
+def collect_facts(hierarchies: Sequence[Hierarchy]) -> HostFacts:
+    """Return what planning needs to know about this machine."""
+    return HostFacts(
+        effective_uid=os.geteuid(),
+        kernel_release=os.uname().release,
+        has_cgroups=bool(hierarchies),
+    )
+
+
+def _read(path: str) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise ManifestError(f"failed to load pod: {describe(error)}") from error
+    try:
+        data = b""
+        while len(data) <= _MAXIMUM_MANIFEST_BYTES and (block := os.read(fd, 1 << 16)):
+            data += block
+        return data
+    finally:
+        os.close(fd)

@@ -1,0 +1,67 @@
+"""The `stop` entrypoint's work: asking the supervisor to end the pod, or making it."""
+
+from __future__ import annotations
+
+import _signal
+import os
+import select
+
+from minit import paths, syscalls
+from minit.errors import ControlError, LaunchError, describe
+from minit.supervisor.client import ask
+from minit.supervisor.protocol import OP_STOP
+
+# What a forced stop leaves the supervisor for killing the apps and recording it, before it is killed itself.
+_FORCE_SECONDS = 3.0
+_REQUEST_SECONDS = 5.0
+
+
+def stop_pod(force: bool) -> None:
+    """
+    Ask the supervisor of the pod in the working directory to stop; does not wait for its end unless forced.
+
+    A forced stop kills the apps at once and the supervisor too if it does not end then.
+    """
+    pidfd = open_supervisor(read_pid())
+    try:
+        ask({"op": OP_STOP, "force": force}, timeout_seconds=_FORCE_SECONDS if force else _REQUEST_SECONDS)
+    except ControlError:
+        if not force:
+            # Older than its control socket, or too busy to answer: the signal means the same.
+            _send(pidfd, _signal.SIGTERM)
+    if force:
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        if not poller.poll(_FORCE_SECONDS * 1000):
+            _send(pidfd, _signal.SIGKILL)
+    os.close(pidfd)
+
+
+def read_pid() -> int:
+    """Return the host pid of the pod's PID 1."""
+    try:
+        with open(paths.POD_PID, encoding="ascii") as file:
+            return int(file.read().split()[0])
+    except (OSError, ValueError, IndexError) as error:
+        raise LaunchError(f"error reading pid: {describe(error)}") from error
+
+
+def open_supervisor(pid: int) -> int:
+    """Return a pidfd of the pod's PID 1; LaunchError if the pid is now somebody else's."""
+    try:
+        pidfd = os.pidfd_open(pid)
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="surrogateescape") as file:
+            fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+    except OSError as error:
+        raise LaunchError(f"pod is not running any more: process {pid}: {describe(error)}") from error
+    if fields.get("NSpid", "").split()[1:][-1:] != ["1"]:
+        os.close(pidfd)
+        raise LaunchError(f"pod is not running any more: process {pid} is not its PID 1")
+    return pidfd
+
+
+def _send(pidfd: int, number: int) -> None:
+    try:
+        syscalls.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        pass  # it ended by itself, which is what was wanted

@@ -1,0 +1,198 @@
+"""
+Walking through decoded JSON towards values, with the one-line error for whatever is not as expected.
+
+The schemas are in `app`, `image` and `pod`, which read a field like `node["port"].integer(1, 65535)`. As in
+Go's decoder, by which rkt reads the same files, keys match whatever their case, unknown keys are ignored, and
+`null` counts as absent.
+"""
+
+from __future__ import annotations
+
+from minit import jsontext
+from minit.errors import ManifestError
+from minit.manifest.names import is_ac_identifier, is_ac_name, is_image_id, is_version
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+_ABSENT = object()
+_MAX_SHOWN = 60  # characters of a refused value that make it into the message
+
+
+class Node:
+    """
+    A JSON value and its place in a file.
+
+    Every reading method raises ManifestError, `FILE: JSON.PATH: expected X, got Y`. No string may hold NUL,
+    since nearly all of them end up in system calls.
+    """
+
+    __slots__ = ("_children", "_parent", "_step", "_value")
+
+    def __init__(self, value: object, parent: Node | None, step: str | int) -> None:
+        self._value = value
+        self._parent = parent
+        self._step = step  # key or index in the parent; the file's name if there is none
+        self._children: dict[str, object] | None = None
+
+    @property
+    def given(self) -> bool:
+        """Tell whether the file has the value, and not as `null`."""
+        return self._value is not _ABSENT and self._value is not None
+
+    def __getitem__(self, key: str) -> Node:
+        """Return a field of an object, or an absent one; an absent object has no fields."""
+        if self._children is None:
+            self._children = self._read_fields()
+        return Node(self._children.get(_fold(key), _ABSENT), self, key)
+
+    def optional(self, read: Callable[[Node], T]) -> T | None:
+        """Return what `read` makes of the value, or None for an absent one."""
+        return read(self) if self.given else None
+
+    def each(self, read: Callable[[Node], T]) -> tuple[T, ...]:
+        """Return what `read` makes of each element of a list, nothing for an absent one."""
+        return tuple([read(element) for element in self._elements()])
+
+    def each_named(self, kind: str, read: Callable[[Node], T]) -> tuple[T, ...]:
+        """Return what `read` makes of each element of a list of objects whose `name` fields all differ."""
+        values = []
+        seen = set()
+        for element in self._elements():
+            values.append(read(element))
+            name = element["name"].string()
+            if name in seen:
+                raise element["name"].error("a unique name", f"duplicate {kind} name {_show(name)}")
+            seen.add(name)
+        return tuple(values)
+
+    def string_map(self) -> tuple[tuple[str, str], ...]:
+        """Return the entries of an object from any keys to strings, nothing for an absent one."""
+        if not self.given:
+            return ()
+        if not isinstance(self._value, dict):
+            raise self.error("an object")
+        return tuple([(key, Node(item, self, key).string()) for key, item in self._value.items()])
+
+    def raw(self) -> object:
+        """Return the JSON value as it is, None for an absent one."""
+        return None if self._value is _ABSENT else self._value
+
+    def string(self) -> str:
+        """Return a string, which may be empty."""
+        if not isinstance(self._value, str):
+            raise self.error("a string")
+        if "\0" in self._value:
+            raise self.error("a string without NUL")
+        return self._value
+
+    def matching(self, check: Callable[[str], object], expected: str) -> str:
+        """Return a string that `check` holds for; `expected` describes such a string."""
+        if not isinstance(self._value, str):
+            raise self.error(expected)
+        text = self.string()
+        if not check(text):
+            raise self.error(expected)
+        return text
+
+    def one_of(self, *choices: str) -> str:
+        """Return one of the strings `choices`."""
+        return self.matching(choices.__contains__, " or ".join(f'"{choice}"' for choice in choices))
+
+    def non_empty(self) -> str:
+        """Return a string of at least one character."""
+        return self.matching(len, "a non-empty string")
+
+    def absolute_path(self) -> str:
+        """Return an absolute path."""
+        return self.matching(_is_absolute, "an absolute path")
+
+    def ac_name(self) -> str:
+        """Return an ACName."""
+        return self.matching(is_ac_name, "an ACName")
+
+    def ac_identifier(self) -> str:
+        """Return an ACIdentifier."""
+        return self.matching(is_ac_identifier, "an ACIdentifier")
+
+    def image_id(self) -> str:
+        """Return the ID of an image."""
+        return self.matching(is_image_id, "an image ID (sha512-...)")
+
+    def boolean(self) -> bool:
+        """Return true or false."""
+        if not isinstance(self._value, bool):
+            raise self.error("true or false")
+        return self._value
+
+    def integer(self, lowest: int, highest: int) -> int:
+        """Return an integer from `lowest` to `highest`, both included."""
+        value = self._value
+        if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+            raise self.error(f"an integer from {lowest} to {highest}")
+        return value
+
+    def error(self, expected: str, got: str | None = None) -> ManifestError:
+        """Build the error that says what was expected here; `got` replaces the value in it."""
+        steps: list[str] = []
+        node = self
+        while node._parent is not None:
+            steps.append(_step_text(node._step))
+            node = node._parent
+        path = "".join(reversed(steps)).removeprefix(".")
+        found = got or ("nothing" if self._value is _ABSENT else _show(self._value))
+        return ManifestError(f"{node._step}: {path}{': ' if path else ''}expected {expected}, got {found}")
+
+    def _elements(self) -> list[Node]:
+        if not self.given:
+            return []
+        if not isinstance(self._value, list):
+            raise self.error("a list")
+        return [Node(element, self, index) for index, element in enumerate(self._value)]
+
+    def _read_fields(self) -> dict[str, object]:
+        if not self.given:
+            return {}
+        if not isinstance(self._value, dict):
+            raise self.error("an object")
+        fields: dict[str, object] = {}
+        for key, item in self._value.items():
+            folded = _fold(key)
+            if folded in fields:
+                raise self.error("each field once", f"{_show(key)} in two spellings")
+            fields[folded] = item
+        return fields
+
+
+def read_document(data: bytes, source: str, kind: str) -> Node:
+    """Return the root of a manifest whose `acKind` and `acVersion` are right; errors name it `source`."""
+    root = Node(jsontext.parse(data, source), None, source)
+    root["acKind"].one_of(kind)
+    root["acVersion"].matching(is_version, "a semantic version")
+    return root
+
+
+def _fold(key: str) -> str:
+    # Go matches keys by Unicode simple folding, under which the long s, which lower() leaves alone, is an s.
+    return key.lower().replace("\u017f", "s")
+
+
+def _is_absolute(path: str) -> bool:
+    return path.startswith("/")
+
+
+def _show(value: object) -> str:
+    text = jsontext.dump(value).decode("ascii")
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
+
+
+def _step_text(step: str | int) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    # A field's name is plain; the keys of a string map are whatever their author typed.
+    plain = step.isascii() and step.isidentifier() and len(step) <= _MAX_SHOWN
+    return f".{step}" if plain else f"[{_show(step)}]"

@@ -1,0 +1,51 @@
+"""Reading /proc/PID/mountinfo (proc(5))."""
+
+from __future__ import annotations
+
+from minit.value import Value
+
+
+class Mount(Value):
+    """One line of mountinfo; paths are unescaped."""
+
+    mount_id: int
+    parent_id: int
+    root: str
+    mount_point: str
+    options: str
+    tags: tuple[str, ...]
+    fstype: str
+    source: str
+    super_options: str
+
+
+def read_mountinfo(path: str = "/proc/self/mountinfo") -> list[Mount]:
+    """Return the mounts in the kernel's order, in which a parent precedes its children unless moved."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as lines:
+        return [parse_line(line) for line in lines]
+
+
+def parse_line(line: str) -> Mount:
+    """Return the mount that one line describes; ValueError if it is no mountinfo line."""
+    before, separator, after = line.rstrip("\n").partition(" - ")
+    fields, tail = before.split(" "), after.split(" ")
+    if not separator or len(fields) < 6 or len(tail) < 2:
+        raise ValueError(f"not a mountinfo line: {line!r}")
+    return Mount(
+        mount_id=int(fields[0]),
+        parent_id=int(fields[1]),
+        root=_unescape(fields[3]),
+        mount_point=_unescape(fields[4]),
+        options=fields[5],
+        tags=tuple(fields[6:]),
+        fstype=tail[0],
+        source=_unescape(tail[1]),
+        super_options=tail[2] if len(tail) > 2 else "",
+    )
+
+
+def _unescape(text: str) -> str:
+    # The kernel escapes exactly space, tab, newline and backslash, as three octal digits.
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, character)
+    return text

@@ -1,0 +1,83 @@
+"""
+Every on-disk name that stage0, stage1 and their users share, as pure functions and constants.
+
+A name that starts with `POD_` is relative to the pod directory, which is the working directory of every
+entrypoint; one that starts with `STAGE1_` is absolute inside the stage1 root, which is PID 1's root.
+"""
+
+from __future__ import annotations
+
+POD_MANIFEST = "pod"
+POD_CREATED = "pod-created"
+POD_PID = "pid"
+POD_PPID = "ppid"
+POD_SUBCGROUP = "subcgroup"
+POD_STAGE1 = "stage1"
+POD_STAGE1_MANIFEST = "stage1/manifest"
+POD_STAGE1_ROOTFS = "stage1/rootfs"
+POD_STAGE1_TREE_ID = "stage1TreeStoreID"
+POD_OVERLAY_PREPARED = "overlay-prepared"
+POD_PRIVATE_USERS = "private-users-prepared"
+POD_LOCK = "pod.lck"
+POD_CONTROL = "stage1/rootfs/rkt/minit/control"
+
+STAGE1_CONTROL = "/rkt/minit/control"
+STAGE1_STATE = "/rkt/minit/state"
+STAGE1_LOG = "/rkt/minit/log"
+STAGE1_SUPERVISOR_LOG = "/rkt/minit/supervisor.log"
+STAGE1_STATUS = "/rkt/status"
+STAGE1_ENV = "/rkt/env"
+STAGE1_READY = "/rkt/supervisor-status"
+
+READY_TARGET = "ready"
+STATUS_DIRECTORY = "rkt/status"
+
+ANNOTATION_STAGE1 = "coreos.com/rkt/stage1/"
+ANNOTATION_INTERFACE_VERSION = "coreos.com/rkt/stage1/interface-version"
+ANNOTATION_MUTABLE = "coreos.com/rkt/stage1/mutable"
+INTERFACE_VERSION = 6
+
+
+def app_manifest(app: str) -> str:
+    """Return the image manifest of `app` as stage1 reads it, relative to the pod directory."""
+    return f"{POD_STAGE1_ROOTFS}/opt/stage2/{app}/manifest"
+
+
+def app_rootfs(app: str) -> str:
+    """Return the app's root relative to the stage1 root."""
+    return f"opt/stage2/{app}/rootfs"
+
+
+def status_file(app: str) -> str:
+    """Return the file that holds the app's exit status, inside the stage1 root."""
+    return f"{STAGE1_STATUS}/{app}"
+
+
+def created_marker(app: str) -> str:
+    """Return the marker whose mtime is when the app was added, inside the stage1 root."""
+    return f"{STAGE1_STATUS}/{app}-created"
+
+
+def started_marker(app: str) -> str:
+    """Return the marker whose mtime is when the app was started, inside the stage1 root."""
+    return f"{STAGE1_STATUS}/{app}-started"
+
+
+def state_file(app: str) -> str:
+    """Return minit's own record of the app's end, inside the stage1 root."""
+    return f"{STAGE1_STATE}/{app}.json"
+
+
+def env_file(app: str) -> str:
+    """Return the app's environment as `enter` reads it, inside the stage1 root."""
+    return f"{STAGE1_ENV}/{app}"
+
+
+def log_file(app: str) -> str:
+    """Return the app's log, inside the stage1 root."""
+    return f"{STAGE1_LOG}/{app}.log"
+
+
+def pod_cgroup_name(uuid: str) -> str:
+    r"""Return the name of the pod's control group, `machine-rkt\x2d<uuid>.scope` with systemd's escapes."""
+    return "machine-rkt\\x2d" + uuid.replace("-", "\\x2d") + ".scope"

@@ -1,0 +1,175 @@
+"""Deciding everything about one app: what is executed, as whom, with which environment and streams."""
+
+from __future__ import annotations
+
+from minit.errors import PlanError
+from minit.plan.capabilities import DEFAULT
+from minit.plan.mounts import MountOp, app_mounts
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.manifest.app import App
+    from minit.manifest.pod import RuntimeApp
+    from minit.plan.flags import RunFlags
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Given to an app that does not set them; USER is root whoever the app runs as (rkt stage1).
+DEFAULT_ENVIRONMENT = (
+    ("PATH", DEFAULT_PATH),
+    ("SHELL", "/bin/sh"),
+    ("USER", "root"),
+    ("LOGNAME", "root"),
+    ("HOME", "/root"),
+)
+
+STREAM_LOG = "log"
+STREAM_NULL = "null"
+_ANNOTATION_STREAM = "coreos.com/rkt/stage2/"
+_KNOWN_ISOLATORS = (
+    *("resource/cpu", "resource/memory", "resource/block-bandwidth", "resource/block-iops"),
+    *("resource/network-bandwidth", "os/linux/capabilities-retain-set", "os/linux/capabilities-remove-set"),
+    *("os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set", "os/linux/no-new-privileges"),
+    *("os/linux/oom-score-adj", "os/linux/cpu-shares", "os/linux/selinux-context", "os/linux/apparmor-profile"),
+    "os/unix/sysctl",
+)
+
+
+class AppSpec(Value):
+    """
+    Everything decided about one app before any effect.
+
+    `candidates` are the paths tried in order for the executable, which is also argv[0]; `search` is the path list
+    to name when none of them is there, None when exec[0] was a path. `bounding` is a capability mask, None to leave
+    the bounding set alone.
+    """
+
+    name: str
+    candidates: tuple[str, ...]
+    search: str | None = None
+    arguments: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    working_directory: str = "/"
+    uid: int = 0
+    gid: int = 0
+    supplementary_gids: tuple[int, ...] = ()
+    bounding: int | None = DEFAULT
+    stdout: str = STREAM_LOG
+    stderr: str = STREAM_LOG
+    mounts: tuple[MountOp, ...] = ()
+
+    def describe(self) -> list[str]:
+        """Return the decisions as lines for --debug."""
+        lines = [
+            f"app {self.name}: exec {' or '.join(self.candidates)} {list(self.arguments)}",
+            f"app {self.name}: uid {self.uid} gid {self.gid} groups {list(self.supplementary_gids)}"
+            f" cwd {self.working_directory}",
+        ]
+        return lines + [f"app {self.name}: {operation.describe()}" for operation in self.mounts]
+
+
+def plan_app(runtime: RuntimeApp, app: App, flags: RunFlags) -> tuple[AppSpec, list[str]]:
+    """Return the spec of an app and the warnings to show; PlanError for what it cannot have."""
+    name = runtime.name
+    warnings = _refuse_unbuilt(runtime, app)
+    working_directory = app.working_directory or "/"
+    candidates, search = plan_executable(name, app, working_directory)
+    return (
+        AppSpec(
+            name=name,
+            candidates=candidates,
+            search=search,
+            arguments=app.exec[1:],
+            environment=plan_environment(name, app.environment),
+            working_directory=working_directory,
+            uid=_plan_id(name, "user", app.user),
+            gid=_plan_id(name, "group", app.group),
+            supplementary_gids=app.supplementary_gids,
+            bounding=None if flags.disable_capabilities else DEFAULT,
+            stdout=_plan_stream(runtime, "stdout"),
+            stderr=_plan_stream(runtime, "stderr"),
+            mounts=app_mounts(),
+        ),
+        warnings,
+    )
+
+
+def plan_executable(name: str, app: App, working_directory: str) -> tuple[tuple[str, ...], str | None]:
+    """
+    Return the paths at which the executable may be, in order, and the search list if one was used.
+
+    rkt's rule: an absolute path as it is, one with a slash below the working directory, a bare name in the app's own
+    PATH, or without one in the working directory, /bin and /usr/bin (not in rkt's default PATH).
+    """
+    if not app.exec or not app.exec[0]:
+        raise PlanError(f'app "{name}" has no executable: its image has an empty "exec" (try --exec=BINARY)')
+    command = app.exec[0]
+    if command.startswith("/"):
+        return (command,), None
+    if "/" in command:
+        return (_join(working_directory, command),), None
+    path = dict(app.environment).get("PATH")
+    entries = [working_directory, "/bin", "/usr/bin"] if path is None else path.split(":")
+    directories = [_join(working_directory, entry) for entry in entries]
+    return tuple(_join(directory, command) for directory in directories), ":".join(directories)
+
+
+def plan_environment(name: str, own: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Return the environment of an app: defaults it does not set, its own, then what the executor sets."""
+    set_here = (("AC_APP_NAME", name), ("container", "rkt"))
+    names = {key for key, _ in own}
+    forced = {key for key, _ in set_here}
+    defaults = tuple(pair for pair in DEFAULT_ENVIRONMENT if pair[0] not in names)
+    return (*defaults, *(pair for pair in own if pair[0] not in forced), *set_here)
+
+
+def _join(directory: str, path: str) -> str:
+    # Lexical, as Go's filepath.Join: "." and ".." are resolved without looking at symlinks.
+    parts: list[str] = []
+    for part in (path if path.startswith("/") else f"{directory}/{path}").split("/"):
+        if part == "..":
+            parts = parts[:-1]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)
+
+
+def _plan_id(name: str, kind: str, text: str) -> int:
+    if text == "root":
+        return 0
+    if text.isascii() and text.isdecimal() and int(text) < 2**32 - 1:
+        return int(text)
+    raise PlanError(f'app "{name}": {kind} "{text}": only numeric ids and "root" are supported')
+
+
+def _plan_stream(runtime: RuntimeApp, stream: str) -> str:
+    # Anything unrecognised is the log, as in rkt; the modes that are not built yet are refused.
+    mode = runtime.annotation(_ANNOTATION_STREAM + stream)
+    if mode in ("stream", "tty", "interactive"):
+        raise PlanError(f'app "{runtime.name}": {stream} mode "{mode}" is not supported yet')
+    return STREAM_NULL if mode == "null" else STREAM_LOG
+
+
+def _refuse_unbuilt(runtime: RuntimeApp, app: App) -> list[str]:
+    """Raise PlanError for anything that would have an effect which is not built; return warnings for the rest."""
+    warnings = []
+    prefix = f'app "{runtime.name}": '
+    for isolator in app.isolators:
+        if isolator.name in _KNOWN_ISOLATORS:
+            raise PlanError(f"{prefix}isolator {isolator.name} is not supported yet")
+        warnings.append(f"warning: {prefix}ignoring unknown isolator {isolator.name}")
+    if app.event_handlers:
+        raise PlanError(f"{prefix}event handler {app.event_handlers[0].name} is not supported yet")
+    if runtime.mounts or app.mount_points:
+        raise PlanError(f"{prefix}mounts are not supported yet")
+    if runtime.read_only_root_fs:
+        raise PlanError(f"{prefix}readOnlyRootFS is not supported yet")
+    for port in app.ports:
+        if port.socket_activated:
+            raise PlanError(f"{prefix}socket activation of port {port.name} is not supported yet")
+    if runtime.annotation(_ANNOTATION_STREAM + "stdin") in ("stream", "tty", "interactive"):
+        raise PlanError(f"{prefix}an attachable stdin is not supported yet")
+    for annotation, _ in runtime.annotations:
+        if annotation.startswith("minit/"):
+            raise PlanError(f'{prefix}unknown annotation "{annotation}"')
+    return warnings

@@ -1,0 +1,35 @@
+"""Capability names, their numbers, and the set rkt leaves an app by default (capabilities(7))."""
+
+from __future__ import annotations
+
+# In the order of include/uapi/linux/capability.h, so that a name's place is its number.
+NAMES = (
+    *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL"),
+    *("CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_LINUX_IMMUTABLE", "CAP_NET_BIND_SERVICE"),
+    *("CAP_NET_BROADCAST", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_SYS_MODULE"),
+    *("CAP_SYS_RAWIO", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE", "CAP_SYS_PACCT", "CAP_SYS_ADMIN", "CAP_SYS_BOOT"),
+    *("CAP_SYS_NICE", "CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_MKNOD", "CAP_LEASE"),
+    *("CAP_AUDIT_WRITE", "CAP_AUDIT_CONTROL", "CAP_SETFCAP", "CAP_MAC_OVERRIDE", "CAP_MAC_ADMIN", "CAP_SYSLOG"),
+    *("CAP_WAKE_ALARM", "CAP_BLOCK_SUSPEND", "CAP_AUDIT_READ", "CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"),
+)
+
+
+def capability_mask(*names: str) -> int:
+    """Return the bit mask of capabilities given by name; ValueError for an unknown one."""
+    mask = 0
+    for name in names:
+        mask |= 1 << NAMES.index(name)
+    return mask
+
+
+def capability_names(mask: int) -> list[str]:
+    """Return the names of the capabilities in a mask, in numeric order."""
+    return [name for number, name in enumerate(NAMES) if mask >> number & 1]
+
+
+# rkt's default set, pinned by its functional tests.
+DEFAULT = capability_mask(
+    *("CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_KILL", "CAP_MKNOD"),
+    *("CAP_NET_RAW", "CAP_NET_BIND_SERVICE", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETFCAP"),
+    "CAP_SYS_CHROOT",
+)

@@ -1,0 +1,145 @@
+"""
+Mount operations as values: what will be made inside a root, in order, before anything is.
+
+Targets are absolute paths inside the root that is being built; sources of binds are paths in the stage1 root.
+"""
+
+from __future__ import annotations
+
+from minit.value import Value
+
+
+class MakeDirectory(Value):
+    """A directory that is made if nothing is there; an existing one keeps its mode."""
+
+    target: str
+    mode: int = 0o755
+
+    def describe(self) -> str:
+        """Return the operation as a line for --debug."""
+        return f"directory {self.target} {self.mode:o}"
+
+
+class MakeNode(Value):
+    """A character device."""
+
+    target: str
+    major: int
+    minor: int
+    mode: int = 0o666
+
+    def describe(self) -> str:
+        """Return the operation as a line for --debug."""
+        return f"device {self.target} c {self.major}:{self.minor} {self.mode:o}"
+
+
+class MakeSymlink(Value):
+    """A symbolic link in a place nobody else has written to."""
+
+    target: str
+    text: str
+
+    def describe(self) -> str:
+        """Return the operation as a line for --debug."""
+        return f"link {self.target} -> {self.text}"
+
+
+class MountFilesystem(Value):
+    """A new filesystem; `options` are strings, or names alone for flags."""
+
+    fstype: str
+    target: str
+    options: tuple[tuple[str, str | None], ...] = ()
+    nosuid: bool = True
+    nodev: bool = True
+    noexec: bool = True
+    read_only: bool = False
+
+    def describe(self) -> str:
+        """Return the operation as a line for --debug."""
+        flags = [name for name in ("nosuid", "nodev", "noexec", "read_only") if getattr(self, name)]
+        words = [key if value is None else f"{key}={value}" for key, value in self.options]
+        return f"mount {self.fstype} on {self.target} ({','.join(flags + words)})"
+
+
+class BindTree(Value):
+    """The mount at `source`, in the stage1 root, shown at `target` as well."""
+
+    source: str
+    target: str
+
+    def describe(self) -> str:
+        """Return the operation as a line for --debug."""
+        return f"bind {self.source} on {self.target}"
+
+
+MountOp = MakeDirectory | MakeNode | MakeSymlink | MountFilesystem | BindTree
+
+# appc spec, OS-SPEC "Device nodes"; /dev/console belongs to interactive pods.
+_DEVICES = (
+    MakeNode(target="/dev/null", major=1, minor=3),
+    MakeNode(target="/dev/zero", major=1, minor=5),
+    MakeNode(target="/dev/full", major=1, minor=7),
+    MakeNode(target="/dev/random", major=1, minor=8),
+    MakeNode(target="/dev/urandom", major=1, minor=9),
+    MakeNode(target="/dev/tty", major=5, minor=0),
+    MakeDirectory(target="/dev/net"),
+    MakeNode(target="/dev/net/tun", major=10, minor=200),
+)
+_LINKS = (
+    MakeSymlink(target="/dev/ptmx", text="pts/ptmx"),
+    MakeSymlink(target="/dev/fd", text="/proc/self/fd"),
+    MakeSymlink(target="/dev/stdin", text="/proc/self/fd/0"),
+    MakeSymlink(target="/dev/stdout", text="/proc/self/fd/1"),
+    MakeSymlink(target="/dev/stderr", text="/proc/self/fd/2"),
+)
+# mode=0755: without it the root of a tmpfs is world-writable.
+_DEV = MountFilesystem(
+    fstype="tmpfs", target="/dev", options=(("mode", "0755"), ("size", "64k")), nodev=False
+)
+
+
+def pod_mounts() -> tuple[MountOp, ...]:
+    """Return what is mounted in the stage1 root, for PID 1 and as the source of the apps' mounts."""
+    return (
+        MountFilesystem(fstype="proc", target="/proc"),
+        MountFilesystem(fstype="sysfs", target="/sys", read_only=True),
+        _DEV,
+        *_DEVICES,
+        MakeDirectory(target="/dev/pts"),
+        MountFilesystem(
+            fstype="devpts",
+            target="/dev/pts",
+            # gid 5 is tty everywhere; ptmxmode opens the instance's own ptmx to every app user.
+            options=(("newinstance", None), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")),
+            nodev=False,
+        ),
+        MakeDirectory(target="/dev/shm"),
+        MountFilesystem(fstype="tmpfs", target="/dev/shm", options=(("mode", "1777"),), noexec=False),
+        *_LINKS,
+    )
+
+
+def app_mounts() -> tuple[MountOp, ...]:
+    """
+    Return what is mounted in an app's root: a /dev of its own, the pod's proc, sysfs, devpts and shared memory.
+
+    The directories are those that rkt's stage1 makes in every image (stage1/prepare-app/prepare-app.c).
+    """
+    return (
+        MakeDirectory(target="/dev"),
+        MakeDirectory(target="/proc"),
+        MakeDirectory(target="/sys"),
+        MakeDirectory(target="/etc"),
+        MakeDirectory(target="/run"),
+        MakeDirectory(target="/tmp", mode=0o1777),
+        BindTree(source="/proc", target="/proc"),
+        BindTree(source="/sys", target="/sys"),
+        _DEV,
+        *_DEVICES,
+        MakeDirectory(target="/dev/pts"),
+        BindTree(source="/dev/pts", target="/dev/pts"),
+        MakeDirectory(target="/dev/shm"),
+        BindTree(source="/dev/shm", target="/dev/shm"),
+        *_LINKS,
+    )

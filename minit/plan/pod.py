@@ -1,0 +1,172 @@
+"""Deciding everything about a pod: its namespaces, host name, apps and how long a stop may take."""
+
+from __future__ import annotations
+
+from minit.errors import PlanError
+from minit.plan.app import AppSpec, plan_app
+from minit.plan.capabilities import DEFAULT
+from minit.plan.duration import parse_duration
+from minit.plan.mounts import MountOp, pod_mounts
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.manifest.app import App
+    from minit.manifest.image import ImageManifest
+    from minit.manifest.pod import PodManifest, RuntimeApp
+    from minit.plan.flags import RunFlags
+
+MINIMUM_KERNEL = (5, 12)  # mount_setattr; openat2, clone3, pidfd and close_range are older
+STOP_GRACE_SECONDS = 10.0
+ANNOTATION_STOP_GRACE = "minit/stop-grace"
+_ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
+
+
+class Pod(Value):
+    """A pod directory's manifests as loaded: the pod's, and the image manifest of each app by name."""
+
+    manifest: PodManifest
+    images: tuple[tuple[str, ImageManifest], ...]
+
+
+class HostFacts(Value):
+    """What planning needs to know about the machine, collected beforehand."""
+
+    effective_uid: int
+    kernel_release: str
+    has_cgroups: bool
+
+
+class PodPlan(Value):
+    """Everything decided about a pod before any effect. `namespaces` are namespaces(7) names under /proc/PID/ns."""
+
+    uuid: str
+    hostname: str
+    namespaces: tuple[str, ...]
+    apps: tuple[AppSpec, ...]
+    bounding: int | None
+    stop_grace_seconds: float = STOP_GRACE_SECONDS
+    mounts: tuple[MountOp, ...] = ()
+    warnings: tuple[str, ...] = ()
+    debug: bool = False
+
+    @property
+    def own_network(self) -> bool:
+        """Whether the pod has a network namespace of its own."""
+        return "net" in self.namespaces
+
+    def describe(self) -> list[str]:
+        """Return the decisions as lines for --debug."""
+        lines = [f"pod {self.uuid}: hostname {self.hostname}, namespaces {' '.join(self.namespaces)}"]
+        lines += [f"pod: {operation.describe()}" for operation in self.mounts]
+        return lines + [line for app in self.apps for line in app.describe()]
+
+
+def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
+    """Return the plan of an immutable pod; PlanError for what this machine or minit cannot do."""
+    _check_host(facts)
+    _refuse_unbuilt(pod.manifest, flags)
+    images = dict(pod.images)
+    apps, warnings = [], []
+    for runtime in pod.manifest.apps:
+        spec, notes = plan_app(runtime, _app_section(runtime, images[runtime.name]), flags)
+        apps.append(spec)
+        warnings += notes
+        if images[runtime.name].annotation("appc.io/executor/supports-systemd-notify") == "true":
+            warnings.append(
+                f'warning: app "{runtime.name}" is ready when it is started; READY=1 is not supported yet'
+            )
+    namespaces = ["mnt", "pid", "uts"]
+    if flags.ipc != "parent":
+        namespaces.append("ipc")
+    if _contained(flags.networks):
+        namespaces.append("net")
+    return PodPlan(
+        uuid=flags.uuid,
+        hostname=_plan_hostname(flags),
+        namespaces=tuple(namespaces),
+        apps=tuple(apps),
+        bounding=None if flags.disable_capabilities else DEFAULT,
+        stop_grace_seconds=_plan_grace(pod.manifest),
+        mounts=pod_mounts(),
+        warnings=tuple(warnings),
+        debug=flags.debug,
+    )
+
+
+def parse_kernel_release(release: str) -> tuple[int, int]:
+    """Return (major, minor) of a release such as `6.1.0-18-amd64`."""
+    major, _, rest = release.partition(".")
+    minor = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    return int(major), int(minor)
+
+
+def _check_host(facts: HostFacts) -> None:
+    if facts.effective_uid != 0:
+        raise PlanError("a pod can only be run as root")
+    if parse_kernel_release(facts.kernel_release) < MINIMUM_KERNEL:
+        needed = ".".join(map(str, MINIMUM_KERNEL))
+        raise PlanError(f"kernel {facts.kernel_release} is too old: Linux {needed} or newer is needed")
+    if not facts.has_cgroups:
+        raise PlanError("no cgroup hierarchy is mounted: mount one below /sys/fs/cgroup")
+
+
+def _app_section(runtime: RuntimeApp, image: ImageManifest) -> App:
+    # The pod's section replaces the image's as a whole (appc spec, pods.md).
+    app = runtime.app or image.app
+    if app is None:
+        raise PlanError(f'app "{runtime.name}" has no executable: neither the pod nor image {image.name} has an app')
+    return app
+
+
+def _contained(networks: tuple[str, ...]) -> bool:
+    # An absent list means the host's network, and `host` beats everything else (stage1 contract 15.1).
+    return bool(networks) and "host" not in networks
+
+
+def _plan_hostname(flags: RunFlags) -> str:
+    hostname = flags.hostname or f"rkt-{flags.uuid}"
+    if len(hostname.encode()) > 64:
+        raise PlanError(f'hostname "{hostname}" is longer than 64 bytes')
+    return hostname
+
+
+def _plan_grace(manifest: PodManifest) -> float:
+    text = manifest.annotation(ANNOTATION_STOP_GRACE)
+    if text is None:
+        return STOP_GRACE_SECONDS
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        expected = f'expected a duration such as "10s", got "{text}"'
+        raise PlanError(f"annotation {ANNOTATION_STOP_GRACE}: {expected}") from error
+
+
+def _refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
+    """Raise PlanError for anything that would have an effect which is not built."""
+    if flags.ipc not in ("", "auto", "private", "parent"):
+        raise PlanError(f"unknown value for --ipc parameter: {flags.ipc}")
+    unbuilt = (
+        ("--interactive", flags.interactive),
+        ("--mutable", flags.mutable),
+        ("--private-users", flags.private_users),
+        ("--mds-token", flags.mds_token),
+        ("--dns-conf-mode", (flags.resolv_mode, flags.hosts_mode) != ("default", "default")),
+    )
+    for name, given in unbuilt:
+        if given:
+            raise PlanError(f"{name} is not supported yet")
+    if _contained(flags.networks) and "none" not in flags.networks:
+        names = ",".join(flags.networks)
+        raise PlanError(f"failed to setup network: --net={names} is not supported yet: use --net=none or --net=host")
+    if not manifest.apps:
+        raise PlanError("the pod has no apps")
+    if manifest.isolators:
+        raise PlanError(f"pod isolator {manifest.isolators[0].name} is not supported yet")
+    if manifest.ports:
+        raise PlanError(f"forwarding of port {manifest.ports[0].name} is not supported yet")
+    for name, _ in manifest.annotations:
+        if name.startswith(_ANNOTATION_EXPERIMENT):
+            raise PlanError(f"annotation {name} is not supported yet")
+        if name.startswith("minit/") and name != ANNOTATION_STOP_GRACE:
+            raise PlanError(f'unknown annotation "{name}"')

@@ -1,0 +1,52 @@
+"""How an app ended, and the number rkt is told."""
+
+from __future__ import annotations
+
+import os
+
+from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, reason_of
+from minit.value import Value
+
+
+class ExitStatus(Value):
+    """How a process ended: one of `code`, `signal`, or the set-up `step` that failed with `errno` at `path`."""
+
+    code: int | None = None
+    signal: int | None = None
+    core_dumped: bool = False
+    step: str | None = None
+    errno: int | None = None
+    path: str | None = None
+
+    def number(self, stop_signal: int | None = None) -> int:
+        """
+        Return the number for `rkt/status/APP`.
+
+        An exit code as it is; 0 for death by `stop_signal`, the signal of a requested stop; 128+n for any other
+        signal, as shells, Docker and Kubernetes have it; 203 for a failed exec and 254 for a failure before it.
+        """
+        if self.step is not None:
+            return EXIT_EXEC_FAILED if self.step == STEP_EXEC else EXIT_FAILURE
+        if self.signal is not None:
+            return 0 if self.signal == stop_signal else 128 + self.signal
+        assert self.code is not None
+        return self.code
+
+    def describe(self) -> str:
+        """Return the end as words: `exited with 3`, `killed by signal 9`, `exec /x: no such file or directory`."""
+        if self.step is not None:
+            reason = "" if self.errno is None else f": {reason_of(self.errno)}"
+            return f"{self.step}{f' {self.path}' if self.path else ''}{reason}"
+        if self.signal is not None:
+            return f"killed by signal {self.signal}{' (core dumped)' if self.core_dumped else ''}"
+        return f"exited with {self.code}"
+
+
+STEP_EXEC = "exec"
+
+
+def from_waitid(result: os.waitid_result) -> ExitStatus:
+    """Return the status that waitid(2) reported."""
+    if result.si_code == os.CLD_EXITED:
+        return ExitStatus(code=result.si_status)
+    return ExitStatus(signal=result.si_status, core_dumped=result.si_code == os.CLD_DUMPED)

@@ -1,0 +1,29 @@
+"""The only waiting in PID 1: every death comes from here, apps and orphans alike."""
+
+from __future__ import annotations
+
+import os
+
+from minit.reaper.exit_status import ExitStatus, from_waitid
+
+# A batch is bounded so that a storm of orphans cannot keep the control socket waiting.
+BATCH = 256
+
+
+def reap(limit: int = BATCH) -> list[tuple[int, ExitStatus]]:
+    """
+    Reap up to `limit` dead children without blocking and return (pid, status) of each.
+
+    SIGCHLD coalesces, so the caller repeats until a batch is not full. A child that was forked but not yet
+    registered cannot be in a batch: fork and registration have no checkpoint between them.
+    """
+    dead = []
+    for _ in range(limit):
+        try:
+            result = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
+        except ChildProcessError:
+            break
+        if result is None:
+            break
+        dead.append((result.si_pid, from_waitid(result)))
+    return dead

@@ -1,0 +1,51 @@
+"""
+Files that must be either old or new whatever happens: `rkt/status/APP` and minit's own state beside it.
+
+stage0 takes the existence of a status file for the app's end, so it appears complete or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+
+from minit import jsontext, paths
+from minit.reaper.exit_status import ExitStatus
+
+
+def write_durably(path: str, data: bytes, mode: int = 0o644) -> None:
+    """Replace the file at `path` so that a crash or power loss leaves the old or the new content."""
+    directory, name = os.path.split(path)
+    directory_fd = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        temporary = f".{name}.new"
+        fd = os.open(
+            temporary,
+            os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC,
+            mode,
+            dir_fd=directory_fd,
+        )
+        try:
+            os.fchmod(fd, mode)
+            os.write(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+        os.fsync(directory_fd)
+    finally:
+        os.close(directory_fd)
+
+
+def record_exit(app: str, status: ExitStatus, number: int) -> None:
+    """
+    Write how `app` ended, `number` being what rkt is told; OSError if it could not be made durable.
+
+    minit's own record goes first, so that whoever sees the status finds the reason too.
+    """
+    state: dict[str, object] = {"app": app, "status": number, "end": status.describe()}
+    for field in ("code", "signal", "step", "errno", "path"):
+        value = getattr(status, field)
+        if value is not None:
+            state[field] = value
+    write_durably(paths.state_file(app), jsontext.dump(state) + b"\n")
+    write_durably(paths.status_file(app), b"%d\n" % number)

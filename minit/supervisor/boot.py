@@ -1,0 +1,200 @@
+"""
+PID 1's way from clone3 to running apps: straight down, and lean.
+
+Until the apps run nothing heavy is imported. A failure ends the pod with one line; once the apps are executed the
+supervisor takes over, first in a short poll, so that a one-shot pod never pays for trio, then under trio.
+"""
+
+from __future__ import annotations
+
+import _signal
+import _socket
+import os
+import time
+
+from minit import paths, syscalls
+from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
+from minit.iottymux.spawner import Spawner
+from minit.messages import send_message
+from minit.supervisor.app import App, spawn_app
+from minit.supervisor.child import join_cgroups
+from minit.supervisor.credentials import drop_bounding_set
+from minit.supervisor.group import Group, GroupEnds
+from minit.supervisor.journal import Journal
+from minit.supervisor.loopback import bring_up_loopback
+from minit.supervisor.mounts import apply_mounts, enter_root
+from minit.supervisor.relocate import relocate_imports
+from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from minit.messages import Socket
+    from minit.plan.pod import PodPlan
+
+# How long the apps are watched before trio is imported; most one-shot apps have ended by then.
+_QUICK_SECONDS = 0.02
+_CONTROL_BACKLOG = 64
+# -1000 would exempt PID 1 altogether; one more keeps it the last choice.
+_OOM_SCORE = b"-999"
+
+
+class SupervisorEnds(Value):
+    """
+    What PID 1 takes over from the launcher, as descriptors opened while host paths could still be resolved.
+
+    `root` is a detached copy of the stage1 root and all below it, `stage1_root` the path it came from, which the
+    interpreter has imported from so far. That path is also the working directory: a namespace copies it with its
+    mounts, while a descriptor would still name the host's mount.
+    """
+
+    launcher: Socket
+    lock: int
+    root: int
+    stage1_root: str
+    tasks: tuple[int, ...]
+    groups: tuple[GroupEnds, ...]
+
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that PID 1 keeps; all others of the launcher are closed."""
+        own = [self.launcher.fileno(), self.lock, self.root, *self.tasks]
+        return own + [fd for group in self.groups for fd in (group.directory, *group.tasks)]
+
+
+def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> NoReturn:
+    """Be PID 1 of the pod until it ends; exits with the pod's code."""
+    try:
+        supervisor = _boot(plan, ends)
+        code = _supervise(supervisor)
+    except (MinitError, OSError) as error:
+        os.write(2, f"stage1: {describe(error)}\n".encode(errors="replace"))
+        code = EXIT_FAILURE
+    except BaseException:
+        # A defect of ours: the pod cannot go on, and only the traceback says why.
+        import traceback
+
+        traceback.print_exc()
+        code = EXIT_FAILURE
+    os._exit(code)
+
+
+def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
+    syscalls.set_process_name("minit")
+    # Before anything else: a terminal's Ctrl-C reaches the launcher, which forwards it, and must not arrive twice.
+    os.setsid()
+    syscalls.set_dumpable(False)
+    syscalls.set_parent_death_signal(_signal.SIGTERM)
+    syscalls.close_all_but((0, 1, 2, *ends.descriptors()))
+    signals = syscalls.signalfd(WATCHED_SIGNALS)
+    step = "join control group"
+    try:
+        join_cgroups(ends.tasks)
+        step = "protect from the OOM killer"
+        _protect_from_oom_killer()
+        step = "build the pod's root"
+        _build_root(plan, ends)
+        relocate_imports(ends.stage1_root)
+        step = "make directories"
+        _make_directories()
+        step = "listen on the control socket"
+        control = _listen()
+        step = "set the host name"
+        syscalls.sethostname(plan.hostname)
+        if plan.own_network:
+            step = "bring up lo"
+            bring_up_loopback()
+        step = "drop capabilities"
+        drop_bounding_set(plan.bounding)
+        step = "write the apps' environment"
+        for spec in plan.apps:
+            _write_environment(spec.name, spec.environment)
+            _write_file(paths.created_marker(spec.name), b"")
+        step = "start the apps"
+        send_message(ends.launcher, {"entered": True})
+        spawner = Spawner()
+        apps = []
+        groups = {group.app: group for group in ends.groups}
+        for spec in plan.apps:
+            group = groups[spec.name]
+            app = App(spec, Group(group.directory))
+            spawn_app(app, group.directory if group.is_v2 else None, group.tasks)
+            apps.append(app)
+    except OSError as error:
+        raise LaunchError(f"{step}: {describe(error)}") from error
+    for fd in (ends.root, *ends.tasks, *(fd for group in ends.groups for fd in group.tasks)):
+        os.close(fd)
+    supervisor = Supervisor(
+        plan, apps, launcher=ends.launcher, control=control, signals=signals, journal=Journal(plan.debug)
+    )
+    supervisor.start(spawner)
+    return supervisor
+
+
+def _supervise(supervisor: Supervisor) -> int:
+    while supervisor.starting and not supervisor.finished:
+        supervisor.turn(1.0)
+    quick_until = time.monotonic() + _QUICK_SECONDS
+    while not supervisor.finished and (left := quick_until - time.monotonic()) > 0:
+        supervisor.turn(left)
+    if not supervisor.finished:
+        from minit.supervisor.serve import serve
+
+        serve(supervisor)
+    supervisor.drain()
+    supervisor.write_last_records()
+    return supervisor.exit_code or 0
+
+
+def _protect_from_oom_killer() -> None:
+    try:
+        _write_file("/proc/self/oom_score_adj", _OOM_SCORE)
+    except PermissionError:
+        pass  # without CAP_SYS_RESOURCE, as in a container, minit is as likely a choice as any
+
+
+def _build_root(plan: PodPlan, ends: SupervisorEnds) -> None:
+    # Slave before anything is attached: a mount made here must never reach the host.
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
+    syscalls.move_mount(ends.root, syscalls.AT_FDCWD, to_path=".")
+    writable = ["rkt", *(paths.app_rootfs(spec.name) for spec in plan.apps)]
+    for path in writable:
+        tree = syscalls.open_tree(ends.root, path, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
+        where = syscalls.openat2(ends.root, path, os.O_PATH | os.O_DIRECTORY, resolve=syscalls.RESOLVE_IN_ROOT)
+        syscalls.move_mount(tree, where)
+        os.close(where)
+        os.close(tree)
+    syscalls.mount_setattr(ends.root, set=syscalls.MOUNT_ATTR_RDONLY)
+    os.umask(0)
+    apply_mounts(plan.mounts, ends.root)
+    os.umask(0o022)
+    enter_root(ends.root)
+
+
+def _make_directories() -> None:
+    for path, mode in ((paths.STAGE1_STATE, 0o755), (paths.STAGE1_LOG, 0o750)):
+        os.makedirs(path, mode, exist_ok=True)
+
+
+def _listen() -> Socket:
+    socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+    mask = os.umask(0o177)
+    socket.bind(paths.STAGE1_CONTROL)
+    os.umask(mask)
+    socket.listen(_CONTROL_BACKLOG)
+    return socket
+
+
+def _write_environment(app: str, environment: tuple[tuple[str, str], ...]) -> None:
+    # One variable per line without quoting: one that holds a newline cannot be said, so `enter` does without it.
+    lines = [f"{name}={value}\n" for name, value in environment if "\n" not in value]
+    _write_file(paths.env_file(app), "".join(lines).encode(errors="surrogateescape"))
+
+
+def _write_file(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)

@@ -1,0 +1,180 @@
+"""
+The child half of starting an app: from fork to execve, straight through.
+
+Runs in a process of its own, first with PID 1's view of the pod, then inside the app's root, where nothing may be
+imported: a file of the image would run as root. So everything is bound at import, and the import system is emptied
+before the root changes. Reports go to PID 1 over a close-on-exec socket: {"prepared": true} with the descriptor of
+the mount namespace, or {"step", "errno", "path"}; end of file after "go" means that the exec happened.
+"""
+
+from __future__ import annotations
+
+import _signal
+import os
+import stat
+import sys
+
+from minit import syscalls
+from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
+from minit.messages import send_message
+from minit.reaper.diagnose import diagnose_exec
+from minit.reaper.exit_status import STEP_EXEC
+from minit.supervisor.credentials import become_user, clear_inheritable, drop_bounding_set
+from minit.supervisor.mounts import apply_mounts, enter_root
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+    from minit.messages import Socket
+    from minit.plan.app import AppSpec
+
+_UNBLOCKABLE = (_signal.SIGKILL, _signal.SIGSTOP)
+
+
+class ChildEnds(Value):
+    """What an app's process takes over from PID 1: the report socket, its output (None for null) and cgroup files."""
+
+    report: Socket
+    stdout: int | None
+    stderr: int | None
+    cgroup_tasks: tuple[int, ...] = ()
+
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that the process keeps; all others of PID 1 are closed."""
+        outputs = [fd for fd in (self.stdout, self.stderr) if fd is not None]
+        return [self.report.fileno(), *outputs, *self.cgroup_tasks]
+
+
+class NotFound(Exception):
+    """No candidate for the executable exists in the app's root."""
+
+
+def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
+    """Turn this forked process into the app whose root is at `rootfs` in the stage1 root; never returns."""
+    step, path = "close descriptors", ""
+    try:
+        syscalls.close_all_but([2, *ends.descriptors()])
+        step = "start session"
+        os.setsid()
+        step = "join control groups"
+        join_cgroups(ends.cgroup_tasks)
+        step = "reset oom_score_adj"
+        _reset_oom_score()
+        step = "encode arguments"
+        arguments = [os.fsencode(word) for word in spec.arguments]
+        environment = {os.fsencode(name): os.fsencode(value) for name, value in spec.environment}
+        step = "unshare mount namespace"
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        step = "mount"
+        root = _build_root(spec, rootfs)
+        step = "pivot root"
+        forget_imports()
+        enter_root(root)
+        step = "open standard streams"
+        _open_streams(ends)
+        step = "find executable"
+        path = find_executable(spec)
+        step = "change directory to"
+        os.chdir(spec.working_directory)
+        step = "drop capabilities"
+        drop_bounding_set(spec.bounding)
+        clear_inheritable()
+        step = "change user"
+        become_user(spec.uid, spec.gid, spec.supplementary_gids)
+        send_message(ends.report, {"prepared": True}, [namespace])
+        if ends.report.recv(16) != b"go":
+            os._exit(EXIT_FAILURE)
+        step = STEP_EXEC
+        reset_signals()
+        syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
+        os.execve(path, [os.fsencode(path), *arguments], environment)
+    except BaseException as error:
+        # The last frame of a forked process: whatever went wrong is reported, and nothing returns to PID 1's code.
+        _report(ends.report, step, error)
+        if step != STEP_EXEC:
+            os._exit(EXIT_FAILURE)
+        os.write(2, f"Error: {diagnose_exec(path)}\n".encode(errors="surrogateescape"))
+        os._exit(EXIT_EXEC_FAILED)
+
+
+def find_executable(spec: AppSpec) -> str:
+    """
+    Return the first candidate that is an executable file inside the present root; NotFound if none is.
+
+    A path given as such is not checked: what is wrong with it shows at exec. The search settles for any execute
+    bit, as rkt's does, whoever the app runs as.
+    """
+    if spec.search is None:
+        return spec.candidates[0]
+    for candidate in spec.candidates:
+        try:
+            mode = os.stat(candidate).st_mode
+        except OSError:
+            continue
+        if not stat.S_ISDIR(mode) and mode & 0o111:
+            return candidate
+    name = spec.candidates[0].rpartition("/")[2]
+    raise NotFound(f'unable to find "{name}" in "{spec.search}"')
+
+
+def join_cgroups(tasks: Sequence[int]) -> None:
+    """Move this process into the v1 groups of the `tasks` files; 0 stands for the writer."""
+    for fd in tasks:
+        os.write(fd, b"0")
+
+
+def forget_imports() -> None:
+    """Make any later import fail instead of reading files that the app's image chose."""
+    sys.path[:] = []
+    sys.meta_path[:] = []
+    sys.path_hooks[:] = []
+
+
+def reset_signals() -> None:
+    """Give the new program default dispositions and an empty mask; Python ignores SIGPIPE and SIGXFSZ."""
+    for number in _signal.valid_signals():
+        if number not in _UNBLOCKABLE:
+            _signal.signal(number, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+
+
+def _reset_oom_score() -> None:
+    # PID 1 protected itself; an app starts neutral, as under rkt's stage1.
+    fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    os.write(fd, b"0")
+    os.close(fd)
+
+
+def _build_root(spec: AppSpec, rootfs: str) -> int:
+    """Return a descriptor of the app's root, made a mount of this namespace and filled."""
+    os.umask(0)
+    tree = syscalls.open_tree(
+        syscalls.AT_FDCWD, f"/{rootfs}", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE
+    )
+    where = os.open(f"/{rootfs}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    syscalls.move_mount(tree, where)
+    apply_mounts(spec.mounts, tree)
+    os.umask(0o022)
+    return tree
+
+
+def _open_streams(ends: ChildEnds) -> None:
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    for fd, number in ((ends.stdout, 1), (ends.stderr, 2)):
+        os.dup2(null if fd is None else fd, number)
+
+
+def _report(socket: Socket, step: str, error: BaseException) -> None:
+    failure: dict[str, object] = {"step": step}
+    if isinstance(error, OSError):
+        failure["errno"] = error.errno
+        if error.filename is not None:
+            failure["path"] = os.fsdecode(error.filename)
+    else:
+        failure["path"] = str(error) if isinstance(error, NotFound) else repr(error)
+    send_message(socket, failure)

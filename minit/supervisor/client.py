@@ -1,0 +1,38 @@
+"""Asking the supervisor of a pod from the host, with the pod directory as the working directory."""
+
+from __future__ import annotations
+
+import _socket
+import os
+
+from minit import paths
+from minit.errors import ControlError, describe
+from minit.messages import receive_message, send_message
+
+_TIMEOUT_SECONDS = 10.0
+
+
+def ask(request: dict[str, object], timeout_seconds: float = _TIMEOUT_SECONDS) -> tuple[dict[str, object], list[int]]:
+    """
+    Send a request and return the reply with its descriptors, which are now the caller's.
+
+    ControlError if there is no supervisor, it does not answer in time, or it refuses. The relative path keeps the
+    address within sun_path's 108 bytes wherever pods lie.
+    """
+    socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+    try:
+        socket.settimeout(timeout_seconds)
+        socket.connect(paths.POD_CONTROL)
+        send_message(socket, request)
+        reply, descriptors = receive_message(socket)
+    except (OSError, ValueError) as error:
+        raise ControlError(f"supervisor of this pod: {describe(error)}") from error
+    finally:
+        socket.close()
+    if reply is None:
+        raise ControlError("supervisor of this pod: closed the connection without an answer")
+    if reply.get("ok") is not True:
+        for fd in descriptors:
+            os.close(fd)
+        raise ControlError(f"supervisor of this pod: {reply.get('error')}")
+    return reply, descriptors

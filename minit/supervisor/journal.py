@@ -1,0 +1,37 @@
+"""PID 1's own log: events are kept from the first instruction and written once structlog has been imported."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_KEPT_EVENTS = 1000
+
+
+class Journal:
+    """A list of events until `attach` gives it a place to write them to."""
+
+    def __init__(self, debug: bool) -> None:
+        self._debug = debug
+        self._kept: list[tuple[str, dict[str, object]]] = []
+        self._write: Callable[[str, dict[str, object]], None] | None = None
+
+    def info(self, event: str, **fields: object) -> None:
+        """Log a transition that an operator wants to see."""
+        if self._write is not None:
+            self._write(event, fields)
+        elif len(self._kept) < _KEPT_EVENTS:
+            self._kept.append((event, fields))
+
+    def debug(self, event: str, **fields: object) -> None:
+        """Log a detail, with --debug only."""
+        if self._debug:
+            self.info(event, **fields)
+
+    def attach(self, write: Callable[[str, dict[str, object]], None]) -> None:
+        """Write the events so far, and from now on each as it comes."""
+        self._write = write
+        kept, self._kept = self._kept, []
+        for event, fields in kept:
+            write(event, fields)

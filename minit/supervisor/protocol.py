@@ -1,0 +1,64 @@
+"""
+The control socket's requests and replies: one JSON object per SEQPACKET message, at most 64 KiB.
+
+A request has `op`; a reply has `ok`, and `error` where that is false. Answers are computed from the supervisor's
+present state, without waiting.
+
+ping                 {"uuid", "pid"}
+state                {"uuid", "state", "ready", "apps": [{"name", "state", "pid"?, "status"?}]}
+stop {"force"?}      {} at once; the pod ends later
+namespace {"app"}    {"environment": [[name, value], …]} and a descriptor of the app's mount namespace
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.supervisor.supervisor import Supervisor
+
+OP_PING = "ping"
+OP_STATE = "state"
+OP_STOP = "stop"
+OP_NAMESPACE = "namespace"
+
+Reply = tuple[dict[str, object], list[int]]
+
+
+def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
+    """Carry out a request and return the reply with its descriptors, which stay the supervisor's."""
+    op = request.get("op")
+    if op == OP_PING:
+        return {"ok": True, "uuid": supervisor.plan.uuid, "pid": os.getpid()}, []
+    if op == OP_STATE:
+        return {"ok": True, **_state(supervisor)}, []
+    if op == OP_STOP:
+        supervisor.request_stop("control socket", force=request.get("force") is True)
+        return {"ok": True}, []
+    if op == OP_NAMESPACE:
+        app = supervisor.apps.get(str(request.get("app")))
+        if app is None:
+            return _refuse(f'no app "{request.get("app")}" in this pod')
+        if app.namespace is None:
+            return _refuse(f'app "{app.name}" is not prepared yet')
+        environment = [[name, value] for name, value in app.spec.environment]
+        return {"ok": True, "environment": environment}, [app.namespace]
+    return _refuse(f'unknown op "{op}"')
+
+
+def _state(supervisor: Supervisor) -> dict[str, object]:
+    apps = []
+    for app in supervisor.apps.values():
+        entry: dict[str, object] = {"name": app.name, "state": app.state}
+        if app.number is None:
+            entry["pid"] = app.pid
+        else:
+            entry["status"] = app.number
+        apps.append(entry)
+    state = "running" if supervisor.exit_code is None else "stopping"
+    return {"uuid": supervisor.plan.uuid, "state": state, "ready": supervisor.ready, "apps": apps}
+
+
+def _refuse(reason: str) -> Reply:
+    return {"ok": False, "error": reason}, []

@@ -1,0 +1,80 @@
+"""The trio half of PID 1: waits for events and deadlines, and serves the control socket."""
+
+from __future__ import annotations
+
+import math
+import socket
+import struct
+import time
+
+import trio
+
+from minit.errors import ManifestError
+from minit.jsontext import parse
+from minit.log import open_journal
+from minit.messages import MAXIMUM_MESSAGE_BYTES, encode_message
+from minit.supervisor.protocol import answer
+from minit.supervisor.supervisor import Supervisor
+
+_MAXIMUM_CLIENTS = 64
+_CLIENT_TIMEOUT_SECONDS = 5.0
+_PEER_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
+
+
+def serve(supervisor: Supervisor) -> None:
+    """Run until nothing of any app is left."""
+    supervisor.journal.attach(open_journal())
+    trio.run(_serve, supervisor)
+
+
+async def _serve(supervisor: Supervisor) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_serve_control, supervisor)
+        while not supervisor.finished:
+            deadline = supervisor.next_deadline()
+            wait_seconds = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
+            with trio.move_on_after(wait_seconds):
+                await trio.lowlevel.wait_readable(supervisor.event_fd)
+            supervisor.turn()
+        nursery.cancel_scope.cancel()
+
+
+async def _serve_control(supervisor: Supervisor) -> None:
+    listener = trio.socket.from_stdlib_socket(socket.socket(fileno=supervisor.control.detach()))
+    clients = trio.Semaphore(_MAXIMUM_CLIENTS)
+    async with trio.open_nursery() as nursery:
+        while True:
+            await clients.acquire()
+            client, _ = await listener.accept()
+            nursery.start_soon(_serve_client, supervisor, client, clients)
+
+
+async def _serve_client(supervisor: Supervisor, client: trio.socket.SocketType, clients: trio.Semaphore) -> None:
+    """Answer one client's requests; whatever it does ends with its connection."""
+    try:
+        with client, trio.move_on_after(_CLIENT_TIMEOUT_SECONDS):
+            if not _is_outside(client):
+                return
+            while data := await client.recv(MAXIMUM_MESSAGE_BYTES):
+                await client.sendmsg(*encode_message(*_answer(supervisor, data)))
+    except OSError:
+        pass  # the client went away
+    finally:
+        clients.release()
+
+
+def _answer(supervisor: Supervisor, data: bytes) -> tuple[dict[str, object], list[int]]:
+    try:
+        request = parse(data, "request")
+    except ManifestError as error:
+        return {"ok": False, "error": str(error)}, []
+    if not isinstance(request, dict):
+        return {"ok": False, "error": "request: expected an object"}, []
+    return answer(supervisor, request)
+
+
+def _is_outside(client: trio.socket.SocketType) -> bool:
+    """Return whether the peer is outside the pod: a process PID 1 cannot see has pid 0 here."""
+    credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
+    pid, _, _ = _PEER_CREDENTIALS.unpack(credentials)
+    return bool(pid == 0)

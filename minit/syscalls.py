@@ -1,0 +1,417 @@
+"""
+Linux system calls that the `os` module of Python 3.11 lacks; the only importer of ctypes.
+
+One small function per call, without policy: arguments as in the manual page, descriptors as ints, failures as
+OSError with errno and, where there is one, the path. Everything is bound at import, so that nothing is looked up
+after a root change. The calls keep the interpreter lock, since every program here has a single thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_libc = ctypes.PyDLL(None, use_errno=True)
+_syscall = _libc.syscall
+_syscall.restype = ctypes.c_long
+
+# Call numbers since 5.x are the same on every architecture; the older ones differ.
+_MACHINE = os.uname().machine
+_SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(_MACHINE, 41)
+_SYS_PIDFD_SEND_SIGNAL = 424
+_SYS_OPEN_TREE = 428
+_SYS_MOVE_MOUNT = 429
+_SYS_FSOPEN = 430
+_SYS_FSCONFIG = 431
+_SYS_FSMOUNT = 432
+_SYS_CLONE3 = 435
+_SYS_CLOSE_RANGE = 436
+_SYS_OPENAT2 = 437
+_SYS_MOUNT_SETATTR = 442
+
+AT_FDCWD = -100
+AT_SYMLINK_NOFOLLOW = 0x100
+AT_EMPTY_PATH = 0x1000
+AT_RECURSIVE = 0x8000
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+_CLONE_PIDFD = 0x00001000
+_CLONE_INTO_CGROUP = 0x200000000
+
+CLOSE_RANGE_CLOEXEC = 4
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MS_SLAVE = 1 << 19
+MS_SHARED = 1 << 20
+
+MNT_DETACH = 2
+UMOUNT_NOFOLLOW = 8
+
+OPEN_TREE_CLONE = 1
+_OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+_MOVE_MOUNT_F_EMPTY_PATH = 0x04
+_MOVE_MOUNT_T_EMPTY_PATH = 0x40
+
+MOUNT_ATTR_RDONLY = 0x01
+MOUNT_ATTR_NOSUID = 0x02
+MOUNT_ATTR_NODEV = 0x04
+MOUNT_ATTR_NOEXEC = 0x08
+
+RESOLVE_NO_XDEV = 0x01
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_BENEATH = 0x08
+RESOLVE_IN_ROOT = 0x10
+
+_FSOPEN_CLOEXEC = 1
+_FSMOUNT_CLOEXEC = 1
+_FSCONFIG_SET_FLAG = 0
+_FSCONFIG_SET_STRING = 1
+_FSCONFIG_CMD_CREATE = 6
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_NAME = 15
+_PR_CAPBSET_READ = 23
+_PR_CAPBSET_DROP = 24
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+_SFD_CLOEXEC = os.O_CLOEXEC
+_SFD_NONBLOCK = os.O_NONBLOCK
+SIGNALFD_INFO_SIZE = 128
+
+_CAPABILITY_VERSION_3 = 0x20080522
+
+
+class _CloneArgs(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in (
+            *("flags", "pidfd", "child_tid", "parent_tid", "exit_signal", "stack"),
+            *("stack_size", "tls", "set_tid", "set_tid_size", "cgroup"),
+        )
+    ]
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("flags", "mode", "resolve")]
+
+
+class _MountAttr(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
+
+
+class _CapHeader(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+class _CapData(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint32) for name in ("effective", "permitted", "inheritable")]
+
+
+def _os_error(path: str | None = None) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), path) if path else OSError(number, os.strerror(number))
+
+
+def _call(path: str | None, number: int, *arguments: object) -> int:
+    result: int = _syscall(ctypes.c_long(number), *arguments)
+    if result < 0:
+        raise _os_error(path)
+    return result
+
+
+def _long(value: int) -> ctypes.c_long:
+    return ctypes.c_long(value)
+
+
+def _bytes(path: str) -> bytes:
+    return os.fsencode(path)
+
+
+# Mounts: mount(2), umount2(2), pivot_root(2) and the descriptor based calls of Linux 5.2 and 5.12.
+
+
+def mount(source: str | None, target: str, fstype: str | None, flags: int, data: str | None = None) -> None:
+    """Attach a filesystem, bind a tree or change propagation, mount(2)."""
+    arguments = [None if text is None else _bytes(text) for text in (source, target, fstype)]
+    options = None if data is None else _bytes(data)
+    if _libc.mount(*arguments, ctypes.c_ulong(flags), options) < 0:
+        raise _os_error(target)
+
+
+def umount2(target: str, flags: int = 0) -> None:
+    """Detach the filesystem at `target`, umount2(2)."""
+    if _libc.umount2(_bytes(target), flags) < 0:
+        raise _os_error(target)
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """Make `new_root` the root mount of this mount namespace, pivot_root(2)."""
+    _call(new_root, _SYS_PIVOT_ROOT, _bytes(new_root), _bytes(put_old))
+
+
+def open_tree(dirfd: int, path: str, flags: int = 0) -> int:
+    """Return a descriptor of the mount at `path`, of a detached copy with OPEN_TREE_CLONE, open_tree(2)."""
+    if not path:
+        flags |= AT_EMPTY_PATH
+    return _call(path, _SYS_OPEN_TREE, _long(dirfd), _bytes(path), _long(flags | _OPEN_TREE_CLOEXEC))
+
+
+def move_mount(from_fd: int, to_fd: int, from_path: str = "", to_path: str = "") -> None:
+    """Attach a detached or move an attached mount; an empty path means the descriptor itself, move_mount(2)."""
+    flags = 0 if from_path else _MOVE_MOUNT_F_EMPTY_PATH
+    flags |= 0 if to_path else _MOVE_MOUNT_T_EMPTY_PATH
+    paths = _bytes(from_path), _bytes(to_path)
+    _call(to_path, _SYS_MOVE_MOUNT, _long(from_fd), paths[0], _long(to_fd), paths[1], _long(flags))
+
+
+def mount_setattr(
+    dirfd: int, path: str = "", flags: int = 0, *, set: int = 0, clear: int = 0, propagation: int = 0
+) -> None:
+    """Change attributes of a mount, of all below it with AT_RECURSIVE, mount_setattr(2)."""
+    attributes = _MountAttr(set, clear, propagation, 0)
+    if not path:
+        flags |= AT_EMPTY_PATH
+    size = _long(ctypes.sizeof(attributes))
+    _call(path, _SYS_MOUNT_SETATTR, _long(dirfd), _bytes(path), _long(flags), ctypes.byref(attributes), size)
+
+
+def fsopen(fstype: str) -> int:
+    """Return a context in which a filesystem is configured, fsopen(2)."""
+    return _call(fstype, _SYS_FSOPEN, _bytes(fstype), _long(_FSOPEN_CLOEXEC))
+
+
+def fsconfig_set_flag(context: int, key: str) -> None:
+    """Set a parameter without a value, fsconfig(2)."""
+    _call(key, _SYS_FSCONFIG, _long(context), _long(_FSCONFIG_SET_FLAG), _bytes(key), None, _long(0))
+
+
+def fsconfig_set_string(context: int, key: str, value: str) -> None:
+    """Set a parameter to a string, fsconfig(2)."""
+    command = _long(_FSCONFIG_SET_STRING)
+    _call(key, _SYS_FSCONFIG, _long(context), command, _bytes(key), _bytes(value), _long(0))
+
+
+def fsconfig_create(context: int) -> None:
+    """Create the configured superblock, fsconfig(2)."""
+    _call(None, _SYS_FSCONFIG, _long(context), _long(_FSCONFIG_CMD_CREATE), None, None, _long(0))
+
+
+def fsmount(context: int, attributes: int = 0) -> int:
+    """Return a detached mount of the created superblock, fsmount(2)."""
+    return _call(None, _SYS_FSMOUNT, _long(context), _long(_FSMOUNT_CLOEXEC), _long(attributes))
+
+
+# Files and descriptors.
+
+
+def openat2(dirfd: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
+    """Open `path` below `dirfd`, close-on-exec, with restrictions on how it is resolved, openat2(2)."""
+    how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
+    return _call(
+        path, _SYS_OPENAT2, _long(dirfd), _bytes(path), ctypes.byref(how), _long(ctypes.sizeof(how))
+    )
+
+
+def close_range(first: int, last: int | None = None, flags: int = 0) -> None:
+    """Close the descriptors from `first` to `last` (None: all above), close_range(2)."""
+    end = 0xFFFFFFFF if last is None else last
+    _call(None, _SYS_CLOSE_RANGE, ctypes.c_ulong(first), ctypes.c_ulong(end), ctypes.c_ulong(flags))
+
+
+def close_all_but(kept: Iterable[int]) -> None:
+    """Close every descriptor that is not in `kept`."""
+    first = 0
+    for fd in sorted(set(kept)):
+        if fd > first:
+            close_range(first, fd - 1)
+        first = fd + 1
+    close_range(first)
+
+
+def tee(source: int, target: int, size_bytes: int) -> int:
+    """Copy up to `size_bytes` between pipes without consuming them and without blocking, tee(2)."""
+    SPLICE_F_NONBLOCK = 2
+    result: int = _libc.tee(source, target, ctypes.c_size_t(size_bytes), SPLICE_F_NONBLOCK)
+    if result < 0:
+        raise _os_error()
+    return result
+
+
+def syncfs(fd: int) -> None:
+    """Write the filesystem of `fd` to its device, syncfs(2)."""
+    if _libc.syncfs(fd) < 0:
+        raise _os_error()
+
+
+# Processes and namespaces.
+
+
+def clone3(flags: int = 0, cgroup: int | None = None) -> tuple[int, int]:
+    """
+    Fork into new namespaces and return (pid, pidfd), or (0, -1) in the child, clone3(2).
+
+    `cgroup` is a descriptor of a cgroup v2 directory that the child starts in. The interpreter's fork hooks run on
+    both sides, as for os.fork().
+    """
+    pidfd = ctypes.c_int(-1)
+    arguments = _CloneArgs(flags | _CLONE_PIDFD)
+    arguments.pidfd = ctypes.addressof(pidfd)
+    arguments.exit_signal = 17  # SIGCHLD
+    if cgroup is not None:
+        arguments.flags |= _CLONE_INTO_CGROUP
+        arguments.cgroup = cgroup
+    size = _long(ctypes.sizeof(arguments))
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid: int = _syscall(_long(_SYS_CLONE3), ctypes.byref(arguments), size)
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        return 0, -1
+    error = _os_error() if pid < 0 else None
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    if error is not None:
+        raise error
+    return pid, pidfd.value
+
+
+def unshare(flags: int) -> None:
+    """Move this process into new namespaces, unshare(2)."""
+    if _libc.unshare(flags) < 0:
+        raise _os_error()
+
+
+def setns(fd: int, flags: int) -> None:
+    """Join the namespace `fd`, or those of the pidfd `fd` that `flags` name, setns(2)."""
+    if _libc.setns(fd, flags) < 0:
+        raise _os_error()
+
+
+def sethostname(name: str) -> None:
+    """Set the host name of this UTS namespace, sethostname(2)."""
+    text = _bytes(name)
+    if _libc.sethostname(text, ctypes.c_size_t(len(text))) < 0:
+        raise _os_error()
+
+
+def pidfd_send_signal(pidfd: int, number: int) -> None:
+    """Signal the process of a pidfd, pidfd_send_signal(2)."""
+    _call(None, _SYS_PIDFD_SEND_SIGNAL, _long(pidfd), _long(number), None, _long(0))
+
+
+def signalfd(numbers: Iterable[int]) -> int:
+    """Return a non-blocking descriptor from which the (blocked) signals are read, signalfd(2)."""
+    mask = (ctypes.c_uint64 * 16)()
+    for number in numbers:
+        mask[(number - 1) // 64] |= 1 << ((number - 1) % 64)
+    fd: int = _libc.signalfd(-1, ctypes.byref(mask), _SFD_CLOEXEC | _SFD_NONBLOCK)
+    if fd < 0:
+        raise _os_error()
+    return fd
+
+
+def read_signals(fd: int) -> list[int]:
+    """Return the numbers of the signals waiting in a signalfd; empty if there is none."""
+    try:
+        data = os.read(fd, 32 * SIGNALFD_INFO_SIZE)
+    except BlockingIOError:
+        return []
+    return [
+        int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), SIGNALFD_INFO_SIZE)
+    ]
+
+
+# Privileges: prctl(2) and capset(2).
+
+
+def _prctl(option: int, argument: int = 0, third: int = 0) -> int:
+    result: int = _libc.prctl(option, ctypes.c_ulong(argument), ctypes.c_ulong(third), _long(0), _long(0))
+    if result < 0:
+        raise _os_error()
+    return result
+
+
+def set_process_name(name: str) -> None:
+    """Name this process for ps(1), at most 15 bytes."""
+    buffer = ctypes.create_string_buffer(_bytes(name)[:15], 16)
+    _prctl(_PR_SET_NAME, ctypes.addressof(buffer))
+
+
+def set_parent_death_signal(number: int) -> None:
+    """Have the kernel send `number` when the parent dies; cleared by a change of credentials."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """Allow or deny core dumps and ptrace by processes without CAP_SYS_PTRACE."""
+    _prctl(_PR_SET_DUMPABLE, int(dumpable))
+
+
+def set_no_new_privileges() -> None:
+    """Make execve(2) unable to grant privileges from here on."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def last_capability() -> int:
+    """Return the highest capability this kernel knows."""
+    number = 0
+    while True:
+        try:
+            _prctl(_PR_CAPBSET_READ, number + 1)
+        except OSError:
+            return number
+        number += 1
+
+
+def drop_bounding_capability(number: int) -> None:
+    """Remove a capability from the bounding set for good."""
+    _prctl(_PR_CAPBSET_DROP, number)
+
+
+def clear_ambient_capabilities() -> None:
+    """Empty the ambient set."""
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+
+
+def get_capabilities() -> tuple[int, int, int]:
+    """Return the effective, permitted and inheritable sets as bit masks, capget(2)."""
+    header = _CapHeader(_CAPABILITY_VERSION_3, 0)
+    data = (_CapData * 2)()
+    if _libc.capget(ctypes.byref(header), ctypes.byref(data)) < 0:
+        raise _os_error()
+    return (
+        data[0].effective | data[1].effective << 32,
+        data[0].permitted | data[1].permitted << 32,
+        data[0].inheritable | data[1].inheritable << 32,
+    )
+
+
+def set_capabilities(effective: int, permitted: int, inheritable: int) -> None:
+    """Set the three sets of this thread from bit masks, capset(2)."""
+    header = _CapHeader(_CAPABILITY_VERSION_3, 0)
+    low = 0xFFFFFFFF
+    data = (_CapData * 2)(
+        _CapData(effective & low, permitted & low, inheritable & low),
+        _CapData(effective >> 32, permitted >> 32, inheritable >> 32),
+    )
+    if _libc.capset(ctypes.byref(header), ctypes.byref(data)) < 0:
+        raise _os_error()
