@@ -52,6 +52,7 @@ def lock_descriptor(environment: Mapping[str, str]) -> int:
 
 def launch(flags: RunFlags, lock: int) -> int:
     """Run the pod in the working directory and return its exit code."""
+    _open_standard_streams()
     # Callers leak descriptors into rkt; one that reached an app or outlived us would be a hole or hold a lock.
     syscalls.close_all_but((0, 1, 2, lock))
     os.set_inheritable(lock, False)
@@ -67,6 +68,13 @@ def launch(flags: RunFlags, lock: int) -> int:
     groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
     pid, pidfd, link = _clone_supervisor(plan, groups, lock)
     return _wait(pid, pidfd, link)
+
+
+def _open_standard_streams() -> None:
+    """Fill gaps among 0, 1 and 2, or the next descriptor opened would be taken for a standard stream."""
+    while (fd := os.open("/dev/null", os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
 
 
 def _clone_supervisor(plan: PodPlan, groups: PodGroups, lock: int) -> tuple[int, int, Socket]:

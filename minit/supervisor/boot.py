@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 # How long the apps are watched before trio is imported; most one-shot apps have ended by then.
 _QUICK_SECONDS = 0.02
+# An exec that takes longer, from a stuck filesystem say, is waited for under trio, where the control socket answers.
+_START_SECONDS = 2.0
 _CONTROL_BACKLOG = 64
 # -1000 would exempt PID 1 altogether; one more keeps it the last choice.
 _OOM_SCORE = b"-999"
@@ -133,8 +135,9 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
 
 
 def _supervise(supervisor: Supervisor) -> int:
-    while supervisor.starting and not supervisor.finished:
-        supervisor.turn(1.0)
+    start_until = time.monotonic() + _START_SECONDS
+    while supervisor.starting and not supervisor.finished and (left := start_until - time.monotonic()) > 0:
+        supervisor.turn(left)
     quick_until = time.monotonic() + _QUICK_SECONDS
     while not supervisor.finished and (left := quick_until - time.monotonic()) > 0:
         supervisor.turn(left)

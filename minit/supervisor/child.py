@@ -56,7 +56,7 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
     """Turn this forked process into the app whose root is at `rootfs` in the stage1 root; never returns."""
     step, path = "close descriptors", ""
     try:
-        syscalls.close_all_but([2, *ends.descriptors()])
+        syscalls.close_all_but((0, 1, 2, *ends.descriptors()))
         step = "start session"
         os.setsid()
         step = "join control groups"

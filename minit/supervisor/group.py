@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _signal
+import errno
 import os
 
 from minit import syscalls
@@ -31,16 +32,17 @@ class Group:
 
     def processes(self) -> list[int]:
         """Return the pids in the group; none if the directory is gone."""
+        data = b""
         try:
             fd = os.open("cgroup.procs", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
-        except FileNotFoundError:
-            return []
-        try:
-            data = b""
-            while block := os.read(fd, _READ_BYTES):
-                data += block
-        finally:
-            os.close(fd)
+            try:
+                while block := os.read(fd, _READ_BYTES):
+                    data += block
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise
         # A process outside PID 1's namespace, such as one that is just entering the pod, reads as 0.
         return [pid for pid in map(int, data.split()) if pid > 0]
 

@@ -14,7 +14,7 @@ import select
 import time
 
 from minit import paths
-from minit.errors import EXIT_FAILURE, describe
+from minit.errors import EXIT_FAILURE, LaunchError, describe
 from minit.iottymux.spawner import Spawner
 from minit.messages import receive_message
 from minit.reaper.exit_status import ExitStatus
@@ -37,7 +37,7 @@ HALT_SIGNALS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGPWR, _signal.SIGRTMI
 WATCHED_SIGNALS = (_signal.SIGCHLD, *HALT_SIGNALS)
 
 KILL_WAIT_SECONDS = 10.0
-_RECORD_RETRY_SECONDS = 1.0
+_RETRY_SECONDS = 1.0
 _DRAIN_STALL_SECONDS = 5.0
 _EVENTS_PER_TURN = 64
 _FIONREAD = 0x541B
@@ -114,7 +114,11 @@ class Supervisor:
                 killed = app.state in (lifecycle.KILLED, lifecycle.REMNANTS)
                 self._handle(app, lifecycle.KILL_WAIT_OVER if killed else lifecycle.GRACE_OVER)
         if self._retry_at is not None and self._retry_at <= now:
-            self._retry_records()
+            self._retry_at = None
+            self._write_records()
+            for app in self.apps.values():
+                if app.sidecar is None and not all(_at_end(fd) for _, fd in app.outputs):
+                    self._renew_sidecar(app)
 
     def start(self, spawner: Spawner) -> None:
         """Give every forked app its sidecar and watch it prepare itself."""
@@ -149,7 +153,7 @@ class Supervisor:
 
     def write_last_records(self) -> None:
         """Try once more to write the statuses that could not be written, and say which are lost if that fails."""
-        self._retry_records()
+        self._write_records()
         for name in self._unrecorded:
             number = self.apps[name].number
             os.write(2, f'stage1: app "{name}": status {number} could not be written\n'.encode())
@@ -199,16 +203,26 @@ class Supervisor:
             self._mark_ready()
 
     def _on_sidecar_end(self, app: App) -> None:
-        assert app.sidecar is not None and self._spawner is not None
+        assert app.sidecar is not None
         self._unwatch(app.sidecar)
         os.close(app.sidecar)
         app.sidecar = None
-        if all(_at_end(fd) for _, fd in app.outputs):
-            return
-        self.journal.info("sidecar.restarted", app=app.name)
+        if not all(_at_end(fd) for _, fd in app.outputs):
+            self.journal.info("sidecar.lost", app=app.name)
+            self._renew_sidecar(app)
+
+    def _renew_sidecar(self, app: App) -> None:
+        """Hand the app's output to a new sidecar; what the old one had not written is still in the pipes."""
         assert app.pid is not None
-        self._spawner.request(app.name, app.pid, app.outputs)
-        self._adopt_sidecar(app, self._spawner.reply())
+        try:
+            if self._spawner is None:
+                self._spawner = Spawner()
+            self._spawner.request(app.name, app.pid, app.outputs)
+            self._adopt_sidecar(app, self._spawner.reply())
+        except (LaunchError, OSError) as error:
+            # No process to be had now; the app waits in its pipe rather than losing output.
+            self.journal.info("sidecar.not-renewed", app=app.name, reason=describe(error))
+            self._retry_soon()
 
     def _adopt_sidecar(self, app: App, pidfd: int) -> None:
         app.sidecar = pidfd
@@ -222,9 +236,9 @@ class Supervisor:
             if pid in by_pid:
                 self._on_death(by_pid[pid], status)
             elif self._spawner is not None and pid == self._spawner.pid:
-                self.journal.info("spawner.restarted", end=status.describe())
+                self.journal.info("spawner.lost", end=status.describe())
                 self._spawner.close()
-                self._spawner = Spawner()
+                self._spawner = None
         if dead:
             for app in self.apps.values():
                 if app.state in (lifecycle.LINGERING, lifecycle.REMNANTS):
@@ -271,14 +285,15 @@ class Supervisor:
         stopped = self.exit_code is not None
         app.number = status.number(_signal.SIGTERM if stopped else None)
         self.journal.info("app.exited", app=app.name, status=app.number, end=status.describe())
-        self._retry_records()
+        self._write_records()
         if not app.executed:
             os.write(2, f'stage1: app "{app.name}": {status.describe()}\n'.encode(errors="replace"))
         if app.number != 0:
             self._begin_shutdown(app.number)
+        elif all(each.number is not None for each in self.apps.values()):
+            self._begin_shutdown(0)
 
-    def _retry_records(self) -> None:
-        self._retry_at = None
+    def _write_records(self) -> None:
         for name, status in list(self._unrecorded.items()):
             number = self.apps[name].number
             if number is None:
@@ -288,16 +303,22 @@ class Supervisor:
             except OSError as error:
                 # PID 1 lives on and tries again: the app's end must not be lost to a full disk.
                 self.journal.info("status.unwritten", app=name, reason=describe(error))
-                self._retry_at = time.monotonic() + _RECORD_RETRY_SECONDS
+                self._retry_soon()
             else:
                 del self._unrecorded[name]
+
+    def _retry_soon(self) -> None:
+        self._retry_at = time.monotonic() + _RETRY_SECONDS
 
     def _begin_shutdown(self, exit_code: int) -> None:
         if self.exit_code is not None:
             return
         self.exit_code = exit_code
         if self.ready:
-            os.unlink(paths.STAGE1_READY)
+            try:
+                os.unlink(paths.STAGE1_READY)
+            except OSError as error:
+                self.journal.info("pod.still-marked-ready", reason=describe(error))
         self.ready = False
         for app in self.apps.values():
             self._handle(app, lifecycle.STOP)
@@ -323,6 +344,7 @@ class Supervisor:
     def _report_unkillable(self, app: App) -> None:
         pids = " ".join(map(str, app.group.processes()))
         os.write(2, f'stage1: app "{app.name}": giving up on unkillable processes {pids}\n'.encode())
+        self.exit_code = self.exit_code or EXIT_FAILURE
 
     def _finish(self, app: App) -> None:
         app.deadline = None
