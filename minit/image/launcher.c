@@ -1,0 +1,151 @@
+/*
+ * The program that every entrypoint of the stage1 image is a copy of.
+ *
+ * stage0 executes <root>/entrypoints/NAME on the host, where <root> is wherever the image was
+ * rendered. The kernel would resolve a "#!" line and the interpreter of a dynamic program against
+ * the host's root, so this program is static, uses no C library, finds <root> from its own path,
+ * and runs entrypoints/NAME.py with the interpreter, loader and libraries of the image.
+ */
+
+#define PATH_SIZE 4096
+#define AT_FDCWD (-100)
+#define EXIT_FAILURE 254 /* what rkt's stage1 ends with when it fails itself */
+
+#if defined(__x86_64__)
+enum { SYS_write = 1, SYS_execve = 59, SYS_exit_group = 231, SYS_readlinkat = 267 };
+
+__asm__(".globl _start\n"
+        "_start:\n"
+        "    xor %ebp, %ebp\n"
+        "    mov %rsp, %rdi\n"
+        "    and $-16, %rsp\n"
+        "    call launch\n");
+
+static long system_call(long number, long a, long b, long c, long d)
+{
+    register long r10 __asm__("r10") = d;
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+#elif defined(__aarch64__)
+enum { SYS_write = 64, SYS_execve = 221, SYS_exit_group = 94, SYS_readlinkat = 78 };
+
+__asm__(".globl _start\n"
+        "_start:\n"
+        "    mov x29, #0\n"
+        "    mov x0, sp\n"
+        "    bl launch\n");
+
+static long system_call(long number, long a, long b, long c, long d)
+{
+    register long x8 __asm__("x8") = number;
+    register long x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d;
+    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
+    return x0;
+}
+#else
+#error "the launcher has system calls for x86-64 and aarch64 only"
+#endif
+
+static char *append(char *end, const char *text)
+{
+    while (*text)
+        *end++ = *text++;
+    *end = 0;
+    return end;
+}
+
+static __attribute__((noreturn)) void fail(const char *what, const char *path, long number)
+{
+    char line[PATH_SIZE + 256];
+    char digits[8];
+    char *digit = digits + sizeof digits;
+    char *end = append(append(append(append(line, "minit: "), what), " "), path);
+
+    *--digit = 0;
+    for (number = -number; number > 0 && digit > digits; number /= 10)
+        *--digit = '0' + number % 10;
+    if (*digit)
+        end = append(append(end, ": errno "), digit);
+    end = append(end, "\n");
+    system_call(SYS_write, 2, (long)line, end - line, 0);
+    for (;;)
+        system_call(SYS_exit_group, EXIT_FAILURE, 0, 0, 0);
+}
+
+static int starts_with(const char *text, const char *prefix)
+{
+    while (*prefix)
+        if (*text++ != *prefix++)
+            return 0;
+    return 1;
+}
+
+/* Cuts the last component off path and returns it. */
+static char *cut(char *path, char *end)
+{
+    while (end > path && *end != '/')
+        end--;
+    *end = 0;
+    return end + 1;
+}
+
+__attribute__((noreturn, used)) void launch(long *stack)
+{
+    long argc = stack[0];
+    char **argv = (char **)(stack + 1);
+    char **environment = argv + argc + 1;
+    long environment_length = 0;
+    char path[PATH_SIZE], loader[PATH_SIZE], python[PATH_SIZE], command[PATH_SIZE];
+    char *name, *letter;
+    long length, i, count;
+
+    /* Leave room in the other buffers for what is put after the root. */
+    length = system_call(SYS_readlinkat, AT_FDCWD, (long)"/proc/self/exe", (long)path, PATH_SIZE - 64);
+    if (length < 0)
+        fail("cannot find the stage1 image: readlink", "/proc/self/exe", length);
+    if (length == PATH_SIZE - 64)
+        fail("the path of the stage1 image is too long:", "/proc/self/exe", 0);
+    path[length] = 0;
+    name = cut(path, path + length);
+    for (letter = name; *letter; letter++)
+        /* The name becomes a part of a Python statement. */
+        if (!((*letter >= 'a' && *letter <= 'z') || *letter == '_'))
+            fail("not the name of an entrypoint:", name, 0);
+    cut(path, name - 1);
+
+    append(append(loader, path), "/usr/lib/minit/ld.so");
+    append(append(python, path), "/usr/lib/minit/bin/python3");
+    append(append(append(command, "from entrypoints."), name), " import main; main()");
+
+    while (environment[environment_length])
+        environment_length++;
+    char *new_environment[environment_length + 2];
+    for (i = count = 0; i < environment_length; i++)
+        /* A library preloaded from the host is built for the host's C library, not the image's. */
+        if (!starts_with(environment[i], "LD_") && !starts_with(environment[i], "LC_ALL="))
+            new_environment[count++] = environment[i];
+    /* Any other locale makes the C library read the host's locale files; Python is told to use UTF-8 below. */
+    new_environment[count++] = "LC_ALL=C";
+    new_environment[count] = 0;
+
+    char *head[] = {loader, "--inhibit-cache", "--argv0", python, python, "-I", "-S", "-B",
+                    "-X", "utf8", "-c", command};
+    long head_length = sizeof head / sizeof *head;
+    char *new_argv[head_length + argc + 1];
+    for (count = 0; count < head_length; count++)
+        new_argv[count] = head[count];
+    for (i = 1; i < argc; i++)
+        new_argv[count++] = argv[i];
+    new_argv[count] = 0;
+
+    fail("cannot run", loader,
+         system_call(SYS_execve, (long)loader, (long)new_argv, (long)new_environment, 0));
+}

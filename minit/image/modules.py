@@ -1,0 +1,161 @@
+"""Which Python modules the stage1 image carries, and their bytecode."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import minit
+from minit.errors import ImageError
+from minit.value import Value
+
+PACKAGES = ("trio", "structlog", "attr", "attrs", "outcome", "sniffio", "sortedcontainers")
+"""What may come into the image from outside the standard library and minit."""
+
+_DISTRIBUTIONS = ("trio", "structlog", "attrs", "outcome", "sniffio", "sortedcontainers")
+_OURS = ("minit", "entrypoints")
+_PROJECT = Path(minit.__file__).parent.parent
+_SCRIPTS = Path(__file__).parent
+_STANDINS = _SCRIPTS / "standins"
+
+# They run on the host only and would bring click, rich and this builder into the image.
+_HOST_ONLY = ("minit.cli", "minit.stage0", "minit.image")
+
+# Imported inside functions, so that importing everything does not show them.
+_IMPORTED_LATE = (
+    "encodings.ascii",
+    "encodings.latin_1",
+    "encodings.utf_8",
+    "linecache",
+    "tokenize",
+    "traceback",
+)
+
+# Their importers do without them: hashlib has its own digests, shutil only loses archive formats.
+_OMITTED = ("_hashlib", "_uuid", "bz2", "lzma", "zlib")
+
+
+class Module(Value):
+    """A module to carry: its full name and the file it is loaded from here."""
+
+    name: str
+    source: Path
+
+    @property
+    def is_extension(self) -> bool:
+        """Tell whether the file is a shared object."""
+        return self.source.suffix == ".so"
+
+    @property
+    def bytecode_name(self) -> str:
+        """Return the file below the image's library directory from which the module is loaded without a source."""
+        path = self.name.replace(".", "/")
+        return f"{path}/__init__.pyc" if self.source.name == "__init__.py" else f"{path}.pyc"
+
+
+def entrypoint_names() -> list[str]:
+    """Return the names of the entrypoints there are, sorted."""
+    directory = _PROJECT / "entrypoints"
+    names = sorted(path.stem for path in directory.glob("*.py") if not path.name.startswith("_"))
+    if not names:
+        raise ImageError(f"no entrypoints in {directory}: install all of minit")
+    return names
+
+
+def source_files() -> list[tuple[str, Path]]:
+    """Return the files of minit that decide what is in the image, with their names relative to the project."""
+    return [
+        (str(path.relative_to(_PROJECT)), path)
+        for package in _OURS
+        for pattern in ("*.py", "*.c")
+        for path in sorted((_PROJECT / package).rglob(pattern))
+        if not _module_name(path).startswith(("minit.cli", "minit.stage0"))
+    ]
+
+
+def distribution_versions() -> list[str]:
+    """Return the installed versions of all that PACKAGES come from."""
+    versions = []
+    for name in _DISTRIBUTIONS:
+        try:
+            versions.append(version(name))
+        except PackageNotFoundError as error:
+            raise _not_installed(name) from error
+    return versions
+
+
+def stage1_modules() -> list[Module]:
+    """Return every module the image needs beyond those frozen into the interpreter, sorted by name."""
+    directories = [str(_PROJECT), *_package_directories()]
+    allowed = [*_OURS, *PACKAGES]
+    output = _run_script(
+        "record_imports.py",
+        str(_STANDINS),
+        ":".join(directories),
+        ",".join(allowed),
+        ",".join(_OMITTED),
+        *("trio", "structlog"),
+        *_IMPORTED_LATE,
+        *_own_modules(),
+    )
+    modules = [line.partition("\t") for line in output.splitlines()]
+    return [Module(name=name, source=Path(source)) for name, _, source in sorted(set(modules))]
+
+
+def landmark() -> Module:
+    """Return `os`, which is frozen, but whose file is how an interpreter recognizes its library directory."""
+    return Module(name="os", source=Path(os.__file__))
+
+
+def compile_modules(modules: Iterable[Module], directory: Path) -> None:
+    """Write the bytecode of `modules` below `directory`, which must have their packages' directories."""
+    lines = [f"{module.name}\t{module.source}\t{directory / module.bytecode_name}\n" for module in modules]
+    _run_script("compile_modules.py", standard_input="".join(lines))
+
+
+def _own_modules() -> list[str]:
+    names = []
+    for package in _OURS:
+        for path in sorted((_PROJECT / package).rglob("*.py")):
+            name = _module_name(path)
+            # A __main__ module runs its program when it is imported.
+            if path.stem != "__main__" and not name.startswith(_HOST_ONLY):
+                names.append(name)
+    return names
+
+
+def _module_name(path: Path) -> str:
+    parts = path.relative_to(_PROJECT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _package_directories() -> list[str]:
+    directories = []
+    for package in PACKAGES:
+        specification = importlib.util.find_spec(package)
+        if specification is None or specification.origin is None:
+            raise _not_installed(package)
+        directory = str(Path(specification.origin).parent.parent)
+        if directory not in directories:
+            directories.append(directory)
+    return directories
+
+
+def _not_installed(package: str) -> ImageError:
+    return ImageError(f"{package} is not installed: python3 -m pip install {package}")
+
+
+def _run_script(script: str, *arguments: str, standard_input: str = "") -> str:
+    command = [sys.executable, "-I", "-S", "-B", "-X", "utf8", str(_SCRIPTS / script), *arguments]
+    done = subprocess.run(
+        command, input=standard_input, capture_output=True, text=True, encoding="utf-8", check=False
+    )
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise ImageError(f"{script}: {reason}")
+    return done.stdout

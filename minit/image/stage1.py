@@ -1,0 +1,178 @@
+"""
+Builds the stage1 image: the entrypoints and everything they run on, in a tree that works wherever it is unpacked.
+
+stage0 runs the entrypoints on the host, from the pod directory or from the tree store, and PID 1 goes on importing
+after it has made that tree its root. So nothing in it may be found by a path of the machine it was built on.
+
+    entrypoints/NAME    copies of one static launcher (launcher.c)
+    usr/lib/minit/      the interpreter with all it needs (interpreter.py)
+    rkt/, opt/, etc/    what the stage1 contract asks for
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import minit
+from minit import jsontext
+from minit.errors import ImageError
+from minit.image.interpreter import check_interpreter, copy_interpreter
+from minit.image.modules import distribution_versions, entrypoint_names, source_files, stage1_modules
+from minit.image.tarwriter import AciWriter
+from minit.image.toolchain import run_tool
+from minit.progress import Progress
+
+NAME = "minit/stage1"
+INTERFACE_VERSION = "6"
+
+ENTRYPOINT_ANNOTATIONS = {
+    "run": "coreos.com/rkt/stage1/run",
+    "enter": "coreos.com/rkt/stage1/enter",
+    "gc": "coreos.com/rkt/stage1/gc",
+    "stop": "coreos.com/rkt/stage1/stop",
+    "app_add": "coreos.com/rkt/stage1/app/add",
+    "app_start": "coreos.com/rkt/stage1/app/start",
+    "app_stop": "coreos.com/rkt/stage1/app/stop",
+    "app_rm": "coreos.com/rkt/stage1/app/rm",
+    "attach": "coreos.com/rkt/stage1/attach",
+    "control": "minit/stage1/control",
+}
+"""The annotation under which stage0 finds each entrypoint (rkt, stage1-implementors-guide.md)."""
+
+# appc's names of what uname calls a machine; launcher.c has the system calls of these.
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "aarch64"}
+
+_LAUNCHER = Path(__file__).parent / "launcher.c"
+_LAUNCHER_FLAGS = (
+    *("-std=gnu11", "-Os", "-Wall", "-Werror", "-s", "-Wl,--build-id=none", "-Wl,-z,noexecstack"),
+    *("-ffreestanding", "-nostdlib", "-static", "-fno-pie", "-no-pie"),
+    # Distributions turn these on by default, and the first needs a C library.
+    *("-fno-stack-protector", "-fno-asynchronous-unwind-tables"),
+)
+
+_DIRECTORIES = (
+    *("dev", "etc", "proc", "run", "sys", "tmp", "entrypoints"),
+    *("rkt/env", "rkt/iottymux", "rkt/minit", "rkt/status", "opt/stage2"),
+)
+_PRIVATE = ("rkt/minit",)  # where PID 1 keeps its control socket
+
+_HOSTS_FALLBACK = """\
+# For an app that is given no other hosts file.
+127.0.0.1 localhost localhost.domain localhost4 localhost4.localdomain4
+
+::1     ip6-localhost ip6-loopback localhost6 localhost6.localdomain6
+fe00::0 ip6-localnet
+ff00::0 ip6-mcastprefix
+ff02::1 ip6-allnodes
+ff02::2 ip6-allrouters
+ff02::3 ip6-allhosts
+"""
+
+_OS_RELEASE = f"""\
+NAME="minit stage1"
+ID=minit
+VERSION_ID={minit.__version__}
+PRETTY_NAME="minit stage1 {minit.__version__}"
+"""
+
+
+def build_stage1(output: Path, progress: Progress) -> None:
+    """
+    Write the stage1 image for this machine's architecture to `output`.
+
+    ImageError if a tool or a package it is made with is missing, or `output` cannot be written.
+    """
+    try:
+        with AciWriter(output, stage1_manifest()) as writer, TemporaryDirectory(prefix="minit-") as scratch:
+            _build(writer, Path(scratch), progress)
+    except ImageError as error:
+        raise ImageError(f"cannot build the stage1 image: {error}") from error
+
+
+def _build(writer: AciWriter, root: Path, progress: Progress) -> None:
+    interpreter = root / "usr/lib/minit"
+    progress("finding modules", 0, 5)
+    modules = stage1_modules()
+    progress("compiling the launcher", 1, 5)
+    _add_fixed_files(root)
+    _add_entrypoints(root / "entrypoints")
+    progress("copying the interpreter", 2, 5)
+    copy_interpreter(interpreter, modules)
+    progress("checking the interpreter", 3, 5)
+    check_interpreter(interpreter, [module.name for module in modules])
+    progress("compressing", 4, 5)
+    _write_tree(writer, root)
+    progress("built", 5, 5)
+
+
+def stage1_manifest() -> bytes:
+    """Return the image manifest, with an annotation for every entrypoint there is."""
+    names = entrypoint_names()
+    annotations = {
+        annotation: f"/entrypoints/{name}"
+        for name, annotation in ENTRYPOINT_ANNOTATIONS.items()
+        if name in names
+    }
+    annotations["coreos.com/rkt/stage1/interface-version"] = INTERFACE_VERSION
+    labels = {"version": minit.__version__, "os": "linux", "arch": _architecture()}
+    return jsontext.dump(
+        {
+            "acKind": "ImageManifest",
+            "acVersion": "0.8.11",
+            "name": NAME,
+            "labels": [{"name": name, "value": value} for name, value in labels.items()],
+            "annotations": [{"name": name, "value": value} for name, value in annotations.items()],
+        }
+    )
+
+
+def stage1_fingerprint() -> str:
+    """Return a hash of what decides the image's content, in a fraction of the time it takes to build one."""
+    digest = hashlib.sha256()
+    for fact in (sys.version, os.confstr("CS_GNU_LIBC_VERSION"), *distribution_versions()):
+        digest.update(f"{fact}\n".encode())
+    for name, path in source_files():
+        digest.update(f"{name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _architecture() -> str:
+    machine = platform.machine()
+    if machine not in _ARCHITECTURES:
+        supported = " or ".join(_ARCHITECTURES)
+        raise ImageError(f"this machine is {machine}, not {supported}")
+    return _ARCHITECTURES[machine]
+
+
+def _add_fixed_files(root: Path) -> None:
+    for directory in _DIRECTORIES:
+        (root / directory).mkdir(parents=True)
+    (root / "etc/hosts-fallback").write_text(_HOSTS_FALLBACK)
+    (root / "etc/os-release").write_text(_OS_RELEASE)
+    (root / "etc/mtab").symlink_to("../proc/self/mounts")
+
+
+def _add_entrypoints(directory: Path) -> None:
+    first, *others = entrypoint_names()
+    run_tool("cc", *_LAUNCHER_FLAGS, "-o", str(directory / first), str(_LAUNCHER))
+    for name in others:
+        shutil.copy(directory / first, directory / name)
+
+
+def _write_tree(writer: AciWriter, root: Path) -> None:
+    writer.add_directory("/")
+    for path in sorted(root.rglob("*")):
+        name = str(path.relative_to(root))
+        if path.is_symlink():
+            writer.add_symlink(name, os.readlink(path))
+        elif path.is_dir():
+            writer.add_directory(name, 0o700 if name in _PRIVATE else 0o755)
+        else:
+            # Any other bit of the mode comes from the umask of whoever builds.
+            writer.add_file(name, path, 0o755 if path.stat().st_mode & 0o100 else 0o644)

@@ -1,0 +1,1 @@
+"""The package of a stand-in; ctypes itself is not replaced."""

