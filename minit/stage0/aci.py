@@ -1,0 +1,248 @@
+"""
+App Container Images as files: decompression within bounds, the image ID, and what every ACI must contain.
+
+appc spec/aci.md; rkt adds nothing but xz.
+"""
+
+from __future__ import annotations
+
+import bz2
+import hashlib
+import io
+import lzma
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from minit.errors import ImageError, ManifestError
+from minit.manifest.image import ImageManifest, parse_image_manifest
+from minit.stage0.tar import Kind, TarReader
+from minit.value import Value
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+MANIFEST_LIMIT_BYTES = 4 << 20
+_ID_PREFIX = "sha512-"
+_ID_DIGITS = 64  # rkt keeps half of SHA-512's 128 hex digits, everywhere
+
+_CHUNK = 256 << 10
+_XZ_MEMORY_LIMIT_BYTES = 128 << 20  # xz -9 needs 65 MiB to decompress
+
+
+class Limits(Value):
+    """How large a decompressed image may become before it counts as a bomb."""
+
+    size_bytes: int = 20 << 30
+    ratio: int = 1000
+    # Short of this, no ratio is suspicious: a small image full of zeros is just that.
+    ratio_from_bytes: int = 64 << 20
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class _Decompressor(Protocol):
+    """What bz2's and lzma's decompressors have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+class _Gunzip:
+    """zlib's decompressor with the interface of its siblings."""
+
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+
+    @property
+    def eof(self) -> bool:
+        return self._zlib.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._zlib.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._zlib.unused_data
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        return self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
+
+
+def _unxz() -> _Decompressor:
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_LIMIT_BYTES)
+
+
+_FORMATS: tuple[tuple[bytes, str, Callable[[], _Decompressor]], ...] = (
+    (b"\x1f\x8b", "gzip", _Gunzip),
+    (b"BZh", "bzip2", bz2.BZ2Decompressor),
+    (b"\xfd7zXZ\x00", "xz", _unxz),
+)
+
+
+class Uncompressed(io.RawIOBase):
+    """
+    The uncompressed tar inside an image file, whatever its compression; reading enforces `limits`.
+
+    `file` is not closed. `consumed_bytes` tells how far into it the reader is. ImageError if the image is
+    damaged or too large.
+    """
+
+    def __init__(self, file: BinaryIO, source: str, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._file = file
+        self._source = source
+        self._limits = limits
+        self._produced_bytes = 0
+        self._input = file.read(_CHUNK)
+        self.consumed_bytes = len(self._input)
+        self._format = "tar"
+        self._new: Callable[[], _Decompressor] | None = None
+        for magic, name, new in _FORMATS:
+            if self._input.startswith(magic):
+                self._format, self._new = name, new
+        self._decompressor = self._new() if self._new else None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self._copy(len(view)) if self._decompressor is None else self._decompress(len(view))
+        view[: len(data)] = data
+        self._produced_bytes += len(data)
+        self._check_limits()
+        return len(data)
+
+    def _more_input(self) -> bytes:
+        data = self._file.read(_CHUNK)
+        self.consumed_bytes += len(data)
+        return data
+
+    def _copy(self, size: int) -> bytes:
+        data = self._input or self._more_input()
+        self._input = data[size:]
+        return data[:size]
+
+    def _decompress(self, size: int) -> bytes:
+        try:
+            while True:
+                assert self._decompressor is not None
+                if self._decompressor.eof and not self._start_next_stream():
+                    return b""
+                if self._decompressor.needs_input and not self._input:
+                    self._input = self._more_input()
+                    if not self._input:
+                        raise ImageError(
+                            f"{self._source}: the {self._format} data ends too early: truncated file"
+                        )
+                data = self._decompressor.decompress(self._input, size)
+                self._input = b""
+                if data:
+                    return data
+        except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise ImageError(f"{self._source}: damaged {self._format} data: {error}") from error
+
+    def _start_next_stream(self) -> bool:
+        """Go on with what follows a finished stream: concatenated streams are one file, zeros are padding."""
+        assert self._decompressor is not None and self._new is not None
+        rest = self._decompressor.unused_data.lstrip(b"\0")
+        while not rest:
+            rest = self._more_input()
+            if not rest:
+                return False
+            rest = rest.lstrip(b"\0")
+        self._input = rest
+        self._decompressor = self._new()
+        return True
+
+    def _check_limits(self) -> None:
+        limits, produced = self._limits, self._produced_bytes
+        if produced > limits.size_bytes:
+            raise ImageError(f"{self._source}: more than {limits.size_bytes} bytes when uncompressed")
+        if produced > limits.ratio_from_bytes and produced > limits.ratio * self.consumed_bytes:
+            raise ImageError(
+                f"{self._source}: {self.consumed_bytes} bytes that expand to more than {produced}:"
+                f" more than {limits.ratio}:1, refused as a decompression bomb"
+            )
+
+
+class Tee(io.RawIOBase):
+    """Hands on what it reads from `source`, after giving it to every sink."""
+
+    def __init__(self, source: io.RawIOBase, *sinks: Callable[[memoryview], object]) -> None:
+        self._source = source
+        self._sinks = sinks
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        view = memoryview(buffer).cast("B")
+        count = self._source.readinto(view) or 0
+        for sink in self._sinks:
+            sink(view[:count])
+        return count
+
+
+def image_id(digest: hashlib._Hash) -> str:
+    """Return the image ID for a SHA-512 over the uncompressed tar."""
+    return _ID_PREFIX + digest.hexdigest()[:_ID_DIGITS]
+
+
+def copy_image(
+    file: BinaryIO, source: str, write: Callable[[memoryview], object], limits: Limits = DEFAULT_LIMITS
+) -> tuple[str, bytes]:
+    """
+    Read an image file to its end, hand the uncompressed tar to `write`, and return image ID and manifest.
+
+    Fails with an ImageError, perhaps after part of the tar was written, if the file is no valid ACI.
+    """
+    digest = hashlib.sha512()
+    tee = Tee(Uncompressed(file, source, limits), digest.update, write)
+    stream = io.BufferedReader(tee, _CHUNK)
+    manifest = _check_layout(TarReader(stream, source), source)
+    while stream.read(_CHUNK):
+        pass
+    _parse(manifest, source)
+    return image_id(digest), manifest
+
+
+def _check_layout(tar: TarReader, source: str) -> bytes:
+    manifest: bytes | None = None
+    has_rootfs = False
+    for entry in tar:
+        if entry.path == "manifest":
+            if manifest is not None:
+                raise ImageError(f"{source}: two entries named manifest")
+            if entry.kind is not Kind.FILE:
+                raise ImageError(f"{source}: manifest is a {entry.kind.value}, expected a regular file")
+            if entry.size_bytes > MANIFEST_LIMIT_BYTES:
+                raise ImageError(
+                    f"{source}: a manifest of {entry.size_bytes} bytes (at most {MANIFEST_LIMIT_BYTES})"
+                )
+            manifest = tar.read(entry.size_bytes)
+        elif entry.path == "rootfs":
+            if entry.kind is not Kind.DIRECTORY:
+                raise ImageError(f"{source}: rootfs is a {entry.kind.value}, expected a directory")
+            has_rootfs = True
+    if manifest is None:
+        raise ImageError(f"{source}: no manifest: not an app container image")
+    if not has_rootfs:
+        raise ImageError(f"{source}: no rootfs directory: not an app container image")
+    return manifest
+
+
+def _parse(manifest: bytes, source: str) -> ImageManifest:
+    try:
+        return parse_image_manifest(manifest, f"{source}: manifest")
+    except ManifestError as error:
+        raise ImageError(str(error)) from error

@@ -1,0 +1,59 @@
+"""Files and directories that survive a crash whole or not at all, with modes the umask does not change."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+
+def make_directory(path: Path, mode: int) -> None:
+    """
+    Make `path` with exactly `mode`, and its parents likewise; leave it as it is if it exists.
+
+    A set-group-ID bit inherited from the parent is kept: packaged hosts mark rkt's directories that way.
+    """
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return
+    except FileNotFoundError:
+        make_directory(path.parent, mode)
+        make_directory(path, mode)
+        return
+    os.chmod(path, mode | (os.stat(path).st_mode & stat.S_ISGID))
+
+
+def sync_directory(path: Path) -> None:
+    """Make the entries of a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def create_file(path: Path, data: bytes, mode: int) -> None:
+    """Write a new file with exactly `mode` and make its content durable; FileExistsError if there is one."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with open(fd, "wb") as file:
+        os.fchmod(fd, mode)
+        file.write(data)
+        file.flush()
+        os.fsync(fd)
+
+
+def move_into_place(source: Path, target: Path) -> None:
+    """Rename `source`, which must be durable already, over `target` and make the new name durable."""
+    os.rename(source, target)
+    sync_directory(target.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file for good; no error if there is none."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+        sync_directory(path.parent)

@@ -1,0 +1,41 @@
+"""Running a command in an app of a running pod."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from minit.errors import PodError
+from minit.manifest.names import is_ac_name
+from minit.stage0 import entrypoints
+from minit.stage0.pods import Pod, PodState
+from minit.stage0.podstatus import read_pod_manifest, read_stage1_tree_id
+from minit.stage0.treestore import TreeStore
+from minit.stage0.waiting import wait_for_pid
+
+
+def enter_pod(
+    pod: Pod, trees: TreeStore, app: str | None, command: Sequence[str], before_exec: Callable[[], None]
+) -> NoReturn:
+    """Become stage1's `enter`, which runs `command` in an app (None: the only one); `before_exec` is called last."""
+    if pod.state is not PodState.RUNNING:
+        raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
+    name = _only_app(pod) if app is None else app
+    if not is_ac_name(name):
+        raise PodError(f'"{name}" is no app name: expected lower-case letters, digits and inner dashes')
+    enter = entrypoints.require_path(entrypoints.read_stage1_manifest(pod), "enter")
+    # From the tree store, where no pod can have changed it.
+    program = trees.path(read_stage1_tree_id(pod)) / "rootfs" / enter
+    pid = wait_for_pid(pod)
+    os.chdir(pod.path)
+    before_exec()
+    entrypoints.execute(program, entrypoints.enter_arguments(pid, name, command), dict(os.environ))
+
+
+def _only_app(pod: Pod) -> str:
+    names = [app.name for app in read_pod_manifest(pod).apps]
+    if len(names) != 1:
+        listing = ", ".join(names) or "none"
+        raise PodError(f'pod "{pod.uuid}" has {len(names)} apps: choose one with --app (apps: {listing})')
+    return names[0]

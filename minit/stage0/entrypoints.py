@@ -1,0 +1,149 @@
+"""
+Stage1's entrypoints: where an image declares them, and the exact words each is called with.
+
+A stage1 is a black box behind the annotations of its image manifest; the copy in the pod directory counts, since it
+was written when the pod was prepared.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from minit import paths
+from minit.errors import PodError, describe
+from minit.manifest.image import ImageManifest, parse_image_manifest
+from minit.stage0.pods import Note, Pod
+from minit.value import Value
+
+# From which interface version on stage1 knows a flag.                   rkt, stage1 implementor's guide
+_HOSTNAME_VERSION = 2
+_DISABLE_VERSION = 3
+_GC_LOCAL_CONFIG_VERSION = 5
+_IPC_VERSION = 6
+
+DEFAULT_NETWORK = "default"
+
+
+class RunOptions(Value):
+    """How a pod is to run, as far as stage0 only passes it on."""
+
+    debug: bool = False
+    networks: tuple[str, ...] = ()
+    """Entries of --net; empty is the default network."""
+    interactive: bool = False
+    local_config: str = "/etc/rkt"
+    hostname: str | None = None
+    disable_capabilities_restriction: bool = False
+    disable_paths: bool = False
+    disable_seccomp: bool = False
+    ipc: str | None = None
+
+
+def read_stage1_manifest(pod: Pod) -> ImageManifest:
+    """Return the manifest of the stage1 image the pod was prepared with."""
+    return parse_image_manifest(pod.read_file(paths.POD_STAGE1_MANIFEST), str(pod.path / paths.POD_STAGE1_MANIFEST))
+
+
+def declared_path(manifest: ImageManifest, entrypoint: str) -> str | None:
+    """Return the path of an entrypoint relative to stage1's root, None if the image declares none."""
+    value = manifest.annotation(paths.ANNOTATION_STAGE1 + entrypoint)
+    return value.lstrip("/") if value else None
+
+
+def require_path(manifest: ImageManifest, entrypoint: str) -> str:
+    """Return the path of an entrypoint relative to stage1's root; PodError if the image declares none."""
+    path = declared_path(manifest, entrypoint)
+    if path is None:
+        raise PodError(
+            f'stage1 image "{manifest.name}" declares no "{entrypoint}" entrypoint '
+            f"(annotation {paths.ANNOTATION_STAGE1}{entrypoint})"
+        )
+    return path
+
+
+def interface_version(manifest: ImageManifest) -> int:
+    """Return the version of rkt's stage1 interface the image is made for; PodError if it is no number."""
+    text = manifest.annotation(paths.ANNOTATION_INTERFACE_VERSION)
+    if text is None:
+        return 1
+    if not (text.isascii() and text.isdigit()):
+        raise PodError(f'stage1 image "{manifest.name}": interface version "{text}" is no number')
+    return int(text)
+
+
+def run_arguments(options: RunOptions, uuid: str, version: int, private_users: str | None, note: Note) -> list[str]:
+    """Return the arguments of `run` in rkt's order; what `version` does not know is noted and left out."""
+    words = []
+    if options.debug:
+        words.append("--debug")
+    words.append(f"--net={','.join(options.networks) or DEFAULT_NETWORK}")
+    if options.interactive:
+        words.append("--interactive")
+    if private_users:
+        words.append(f"--private-users={private_users}")
+    words.append(f"--local-config={options.local_config}")
+    if options.hostname:
+        if version >= _HOSTNAME_VERSION:
+            words.append(f"--hostname={options.hostname}")
+        else:
+            note(f"warning: --hostname has no effect, stage1's interface version {version} is below 2")
+    if version >= _DISABLE_VERSION:
+        if options.disable_capabilities_restriction:
+            words.append("--disable-capabilities-restriction")
+        if options.disable_paths:
+            words.append("--disable-paths")
+        if options.disable_seccomp:
+            words.append("--disable-seccomp")
+    if options.ipc:
+        if version >= _IPC_VERSION:
+            words.append(f"--ipc={options.ipc}")
+        else:
+            note(f"warning: --ipc has no effect, stage1's interface version {version} is below 6")
+    words.append(uuid)
+    return words
+
+
+def enter_arguments(pid: int, app: str, command: Sequence[str]) -> list[str]:
+    """Return the arguments of `enter`."""
+    return [f"--pid={pid}", f"--appname={app}", "--", *command]
+
+
+def gc_arguments(uuid: str, version: int, *, debug: bool, local_config: str) -> list[str]:
+    """Return the arguments of `gc`."""
+    words = ["--debug"] if debug else []
+    # Two words here, where `run` has one.
+    if version >= _GC_LOCAL_CONFIG_VERSION:
+        words += ["--local-config", local_config]
+    return [*words, uuid]
+
+
+def stop_arguments(uuid: str, *, force: bool) -> list[str]:
+    """Return the arguments of `stop`."""
+    return ["--force", uuid] if force else [uuid]
+
+
+def execute(program: Path, arguments: Sequence[str], environment: dict[str, str]) -> NoReturn:
+    """Become an entrypoint; PodError if it cannot be executed."""
+    # Python ignores these, and what is ignored stays so across execve(2).
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execve(program, [str(program), *arguments], environment)
+    except OSError as error:
+        raise PodError(f"cannot execute stage1's entrypoint {program}: {describe(error)}") from error
+
+
+def call(program: Path, arguments: Sequence[str], directory: Path, *, show_stdout: bool) -> int:
+    """Run an entrypoint in `directory` without standard input and return its exit code; OSError if it cannot start."""
+    return subprocess.run(
+        [str(program), *arguments],
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=None if show_stdout else subprocess.DEVNULL,
+        check=False,
+    ).returncode

@@ -1,0 +1,101 @@
+"""Collecting pods: what `gc` sweeps up, and what `rm` may remove."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from minit.errors import MinitError, PodError, describe
+from minit.stage0.deletion import Stage1Cleanup, delete_ended_pod, delete_garbage
+from minit.stage0.goduration import format_duration
+from minit.stage0.pods import (
+    EMBRYO,
+    EXITED_GARBAGE,
+    GARBAGE,
+    PREPARE,
+    PREPARED,
+    RUN,
+    Note,
+    Pod,
+    PodState,
+    walk_pods,
+)
+
+# Between making an embryo and locking it lie microseconds; an hour allows for a suspended machine.
+_EMBRYO_AGE_SECONDS = 3600
+
+
+def mark(data: Path, note: Note) -> None:
+    """Move pods that ended, and those whose preparation was aborted, to where they are collected from."""
+    for pod in walk_pods(data, [RUN], note):
+        if pod.state is PodState.EXITED:
+            _move(pod, EXITED_GARBAGE, f'moving pod "{pod.uuid}" to garbage', note)
+    for pod in walk_pods(data, [PREPARE, EMBRYO], note):
+        if pod.state is PodState.ABORTED_PREPARE or _is_abandoned_embryo(pod):
+            _move(pod, GARBAGE, f'moving failed prepare "{pod.uuid}" to garbage', note)
+
+
+def expire_prepared(data: Path, expire_seconds: float, note: Note) -> None:
+    """Move pods that were prepared longer ago and never run to the garbage."""
+    for pod in walk_pods(data, [PREPARED], note):
+        if pod.state is PodState.PREPARED and _age_seconds(pod) >= expire_seconds:
+            _move(pod, GARBAGE, f'moving expired prepared pod "{pod.uuid}" to garbage', note)
+
+
+def collect(data: Path, grace_seconds: float, cleanup: Stage1Cleanup, say: Note, note: Note) -> None:
+    """Delete the pods marked longer ago, and all garbage; one that cannot be deleted is noted and left for later."""
+    for pod in walk_pods(data, [EXITED_GARBAGE], note):
+        if pod.place != EXITED_GARBAGE:
+            continue
+        if _age_seconds(pod) < grace_seconds:
+            grace = format_duration(grace_seconds)
+            note(f'pod "{pod.uuid}" not removed: still within grace period ({grace})')
+            continue
+        say(f'Garbage collecting pod "{pod.uuid}"')
+        with _noted(pod, note):
+            delete_ended_pod(pod, cleanup, note)
+    for pod in walk_pods(data, [GARBAGE], note):
+        say(f'Garbage collecting pod "{pod.uuid}"')
+        with _noted(pod, note):
+            delete_garbage(pod)
+
+
+def remove(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
+    """Delete a pod that does not run; PodError if it does, or is being made or deleted."""
+    if pod.state is PodState.EXITED:
+        pod.move(EXITED_GARBAGE)
+    elif pod.state in (PodState.ABORTED_PREPARE, PodState.PREPARED):
+        pod.move(GARBAGE)
+        delete_garbage(pod)
+        return
+    elif pod.state is not PodState.EXITED_GARBAGE:
+        hint = " (stop it first)" if pod.state is PodState.RUNNING else ""
+        raise PodError(f'pod "{pod.uuid}" is {pod.state}, not removed{hint}')
+    delete_ended_pod(pod, cleanup, note)
+
+
+def _move(pod: Pod, place: str, message: str, note: Note) -> None:
+    note(message)
+    with _noted(pod, note):
+        pod.move(place)
+
+
+@contextmanager
+def _noted(pod: Pod, note: Note) -> Iterator[None]:
+    """Tell the failure of one pod, so that the others are still collected."""
+    try:
+        yield
+    except (OSError, MinitError) as error:
+        note(f'pod "{pod.uuid}": {describe(error)}')
+
+
+def _is_abandoned_embryo(pod: Pod) -> bool:
+    return pod.state is PodState.EMBRYO and _age_seconds(pod) >= _EMBRYO_AGE_SECONDS and pod.lock(blocking=False)
+
+
+def _age_seconds(pod: Pod) -> float:
+    """Return how long ago the directory was last renamed, which changes its ctime."""
+    return time.time() - os.fstat(pod.fd).st_ctime

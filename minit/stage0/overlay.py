@@ -1,0 +1,98 @@
+"""Overlay mounts of pods: whether this host can have them, and how they are made (in the caller's namespace)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from minit import syscalls
+from minit.errors import PodError, describe
+from minit.mountinfo import read_mountinfo
+
+# Overlayfs on top of these has lost writes or whole files.                      rkt stage0, common/overlay
+_UNSUITABLE_FILESYSTEMS = ("aufs", "zfs")
+
+# mount(2) copies at most one page of options, its final NUL included.
+_MAX_OPTIONS_BYTES = 4095
+
+
+def overlay_obstacle(data: Path) -> str | None:
+    """Return why pods below the existing directory `data` cannot use overlayfs, None if they can."""
+    if not _kernel_has_overlay():
+        # Without modprobe, or without the module, the second look says the same as the first.
+        try:
+            subprocess.run(["modprobe", "overlay"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        except OSError:
+            pass
+        if not _kernel_has_overlay():
+            return "overlay is not in /proc/filesystems"
+    fstype = _filesystem_of(data)
+    if fstype in _UNSUITABLE_FILESYSTEMS:
+        return f"{data} is on {fstype}"
+    if not _tells_entry_types(data):
+        return f"the filesystem of {data} does not tell the types of directory entries (d_type)"
+    return None
+
+
+def mount_overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
+    """Mount `upper` over `lower` at `target`, all of which exist; PodError says which and why."""
+    options = overlay_options(str(lower), str(upper), str(work))
+    try:
+        if len(os.fsencode(options)) <= _MAX_OPTIONS_BYTES:
+            syscalls.mount("overlay", str(target), "overlay", 0, options)
+        else:
+            with _short_name(lower) as a, _short_name(upper) as b, _short_name(work) as c:
+                syscalls.mount("overlay", str(target), "overlay", 0, overlay_options(a, b, c))
+    except OSError as error:
+        raise PodError(f"cannot mount an overlay of {lower}: {describe(error)}") from error
+
+
+def overlay_options(lower: str, upper: str, work: str) -> str:
+    """Return the options of an overlay mount; `:`, `,` and backslashes in paths are escaped."""
+    return f"lowerdir={_escape(lower)},upperdir={_escape(upper)},workdir={_escape(work)}"
+
+
+def is_mounted_at(path: Path) -> bool:
+    """Return whether a mount lies exactly at `path` in this mount namespace."""
+    return any(mount.mount_point == str(path) for mount in read_mountinfo())
+
+
+def _escape(path: str) -> str:
+    for character in "\\:,":
+        path = path.replace(character, "\\" + character)
+    return path
+
+
+@contextmanager
+def _short_name(path: Path) -> Iterator[str]:
+    fd = os.open(path, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+def _kernel_has_overlay() -> bool:
+    with open("/proc/filesystems", encoding="ascii") as file:
+        return any(line.split()[-1] == "overlay" for line in file)
+
+
+def _filesystem_of(path: Path) -> str | None:
+    """Return the type of the filesystem `path` is on: that of the last mount on the nearest mount point."""
+    types = {mount.mount_point: mount.fstype for mount in read_mountinfo()}
+    nearest = path.resolve()
+    return next((types[str(place)] for place in (nearest, *nearest.parents) if str(place) in types), None)
+
+
+def _tells_entry_types(directory: Path) -> bool:
+    with tempfile.TemporaryDirectory(prefix="d-type-", dir=directory) as scratch:
+        child = Path(scratch) / "directory"
+        child.mkdir()
+        [entry] = os.scandir(scratch)
+        child.rmdir()
+        # Of a directory that is gone, is_dir() can only know by the type that came with the entry.
+        return entry.is_dir(follow_symlinks=False)

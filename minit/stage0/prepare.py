@@ -1,0 +1,155 @@
+"""
+Preparing a pod: a new pod directory with everything in it that stage1 needs to run.
+
+The directory is locked from its first moment. Whatever fails, it is deleted again; whoever dies leaves a pod in
+`prepare` without a lock, which gc collects.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from minit import paths, syscalls
+from minit.errors import PodError
+from minit.progress import Progress
+from minit.stage0 import deletion
+from minit.stage0.copytree import copy_tree
+from minit.stage0.diskerrors import disk_errors
+from minit.stage0.durable import make_directory
+from minit.stage0.entrypoints import interface_version, require_path
+from minit.stage0.extract import extract_image
+from minit.stage0.locks import key_lock
+from minit.stage0.podmanifest import PlannedApp
+from minit.stage0.pods import PREPARE, PREPARED, Pod, create_pod
+from minit.stage0.store import Store, StoredImage
+from minit.stage0.treestore import TreeStore
+from minit.value import Value
+
+_MINIMUM_KERNEL = (5, 12)
+
+
+class PodRequest(Value):
+    """A pod to be made."""
+
+    stage1: StoredImage
+    apps: tuple[PlannedApp, ...]
+    manifest_bytes: bytes
+    overlay: bool
+
+
+def prepare_pod(
+    data: Path,
+    store: Store,
+    trees: TreeStore,
+    request: PodRequest,
+    progress: Progress,
+    announce: Callable[[str], None],
+) -> Pod:
+    """
+    Return a new pod, locked, in the state `preparing` and complete but for the move to where it goes next.
+
+    `announce` gets the UUID as soon as the directory exists. On any failure the directory is deleted.
+    """
+    check_kernel()
+    require_path(request.stage1.manifest, "run")
+    interface_version(request.stage1.manifest)
+    with disk_errors("prepare pod", data):
+        pod = create_pod(data)
+        with discarded_on_failure(pod):
+            announce(pod.uuid)
+            with key_lock(data / "locks", "prepareLock", exclusive=False):
+                _fill(pod, store, trees, request, progress)
+    return pod
+
+
+@contextmanager
+def discarded_on_failure(pod: Pod) -> Iterator[None]:
+    """Delete a pod that is still being prepared when the with block fails; the failure travels on."""
+    try:
+        yield
+    except BaseException:
+        # A pod that cannot be deleted now can be collected later, and the first failure is the one to tell.
+        if pod.place == PREPARE:
+            with pod, suppress(OSError, PodError):
+                deletion.discard(pod)
+        raise
+
+
+def finish(pod: Pod) -> None:
+    """Make a pod that `prepare_pod` returned durable, and a prepared one that anybody may run."""
+    with disk_errors("prepare pod", pod.data), discarded_on_failure(pod):
+        syscalls.syncfs(pod.fd)
+        pod.move(PREPARED)
+    pod.unlock()
+
+
+def check_kernel() -> None:
+    """Raise PodError on a kernel too old for minit's stage1."""
+    release = os.uname().release
+    numbers = re.match(r"(\d+)\.(\d+)", release)
+    if numbers is not None and (int(numbers[1]), int(numbers[2])) < _MINIMUM_KERNEL:
+        raise PodError(f"Linux {release} is too old: minit needs 5.12 or newer")
+
+
+def _fill(pod: Pod, store: Store, trees: TreeStore, request: PodRequest, progress: Progress) -> None:
+    """Write the files of a prepared pod, in the order of rkt."""
+    make_directory(pod.path / "appsinfo", 0o750)
+    tree_id = trees.render(request.stage1.id, progress)
+    _fill_stage1(pod, trees, request, tree_id, progress)
+    for app in request.apps:
+        _fill_app(pod, store, trees, request, app, tree_id, progress)
+    _write(pod.path / paths.POD_LOCK, b"", 0o600)
+    _write(pod.path / paths.POD_MANIFEST, request.manifest_bytes, 0o640)
+    _write(pod.path / paths.POD_CREATED, b"", 0o640)
+    if request.overlay:
+        _write(pod.path / paths.POD_OVERLAY_PREPARED, b"", 0o644)
+
+
+def _fill_stage1(pod: Pod, trees: TreeStore, request: PodRequest, tree_id: str, progress: Progress) -> None:
+    rootfs = trees.path(tree_id) / "rootfs"
+    if request.overlay and not (rootfs / paths.STATUS_DIRECTORY).is_dir():
+        raise PodError(f'stage1 image "{request.stage1.name}" has no directory /{paths.STATUS_DIRECTORY}')
+    make_directory(pod.path / paths.POD_STAGE1, 0o750)
+    _write(pod.path / paths.POD_STAGE1_MANIFEST, request.stage1.manifest_bytes, 0o640)
+    if not request.overlay:
+        progress("copying stage1", 0, None)
+        copy_tree(rootfs, pod.path / paths.POD_STAGE1_ROOTFS)
+    _write(pod.path / paths.POD_STAGE1_TREE_ID, tree_id.encode(), 0o640)
+
+
+def _fill_app(
+    pod: Pod,
+    store: Store,
+    trees: TreeStore,
+    request: PodRequest,
+    app: PlannedApp,
+    stage1_tree_id: str,
+    progress: Progress,
+) -> None:
+    info = pod.path / "appsinfo" / app.name
+    make_directory(info, 0o750)
+    _write(info / "manifest", app.image.manifest_bytes, 0o640)
+    if not request.overlay:
+        target = pod.path / paths.POD_STAGE1_ROOTFS / "opt/stage2" / app.name
+        make_directory(target, 0o750)
+        extract_image(store, app.image.id, target, progress)
+        return
+    tree_id = trees.render(app.image.id, progress)
+    if tree_id == stage1_tree_id:
+        # Both would have their upper layers in one directory, the app's inside stage1's.
+        raise PodError(f'app "{app.name}" is made from the stage1 image: that needs --no-overlay')
+    _write(info / "treeStoreID", tree_id.encode(), 0o640)
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    with open(path, "xb", opener=_open_private) as file:
+        file.write(data)
+        os.fchmod(file.fileno(), mode)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)

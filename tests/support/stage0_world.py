@@ -1,0 +1,285 @@
+"""
+A data directory of its own for a test of stage0, with a stage1 image whose entrypoints only write down their calls.
+
+Every entrypoint dumps what it was called with into the directory of the environment variable STAGE1_DUMP: argv,
+environment, working directory, descriptors and what they point to. `run` then behaves as the files there say: with
+`hold`, a fifo, it reports pid and readiness and waits until somebody opens and closes the fifo; it exits with the
+number in `code`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BUSYBOX = Path("/usr/bin/busybox")
+
+PREFIX = "coreos.com/rkt/stage1/"
+
+_DUMP = r"""#!/bin/sh
+call="$STAGE1_DUMP/NAME"
+rm -f "$call".*
+printf '%s\0' "$0" "$@" > "$call.argv"
+cat /proc/$$/environ > "$call.environ"
+pwd -P > "$call.cwd"
+for fd in /proc/$$/fd/*; do
+    # The shell itself has its script open, as 10 in dash.
+    echo "${fd##*/} $(readlink "$fd")" >> "$call.fds"
+done
+"""
+
+_RUN = """
+if [ -e "$STAGE1_DUMP/hold" ]; then
+    mkdir -p stage1/rootfs/rkt
+    ln -s ready stage1/rootfs/rkt/supervisor-status
+    echo $$ > pid.new
+    mv pid.new pid
+    cat "$STAGE1_DUMP/hold" > "$STAGE1_DUMP/said"
+fi
+if [ -e "$STAGE1_DUMP/code" ]; then exit "$(cat "$STAGE1_DUMP/code")"; fi
+"""
+
+_OTHER = """
+echo "NAME on stdout"
+echo "NAME on stderr" >&2
+if [ -e "$STAGE1_DUMP/NAME-code" ]; then exit "$(cat "$STAGE1_DUMP/NAME-code")"; fi
+"""
+
+
+def entrypoint_script(name: str) -> bytes:
+    """Return the text of one recording entrypoint."""
+    return (_DUMP + (_RUN if name == "run" else _OTHER)).replace("NAME", name).encode()
+
+
+def add_file(tar: tarfile.TarFile, name: str, data: bytes, mode: int = 0o644) -> None:
+    """Add a regular file of root's."""
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(data), mode
+    tar.addfile(entry, io.BytesIO(data))
+
+
+def add_directory(tar: tarfile.TarFile, name: str, mode: int = 0o755, uid: int = 0) -> None:
+    """Add a directory."""
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.mode, entry.uid = tarfile.DIRTYPE, mode, uid
+    tar.addfile(entry)
+
+
+def add_link(tar: tarfile.TarFile, name: str, target: str) -> None:
+    """Add a symbolic link."""
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = tarfile.SYMTYPE, target
+    tar.addfile(entry)
+
+
+def image_manifest(
+    name: str,
+    app: Mapping[str, object] | None = None,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> dict[str, object]:
+    """Return an image manifest; without other labels it is for this machine's platform."""
+    chosen = {"version": "1.0", "os": "linux", "arch": "amd64"} if labels is None else labels
+    manifest: dict[str, object] = {
+        "acKind": "ImageManifest",
+        "acVersion": "0.8.11",
+        "name": name,
+        "labels": [{"name": key, "value": value} for key, value in chosen.items()],
+        "annotations": [{"name": key, "value": value} for key, value in (annotations or {}).items()],
+    }
+    if app is not None:
+        manifest["app"] = app
+    return manifest
+
+
+def write_stage1(
+    path: Path,
+    *,
+    version: str | None = "6",
+    entrypoints: Sequence[str] = ("run", "enter", "gc", "stop"),
+    with_status: bool = True,
+) -> None:
+    """Write the recording stage1 image."""
+    annotations = {PREFIX + name: f"/ex/{name}" for name in entrypoints}
+    if version is not None:
+        annotations[PREFIX + "interface-version"] = version
+    manifest = image_manifest("example.com/recorder", annotations=annotations)
+    with tarfile.open(path, "w") as tar:
+        add_file(tar, "manifest", json.dumps(manifest).encode())
+        for directory in ("", "/ex", "/rkt", "/rkt/env", "/opt", "/opt/stage2", "/etc"):
+            add_directory(tar, f"rootfs{directory}")
+        if with_status:
+            add_directory(tar, "rootfs/rkt/status")
+        for name in entrypoints:
+            add_file(tar, f"rootfs/ex/{name}", entrypoint_script(name), 0o755)
+
+
+DEFAULT_APP: Mapping[str, object] = {
+    "exec": ["/bin/sh", "-c", "true"],
+    "user": "0",
+    "group": "0",
+    "environment": [{"name": "FROM", "value": "image"}, {"name": "KEPT", "value": "yes"}],
+}
+
+
+def write_app(
+    path: Path,
+    name: str = "example.com/busybox",
+    app: Mapping[str, object] | None = DEFAULT_APP,
+    labels: Mapping[str, str] | None = None,
+    etc: str = "directory",
+    root_uid: int = 0,
+) -> None:
+    """Write an app image of a busybox; `etc` is what /etc is: a directory, `with-mtab` in it, a link, or nothing."""
+    with tarfile.open(path, "w") as tar:
+        add_file(tar, "manifest", json.dumps(image_manifest(name, app, labels)).encode())
+        add_directory(tar, "rootfs", 0o755, root_uid)
+        add_directory(tar, "rootfs/bin")
+        add_file(tar, "rootfs/bin/busybox", BUSYBOX.read_bytes(), 0o755)
+        add_link(tar, "rootfs/bin/sh", "busybox")
+        if etc == "link":
+            add_link(tar, "rootfs/etc", "/run")
+        elif etc != "nothing":
+            add_directory(tar, "rootfs/etc")
+        if etc == "with-mtab":
+            add_file(tar, "rootfs/etc/mtab", b"its own")
+
+
+def image_id(path: Path) -> str:
+    """Return the image ID of an uncompressed image file."""
+    return "sha512-" + hashlib.sha512(path.read_bytes()).hexdigest()[:64]
+
+
+class World:
+    """A data directory, a stage1 image, an app image, and the `minit` command on them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.data = root / "data"
+        self.dump = root / "dump"
+        self.dump.mkdir()
+        self.stage1 = root / "stage1.aci"
+        self.app = root / "busybox.aci"
+        write_stage1(self.stage1)
+        write_app(self.app)
+
+    def command(self, *arguments: object) -> list[str]:
+        """Return the words that run minit on the data directory."""
+        return [sys.executable, "-m", "minit", f"--dir={self.data}", *map(str, arguments)]
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        """Return the environment that minit is called with."""
+        return {**os.environ, "PYTHONPATH": str(REPOSITORY), "STAGE1_DUMP": str(self.dump), **variables}
+
+    def minit(self, *arguments: object, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run minit to its end and check its exit code."""
+        result = subprocess.run(
+            self.command(*arguments),
+            env=self.environment(**variables),
+            cwd=self.root,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == code, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
+        return result
+
+    def prepare(self, *arguments: object) -> str:
+        """Prepare a pod of the app image and return its UUID."""
+        words = arguments or (self.app,)
+        return self.minit("prepare", f"--stage1-path={self.stage1}", *words).stdout.strip()
+
+    def start(self, *arguments: object) -> RunningPod:
+        """Start a pod that stays until it is told to end."""
+        return RunningPod(self, arguments or ("--net=none", self.app))
+
+    def call(self, name: str) -> Call:
+        """Return what an entrypoint was called with."""
+        return Call(self.dump / name)
+
+    def pod_path(self, place: str, uuid: str) -> Path:
+        """Return where a pod would be in a state directory."""
+        return self.data / "pods" / place / uuid
+
+    def pods(self, place: str) -> list[str]:
+        """Return the names in a state directory."""
+        directory = self.data / "pods" / place
+        return sorted(os.listdir(directory)) if directory.exists() else []
+
+    def mounts(self) -> list[str]:
+        """Return what is mounted below the world, in this process's namespace."""
+        with open("/proc/self/mountinfo") as lines:
+            return [line.split()[4] for line in lines if line.split()[4].startswith(f"{self.root}/")]
+
+    def clean_up(self) -> None:
+        """Undo all mounts."""
+        for point in reversed(self.mounts()):
+            subprocess.run(["umount", "-l", point], check=True)
+
+
+class Call:
+    """How an entrypoint was called."""
+
+    def __init__(self, base: Path) -> None:
+        self.argv = base.with_suffix(".argv").read_text().split("\0")[:-1]
+        variables = base.with_suffix(".environ").read_text().split("\0")[:-1]
+        self.environment = dict(variable.split("=", 1) for variable in variables)
+        self.cwd = base.with_suffix(".cwd").read_text().strip()
+        lines = base.with_suffix(".fds").read_text().splitlines()
+        self.fds = {int(number): target for number, target in (line.split(" ", 1) for line in lines)}
+
+
+class RunningPod:
+    """A pod whose `run` entrypoint waits; a context manager that ends it."""
+
+    def __init__(self, world: World, arguments: Sequence[object]) -> None:
+        self._world = world
+        self._hold = world.dump / "hold"
+        os.mkfifo(self._hold)
+        uuid_file = world.root / "uuid"
+        self.process = subprocess.Popen(
+            world.command(
+                "run", f"--stage1-path={world.stage1}", f"--uuid-file-save={uuid_file}", *arguments
+            ),
+            env=world.environment(),
+            cwd=world.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        # Opening the fifo waits for run to open its other end, which it does when all it reports is written.
+        self._writer = open(self._hold, "w")
+        self.uuid = uuid_file.read_text()
+
+    def __enter__(self) -> RunningPod:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> int:
+        """Let the entrypoint go on to its end and return the exit code."""
+        if not self._writer.closed:
+            self._writer.close()
+            self.process.communicate()
+            self._hold.unlink()
+        return self.process.returncode
+
+
+def worlds(root: Path) -> Iterator[World]:
+    """Yield a world for one test, and take it down."""
+    world = World(root)
+    try:
+        yield world
+    finally:
+        world.clean_up()

@@ -1,0 +1,209 @@
+"""The command line as a whole: its grammar, its messages and its exit codes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from minit.cli.grammar import AppOption, GlobalOption, MinitCommand, MinitGroup
+from minit.cli.main import commands, run
+
+COMMANDS = {
+    *("run", "prepare", "run-prepared", "enter", "list", "status", "cat-manifest", "stop", "rm", "gc"),
+    *("fetch", "image", "stage1", "version"),
+}
+UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    """Run a command line and return its exit code and output."""
+    code = run([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def leaves(group: click.Group, *path: str) -> list[tuple[tuple[str, ...], click.Command]]:
+    """Return all commands that are no groups, with the words that call them."""
+    found = []
+    for name, command in group.commands.items():
+        found += leaves(command, *path, name) if isinstance(command, click.Group) else [((*path, name), command)]
+    return found
+
+
+def test_commands() -> None:
+    """Every command is there."""
+    assert set(commands.commands) == COMMANDS
+
+
+@pytest.mark.parametrize(("path", "command"), leaves(commands))
+def test_every_command_explains_itself(
+    path: tuple[str, ...], command: click.Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each command and each of its options has a help text, shown by --help and -h."""
+    assert isinstance(command, MinitCommand)
+    assert command.help
+    assert [option.name for option in command.params if isinstance(option, click.Option) and not option.help] == []
+    code, out, err = call(capsys, *path, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: minit {' '.join(path)} ")
+    assert "Global options:" in out
+    assert call(capsys, *path, "-h")[1] == out
+
+
+def test_help_lists_the_commands_in_sections(capsys: pytest.CaptureFixture[str]) -> None:
+    """`minit --help` shows every command once, with a line of help."""
+    code, out, _ = call(capsys, "--help")
+    assert code == 0
+    for section in ("Running pods:", "Managing pods:", "Images:", "Other:"):
+        assert section in out
+    for name in COMMANDS:
+        assert sum(line.split()[:1] == [name] for line in out.splitlines()) == 1
+
+
+def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a command the help goes to stderr, and the exit code is rkt's 2."""
+    code, out, err = call(capsys)
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: minit ")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("frobnicate", 'minit: unknown command "frobnicate" (see minit --help)'),
+        ("image frobnicate", 'image: unknown command "frobnicate" (see minit image --help)'),
+        ("st x", 'minit: unknown command "st": could be status, stop, stage1 (see minit --help)'),
+        ("list --nope", "list: unknown flag: --nope (see minit list --help)"),
+        ("list extra", "list: got unexpected extra argument (extra) (see minit list --help)"),
+        ("status", "status: give either a UUID or --uuid-file (see minit status --help)"),
+        ("status --wait=soon x", None),
+        ("run --volume=x a.aci", "run: unknown flag: --volume (see minit run --help)"),
+        ("run --name=x a.aci", "run: --name must follow an image (see minit run --help)"),
+        ("run", "run: no image given (see minit run --help)"),
+        ("prepare --net=host a.aci", "prepare: unknown flag: --net (see minit prepare --help)"),
+        ("run --ipc=all a.aci", None),
+        ("gc --grace-period=1", None),
+        ("--insecure-options=images list", None),
+    ],
+)
+def test_usage_errors(
+    line: str, message: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong command line ends with 254, as rkt does, and one line that says what is wrong and where to look."""
+    code, out, err = call(capsys, f"--dir={tmp_path}", *line.split())
+    assert (code, out, err.count("\n")) == (254, "", 1)
+    assert "see minit" in err
+    if message is not None:
+        assert err == message + "\n"
+
+
+def test_unique_prefixes_of_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command may be shortened as long as it stays unique, and is called by its name in messages."""
+    assert call(capsys, "vers")[0] == 0
+    _, _, err = call(capsys, f"--dir={tmp_path}", "stat", UUID)
+    assert err == f'status: no matches found for "{UUID}"\n'
+
+
+def test_global_options_stand_anywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Global options are taken before the command, after it, between its words and in groups."""
+    (tmp_path / "pods/run" / UUID).mkdir(parents=True)
+    for words in (
+        ["--dir", tmp_path, "list", "--no-legend", "--format=json"],
+        ["list", f"--dir={tmp_path}", "--format", "json"],
+        ["--dir=/nonexistent", "list", "--format=json", f"--dir={tmp_path}", "--local-config=/x", "--debug=false"],
+    ):
+        code, _, err = call(capsys, *words)
+        assert code == 0
+        assert err == f'list: skipping pod "{UUID}": pod "{UUID}" is exited and has no manifest\n'
+    assert call(capsys, "image", f"--dir={tmp_path}", "list", "--format=json")[1] == "null\n"
+
+
+def test_booleans_in_go_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--no-legend=false` is no `--no-legend`."""
+    assert call(capsys, f"--dir={tmp_path}", "list", "--no-legend")[1] == ""
+    assert call(capsys, f"--dir={tmp_path}", "list", "--no-legend=false")[1].startswith("UUID\t")
+
+
+def test_looking_creates_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """list and status leave a data directory alone that does not exist."""
+    data = tmp_path / "data"
+    assert call(capsys, f"--dir={data}", "list", "--format=json")[:2] == (0, "null\n")
+    assert call(capsys, f"--dir={data}", "status", "abc")[0] == 254
+    assert not data.exists()
+
+
+def test_unreadable_uuid_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """status exits 1 if it cannot read the file with the UUID, stop exits 254."""
+    missing = tmp_path / "uuid"
+    code, _, err = call(capsys, "status", f"--uuid-file={missing}")
+    assert (code, err) == (1, f"status: cannot read the UUID from {missing}: no such file or directory\n")
+    assert call(capsys, "stop", f"--uuid-file={missing}")[0] == 254
+
+
+def test_debug_shows_causes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --debug the chain of causes follows the message."""
+    _, _, err = call(capsys, "--debug", "status", f"--uuid-file={tmp_path}/uuid")
+    assert err.splitlines()[1:] == [f"└─FileNotFoundError: {tmp_path}/uuid: no such file or directory"]
+
+
+def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """An exception nobody thought of ends with 254 and one line; its traceback is shown with --debug."""
+    import minit
+
+    monkeypatch.delattr(minit, "__version__")
+    code, _, err = call(capsys, "version")
+    assert (code, err) == (254, "version: AttributeError: module 'minit' has no attribute '__version__' (a bug in minit)\n")
+    assert "Traceback" in call(capsys, "version", "--debug")[2]
+
+
+def test_reader_that_leaves(tmp_path: Path) -> None:
+    """Output into a closed pipe ends the command without a complaint."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = subprocess.run(
+        [sys.executable, "-m", "minit", f"--dir={tmp_path}", "list"], stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert result.stderr == b""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="drops root's privileges")
+def test_commands_for_root_only(tmp_path: Path) -> None:
+    """Commands that need root say so in one line."""
+    tmp_path.chmod(0o755)
+    for words in (["run", "a.aci"], ["prepare", "a.aci"], ["rm", "x"], ["gc"], ["enter", "x"], ["run-prepared", "x"]):
+        result = subprocess.run(
+            [sys.executable, "-c", "import sys; from minit.cli.main import run; sys.exit(run(sys.argv[1:]))", *words],
+            user=65534,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 254, result.stderr
+        assert result.stderr.endswith(
+            f"{words[0]}: cannot run as unprivileged user: minit {words[0]} needs root\n"
+        ), result.stderr
+        assert len(result.stderr.splitlines()) <= 2  # enter also says which command it assumes
+
+
+def test_completion() -> None:
+    """The shell completes commands and options, those of apps included."""
+    from click.shell_completion import ShellComplete
+
+    completion = ShellComplete(commands, {}, "minit", "_MINIT_COMPLETE")
+    assert {item.value for item in completion.get_completions([], "run")} == {"run", "run-prepared"}
+    options = {item.value for item in completion.get_completions(["run", "a.aci"], "--")}
+    assert {"--exec", "--hostname", "--dir"} <= options
+
+
+def test_options_stand_in_one_section_each() -> None:
+    """The classes by which the help is divided are the ones the options have."""
+    run_command = commands.commands["run"]
+    kinds = {type(option) for option in run_command.params if isinstance(option, click.Option)}
+    assert {AppOption, GlobalOption} <= kinds
+    assert isinstance(commands, MinitGroup)

@@ -1,0 +1,254 @@
+"""What list and status print, byte for byte."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minit.cli.columns import align
+from minit.cli.jsonoutput import json_text
+from minit.cli.podtext import list_text, pod_json, status_text
+from minit.cli.times import format_age, format_time
+from minit.stage0.goduration import format_duration, parse_duration
+from minit.stage0.pods import PodState
+from minit.stage0.podstatus import NETWORK_FIELDS, AppMount, AppStatus, PodStatus
+
+UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
+IMAGE = "sha512-4878" + "a" * 60
+CREATED_NS = 1795188489167235010
+STARTED_NS = 1795188506037937116
+NOW_NS = CREATED_NS + 60_000_000_000
+NETWORK = tuple((field, {"netName": "default", "ip": "172.16.28.2"}.get(field, "")) for field in NETWORK_FIELDS)
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the tests into a known time zone."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def pod(state: PodState = PodState.EXITED, **changes: object) -> PodStatus:
+    """Return a pod that ran one app."""
+    fields: dict[str, object] = {
+        "uuid": UUID,
+        "state": state,
+        "created_ns": CREATED_NS,
+        "started_ns": STARTED_NS,
+        "pid": 321,
+        "networks": (),
+        "apps": (app(),),
+        **changes,
+    }
+    return PodStatus(**fields)  # type: ignore[arg-type]
+
+
+def app(**changes: object) -> AppStatus:
+    """Return an app that exited with 7."""
+    fields: dict[str, object] = {
+        "name": "bb",
+        "state": "exited",
+        "image_id": IMAGE,
+        "image_name": "example.com/bb:1.0",
+        "created_ns": CREATED_NS,
+        "started_ns": STARTED_NS,
+        "exit_code": 7,
+        **changes,
+    }
+    return AppStatus(**fields)  # type: ignore[arg-type]
+
+
+def test_status_of_an_exited_pod() -> None:
+    """An exited pod shows networks, pid and the exit codes of its apps."""
+    assert status_text(pod(networks=(NETWORK,))) == (
+        "state=exited\n"
+        "created=2026-11-20 15:28:09.167 +0000 UTC\n"
+        "started=2026-11-20 15:28:26.037 +0000 UTC\n"
+        "networks=default:ip4=172.16.28.2\n"
+        "pid=321\n"
+        "exited=true\n"
+        "app-bb=7\n"
+    )
+
+
+def test_status_of_a_running_pod() -> None:
+    """A running pod shows no exit codes, even of apps that have one."""
+    assert status_text(pod(PodState.RUNNING)).splitlines()[3:] == ["networks=", "pid=321", "exited=false"]
+
+
+def test_status_of_a_prepared_pod() -> None:
+    """A prepared pod has a state and a creation time only."""
+    text = status_text(pod(PodState.PREPARED, started_ns=None, pid=None))
+    assert text == "state=prepared\ncreated=2026-11-20 15:28:09.167 +0000 UTC\n"
+
+
+def test_status_of_an_aborted_pod() -> None:
+    """A pod that was never made has Go's zero time."""
+    text = status_text(pod(PodState.ABORTED_PREPARE, created_ns=None, started_ns=None, pid=None, apps=()))
+    assert text == "state=aborted prepare\ncreated=0001-01-01 00:00:00 +0000 UTC\n"
+
+
+def test_status_without_an_exit_code() -> None:
+    """An app without a readable status is left out, and a marked pod shows no networks."""
+    lines = status_text(pod(PodState.EXITED_GARBAGE, apps=(app(exit_code=None),), pid=None)).splitlines()
+    assert lines[0] == "state=exited garbage"
+    assert lines[3:] == ["exited=true"]
+
+
+def test_json_of_an_exited_pod() -> None:
+    """The keys stand in rkt's order; a pod's times are in seconds, an app's in nanoseconds."""
+    assert json_text(pod_json(pod()), "json") == (
+        f'{{"name":"{UUID}","state":"exited","app_names":["bb"],"apps":[{{"name":"bb","state":"exited",'
+        f'"created_at":1795188489167235010,"started_at":1795188506037937116,"exit_code":7,"image_id":"{IMAGE}"}}],'
+        '"created_at":1795188489,"started_at":1795188506}'
+    )
+
+
+def test_json_leaves_out_what_is_not_known_but_not_zero() -> None:
+    """Absent values have no key; an exit code of 0 has."""
+    shown = pod_json(pod(started_ns=None, apps=(app(exit_code=0, started_ns=None),)))
+    assert "started_at" not in shown
+    assert shown["apps"] == [
+        {"name": "bb", "state": "exited", "created_at": CREATED_NS, "exit_code": 0, "image_id": IMAGE}
+    ]
+
+
+def test_json_of_mounts_networks_and_labels() -> None:
+    """Lists and maps are written when they hold something."""
+    mount = AppMount(name="foo", container_path="/mnt", host_path="/tmp", read_only=False)
+    shown = pod_json(pod(apps=(app(mounts=(mount,)),), networks=(NETWORK,), user_labels=(("q", "r"),)))
+    assert list(shown) == ["name", "state", "networks", "app_names", "apps", "created_at", "started_at", "user_labels"]
+    assert shown["networks"] == [dict(NETWORK)]
+    assert shown["user_labels"] == {"q": "r"}
+    [shown_app] = shown["apps"]  # type: ignore[misc]
+    assert shown_app["mounts"] == [
+        {"name": "foo", "container_path": "/mnt", "host_path": "/tmp", "read_only": False}
+    ]
+
+
+def test_pretty_json_is_indented_with_tabs() -> None:
+    """json-pretty looks as Go's MarshalIndent makes it."""
+    assert json_text({"a": [1, {"b": "ü"}]}, "json-pretty") == '{\n\t"a": [\n\t\t1,\n\t\t{\n\t\t\t"b": "ü"\n\t\t}\n\t]\n}'
+
+
+def test_list() -> None:
+    """A pod's own columns stand in the row of its first app only."""
+    second = app(name="cc", image_name=None)
+    text = list_text([pod(apps=(app(), second))], NOW_NS, full=False, legend=True)
+    assert text == (
+        "UUID\t\tAPP\tIMAGE NAME\t\tSTATE\tCREATED\t\tSTARTED\t\tNETWORKS\n"
+        "f3690550\tbb\texample.com/bb:1.0\texited\t1 minute ago\t43 seconds ago\t\n"
+        "\t\tcc\t--\t\t\t\t\t\t\t\t\n"
+    )
+
+
+def test_full_list() -> None:
+    """--full shows the whole UUID, the image id and points in time."""
+    text = list_text([pod(PodState.RUNNING, networks=(NETWORK,))], NOW_NS, full=True, legend=False)
+    assert text.split("\t") == [
+        *(UUID, "bb", "example.com/bb:1.0", "sha512-4878aaaaaaaa", "running"),
+        *("2026-11-20 15:28:09.167 +0000 UTC", "2026-11-20 15:28:26.037 +0000 UTC", "default:ip4=172.16.28.2\n"),
+    ]
+
+
+def test_list_of_a_pod_without_apps() -> None:
+    """What has no manifest shows dashes for the app and nothing for times that do not exist."""
+    aborted = pod(PodState.ABORTED_PREPARE, apps=(), created_ns=None, started_ns=None)
+    text = list_text([aborted], NOW_NS, full=False, legend=False)
+    assert [cell for cell in text.split("\t") if cell] == [
+        "f3690550", "-", "-", "aborted prepare", "a long while ago", "\n",
+    ]  # fmt: skip
+
+
+def test_tabs() -> None:
+    """A cell is followed by one tab at least, and by as many as reach the next column."""
+    assert align([["1234567", "x"], ["12345678", "y"], ["", "z"]]) == "1234567\t\tx\n12345678\ty\n\t\tz\n"
+
+
+@given(st.lists(st.tuples(st.text(st.characters(min_codepoint=32, max_codepoint=126)), st.just("end"))))
+def test_columns_line_up(rows: list[tuple[str, str]]) -> None:
+    """After expanding tabs, all last cells start in the same column."""
+    lines = align(rows).expandtabs(8).splitlines() if rows else []
+    assert len({line.rindex("end") for line in lines}) <= 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.9, "now"),
+        (1, "1 second ago"),
+        (16, "16 seconds ago"),
+        (60, "1 minute ago"),
+        (3599, "59 minutes ago"),
+        (3600, "1 hour ago"),
+        (86399, "23 hours ago"),
+        (86400, "1 day ago"),
+        (6 * 86400, "6 days ago"),
+        (7 * 86400, "1 week ago"),
+        (29 * 86400, "4 weeks ago"),
+        (30 * 86400, "1 month ago"),
+        (359 * 86400, "11 months ago"),
+        (360 * 86400, "1 year ago"),
+        (3 * 360 * 86400, "3 years ago"),
+        (40 * 360 * 86400, "a long while ago"),
+        (-90, "1 minute from now"),
+    ],
+)
+def test_ages(seconds: float, text: str) -> None:
+    """Ages are rounded down to the largest unit."""
+    assert format_age(NOW_NS - round(seconds * 1e9), NOW_NS) == text
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "text"),
+    [
+        (1795188489_167_235_010, "2026-11-20 15:28:09.167 +0000 UTC"),
+        (1795188489_100_000_000, "2026-11-20 15:28:09.1 +0000 UTC"),
+        (1795188489_000_900_000, "2026-11-20 15:28:09 +0000 UTC"),
+    ],
+)
+def test_times(time_ns: int, text: str) -> None:
+    """Up to three digits of the fraction are shown, without trailing zeros."""
+    assert format_time(time_ns) == text
+
+
+def test_times_of_another_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The local zone is shown by offset and name."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    assert format_time(CREATED_NS) == "2026-11-20 16:28:09.167 +0100 CET"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("0s", 0), ("30m", 1800), ("1m30s", 90), ("500ms", 0.5), ("1.5h", 5400), ("-2s", -2), ("+1us", 1e-6)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    """Durations are sums of decimals with units."""
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "1", "s", "1x", ".s", "1s2", "1 s", "--1s", "true"])
+def test_bad_durations(text: str) -> None:
+    """A number without unit is no duration."""
+    with pytest.raises(ValueError, match="invalid duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (1800, "30m0s"), (86400, "24h0m0s"), (1.5, "1.5s"), (0.5, "500ms"), (2e-6, "2µs"), (-61, "-1m1s")],
+)
+def test_written_durations(seconds: float, text: str) -> None:
+    """Durations are written as Go writes them."""
+    assert format_duration(seconds) == text
+
+
+@given(st.integers(min_value=-(10**15), max_value=10**15))
+def test_a_written_duration_reads_back(microseconds: int) -> None:
+    """What is written is what was meant."""
+    seconds = microseconds / 1e6
+    assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=1e-12, abs=1e-9)
