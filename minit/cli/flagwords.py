@@ -1,0 +1,97 @@
+"""
+Flags as rkt takes them, before click sees them.
+
+rkt's flags follow Go: `--x=v` and `--x v`, `--switch=false`, and flags whose value is optional and only ever follows
+`=`. This module splits a command line by those rules and writes the flags in the one form that means the same to
+click.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+from minit.goflags import BOOLEANS
+from minit.value import Value
+
+
+class FlagError(Exception):
+    """A command line does not fit the command's flags."""
+
+
+class FlagKind(StrEnum):
+    """Where a flag's value stands."""
+
+    VALUE = "after = or in the next word"
+    OPTIONAL = "after = or nowhere"
+    SWITCH = "a boolean after = or nowhere"
+
+
+class Flag(Value):
+    """A flag; `bare` is what one of an optional value means without it."""
+
+    kind: FlagKind
+    bare: str = "true"
+
+
+def is_flag(word: str) -> bool:
+    """Return whether a word is meant as a flag; a single dash is an operand, as everywhere."""
+    return word.startswith("-") and word != "-"
+
+
+def take_flag(words: list[str], flags: Mapping[str, Flag]) -> tuple[str, str]:
+    """Remove the flag that `words` begin with and return its name and value; FlagError if it is none of `flags`."""
+    word = words.pop(0)
+    name, has_value, value = word.partition("=")
+    if name == "---":
+        raise FlagError(f"bad flag syntax: {word}")
+    flag = flags.get(name)
+    if flag is None:
+        raise FlagError(f"unknown flag: {name}")
+    if flag.kind is FlagKind.VALUE and not has_value:
+        if not words:
+            raise FlagError(f"flag needs an argument: {name}")
+        return name, words.pop(0)
+    if not has_value:
+        return name, flag.bare
+    if flag.kind is FlagKind.SWITCH:
+        if value not in BOOLEANS:
+            raise FlagError(f'invalid boolean value "{value}" for {name}')
+        return name, "true" if BOOLEANS[value] else "false"
+    return name, value
+
+
+def split_words(
+    arguments: Sequence[str], flags: Mapping[str, Flag], *, stop_at_operand: bool = False
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """
+    Return the flags and the operands of a command line; everything after `--` is an operand.
+
+    With `stop_at_operand` the first operand ends the flags, and what follows it is left as it is.
+    """
+    words = list(arguments)
+    found: list[tuple[str, str]] = []
+    operands: list[str] = []
+    while words:
+        if words[0] == "--":
+            return found, operands + words[1:]
+        if is_flag(words[0]):
+            found.append(take_flag(words, flags))
+        elif stop_at_operand:
+            return found, words
+        else:
+            operands.append(words.pop(0))
+    return found, operands
+
+
+def click_words(found: Sequence[tuple[str, str]], flags: Mapping[str, Flag]) -> list[str]:
+    """Return flags in click's form. Switches have no negation there, so the last use of each decides."""
+    words: list[str] = []
+    for name, value in found:
+        if flags[name].kind is not FlagKind.SWITCH:
+            words.append(f"{name}={value}")
+            continue
+        words = [word for word in words if word != name]
+        if value == "true":
+            words.append(name)
+    return words

@@ -1,0 +1,258 @@
+"""
+The click classes that give minit rkt's grammar: Go's flags, global options anywhere, unique command prefixes.
+
+Click keeps the help texts, the types and shell completion; the splitting of words is `flagwords`' and `imageargs`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minit.cli.flagwords import Flag, FlagError, FlagKind, click_words, split_words
+from minit.cli.imageargs import scan_images
+from minit.cli.invocation import DEFAULT_DATA, DEFAULT_LOCAL_CONFIG, INSECURE_OPTIONS, Invocation
+
+IMAGES = "minit.images"
+"""Where an ImageCommand leaves its images in click's `Context.meta`."""
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class OptionalValue(click.Option):
+    """An option whose value only ever follows `=`; `bare` is what it means without one."""
+
+    def __init__(self, *arguments: Any, bare: str, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.bare = bare
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Show in the help that the value is optional."""
+        record = super().get_help_record(ctx)
+        if record is None:
+            return None
+        metavar = self.make_metavar(ctx)
+        return record[0].replace(f" {metavar}", f"[={metavar}]"), record[1]
+
+
+class AppOption(click.Option):
+    """An option for the app of the image before it; read by `imageargs`, here for the help and for completion."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, expose_value=False, **settings)
+
+
+class GlobalOption(click.Option):
+    """An option that every command takes; its callback keeps the value in the Invocation."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, expose_value=False, default=None, **settings)
+
+
+_TITLES: dict[type[click.Parameter], str] = {
+    AppOption: "Options for the app of the image before them",
+    GlobalOption: "Global options",
+}
+
+
+def invocation_of(ctx: click.Context) -> Invocation:
+    """Return the Invocation that `main` made."""
+    invocation = ctx.find_object(Invocation)
+    return Invocation() if invocation is None else invocation  # completion runs no command
+
+
+def _keep_debug(ctx: click.Context, parameter: click.Parameter, value: bool | None) -> None:
+    if value:
+        invocation_of(ctx).debug = True
+
+
+def _keep_data(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> None:
+    if value is not None:
+        invocation_of(ctx).data = value
+
+
+def _keep_local_config(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        invocation_of(ctx).local_config = value
+
+
+def _keep_insecure(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is None:
+        return
+    words = [word for word in value.split(",") if word]
+    unknown = [word for word in words if word not in INSECURE_OPTIONS]
+    if unknown:
+        raise click.BadParameter(f'"{unknown[0]}" is none of {", ".join(INSECURE_OPTIONS)}', ctx, parameter)
+    invocation_of(ctx).insecure = frozenset(part for word in words for part in INSECURE_OPTIONS[word])
+
+
+def global_options() -> list[click.Parameter]:
+    """Return new instances of the options that every command takes."""
+    return [
+        GlobalOption(
+            ["--debug"],
+            is_flag=True,
+            callback=_keep_debug,
+            help="Show the causes of errors, and make stage1 talk.",
+        ),
+        GlobalOption(
+            ["--dir"],
+            metavar="DIR",
+            type=click.Path(path_type=Path),
+            callback=_keep_data,
+            help=f"The data directory.  [default: {DEFAULT_DATA}]",
+        ),
+        GlobalOption(
+            ["--insecure-options"],
+            metavar="LIST",
+            callback=_keep_insecure,
+            help="Security features to disable, separated by commas: capabilities, paths, seccomp, all-run, all; "
+            "none, image, tls, ondisk, http, pubkey and all-fetch change nothing, as minit verifies no images.",
+        ),
+        GlobalOption(
+            ["--local-config"],
+            metavar="DIR",
+            callback=_keep_local_config,
+            help=f"Local configuration, for stage1.  [default: {DEFAULT_LOCAL_CONFIG}]",
+        ),
+        GlobalOption(["--system-config"], metavar="DIR", help="Accepted for rkt's sake; not read."),
+        GlobalOption(["--user-config"], metavar="DIR", help="Accepted for rkt's sake; not read."),
+    ]
+
+
+def flag_table(parameters: Iterable[click.Parameter]) -> dict[str, Flag]:
+    """Return how each option of a command takes its value."""
+    table = {}
+    for option in parameters:
+        if not isinstance(option, click.Option):
+            continue
+        if isinstance(option, OptionalValue):
+            flag = Flag(kind=FlagKind.OPTIONAL, bare=option.bare)
+        else:
+            flag = Flag(kind=FlagKind.SWITCH if option.is_flag else FlagKind.VALUE)
+        table.update(dict.fromkeys(option.opts, flag))
+    return table
+
+
+class MinitCommand(click.Command):
+    """A command with rkt's grammar; with `stop_at_operand`, flags end at the first operand."""
+
+    def __init__(self, *arguments: Any, section: str = "", stop_at_operand: bool = False, **settings: Any) -> None:
+        settings.setdefault("context_settings", _SETTINGS)
+        super().__init__(*arguments, **settings)
+        self.params.extend(global_options())
+        self.section = section
+        self.stop_at_operand = stop_at_operand
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Split the words by Go's rules and hand them to click in its own form."""
+        if ctx.resilient_parsing:  # completion, of a line that is not finished
+            return super().parse_args(ctx, args)
+        _enter_command(ctx)
+        flags = flag_table(self.get_params(ctx))
+        try:
+            found, operands = self.split(ctx, args, flags)
+        except FlagError as error:
+            raise click.UsageError(str(error), ctx) from error
+        return super().parse_args(ctx, [*click_words(found, flags), "--", *operands])
+
+    def split(
+        self, ctx: click.Context, arguments: Sequence[str], flags: dict[str, Flag]
+    ) -> tuple[list[tuple[str, str]], list[str]]:
+        """Return the flags and operands of the command line."""
+        return split_words(arguments, flags, stop_at_operand=self.stop_at_operand)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in sections: the command's, those of apps, the global ones."""
+        _write_options(self, ctx, formatter)
+
+
+class ImageCommand(MinitCommand):
+    """A command whose operands are images, each with flags and arguments of its own."""
+
+    def split(
+        self, ctx: click.Context, arguments: Sequence[str], flags: dict[str, Flag]
+    ) -> tuple[list[tuple[str, str]], list[str]]:
+        """Leave the images in the context, and only their names to click."""
+        app_flags = frozenset(name for option in self.params if isinstance(option, AppOption) for name in option.opts)
+        found, images = scan_images(arguments, flags, app_flags)
+        ctx.meta[IMAGES] = images
+        return found, [image.reference for image in images]
+
+
+class MinitGroup(click.Group):
+    """A group of commands, shown in sections, any of which may be called by a unique prefix of its name."""
+
+    command_class = MinitCommand
+
+    def __init__(self, *arguments: Any, section: str = "", **settings: Any) -> None:
+        settings.setdefault("context_settings", _SETTINGS)
+        super().__init__(*arguments, **settings)
+        self.params.extend(global_options())
+        self.section = section
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Split the global options before the command's name from the rest."""
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
+        _enter_command(ctx)
+        flags = flag_table(self.get_params(ctx))
+        try:
+            found, words = split_words(args, flags, stop_at_operand=True)
+        except FlagError as error:
+            raise click.UsageError(str(error), ctx) from error
+        return super().parse_args(ctx, [*click_words(found, flags), *words])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command with this name or the only one whose name begins so."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None or not cmd_name:
+            return command
+        matches = [name for name in self.commands if name.startswith(cmd_name)]
+        return self.commands[matches[0]] if len(matches) == 1 else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say which there are."""
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            matches = [name for name in self.commands if name.startswith(args[0])]
+            hint = f": could be {', '.join(matches)}" if matches else ""
+            raise click.UsageError(f'unknown command "{args[0]}"{hint}', ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in their sections, in the order in which they were added."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            section = getattr(command, "section", "") or "Commands"
+            sections.setdefault(section, []).append((name, command.get_short_help_str(limit=100)))
+        for section, rows in sections.items():
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, then the global options."""
+        self.format_commands(ctx, formatter)
+        _write_options(self, ctx, formatter)
+
+
+def _enter_command(ctx: click.Context) -> None:
+    if ctx.info_name:
+        invocation_of(ctx).command = ctx.info_name
+
+
+def _write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Options", *_TITLES.values())}
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is not None and isinstance(parameter, click.Option):
+            title = _TITLES.get(type(parameter), "Options")
+            sections[title].append(record)
+    for title, rows in sections.items():
+        if rows:
+            with formatter.section(title):
+                formatter.write_dl(rows)

@@ -1,0 +1,280 @@
+"""The commands about images: fetch, image, stage1; and version."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+import minit
+from minit import jsontext
+from minit.cli.columns import align
+from minit.cli.flagwords import FlagError
+from minit.cli.grammar import MinitCommand, MinitGroup
+from minit.cli.imageargs import parse_variable
+from minit.cli.invocation import Invocation
+from minit.cli.jsonoutput import format_option, json_text
+from minit.cli.progressdisplay import show_progress
+from minit.cli.times import format_age, format_time
+from minit.errors import MinitError, StoreError, describe
+from minit.stage0.images import resolve_image
+from minit.stage0.podmanifest import APPC_VERSION
+from minit.stage0.store import Store, StoredImage
+from minit.stage0.treestore import TreeStore
+
+_SECTION = "Images"
+_SHORT_ID = len("sha512-") + 32
+_LISTED_ID = len("sha512-") + 12
+_LEGEND = ("ID", "NAME", "SIZE", "IMPORT TIME", "LAST USED")
+
+
+@click.command(cls=MinitCommand, section=_SECTION)
+@click.option("--full", is_flag=True, help="Print whole image ids.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.argument("images", metavar="FILE...", nargs=-1, required=True, type=click.Path())
+@click.pass_obj
+def fetch(invocation: Invocation, full: bool, quiet: bool, images: tuple[str, ...]) -> None:
+    """Import images (.aci files) into the store and print their ids."""
+    invocation.require_root()
+    with Store(invocation.data) as store:
+        trees = TreeStore(invocation.data, store)
+        for reference in images:
+            with show_progress(invocation, quiet=quiet) as progress:
+                image = resolve_image(store, reference, progress)
+                trees.render(image.id, progress)
+            invocation.say(image.id if full else image.id[:_SHORT_ID])
+
+
+@click.group("image", cls=MinitGroup, section=_SECTION)
+def image_group() -> None:
+    """Build images, and manage those of the store."""
+
+
+@image_group.command("build")
+@click.option("--output", metavar="FILE", required=True, type=click.Path(path_type=Path), help="Image to write (.aci).")
+@click.option("--name", metavar="NAME", help="Name of the image.  [default: that of the output file]")
+@click.option(
+    "--rootfs",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory with the files of the image.",
+)
+@click.option(
+    "--from-host",
+    metavar="PATH",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="File of this machine to copy, a program with all shared libraries it needs; repeatable.",
+)
+@click.option("--exec", "program", metavar="PATH", help="Program to run; ARGs are its arguments.")
+@click.option("--user", default="0", help="User to run it as.  [default: 0]")
+@click.option("--group", default="0", help="Group to run it as.  [default: 0]")
+@click.option("--env", metavar="NAME=VALUE", multiple=True, help="Environment variable; repeatable.")
+@click.option("--workdir", metavar="DIR", help="Working directory.")
+@click.option("--port", metavar="name=N,protocol=P,port=X", multiple=True, help="Port it listens on; repeatable.")
+@click.option("--mount", metavar="name=N,path=P", multiple=True, help="Where it expects a volume; repeatable.")
+@click.option("--label", metavar="NAME=VALUE", multiple=True, help="Label of the image, as `version`; repeatable.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.argument("arguments", metavar="[-- ARG...]", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def build_image(
+    invocation: Invocation,
+    output: Path,
+    name: str | None,
+    rootfs: Path | None,
+    from_host: tuple[Path, ...],
+    program: str | None,
+    user: str,
+    group: str,
+    env: tuple[str, ...],
+    workdir: str | None,
+    port: tuple[str, ...],
+    mount: tuple[str, ...],
+    label: tuple[str, ...],
+    quiet: bool,
+    arguments: tuple[str, ...],
+) -> None:
+    """
+    Build an app image from a directory, from files of this machine, or both.
+
+    \b
+      minit image build --output busybox.aci --rootfs ./rootfs --exec /bin/sh
+      minit image build --output web.aci --from-host /usr/bin/python3 --port name=http,protocol=tcp,port=8080 \\
+          --exec /usr/bin/python3 -- -m http.server 8080
+
+    """
+    from minit.image.app import build_app_image
+
+    if arguments and program is None:
+        raise click.UsageError("arguments after -- need --exec")
+    with show_progress(invocation, quiet=quiet) as progress:
+        build_app_image(
+            output,
+            name=name or output.name.removesuffix(".aci"),
+            rootfs=rootfs,
+            from_host=from_host,
+            exec=() if program is None else (program, *arguments),
+            user=user,
+            group=group,
+            environment=[_variable("--env", text) for text in env],
+            working_directory=workdir,
+            ports=[_port(text) for text in port],
+            mounts=[_mount(text) for text in mount],
+            labels=[_label(text) for text in label],
+            progress=progress,
+        )
+
+
+@image_group.command("list")
+@click.option("--full", is_flag=True, help="Show whole ids, sizes in bytes and points in time.")
+@click.option("--no-legend", is_flag=True, help="Leave out the headings.")
+@format_option
+@click.pass_obj
+def list_images(invocation: Invocation, full: bool, no_legend: bool, output_format: str | None) -> None:
+    """List the images of the store."""
+    with Store(invocation.data) as store:
+        images = store.list(lambda error: invocation.note(f"skipping image: {describe(error)}"))
+    if output_format is not None:
+        invocation.say(json_text([_image_json(image) for image in images] or None, output_format))
+        return
+    rows: list[Sequence[str]] = [] if no_legend else [_LEGEND]
+    now_ns = time.time_ns()
+    for image in images:
+        if full:
+            imported = format_time(image.import_time_ns)
+            rows.append((image.id, _name(image), str(image.size_bytes), imported, imported))
+        else:
+            age = format_age(image.import_time_ns, now_ns)
+            rows.append((image.id[:_LISTED_ID], _name(image), _readable_size(image.size_bytes), age, age))
+    sys.stdout.write(align(rows))
+
+
+@image_group.command("rm")
+@click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
+@click.pass_obj
+def remove_images(invocation: Invocation, images: tuple[str, ...]) -> None:
+    """Remove images from the store; pods that use them are not affected."""
+    invocation.require_root()
+    failed = False
+    with Store(invocation.data) as store:
+        for reference in images:
+            try:
+                image = store.find(reference)
+                store.remove(image.id)
+            except MinitError as error:
+                invocation.note(describe(error))
+                failed = True
+            else:
+                invocation.say(f'successfully removed aci for image: "{image.id}"')
+    if failed:
+        raise StoreError("failed to remove one or more images")
+
+
+@image_group.command("cat-manifest")
+@click.argument("image", metavar="IMAGE")
+@click.pass_obj
+def cat_image_manifest(invocation: Invocation, image: str) -> None:
+    """Print the manifest of an image of the store."""
+    with Store(invocation.data) as store:
+        found = store.find(image)
+    invocation.say(json_text(jsontext.parse(found.manifest_bytes, found.id), "json-pretty"))
+
+
+@click.group("stage1", cls=MinitGroup, section=_SECTION)
+def stage1_group() -> None:
+    """Build minit's stage1 image."""
+
+
+@stage1_group.command("build")
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    default="minit-stage1.aci",
+    help="Image to write.  [default: minit-stage1.aci]",
+)
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.pass_obj
+def build_stage1_image(invocation: Invocation, output: Path, quiet: bool) -> None:
+    """
+    Build minit's stage1 image, for `minit run --stage1-path` or for rkt's.
+
+    minit itself does so when it first needs the image.
+    """
+    from minit.image.stage1 import build_stage1
+
+    with show_progress(invocation, quiet=quiet) as progress:
+        build_stage1(output, progress)
+
+
+@click.command(cls=MinitCommand, section="Other")
+@click.pass_obj
+def version(invocation: Invocation) -> None:
+    """Print the versions of minit and of what it runs on."""
+    invocation.say(f"minit Version: {minit.__version__}")
+    invocation.say(f"appc Version: {APPC_VERSION}")
+    invocation.say(f"Python Version: {platform.python_version()}")
+    invocation.say(f"OS/Arch: {platform.system().lower()}/{platform.machine()}")
+
+
+COMMANDS: tuple[click.Command, ...] = (fetch, image_group, stage1_group, version)
+
+
+def _image_json(image: StoredImage) -> dict[str, object]:
+    return {
+        "id": image.id,
+        "name": _name(image),
+        "import_time": image.import_time_ns,
+        "last_used_time": image.import_time_ns,
+        "size": image.size_bytes,
+    }
+
+
+def _name(image: StoredImage) -> str:
+    return image.name if image.version is None else f"{image.name}:{image.version}"
+
+
+def _readable_size(size_bytes: int) -> str:
+    size, units = float(size_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        units.pop(0)
+    return f"{size:.1f}{units[0]}" if size < 10 and units[0] != "B" else f"{size:.0f}{units[0]}"
+
+
+def _variable(flag: str, text: str) -> tuple[str, str]:
+    try:
+        return parse_variable(flag, text)
+    except FlagError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not (name and separator):
+        raise click.UsageError(f'--label: expected NAME=VALUE, got "{text}"')
+    return name, value
+
+
+def _port(text: str) -> tuple[str, str, int]:
+    fields = _fields("--port", text, ("name", "protocol", "port"))
+    if not (fields["port"].isascii() and fields["port"].isdigit() and 0 < int(fields["port"]) < 65536):
+        raise click.UsageError(f'--port: expected a port number, got "{fields["port"]}"')
+    return fields["name"], fields["protocol"], int(fields["port"])
+
+
+def _mount(text: str) -> tuple[str, str]:
+    fields = _fields("--mount", text, ("name", "path"))
+    return fields["name"], fields["path"]
+
+
+def _fields(flag: str, text: str, keys: tuple[str, ...]) -> dict[str, str]:
+    """Return the values of `key=value,…`, all of whose keys must be given once."""
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if sorted(key for key, _, _ in pairs) != sorted(keys) or not all(value for _, _, value in pairs):
+        raise click.UsageError(f'{flag}: expected {",".join(f"{key}=..." for key in keys)}, got "{text}"')
+    return {key: value for key, _, value in pairs}

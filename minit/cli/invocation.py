@@ -1,0 +1,60 @@
+"""One call of the `minit` command: the global options, and how it speaks to the user."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from minit.errors import MinitError
+
+DEFAULT_DATA = Path("/var/lib/rkt")
+DEFAULT_LOCAL_CONFIG = "/etc/rkt"
+
+# --insecure-options of rkt. minit verifies no images, so only those about running have an effect.
+_RUN_OPTIONS = frozenset({"capabilities", "paths", "seccomp"})
+INSECURE_OPTIONS: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("none", "image", "tls", "ondisk", "http", "pubkey", "all-fetch"), frozenset()),
+    **{name: frozenset({name}) for name in _RUN_OPTIONS},
+    "all-run": _RUN_OPTIONS,
+    "all": _RUN_OPTIONS,
+}
+
+
+class Invocation:
+    """The global options, which may stand before and after the command, and the command's name."""
+
+    def __init__(self) -> None:
+        self.command = "minit"
+        self.debug = False
+        self.local_config = DEFAULT_LOCAL_CONFIG
+        self.insecure: frozenset[str] = frozenset()
+        self._data = DEFAULT_DATA
+
+    @property
+    def data(self) -> Path:
+        """The data directory, without symbolic links: paths below it end up in mount tables."""
+        return Path(os.path.realpath(self._data))
+
+    @data.setter
+    def data(self, path: Path) -> None:
+        self._data = path
+
+    def say(self, text: str) -> None:
+        """Print a line of the command's result."""
+        print(text)
+
+    def note(self, text: str) -> None:
+        """Tell the user something beside the result."""
+        print(f"{self.command}: {text}", file=sys.stderr, flush=True)
+
+    def require_root(self) -> None:
+        """Raise MinitError unless root runs the command."""
+        if os.geteuid() != 0:
+            raise MinitError(f"cannot run as unprivileged user: minit {self.command} needs root")
+
+
+def flush_output() -> None:
+    """Write out what is buffered, before another program takes this process over."""
+    sys.stdout.flush()
+    sys.stderr.flush()

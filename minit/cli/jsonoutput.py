@@ -1,0 +1,22 @@
+"""JSON on standard output, compact or indented with tabs as Go does it."""
+
+from __future__ import annotations
+
+import click
+
+from minit import jsontext
+
+FORMATS = ("json", "json-pretty")
+
+format_option = click.option(
+    "--format", "output_format", type=click.Choice(FORMATS), help="Print JSON instead of text."
+)
+
+
+def json_text(value: object, output_format: str) -> str:
+    """Return `value` in one of FORMATS, without a final newline."""
+    if output_format == "json":
+        return jsontext.dump(value).decode("ascii")
+    import json
+
+    return json.dumps(value, indent="\t", ensure_ascii=False)

@@ -1,0 +1,92 @@
+"""The `minit` command's first and last steps: its commands put together, and every error as one line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from minit.cli import imagecommands, podcommands, runcommands
+from minit.cli.grammar import MinitGroup
+from minit.cli.invocation import Invocation, flush_output
+from minit.errors import EXIT_FAILURE, EXIT_USAGE, MinitError, describe
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells put it
+
+
+@click.group(cls=MinitGroup, name="minit")
+def commands() -> None:
+    """Run pods of apps without systemd, on rkt's directories and with rkt's command line."""
+
+
+for _command in (*runcommands.COMMANDS, *podcommands.COMMANDS, *imagecommands.COMMANDS):
+    commands.add_command(_command)
+
+
+def main() -> NoReturn:
+    """Run the command line of this process."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    invocation = Invocation()
+    try:
+        result = commands.main(list(arguments), "minit", standalone_mode=False, obj=invocation)
+        flush_output()
+    except click.exceptions.NoArgsIsHelpError as error:
+        # rkt, too, takes a call without a command for no success, but for no failure either.
+        error.show()
+        return EXIT_USAGE
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "minit"
+        return _fail(invocation, f"{_sentence(error)} (see {path} --help)", error)
+    except click.ClickException as error:
+        return _fail(invocation, _sentence(error), error)
+    except (click.Abort, KeyboardInterrupt):
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Who reads our output has enough of it; Python would complain once more when it closes stdout.
+        sys.stdout = None
+        return EXIT_FAILURE
+    except MinitError as error:
+        return _fail(invocation, describe(error), error, error.exit_code)
+    except Exception as error:
+        return _fail(invocation, describe(error), error, unexpected=not isinstance(error, OSError))
+    return result if isinstance(result, int) else 0
+
+
+def _fail(
+    invocation: Invocation,
+    text: str,
+    error: Exception,
+    code: int = EXIT_FAILURE,
+    *,
+    unexpected: bool = False,
+) -> int:
+    invocation.note(f"{type(error).__name__}: {text} (a bug in minit)" if unexpected else text)
+    if invocation.debug:
+        _show_causes(error)
+        if unexpected:
+            import traceback
+
+            traceback.print_exception(error)
+    return code
+
+
+def _show_causes(error: BaseException) -> None:
+    """Print what led to an error, each cause below its effect."""
+    indent = ""
+    cause = error.__cause__
+    while cause is not None:
+        print(f"{indent}└─{type(cause).__name__}: {describe(cause)}", file=sys.stderr)
+        indent += "  "
+        cause = cause.__cause__
+
+
+def _sentence(error: click.ClickException) -> str:
+    """Return click's message in the form of all others: one line, lower-case, without a full stop."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,248 @@
+"""The commands that look at, stop and remove pods: list, status, cat-manifest, stop, rm, gc."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from minit import jsontext
+from minit.cli.grammar import MinitCommand, OptionalValue
+from minit.cli.invocation import Invocation
+from minit.cli.jsonoutput import format_option, json_text
+from minit.cli.podtext import list_text, pod_json, status_text
+from minit.errors import MinitError, PodError, describe
+from minit.goflags import BOOLEANS
+from minit.stage0 import gc as collection
+from minit.stage0.deletion import Stage1Cleanup
+from minit.stage0.goduration import parse_duration
+from minit.stage0.pods import ADDRESSABLE_PLACES, find_pod, walk_pods
+from minit.stage0.podstatus import read_manifest_bytes, read_pod_status
+from minit.stage0.stop import stop_pod
+from minit.stage0.store import Store
+from minit.stage0.treestore import TreeStore
+from minit.stage0.waiting import wait_until_ended, wait_until_ready
+
+_SECTION = "Managing pods"
+_UNREADABLE_UUID_FILE = 1  # rkt's exit code for it in status
+
+
+def _read_duration(ctx: click.Context, parameter: click.Parameter, value: str) -> float:
+    """Return a Go duration in seconds."""
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, parameter) from error
+
+
+def _read_wait(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Return how long to wait in seconds: infinite for `true` and negative durations, None not to wait at all."""
+    if value is None:
+        return None
+    # First of all a boolean, so that 1 means for ever, as in rkt.
+    seconds = (-1.0 if BOOLEANS[value] else 0.0) if value in BOOLEANS else _read_duration(ctx, parameter, value)
+    return math.inf if seconds < 0 else seconds or None
+
+
+_uuid_file_option = click.option(
+    "--uuid-file", metavar="FILE", type=click.Path(path_type=Path), help="Read the UUID from a file."
+)
+
+
+@click.command("list", cls=MinitCommand, section=_SECTION)
+@click.option("--full", is_flag=True, help="Show whole UUIDs, image ids and points in time.")
+@click.option("--no-legend", is_flag=True, help="Leave out the headings.")
+@format_option
+@click.pass_obj
+def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format: str | None) -> None:
+    """List pods."""
+    statuses = []
+    for pod in walk_pods(invocation.data, ADDRESSABLE_PLACES, invocation.note):
+        try:
+            status = read_pod_status(pod)
+        except (OSError, MinitError) as error:
+            invocation.note(f'skipping pod "{pod.uuid}": {describe(error)}')
+            continue
+        if output_format is not None and status.created_ns is None:
+            invocation.note(f'skipping pod "{pod.uuid}": it is {status.state} and has no creation time')
+            continue
+        statuses.append(status)
+    if output_format is not None:
+        # No pods are null to Go, and so to whoever reads this.
+        invocation.say(json_text([pod_json(status) for status in statuses] or None, output_format))
+    else:
+        sys.stdout.write(list_text(statuses, time.time_ns(), full=full, legend=not no_legend))
+
+
+@click.command(cls=MinitCommand, section=_SECTION)
+@click.option(
+    "--wait", cls=OptionalValue, bare="true", metavar="DURATION", callback=_read_wait, help="Wait until the pod exited."
+)
+@click.option(
+    "--wait-ready",
+    cls=OptionalValue,
+    bare="true",
+    metavar="DURATION",
+    callback=_read_wait,
+    help="Wait until the pod is ready.",
+)
+@format_option
+@_uuid_file_option
+@click.argument("uuid", metavar="UUID", required=False)
+@click.pass_obj
+def status(
+    invocation: Invocation,
+    wait: float | None,
+    wait_ready: float | None,
+    output_format: str | None,
+    uuid_file: Path | None,
+    uuid: str | None,
+) -> None:
+    """
+    Show the state of a pod and the exit codes of its apps.
+
+    UUID may be shortened to any prefix that only one pod has.
+    """
+    if wait is not None and wait_ready is not None:
+        raise click.UsageError("--wait and --wait-ready exclude each other")
+    try:
+        [chosen] = _chosen_uuids((uuid,) if uuid else (), uuid_file)
+    except _UuidFileError as error:
+        error.exit_code = _UNREADABLE_UUID_FILE
+        raise
+    with find_pod(invocation.data, chosen, invocation.note) as pod:
+        if wait is not None:
+            wait_until_ended(pod, wait)
+        if wait_ready is not None:
+            wait_until_ready(pod, wait_ready)
+        shown = read_pod_status(pod)
+    if output_format is not None:
+        invocation.say(json_text(pod_json(shown), output_format))
+    else:
+        sys.stdout.write(status_text(shown))
+
+
+@click.command("cat-manifest", cls=MinitCommand, section=_SECTION)
+@click.option(
+    "--pretty-print", cls=OptionalValue, bare="true", type=bool, default=True, help="Indent.  [default: true]"
+)
+@_uuid_file_option
+@click.argument("uuid", metavar="UUID", required=False)
+@click.pass_obj
+def cat_manifest(invocation: Invocation, pretty_print: bool, uuid_file: Path | None, uuid: str | None) -> None:
+    """Print the manifest of a pod."""
+    [chosen] = _chosen_uuids((uuid,) if uuid else (), uuid_file)
+    with find_pod(invocation.data, chosen, invocation.note) as pod:
+        manifest = jsontext.parse(read_manifest_bytes(pod), f'pod "{pod.uuid}"')
+    invocation.say(json_text(manifest, "json-pretty" if pretty_print else "json"))
+
+
+@click.command(cls=MinitCommand, section=_SECTION)
+@click.option("--force", is_flag=True, help="Kill the pod instead of letting its apps end.")
+@_uuid_file_option
+@click.argument("uuids", metavar="UUID...", nargs=-1)
+@click.pass_obj
+def stop(invocation: Invocation, force: bool, uuid_file: Path | None, uuids: tuple[str, ...]) -> None:
+    """
+    Stop running pods.
+
+    Returns at once; `minit status --wait` waits for the end.
+    """
+
+    def stop_one(uuid: str) -> None:
+        with find_pod(invocation.data, uuid, invocation.note) as pod:
+            if stop_pod(pod, force=force):
+                invocation.say(f'"{pod.uuid}"')
+            else:
+                invocation.say(f'pod "{pod.uuid}" is already stopped')
+
+    _for_each(invocation, _chosen_uuids(uuids, uuid_file), stop_one, "failed to stop one or more pods")
+
+
+@click.command("rm", cls=MinitCommand, section=_SECTION)
+@_uuid_file_option
+@click.argument("uuids", metavar="UUID...", nargs=-1)
+@click.pass_obj
+def remove(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...]) -> None:
+    """Remove pods that do not run, with all their files."""
+    invocation.require_root()
+    chosen = _chosen_uuids(uuids, uuid_file)
+    with Store(invocation.data) as store:
+        cleanup = _cleanup(invocation, store)
+
+        def remove_one(uuid: str) -> None:
+            with find_pod(invocation.data, uuid, invocation.note) as pod:
+                collection.remove(pod, cleanup, invocation.note)
+                invocation.say(f'"{pod.uuid}"')
+
+        _for_each(invocation, chosen, remove_one, "failed to remove one or more pods")
+
+
+@click.command(cls=MinitCommand, section=_SECTION)
+@click.option(
+    "--grace-period",
+    metavar="DURATION",
+    callback=_read_duration,
+    default="30m",
+    help="How long pods that exited are kept after gc first saw them.  [default: 30m]",
+)
+@click.option(
+    "--expire-prepared",
+    metavar="DURATION",
+    callback=_read_duration,
+    default="24h",
+    help="How long prepared pods are kept that nobody runs.  [default: 24h]",
+)
+@click.option("--mark-only", is_flag=True, help="Only mark pods to be removed by a later gc.")
+@click.pass_obj
+def gc(invocation: Invocation, grace_period: float, expire_prepared: float, mark_only: bool) -> None:
+    """Remove pods that exited, were never run, or were never finished."""
+    invocation.require_root()
+    with Store(invocation.data) as store:
+        collection.mark(invocation.data, invocation.note)
+        if mark_only:
+            return
+        collection.expire_prepared(invocation.data, expire_prepared, invocation.note)
+        cleanup = _cleanup(invocation, store)
+        collection.collect(invocation.data, grace_period, cleanup, invocation.say, invocation.note)
+
+
+COMMANDS: tuple[click.Command, ...] = (list_pods, status, cat_manifest, stop, remove, gc)
+
+
+class _UuidFileError(PodError):
+    """The file with the UUID cannot be read."""
+
+
+def _chosen_uuids(uuids: tuple[str, ...], uuid_file: Path | None) -> tuple[str, ...]:
+    if bool(uuids) == (uuid_file is not None):
+        raise click.UsageError("give either a UUID or --uuid-file")
+    if uuid_file is None:
+        return uuids
+    try:
+        return (uuid_file.read_text().strip(),)
+    except (OSError, UnicodeDecodeError) as error:
+        raise _UuidFileError(f"cannot read the UUID from {describe(error)}") from error
+
+
+def _for_each(invocation: Invocation, uuids: tuple[str, ...], action: Callable[[str], None], failure: str) -> None:
+    """Act on each pod, telling the failures; PodError with `failure` at the end if there were any."""
+    failed = False
+    for uuid in uuids:
+        try:
+            action(uuid)
+        except (OSError, MinitError) as error:
+            invocation.note(describe(error))
+            failed = True
+    if failed:
+        raise PodError(failure)
+
+
+def _cleanup(invocation: Invocation, store: Store) -> Stage1Cleanup:
+    return Stage1Cleanup(
+        trees=TreeStore(invocation.data, store), debug=invocation.debug, local_config=invocation.local_config
+    )
