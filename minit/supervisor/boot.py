@@ -115,7 +115,6 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
             _write_file(paths.created_marker(spec.name), b"")
         step = "start the apps"
         send_message(ends.launcher, {"entered": True})
-        spawner = Spawner()
         apps = []
         groups = {group.app: group for group in ends.groups}
         for spec in plan.apps:
@@ -123,6 +122,8 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
             app = App(spec, Group(group.directory))
             spawn_app(app, group.directory if group.is_v2 else None, group.tasks)
             apps.append(app)
+        # After the apps, which prepare themselves on another processor meanwhile.
+        spawner = Spawner()
     except OSError as error:
         raise LaunchError(f"{step}: {describe(error)}") from error
     for fd in (ends.root, *ends.tasks, *(fd for group in ends.groups for fd in group.tasks)):

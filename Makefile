@@ -1,0 +1,37 @@
+# The two commands a newcomer needs: `make demo` and `make test`. Both set up what they need, as root on Debian 12+.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace procps util-linux iproute2
+
+.PHONY: demo test test-long bench lint clean packages
+
+# Packages are asked for only when a program is missing, so that a prepared machine needs no network.
+packages:
+	@missing=""; for program in gcc strip busybox strace ps ip unshare; do \
+		command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+	$(PYTHON) -c 'import ensurepip' 2>/dev/null || missing="$$missing venv"; \
+	if [ -n "$$missing" ]; then echo "installing:$$missing"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(PACKAGES) >/dev/null; fi
+
+$(STAMP): pyproject.toml | packages
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[test]'
+	touch $@
+
+demo: $(STAMP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh demo/run.sh
+
+test: $(STAMP)
+	MINIT_TEST_STRICT=1 $(BIN)/python -m pytest -q tests
+
+test-long: $(STAMP)
+	MINIT_TEST_STRICT=1 MINIT_TEST_LONG=1 $(BIN)/python -m pytest -q tests
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,64 @@
+#!/bin/sh
+# Runs a pod of three apps from images made of this machine's programs, shows it, and removes everything again.
+set -eu
+
+work=$(mktemp -d /var/tmp/minit-demo.XXXXXX)
+export MINIT_DIR="$work/data"
+
+pod=
+cleanup() {
+    status=$?
+    trap - EXIT INT TERM
+    if [ -n "$pod" ]; then
+        minit --dir "$MINIT_DIR" stop --force "$pod" >/dev/null 2>&1 || true
+        minit --dir "$MINIT_DIR" status --wait "$pod" >/dev/null 2>&1 || true
+        minit --dir "$MINIT_DIR" rm "$pod" >/dev/null 2>&1 || true
+    fi
+    rm -rf "$work"
+    exit "$status"
+}
+trap cleanup EXIT INT TERM
+
+show() {
+    printf '\n$ minit %s\n' "$*"
+    minit --dir "$MINIT_DIR" "$@"
+}
+
+echo "Building three images from this machine's programs"
+mkdir -p "$work/site/www"
+echo "hello from a pod without systemd" >"$work/site/www/index.html"
+show image build --output "$work/web.aci" --from-host /usr/bin/python3 --rootfs "$work/site" \
+    --port name=http,protocol=tcp,port=8080 \
+    --exec /usr/bin/python3 -- -u -m http.server --bind 127.0.0.1 --directory /www 8080
+show image build --output "$work/client.aci" --from-host /bin/busybox --exec /bin/busybox \
+    -- sh -c 'until busybox wget -qO- http://127.0.0.1:8080/ 2>/dev/null; do busybox sleep 0.1; done'
+show image build --output "$work/script.aci" --from-host /bin/busybox --exec /bin/busybox \
+    -- sh -c 'for n in 1 2 3; do echo "step $n of $AC_APP_NAME"; done'
+
+echo
+echo "Running them in one pod, in the background"
+printf '\n$ minit run --net=none --uuid-file-save=pod.uuid web.aci client.aci script.aci &\n'
+minit --dir "$MINIT_DIR" run --net=none --uuid-file-save="$work/pod.uuid" \
+    "$work/web.aci" "$work/client.aci" "$work/script.aci" &
+run=$!
+until [ -s "$work/pod.uuid" ]; do
+    kill -0 "$run" # the run command is gone: give up
+    sleep 0.1
+done
+pod=$(cat "$work/pod.uuid")
+minit --dir "$MINIT_DIR" status --wait-ready "$pod" >/dev/null
+until grep -qs . "$MINIT_DIR/pods/run/$pod/stage1/rootfs/rkt/status/client"; do sleep 0.1; done
+
+show list
+show status "$pod"
+show enter --app=web "$pod" /usr/bin/python3 -c 'import os; print("inside:", os.uname().nodename, os.listdir("/www"))'
+show stop "$pod"
+code=0
+wait "$run" || code=$?
+echo "minit run exited with $code"
+show status "$pod"
+show rm "$pod"
+pod=
+[ "$code" -eq 0 ]
+echo
+echo "Done: one pod, three apps, no systemd, nothing left behind."
