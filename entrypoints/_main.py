@@ -22,10 +22,11 @@ def run_entrypoint(component: str, usage: str, work: Callable[[list[str]], int])
         if error.exit_code < EXIT_FAILURE:
             print(usage, file=sys.stderr)
         code = error.exit_code
-    except MinitError as error:
+    except (MinitError, OSError) as error:
         print(f"{component}: {describe(error)}", file=sys.stderr)
-        code = error.exit_code
-    sys.stdout.flush()
-    sys.stderr.flush()
+        code = error.exit_code if isinstance(error, MinitError) else EXIT_FAILURE
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # the caller may have closed it
+            stream.flush()
     # Not sys.exit: tearing the interpreter down costs milliseconds that every caller waits for.
     os._exit(code)

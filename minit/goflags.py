@@ -63,6 +63,6 @@ def usage(program: str, operands: str, defaults: Mapping[str, Default]) -> str:
     for name in sorted(defaults):
         default = defaults[name]
         lines.append(f"  -{name}" if isinstance(default, bool) else f"  -{name} string")
-        if default not in (False, ""):
-            lines[-1] += f" (default {default!r})" if isinstance(default, str) else f" (default {default})"
+        if default:
+            lines[-1] += f' (default "{default}")' if isinstance(default, str) else " (default true)"
     return "\n".join(lines)

@@ -6,6 +6,7 @@ import _socket  # the C half alone: `socket` brings enum and selectors to the bo
 import os
 
 from minit import jsontext
+from minit.errors import ManifestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,11 @@ def send_message(socket: Socket, message: object, descriptors: Sequence[int] = (
 
 
 def receive_message(socket: Socket) -> tuple[dict[str, object] | None, list[int]]:
-    """Return the next packet's JSON object and descriptors (now the caller's); None at end of file."""
+    """
+    Return the next packet's JSON object and descriptors (now the caller's); None at end of file.
+
+    ValueError for anything else, whose descriptors are closed.
+    """
     size = _socket.CMSG_SPACE(_MAXIMUM_DESCRIPTORS * _DESCRIPTOR_BYTES)
     data, ancillary, flags, _ = socket.recvmsg(MAXIMUM_MESSAGE_BYTES, size, _socket.MSG_CMSG_CLOEXEC)
     descriptors = [
@@ -46,9 +51,14 @@ def receive_message(socket: Socket) -> tuple[dict[str, object] | None, list[int]
     ]
     if not data:
         return None, descriptors
-    message = None if flags & _socket.MSG_TRUNC else jsontext.parse(data, "message")
-    if not isinstance(message, dict):
+    try:
+        if flags & (_socket.MSG_TRUNC | _socket.MSG_CTRUNC):
+            raise ValueError(f"message: more than {MAXIMUM_MESSAGE_BYTES} bytes or {_MAXIMUM_DESCRIPTORS} descriptors")
+        message = jsontext.parse(data, "message")
+        if not isinstance(message, dict):
+            raise ValueError("message: expected an object")
+    except (ManifestError, ValueError) as error:
         for fd in descriptors:
             os.close(fd)
-        raise ValueError("not a JSON object of at most 64 KiB")
+        raise ValueError(str(error)) from error
     return message, descriptors

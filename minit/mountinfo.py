@@ -21,7 +21,8 @@ class Mount(Value):
 
 def read_mountinfo(path: str = "/proc/self/mountinfo") -> list[Mount]:
     """Return the mounts in the kernel's order, in which a parent precedes its children unless moved."""
-    with open(path, encoding="utf-8", errors="surrogateescape") as lines:
+    # Only a line feed ends a line: the kernel leaves a carriage return in a path as it is.
+    with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
         return [parse_line(line) for line in lines]
 
 
@@ -45,7 +46,7 @@ def parse_line(line: str) -> Mount:
 
 
 def _unescape(text: str) -> str:
-    # The kernel escapes exactly space, tab, newline and backslash, as three octal digits.
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+    # The kernel escapes exactly these, as three octal digits. The backslash comes last, or it would make new escapes.
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\")):
         text = text.replace(code, character)
     return text

@@ -1,18 +1,46 @@
-"""Fixtures shared by all tests: the stage1 image, built once, and pods on it."""
+"""Fixtures shared by all tests: the stage1 image, built once, and pods on it; and the strict mode."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.pods import PodDirectory, STAGE1_TREE_ID, make_rootfs
+from tests.support.guest import GUEST, build_guest
+from tests.support.pods import STAGE1_TREE_ID, MakePod, PodDirectory, make_rootfs
+from tests.support.skips import ALLOWED_SKIPS
+
+STRICT = os.environ.get("MINIT_TEST_STRICT") == "1"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
+    """With MINIT_TEST_STRICT=1 a skip fails, unless its reason is in the one list of them."""
+    report = yield
+    return _judge_skip(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, object, object]:
+    """The same for a module that skips itself as a whole."""
+    report = yield
+    return _judge_skip(report)
+
+
+def _judge_skip(report: object) -> object:
+    assert isinstance(report, (pytest.TestReport, pytest.CollectReport))
+    # An expected failure is reported as a skip without a place.
+    if STRICT and report.skipped and isinstance(report.longrepr, tuple):
+        reason = str(report.longrepr[2]).removeprefix("Skipped: ")
+        if reason not in ALLOWED_SKIPS:
+            report.outcome = "failed"
+            report.longrepr = f"skipped although MINIT_TEST_STRICT=1: {reason}"
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -46,15 +74,25 @@ def stage1_tree(work_directory: Path, stage1_image: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def app_rootfs(work_directory: Path) -> Path:
-    """The root of an app image with busybox."""
+    """The root of an app image with busybox and the guest program."""
     rootfs = work_directory / "data/cas/tree/app/rootfs"
     rootfs.mkdir(parents=True)
     make_rootfs(rootfs)
+    build_guest(rootfs / GUEST.lstrip("/"))
     return rootfs
 
 
 @pytest.fixture
-def make_pod(work_directory: Path, stage1_tree: Path, app_rootfs: Path) -> Iterator[Callable[..., PodDirectory]]:
+def own_rootfs(work_directory: Path, app_rootfs: Path) -> Iterator[Path]:
+    """A copy of the app root that a test may change."""
+    directory = Path(tempfile.mkdtemp(prefix="rootfs-", dir=work_directory))
+    shutil.copytree(app_rootfs, directory / "rootfs", symlinks=True)
+    yield directory / "rootfs"
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def make_pod(work_directory: Path, stage1_tree: Path, app_rootfs: Path) -> Iterator[MakePod]:
     """A function that prepares a pod directory; what it made is collected after the test."""
     pods: list[PodDirectory] = []
 

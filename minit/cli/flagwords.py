@@ -43,8 +43,6 @@ def take_flag(words: list[str], flags: Mapping[str, Flag]) -> tuple[str, str]:
     """Remove the flag that `words` begin with and return its name and value; FlagError if it is none of `flags`."""
     word = words.pop(0)
     name, has_value, value = word.partition("=")
-    if name == "---":
-        raise FlagError(f"bad flag syntax: {word}")
     flag = flags.get(name)
     if flag is None:
         raise FlagError(f"unknown flag: {name}")

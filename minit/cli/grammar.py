@@ -222,7 +222,8 @@ class MinitGroup(click.Group):
             matches = [name for name in self.commands if name.startswith(args[0])]
             hint = f": could be {', '.join(matches)}" if matches else ""
             raise click.UsageError(f'unknown command "{args[0]}"{hint}', ctx)
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        return command.name if command else name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands in their sections, in the order in which they were added."""

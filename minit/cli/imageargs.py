@@ -39,6 +39,8 @@ def scan_images(
             overrides = replace(overrides, arguments=overrides.arguments + tuple(words[:end]))
             images[-1] = replace(images[-1], overrides=overrides)
             words = words[end + 1 :]
+        elif words[0] == "---":
+            words.pop(0)  # means nothing without arguments, but people write it between any two images
         elif not is_flag(words[0]):
             images.append(ImageArgument(reference=words.pop(0)))
         else:

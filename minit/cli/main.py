@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import NoReturn
 
 import click
@@ -13,7 +15,7 @@ from minit.cli.grammar import MinitGroup
 from minit.cli.invocation import Invocation, flush_output
 from minit.errors import EXIT_FAILURE, EXIT_USAGE, MinitError, describe
 
-_INTERRUPTED = 130  # 128 + SIGINT, as shells put it
+_INTERRUPTED = 128 + signal.SIGINT
 
 
 @click.group(cls=MinitGroup, name="minit")
@@ -27,7 +29,16 @@ for _command in (*runcommands.COMMANDS, *podcommands.COMMANDS, *imagecommands.CO
 
 def main() -> NoReturn:
     """Run the command line of this process."""
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        # What is ignored (nohup) stays so.
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _end)
     sys.exit(run(sys.argv[1:]))
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    """End as by a signal, but undo first what is half done."""
+    raise SystemExit(128 + number)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -104,9 +104,9 @@ def _collect(output: Path, rootfs: Path | None, from_host: Sequence[Path]) -> Co
         if output.resolve().is_relative_to(rootfs.resolve()):
             raise ImageError(f"{output} is inside {rootfs}, which it is made from: put it elsewhere")
         try:
-            contents.add_tree(rootfs)
+            contents.add_tree(rootfs.resolve())
         except OSError as error:
-            raise ImageError(f"cannot read the root filesystem: {describe(error)}") from error
+            raise ImageError(f"cannot read the rootfs: {describe(error)}") from error
     if from_host:
         host_files = HostFiles(contents)
         for program in from_host:

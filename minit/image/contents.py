@@ -95,6 +95,7 @@ class Contents:
         for done, path in enumerate(sorted(self._entries)):
             progress("packing files", done, len(self._entries))
             _write_entry(writer, str(path), self._entries[path])
+        progress("packing files", len(self._entries), len(self._entries))
 
     def _symlink_target(self, path: PurePosixPath) -> PurePosixPath | None:
         entry = self._entries.get(path)

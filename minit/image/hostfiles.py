@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -64,9 +63,7 @@ class HostFiles:
 
     def _add_elf_program(self, path: Path) -> None:
         interpreter = self._search.elf(path).interpreter
-        if interpreter is None:
-            return  # static: it needs nothing
-        loader = self._add_file(Path(interpreter))
+        loader = path if interpreter is None else self._add_file(Path(interpreter))
         self._add_libraries(path, loader.parent)
         if _PYTHON.fullmatch(path.name):
             self._add_standard_library(path, loader.parent)
@@ -84,8 +81,7 @@ class HostFiles:
                 self._contents.add(link, Symlink(target=str(library.path)))
 
     def _add_standard_library(self, interpreter: Path, loader_directory: Path) -> None:
-        directory = interpreter.parent.parent / sys.platlibdir / interpreter.name
-        for path in _standard_library_files(directory):
+        for path in _standard_library_files(interpreter):
             if path.suffix == ".so":
                 try:
                     self._add_libraries(path, loader_directory)
@@ -144,10 +140,12 @@ def _script_programs(path: Path) -> Iterator[Path]:
         yield Path(found)
 
 
-def _standard_library_files(directory: Path) -> Iterator[Path]:
-    if not (directory / "os.py").exists():
-        raise ImageError(f"no Python standard library in {directory}: install the package it is in")
-    for parent, names, files in os.walk(directory):
+def _standard_library_files(interpreter: Path) -> Iterator[Path]:
+    candidates = [interpreter.parent.parent / lib / interpreter.name for lib in ("lib64", "lib")]
+    directories = [directory for directory in candidates if (directory / "os.py").exists()]
+    if not directories:
+        raise ImageError(f"no standard library of {interpreter} in {candidates[-1]}: install it")
+    for parent, names, files in os.walk(directories[0]):
         names[:] = sorted(name for name in names if not name.startswith(_PYTHON_DIRECTORIES_LEFT_OUT))
         for name in sorted(files):
             path = Path(parent, name)

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from minit.errors import ImageError
+from minit.errors import ImageError, describe
 from minit.image.libraries import LibrarySearch
 from minit.image.modules import Module, compile_modules, landmark
 from minit.image.toolchain import run_tool
@@ -31,7 +31,7 @@ import sys
 for name in sys.argv[1:]:
     __import__(name)
 with open("/proc/self/maps") as file:
-    print(*{line.split()[5] for line in file if "/" in line}, sep="\\n")
+    print(*{line.split(maxsplit=5)[5].strip() for line in file if "/" in line}, sep="\\n")
 """
 
 
@@ -72,13 +72,11 @@ def check_interpreter(directory: Path, names: Iterable[str]) -> None:
     """Import modules with nothing but the copy in `directory`; ImageError if it is not sufficient."""
     loader, program = str(directory / _LOADER), str(directory / _PROGRAM)
     command = [loader, "--inhibit-cache", "--argv0", program, program, "-I", "-S", "-B", "-X", "utf8"]
-    done = subprocess.run(
-        [*command, "-c", _IMPORT_ALL, *names],
-        capture_output=True,
-        text=True,
-        env={"LC_ALL": "C"},
-        check=False,
-    )
+    command += ["-c", _IMPORT_ALL, *names]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env={"LC_ALL": "C"}, check=False)
+    except PermissionError as error:
+        raise ImageError(f"{describe(error)} (is TMPDIR mounted noexec? name another)") from error
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise ImageError(f"its interpreter does not work: {reason}")

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import minit
@@ -17,7 +16,6 @@ from minit.value import Value
 PACKAGES = ("trio", "structlog", "attr", "attrs", "outcome", "sniffio", "sortedcontainers")
 """What may come into the image from outside the standard library and minit."""
 
-_DISTRIBUTIONS = ("trio", "structlog", "attrs", "outcome", "sniffio", "sortedcontainers")
 _OURS = ("minit", "entrypoints")
 _PROJECT = Path(minit.__file__).parent.parent
 _SCRIPTS = Path(__file__).parent
@@ -78,15 +76,15 @@ def source_files() -> list[tuple[str, Path]]:
     ]
 
 
-def distribution_versions() -> list[str]:
-    """Return the installed versions of all that PACKAGES come from."""
-    versions = []
-    for name in _DISTRIBUTIONS:
-        try:
-            versions.append(version(name))
-        except PackageNotFoundError as error:
-            raise _not_installed(name) from error
-    return versions
+def package_versions() -> list[str]:
+    """Return the names of the directories in which installers record the version of each of PACKAGES."""
+    # Importing importlib.metadata would take longer than all the rest of the fingerprint.
+    return sorted(
+        path.name
+        for directory in map(Path, _package_directories())
+        for package in PACKAGES
+        for path in directory.glob(f"{package}-*-info")
+    )
 
 
 def stage1_modules() -> list[Module]:

@@ -21,9 +21,9 @@ from tempfile import TemporaryDirectory
 
 import minit
 from minit import jsontext
-from minit.errors import ImageError
+from minit.errors import ImageError, describe
 from minit.image.interpreter import check_interpreter, copy_interpreter
-from minit.image.modules import distribution_versions, entrypoint_names, source_files, stage1_modules
+from minit.image.modules import entrypoint_names, package_versions, source_files, stage1_modules
 from minit.image.tarwriter import AciWriter
 from minit.image.toolchain import run_tool
 from minit.progress import Progress
@@ -89,25 +89,14 @@ def build_stage1(output: Path, progress: Progress) -> None:
     ImageError if a tool or a package it is made with is missing, or `output` cannot be written.
     """
     try:
-        with AciWriter(output, stage1_manifest()) as writer, TemporaryDirectory(prefix="minit-") as scratch:
-            _build(writer, Path(scratch), progress)
-    except ImageError as error:
-        raise ImageError(f"cannot build the stage1 image: {error}") from error
-
-
-def _build(writer: AciWriter, root: Path, progress: Progress) -> None:
-    interpreter = root / "usr/lib/minit"
-    progress("finding modules", 0, 5)
-    modules = stage1_modules()
-    progress("compiling the launcher", 1, 5)
-    _add_fixed_files(root)
-    _add_entrypoints(root / "entrypoints")
-    progress("copying the interpreter", 2, 5)
-    copy_interpreter(interpreter, modules)
-    progress("checking the interpreter", 3, 5)
-    check_interpreter(interpreter, [module.name for module in modules])
-    progress("compressing", 4, 5)
-    _write_tree(writer, root)
+        with TemporaryDirectory(prefix="minit-") as scratch:
+            root = Path(scratch)
+            _make_tree(root, progress)
+            progress("compressing", 4, 5)
+            with AciWriter(output, stage1_manifest()) as writer:
+                _write_tree(writer, root)
+    except (ImageError, OSError) as error:
+        raise ImageError(f"cannot build the stage1 image: {describe(error)}") from error
     progress("built", 5, 5)
 
 
@@ -135,11 +124,24 @@ def stage1_manifest() -> bytes:
 def stage1_fingerprint() -> str:
     """Return a hash of what decides the image's content, in a fraction of the time it takes to build one."""
     digest = hashlib.sha256()
-    for fact in (sys.version, os.confstr("CS_GNU_LIBC_VERSION"), *distribution_versions()):
+    for fact in (sys.version, os.confstr("CS_GNU_LIBC_VERSION"), *package_versions()):
         digest.update(f"{fact}\n".encode())
     for name, path in source_files():
         digest.update(f"{name}\n".encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+def _make_tree(root: Path, progress: Progress) -> None:
+    interpreter = root / "usr/lib/minit"
+    progress("finding modules", 0, 5)
+    modules = stage1_modules()
+    progress("compiling the launcher", 1, 5)
+    _add_fixed_files(root)
+    _add_entrypoints(root / "entrypoints")
+    progress("copying the interpreter", 2, 5)
+    copy_interpreter(interpreter, modules)
+    progress("checking the interpreter", 3, 5)
+    check_interpreter(interpreter, [module.name for module in modules])
 
 
 def _architecture() -> str:

@@ -50,7 +50,9 @@ def run_sidecar(app: str, pid: int, streams: Sequence[Stream], log_directory: in
             stream = by_fd[fd]
             ended = bool(events & select.EPOLLHUP)
             while data := _tee(fd, scratch_read, scratch_write):
-                taken = len(data) if ended or len(data) >= _LINE_BYTES else data.rfind(b"\n") + 1
+                taken = data.rfind(b"\n") + 1
+                if not taken and (ended or len(data) >= _LINE_BYTES):
+                    taken = len(data)
                 if not taken:
                     break
                 lines = _lines(data[:taken])

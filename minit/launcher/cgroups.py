@@ -58,23 +58,20 @@ class PodGroups(Value):
 
 def read_hierarchies() -> list[Hierarchy]:
     """Return the mounted hierarchies that this process is in, v2 first."""
-    mounted: dict[tuple[str, ...], Mount] = {}
-    for mount in read_mountinfo():
-        if mount.fstype == "cgroup2":
-            mounted.setdefault((), mount)
-        elif mount.fstype == "cgroup":
-            mounted.setdefault(_v1_key(mount.super_options), mount)
+    with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
+        return find_hierarchies(read_mountinfo(), lines)
+
+
+def find_hierarchies(mounts: Sequence[Mount], memberships: Iterable[str]) -> list[Hierarchy]:
+    """Return the hierarchies that are among `mounts`, v2 first; `memberships` are the lines of /proc/PID/cgroup."""
     hierarchies = []
-    with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as lines:
-        for line in lines:
-            _, names, path = line.rstrip("\n").split(":", 2)
-            controllers = tuple(sorted(names.split(","))) if names else ()
-            if controllers not in mounted:
-                continue
-            mount = mounted[controllers]
-            # In a container the mount shows only a part of the hierarchy.
-            visible = path.removeprefix(mount.root.rstrip("/")) or "/"
-            hierarchies.append(Hierarchy(mount_point=mount.mount_point, own_path=visible, controllers=controllers))
+    for line in memberships:
+        _, names, path = line.rstrip("\n").split(":", 2)
+        controllers = tuple(sorted(names.split(","))) if names else ()
+        mount = next((mount for mount in mounts if _shows(mount, controllers)), None)
+        if mount is not None:
+            own_path = _path_below(mount.root, path)
+            hierarchies.append(Hierarchy(mount_point=mount.mount_point, own_path=own_path, controllers=controllers))
     return sorted(hierarchies, key=lambda hierarchy: hierarchy.controllers)
 
 
@@ -146,11 +143,18 @@ def remove_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[
     return problems
 
 
-def _v1_key(super_options: str) -> tuple[str, ...]:
-    # Of the mount options only controllers and the hierarchy's name appear in /proc/PID/cgroup.
-    generic = ("rw", "ro", "noprefix", "clone_children", "xattr", "cpuset_v2_mode", "favordynmods", "nofavordynmods")
-    words = [word for word in super_options.split(",") if word not in generic]
-    return tuple(sorted(word for word in words if not word.startswith("release_agent=")))
+def _shows(mount: Mount, controllers: tuple[str, ...]) -> bool:
+    # A controller is in one hierarchy only, so what else stands among the mount options does not matter.
+    if not controllers:
+        return mount.fstype == "cgroup2"
+    return mount.fstype == "cgroup" and set(controllers) <= set(mount.super_options.split(","))
+
+
+def _path_below(root: str, path: str) -> str:
+    """Return a path of the hierarchy as seen in a mount that shows the part below `root`, as in a container."""
+    root = root.rstrip("/")
+    # A mount that does not show this process's group can still hold those of the pod.
+    return path[len(root) :] or "/" if f"{path}/".startswith(f"{root}/") else "/"
 
 
 def _make_group(hierarchy: Hierarchy, path: str) -> None:

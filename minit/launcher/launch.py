@@ -149,7 +149,7 @@ def _write_pod_file(name: str, text: str) -> None:
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
-            os.write(fd, text.encode())
+            os.write(fd, os.fsencode(text))
         finally:
             os.close(fd)
         os.rename(temporary, name)

@@ -52,7 +52,7 @@ def open_supervisor(pid: int) -> int:
         pidfd = os.pidfd_open(pid)
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="surrogateescape") as file:
             fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise LaunchError(f"pod is not running any more: process {pid}: {describe(error)}") from error
     if fields.get("NSpid", "").split()[1:][-1:] != ["1"]:
         os.close(pidfd)

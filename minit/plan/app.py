@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
+from minit.manifest.app import MAX_ID
 from minit.plan.capabilities import DEFAULT
 from minit.plan.mounts import MountOp, app_mounts
 from minit.value import Value
@@ -72,6 +73,7 @@ def plan_app(runtime: RuntimeApp, app: App, flags: RunFlags) -> tuple[AppSpec, l
     """Return the spec of an app and the warnings to show; PlanError for what it cannot have."""
     name = runtime.name
     warnings = _refuse_unbuilt(runtime, app)
+    _refuse_nul(name, app)
     working_directory = app.working_directory or "/"
     candidates, search = plan_executable(name, app, working_directory)
     return (
@@ -137,8 +139,9 @@ def _join(directory: str, path: str) -> str:
 def _plan_id(name: str, kind: str, text: str) -> int:
     if text == "root":
         return 0
-    if text.isascii() and text.isdecimal() and int(text) < 2**32 - 1:
-        return int(text)
+    digits = text.lstrip("0") or text[-1:]
+    if digits.isascii() and digits.isdecimal() and len(digits) <= 10 and int(digits) <= MAX_ID:
+        return int(digits)
     raise PlanError(f'app "{name}": {kind} "{text}": only numeric ids and "root" are supported')
 
 
@@ -148,6 +151,17 @@ def _plan_stream(runtime: RuntimeApp, stream: str) -> str:
     if mode in ("stream", "tty", "interactive"):
         raise PlanError(f'app "{runtime.name}": {stream} mode "{mode}" is not supported yet')
     return STREAM_NULL if mode == "null" else STREAM_LOG
+
+
+def _refuse_nul(name: str, app: App) -> None:
+    # JSON can say it; no argument, variable or path of a program can hold it.
+    for what, texts in (
+        ("exec", app.exec),
+        ("environment", (value for _, value in app.environment)),
+        ("workingDirectory", (app.working_directory,)),
+    ):
+        if any("\0" in text for text in texts):
+            raise PlanError(f'app "{name}": {what} holds a NUL character')
 
 
 def _refuse_unbuilt(runtime: RuntimeApp, app: App) -> list[str]:

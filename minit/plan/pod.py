@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
+from minit.paths import created_marker, started_marker
 from minit.plan.app import AppSpec, plan_app
 from minit.plan.capabilities import DEFAULT
 from minit.plan.duration import parse_duration
@@ -66,6 +67,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     """Return the plan of an immutable pod; PlanError for what this machine or minit cannot do."""
     _check_host(facts)
     _refuse_unbuilt(pod.manifest, flags)
+    _refuse_shared_files(pod.manifest)
     images = dict(pod.images)
     apps, warnings = [], []
     for runtime in pod.manifest.apps:
@@ -111,6 +113,16 @@ def _check_host(facts: HostFacts) -> None:
         raise PlanError("no cgroup hierarchy is mounted: mount one below /sys/fs/cgroup")
 
 
+def _refuse_shared_files(manifest: PodManifest) -> None:
+    # The markers of app `x` lie beside the status files: `x-created` would look like the end of an app of that name.
+    names = {app.name for app in manifest.apps}
+    for name in names:
+        for marker in (created_marker(name), started_marker(name)):
+            other = marker.rpartition("/")[2]
+            if other in names:
+                raise PlanError(f'app "{other}" cannot be in a pod with app "{name}": rename one of them')
+
+
 def _app_section(runtime: RuntimeApp, image: ImageManifest) -> App:
     # The pod's section replaces the image's as a whole (appc spec, pods.md).
     app = runtime.app or image.app
@@ -126,7 +138,7 @@ def _contained(networks: tuple[str, ...]) -> bool:
 
 def _plan_hostname(flags: RunFlags) -> str:
     hostname = flags.hostname or f"rkt-{flags.uuid}"
-    if len(hostname.encode()) > 64:
+    if len(hostname.encode(errors="surrogateescape")) > 64:
         raise PlanError(f'hostname "{hostname}" is longer than 64 bytes')
     return hostname
 

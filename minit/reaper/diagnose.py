@@ -34,9 +34,9 @@ def _diagnose(path: str, depth: int) -> str:
         information = os.fstat(fd)
         if not stat.S_ISREG(information.st_mode):
             return f'"{path}" is not a regular file'
-        if not information.st_mode & 0o111:
+        if not os.access(path, os.X_OK):
             return f'"{path}" is not executable'
-        head = os.pread(fd, _SHEBANG_LIMIT, 0)
+        head = _read_at(fd, _SHEBANG_LIMIT, 0)
         if head.startswith(b"#!"):
             return _diagnose_script(path, head, depth)
         if head.startswith(b"\x7fELF"):
@@ -50,8 +50,9 @@ def _diagnose_script(path: str, head: bytes, depth: int) -> str:
     line, newline, _ = head[2:].partition(b"\n")
     if not newline and len(head) == _SHEBANG_LIMIT:
         return "Shebang line too long"
-    words = line.split(None, 1)
-    if not words:
+    # Only blanks separate words and only NUL ends them, for the kernel too: a carriage return belongs to the name.
+    words = line.split(b"\0")[0].replace(b"\t", b" ").strip(b" ").split(b" ")
+    if not words[0]:
         return f'Unable to determine interpreter for "{path}"'
     return _diagnose(os.fsdecode(words[0]), depth + 1)
 
@@ -67,8 +68,16 @@ def _diagnose_elf(path: str, fd: int, head: bytes, depth: int) -> str:
 
     table, entry_size, entries = number(32, 8), number(54, 2), number(56, 2)
     for index in range(min(entries, 128)):
-        entry = os.pread(fd, 56, table + index * entry_size)
+        entry = _read_at(fd, 56, table + index * entry_size)
         if len(entry) == 56 and number(0, 4, entry) == _PT_INTERP:
-            name = os.pread(fd, min(number(32, 8, entry), 4096), number(8, 8, entry)).split(b"\0")[0]
+            name = _read_at(fd, min(number(32, 8, entry), 4096), number(8, 8, entry)).split(b"\0")[0]
             return _diagnose(os.fsdecode(name), depth + 1)
     return f'Unable to determine interpreter for "{path}"'
+
+
+def _read_at(fd: int, size_bytes: int, offset: int) -> bytes:
+    """Return what the file holds there; nothing at an offset that only a damaged file would name."""
+    try:
+        return os.pread(fd, size_bytes, offset)
+    except (OSError, OverflowError):
+        return b""

@@ -25,12 +25,17 @@ def write_durably(path: str, data: bytes, mode: int = 0o644) -> None:
             dir_fd=directory_fd,
         )
         try:
-            os.fchmod(fd, mode)
-            os.write(fd, data)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+            try:
+                os.fchmod(fd, mode)
+                while data:
+                    data = data[os.write(fd, data) :]
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+        except OSError:
+            os.unlink(temporary, dir_fd=directory_fd)
+            raise
         os.fsync(directory_fd)
     finally:
         os.close(directory_fd)

@@ -78,6 +78,8 @@ def _run_stage1_gc(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
         if pod.has_file(paths.POD_OVERLAY_PREPARED) and not overlay.is_mounted_at(rootfs):
             tree_id = read_stage1_tree_id(pod)
             layers = pod.path / "overlay" / tree_id
+            for place in (rootfs, layers / "upper", layers / "work"):
+                _refuse_links(pod, place)
             overlay.mount_overlay(cleanup.trees.path(tree_id) / "rootfs", layers / "upper", layers / "work", rootfs)
             mounted = True
     except (OSError, MinitError) as error:
@@ -95,6 +97,12 @@ def _run_stage1_gc(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
                 syscalls.umount2(str(rootfs), syscalls.UMOUNT_NOFOLLOW)
             except OSError as error:
                 note(f'pod "{pod.uuid}": cannot unmount stage1: {describe(error)}')
+
+
+def _refuse_links(pod: Pod, place: Path) -> None:
+    """Raise OSError if a link is on the way from the pod directory to a directory in it."""
+    resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
+    os.close(syscalls.openat2(pod.fd, str(place.relative_to(pod.path)), os.O_PATH | os.O_DIRECTORY, resolve=resolve))
 
 
 def _delete(pod: Pod) -> None:

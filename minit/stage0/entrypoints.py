@@ -26,6 +26,8 @@ _DISABLE_VERSION = 3
 _GC_LOCAL_CONFIG_VERSION = 5
 _IPC_VERSION = 6
 
+_ENDING_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
 DEFAULT_NETWORK = "default"
 
 
@@ -129,13 +131,25 @@ def stop_arguments(uuid: str, *, force: bool) -> list[str]:
 
 def execute(program: Path, arguments: Sequence[str], environment: dict[str, str]) -> NoReturn:
     """Become an entrypoint; PodError if it cannot be executed."""
-    # Python ignores these, and what is ignored stays so across execve(2).
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
+    _restore_signals()
     try:
         os.execve(program, [str(program), *arguments], environment)
     except OSError as error:
         raise PodError(f"cannot execute stage1's entrypoint {program}: {describe(error)}") from error
+
+
+def _restore_signals() -> None:
+    """Give the next program the signal dispositions that Python's start-up and the command changed."""
+    # What Python ignores stays ignored across execve(2).
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    # What Python catches is only noted until the next bytecode, which execve(2) would never reach: blocked meanwhile, a
+    # signal stays pending and then does to this process what it would do without Python.
+    caught = [number for number in _ENDING_SIGNALS if callable(signal.getsignal(number))]
+    signal.pthread_sigmask(signal.SIG_BLOCK, caught)
+    for number in caught:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, caught)
 
 
 def call(program: Path, arguments: Sequence[str], directory: Path, *, show_stdout: bool) -> int:

@@ -68,13 +68,13 @@ class SupervisorEnds(Value):
 def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> NoReturn:
     """Be PID 1 of the pod until it ends; exits with the pod's code."""
     try:
-        supervisor = _boot(plan, ends)
-        code = _supervise(supervisor)
+        code = _supervise(_boot(plan, ends), ends.stage1_root)
     except (MinitError, OSError) as error:
         os.write(2, f"stage1: {describe(error)}\n".encode(errors="replace"))
         code = EXIT_FAILURE
     except BaseException:
         # A defect of ours: the pod cannot go on, and only the traceback says why.
+        relocate_imports(ends.stage1_root)
         import traceback
 
         traceback.print_exc()
@@ -97,7 +97,6 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
         _protect_from_oom_killer()
         step = "build the pod's root"
         _build_root(plan, ends)
-        relocate_imports(ends.stage1_root)
         step = "make directories"
         _make_directories()
         step = "listen on the control socket"
@@ -135,7 +134,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
     return supervisor
 
 
-def _supervise(supervisor: Supervisor) -> int:
+def _supervise(supervisor: Supervisor, stage1_root: str) -> int:
     start_until = time.monotonic() + _START_SECONDS
     while supervisor.starting and not supervisor.finished and (left := start_until - time.monotonic()) > 0:
         supervisor.turn(left)
@@ -143,6 +142,7 @@ def _supervise(supervisor: Supervisor) -> int:
     while not supervisor.finished and (left := quick_until - time.monotonic()) > 0:
         supervisor.turn(left)
     if not supervisor.finished:
+        relocate_imports(stage1_root)
         from minit.supervisor.serve import serve
 
         serve(supervisor)

@@ -94,11 +94,12 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         os.execve(path, [os.fsencode(path), *arguments], environment)
     except BaseException as error:
         # The last frame of a forked process: whatever went wrong is reported, and nothing returns to PID 1's code.
-        _report(ends.report, step, error)
-        if step != STEP_EXEC:
-            os._exit(EXIT_FAILURE)
-        os.write(2, f"Error: {diagnose_exec(path)}\n".encode(errors="surrogateescape"))
-        os._exit(EXIT_EXEC_FAILED)
+        try:
+            _report(ends.report, step, error)
+            if step == STEP_EXEC:
+                os.write(2, f"Error: {diagnose_exec(path)}\n".encode(errors="surrogateescape"))
+        finally:
+            os._exit(EXIT_EXEC_FAILED if step == STEP_EXEC else EXIT_FAILURE)
 
 
 def find_executable(spec: AppSpec) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import socket
 import struct
@@ -23,6 +24,8 @@ _PEER_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 def serve(supervisor: Supervisor) -> None:
     """Run until nothing of any app is left."""
+    gc.freeze()
+    gc.enable()
     supervisor.journal.attach(open_journal())
     trio.run(_serve, supervisor)
 

@@ -267,7 +267,10 @@ class Supervisor:
             assert app.report is not None
             app.executed = True
             self._handle(app, lifecycle.GO)
-            app.report.send(b"go")
+            try:
+                app.report.send(b"go")
+            except OSError:
+                pass  # it died after preparing itself, and is about to be reaped
 
     def _mark_ready(self) -> None:
         if not self.ready and self.exit_code is None:
@@ -277,8 +280,8 @@ class Supervisor:
 
     def _record(self, app: App) -> None:
         status = self._unrecorded[app.name]
-        if not app.executed and app.failure is None:
-            # Prepared but never executed: it has no status, and none is invented.
+        if not app.executed and app.failure is None and self.exit_code is not None:
+            # The pod ended before its turn came: it has no status, and none is invented.
             del self._unrecorded[app.name]
             app.number = EXIT_FAILURE
             return

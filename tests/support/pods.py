@@ -11,38 +11,61 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.support.guest import GUEST, Report
+from tests.support.processes import children_of, status_of
+from tests.support.waiting import wait_for
+
 BUSYBOX = Path("/usr/bin/busybox")
-APPLETS = "sh cat echo sleep id env ls kill true false stat mount ps hostname ip wc head touch mkdir readlink grep nc test dd"
+APPLETS = (
+    *("sh", "cat", "cp", "echo", "sleep", "id", "env", "ls", "kill", "true", "false", "stat", "mount", "umount", "ps"),
+    *("hostname", "ip", "wc", "head", "seq", "touch", "mkdir", "rm", "ln", "mknod", "readlink", "grep", "nc", "test"),
+    *("dd", "tr", "ipcs", "printf", "yes", "pwd"),
+)
 STAGE1_TREE_ID = "deps-sha512-" + "5" * 64
 APP_TREE_ID = "deps-sha512-" + "a" * 64
 TIMEOUT_SECONDS = 60
+CONTROL = "stage1/rootfs/rkt/minit/control"
+
+MakePod = Callable[..., "PodDirectory"]
 
 
 def make_rootfs(rootfs: Path) -> None:
     """Fill a directory with a busybox and what an ordinary image has."""
     for name in ("bin", "etc", "tmp", "dev", "proc", "sys", "usr/bin"):
         (rootfs / name).mkdir(parents=True, exist_ok=True)
+    (rootfs / "tmp").chmod(0o1777)
     shutil.copy2(BUSYBOX, rootfs / "bin/busybox")
-    for applet in APPLETS.split():
+    for applet in APPLETS:
         (rootfs / "bin" / applet).symlink_to("busybox")
     (rootfs / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
 
 
 def app_section(*command: str, **fields: Any) -> dict[str, Any]:
-    """Return the `app` object of a manifest."""
+    """Return the `app` object of a manifest; `annotations` are the runtime app's."""
     return {"exec": list(command), "user": "0", "group": "0", **fields}
 
 
 def shell(script: str, **fields: Any) -> dict[str, Any]:
     """Return the `app` object that runs a shell script."""
     return app_section("/bin/sh", "-c", script, **fields)
+
+
+def guest(*arguments: str, **fields: Any) -> dict[str, Any]:
+    """Return the `app` object that runs the guest program."""
+    return app_section(GUEST, *arguments, **fields)
+
+
+def control_group_name(pod_uuid: str) -> str:
+    """Return the name of a pod's control group."""
+    return "machine-rkt\\x2d" + pod_uuid.replace("-", "\\x2d") + ".scope"
 
 
 class PodDirectory:
@@ -68,12 +91,39 @@ class PodDirectory:
         self.stage1 = self.path / "stage1/rootfs"
         self.apps = list(apps)
         self.entrypoints = json.loads((stage1_tree / "manifest").read_text())["annotations"]
+        self._process: subprocess.Popen[bytes] | None = None
         self.path.mkdir(parents=True, mode=0o750)
         for name in ("stage1", "appsinfo"):
             (self.path / name).mkdir(mode=0o750)
         shutil.copy(stage1_tree / "manifest", self.path / "stage1/manifest")
         (self.path / "stage1TreeStoreID").write_text(STAGE1_TREE_ID)
         (self.path / "pod.lck").touch(mode=0o600)
+        self._write_manifests(apps, app_in_image, annotations or {}, manifest)
+        (self.path / "pod-created").touch()
+        if overlay:
+            (self.path / "overlay-prepared").touch()
+            self._mount_overlay(stage1_tree / "rootfs", STAGE1_TREE_ID, self.stage1)
+        else:
+            shutil.copytree(stage1_tree / "rootfs", self.stage1, symlinks=True)
+        (self.stage1 / "rkt/status").touch()
+        for name in apps:
+            app = self.stage1 / "opt/stage2" / name
+            app.mkdir(mode=0o750)
+            shutil.copy(self.path / "appsinfo" / name / "manifest", app / "manifest")
+            if overlay:
+                self._mount_overlay(app_rootfs, APP_TREE_ID, app / "rootfs", name)
+            else:
+                shutil.copytree(app_rootfs, app / "rootfs", symlinks=True)
+        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def _write_manifests(
+        self,
+        apps: dict[str, dict[str, Any]],
+        app_in_image: bool,
+        annotations: dict[str, str],
+        manifest: dict[str, Any],
+    ) -> None:
         entries = []
         for name, section in apps.items():
             image = {
@@ -95,28 +145,11 @@ class PodDirectory:
             "apps": entries,
             "volumes": None,
             "isolators": None,
-            "annotations": [{"name": k, "value": v} for k, v in (annotations or {}).items()],
+            "annotations": [{"name": k, "value": v} for k, v in annotations.items()],
             "ports": [],
             **manifest,
         }
         (self.path / "pod").write_text(json.dumps(pod))
-        (self.path / "pod-created").touch()
-        if overlay:
-            (self.path / "overlay-prepared").touch()
-            self._mount_overlay(stage1_tree / "rootfs", STAGE1_TREE_ID, self.stage1)
-        else:
-            shutil.copytree(stage1_tree / "rootfs", self.stage1, symlinks=True)
-        (self.stage1 / "rkt/status").touch()
-        for name in apps:
-            app = self.stage1 / "opt/stage2" / name
-            app.mkdir(mode=0o750)
-            shutil.copy(self.path / "appsinfo" / name / "manifest", app / "manifest")
-            if overlay:
-                self._mount_overlay(app_rootfs, APP_TREE_ID, app / "rootfs", name)
-            else:
-                shutil.copytree(app_rootfs, app / "rootfs", symlinks=True)
-        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def _mount_overlay(self, lower: Path, tree_id: str, target: Path, suffix: str = "") -> None:
         upper, work = (self.path / "overlay" / tree_id / part / suffix for part in ("upper", "work"))
@@ -126,10 +159,7 @@ class PodDirectory:
         options = f"lowerdir={lower},upperdir={upper},workdir={work}"
         subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(target)], check=True)
 
-    @property
-    def status_root(self) -> Path:
-        """Where stage0 reads statuses: the overlay's upper directory, behind the mount."""
-        return self.path / "overlay" / STAGE1_TREE_ID / "upper" if self.overlay else self.stage1
+    # Running entrypoints.
 
     def entrypoint(self, name: str, *, from_tree: bool = False) -> str:
         """Return the host path of an entrypoint, by the annotation of the stage1 manifest."""
@@ -137,49 +167,135 @@ class PodDirectory:
         [value] = [entry["value"] for entry in self.entrypoints if entry["name"] == annotation]
         return f"{self.tree / 'rootfs' if from_tree else self.stage1}{value}"
 
-    def start(self, *flags: str, net: str = "none", env: dict[str, str] | None = None, **popen: Any) -> subprocess.Popen[bytes]:
-        """Execute `run` as stage0 does and give up the lock to it."""
-        environment = {
+    def start(
+        self,
+        *flags: str,
+        net: str | None = "none",
+        operands: Sequence[str] | None = None,
+        env: dict[str, str | None] | None = None,
+        **popen: Any,
+    ) -> subprocess.Popen[bytes]:
+        """
+        Execute `run` as stage0 does and give up the lock to it.
+
+        `net=None` leaves --net out; `operands` stand in for the UUID; a variable of `env` that is None is removed.
+        """
+        environment: dict[str, str | None] = {
             **os.environ,
             "RKT_LOCK_FD": str(self._lock),
             "RKT_SELINUX_CONTEXT": "",
             "RKT_SELINUX_MOUNT_CONTEXT": "",
             **(env or {}),
         }
-        command = [self.entrypoint("run"), f"--net={net}", "--local-config=/etc/rkt", *flags, self.uuid]
-        popen = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
+        network = [] if net is None else [f"--net={net}"]
+        last = [self.uuid] if operands is None else operands
+        command = [self.entrypoint("run"), *network, "--local-config=/etc/rkt", *flags, *last]
+        popen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
         fds = (self._lock, *popen.pop("pass_fds", ()))
-        process = subprocess.Popen(command, cwd=self.path, env=environment, pass_fds=fds, **popen)
+        self._process = subprocess.Popen(
+            command,
+            cwd=self.path,
+            env={name: value for name, value in environment.items() if value is not None},
+            pass_fds=fds,
+            **popen,
+        )
         os.close(self._lock)
         self._lock = -1
-        return process
+        return self._process
 
     def run(self, *flags: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run the pod to its end."""
-        process = self.start(*flags, **options)
+        return self.finish(self.start(*flags, **options))
+
+    def finish(self, process: subprocess.Popen[bytes]) -> subprocess.CompletedProcess[str]:
+        """Wait for the end of a started pod and return its output."""
         try:
             out, err = process.communicate(timeout=TIMEOUT_SECONDS)
         finally:
             process.kill()
-        return subprocess.CompletedProcess(
-            process.args, process.returncode, (out or b"").decode(errors="replace"), (err or b"").decode(errors="replace")
-        )
+        texts = [(data or b"").decode(errors="replace") for data in (out, err)]
+        return subprocess.CompletedProcess(process.args, process.returncode, *texts)
 
-    def call(self, name: str, *arguments: str, from_tree: bool = False, **options: Any) -> subprocess.CompletedProcess[str]:
+    def call(
+        self, name: str, *arguments: str, from_tree: bool = False, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
         """Run another entrypoint on the pod to its end."""
         command = [self.entrypoint(name, from_tree=from_tree), *arguments]
-        options = {"capture_output": True, "text": True, "timeout": TIMEOUT_SECONDS, "stdin": subprocess.DEVNULL, **options}
-        return subprocess.run(command, cwd=self.path, check=False, **options)
+        defaults = {"capture_output": True, "text": True, "timeout": TIMEOUT_SECONDS}
+        stdin = {} if "input" in options else {"stdin": subprocess.DEVNULL}
+        return subprocess.run(command, cwd=self.path, check=False, **{**defaults, **stdin, **options})
 
-    def enter(self, app: str, *command: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run a command in an app as `rkt enter` does: from the tree store."""
-        pid = (self.path / "pid").read_text().strip()
-        return self.call("enter", f"--pid={pid}", f"--appname={app}", "--", *command, from_tree=True, **options)
+    def stop(self, *flags: str) -> subprocess.CompletedProcess[str]:
+        """Run `stop`."""
+        return self.call("stop", *flags, self.uuid)
+
+    def gc(self) -> subprocess.CompletedProcess[str]:
+        """Run `gc` as rkt does, with the directory of local configuration as a word of its own."""
+        return self.call("gc", "--local-config", "/etc/rkt", self.uuid)
+
+    def enter(self, app: str | None, *command: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a command in an app as `rkt enter` does: from the tree store; without an app in the stage1 root."""
+        where = [] if app is None else [f"--appname={app}"]
+        return self.call("enter", f"--pid={self.pid}", *where, "--", *command, from_tree=True, **options)
+
+    # What the pod shows.
+
+    @property
+    def status_root(self) -> Path:
+        """Where stage0 reads statuses: the overlay's upper directory, behind the mount."""
+        return self.path / "overlay" / STAGE1_TREE_ID / "upper" if self.overlay else self.stage1
+
+    @property
+    def pid(self) -> int:
+        """The host pid of PID 1, once it is written."""
+        return int(wait_for(lambda: self._read("pid"), "the pid file"))
+
+    def _read(self, name: str) -> str:
+        path = self.path / name
+        return path.read_text() if path.exists() else ""
 
     def status(self, app: str) -> int | None:
         """Return the recorded exit status of an app, None without one."""
         path = self.status_root / "rkt/status" / app
         return int(path.read_text()) if path.exists() else None
+
+    def record(self, app: str) -> dict[str, Any]:
+        """Return minit's own record of an app's end."""
+        record: dict[str, Any] = json.loads((self.status_root / f"rkt/minit/state/{app}.json").read_text())
+        return record
+
+    def file(self, app: str, path: str) -> Path:
+        """Return the host path of a file in an app's root."""
+        return self.stage1 / "opt/stage2" / app / "rootfs" / path.lstrip("/")
+
+    def report(self, app: str, path: str = "/tmp/report") -> Report:
+        """Return what the guest program reported."""
+        return Report(self.file(app, path))
+
+    def log(self, app: str) -> bytes:
+        """Return the app's log file."""
+        return (self.status_root / f"rkt/minit/log/{app}.log").read_bytes()
+
+    def is_ready(self) -> bool:
+        """Return what stage0 takes for readiness."""
+        path = self.status_root / "rkt/supervisor-status"
+        return path.is_symlink() and os.readlink(path) == "ready"
+
+    def wait_ready(self) -> None:
+        """Block until the pod is ready."""
+        wait_for(self.is_ready, "readiness")
+
+    def wait_file(self, app: str, path: str) -> Path:
+        """Block until an app has made a file."""
+        wait_for(self.file(app, path).exists, f"{path} in {app}")
+        return self.file(app, path)
+
+    def wait_status(self, app: str) -> int:
+        """Block until an app has a status."""
+        wait_for((self.status_root / "rkt/status" / app).exists, f"the status of {app}")
+        number = self.status(app)
+        assert number is not None
+        return number
 
     def is_running(self) -> bool:
         """Return what stage0's probe finds: whether somebody holds the lock."""
@@ -194,33 +310,71 @@ class PodDirectory:
 
     def wait_exited(self) -> None:
         """Block until nobody holds the lock any more."""
-        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        signal.alarm(TIMEOUT_SECONDS)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH)
-        finally:
-            signal.alarm(0)
-            os.close(fd)
+        wait_for(lambda: not self.is_running(), "the pod's lock", TIMEOUT_SECONDS)
+
+    def children(self) -> dict[str, int]:
+        """Return the processes that PID 1 and its spawner made, by name; an app's name is its program's."""
+        own = children_of(self.pid)
+        spawners = [pid for pid in own if status_of(pid)["Name"] == "minit-spawner"]
+        sidecars = [pid for spawner in spawners for pid in children_of(spawner)]
+        return {status_of(pid)["Name"]: pid for pid in (*own, *sidecars)}
 
     def control_groups(self) -> list[Path]:
         """Return the pod's control groups on the host, in every hierarchy."""
-        name = "machine-rkt\\x2d" + self.uuid.replace("-", "\\x2d") + ".scope"
-        return [path for path in Path("/sys/fs/cgroup").rglob(name)]
+        return list(Path("/sys/fs/cgroup").rglob(control_group_name(self.uuid)))
+
+    def members(self) -> list[int]:
+        """Return the processes in the pod's control groups, in any hierarchy."""
+        files = [file for group in self.control_groups() for file in group.rglob("cgroup.procs")]
+        return sorted({int(pid) for file in files for pid in file.read_text().split()})
 
     def mounts(self) -> list[str]:
         """Return the mount points below the pod directory in this namespace."""
         with open("/proc/self/mountinfo") as lines:
             points = [line.split()[4] for line in lines]
-        return [point for point in points if point.startswith(str(self.path))]
+        return [point for point in points if point.startswith(f"{self.path}/")]
+
+    def connect(self) -> socket.socket:
+        """Return a connection to the control socket, by a path that fits into an address."""
+        directory = os.open(self.path, os.O_PATH)
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        client.settimeout(TIMEOUT_SECONDS)
+        try:
+            client.connect(f"/proc/self/fd/{directory}/{CONTROL}")
+        finally:
+            os.close(directory)
+        return client
+
+    def ask(self, request: object) -> dict[str, Any]:
+        """Send one request over the control socket and return the reply."""
+        with self.connect() as client:
+            client.send(request if isinstance(request, bytes) else json.dumps(request).encode())
+            reply: dict[str, Any] = json.loads(client.recv(1 << 16))
+            return reply
 
     def remove(self) -> None:
         """Collect what is left of the pod and delete its directory."""
         if self._lock >= 0:
             os.close(self._lock)
-        with suppress(OSError, ValueError):
-            os.kill(int((self.path / "pid").read_text()), signal.SIGKILL)
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.wait()
+            for stream in (self._process.stdout, self._process.stderr):
+                if stream is not None:
+                    stream.close()
+        if self.is_running():
+            # Only a pod that still holds its lock has a pid file that is certainly about its own process.
+            with suppress(OSError, ValueError):
+                os.kill(int(self._read("pid")), signal.SIGKILL)
         self.wait_exited()
-        self.call("gc", self.uuid)
+        self.gc()
         for point in sorted(self.mounts(), reverse=True):
             subprocess.run(["umount", point], check=True)
         shutil.rmtree(self.path)
+
+
+def run_all(pods: Iterable[PodDirectory], *flags: str) -> list[subprocess.CompletedProcess[str]]:
+    """Run pods at the same time, each to its end."""
+    started = [(pod, pod.start(*flags)) for pod in pods]
+    return [pod.finish(process) for pod, process in started]

@@ -4,7 +4,7 @@ A data directory of its own for a test of stage0, with a stage1 image whose entr
 Every entrypoint dumps what it was called with into the directory of the environment variable STAGE1_DUMP: argv,
 environment, working directory, descriptors and what they point to. `run` then behaves as the files there say: with
 `hold`, a fifo, it reports pid and readiness and waits until somebody opens and closes the fifo; it exits with the
-number in `code`.
+number in `code`. With `for-ever` it is one process that ends by a signal only.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ rm -f "$call".*
 printf '%s\0' "$0" "$@" > "$call.argv"
 cat /proc/$$/environ > "$call.environ"
 pwd -P > "$call.cwd"
+cat /proc/$$/status > "$call.status"
 for fd in /proc/$$/fd/*; do
     # The shell itself has its script open, as 10 in dash.
     echo "${fd##*/} $(readlink "$fd")" >> "$call.fds"
@@ -37,6 +38,7 @@ done
 """
 
 _RUN = """
+if [ -e "$STAGE1_DUMP/for-ever" ]; then exec sleep infinity; fi
 if [ -e "$STAGE1_DUMP/hold" ]; then
     mkdir -p stage1/rootfs/rkt
     ln -s ready stage1/rootfs/rkt/supervisor-status
@@ -247,9 +249,7 @@ class RunningPod:
         os.mkfifo(self._hold)
         uuid_file = world.root / "uuid"
         self.process = subprocess.Popen(
-            world.command(
-                "run", f"--stage1-path={world.stage1}", f"--uuid-file-save={uuid_file}", *arguments
-            ),
+            world.command("run", f"--stage1-path={world.stage1}", f"--uuid-file-save={uuid_file}", *arguments),
             env=world.environment(),
             cwd=world.root,
             stdin=subprocess.DEVNULL,

@@ -49,7 +49,7 @@ def test_optional_value_leaves_the_next_word_alone() -> None:
         (["-x"], "unknown flag: -x"),
         (["--dir"], "flag needs an argument: --dir"),
         (["--quiet=maybe"], 'invalid boolean value "maybe" for --quiet'),
-        (["---"], "bad flag syntax: ---"),
+        (["---"], "unknown flag: ---"),
     ],
 )
 def test_bad_flags(words: list[str], message: str) -> None:

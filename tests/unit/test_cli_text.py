@@ -124,14 +124,14 @@ def test_json_of_mounts_networks_and_labels() -> None:
     assert shown["networks"] == [dict(NETWORK)]
     assert shown["user_labels"] == {"q": "r"}
     [shown_app] = shown["apps"]  # type: ignore[misc]
-    assert shown_app["mounts"] == [
-        {"name": "foo", "container_path": "/mnt", "host_path": "/tmp", "read_only": False}
-    ]
+    assert shown_app["mounts"] == [{"name": "foo", "container_path": "/mnt", "host_path": "/tmp", "read_only": False}]
 
 
 def test_pretty_json_is_indented_with_tabs() -> None:
     """json-pretty looks as Go's MarshalIndent makes it."""
-    assert json_text({"a": [1, {"b": "ü"}]}, "json-pretty") == '{\n\t"a": [\n\t\t1,\n\t\t{\n\t\t\t"b": "ü"\n\t\t}\n\t]\n}'
+    assert (
+        json_text({"a": [1, {"b": "ü"}]}, "json-pretty") == '{\n\t"a": [\n\t\t1,\n\t\t{\n\t\t\t"b": "ü"\n\t\t}\n\t]\n}'
+    )
 
 
 def test_list() -> None:

@@ -35,7 +35,8 @@ def test_a_held_lock_refuses_others(tmp_path: Path) -> None:
     """An exclusive lock keeps everybody out, shared ones only exclusive lockers."""
     with directory_lock(tmp_path, exclusive=True), pytest.raises(BlockingIOError):
         lock_directory(tmp_path, exclusive=False, blocking=False)
-    with directory_lock(tmp_path, exclusive=False), directory_lock(tmp_path, exclusive=False, blocking=False):
+    with directory_lock(tmp_path, exclusive=False):
+        os.close(lock_directory(tmp_path, exclusive=False, blocking=False))
         with pytest.raises(BlockingIOError):
             lock_directory(tmp_path, exclusive=True, blocking=False)
     os.close(lock_directory(tmp_path, exclusive=True, blocking=False))
@@ -55,21 +56,24 @@ def test_key_locks_make_what_they_need(tmp_path: Path) -> None:
 
 def test_a_key_lock_waits_and_then_looks_again(tmp_path: Path) -> None:
     """A lock gained on a file that its last holder deleted is worthless, so the new file of the name is locked."""
+    start, go = os.pipe()
+
+    def wait_for_lock(pipe: int) -> None:
+        os.read(start, 1)
+        with key_lock(tmp_path, "key", exclusive=True) as fd:
+            assert os.path.samestat(os.fstat(fd), os.stat(tmp_path / "key"))
+            os.write(pipe, b"l")
+
+    # The child is forked first: a descriptor it inherited would hold our lock too.
+    pid, pipe = in_child(wait_for_lock)
     with key_lock(tmp_path, "key", exclusive=True):
-
-        def wait_for_lock(pipe: int) -> None:
-            os.write(pipe, b"w")
-            with key_lock(tmp_path, "key", exclusive=True) as fd:
-                assert os.path.samestat(os.fstat(fd), os.stat(tmp_path / "key"))
-                os.write(pipe, b"l")
-
-        pid, pipe = in_child(wait_for_lock)
-        assert os.read(pipe, 1) == b"w"
+        os.write(go, b"g")
         wait_until_blocked_in_flock(pid)
         os.unlink(tmp_path / "key")
     assert os.read(pipe, 1) == b"l"
-    os.close(pipe)
     assert os.waitpid(pid, 0)[1] == 0
+    for fd in (start, go, pipe):
+        os.close(fd)
 
 
 def wait_until_blocked_in_flock(pid: int) -> None:

@@ -1,0 +1,24 @@
+"""`python -m benchmarks [NAME...]`: runs the benchmarks, all of them by default, and prints Markdown tables."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import first_instruction, memory, stop
+from benchmarks.table import machine
+
+BENCHMARKS = {"first-instruction": first_instruction.main, "memory": memory.main, "stop": stop.main}
+
+
+def main() -> None:
+    """Run the benchmarks named by the arguments."""
+    names = sys.argv[1:] or list(BENCHMARKS)
+    for name in names:
+        if name not in BENCHMARKS:
+            sys.exit(f"benchmarks: no benchmark {name!r}: choose from {', '.join(BENCHMARKS)}")
+    print(machine())
+    for name in names:
+        BENCHMARKS[name]()
+
+
+main()

@@ -1,0 +1,63 @@
+"""What the benchmarks run: a stage1 tree, an app with one static program, and pod directories."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from minit.image.stage1 import build_stage1
+from minit.progress import silent
+from tests.support.pods import PodDirectory, app_section, make_rootfs
+
+FIRST_INSTRUCTION = r"""
+#include <stdio.h>
+#include <time.h>
+int main(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    printf("%lld\n", now.tv_sec * 1000000000LL + now.tv_nsec);
+    return 0;
+}
+"""
+
+
+class World:
+    """A scratch directory with everything the measured programs need."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.stage1 = path / "stage1"
+        self.rootfs = path / "rootfs"
+        image = path / "stage1.aci"
+        build_stage1(image, silent)
+        with tarfile.open(image) as archive:
+            archive.extractall(self.stage1, filter="fully_trusted")
+        make_rootfs(self.rootfs)
+        source = path / "first.c"
+        source.write_text(FIRST_INSTRUCTION)
+        subprocess.run(["cc", "-O2", "-static", "-o", self.rootfs / "bin/first", source], check=True)
+
+    @contextmanager
+    def pod(self, *command: str) -> Iterator[PodDirectory]:
+        """A prepared one-app pod that runs `command`, removed afterwards."""
+        pod = PodDirectory(self.path / "data", self.stage1, self.rootfs, {"app": app_section(*command)})
+        try:
+            yield pod
+        finally:
+            pod.remove()
+
+
+@contextmanager
+def world() -> Iterator[World]:
+    """A world that is deleted afterwards."""
+    path = Path(tempfile.mkdtemp(prefix="minit-bench-", dir="/var/tmp"))
+    try:
+        yield World(path)
+    finally:
+        shutil.rmtree(path)

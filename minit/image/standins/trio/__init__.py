@@ -1,0 +1,1 @@
+"""The package of a stand-in; trio itself is not replaced."""

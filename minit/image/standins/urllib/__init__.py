@@ -1,0 +1,1 @@
+"""The package of a stand-in; urllib itself is not replaced."""

@@ -1,0 +1,648 @@
+"""Extraction: what comes out of good images, what is refused of bad ones, and that nothing outside ever changes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import select
+import signal
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from minit import syscalls
+from minit.errors import ImageError, StoreError
+from minit.mountinfo import read_mountinfo
+from minit.stage0 import untar
+from minit.stage0.copytree import copy_tree
+from minit.stage0.extract import extract_image
+from minit.stage0.store import Store
+from tests import tars
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+CAP_NET_RAW = b"\x01\x00\x00\x02\x00\x20\x00\x00" + bytes(12)  # cap_net_raw=ep, revision 2,
+linux/capability.h
+
+
+class Extraction:
+    """A place to extract to, with a sentinel tree beside it that must not change."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = Store(directory / "data")
+        self.destination = directory / "pod" / "app"
+        self.rootfs = self.destination / "rootfs"
+        self.outside = directory / "outside"
+        self.destination.parent.mkdir()
+        self.outside.mkdir()
+        (self.outside / "secret").write_bytes(b"secret")
+        (self.outside / "directory").mkdir()
+        os.symlink("secret", self.outside / "link")
+        self._before = self._look()
+
+    def __call__(self, *entries: bytes, manifest_bytes: bytes | None = None) -> Path:
+        """Extract an image that was put into rkt's store unchecked; return its rootfs."""
+        extract_image(self.store, self.put(tars.image(*entries, manifest_bytes=manifest_bytes)),
+        self.destination)
+        return self.rootfs
+
+    def put(self, data: bytes, manifest: bytes | None = None) -> str:
+        """Put an image where rkt would, so that no check of the import is in the way; return its ID."""
+        key = "sha512-" + hashlib.sha512(data).hexdigest()[:64]
+        for kind, content in (("blob", data),
+        ("imageManifest", tars.manifest() if manifest is None else manifest)):
+            path = self.store.data / "cas" / kind / "sha512" / key[7:9] / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return key
+
+    def check(self) -> None:
+        """Nothing outside the destination changed, no mount, descriptor or process is left."""
+        assert self._look() == self._before
+
+    def _look(self) -> object:
+        files = {}
+        for path in [self.outside, *sorted(self.outside.rglob("*"))]:
+            status = path.lstat()
+            content = path.read_bytes() if stat.S_ISREG(status.st_mode) else b""
+            files[path] = (status.st_mode, status.st_uid, status.st_mtime_ns, status.st_ctime_ns,
+            status.st_nlink, content)
+        here = str(self.outside.parent)
+        mounts = [mount.mount_point for mount in read_mountinfo() if mount.mount_point.startswith(here)]
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+        beside = sorted(os.listdir(self.destination.parent.parent))
+        return files, mounts, children, len(os.listdir("/proc/self/fd")), beside
+
+
+@pytest.fixture
+def extraction(tmp_path: Path) -> Iterator[Extraction]:
+    """An extraction whose surroundings are checked at the end."""
+    place = Extraction(tmp_path)
+    yield place
+    place.check()
+    place.store.close()
+
+
+# Good images.
+
+
+def test_every_kind_of_entry(extraction: Extraction) -> None:
+    """Files, directories, links, devices and fifos come out with owner, mode and time; set-id bits are kept."""
+    before = os.umask(0o077)
+    try:
+        root = extraction(
+            tars.directory("rootfs/d", 0o1777, uid=1, gid=2, mtime=11),
+            tars.file("rootfs/d/suid", b"x" * 70_000, mode=0o6755, uid=1000, gid=1001, mtime=12),
+            tars.symlink("rootfs/d/link", "/absolute/../target", uid=3, gid=4, mtime=13),
+            tars.hard_link("rootfs/hard", "rootfs/d/suid"),
+            tars.header("rootfs/null", b"3", device=(1, 3), mode=0o666, mtime=14),
+            tars.header("rootfs/loop", b"4", device=(7, 300), mode=0o640, gid=6),
+            tars.header("rootfs/fifo", b"6", mode=0o622, uid=9),
+        )
+    finally:
+        os.umask(before)
+
+    def seen(name: str) -> tuple[int, int, int, int]:
+        status = (root / name).lstat()
+        return status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns // 10**9
+
+    assert seen("d") == (stat.S_IFDIR | 0o1777, 1, 2, 11)
+    assert seen("d/suid") == seen("hard") == (stat.S_IFREG | 0o6755, 1000, 1001, 12)
+    assert seen("d/link") == (stat.S_IFLNK | 0o777, 3, 4, 13)
+    assert os.readlink(root / "d/link") == "/absolute/../target"
+    assert seen("null")[:1] + seen("null")[3:] == (stat.S_IFCHR | 0o666, 14)
+    assert (root / "null").stat().st_rdev == os.makedev(1, 3)
+    assert seen("loop")[:3] == (stat.S_IFBLK | 0o640, 0, 6)
+    assert (root / "loop").stat().st_rdev == os.makedev(7, 300)
+    assert seen("fifo")[:3] == (stat.S_IFIFO | 0o622, 9, 0)
+    assert (root / "d/suid").stat().st_ino == (root / "hard").stat().st_ino
+    assert (root / "d/suid").read_bytes() == b"x" * 70_000
+
+
+def test_destination_holds_manifest_and_rootfs(extraction: Extraction) -> None:
+    """The destination gets the image's own manifest, byte for byte, the rootfs, and nothing else."""
+    text = tars.manifest() + b"\n\n"
+    root = extraction(tars.file("other", b"x"), tars.file("etc/x", b"x"), manifest_bytes=text)
+    assert sorted(os.listdir(extraction.destination)) == ["manifest", "rootfs"]
+    assert (extraction.destination / "manifest").read_bytes() == text
+    assert stat.S_IMODE(extraction.destination.stat().st_mode) == 0o750
+    assert list(root.iterdir()) == []
+
+
+def test_capabilities_and_user_attributes_are_kept(extraction: Extraction) -> None:
+    """Files keep security.capability and user attributes; others, and those of directories, are left out."""
+    records = {
+        "SCHILY.xattr.security.capability": CAP_NET_RAW,
+        "SCHILY.xattr.user.note": b"\0\xff",
+        "SCHILY.xattr.trusted.overlay.opaque": b"y",
+        "SCHILY.xattr.security.selinux": b"x",
+    }
+    root = extraction(
+        tars.pax(records) + tars.file("rootfs/ping", uid=5),
+        tars.pax({"SCHILY.xattr.user.note": b"x"}) + tars.directory("rootfs/d"),
+    )
+    names = set(os.listxattr(root / "ping")) - {"security.selinux"}
+    assert names == {"security.capability", "user.note"}
+    assert os.getxattr(root / "ping", "security.capability") == CAP_NET_RAW
+    assert "user.note" not in os.listxattr(root / "d")
+
+
+def test_missing_parents_are_made(extraction: Extraction) -> None:
+    """Parents no entry describes are root's with mode 0755, whatever umask and group bit say."""
+    os.chmod(extraction.destination.parent, 0o2777)
+    os.chown(extraction.destination.parent, 0, 1234)
+    before = os.umask(0o077)
+    try:
+        root = extraction(tars.file("rootfs/a/b/c/x", b"1"), tars.directory("rootfs/a", 0o700, uid=3))
+    finally:
+        os.umask(before)
+    modes = [(root / name).stat().st_mode for name in ("a", "a/b", "a/b/c")]
+    assert modes == [stat.S_IFDIR | 0o700, stat.S_IFDIR | 0o755, stat.S_IFDIR | 0o755]
+    assert ((root / "a").stat().st_uid, (root / "a/b").stat().st_gid) == (3, 0)
+
+
+def test_directory_times_survive_their_content(extraction: Extraction) -> None:
+    """A directory has the time of its entry although files were made in it later."""
+    root = extraction(
+        tars.directory("rootfs/d", mtime=5), tars.file("rootfs/d/x"), tars.directory("rootfs/d/e", mtime=6),
+        tars.file("rootfs/d/e/y"),
+    )
+    assert [(root / name).stat().st_mtime for name in ("d", "d/e")] == [5, 6]
+
+
+def test_odd_names(extraction: Extraction) -> None:
+    """Bytes that are no UTF-8, newlines and long names come out as they are."""
+    long = "rootfs/" + "/".join(["n" * 250] * 15)
+    root = extraction(
+        tars.file(b"rootfs/caf\xe9"),
+        tars.file("rootfs/a\nb"),
+        tars.pax({"path": long}) + tars.file("x", b"deep"),
+        tars.file("./rootfs/./dot//x"),
+    )
+    assert os.path.exists(os.fsencode(root) + b"/caf\xe9")
+    assert (root / "a\nb").exists() and (root / "dot" / "x").exists()
+    fd = os.open(root, os.O_RDONLY)
+    for name in long.split("/")[1:-1]:
+        lower = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)
+        os.close(fd)
+        fd = lower
+    assert os.stat("n" * 250, dir_fd=fd).st_size == 4
+    os.close(fd)
+
+
+def test_later_entries_replace_earlier_ones(extraction: Extraction) -> None:
+    """Of entries with one path the last stays, also when the kind changes; hard links keep the old file."""
+    root = extraction(
+        tars.file("rootfs/x", b"old", mode=0o4755),
+        tars.hard_link("rootfs/kept", "rootfs/x"),
+        tars.file("rootfs/x", b"new"),
+        tars.file("rootfs/d"),
+        tars.directory("rootfs/d", 0o711),
+        tars.file("rootfs/d/inside"),
+        tars.directory("rootfs/d", 0o700),
+        tars.directory("rootfs/e"),
+        tars.symlink("rootfs/e", "d"),
+        tars.symlink("rootfs/f", "d"),
+        tars.directory("rootfs/f"),
+        tars.file("rootfs/f/x"),
+    )
+    assert ((root / "x").read_bytes(), (root / "kept").read_bytes()) == (b"new", b"old")
+    assert stat.S_IMODE((root / "x").stat().st_mode) == 0o644
+    assert stat.S_IMODE((root / "d").stat().st_mode) == 0o700 and (root / "d/inside").exists()
+    assert os.readlink(root / "e") == "d"
+    assert not (root / "f").is_symlink() and not (root / "d/x").exists()
+
+
+def test_a_hard_link_to_a_symlink_links_the_symlink(extraction: Extraction) -> None:
+    """The link is not followed, wherever it points."""
+    root = extraction(tars.symlink("rootfs/l", str(extraction.outside / "secret")),
+    tars.hard_link("rootfs/h", "rootfs/l"))
+    assert (root / "h").is_symlink() and (root / "h").lstat().st_ino == (root / "l").lstat().st_ino
+
+
+def test_dependencies_are_rendered_too(extraction: Extraction) -> None:
+    """Without a tree an image with dependencies is put together just the same, with the upper manifest."""
+    lower = tars.manifest("lower")
+    extraction.put(tars.image(tars.file("rootfs/a", b"low"),
+    tars.file("rootfs/b", b"low"), manifest_bytes=lower), lower)
+    upper = tars.manifest("upper",
+    dependencies=[{"imageName": "lower"}])
+    key = extraction.put(tars.image(tars.file("rootfs/a", b" up"), manifest_bytes=upper), upper) extract_image(extraction.store, key, extraction.destination) assert
+    (extraction.destination / "manifest").read_bytes() == upper assert [(extraction.rootfs /
+    name).read_bytes() for name in "ab"] == [b"up", b"low"]
+
+
+def test_progress_is_told_in_bytes_of_the_image(extraction: Extraction) -> None:
+    """Progress rises to the size of the image."""
+    key = extraction.put(tars.image(tars.file("rootfs/x", bytes(20 << 20))))
+    reports: list[tuple[str, int, int | None]] = []
+    extract_image(extraction.store, key, extraction.destination, lambda *report: reports.append(report))
+    size = extraction.store.blob_path(key).stat().st_size
+    assert len(reports) >= 5 and reports[-1] == ("extracting example.com/app", size, size)
+
+
+# Bad images. OUT stands for the absolute path of the sentinel tree, UP for one relative to the rootfs.
+
+
+def through(link: str, *rest: str) -> Callable[[Path], list[bytes]]:
+    """A symbolic link in the rootfs, then entries that would be written through it."""
+
+    def entries(outside: Path) -> list[bytes]:
+        target = link.replace("OUT", str(outside)).replace("UP", "../../../outside")
+        return [tars.symlink("rootfs/l", target), *(tars.file(name, b"evil") for name in rest)]
+
+    return entries
+
+
+def plain(*entries: bytes) -> Callable[[Path], list[bytes]]:
+    """Entries that need not know where the sentinel tree is."""
+    return lambda outside: list(entries)
+
+
+def absolute(make: Callable[[str], list[bytes]]) -> Callable[[Path], list[bytes]]:
+    """Entries that name the sentinel tree by its absolute path."""
+    return lambda outside: make(str(outside))
+
+
+REFUSED: dict[str, tuple[Callable[[Path], list[bytes]], str]] = {
+    "write-through-absolute-link": (through("OUT", "rootfs/l/new"), "is a symbolic link"),
+    "write-through-relative-link": (through("UP", "rootfs/l/new"), "is a symbolic link"),
+    "write-through-root-link": (through("/", "rootfs/l/etc/passwd"), "is a symbolic link"),
+    "write-through-dot-link": (through(".", "rootfs/l/x"), "is a symbolic link"),
+    "write-through-inner-link": (through("d", "rootfs/d/y", "rootfs/l/x"), "is a symbolic link"),
+    "write-through-proc-link": (through("/proc/self/root/etc", "rootfs/l/x"), "is a symbolic link"),
+    "write-deep-through-link": (through("OUT", "rootfs/l/directory/deep/x"), "is a symbolic link"),
+    "directory-through-link": (
+        lambda outside: [tars.symlink("rootfs/l", str(outside)), tars.directory("rootfs/l/new")],
+        "is a symbolic link",
+    ),
+    "symlink-through-link": (
+        lambda outside: [tars.symlink("rootfs/l", str(outside)), tars.symlink("rootfs/l/new", "x")],
+        "is a symbolic link",
+    ),
+    "device-through-link": (
+        lambda outside: [tars.symlink("rootfs/l", str(outside)), tars.header("rootfs/l/n", b"3", device=(1,
+        1))], "is a symbolic link",
+    ),
+    "fifo-through-link": (
+        lambda outside: [tars.symlink("rootfs/l", str(outside)), tars.header("rootfs/l/n", b"6")],
+        "is a symbolic link",
+    ),
+    "hard-link-source-through-link": (
+        lambda outside: [tars.symlink("rootfs/l", str(outside)), tars.hard_link("rootfs/h",
+        "rootfs/l/secret")], "is a symbolic link",
+    ),
+    "hard-link-name-through-link": (
+        lambda outside: [
+            tars.symlink("rootfs/l", str(outside)), tars.file("rootfs/x"), tars.hard_link("rootfs/l/h",
+            "rootfs/x"),
+        ],
+        "is a symbolic link",
+    ),
+    "chain-of-links": (
+        lambda outside: [
+            tars.symlink("rootfs/a", "."), tars.symlink("rootfs/b", f"a/{outside}"), tars.file("rootfs/b/x"),
+        ],
+        "is a symbolic link",
+    ),
+    "hard-link-to-link-then-through-it": (
+        lambda outside: [
+            tars.symlink("rootfs/l", str(outside)), tars.hard_link("rootfs/h", "rootfs/l"),
+            tars.file("rootfs/h/new"),
+        ],
+        "is a symbolic link",
+    ),
+    "directory-replaced-by-link": (
+        lambda outside: [
+            tars.directory("rootfs/d"), tars.symlink("rootfs/d", str(outside)), tars.file("rootfs/d/new",
+            b"evil"),
+        ],
+        "is a symbolic link",
+    ),
+    "cached-directory-replaced-by-link": (
+        lambda outside: [
+            tars.file("rootfs/d/x"), tars.symlink("rootfs/d", str(outside)), tars.file("rootfs/d/new",
+            b"evil"),
+        ],
+        "has entries",
+    ),
+    "rootfs-replaced-by-link": (
+        lambda outside: [tars.symlink("rootfs", str(outside)), tars.file("rootfs/new", b"evil")],
+        "is a symbolic link",
+    ), "rootfs-replaced-by-file": (plain(tars.file("rootfs"), tars.file("rootfs/x")), "is none"),
+    "full-rootfs-replaced": (plain(tars.file("rootfs/x"), tars.symlink("rootfs", "/")), "has entries"),
+    "below-a-file": (plain(tars.file("rootfs/f"), tars.file("rootfs/f/x")), "is none"), "below-a-device":
+    (plain(tars.header("rootfs/f", b"3", device=(1, 3)), tars.file("rootfs/f/x")), "is none"),
+    "below-a-fifo": (plain(tars.header("rootfs/f", b"6"), tars.file("rootfs/f/x")), "is none"),
+    "full-directory-replaced-by-file": (plain(tars.file("rootfs/d/x"), tars.file("rootfs/d")), "has entries"), "full-directory-replaced-by-hard-link": (
+        plain(tars.file("rootfs/x"), tars.file("rootfs/d/x"), tars.hard_link("rootfs/d", "rootfs/x")),
+        "has entries",
+    ), "hard-link-to-nothing": (plain(tars.hard_link("rootfs/h", "rootfs/none")), "no such file"),
+    "hard-link-to-itself": (plain(tars.file("rootfs/h"), tars.hard_link("rootfs/h", "rootfs/h")), "no such file"), "hard-link-to-directory": (plain(tars.directory("rootfs/d"), tars.hard_link("rootfs/h",
+    "rootfs/d")), "permitted"), "hard-link-to-manifest": (plain(tars.hard_link("rootfs/h", "manifest")), "is not below rootfs"), "hard-link-to-rootfs": (plain(tars.hard_link("rootfs/h", "rootfs")), "is not below rootfs"), "hard-link-to-top-level": (plain(tars.file("x"), tars.hard_link("rootfs/h", "x")), "is not below rootfs"), "hard-link-absolute": (
+        absolute(lambda outside: [tars.hard_link("rootfs/h", f"{outside}/secret"[:100])]),
+        "absolute link target",
+    ), "hard-link-relative": (plain(tars.hard_link("rootfs/h", "../../outside/secret")), "leaves the archive"), "hard-link-relative-inside": (plain(tars.hard_link("rootfs/h",
+    "rootfs/../../../outside/secret")), "leaves"), "absolute-name": (absolute(lambda outside:
+    [tars.file(f"{outside}/secret"[:100], b"evil")]), "absolute name"), "dot-dot":
+    (plain(tars.file("../../outside/secret", b"evil")), "leaves the archive"), "dot-dot-below-rootfs":
+    (plain(tars.file("rootfs/../../../outside/secret", b"evil")), "leaves the archive"), "dot-dot-directory":
+    (plain(tars.directory("rootfs/../..", 0o777)), "leaves the archive"), "manifest-as-link": (
+        lambda outside: [tars.symlink("manifest", f"{outside}/secret")],
+        "manifest is no regular file",
+    ), "manifest-as-device": (plain(tars.header("manifest", b"3", device=(1, 3))), "manifest is no regular file"), "huge-manifest": (plain(tars.file("manifest", bytes((4 << 20) + 1))), "manifest is no regular file"), "component-too-long": (plain(tars.pax({"path": "rootfs/" + "n" * 256}) + tars.file("x")), "name too long"), "bad-capability": (plain(tars.pax({"SCHILY.xattr.security.capability": "x"}) +
+    tars.file("rootfs/x")), "invalid"), "huge-attribute": (plain(tars.pax({"SCHILY.xattr.user.x": "x" *
+    70_000}) + tars.file("rootfs/x")), "too long"), "impossible-device": (plain(tars.header("rootfs/d", b"4",
+    device=(4096, 0))), "impossible number"), "sparse": (plain(tars.header("rootfs/x", b"S",
+    magic=tars.GNU)), "sparse"), "truncated": (plain(tars.header("rootfs/x", size=1 << 20)), "early"),
+    "negative-size": (plain(tars.header("rootfs/x", size=tars.base256(-1, 12))), "bad size"),
+    "uid-unchanged": (plain(tars.pax({"uid": "4294967295"}) + tars.file("rootfs/x")), "uid"), "bad-checksum":
+    (plain(tars.header("rootfs/x", checksum=b"000001\0 ")), "checksum is wrong"), "pax-bomb":
+    (plain(tars.header("x", b"x", size=1 << 30)), "header of"), "global-path": (plain(tars.pax({"path":
+    "rootfs/x"}, b"g")), "global pax header"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(extraction: Extraction, name: str) -> None:
+    """The image is refused in one line, nothing of it stays, and nothing outside has changed."""
+    make, reason = REFUSED[name]
+    with pytest.raises(ImageError, match=reason) as caught:
+        extraction(*make(extraction.outside))
+    assert "\n" not in str(caught.value) and "example.com/app" in str(caught.value)
+    assert os.listdir(extraction.destination) == []
+    extraction.check()
+
+
+HARMLESS: dict[str, Callable[[Path], list[bytes]]] = {
+    "absolute-symlink": through("OUT/secret"),
+    "relative-symlink": through("UP/secret"),
+    "symlink-loop": plain(tars.symlink("rootfs/a", "b"), tars.symlink("rootfs/b", "a")),
+    "file-replaces-symlink-to-outside": through("OUT/secret", "rootfs/l"),
+    "file-replaces-relative-symlink": through("UP/secret", "rootfs/l"),
+    "file-replaces-symlink-to-device": through("/dev/null", "rootfs/l"),
+    "directory-replaces-symlink": lambda outside: [
+        tars.symlink("rootfs/l", str(outside / "directory")), tars.directory("rootfs/l", 0o777, uid=7),
+    ],
+    "device-replaces-symlink": lambda outside: [
+        tars.symlink("rootfs/l", str(outside / "secret")), tars.header("rootfs/l", b"3", device=(1, 3),
+        mode=0o666),
+    ],
+    "fifo-replaces-symlink": lambda outside: [
+        tars.symlink("rootfs/l", str(outside / "secret")), tars.header("rootfs/l", b"6", uid=5),
+    ],
+    "symlink-replaces-symlink": lambda outside: [
+        tars.symlink("rootfs/l", str(outside / "secret")), tars.symlink("rootfs/l", "x", uid=5, mtime=7),
+    ],
+    "hard-link-replaces-symlink": lambda outside: [
+        tars.file("rootfs/x"), tars.symlink("rootfs/l", str(outside / "secret")), tars.hard_link("rootfs/l",
+        "rootfs/x"),
+    ],
+    "hard-link-to-symlink-replaced": lambda outside: [
+        tars.symlink("rootfs/l", str(outside / "secret")), tars.hard_link("rootfs/h", "rootfs/l"),
+        tars.file("rootfs/h", b"evil", mode=0o777, uid=5),
+    ],
+    "device-opened-again": plain(
+        tars.header("rootfs/n", b"3", device=(1, 1), mode=0o666), tars.file("rootfs/n", b"evil")
+    ),
+    "fifo-opened-again": plain(tars.header("rootfs/n", b"6"), tars.file("rootfs/n", b"evil")),
+    "outside-of-rootfs": plain(
+        tars.symlink("evil", "/"), tars.file("evil/etc/x"), tars.directory("rootfs2"), tars.hard_link("x",
+        "y")
+    ),
+    "top-directory": plain(tars.directory("./", 0o777, uid=7)),
+    "manifest-replaced": plain(tars.file("manifest", tars.manifest("other"))),
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_harmless(extraction: Extraction, name: str) -> None:
+    """The image is extracted without following, opening or changing anything outside."""
+    extraction(*HARMLESS[name](extraction.outside))
+    assert (extraction.outside / "secret").read_bytes() == b"secret"
+    assert extraction.destination.stat().st_uid == 0
+    extraction.check()
+
+
+def test_nothing_can_be_imported_inside(tmp_path: Path) -> None:
+    """Once confined, a process imports nothing: no module it finds in its new root, no codec."""
+    (tmp_path / "colorsys.py").write_text("")
+    parent_pid = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        refused = 0
+        try:
+            sys.path.insert(0, "/")
+            assert "colorsys" not in sys.modules
+            untar._confine(str(tmp_path), (), parent_pid)
+            assert os.path.exists("/colorsys.py")
+            try:
+                import colorsys  # noqa: F401
+            except ImportError:
+                refused += 1
+            try:
+                "x".encode("rot13")
+            except LookupError:
+                refused += 1
+        finally:
+            os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
+
+
+def test_a_confined_process_sees_nothing_else(tmp_path: Path) -> None:
+    """Once confined, a process has one mount, no other file system in reach, and only the descriptors it needs."""
+    (tmp_path / "only").touch()
+    parent_pid = os.getpid()
+    kept, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            untar._confine(str(tmp_path), (tell,), parent_pid)
+            open_fds = []
+            for fd in range(256):
+                with suppress(OSError):
+                    os.fstat(fd)
+                    open_fds.append(fd)
+            seen = os.listdir("/"), os.listdir("../../.."), os.getcwd(), open_fds == [tell], os.umask(0)
+            os.write(tell, repr(seen).encode())
+        finally:
+            os._exit(0)
+    os.close(tell)
+    os.waitpid(pid, 0)
+    assert os.read(kept, 1000).decode() == "(['only'], ['only'], '/', True, 0)"
+    os.close(kept)
+
+
+# Damage, interruption, a full disk.
+
+
+def test_a_damaged_blob_is_noticed(extraction: Extraction) -> None:
+    """A blob that is not what its ID says is refused although it is a sound tar."""
+    key = extraction.put(tars.image(tars.file("rootfs/x", b"good")))
+    blob = extraction.store.blob_path(key)
+    blob.write_bytes(blob.read_bytes().replace(b"good", b"evil"))
+    with pytest.raises(ImageError, match="stored blob is damaged: import the image again"):
+        extract_image(extraction.store, key, extraction.destination)
+    assert os.listdir(extraction.destination) == []
+
+
+def test_a_missing_blob_is_noticed(extraction: Extraction) -> None:
+    """A manifest without its blob is one clear line."""
+    key = extraction.put(tars.image())
+    os.unlink(extraction.store.blob_path(key))
+    with pytest.raises(StoreError, match=f"image {key}.*no such file"):
+        extract_image(extraction.store, key, extraction.destination)
+
+
+def test_an_image_without_manifest_is_noticed(extraction: Extraction) -> None:
+    """A blob of rkt's store without manifest is refused."""
+    key = extraction.put(tars.directory("rootfs") + tars.END)
+    with pytest.raises(ImageError, match="no manifest"):
+        extract_image(extraction.store, key, extraction.destination)
+
+
+def test_a_full_destination_is_refused(extraction: Extraction) -> None:
+    """A directory that has entries is not extracted into, and stays as it is."""
+    extraction.destination.mkdir()
+    (extraction.destination / "mine").touch()
+    with pytest.raises(StoreError, match="directory is not empty"):
+        extraction(tars.file("rootfs/x"))
+    assert os.listdir(extraction.destination) == ["mine"]
+
+
+def test_an_interrupted_extraction_leaves_nothing(extraction: Extraction) -> None:
+    """When the caller gives up, the child is killed and what it wrote is removed."""
+    key = extraction.put(tars.image(*(tars.file(f"rootfs/{number}", bytes(4 << 20)) for number in range(8))))
+
+    def interrupt(step: str, done: int, total: int | None) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extract_image(extraction.store, key, extraction.destination, interrupt)
+    assert os.listdir(extraction.destination) == []
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_killed_child_is_an_error(extraction: Extraction) -> None:
+    """When the extracting process dies, one line says so and nothing stays."""
+    key = extraction.put(tars.image(*(tars.file(f"rootfs/{number}", bytes(4 << 20)) for number in range(8))))
+
+    def kill_child(step: str, done: int, total: int | None) -> None:
+        for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+
+    with pytest.raises(StoreError, match="the extracting process was killed"):
+        extract_image(extraction.store, key, extraction.destination, kill_child)
+    assert os.listdir(extraction.destination) == []
+
+
+def test_the_child_dies_with_its_parent(extraction: Extraction, tmp_path: Path) -> None:
+    """A killed minit leaves no extracting process behind."""
+    key = extraction.put(tars.image(*(tars.file(f"rootfs/{number}", bytes(4 << 20)) for number in range(8))))
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+
+        def report(step: str, done: int, total: int | None) -> None:
+            os.write(tell, Path(f"/proc/self/task/{os.getpid()}/children").read_bytes())
+            signal.pause()
+
+        extract_image(extraction.store, key, extraction.destination, report)
+        os._exit(1)
+    child = os.pidfd_open(int(os.read(told, 64)))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    # A pidfd becomes readable when its process has ended.
+    assert select.select([child], [], [], 20)[0] == [child]
+    for fd in (child, told, tell):
+        os.close(fd)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    path = tmp_path / "small"
+    path.mkdir()
+    syscalls.mount("tmpfs", str(path), "tmpfs", 0, "size=2m")
+    yield path
+    syscalls.umount2(str(path), syscalls.MNT_DETACH)
+
+
+FULL = "no space left on device below .*: free some there, or use another file system"
+
+
+def test_a_full_disk_while_extracting(tmp_path: Path, small_disk: Path) -> None:
+    """A full disk is one line with what to do, and what was written is removed."""
+    place = Extraction(tmp_path)
+    key = place.put(tars.image(tars.file("rootfs/x", bytes(4 << 20))))
+    with pytest.raises(StoreError, match=rf"extract image example.com/app .*: {FULL}"):
+        extract_image(place.store, key, small_disk / "app")
+    assert os.listdir(small_disk / "app") == []
+    place.check()
+    place.store.close()
+
+
+def test_a_full_disk_while_importing(tmp_path: Path, small_disk: Path) -> None:
+    """A full disk during an import is one line with what to do, and nothing of the image stays."""
+    image = tars.write_image(tmp_path / "x.aci", tars.file("rootfs/x", bytes(4 << 20)))
+    with Store(small_disk / "data") as store:
+        with pytest.raises(StoreError, match=rf"import .*x.aci: {FULL}"):
+            store.import_file(image)
+        assert [path for path in small_disk.rglob("*") if path.is_file()] == []
+
+
+def test_a_full_disk_while_copying(tmp_path: Path, small_disk: Path) -> None:
+    """A full disk during a copy is one line with what to do, and the copy is removed."""
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "x").write_bytes(bytes(4 << 20))
+    with pytest.raises(StoreError, match=rf"copy .*: {FULL}"):
+        copy_tree(tmp_path / "tree", small_disk / "copy")
+    assert os.listdir(small_disk) == []
+
+
+# Copies.
+
+
+def test_a_copy_has_everything_but_hard_links_and_xattrs(extraction: Extraction, tmp_path: Path) -> None:
+    """Owners, modes, times, links, devices and fifos are copied; hard links become files of their own."""
+    root = extraction(
+        tars.directory("rootfs/d", 0o1755, uid=1, mtime=5), tars.pax({"SCHILY.xattr.user.note": "x"}) +
+        tars.file("rootfs/d/suid", b"x" * 70_000, mode=0o4711, uid=7, mtime=6), tars.hard_link("rootfs/hard",
+        "rootfs/d/suid"), tars.symlink("rootfs/l", "/nowhere", uid=3, mtime=7), tars.header("rootfs/null",
+        b"3", device=(1, 3), mode=0o666, gid=9, mtime=8), tars.header("rootfs/fifo", b"6", mode=0o600,
+        mtime=9), tars.directory("rootfs", 0o751, uid=4, mtime=10),
+    )
+    before = os.umask(0o077)
+    try:
+        copy_tree(root, tmp_path / "pod" / "copy")
+    finally:
+        os.umask(before)
+    copy = tmp_path / "pod" / "copy"
+
+    def seen(path: Path) -> tuple[object, ...]:
+        status = path.lstat()
+        return status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns, status.st_rdev
+
+    assert {path.relative_to(root): seen(path) for path in root.rglob("*")} == {
+        path.relative_to(copy): seen(path) for path in copy.rglob("*")
+    }
+    assert seen(copy) == seen(root)
+    assert (copy / "d/suid").read_bytes() == b"x" * 70_000
+    assert (copy / "hard").stat().st_nlink == 1
+    assert "user.note" not in os.listxattr(copy / "d/suid")
+    assert os.readlink(copy / "l") == "/nowhere"
+
+
+def test_a_copy_does_not_overwrite(tmp_path: Path) -> None:
+    """A destination that exists is refused and stays as it is."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mine").touch()
+    with pytest.raises(StoreError, match="file exists"):
+        copy_tree(tmp_path / "a", tmp_path / "b")
+    assert os.listdir(tmp_path / "b") == ["mine"]

@@ -1,0 +1,294 @@
+"""The stage1 image: what is in it, and that it works from anywhere with nothing of the machine it runs on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import minit
+from minit.image.libraries import LibrarySearch
+from minit.image.modules import entrypoint_names
+from minit.image.stage1 import ENTRYPOINT_ANNOTATIONS
+from minit.manifest.image import parse_image_manifest
+
+STAGE1_FLY_SIZE_BYTES = 9_900_000
+FLAGS = ("-I", "-S", "-B", "-X", "utf8", "-c")
+PROJECT = Path(minit.__file__).parent.parent
+
+BUILD = """\
+import sys
+from pathlib import Path
+from minit.image.stage1 import build_stage1
+from minit.progress import silent
+build_stage1(Path(sys.argv[1]), silent)
+"""
+
+IMPORT_ALL = """\
+import sys
+for name in sys.argv[1:]:
+    __import__(name)
+"""
+
+# Run by the image's interpreter in a mount namespace of its own: the image becomes the root, then all is imported.
+IMPORT_ALL_AFTER_PIVOT = """\
+import os, sys
+from minit import syscalls
+from minit.supervisor.relocate import relocate_imports
+root, *names = sys.argv[1:]
+syscalls.mount(root, root, None, syscalls.MS_BIND | syscalls.MS_REC, None)
+os.chdir(root)
+syscalls.pivot_root(".", ".")
+syscalls.umount2(".", syscalls.MNT_DETACH)
+os.chdir("/")
+relocate_imports(root, "/")
+assert not os.path.exists(root) and not os.path.exists("/bin"), os.listdir("/")
+imported = set(sys.modules)
+for name in names:
+    __import__(name)
+assert {"trio", "structlog"} <= set(sys.modules) - imported
+syscalls.mount("proc", "/proc", "proc", 0, None)
+with open("/proc/self/maps") as file:
+    print(*{line.split(maxsplit=5)[5].strip() for line in file if "/" in line}, sep="\\n")
+"""
+
+# trio opens these when it starts; a stand-in that was too empty would show here.
+RUN_TRIO = """\
+import structlog, trio
+async def main():
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep, 0)
+        with trio.move_on_after(5):
+            left, right = trio.socket.socketpair()
+            await left.send(b"x")
+            assert await right.recv(1) == b"x"
+    structlog.get_logger().info("works", n=1)
+trio.run(main)
+"""
+
+
+@pytest.fixture
+def root(stage1_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The image's rootfs, unpacked in a place of its own."""
+    directory = tmp_path_factory.mktemp("a place with spaces")
+    with tarfile.open(stage1_image) as image:
+        image.extractall(directory, filter="fully_trusted")
+    yield directory / "rootfs"
+    shutil.rmtree(directory)
+
+
+def python(root: Path) -> list[str]:
+    """Return the command that the launcher runs, up to the program text."""
+    interpreter = str(root / "usr/lib/minit/bin/python3")
+    loader = str(root / "usr/lib/minit/ld.so")
+    return [loader, "--inhibit-cache", "--argv0", interpreter, interpreter, *FLAGS]
+
+
+def module_names(root: Path) -> list[str]:
+    """Return every module in the image."""
+    library = next((root / "usr/lib/minit/lib").glob("python3.*"))
+    names = set()
+    for path in library.rglob("*"):
+        if path.suffix in (".pyc", ".so"):
+            parts = path.relative_to(library).parts
+            parts = parts[1:] if parts[0] == "lib-dynload" else parts
+            parts = (*parts[:-1], parts[-1].partition(".")[0])
+            names.add(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return sorted(names)
+
+
+def tree_hash(root: Path) -> str:
+    """Return a hash of everything about a tree that a write could change."""
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        status = path.lstat()
+        digest.update(f"{path} {status.st_mode} {status.st_mtime_ns} {status.st_ctime_ns}\n".encode())
+        if path.is_file() and not path.is_symlink():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def test_two_builds_are_the_same_bytes(tmp_path: Path) -> None:
+    """Neither the place of the sources or the output, nor umask, locale, time or hash seed get into the image."""
+    builds = []
+    for name, umask, locale in (("one", 0o022, "C"), ("a longer name", 0o077, "C.UTF-8")):
+        project = tmp_path / name
+        for package in ("minit", "entrypoints"):
+            shutil.copytree(PROJECT / package, project / package)
+        environment = {"PATH": os.environ["PATH"], "LC_ALL": locale, "TMPDIR": str(project)}
+        command = [sys.executable, "-c", BUILD, f"{name}.aci"]
+        builds.append(subprocess.Popen(command, cwd=project, umask=umask, env=environment))
+    assert [build.wait() for build in builds] == [0, 0]
+    one, other = (path.read_bytes() for path in tmp_path.glob("*/*.aci"))
+    assert one == other
+
+
+def test_the_image_is_smaller_than_stage1_fly(stage1_image: Path) -> None:
+    """The compressed image is smaller than the smallest of rkt's own."""
+    assert stage1_image.stat().st_size < STAGE1_FLY_SIZE_BYTES
+
+
+def test_the_manifest_names_every_entrypoint(stage1_image: Path) -> None:
+    """Each annotation leads to an executable file, and stage0 may use every flag of interface version 6."""
+    with tarfile.open(stage1_image) as image:
+        data = image.extractfile("manifest")
+        assert data is not None
+        manifest = parse_image_manifest(data.read(), "manifest")
+        assert image.getnames()[:2] == ["manifest", "rootfs"]
+        for name in entrypoint_names():
+            path = manifest.annotation(ENTRYPOINT_ANNOTATIONS[name])
+            assert path is not None
+            assert image.getmember(f"rootfs{path}").mode == 0o755
+    assert manifest.annotation("coreos.com/rkt/stage1/interface-version") == "6"
+    assert {"run", "enter", "gc", "stop"} <= {*entrypoint_names()}
+    assert manifest.label("version") == minit.__version__
+    assert manifest.label("os") == "linux"
+    assert manifest.app is None
+
+
+def test_the_rootfs_is_what_the_contract_asks_for(stage1_image: Path) -> None:
+    """The directories stage0 writes into are there, all is root's and without a date, and no file in /rkt."""
+    with tarfile.open(stage1_image) as image:
+        entries = {entry.name.removeprefix("rootfs/"): entry for entry in image.getmembers()}
+        hosts = image.extractfile("rootfs/etc/hosts-fallback")
+        assert hosts is not None
+        assert b"\n127.0.0.1 localhost localhost.domain localhost4 localhost4.localdomain4\n" in hosts.read()
+    for directory in (
+        "rkt/status",
+        "rkt/env",
+        "rkt/iottymux",
+        "opt/stage2",
+        "etc",
+        "proc",
+        "sys",
+        "dev",
+        "tmp",
+    ):
+        assert entries[directory].isdir()
+    assert entries["rkt/minit"].mode == 0o700
+    assert entries["etc/mtab"].linkname == "../proc/self/mounts"
+    assert not [name for name, entry in entries.items() if name.startswith("rkt/") and not entry.isdir()]
+    assert {(entry.uid, entry.gid, entry.uname, entry.mtime) for entry in entries.values()} == {(0, 0, "", 0)}
+
+
+def test_an_entrypoint_is_found_by_its_own_path(root: Path, tmp_path: Path) -> None:
+    """The launcher goes by the path of its file, whatever the working directory, its argv[0] or its environment."""
+    done = subprocess.run(
+        ["nonsense", "--no-such-flag"],
+        executable=root / "entrypoints/run",
+        cwd=tmp_path,
+        env={"PYTHONHOME": "/nowhere", "LD_PRELOAD": "/nowhere.so", "LC_ALL": "xx_YY"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0].endswith("flag provided but not defined: -no-such-flag")
+
+
+def test_arguments_and_environment_reach_the_entrypoint(root: Path) -> None:
+    """Arguments come through unchanged, the loader's variables do not, and the locale is always C."""
+    shutil.copy(root / "entrypoints/run", root / "entrypoints/probe")
+    probe = next((root / "usr/lib/minit/lib").glob("python3.*")) / "entrypoints/probe.py"
+    probe.write_text("import os, sys\ndef main(): print(sys.argv[1:], dict(os.environ))\n")
+    arguments = ["", "a b", "--c=ä"]
+    done = subprocess.run(
+        [root / "entrypoints/probe", *arguments],
+        env={"A": "1", "LD_LIBRARY_PATH": "/x", "LC_ALL": "en_US", "Z": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == f"{arguments} {{'A': '1', 'Z': '', 'LC_ALL': 'C'}}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("run", r"minit: cannot run .*/usr/lib/minit/ld\.so: errno 2\n"),
+        ("run;x", r"minit: not the name of an entrypoint: run;x\n"),
+    ],
+)
+def test_a_launcher_out_of_place_says_so(root: Path, tmp_path: Path, name: str, message: str) -> None:
+    """A launcher that is not in a stage1 image gives one line and rkt's exit code for a broken stage1."""
+    (tmp_path / "entrypoints").mkdir()
+    shutil.copy(root / "entrypoints/run", tmp_path / "entrypoints" / name)
+    done = subprocess.run([tmp_path / "entrypoints" / name], capture_output=True, text=True)
+    assert done.returncode == 254
+    assert re.fullmatch(message, done.stderr)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_nothing_of_the_host_is_opened(root: Path, tmp_path: Path) -> None:
+    """Neither starting nor importing everything opens a library, locale or Python file outside the image."""
+    preloaded = LibrarySearch().find("libm.so.6", Path(sys.executable).resolve())
+    assert preloaded is not None
+    hostile = {
+        "LANG": "en_US.UTF-8",
+        "LC_ALL": "C.UTF-8",
+        "LD_LIBRARY_PATH": "/lib/x86_64-linux-gnu:/usr/lib:/lib64",
+        "LD_PRELOAD": str(preloaded.path),
+        "PYTHONPATH": str(PROJECT),
+    }
+    traced = ["strace", "-f", "-e", "trace=?open,openat,openat2,execve,?access,faccessat", "-o"]
+    run = [str(root / "entrypoints/run"), "--no-such-flag"]
+    environment = [f"{name}={value}" for name, value in hostile.items()]
+    subprocess.run([*traced, tmp_path / "start", "env", *environment, *run], capture_output=True)
+    imports = [*python(root), IMPORT_ALL, *module_names(root)]
+    subprocess.run(
+        [*traced, tmp_path / "import", *imports],
+        check=True,
+        capture_output=True,
+        env={"LC_ALL": "C", **os.environ},
+    )
+    # strace starts `env`, which is the host's: what counts begins with the launcher.
+    start = (tmp_path / "start").read_text().partition(f'execve("{run[0]}"')[2]
+    imported = (tmp_path / "import").read_text()
+    opened = re.findall(
+        r'^\d+ +(?:execve\(|open\(|openat2?\([^,]+, )"([^"]+)".* = \d+$', start + imported, re.M
+    )
+    assert len(opened) > 100
+    # The time zone is data, read by the C library in every process that asks for the time.
+    allowed = (f"{root}/", "/proc/", "/sys/", "/dev/", "/etc/localtime")
+    assert not [path for path in opened if not path.startswith(allowed)]
+    assert imported.count("execve(") == 1
+    assert "/etc/ld.so.preload" not in start + imported
+
+
+def test_everything_is_imported_after_the_pivot(root: Path) -> None:
+    """With the image as the only root there is, every module in it can be imported, from files in it alone."""
+    command = ["unshare", "--mount", "--propagation", "private"]
+    done = subprocess.run(
+        [*command, *python(root), IMPORT_ALL_AFTER_PIVOT, str(root), *module_names(root)],
+        capture_output=True,
+        text=True,
+        env={"PATH": os.environ["PATH"], "LC_ALL": "C"},
+    )
+    assert done.returncode == 0, done.stderr
+    # What was mapped before the pivot goes by its old name.
+    before, after = f"{root}/usr/lib/minit/", "/usr/lib/minit/"
+    mapped = done.stdout.splitlines()
+    assert [path for path in mapped if not path.startswith((before, after))] == []
+    assert [path for path in mapped if path.startswith(after)] != []
+
+
+def test_trio_and_structlog_work_on_the_stand_ins(root: Path) -> None:
+    """What stands in for ssl, asyncio, idna and ctypes.util is enough for a running trio program that logs."""
+    done = subprocess.run([*python(root), RUN_TRIO], capture_output=True, text=True, env={"LC_ALL": "C"})
+    assert done.returncode == 0, done.stderr
+    assert "works" in done.stdout
+
+
+def test_nothing_is_written_below_the_tree(root: Path) -> None:
+    """Starting entrypoints and importing everything, as root, changes no file of the tree."""
+    before = tree_hash(root)
+    for name in entrypoint_names():
+        subprocess.run([root / "entrypoints" / name, "--no-such-flag"], capture_output=True)
+    subprocess.run([*python(root), IMPORT_ALL, *module_names(root)], check=True, env={"LC_ALL": "C"})
+    assert tree_hash(root) == before

@@ -1,0 +1,200 @@
+/*
+ * What the tests run as an app, linked statically so that it needs nothing from its image.
+ *
+ * guest report FILE          writes what the process sees of itself, a line "key hex" each, and exits 0
+ * guest meet COUNT exit N    waits, deaf to SIGTERM, until COUNT apps of the pod wait; exits with N
+ * guest meet COUNT die N     the same, and then dies of signal N
+ * guest orphans COUNT SIZE   makes COUNT orphans that end in bursts of SIZE, then exits 7
+ * guest stubborn FILE        makes FILE, then ignores SIGTERM for good
+ * guest breeder FILE         makes FILE; on SIGTERM forks a child that ignores SIGTERM, and exits 0
+ * guest packets COUNT        writes COUNT unfinished two-byte packets, each into a slot of its own, then a newline
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static void put(FILE *file, const char *key, const void *data, size_t size)
+{
+    fprintf(file, "%s ", key);
+    for (size_t i = 0; i < size; i++)
+        fprintf(file, "%02x", ((const unsigned char *)data)[i]);
+    fputc('\n', file);
+}
+
+static void put_format(FILE *file, const char *key, const char *format, ...)
+{
+    char text[4096];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    put(file, key, text, strlen(text));
+}
+
+static void put_file(FILE *file, const char *key, const char *path)
+{
+    char data[16384];
+    int fd = open(path, O_RDONLY);
+    ssize_t size = fd < 0 ? 0 : read(fd, data, sizeof data);
+    close(fd);
+    put(file, key, data, size < 0 ? 0 : size);
+}
+
+static int report(const char *path, int argc, char **argv)
+{
+    int open_fds[1024], count = 0;
+    uid_t ruid, euid, suid;
+    gid_t rgid, egid, sgid, groups[64];
+    char cwd[4096], link[4096], name[64];
+
+    for (int fd = 0; fd < 1024; fd++)
+        if (fcntl(fd, F_GETFD) != -1)
+            open_fds[count++] = fd;
+    FILE *file = fopen(path, "w");
+    if (!file)
+        return 1;
+    for (int i = 0; i < count; i++) {
+        snprintf(name, sizeof name, "/proc/self/fd/%d", open_fds[i]);
+        ssize_t size = readlink(name, link, sizeof link - 1);
+        link[size < 0 ? 0 : size] = 0;
+        put_format(file, "fd", "%d %d %s", open_fds[i], fcntl(open_fds[i], F_GETFL), link);
+    }
+    for (int i = 0; i < argc; i++)
+        put(file, "arg", argv[i], strlen(argv[i]));
+    for (char **entry = environ; *entry; entry++)
+        put(file, "env", *entry, strlen(*entry));
+    getresuid(&ruid, &euid, &suid);
+    getresgid(&rgid, &egid, &sgid);
+    put_format(file, "uids", "%d %d %d", ruid, euid, suid);
+    put_format(file, "gids", "%d %d %d", rgid, egid, sgid);
+    int group_count = getgroups(64, groups);
+    for (int i = 0; i < group_count; i++)
+        put_format(file, "group", "%d", groups[i]);
+    put_format(file, "cwd", "%s", getcwd(cwd, sizeof cwd));
+    put_format(file, "pid", "%d", getpid());
+    put_format(file, "sid", "%d", getsid(0));
+    put_file(file, "status", "/proc/self/status");
+    put_file(file, "oom_score_adj", "/proc/self/oom_score_adj");
+    put_file(file, "cgroup", "/proc/self/cgroup");
+    put_file(file, "mountinfo", "/proc/self/mountinfo");
+    fclose(file);
+    return 0;
+}
+
+static int entries(const char *path)
+{
+    DIR *directory = opendir(path);
+    int count = 0;
+    while (readdir(directory))
+        count++;
+    closedir(directory);
+    return count - 2;
+}
+
+static int meet(int count, const char *verb, int number)
+{
+    char path[256];
+    signal(SIGTERM, SIG_IGN);
+    snprintf(path, sizeof path, "/dev/shm/%s", getenv("AC_APP_NAME"));
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    while (entries("/dev/shm") < count)
+        usleep(1000);
+    if (!strcmp(verb, "exit"))
+        _exit(number);
+    signal(number, SIG_DFL);
+    syscall(SYS_kill, getpid(), number);
+    for (;;)
+        pause();
+}
+
+static int orphans(int count, int size)
+{
+    while (count > 0) {
+        int ends[2], burst = count < size ? count : size;
+        char byte;
+        if (pipe(ends))
+            return 1;
+        pid_t parent = fork();
+        if (parent == 0) {
+            /* The grandchildren end when the last writer, their parent, is gone: all at once and as orphans. */
+            for (int i = 0; i < burst; i++)
+                if (fork() == 0) {
+                    close(ends[1]);
+                    _exit(read(ends[0], &byte, 1) == 0 ? i % 256 : 255);
+                }
+            _exit(0);
+        }
+        close(ends[0]);
+        close(ends[1]);
+        if (parent < 0)
+            return 1;
+        waitpid(parent, NULL, 0);
+        count -= burst;
+    }
+    return 7;
+}
+
+static void make(const char *path)
+{
+    close(open(path, O_CREAT | O_WRONLY, 0666));
+}
+
+static void breed(int number)
+{
+    (void)number;
+    if (fork() == 0) {
+        signal(SIGTERM, SIG_IGN);
+        for (;;)
+            pause();
+    }
+    _exit(0);
+}
+
+static int packets(int count)
+{
+    fcntl(1, F_SETFL, fcntl(1, F_GETFL) | O_DIRECT);
+    while (count--)
+        if (write(1, "ab", 2) != 2)
+            return 1;
+    return write(1, "\n", 1) != 1;
+}
+
+int main(int argc, char **argv)
+{
+    const char *verb = argc > 1 ? argv[1] : "";
+    if (!strcmp(verb, "report") && argc > 2)
+        return report(argv[2], argc, argv);
+    if (!strcmp(verb, "meet") && argc == 5)
+        return meet(atoi(argv[2]), argv[3], atoi(argv[4]));
+    if (!strcmp(verb, "orphans") && argc == 4)
+        return orphans(atoi(argv[2]), atoi(argv[3]));
+    if (!strcmp(verb, "packets") && argc == 3)
+        return packets(atoi(argv[2]));
+    if (!strcmp(verb, "stubborn") && argc == 3) {
+        signal(SIGTERM, SIG_IGN);
+        make(argv[2]);
+        for (;;)
+            pause();
+    }
+    if (!strcmp(verb, "breeder") && argc == 3) {
+        signal(SIGTERM, breed);
+        make(argv[2]);
+        for (;;)
+            pause();
+    }
+    fprintf(stderr, "guest: bad arguments\n");
+    return 2;
+}

@@ -1,0 +1,42 @@
+"""What the host's /proc says about a process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def status_of(pid: int) -> dict[str, str]:
+    """Return the fields of /proc/PID/status."""
+    lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def descriptors_of(pid: int) -> dict[int, str]:
+    """Return the open descriptors of a process and what they are."""
+    directory = f"/proc/{pid}/fd"
+    return {int(fd): os.readlink(f"{directory}/{fd}") for fd in os.listdir(directory)}
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of a single-threaded process."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def namespace_of(pid: int | str, kind: str) -> str:
+    """Return the identity of a namespace of a process."""
+    return os.readlink(f"/proc/{pid}/ns/{kind}")
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process exists and is not a zombie."""
+    try:
+        return not status_of(pid)["State"].startswith("Z")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def control_groups_of(pid: int) -> dict[str, str]:
+    """Return the path of a process in each hierarchy, by controllers; "" is the unified one."""
+    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    return {names: path for _, names, path in (line.split(":", 2) for line in lines)}

@@ -1,0 +1,21 @@
+"""Waiting for what only shows itself by being looked at, with a bound."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+TIMEOUT_SECONDS = 30.0
+_PAUSE_SECONDS = 0.003
+
+
+def wait_for(probe: Callable[[], T], what: str, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
+    """Return the first true result of `probe`; AssertionError says `what` did not come in time."""
+    end = time.monotonic() + timeout_seconds
+    while not (result := probe()):
+        assert time.monotonic() < end, f"waited {timeout_seconds} s for {what}"
+        time.sleep(_PAUSE_SECONDS)
+    return result

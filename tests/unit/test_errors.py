@@ -1,0 +1,61 @@
+"""minit.errors: every failure becomes one line in Go's form."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minit import errors
+from minit.errors import MinitError, UsageError, describe, reason_of
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "/x"), "/x: no such file or directory"),
+        (FileNotFoundError(errno.ENOENT, "whatever", b"/x\xff"), "/x\udcff: no such file or directory"),
+        (OSError(errno.EBADF, "Bad file descriptor", 7), "7: bad file descriptor"),
+        (OSError(errno.EPERM, "Operation not permitted"), "operation not permitted"),
+        (TimeoutError("timed out"), "timed out"),
+        (MinitError("pod: no apps"), "pod: no apps"),
+        (ValueError("two\nlines"), "two lines"),
+        (KeyError(), "KeyError"),
+        (AssertionError(), "AssertionError"),
+    ],
+)
+def test_describe(error: BaseException, line: str):
+    """The file comes first, the reason in lower case, and an error without a text is named by its type."""
+    assert describe(error) == line
+
+
+@given(st.text(), st.sampled_from([ValueError, MinitError, OSError]))
+def test_describe_gives_one_line(text: str, kind: type[Exception]):
+    """Whatever the text, the description has no line feed and is not empty."""
+    line = describe(kind(text))
+    assert line
+    assert "\n" not in line
+
+
+def test_reasons_begin_in_lower_case():
+    """Go prints the C library's texts so, except that it keeps acronyms; rkt's users match on them."""
+    assert reason_of(errno.ENOENT) == "no such file or directory"
+    assert reason_of(errno.ENOSPC) == "no space left on device"
+
+
+def test_exit_codes():
+    """Usage errors end with Go's 2, every other failure with rkt's 254."""
+    children = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MinitError)]
+    assert len(children) >= 9
+    assert {kind.exit_code for kind in children if kind is not UsageError} == {254}
+    assert UsageError.exit_code == 2
+
+
+def test_an_error_of_the_system_keeps_its_path():
+    """An error as the system raises it names the file that was asked for."""
+    with pytest.raises(OSError) as caught:
+        os.open("/nonexistent/file", os.O_RDONLY)
+    assert describe(caught.value) == "/nonexistent/file: no such file or directory"

@@ -1,0 +1,106 @@
+"""The modules of the stage1 image and their bytecode."""
+
+from __future__ import annotations
+
+import importlib.util
+import marshal
+import sys
+from pathlib import Path
+
+import pytest
+
+from minit.errors import ImageError
+from minit.image.modules import Module, compile_modules, stage1_modules
+from minit.image.stage1 import stage1_fingerprint
+from minit.image.toolchain import run_tool
+
+
+def compiled(tmp_path: Path, source: str) -> bytes:
+    """Return the bytecode file of a module."""
+    (tmp_path / "module.py").write_text(source)
+    compile_modules([Module(name="package.module", source=tmp_path / "module.py")], tmp_path / "out")
+    return (tmp_path / "out/package/module.pyc").read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def package_directory(tmp_path: Path) -> None:
+    """The directory of a package to compile into."""
+    (tmp_path / "out/package").mkdir(parents=True)
+
+
+def test_what_is_installed_by_chance_stays_out() -> None:
+    """rich, which structlog uses where it finds it, is not carried; trio, structlog and minit are."""
+    names = {module.name for module in stage1_modules()}
+    assert {"trio", "structlog", "minit.syscalls", "entrypoints.run"} <= names
+    tops = {name.partition(".")[0] for name in names}
+    assert not tops & {"rich", "click", "pygments", "_pytest", "_ssl", "_hashlib"}
+    assert not {name for name in names if name.startswith(("minit.cli", "minit.stage0", "minit.image"))}
+
+
+def test_large_modules_have_stand_ins() -> None:
+    """What PID 1 imports and never calls comes from minit's own stand-ins."""
+    sources = {module.name: module.source for module in stage1_modules()}
+    for name in ("asyncio", "idna", "ssl", "ctypes.util"):
+        assert "standins" in sources[name].parts
+
+
+def test_bytecode_names_no_directory_of_this_machine(tmp_path: Path) -> None:
+    """A traceback shows the module's path in the package, and the image does not depend on where it was built."""
+    code = marshal.loads(compiled(tmp_path, "def f(): pass\n")[16:])
+    assert code.co_filename == "package/module.py"
+
+
+def test_bytecode_is_never_checked_against_a_source(tmp_path: Path) -> None:
+    """The header has PEP 552's flag for a hash that is not checked."""
+    data = compiled(tmp_path, "x = 1\n")
+    assert data[:8] == importlib.util.MAGIC_NUMBER + b"\1\0\0\0"
+    assert data[8:16] == importlib.util.source_hash(b"x = 1\n")
+
+
+def test_docstrings_go_and_assertions_stay(tmp_path: Path) -> None:
+    """Docstrings of modules, classes and functions are dropped, also where they are the whole body."""
+    source = '''"""Module."""
+from __future__ import annotations
+
+class C:
+    """Class."""
+
+def f(x):
+    """Function."""
+    assert x, "kept"
+    return "kept"
+'''
+    data = compiled(tmp_path, source)
+    for word in (b"Module.", b"Class.", b"Function."):
+        assert word not in data
+    names: dict[str, object] = {}
+    exec(marshal.loads(data[16:]), names)
+    function = names["f"]
+    assert callable(function)
+    with pytest.raises(AssertionError, match="kept"):
+        function(0)
+
+
+def test_a_syntax_error_is_one_line(tmp_path: Path) -> None:
+    """A module that cannot be compiled ends the build with the compiler's message."""
+    with pytest.raises(ImageError, match=r"^compile_modules\.py: SyntaxError: "):
+        compiled(tmp_path, "def\n")
+
+
+def test_the_fingerprint_is_stable() -> None:
+    """The fingerprint does not change while nothing changes."""
+    assert stage1_fingerprint() == stage1_fingerprint()
+
+
+def test_a_missing_tool_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without a compiler the message names the packages to install."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
+    with pytest.raises(ImageError, match=r"^cc is not installed: install a C compiler .*gcc"):
+        run_tool("cc", "--version")
+
+
+def test_a_failing_tool_gives_its_reason(tmp_path: Path) -> None:
+    """What a tool complains about is in the message."""
+    with pytest.raises(ImageError, match=r"^strip .*/none: .*No such file"):
+        run_tool("strip", str(tmp_path / "none"))

@@ -1,0 +1,318 @@
+"""minit.plan.app: what is executed, as whom, with which environment and streams."""
+
+from __future__ import annotations
+
+import os.path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minit.errors import PlanError
+from minit.manifest.app import App, EventHandler, Isolator, MountPoint, Port
+from minit.manifest.pod import Mount, RuntimeApp
+from minit.plan.app import AppSpec, plan_app, plan_environment, plan_executable
+from minit.plan.capabilities import DEFAULT
+from minit.plan.flags import RunFlags
+from minit.plan.mounts import BindTree, MakeDirectory, MountFilesystem, app_mounts, pod_mounts
+from minit.value import replace
+
+FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11")
+APP = App(exec=("/bin/app", "-v"), user="0", group="0")
+RUNTIME = RuntimeApp(name="web")
+
+
+def spec_of(**fields: object) -> AppSpec:
+    """Return the spec of the least app with some fields changed; no warning may come with it."""
+    spec, warnings = plan_app(RUNTIME, replace(APP, **fields), FLAGS)
+    assert warnings == []
+    return spec
+
+
+def refusal_of(runtime: RuntimeApp = RUNTIME, **fields: object) -> str:
+    """Return why the least app with some fields changed cannot be."""
+    with pytest.raises(PlanError) as caught:
+        plan_app(runtime, replace(APP, **fields), FLAGS)
+    return str(caught.value)
+
+
+def annotated(name: str, value: str) -> RuntimeApp:
+    """Return the least app of a pod with one annotation."""
+    return replace(RUNTIME, annotations=((name, value),))
+
+
+def test_the_least_app():
+    """An app that asks for nothing runs as root in /, with rkt's environment and capabilities, and is logged."""
+    assert spec_of() == AppSpec(
+        name="web",
+        candidates=("/bin/app",),
+        search=None,
+        arguments=("-v",),
+        environment=(
+            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+            ("SHELL", "/bin/sh"),
+            ("USER", "root"),
+            ("LOGNAME", "root"),
+            ("HOME", "/root"),
+            ("AC_APP_NAME", "web"),
+            ("container", "rkt"),
+        ),
+        working_directory="/",
+        uid=0,
+        gid=0,
+        supplementary_gids=(),
+        bounding=DEFAULT,
+        stdout="log",
+        stderr="log",
+        mounts=app_mounts(),
+    )
+
+
+# The executable.
+
+
+@pytest.mark.parametrize(
+    ("command", "working_directory", "path", "candidates", "search"),
+    [
+        ("/bin/app", "/srv", "/x", ["/bin/app"], None),
+        ("/bin/../app", "/srv", None, ["/bin/../app"], None),
+        ("./app", "/srv", None, ["/srv/app"], None),
+        ("bin/app", "/srv", "/x", ["/srv/bin/app"], None),
+        ("../app", "/srv/web", None, ["/srv/app"], None),
+        ("../../../app", "/srv", None, ["/app"], None),
+        ("app", "/", None, ["/app", "/bin/app", "/usr/bin/app"], "/:/bin:/usr/bin"),
+        ("app", "/srv", None, ["/srv/app", "/bin/app", "/usr/bin/app"], "/srv:/bin:/usr/bin"),
+        ("app", "/srv", "/a:/b", ["/a/app", "/b/app"], "/a:/b"),
+        ("app", "/srv", "", ["/srv/app"], "/srv"),
+        ("app", "/srv", "/a::/b", ["/a/app", "/srv/app", "/b/app"], "/a:/srv:/b"),
+        ("app", "/srv", ":", ["/srv/app", "/srv/app"], "/srv:/srv"),
+        ("app", "/srv", "bin:../sbin:.", ["/srv/bin/app", "/sbin/app", "/srv/app"], "/srv/bin:/sbin:/srv"),
+        ("app", "/srv", "//a//b/", ["/a/b/app"], "/a/b"),
+    ],
+)
+def test_where_the_executable_may_be(
+    command: str, working_directory: str, path: str | None, candidates: list[str], search: str | None
+):
+    """Absolute paths stand, relative ones hang below the working directory, bare names are searched as rkt does."""
+    environment = () if path is None else (("PATH", path),)
+    app = replace(APP, exec=(command,), environment=environment)
+    assert plan_executable("web", app, working_directory) == (tuple(candidates), search)
+
+
+@given(
+    st.text("ab./", min_size=1, max_size=8),
+    st.text("ab./", max_size=8).map(lambda text: f"/{text}"),
+    st.none() | st.text("ab./:", max_size=10),
+)
+def test_candidates_are_absolute_and_normal(command: str, working_directory: str, path: str | None):
+    """Whatever is searched where, each candidate is the absolute path that POSIX's rules for the text give."""
+    environment = () if path is None else (("PATH", path),)
+    app = replace(APP, exec=(command,), environment=environment)
+    candidates, search = plan_executable("web", app, working_directory)
+    assert (search is None) == ("/" in command)
+    if command.startswith("/"):
+        assert candidates == (command,)
+        return
+    entries = [""] if search is None else ["", "/bin", "/usr/bin"] if path is None else path.split(":")
+    expected = [os.path.normpath(os.path.join("/", working_directory, entry, command)) for entry in entries]
+    assert [*candidates] == [path.replace("//", "/") for path in expected]
+
+
+@pytest.mark.parametrize("command", [(), ("",), ("", "x")])
+def test_an_app_needs_an_executable(command: tuple[str, ...]):
+    """An empty exec is refused with the way out."""
+    assert refusal_of(exec=command) == 'app "web" has no executable: its image has an empty "exec" (try --exec=BINARY)'
+
+
+def test_arguments_stay_as_they_are():
+    """What a shell would touch reaches the app byte for byte."""
+    arguments = ("a b", "$HOME", "%n", 'quote"', "line\nfeed", "", "ü")
+    assert spec_of(exec=("/bin/app", *arguments)).arguments == arguments
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"exec": ("/bin/a\0b",)}, "exec"),
+        ({"exec": ("/bin/a", "x\0")}, "exec"),
+        ({"environment": (("A", "\0"),)}, "environment"),
+        ({"working_directory": "/\0"}, "workingDirectory"),
+    ],
+)
+def test_nul_is_refused(fields: dict[str, object], what: str):
+    """A NUL, which JSON can write and no program can be given, is found before the pod starts."""
+    assert refusal_of(**fields) == f'app "web": {what} holds a NUL character'
+
+
+# The environment.
+
+
+def test_own_variables_replace_defaults_and_keep_their_order():
+    """Defaults the app does not set come first, then its own, and what the executor says wins."""
+    own = (("HOME", "/srv"), ("A", "1"), ("AC_APP_NAME", "evil"), ("PATH", "/bin"), ("container", "x"), ("TERM", "xterm"))
+    assert plan_environment("web", own) == (
+        ("SHELL", "/bin/sh"),
+        ("USER", "root"),
+        ("LOGNAME", "root"),
+        ("HOME", "/srv"),
+        ("A", "1"),
+        ("PATH", "/bin"),
+        ("TERM", "xterm"),
+        ("AC_APP_NAME", "web"),
+        ("container", "rkt"),
+    )
+
+
+@given(st.dictionaries(st.text("AHOMEPTUSR_container", min_size=1, max_size=9), st.text(max_size=5)))
+def test_every_variable_is_set_once(own: dict[str, str]):
+    """No name occurs twice, and each of the app's own that the executor does not claim has its own value."""
+    environment = plan_environment("web", tuple(own.items()))
+    assert len(dict(environment)) == len(environment)
+    claimed = {"AC_APP_NAME", "container"}
+    assert {key: value for key, value in environment if key in own and key not in claimed} == {
+        key: value for key, value in own.items() if key not in claimed
+    }
+
+
+# Ids.
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("0", 0), ("000", 0), ("root", 0), ("1000", 1000), ("0042", 42), ("4294967294", 4294967294)]
+)
+def test_ids(text: str, number: int):
+    """`root` and decimal numbers are taken, for user and group apart."""
+    spec = spec_of(user=text, group="7")
+    assert (spec.uid, spec.gid) == (number, 7)
+    assert spec_of(user="7", group=text).gid == number
+
+
+@pytest.mark.parametrize("text", ["nobody", "/etc/passwd", "-1", "+5", "4294967295", "1" * 5000, "٣", "1.0", " 1", "0x1"])
+def test_ids_that_are_refused(text: str):
+    """Names, paths and numbers that setresuid(2) would take for "unchanged" are refused by name."""
+    assert refusal_of(user=text) == f'app "web": user "{text}": only numeric ids and "root" are supported'
+    assert refusal_of(group=text).startswith(f'app "web": group "{text}": ')
+
+
+def test_supplementary_groups_are_exactly_those_given():
+    """The list is taken over in its order."""
+    assert spec_of(supplementary_gids=(5, 4, 3)).supplementary_gids == (5, 4, 3)
+
+
+# Streams.
+
+
+@pytest.mark.parametrize(("mode", "planned"), [("log", "log"), ("null", "null"), ("other", "log")])
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_streams(stream: str, mode: str, planned: str):
+    """A stream is the log unless it is null, and the two are independent."""
+    spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", mode), APP, FLAGS)
+    assert {"stdout": spec.stdout, "stderr": spec.stderr} == {"stdout": "log", "stderr": "log", stream: planned}
+
+
+@pytest.mark.parametrize("mode", ["stream", "tty", "interactive"])
+@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+def test_streams_that_are_not_built(stream: str, mode: str):
+    """A mode that can be attached to is refused, not quietly logged."""
+    assert "supported" in refusal_of(annotated(f"coreos.com/rkt/stage2/{stream}", mode))
+
+
+@pytest.mark.parametrize("mode", ["null", "log", "other"])
+def test_a_stdin_that_needs_nothing_is_accepted(mode: str):
+    """Every other mode of stdin means /dev/null."""
+    plan_app(annotated("coreos.com/rkt/stage2/stdin", mode), APP, FLAGS)
+
+
+# What cannot be had.
+
+
+@pytest.mark.parametrize(
+    ("runtime", "fields", "reason"),
+    [
+        ({}, {"isolators": (Isolator(name="resource/memory", value={}),)}, "isolator resource/memory is not supported"),
+        ({}, {"isolators": (Isolator(name="os/linux/seccomp-retain-set", value={}),)}, "isolator os/linux/seccomp-retain-set"),
+        ({}, {"event_handlers": (EventHandler(name="pre-start", exec=("/x",)),)}, "event handler pre-start is not supported"),
+        ({}, {"mount_points": (MountPoint(name="data", path="/data"),)}, "mounts are not supported"),
+        ({"mounts": (Mount(volume="data", path="/data"),)}, {}, "mounts are not supported"),
+        ({"read_only_root_fs": True}, {}, "readOnlyRootFS is not supported"),
+        (
+            {},
+            {"ports": (Port(name="http", protocol="tcp", port=80, socket_activated=True),)},
+            "socket activation of port http is not supported",
+        ),
+        ({"annotations": (("minit/what", "x"),)}, {}, 'unknown annotation "minit/what"'),
+    ],
+)
+def test_what_is_refused(runtime: dict[str, object], fields: dict[str, object], reason: str):
+    """What would have an effect that is not built is refused in a line that names the app and the thing."""
+    text = refusal_of(replace(RUNTIME, **runtime), **fields)
+    assert text.startswith(f'app "web": {reason}')
+    assert "\n" not in text
+
+
+def test_an_unknown_isolator_is_warned_about():
+    """An isolator nobody knows is ignored, as appc wants, but said."""
+    isolators = (Isolator(name="acme.com/x", value=None),)
+    _, warnings = plan_app(RUNTIME, replace(APP, isolators=isolators), FLAGS)
+    assert warnings == ['warning: app "web": ignoring unknown isolator acme.com/x']
+
+
+def test_an_ordinary_port_needs_nothing():
+    """A port that is only listed changes nothing."""
+    assert spec_of(ports=(Port(name="http", protocol="tcp", port=80),)) == spec_of()
+
+
+def test_annotations_of_others_are_ignored():
+    """Only names of ours are checked."""
+    spec, warnings = plan_app(annotated("example.com/x", "y"), APP, FLAGS)
+    assert (spec, warnings) == (spec_of(), [])
+
+
+def test_disabled_capability_restriction_leaves_the_bounding_set_alone():
+    """`--insecure-options=capabilities` means no mask at all, not a full one."""
+    spec, _ = plan_app(RUNTIME, APP, replace(FLAGS, disable_capabilities=True))
+    assert spec.bounding is None
+
+
+def test_describe():
+    """The debug lines name the executable, the ids and every mount, each with the app in front."""
+    spec = spec_of(exec=("app", "x y"), environment=(("PATH", "/a:/b"),), supplementary_gids=(9,))
+    first, second, *mounts = spec.describe()
+    assert first == "app web: exec /a/app or /b/app ['x y']"
+    assert second == "app web: uid 0 gid 0 groups [9] cwd /"
+    assert len(mounts) == len(spec.mounts)
+    assert "app web: bind /proc on /proc" in mounts
+    assert "app web: device /dev/null c 1:3 666" in mounts
+    assert "app web: directory /tmp 1777" in mounts
+    assert "app web: link /dev/ptmx -> pts/ptmx" in mounts
+
+
+# Mounts.
+
+
+@pytest.mark.parametrize("operations", [app_mounts(), pod_mounts()])
+def test_every_mount_point_is_made_or_there(operations):
+    """A target below /dev comes after the mount of /dev, and its directory before it."""
+    made = {"/", "/proc", "/sys", "/dev"} if operations == pod_mounts() else {"/"}
+    for operation in operations:
+        if isinstance(operation, MakeDirectory):
+            made.add(operation.target)
+        elif isinstance(operation, (BindTree, MountFilesystem)):
+            assert operation.target in made
+            made = {path for path in made if not path.startswith(f"{operation.target}/")}
+        assert os.path.dirname(operation.target) in made
+
+
+def test_an_app_binds_only_what_the_pod_has():
+    """Each source of a bind is a place where the pod mounts something."""
+    pod = {operation.target for operation in pod_mounts() if isinstance(operation, MountFilesystem)}
+    assert {operation.source for operation in app_mounts() if isinstance(operation, BindTree)} <= pod
+
+
+def test_no_filesystem_honours_setuid_or_devices_but_dev_itself():
+    """Every new filesystem is nosuid; only /dev and its devpts have devices, only shared memory may be executed."""
+    new = [operation for operation in (*pod_mounts(), *app_mounts()) if isinstance(operation, MountFilesystem)]
+    assert all(operation.nosuid for operation in new)
+    assert {operation.target for operation in new if not operation.nodev} == {"/dev", "/dev/pts"}
+    assert {operation.target for operation in new if not operation.noexec} == {"/dev/shm"}
+    assert {operation.target for operation in new if operation.read_only} == {"/sys"}

@@ -1,0 +1,341 @@
+"""minit.plan.pod: namespaces, host name, grace, and what a pod or a machine cannot have."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minit.errors import PlanError
+from minit.manifest.app import MAX_ID, App, EventHandler, Isolator, MountPoint, Port
+from minit.manifest.image import ImageManifest
+from minit.manifest.pod import ExposedPort, Mount, PodManifest, RuntimeApp, Volume
+from minit.plan.capabilities import DEFAULT
+from minit.plan.flags import RunFlags
+from minit.plan.pod import HostFacts, Pod, PodPlan, parse_kernel_release, plan_pod
+from minit.value import replace
+
+UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"
+FLAGS = RunFlags(uuid=UUID, networks=("none",))
+FACTS = HostFacts(effective_uid=0, kernel_release="6.1.0-18-amd64", has_cgroups=True)
+APP = App(exec=("/bin/app",), user="0", group="0")
+IMAGE = ImageManifest(ac_version="0.8.11", name="example.com/web", app=APP)
+MANIFEST = PodManifest(ac_version="0.8.11", apps=(RuntimeApp(name="web"),))
+
+
+def plan_of(
+    manifest: PodManifest = MANIFEST, image: ImageManifest = IMAGE, flags: RunFlags = FLAGS, facts: HostFacts = FACTS
+) -> PodPlan:
+    """Return the plan of a pod whose apps all have the same image."""
+    return plan_pod(Pod(manifest=manifest, images=tuple((app.name, image) for app in manifest.apps)), flags, facts)
+
+
+def refusal_of(**changes: object) -> str:
+    """Return why a pod cannot be; the arguments are those of plan_of."""
+    with pytest.raises(PlanError) as caught:
+        plan_of(**changes)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+def annotated(name: str, value: str) -> PodManifest:
+    """Return the least pod with an annotation."""
+    return replace(MANIFEST, annotations=((name, value),))
+
+
+def test_the_least_pod():
+    """A pod with one app gets every namespace, a host name after its UUID, ten seconds of grace and no warnings."""
+    plan = plan_of()
+    assert (plan.uuid, plan.hostname) == (UUID, f"rkt-{UUID}")
+    assert plan.namespaces == ("mnt", "pid", "uts", "ipc", "net")
+    assert plan.own_network
+    assert [app.name for app in plan.apps] == ["web"]
+    assert (plan.bounding, plan.stop_grace_seconds, plan.warnings, plan.debug) == (DEFAULT, 10.0, (), False)
+
+
+@pytest.mark.parametrize(
+    ("networks", "own"),
+    [((), False), (("host",), False), (("none", "host"), False), (("foo", "host"), False), (("none",), True)],
+)
+def test_the_network(networks: tuple[str, ...], own: bool):
+    """No list means the host's network, `host` beats everything beside it, `none` is a namespace with lo alone."""
+    assert plan_of(flags=replace(FLAGS, networks=networks)).own_network is own
+
+
+@pytest.mark.parametrize("networks", [("default",), ("default", "foo"), ("all",)])
+def test_networks_that_are_not_built(networks: tuple[str, ...]):
+    """Any other network is refused with the two that work."""
+    text = refusal_of(flags=replace(FLAGS, networks=networks))
+    assert text == (
+        f"failed to setup network: --net={','.join(networks)} is not supported yet: use --net=none or --net=host"
+    )
+
+
+@pytest.mark.parametrize(("ipc", "own"), [("", True), ("auto", True), ("private", True), ("parent", False)])
+def test_ipc(ipc: str, own: bool):
+    """IPC is private unless the parent's is asked for."""
+    assert ("ipc" in plan_of(flags=replace(FLAGS, ipc=ipc)).namespaces) is own
+
+
+def test_an_unknown_ipc_mode():
+    """rkt's own words for it."""
+    assert refusal_of(flags=replace(FLAGS, ipc="shared")) == "unknown value for --ipc parameter: shared"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "name"),
+    [
+        ("interactive", True, "--interactive"),
+        ("mutable", True, "--mutable"),
+        ("private_users", "100000:65536", "--private-users"),
+        ("mds_token", "0a", "--mds-token"),
+        ("resolv_mode", "host", "--dns-conf-mode"),
+        ("hosts_mode", "host", "--dns-conf-mode"),
+    ],
+)
+def test_flags_that_are_not_built(field: str, value: object, name: str):
+    """A flag without an effect yet is refused, not ignored."""
+    assert refusal_of(flags=replace(FLAGS, **{field: value})) == f"{name} is not supported yet"
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        (replace(FACTS, effective_uid=1000), "a pod can only be run as root"),
+        (replace(FACTS, kernel_release="5.11.22"), "kernel 5.11.22 is too old: Linux 5.12 or newer is needed"),
+        (replace(FACTS, kernel_release="4.19"), "kernel 4.19 is too old: Linux 5.12 or newer is needed"),
+        (replace(FACTS, has_cgroups=False), "no cgroup hierarchy is mounted: mount one below /sys/fs/cgroup"),
+    ],
+)
+def test_machines_that_will_not_do(facts: HostFacts, text: str):
+    """What the machine lacks is said in one line."""
+    assert refusal_of(facts=facts) == text
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [
+        ("6.1.0-18-amd64", (6, 1)),
+        ("5.12", (5, 12)),
+        ("5.12-rc1+", (5, 12)),
+        ("5.100.0", (5, 100)),
+        ("6.18.44-fc-v657", (6, 18)),
+        ("10.0.0", (10, 0)),
+    ],
+)
+def test_kernel_releases(release: str, version: tuple[int, int]):
+    """Releases are numbers, so that 5.100 is newer than 5.12, and any of these will do."""
+    assert parse_kernel_release(release) == version
+    plan_of(facts=replace(FACTS, kernel_release=release))
+
+
+@pytest.mark.parametrize("hostname", ["web", "a" * 64, "ü" * 32, "\udcff" * 64])
+def test_hostnames(hostname: str):
+    """A name of up to 64 bytes is taken as it is."""
+    assert plan_of(flags=replace(FLAGS, hostname=hostname)).hostname == hostname
+
+
+@pytest.mark.parametrize("hostname", ["a" * 65, "ü" * 33, "\udcff" * 65])
+def test_hostnames_that_are_too_long(hostname: str):
+    """sethostname(2) counts bytes, and so does the plan."""
+    assert refusal_of(flags=replace(FLAGS, hostname=hostname)) == f'hostname "{hostname}" is longer than 64 bytes'
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0", 0.0), ("0s", 0.0), ("3s", 3.0), ("1m30s", 90.0), ("250ms", 0.25)])
+def test_grace(text: str, seconds: float):
+    """The annotation sets how long a stop may take."""
+    assert plan_of(annotated("minit/stop-grace", text)).stop_grace_seconds == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5", "soon", "-1s", "9" * 400 + "h"])
+def test_bad_grace(text: str):
+    """What is no duration is quoted, with an example."""
+    assert refusal_of(manifest=annotated("minit/stop-grace", text)) == (
+        f'annotation minit/stop-grace: expected a duration such as "10s", got "{text}"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"apps": ()}, "the pod has no apps"),
+        ({"isolators": (Isolator(name="resource/memory", value=1),)}, "pod isolator resource/memory is not supported yet"),
+        ({"ports": (ExposedPort(name="http", host_port=80),)}, "forwarding of port http is not supported yet"),
+        (
+            {"annotations": (("coreos.com/rkt/experiment/logmode", "k8s-plain"),)},
+            "annotation coreos.com/rkt/experiment/logmode is not supported yet",
+        ),
+        ({"annotations": (("minit/stop-grase", "1s"),)}, 'unknown annotation "minit/stop-grase"'),
+    ],
+)
+def test_pods_that_are_refused(fields: dict[str, object], text: str):
+    """What would have an effect that is not built is refused in one line."""
+    assert refusal_of(manifest=replace(MANIFEST, **fields)) == text
+
+
+def test_foreign_annotations_are_ignored():
+    """What is not ours and not rkt's changes nothing."""
+    assert plan_of(annotated("example.com/x", "y")) == plan_of()
+
+
+def test_the_pods_app_section_replaces_the_images():
+    """Nothing of the image's section shines through."""
+    own = App(exec=("/bin/own",), user="7", group="8")
+    image = replace(IMAGE, app=replace(APP, environment=(("A", "1"),), working_directory="/srv"))
+    [spec] = plan_of(replace(MANIFEST, apps=(RuntimeApp(name="web", app=own),)), image).apps
+    assert (spec.candidates, spec.uid, spec.gid, spec.working_directory) == (("/bin/own",), 7, 8, "/")
+    assert "A" not in dict(spec.environment)
+
+
+def test_an_app_without_any_section_is_refused():
+    """Neither pod nor image saying what to run is an error that names the image."""
+    assert refusal_of(image=replace(IMAGE, app=None)) == (
+        'app "web" has no executable: neither the pod nor image example.com/web has an app'
+    )
+
+
+@pytest.mark.parametrize("marker", ["created", "started"])
+def test_names_whose_status_files_collide_are_refused(marker: str):
+    """The marker of one app would be taken for the end of the other."""
+    apps = (RuntimeApp(name=f"web-{marker}"), RuntimeApp(name="web"))
+    assert refusal_of(manifest=replace(MANIFEST, apps=apps)) == (
+        f'app "web-{marker}" cannot be in a pod with app "web": rename one of them'
+    )
+    assert plan_of(replace(MANIFEST, apps=apps[:1]))
+
+
+@pytest.mark.parametrize(("value", "warned"), [("true", True), ("1", True), ("false", False), ("", False)])
+def test_an_image_that_reports_its_readiness_is_warned_about(value: str, warned: bool):
+    """An app that would send READY=1 counts as ready when started, and that is said."""
+    image = replace(IMAGE, annotations=(("appc.io/executor/supports-systemd-notify", value),))
+    warnings = plan_of(image=image).warnings
+    assert warnings == (
+        ('warning: app "web" is ready when it is started; READY=1 is not supported yet',) if warned else ()
+    )
+
+
+def test_warnings_of_all_apps_are_gathered():
+    """Each app's warnings reach the plan, in the order of the apps."""
+    apps = tuple(
+        RuntimeApp(name=name, app=replace(APP, isolators=(Isolator(name="acme/x", value=None),))) for name in ("b", "a")
+    )
+    assert [warning.split('"')[1] for warning in plan_of(replace(MANIFEST, apps=apps)).warnings] == ["b", "a"]
+
+
+def test_disabled_capability_restriction_reaches_the_pod_too():
+    """PID 1 keeps its bounding set as well, or the apps could not have theirs."""
+    assert plan_of(flags=replace(FLAGS, disable_capabilities=True)).bounding is None
+
+
+def test_describe():
+    """The debug lines begin with the pod, go on with its mounts and end with each app's decisions."""
+    plan = plan_of(flags=replace(FLAGS, hostname="h"))
+    first, *rest = plan.describe()
+    assert first == f"pod {UUID}: hostname h, namespaces mnt pid uts ipc net"
+    assert "pod: mount sysfs on /sys (nosuid,nodev,noexec,read_only)" in rest
+    assert "pod: mount devpts on /dev/pts (nosuid,noexec,newinstance,ptmxmode=0666,mode=0620,gid=5)" in rest
+    assert rest[-len(plan.apps[0].describe()) :] == plan.apps[0].describe()
+
+
+def test_planning_is_pure():
+    """The same pod, flags and facts give an equal plan."""
+    assert plan_of() == plan_of()
+    assert hash(plan_of()) == hash(plan_of())
+
+
+# Any valid manifests.
+
+NAMES = st.sampled_from(["a", "web", "web-created", "a--b", "x-started", "x"])
+TEXTS = st.text(max_size=6)
+PATHS = TEXTS.map(lambda text: f"/{text}")
+IDS = st.integers(0, MAX_ID)
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from(
+        [
+            *("minit/stop-grace", "minit/x", "example.com/y", "coreos.com/rkt/experiment/logmode"),
+            *(f"coreos.com/rkt/stage2/{stream}" for stream in ("stdin", "stdout", "stderr")),
+            "appc.io/executor/supports-systemd-notify",
+        ]
+    ),
+    st.sampled_from(["", "true", "null", "tty", "stream", "5s"]) | TEXTS,
+    max_size=2,
+).map(lambda pairs: tuple(pairs.items()))
+ISOLATORS = st.lists(
+    st.builds(Isolator, name=st.sampled_from(["resource/memory", "acme/x"]), value=st.none() | st.integers()), max_size=1
+).map(tuple)
+
+
+def tuples(strategy: st.SearchStrategy[object], max_size: int = 1) -> st.SearchStrategy[tuple[object, ...]]:
+    """Return tuples of a few values."""
+    return st.lists(strategy, max_size=max_size).map(tuple)
+
+
+APPS = st.builds(
+    App,
+    exec=tuples(TEXTS, 3),
+    user=st.sampled_from(["0", "root", "nobody", "1" * 5000]) | st.text(min_size=1, max_size=5),
+    group=st.sampled_from(["0", "root"]) | st.text(min_size=1, max_size=5),
+    supplementary_gids=tuples(IDS, 3),
+    working_directory=st.just("") | PATHS,
+    environment=st.dictionaries(st.sampled_from(["PATH", "HOME", "A", "container"]), TEXTS).map(
+        lambda variables: tuple(variables.items())
+    ),
+    event_handlers=tuples(st.builds(EventHandler, name=st.just("pre-start"), exec=tuples(TEXTS))),
+    mount_points=tuples(st.builds(MountPoint, name=NAMES, path=TEXTS)),
+    ports=tuples(st.builds(Port, name=NAMES, protocol=st.just("tcp"), port=st.integers(1, 65535))),
+    isolators=ISOLATORS,
+)
+MANIFESTS = st.builds(
+    PodManifest,
+    ac_version=st.just("0.8.11"),
+    apps=st.lists(
+        st.builds(
+            RuntimeApp,
+            name=NAMES,
+            app=st.none() | APPS,
+            read_only_root_fs=st.sampled_from([False, False, False, True]),
+            mounts=tuples(st.builds(Mount, volume=NAMES, path=TEXTS)),
+            annotations=ANNOTATIONS,
+        ),
+        max_size=3,
+        unique_by=lambda app: app.name,
+    ).map(tuple),
+    volumes=tuples(st.builds(Volume, name=NAMES, kind=st.just("empty"))),
+    isolators=ISOLATORS,
+    annotations=ANNOTATIONS,
+    ports=tuples(st.builds(ExposedPort, name=NAMES, host_port=st.integers(1, 65535))),
+)
+IMAGES = st.builds(
+    ImageManifest, ac_version=st.just("0.8.11"), name=NAMES, app=st.none() | APPS, annotations=ANNOTATIONS
+)
+RUN_FLAGS = st.builds(
+    RunFlags,
+    uuid=st.just(UUID),
+    networks=st.sampled_from([(), ("none",), ("host",), ("default", "none"), ("all",)]),
+    hostname=TEXTS,
+    ipc=st.sampled_from(["", "parent", "x"]),
+    debug=st.booleans(),
+    disable_capabilities=st.booleans(),
+)
+
+
+@settings(deadline=None)
+@given(MANIFESTS, IMAGES, RUN_FLAGS)
+def test_any_valid_manifests_plan_or_are_refused(manifest: PodManifest, image: ImageManifest, flags: RunFlags):
+    """A plan can be described and has an app for each of the manifest's; a refusal is one PlanError of one line."""
+    try:
+        plan = plan_of(manifest, image, flags)
+    except PlanError as error:
+        assert str(error)
+        return
+    assert [app.name for app in plan.apps] == [app.name for app in manifest.apps]
+    assert all(app.candidates and all(path.startswith("/") for path in app.candidates) for app in plan.apps)
+    assert plan.describe()
+
+
+@settings(deadline=None)
+@given(st.text("web0a/.", min_size=1, max_size=6), st.text("0123456789root", min_size=1, max_size=12), IDS)
+def test_any_plain_app_plans(command: str, user: str, gid: int):
+    """An app that only says what to run, with ids that are numbers, is never refused."""
+    app = App(exec=(command,), user=str(gid), group=user if user.isdecimal() and int(user) <= MAX_ID else "root")
+    [spec] = plan_of(replace(MANIFEST, apps=(RuntimeApp(name="web", app=app),))).apps
+    assert spec.uid == gid

@@ -1,0 +1,266 @@
+"""Pod manifests made from images and overrides."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minit.errors import ManifestError, MinitError, PodError
+from minit.manifest.image import parse_image_manifest
+from minit.manifest.pod import parse_pod_manifest
+from minit.stage0.podmanifest import (
+    AppOverrides,
+    Environment,
+    PodDefaults,
+    complete_manifest,
+    image_ids,
+    merge_environment,
+    plan_apps,
+)
+from minit.stage0.store import StoredImage
+
+ID = "sha512-" + "a" * 64
+DEFAULTS = PodDefaults(uid=1000, gid=1001)
+NO_OVERRIDES = AppOverrides()
+
+APP: dict[str, Any] = {
+    "exec": ["/bin/server", "-v"],
+    "eventHandlers": [{"name": "pre-start", "exec": ["/bin/hook"]}],
+    "user": "www",
+    "group": "/etc/group",
+    "supplementaryGIDs": [5],
+    "workingDirectory": "/srv",
+    "environment": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],
+    "mountPoints": [{"name": "data", "path": "/data", "readOnly": True}, {"name": "tmp", "path": "/tmp"}],
+    "ports": [{"name": "http", "protocol": "tcp", "port": 80, "count": 1, "socketActivated": False}],
+    "isolators": [{"name": "resource/memory", "value": {"limit": "1G"}}],
+}
+
+
+def image(name: str = "example.com/Server_x", app: dict[str, Any] | None = APP, **labels: str) -> StoredImage:
+    """Return an image of the store."""
+    chosen = labels or {"version": "1.0", "os": "linux", "arch": "amd64"}
+    manifest: dict[str, Any] = {
+        "acKind": "ImageManifest",
+        "acVersion": "0.8.11",
+        "name": name.lower(),
+        "labels": [{"name": key, "value": value} for key, value in chosen.items()],
+    }
+    if app is not None:
+        manifest["app"] = app
+    data = json.dumps(manifest).encode()
+    return StoredImage(
+        id=ID,
+        manifest=parse_image_manifest(data, name),
+        manifest_bytes=data,
+        size_bytes=1,
+        import_time_ns=0,
+    )
+
+
+def plan_one(chosen: StoredImage, overrides: AppOverrides = NO_OVERRIDES, defaults: PodDefaults = DEFAULTS) -> Any:
+    """Return the only app of a new pod's manifest."""
+    _, data = plan_apps([(chosen, overrides)], defaults)
+    [app] = json.loads(data)["apps"]
+    return app
+
+
+def test_manifest_of_one_app() -> None:
+    """Without overrides the app section is the image's, and the pod has everything rkt writes, in its order."""
+    apps, data = plan_apps([(image(), AppOverrides())], DEFAULTS)
+    assert [app.name for app in apps] == ["server-x"]
+    assert (
+        data
+        == json.dumps(
+            {
+                "acVersion": "0.8.11",
+                "acKind": "PodManifest",
+                "apps": [
+                    {
+                        "name": "server-x",
+                        "image": {
+                            "name": "example.com/server_x",
+                            "id": ID,
+                            "labels": [
+                                {"name": "version", "value": "1.0"},
+                                {"name": "os", "value": "linux"},
+                                {"name": "arch", "value": "amd64"},
+                            ],
+                        },
+                        "app": {
+                            "exec": APP["exec"],
+                            "user": "www",
+                            "group": "/etc/group",
+                            **{key: APP[key] for key in APP if key not in ("exec", "user", "group")},
+                        },
+                    }
+                ],
+                "volumes": None,
+                "isolators": None,
+                "annotations": [{"name": "coreos.com/rkt/stage1/mutable", "value": "false"}],
+                "ports": None,
+            },
+            separators=(",", ":"),
+        ).encode()
+    )
+
+
+def test_manifest_reads_back() -> None:
+    """stage1's own reader takes what is written, and finds the image's app in it."""
+    chosen = image()
+    pod = parse_pod_manifest(plan_apps([(chosen, AppOverrides())], DEFAULTS)[1], "pod")
+    assert pod.apps[0].app == chosen.manifest.app
+    assert pod.apps[0].image_id == ID
+
+
+def test_overrides() -> None:
+    """Each override replaces what the image says; arguments follow the new program."""
+    overrides = AppOverrides(
+        name="other",
+        exec="/bin/sh",
+        arguments=("-c", "true"),
+        user="7",
+        group="8",
+        working_directory="/",
+        supplementary_gids=(),
+    )
+    entry = plan_one(image(), overrides)
+    app = entry["app"]
+    assert entry["name"] == "other"
+    assert app["exec"] == ["/bin/sh", "-c", "true"]
+    assert (app["user"], app["group"], app["workingDirectory"]) == ("7", "8", "/")
+    assert "supplementaryGIDs" not in app
+    assert app["isolators"] == APP["isolators"]
+
+
+def test_arguments_are_appended_to_the_image_command() -> None:
+    """Without --exec, arguments follow the image's own."""
+    assert plan_one(image(), AppOverrides(arguments=("-p", "1")))["app"]["exec"] == ["/bin/server", "-v", "-p", "1"]
+
+
+def test_exec_makes_an_app_of_an_image_without_one() -> None:
+    """An image without app section runs --exec as the caller."""
+    app = plan_one(image(app=None), AppOverrides(exec="/bin/sh", arguments=("x",)))["app"]
+    assert app == {"exec": ["/bin/sh", "x"], "user": "1000", "group": "1001"}
+
+
+@pytest.mark.parametrize(
+    ("app", "message"),
+    [
+        (None, 'image "example.com/server_x" has no "app" section (try --exec=BINARY)'),
+        ({**APP, "exec": []}, 'image "example.com/server_x" has an empty "exec" (try --exec=BINARY)'),
+    ],
+)
+def test_nothing_to_execute(app: dict[str, Any] | None, message: str) -> None:
+    """An image that says nothing about what to run needs --exec, arguments or not."""
+    with pytest.raises(PodError) as caught:
+        plan_one(image(app=app), AppOverrides(arguments=("x",)))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({"version": "1"}, 'image "a" has no label "os": the image of an app needs "os" and "arch"'),
+        ({"os": "linux"}, 'image "a" has no label "arch": the image of an app needs "os" and "arch"'),
+        ({"os": "freebsd", "arch": "amd64"}, 'image "a" is for freebsd: apps run on linux only'),
+    ],
+)
+def test_platform(labels: dict[str, str], message: str) -> None:
+    """The image of an app must say that it is for Linux, and for which machine."""
+    with pytest.raises(PodError) as caught:
+        plan_one(image("a", **labels))
+    assert str(caught.value) == message
+
+
+def test_two_apps_of_one_name() -> None:
+    """Two apps of one image need different names."""
+    both = [(image(), AppOverrides()), (image(), AppOverrides())]
+    with pytest.raises(PodError, match='several apps are named "server-x"'):
+        plan_apps(both, DEFAULTS)
+    named = [(image(), AppOverrides()), (image(), AppOverrides(name="second"))]
+    assert [app.name for app in plan_apps(named, DEFAULTS)[0]] == ["server-x", "second"]
+
+
+def test_bad_name() -> None:
+    """A name that is no ACName is refused before it becomes a path."""
+    with pytest.raises(ManifestError, match="--name"):
+        plan_one(image(), AppOverrides(name="../x"))
+
+
+def test_environment_precedence() -> None:
+    """--set-env wins over --set-env-file, over --environment, over the image, over the inherited environment."""
+    defaults = PodDefaults(
+        uid=0,
+        gid=0,
+        inherited=(("A", "i"), ("B", "i"), ("C", "i"), ("D", "i"), ("E", "i")),
+        from_file=(("C", "f"), ("D", "f")),
+        set=(("D", "s"),),
+    )
+    merged = merge_environment((("A", "m"), ("B", "m")), (("B", "e"), ("C", "e")), defaults)
+    assert merged == (("A", "m"), ("B", "e"), ("C", "f"), ("D", "s"), ("E", "i"))
+
+
+VARIABLES = st.lists(st.tuples(st.sampled_from("ABCDE"), st.text())).map(tuple)
+
+
+@given(VARIABLES, VARIABLES, VARIABLES, VARIABLES, VARIABLES)
+def test_environment_has_each_name_once(
+    image_own: Environment, app: Environment, inherited: Environment, from_file: Environment, chosen: Environment
+) -> None:
+    """Every name of any source is there once, with the value of the last source that has it."""
+    sources = (image_own, app, inherited, from_file, chosen)
+    defaults = PodDefaults(uid=0, gid=0, inherited=inherited, from_file=from_file, set=chosen)
+    merged = merge_environment(image_own, app, defaults)
+    names = [name for name, _ in merged]
+    assert len(names) == len(set(names))
+    assert set(names) == {name for source in sources for name, _ in source}
+    strong = dict([*image_own, *app, *from_file, *chosen])
+    assert {name: value for name, value in merged if name in strong} == strong
+
+
+def user_manifest(**app: Any) -> bytes:
+    """Return a pod manifest with oddities that a rewrite would lose."""
+    entry = {"name": "one", "image": {"id": ID}, **app}
+    pod = {"acKind": "PodManifest", "acVersion": "1.30.0", "apps": [entry], "x-mine": 1, "userLabels": {"a": "b"}}
+    return json.dumps(pod, indent=2).encode()
+
+
+def test_complete_user_manifest_stays_as_it_is() -> None:
+    """A user's manifest with every app section is copied byte for byte."""
+    data = user_manifest(app=APP)
+    assert image_ids(data, "m") == (("one", ID),)
+    assert complete_manifest(data, "m", {"one": image()}) == data
+
+
+@pytest.mark.parametrize("missing", [{}, {"app": None}, {"App": None}])
+def test_user_manifest_gets_missing_app_sections(missing: dict[str, Any]) -> None:
+    """An app without section gets its image's, and nothing else changes."""
+    completed = json.loads(complete_manifest(user_manifest(**missing), "m", {"one": image()}))
+    expected = json.loads(user_manifest())
+    expected["apps"][0]["app"] = APP
+    assert completed == expected
+
+
+def test_user_manifest_that_cannot_be_completed() -> None:
+    """An app with no section anywhere is refused."""
+    with pytest.raises(PodError, match='m: app "one" has no "app" section'):
+        complete_manifest(user_manifest(), "m", {"one": image(app=None)})
+
+
+def test_user_manifest_without_image_id() -> None:
+    """An app must name its image by id."""
+    data = json.dumps({"acKind": "PodManifest", "acVersion": "1.0.0", "apps": [{"name": "a", "image": {}}]}).encode()
+    with pytest.raises(PodError, match='m: app "a" has no image.id'):
+        image_ids(data, "m")
+
+
+@given(st.binary())
+def test_any_manifest_is_read_or_refused(data: bytes) -> None:
+    """Whatever a file holds, the only exception is one with a message."""
+    with pytest.raises(MinitError):
+        image_ids(data, "m")
