@@ -6,6 +6,7 @@ import os
 import sys
 
 from minit.errors import EXIT_FAILURE, MinitError, UsageError, describe
+from minit.stderr import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,15 +19,12 @@ def run_entrypoint(component: str, usage: str, work: Callable[[list[str]], int])
     try:
         code = work(sys.argv[1:])
     except UsageError as error:
-        print(f"{component}: {describe(error)}", file=sys.stderr)
+        complain(f"{component}: {describe(error)}")
         if error.exit_code < EXIT_FAILURE:
-            print(usage, file=sys.stderr)
+            complain(usage)
         code = error.exit_code
     except (MinitError, OSError) as error:
-        print(f"{component}: {describe(error)}", file=sys.stderr)
+        complain(f"{component}: {describe(error)}")
         code = error.exit_code if isinstance(error, MinitError) else EXIT_FAILURE
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # the caller may have closed it
-            stream.flush()
     # Not sys.exit: tearing the interpreter down costs milliseconds that every caller waits for.
     os._exit(code)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 from entrypoints._main import run_entrypoint
 from minit.errors import EXIT_FAILURE, UsageError
 from minit.goflags import parse_flags, usage
 from minit.launcher.gc import collect_pod
 from minit.plan.flags import parse_uuid
+from minit.stderr import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,5 +27,5 @@ def _collect(arguments: list[str]) -> int:
         raise UsageError(f"expected one UUID, got {len(operands)} arguments")
     problems = collect_pod(parse_uuid(operands[0]))
     for problem in problems:
-        print(f"stage1 gc: {problem}", file=sys.stderr)
+        complain(f"stage1 gc: {problem}")
     return EXIT_FAILURE if problems else 0

@@ -7,6 +7,7 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -102,5 +103,5 @@ def make_pod(work_directory: Path, stage1_tree: Path, app_rootfs: Path) -> Itera
         return pod
 
     yield make
-    for pod in pods:
-        pod.remove()
+    with ThreadPoolExecutor(4) as executor:
+        list(executor.map(PodDirectory.remove, pods))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -150,7 +149,7 @@ def list_images(invocation: Invocation, full: bool, no_legend: bool, output_form
         else:
             age = format_age(image.import_time_ns, now_ns)
             rows.append((image.id[:_LISTED_ID], _name(image), _readable_size(image.size_bytes), age, age))
-    sys.stdout.write(align(rows))
+    invocation.say(align(rows), end="")
 
 
 @image_group.command("rm")

@@ -40,13 +40,14 @@ class Invocation:
     def data(self, path: Path) -> None:
         self._data = path
 
-    def say(self, text: str) -> None:
-        """Print a line of the command's result."""
-        print(text)
+    def say(self, text: str, end: str = "\n") -> None:
+        """Print the command's result, or a line of it."""
+        print(text, end=end)
 
     def note(self, text: str) -> None:
         """Tell the user something beside the result."""
-        print(f"{self.command}: {text}", file=sys.stderr, flush=True)
+        if sys.stderr is not None:
+            print(f"{self.command}: {text}", file=sys.stderr, flush=True)
 
     def require_root(self) -> None:
         """Raise MinitError unless root runs the command."""
@@ -56,5 +57,6 @@ class Invocation:
 
 def flush_output() -> None:
     """Write out what is buffered, before another program takes this process over."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed by the caller
+            stream.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -29,11 +30,19 @@ for _command in (*runcommands.COMMANDS, *podcommands.COMMANDS, *imagecommands.CO
 
 def main() -> NoReturn:
     """Run the command line of this process."""
+    _open_standard_streams()
     for number in (signal.SIGHUP, signal.SIGTERM):
         # What is ignored (nohup) stays so.
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _end)
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_standard_streams() -> None:
+    """Open what the caller closed of 0, 1 and 2, lest a file of ours, even the lock of a pod, gets such a number."""
+    while (fd := os.open("/dev/null", os.O_RDWR)) < 3:
+        os.set_inheritable(fd, True)
+    os.close(fd)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
@@ -59,14 +68,22 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
     except BrokenPipeError:
-        # Who reads our output has enough of it; Python would complain once more when it closes stdout.
-        sys.stdout = None
+        # Who reads our output has enough of it.
+        _abandon_output()
         return EXIT_FAILURE
     except MinitError as error:
         return _fail(invocation, describe(error), error, error.exit_code)
+    except OSError as error:
+        _abandon_output()
+        return _fail(invocation, describe(error), error)
     except Exception as error:
-        return _fail(invocation, describe(error), error, unexpected=not isinstance(error, OSError))
+        return _fail(invocation, describe(error), error, unexpected=True)
     return result if isinstance(result, int) else 0
+
+
+def _abandon_output() -> None:
+    """Forget what standard output could not take; Python would try, and complain, once more at the end."""
+    sys.stdout = None
 
 
 def _fail(

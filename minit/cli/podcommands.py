@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -75,7 +74,7 @@ def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format
         # No pods are null to Go, and so to whoever reads this.
         invocation.say(json_text([pod_json(status) for status in statuses] or None, output_format))
     else:
-        sys.stdout.write(list_text(statuses, time.time_ns(), full=full, legend=not no_legend))
+        invocation.say(list_text(statuses, time.time_ns(), full=full, legend=not no_legend), end="")
 
 
 @click.command(cls=MinitCommand, section=_SECTION)
@@ -119,11 +118,13 @@ def status(
             wait_until_ended(pod, wait)
         if wait_ready is not None:
             wait_until_ready(pod, wait_ready)
+        if not pod.refresh():
+            raise PodError(f'pod "{pod.uuid}" was removed meanwhile')
         shown = read_pod_status(pod)
     if output_format is not None:
         invocation.say(json_text(pod_json(shown), output_format))
     else:
-        sys.stdout.write(status_text(shown))
+        invocation.say(status_text(shown), end="")
 
 
 @click.command("cat-manifest", cls=MinitCommand, section=_SECTION)

@@ -24,7 +24,7 @@ def show_progress(invocation: Invocation, *, quiet: bool) -> Iterator[Progress]:
     """Yield a Progress that shows what it is told, as soon as the work proves to be long."""
     if quiet:
         yield silent
-    elif sys.stderr.isatty():
+    elif sys.stderr is not None and sys.stderr.isatty():
         with ExitStack() as stack:
             yield _Bar(stack)
     else:
@@ -59,8 +59,9 @@ class _Bar:
         if now - self._start < _PATIENCE_SECONDS:
             return
         if self._bars is None:
-            self._bars = self._stack.enter_context(_make_bars())
-            self._bars.add_task("")
+            self._bars = _make_bars()
+            self._bars.add_task(step)
+            self._stack.enter_context(self._bars)
         elif step == self._step and now - self._refreshed < _REFRESH_SECONDS:
             return
         self._step, self._refreshed = step, now

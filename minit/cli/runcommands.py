@@ -280,7 +280,9 @@ def _choose_stage1(
         return store.import_file(Path(path), progress)
     if reference is not None:
         return store.find(reference)
-    return default_stage1(invocation.data, store, progress)
+    from minit.image.stage1 import build_stage1, stage1_fingerprint
+
+    return default_stage1(invocation.data, store, stage1_fingerprint(), build_stage1, progress)
 
 
 def _overlay_works(invocation: Invocation) -> bool:

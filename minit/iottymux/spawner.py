@@ -15,6 +15,7 @@ from minit import paths, syscalls
 from minit.errors import LaunchError, describe
 from minit.iottymux.sidecar import Stream, run_sidecar
 from minit.messages import Socket, receive_message, send_message, socket_pair
+from minit.stderr import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,5 +95,5 @@ def _run_as_sidecar(message: dict[str, object], descriptors: list[int], log_dire
         os._exit(0)
     except BaseException as error:
         # The last frame of a forked process: returning would run the spawner's loop twice.
-        os.write(2, f"iottymux: {describe(error)}\n".encode(errors="replace"))
+        complain(f"iottymux: {describe(error)}")
         os._exit(254)

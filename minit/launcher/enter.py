@@ -5,13 +5,13 @@ from __future__ import annotations
 import _signal
 import errno
 import os
-import sys
 
 from minit import syscalls
 from minit.errors import describe
 from minit.launcher.stop import open_supervisor
 from minit.plan.app import DEFAULT_PATH
 from minit.reaper.diagnose import diagnose_exec
+from minit.stderr import complain
 from minit.supervisor.child import forget_imports, reset_signals
 from minit.supervisor.client import ask
 from minit.supervisor.credentials import become_user, clear_inheritable, drop_bounding_set
@@ -95,12 +95,12 @@ def _run_command(
                     found = candidate
         assert failure is not None
         if "/" in command[0]:
-            _complain(f"Error: {diagnose_exec(found)}")
+            complain(f"Error: {diagnose_exec(found)}")
         else:
-            _complain(f'Error: Unable to find "{command[0]}" in the PATH of the app')
+            complain(f'Error: Unable to find "{command[0]}" in the PATH of the app')
     except BaseException as error:
         # The last frame of a forked process: returning would run the caller's code twice.
-        _complain(f"enter: {step}: {describe(error)}")
+        complain(f"enter: {step}: {describe(error)}")
     os._exit(EXIT_NOT_EXECUTED)
 
 
@@ -108,10 +108,6 @@ def _candidates(command: str, path: str) -> list[str]:
     if "/" in command:
         return [command]
     return [f"{directory or '.'}/{command}" for directory in path.split(":")]
-
-
-def _complain(line: str) -> None:
-    os.write(2, f"{line}\n".encode(errors="surrogateescape"))
 
 
 def _wait(child: int) -> int:
@@ -128,7 +124,6 @@ def _wait(child: int) -> int:
         os.kill(os.getpid(), _signal.SIGSTOP)
         os.kill(child, _signal.SIGCONT)
     if os.WIFSIGNALED(status):
-        sys.stderr.flush()
         number = os.WTERMSIG(status)
         if number != _signal.SIGKILL:
             _signal.signal(number, _signal.SIG_DFL)

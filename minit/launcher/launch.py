@@ -9,15 +9,16 @@ from __future__ import annotations
 import _signal
 import os
 import select
-import sys
 
 from minit import paths, syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, describe
 from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies
 from minit.launcher.load import collect_facts, load_pod
+from minit.launcher.reexec import image_descriptor, image_root, start_from_read_only_mount
 from minit.messages import Socket, receive_message, socket_pair
 from minit.plan.flags import RunFlags
 from minit.plan.pod import PodPlan, plan_pod
+from minit.stderr import complain
 from minit.supervisor.boot import SupervisorEnds, run_supervisor
 from minit.supervisor.supervisor import HALT_SIGNALS, WATCHED_SIGNALS
 
@@ -53,15 +54,21 @@ def lock_descriptor(environment: Mapping[str, str]) -> int:
 def launch(flags: RunFlags, lock: int) -> int:
     """Run the pod in the working directory and return its exit code."""
     _open_standard_streams()
+    if flags.disable_capabilities:
+        start_from_read_only_mount()
+    image = image_descriptor()
     # Callers leak descriptors into rkt; one that reached an app or outlived us would be a hole or hold a lock.
-    syscalls.close_all_but((0, 1, 2, lock))
+    syscalls.close_all_but([0, 1, 2, lock, *([] if image is None else [image])])
     os.set_inheritable(lock, False)
+    # What the caller made of these must not decide about the pod's files, nor have the kernel reap its children.
+    os.umask(0o022)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     # Blocked before PID 1 exists: a SIGTERM that met PID 1 without a handler would vanish.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, (*WATCHED_SIGNALS, *_FORWARDED))
     hierarchies = read_hierarchies()
     plan = plan_pod(load_pod(), flags, collect_facts(hierarchies))
     for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
-        print(f"stage1: {line}", file=sys.stderr)
+        complain(f"stage1: {line}")
     subcgroup = pod_subcgroup(hierarchies, plan.uuid)
     # Written first: gc could not find the groups of a pod that died between the two.
     _write_pod_file(paths.POD_SUBCGROUP, subcgroup)
@@ -91,7 +98,8 @@ def _clone_supervisor(plan: PodPlan, groups: PodGroups, lock: int) -> tuple[int,
         launcher=theirs,
         lock=lock,
         root=root,
-        stage1_root=os.path.abspath(paths.POD_STAGE1_ROOTFS),
+        stage1_root=image_root(),
+        image=image_descriptor(),
         tasks=groups.tasks,
         groups=groups.apps,
     )
@@ -139,7 +147,7 @@ def _wait(pid: int, pidfd: int, link: Socket) -> int:
     if result.si_status == _signal.SIGKILL:
         # Ended by force: whoever waits for rkt sees the same.
         os.kill(os.getpid(), _signal.SIGKILL)
-    print(f"stage1: the supervisor died of signal {result.si_status}", file=sys.stderr)
+    complain(f"stage1: the supervisor died of signal {result.si_status}")
     return EXIT_FAILURE
 
 

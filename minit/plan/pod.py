@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
+from minit.goflags import BOOLEANS
 from minit.paths import created_marker, started_marker
 from minit.plan.app import AppSpec, plan_app
 from minit.plan.capabilities import DEFAULT
@@ -74,7 +75,8 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         spec, notes = plan_app(runtime, _app_section(runtime, images[runtime.name]), flags)
         apps.append(spec)
         warnings += notes
-        if images[runtime.name].annotation("appc.io/executor/supports-systemd-notify") == "true":
+        notifies = images[runtime.name].annotation("appc.io/executor/supports-systemd-notify")
+        if BOOLEANS.get(notifies or ""):
             warnings.append(
                 f'warning: app "{runtime.name}" is ready when it is started; READY=1 is not supported yet'
             )

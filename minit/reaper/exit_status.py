@@ -9,7 +9,11 @@ from minit.value import Value
 
 
 class ExitStatus(Value):
-    """How a process ended: one of `code`, `signal`, or the set-up `step` that failed with `errno` at `path`."""
+    """
+    How a process ended: one of `code`, `signal`, or the set-up `step` that failed with `errno` at `path`.
+
+    A failure that was no system call's has no `errno`, and its reason as `path`.
+    """
 
     code: int | None = None
     signal: int | None = None
@@ -35,8 +39,9 @@ class ExitStatus(Value):
     def describe(self) -> str:
         """Return the end as words: `exited with 3`, `killed by signal 9`, `exec /x: no such file or directory`."""
         if self.step is not None:
-            reason = "" if self.errno is None else f": {reason_of(self.errno)}"
-            return f"{self.step}{f' {self.path}' if self.path else ''}{reason}"
+            if self.errno is None:
+                return f"{self.step}: {self.path}"
+            return f"{self.step}{f' {self.path}' if self.path else ''}: {reason_of(self.errno)}"
         if self.signal is not None:
             return f"killed by signal {self.signal}{' (core dumped)' if self.core_dumped else ''}"
         return f"exited with {self.code}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,20 +16,23 @@ from minit.stage0.temporary import scratch_directory
 _RECORD = "default-stage1"
 
 
-def default_stage1(data: Path, store: Store, progress: Progress) -> StoredImage:
-    """Return the stage1 image of this very minit, building it if the store does not have it."""
-    from minit.image.stage1 import build_stage1, stage1_fingerprint
+def default_stage1(
+    data: Path, store: Store, fingerprint: str, build: Callable[[Path, Progress], None], progress: Progress
+) -> StoredImage:
+    """
+    Return the image that `build` writes, from the store if it was built there before.
 
+    `fingerprint` is a word that changes with whatever changes the image.
+    """
     own = data / "minit"
     make_directory(own, 0o770)
-    fingerprint = stage1_fingerprint()
     # Two first pods at once would build it twice.
     with key_lock(own / "locks", _RECORD, exclusive=True):
         known = _recorded(own / _RECORD, fingerprint, store)
         if known is not None:
             return known
         with scratch_directory(own / "tmp") as scratch:
-            build_stage1(
+            build(
                 scratch / "stage1.aci",
                 lambda step, done, total: progress(f"building stage1 (first use): {step}", done, total),
             )

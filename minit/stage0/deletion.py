@@ -111,7 +111,7 @@ def _delete(pod: Pod) -> None:
         # First what can be big and can fail: with the manifest still there, a later gc tries again.
         with suppress(FileNotFoundError, PodError):
             _remove(pod.fd, status_root(pod), pod.fd, 0)
-        _empty(pod.fd, pod.fd, 0)
+        remove_content(pod.fd)
         os.rmdir(pod.path)
     except OSError as error:
         if error.errno in (errno.EXDEV, errno.EBUSY):
@@ -170,6 +170,11 @@ def _unmount(point: str) -> None:
         if error.errno == errno.EBUSY:
             with suppress(OSError):
                 syscalls.umount2(point, syscalls.UMOUNT_NOFOLLOW | syscalls.MNT_DETACH)
+
+
+def remove_content(fd: int) -> None:
+    """Remove everything in the directory `fd`; OSError at a mount point, EXDEV or EBUSY, or what cannot be removed."""
+    _empty(fd, fd, 0)
 
 
 def _empty(fd: int, top_fd: int, depth: int) -> None:

@@ -59,13 +59,13 @@ def extract_layers(
     with ExitStack() as stack, disk_errors(action, destination):
         blobs = [stack.enter_context(store.open_blob(layer.image_id)) for layer in layers]
         total_bytes = sum(os.fstat(blob.fileno()).st_size for blob in blobs)
+        root = str(destination.resolve())
         pipe, report = os.pipe()
         reports = stack.enter_context(open(pipe, encoding="utf-8", errors="replace"))
         parent_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
-            fds = [blob.fileno() for blob in blobs]
-            untar.run_child(str(destination.resolve()), layers, fds, report, parent_pid)
+            untar.run_child(root, layers, [blob.fileno() for blob in blobs], report, parent_pid)
         stack.callback(_end, pid)
         os.close(report)
         for line in reports:

@@ -78,9 +78,14 @@ def remove(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
 
 
 def _move(pod: Pod, place: str, message: str, note: Note) -> None:
-    note(message)
-    with _noted(pod, note):
+    try:
         pod.move(place)
+    except PodError:
+        return  # another gc was faster
+    except OSError as error:
+        note(f'cannot move pod "{pod.uuid}": {describe(error)}')
+        return
+    note(message)
 
 
 @contextmanager

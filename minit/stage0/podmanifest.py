@@ -79,7 +79,10 @@ def plan_apps(
         "annotations": [{"name": paths.ANNOTATION_MUTABLE, "value": "false"}],
         "ports": None,
     }
-    return tuple(apps), jsontext.dump(manifest)
+    data = jsontext.dump(manifest)
+    # What no reader would take, such as bytes of the command line that are no text, is better refused now.
+    parse_pod_manifest(data, "new pod")
+    return tuple(apps), data
 
 
 def image_ids(data: bytes, source: str) -> tuple[tuple[str, str], ...]:

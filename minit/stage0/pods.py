@@ -13,6 +13,7 @@ import os
 import re
 import uuid as uuids
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -190,7 +191,8 @@ def create_pod(data: Path) -> Pod:
         pod.lock(blocking=True)
         pod.move(PREPARE)
     except BaseException:
-        pod.close()
+        with pod, suppress(OSError):
+            pod.path.rmdir()
         raise
     pod.state = PodState.PREPARING
     return pod

@@ -98,6 +98,7 @@ class Store:
         except OSError as error:
             raise StoreError(f"open image {describe(error)}") from error
         with file, disk_errors(f"import {path}", self.data), scratch_directory(self._own / "tmp") as scratch:
+            self._collect_orphans()
             size_bytes = os.fstat(file.fileno()).st_size
             with open(scratch / "blob", "xb") as blob:
                 os.fchmod(blob.fileno(), _FILE_MODE)
@@ -212,6 +213,18 @@ class Store:
         """Forget the size of a removed tree."""
         if _KEY.fullmatch(image_id):
             remove_file(_file_of(self._own, "treeSize", image_id))
+
+    def _collect_orphans(self) -> None:
+        """Remove our blobs without manifest: an import or a removal was killed half-way."""
+        for blob in self._own.glob("blob/sha512/*/sha512-*"):
+            manifest = _file_of(self._own, "imageManifest", blob.name)
+            if not manifest.exists():
+                try:
+                    with key_lock(self._image_locks, blob.name, exclusive=True, blocking=False):
+                        if not manifest.exists():
+                            remove_file(blob)
+                except BlockingIOError:
+                    continue  # somebody is importing it just now
 
     def _tree_bytes(self, image_id: str) -> int:
         try:

@@ -153,7 +153,7 @@ class TarReader:
                 self._extend(extensions, {"linkpath": self._extension(fields).rstrip(b"\0")})
             else:
                 return self._entry(fields, extensions)
-        self._refuse(f"more than {_EXTENSIONS_LIMIT} headers describe one entry")
+        raise ImageError(f"{self._source}: more than {_EXTENSIONS_LIMIT} headers describe one entry")
 
     def _checked_fields(self, block: bytes) -> tuple[bytes, ...]:
         stored = self._number(block[_CHECKSUM], "checksum")

@@ -10,6 +10,7 @@ tell goes through one pipe as lines; `minit.stage0.extract` is the other end.
 from __future__ import annotations
 
 import errno
+import fcntl
 import gc
 import hashlib
 import io
@@ -64,9 +65,10 @@ def run_child(
 
     To be called in a freshly forked child.
     """
-    digests = [hashlib.sha512() for _ in layers]  # made before the pivot: OpenSSL may read files for it
     status = 1
     try:
+        digests = [hashlib.sha512() for _ in layers]  # made before the pivot: OpenSSL may read files for it
+        report, *blobs = (fcntl.fcntl(fd, fcntl.F_DUPFD, 3) for fd in (report, *blobs))
         _confine(destination, (*blobs, report), parent_pid)
         _extract(layers, blobs, digests, report)
         status = 0
@@ -93,7 +95,11 @@ def _confine(destination: str, kept: Sequence[int], parent_pid: int) -> None:
     syscalls.set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != parent_pid:
         os._exit(1)
-    syscalls.close_all_but(kept)
+    # Something stands on 0 to 2 always, or what the interpreter may write there would end up in a file of the image.
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null, fd)
+    syscalls.close_all_but((0, 1, 2, *kept))
     gc.disable()  # or a forgotten file of the parent would be closed here, under a number that is ours by now
     os.umask(0)
 

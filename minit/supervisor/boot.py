@@ -16,6 +16,7 @@ from minit import paths, syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
 from minit.iottymux.spawner import Spawner
 from minit.messages import send_message
+from minit.stderr import complain
 from minit.supervisor.app import App, spawn_app
 from minit.supervisor.child import join_cgroups
 from minit.supervisor.credentials import drop_bounding_set
@@ -47,21 +48,23 @@ class SupervisorEnds(Value):
     """
     What PID 1 takes over from the launcher, as descriptors opened while host paths could still be resolved.
 
-    `root` is a detached copy of the stage1 root and all below it, `stage1_root` the path it came from, which the
-    interpreter has imported from so far. That path is also the working directory: a namespace copies it with its
-    mounts, while a descriptor would still name the host's mount.
+    `root` is a detached copy of the stage1 root and all below it. The working directory is where it came from: a
+    namespace copies that with its mounts, while a descriptor would still name the host's mount. `stage1_root` is the
+    path that the interpreter has imported from so far, which may be below the descriptor `image`.
     """
 
     launcher: Socket
     lock: int
     root: int
     stage1_root: str
+    image: int | None
     tasks: tuple[int, ...]
     groups: tuple[GroupEnds, ...]
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that PID 1 keeps; all others of the launcher are closed."""
         own = [self.launcher.fileno(), self.lock, self.root, *self.tasks]
+        own += [] if self.image is None else [self.image]
         return own + [fd for group in self.groups for fd in (group.directory, *group.tasks)]
 
 
@@ -70,7 +73,7 @@ def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> NoReturn:
     try:
         code = _supervise(_boot(plan, ends), ends.stage1_root)
     except (MinitError, OSError) as error:
-        os.write(2, f"stage1: {describe(error)}\n".encode(errors="replace"))
+        complain(f"stage1: {describe(error)}")
         code = EXIT_FAILURE
     except BaseException:
         # A defect of ours: the pod cannot go on, and only the traceback says why.

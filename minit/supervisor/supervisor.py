@@ -20,6 +20,7 @@ from minit.messages import receive_message
 from minit.reaper.exit_status import ExitStatus
 from minit.reaper.reaper import BATCH, reap
 from minit.reaper.record import record_exit
+from minit.stderr import complain
 from minit.supervisor import lifecycle
 from minit.supervisor.journal import Journal
 from minit.syscalls import pidfd_send_signal, read_signals
@@ -156,7 +157,7 @@ class Supervisor:
         self._write_records()
         for name in self._unrecorded:
             number = self.apps[name].number
-            os.write(2, f'stage1: app "{name}": status {number} could not be written\n'.encode())
+            complain(f'stage1: app "{name}": status {number} could not be written')
 
     # Sources.
 
@@ -290,7 +291,7 @@ class Supervisor:
         self.journal.info("app.exited", app=app.name, status=app.number, end=status.describe())
         self._write_records()
         if not app.executed:
-            os.write(2, f'stage1: app "{app.name}": {status.describe()}\n'.encode(errors="replace"))
+            complain(f'stage1: app "{app.name}": {status.describe()}')
         if app.number != 0:
             self._begin_shutdown(app.number)
         elif all(each.number is not None for each in self.apps.values()):
@@ -346,7 +347,7 @@ class Supervisor:
 
     def _report_unkillable(self, app: App) -> None:
         pids = " ".join(map(str, app.group.processes()))
-        os.write(2, f'stage1: app "{app.name}": giving up on unkillable processes {pids}\n'.encode())
+        complain(f'stage1: app "{app.name}": giving up on unkillable processes {pids}')
         self.exit_code = self.exit_code or EXIT_FAILURE
 
     def _finish(self, app: App) -> None:

@@ -166,8 +166,8 @@ def test_an_app_that_asks_for_more_is_refused(
     [
         ({"isolators": [{"name": "resource/memory", "value": {"limit": "1G"}}]}, ["pod isolator resource/memory"]),
         ({"ports": [{"name": "http", "hostPort": 80}]}, ["port http"]),
-        ({"annotations": [{"name": "minit/unheard-of", "value": "1"}]}, ["minit/unheard-of"]),
-        ({"annotations": [{"name": "minit/stop-grace", "value": "soon"}]}, ["minit/stop-grace", '"soon"']),
+        ({"annotations": {"minit/unheard-of": "1"}}, ["minit/unheard-of"]),
+        ({"annotations": {"minit/stop-grace": "soon"}}, ["minit/stop-grace", '"soon"']),
     ],
     ids=["isolator", "port", "annotation", "grace"],
 )

@@ -1,4 +1,4 @@
-"""Extraction: what comes out of good images, what is refused of bad ones, and that nothing outside ever changes."""
+"""Extraction: what comes out of good images, what is refused of bad ones, and what stays untouched outside."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests import tars
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
-CAP_NET_RAW = b"\x01\x00\x00\x02\x00\x20\x00\x00" + bytes(12)  # cap_net_raw=ep, revision 2,
-linux/capability.h
+# vfs_cap_data of linux/capability.h, revision 2: cap_net_raw=ep
+CAP_NET_RAW = b"\x01\x00\x00\x02\x00\x20\x00\x00" + bytes(12)
 
 
 class Extraction:
@@ -46,15 +46,18 @@ class Extraction:
 
     def __call__(self, *entries: bytes, manifest_bytes: bytes | None = None) -> Path:
         """Extract an image that was put into rkt's store unchecked; return its rootfs."""
-        extract_image(self.store, self.put(tars.image(*entries, manifest_bytes=manifest_bytes)),
-        self.destination)
+        extract_image(
+            self.store, self.put(tars.image(*entries, manifest_bytes=manifest_bytes)), self.destination
+        )
         return self.rootfs
 
     def put(self, data: bytes, manifest: bytes | None = None) -> str:
         """Put an image where rkt would, so that no check of the import is in the way; return its ID."""
         key = "sha512-" + hashlib.sha512(data).hexdigest()[:64]
-        for kind, content in (("blob", data),
-        ("imageManifest", tars.manifest() if manifest is None else manifest)):
+        for kind, content in (
+            ("blob", data),
+            ("imageManifest", tars.manifest() if manifest is None else manifest),
+        ):
             path = self.store.data / "cas" / kind / "sha512" / key[7:9] / key
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
@@ -69,8 +72,14 @@ class Extraction:
         for path in [self.outside, *sorted(self.outside.rglob("*"))]:
             status = path.lstat()
             content = path.read_bytes() if stat.S_ISREG(status.st_mode) else b""
-            files[path] = (status.st_mode, status.st_uid, status.st_mtime_ns, status.st_ctime_ns,
-            status.st_nlink, content)
+            files[path] = (
+                status.st_mode,
+                status.st_uid,
+                status.st_mtime_ns,
+                status.st_ctime_ns,
+                status.st_nlink,
+                content,
+            )
         here = str(self.outside.parent)
         mounts = [mount.mount_point for mount in read_mountinfo() if mount.mount_point.startswith(here)]
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
@@ -91,7 +100,7 @@ def extraction(tmp_path: Path) -> Iterator[Extraction]:
 
 
 def test_every_kind_of_entry(extraction: Extraction) -> None:
-    """Files, directories, links, devices and fifos come out with owner, mode and time; set-id bits are kept."""
+    """All kinds of entries come out with owner, mode and time; set-id bits are kept."""
     before = os.umask(0o077)
     try:
         root = extraction(
@@ -168,7 +177,9 @@ def test_missing_parents_are_made(extraction: Extraction) -> None:
 def test_directory_times_survive_their_content(extraction: Extraction) -> None:
     """A directory has the time of its entry although files were made in it later."""
     root = extraction(
-        tars.directory("rootfs/d", mtime=5), tars.file("rootfs/d/x"), tars.directory("rootfs/d/e", mtime=6),
+        tars.directory("rootfs/d", mtime=5),
+        tars.file("rootfs/d/x"),
+        tars.directory("rootfs/d/e", mtime=6),
         tars.file("rootfs/d/e/y"),
     )
     assert [(root / name).stat().st_mtime for name in ("d", "d/e")] == [5, 6]
@@ -219,21 +230,22 @@ def test_later_entries_replace_earlier_ones(extraction: Extraction) -> None:
 
 def test_a_hard_link_to_a_symlink_links_the_symlink(extraction: Extraction) -> None:
     """The link is not followed, wherever it points."""
-    root = extraction(tars.symlink("rootfs/l", str(extraction.outside / "secret")),
-    tars.hard_link("rootfs/h", "rootfs/l"))
-    assert (root / "h").is_symlink() and (root / "h").lstat().st_ino == (root / "l").lstat().st_ino
+    target = str(extraction.outside / "secret")
+    root = extraction(tars.symlink("rootfs/l", target), tars.hard_link("rootfs/h", "rootfs/l"))
+    assert (root / "h").is_symlink()
+    assert (root / "h").lstat().st_ino == (root / "l").lstat().st_ino
 
 
 def test_dependencies_are_rendered_too(extraction: Extraction) -> None:
     """Without a tree an image with dependencies is put together just the same, with the upper manifest."""
     lower = tars.manifest("lower")
-    extraction.put(tars.image(tars.file("rootfs/a", b"low"),
-    tars.file("rootfs/b", b"low"), manifest_bytes=lower), lower)
-    upper = tars.manifest("upper",
-    dependencies=[{"imageName": "lower"}])
-    key = extraction.put(tars.image(tars.file("rootfs/a", b" up"), manifest_bytes=upper), upper) extract_image(extraction.store, key, extraction.destination) assert
-    (extraction.destination / "manifest").read_bytes() == upper assert [(extraction.rootfs /
-    name).read_bytes() for name in "ab"] == [b"up", b"low"]
+    contents = tars.file("rootfs/a", b"low"), tars.file("rootfs/b", b"low")
+    extraction.put(tars.image(*contents, manifest_bytes=lower), lower)
+    upper = tars.manifest("upper", dependencies=[{"imageName": "lower"}])
+    key = extraction.put(tars.image(tars.file("rootfs/a", b"up"), manifest_bytes=upper), upper)
+    extract_image(extraction.store, key, extraction.destination)
+    assert (extraction.destination / "manifest").read_bytes() == upper
+    assert [(extraction.rootfs / name).read_bytes() for name in "ab"] == [b"up", b"low"]
 
 
 def test_progress_is_told_in_bytes_of_the_image(extraction: Extraction) -> None:
@@ -285,85 +297,140 @@ REFUSED: dict[str, tuple[Callable[[Path], list[bytes]], str]] = {
         "is a symbolic link",
     ),
     "device-through-link": (
-        lambda outside: [tars.symlink("rootfs/l", str(outside)), tars.header("rootfs/l/n", b"3", device=(1,
-        1))], "is a symbolic link",
+        lambda outside: [
+            tars.symlink("rootfs/l", str(outside)),
+            tars.header("rootfs/l/n", b"3", device=(1, 1)),
+        ],
+        "is a symbolic link",
     ),
     "fifo-through-link": (
         lambda outside: [tars.symlink("rootfs/l", str(outside)), tars.header("rootfs/l/n", b"6")],
         "is a symbolic link",
     ),
     "hard-link-source-through-link": (
-        lambda outside: [tars.symlink("rootfs/l", str(outside)), tars.hard_link("rootfs/h",
-        "rootfs/l/secret")], "is a symbolic link",
+        lambda outside: [
+            tars.symlink("rootfs/l", str(outside)),
+            tars.hard_link("rootfs/h", "rootfs/l/secret"),
+        ],
+        "is a symbolic link",
     ),
     "hard-link-name-through-link": (
         lambda outside: [
-            tars.symlink("rootfs/l", str(outside)), tars.file("rootfs/x"), tars.hard_link("rootfs/l/h",
-            "rootfs/x"),
+            tars.symlink("rootfs/l", str(outside)),
+            tars.file("rootfs/x"),
+            tars.hard_link("rootfs/l/h", "rootfs/x"),
         ],
         "is a symbolic link",
     ),
     "chain-of-links": (
         lambda outside: [
-            tars.symlink("rootfs/a", "."), tars.symlink("rootfs/b", f"a/{outside}"), tars.file("rootfs/b/x"),
+            tars.symlink("rootfs/a", "."),
+            tars.symlink("rootfs/b", f"a/{outside}"),
+            tars.file("rootfs/b/x"),
         ],
         "is a symbolic link",
     ),
     "hard-link-to-link-then-through-it": (
         lambda outside: [
-            tars.symlink("rootfs/l", str(outside)), tars.hard_link("rootfs/h", "rootfs/l"),
+            tars.symlink("rootfs/l", str(outside)),
+            tars.hard_link("rootfs/h", "rootfs/l"),
             tars.file("rootfs/h/new"),
         ],
         "is a symbolic link",
     ),
     "directory-replaced-by-link": (
         lambda outside: [
-            tars.directory("rootfs/d"), tars.symlink("rootfs/d", str(outside)), tars.file("rootfs/d/new",
-            b"evil"),
+            tars.directory("rootfs/d"),
+            tars.symlink("rootfs/d", str(outside)),
+            tars.file("rootfs/d/new", b"evil"),
         ],
         "is a symbolic link",
     ),
     "cached-directory-replaced-by-link": (
         lambda outside: [
-            tars.file("rootfs/d/x"), tars.symlink("rootfs/d", str(outside)), tars.file("rootfs/d/new",
-            b"evil"),
+            tars.file("rootfs/d/x"),
+            tars.symlink("rootfs/d", str(outside)),
+            tars.file("rootfs/d/new", b"evil"),
         ],
         "has entries",
     ),
     "rootfs-replaced-by-link": (
         lambda outside: [tars.symlink("rootfs", str(outside)), tars.file("rootfs/new", b"evil")],
         "is a symbolic link",
-    ), "rootfs-replaced-by-file": (plain(tars.file("rootfs"), tars.file("rootfs/x")), "is none"),
+    ),
+    "rootfs-replaced-by-file": (plain(tars.file("rootfs"), tars.file("rootfs/x")), "is none"),
     "full-rootfs-replaced": (plain(tars.file("rootfs/x"), tars.symlink("rootfs", "/")), "has entries"),
-    "below-a-file": (plain(tars.file("rootfs/f"), tars.file("rootfs/f/x")), "is none"), "below-a-device":
-    (plain(tars.header("rootfs/f", b"3", device=(1, 3)), tars.file("rootfs/f/x")), "is none"),
+    "below-a-file": (plain(tars.file("rootfs/f"), tars.file("rootfs/f/x")), "is none"),
+    "below-a-device": (
+        plain(tars.header("rootfs/f", b"3", device=(1, 3)), tars.file("rootfs/f/x")),
+        "is none",
+    ),
     "below-a-fifo": (plain(tars.header("rootfs/f", b"6"), tars.file("rootfs/f/x")), "is none"),
-    "full-directory-replaced-by-file": (plain(tars.file("rootfs/d/x"), tars.file("rootfs/d")), "has entries"), "full-directory-replaced-by-hard-link": (
+    "full-directory-replaced-by-file": (plain(tars.file("rootfs/d/x"), tars.file("rootfs/d")), "has entries"),
+    "full-directory-replaced-by-hard-link": (
         plain(tars.file("rootfs/x"), tars.file("rootfs/d/x"), tars.hard_link("rootfs/d", "rootfs/x")),
         "has entries",
-    ), "hard-link-to-nothing": (plain(tars.hard_link("rootfs/h", "rootfs/none")), "no such file"),
-    "hard-link-to-itself": (plain(tars.file("rootfs/h"), tars.hard_link("rootfs/h", "rootfs/h")), "no such file"), "hard-link-to-directory": (plain(tars.directory("rootfs/d"), tars.hard_link("rootfs/h",
-    "rootfs/d")), "permitted"), "hard-link-to-manifest": (plain(tars.hard_link("rootfs/h", "manifest")), "is not below rootfs"), "hard-link-to-rootfs": (plain(tars.hard_link("rootfs/h", "rootfs")), "is not below rootfs"), "hard-link-to-top-level": (plain(tars.file("x"), tars.hard_link("rootfs/h", "x")), "is not below rootfs"), "hard-link-absolute": (
+    ),
+    "hard-link-to-nothing": (plain(tars.hard_link("rootfs/h", "rootfs/none")), "no such file"),
+    "hard-link-to-itself": (
+        plain(tars.file("rootfs/h"), tars.hard_link("rootfs/h", "rootfs/h")),
+        "no such file",
+    ),
+    "hard-link-to-directory": (
+        plain(tars.directory("rootfs/d"), tars.hard_link("rootfs/h", "rootfs/d")),
+        "permitted",
+    ),
+    "hard-link-to-manifest": (plain(tars.hard_link("rootfs/h", "manifest")), "is not below rootfs"),
+    "hard-link-to-rootfs": (plain(tars.hard_link("rootfs/h", "rootfs")), "is not below rootfs"),
+    "hard-link-to-top-level": (plain(tars.file("x"), tars.hard_link("rootfs/h", "x")), "is not below rootfs"),
+    "hard-link-absolute": (
         absolute(lambda outside: [tars.hard_link("rootfs/h", f"{outside}/secret"[:100])]),
         "absolute link target",
-    ), "hard-link-relative": (plain(tars.hard_link("rootfs/h", "../../outside/secret")), "leaves the archive"), "hard-link-relative-inside": (plain(tars.hard_link("rootfs/h",
-    "rootfs/../../../outside/secret")), "leaves"), "absolute-name": (absolute(lambda outside:
-    [tars.file(f"{outside}/secret"[:100], b"evil")]), "absolute name"), "dot-dot":
-    (plain(tars.file("../../outside/secret", b"evil")), "leaves the archive"), "dot-dot-below-rootfs":
-    (plain(tars.file("rootfs/../../../outside/secret", b"evil")), "leaves the archive"), "dot-dot-directory":
-    (plain(tars.directory("rootfs/../..", 0o777)), "leaves the archive"), "manifest-as-link": (
+    ),
+    "hard-link-relative": (plain(tars.hard_link("rootfs/h", "../../outside/secret")), "leaves the archive"),
+    "hard-link-relative-inside": (
+        plain(tars.hard_link("rootfs/h", "rootfs/../../../outside/secret")),
+        "leaves",
+    ),
+    "absolute-name": (
+        absolute(lambda outside: [tars.file(f"{outside}/secret"[:100], b"evil")]),
+        "absolute name",
+    ),
+    "dot-dot": (plain(tars.file("../../outside/secret", b"evil")), "leaves the archive"),
+    "dot-dot-below-rootfs": (
+        plain(tars.file("rootfs/../../../outside/secret", b"evil")),
+        "leaves the archive",
+    ),
+    "dot-dot-directory": (plain(tars.directory("rootfs/../..", 0o777)), "leaves the archive"),
+    "manifest-as-link": (
         lambda outside: [tars.symlink("manifest", f"{outside}/secret")],
         "manifest is no regular file",
-    ), "manifest-as-device": (plain(tars.header("manifest", b"3", device=(1, 3))), "manifest is no regular file"), "huge-manifest": (plain(tars.file("manifest", bytes((4 << 20) + 1))), "manifest is no regular file"), "component-too-long": (plain(tars.pax({"path": "rootfs/" + "n" * 256}) + tars.file("x")), "name too long"), "bad-capability": (plain(tars.pax({"SCHILY.xattr.security.capability": "x"}) +
-    tars.file("rootfs/x")), "invalid"), "huge-attribute": (plain(tars.pax({"SCHILY.xattr.user.x": "x" *
-    70_000}) + tars.file("rootfs/x")), "too long"), "impossible-device": (plain(tars.header("rootfs/d", b"4",
-    device=(4096, 0))), "impossible number"), "sparse": (plain(tars.header("rootfs/x", b"S",
-    magic=tars.GNU)), "sparse"), "truncated": (plain(tars.header("rootfs/x", size=1 << 20)), "early"),
+    ),
+    "manifest-as-device": (
+        plain(tars.header("manifest", b"3", device=(1, 3))),
+        "manifest is no regular file",
+    ),
+    "huge-manifest": (plain(tars.file("manifest", bytes((4 << 20) + 1))), "manifest is no regular file"),
+    "component-too-long": (
+        plain(tars.pax({"path": "rootfs/" + "n" * 256}) + tars.file("x")),
+        "name too long",
+    ),
+    "bad-capability": (
+        plain(tars.pax({"SCHILY.xattr.security.capability": "x"}) + tars.file("rootfs/x")),
+        "invalid",
+    ),
+    "huge-attribute": (
+        plain(tars.pax({"SCHILY.xattr.user.x": "x" * 70_000}) + tars.file("rootfs/x")),
+        "too long",
+    ),
+    "impossible-device": (plain(tars.header("rootfs/d", b"4", device=(4096, 0))), "impossible number"),
+    "sparse": (plain(tars.header("rootfs/x", b"S", magic=tars.GNU)), "sparse"),
+    "truncated": (plain(tars.header("rootfs/x", size=1 << 20)), "early"),
     "negative-size": (plain(tars.header("rootfs/x", size=tars.base256(-1, 12))), "bad size"),
-    "uid-unchanged": (plain(tars.pax({"uid": "4294967295"}) + tars.file("rootfs/x")), "uid"), "bad-checksum":
-    (plain(tars.header("rootfs/x", checksum=b"000001\0 ")), "checksum is wrong"), "pax-bomb":
-    (plain(tars.header("x", b"x", size=1 << 30)), "header of"), "global-path": (plain(tars.pax({"path":
-    "rootfs/x"}, b"g")), "global pax header"),
+    "uid-unchanged": (plain(tars.pax({"uid": "4294967295"}) + tars.file("rootfs/x")), "uid"),
+    "bad-checksum": (plain(tars.header("rootfs/x", checksum=b"000001\0 ")), "checksum is wrong"),
+    "pax-bomb": (plain(tars.header("x", b"x", size=1 << 30)), "header of"),
+    "global-path": (plain(tars.pax({"path": "rootfs/x"}, b"g")), "global pax header"),
 }
 
 
@@ -386,24 +453,29 @@ HARMLESS: dict[str, Callable[[Path], list[bytes]]] = {
     "file-replaces-relative-symlink": through("UP/secret", "rootfs/l"),
     "file-replaces-symlink-to-device": through("/dev/null", "rootfs/l"),
     "directory-replaces-symlink": lambda outside: [
-        tars.symlink("rootfs/l", str(outside / "directory")), tars.directory("rootfs/l", 0o777, uid=7),
+        tars.symlink("rootfs/l", str(outside / "directory")),
+        tars.directory("rootfs/l", 0o777, uid=7),
     ],
     "device-replaces-symlink": lambda outside: [
-        tars.symlink("rootfs/l", str(outside / "secret")), tars.header("rootfs/l", b"3", device=(1, 3),
-        mode=0o666),
+        tars.symlink("rootfs/l", str(outside / "secret")),
+        tars.header("rootfs/l", b"3", device=(1, 3), mode=0o666),
     ],
     "fifo-replaces-symlink": lambda outside: [
-        tars.symlink("rootfs/l", str(outside / "secret")), tars.header("rootfs/l", b"6", uid=5),
+        tars.symlink("rootfs/l", str(outside / "secret")),
+        tars.header("rootfs/l", b"6", uid=5),
     ],
     "symlink-replaces-symlink": lambda outside: [
-        tars.symlink("rootfs/l", str(outside / "secret")), tars.symlink("rootfs/l", "x", uid=5, mtime=7),
+        tars.symlink("rootfs/l", str(outside / "secret")),
+        tars.symlink("rootfs/l", "x", uid=5, mtime=7),
     ],
     "hard-link-replaces-symlink": lambda outside: [
-        tars.file("rootfs/x"), tars.symlink("rootfs/l", str(outside / "secret")), tars.hard_link("rootfs/l",
-        "rootfs/x"),
+        tars.file("rootfs/x"),
+        tars.symlink("rootfs/l", str(outside / "secret")),
+        tars.hard_link("rootfs/l", "rootfs/x"),
     ],
     "hard-link-to-symlink-replaced": lambda outside: [
-        tars.symlink("rootfs/l", str(outside / "secret")), tars.hard_link("rootfs/h", "rootfs/l"),
+        tars.symlink("rootfs/l", str(outside / "secret")),
+        tars.hard_link("rootfs/h", "rootfs/l"),
         tars.file("rootfs/h", b"evil", mode=0o777, uid=5),
     ],
     "device-opened-again": plain(
@@ -411,8 +483,10 @@ HARMLESS: dict[str, Callable[[Path], list[bytes]]] = {
     ),
     "fifo-opened-again": plain(tars.header("rootfs/n", b"6"), tars.file("rootfs/n", b"evil")),
     "outside-of-rootfs": plain(
-        tars.symlink("evil", "/"), tars.file("evil/etc/x"), tars.directory("rootfs2"), tars.hard_link("x",
-        "y")
+        tars.symlink("evil", "/"),
+        tars.file("evil/etc/x"),
+        tars.directory("rootfs2"),
+        tars.hard_link("x", "y"),
     ),
     "top-directory": plain(tars.directory("./", 0o777, uid=7)),
     "manifest-replaced": plain(tars.file("manifest", tars.manifest("other"))),
@@ -454,7 +528,7 @@ def test_nothing_can_be_imported_inside(tmp_path: Path) -> None:
 
 
 def test_a_confined_process_sees_nothing_else(tmp_path: Path) -> None:
-    """Once confined, a process has one mount, no other file system in reach, and only the descriptors it needs."""
+    """Once confined, a process reaches no other file system and has only the descriptors it needs."""
     (tmp_path / "only").touch()
     parent_pid = os.getpid()
     kept, tell = os.pipe()
@@ -467,7 +541,7 @@ def test_a_confined_process_sees_nothing_else(tmp_path: Path) -> None:
                 with suppress(OSError):
                     os.fstat(fd)
                     open_fds.append(fd)
-            seen = os.listdir("/"), os.listdir("../../.."), os.getcwd(), open_fds == [tell], os.umask(0)
+            seen = os.listdir("/"), os.listdir("../../.."), os.getcwd(), open_fds == [0, 1, 2, tell], os.umask(0)
             os.write(tell, repr(seen).encode())
         finally:
             os._exit(0)
@@ -611,11 +685,14 @@ def test_a_full_disk_while_copying(tmp_path: Path, small_disk: Path) -> None:
 def test_a_copy_has_everything_but_hard_links_and_xattrs(extraction: Extraction, tmp_path: Path) -> None:
     """Owners, modes, times, links, devices and fifos are copied; hard links become files of their own."""
     root = extraction(
-        tars.directory("rootfs/d", 0o1755, uid=1, mtime=5), tars.pax({"SCHILY.xattr.user.note": "x"}) +
-        tars.file("rootfs/d/suid", b"x" * 70_000, mode=0o4711, uid=7, mtime=6), tars.hard_link("rootfs/hard",
-        "rootfs/d/suid"), tars.symlink("rootfs/l", "/nowhere", uid=3, mtime=7), tars.header("rootfs/null",
-        b"3", device=(1, 3), mode=0o666, gid=9, mtime=8), tars.header("rootfs/fifo", b"6", mode=0o600,
-        mtime=9), tars.directory("rootfs", 0o751, uid=4, mtime=10),
+        tars.directory("rootfs/d", 0o1755, uid=1, mtime=5),
+        tars.pax({"SCHILY.xattr.user.note": "x"})
+        + tars.file("rootfs/d/suid", b"x" * 70_000, mode=0o4711, uid=7, mtime=6),
+        tars.hard_link("rootfs/hard", "rootfs/d/suid"),
+        tars.symlink("rootfs/l", "/nowhere", uid=3, mtime=7),
+        tars.header("rootfs/null", b"3", device=(1, 3), mode=0o666, gid=9, mtime=8),
+        tars.header("rootfs/fifo", b"6", mode=0o600, mtime=9),
+        tars.directory("rootfs", 0o751, uid=4, mtime=10),
     )
     before = os.umask(0o077)
     try:

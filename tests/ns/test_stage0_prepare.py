@@ -203,6 +203,10 @@ def test_bad_input(world: World) -> None:
     assert "--pod-manifest excludes" in fails(world, *with_stage1, f"--pod-manifest={manifest}", world.app)
     assert "exclude each other" in fails(world, *with_stage1, "--stage1-name=x", world.app)
     assert "--set-env: expected NAME=VALUE" in fails(world, *with_stage1, "--set-env=x", world.app)
+    assert "cannot save the UUID" in fails(
+        world, "run", f"--stage1-path={world.stage1}", "--uuid-file-save=/nonexistent/uuid", world.app
+    )
+    assert "half a surrogate pair" in fails(world, *with_stage1, world.app, "--", os.fsdecode(b"\xff"))
     assert "environment file" in fails(world, *with_stage1, "--set-env-file=/nonexistent", world.app)
 
 

@@ -140,6 +140,15 @@ def _signal_lines(status: str) -> list[str]:
     return [line for line in status.splitlines() if line.startswith(("Umask", "SigBlk", "SigIgn"))]
 
 
+def test_closed_standard_streams(world: World) -> None:
+    """Without standard streams the entrypoint gets /dev/null for them, and the lock another number."""
+    words = " ".join(world.command("run", f"--stage1-path={world.stage1}", world.app))
+    subprocess.run(f"{words} <&- >&- 2>&-", shell=True, env=world.environment(), check=True)
+    call = world.call("run")
+    assert [call.fds[fd] for fd in (0, 1, 2)] == ["/dev/null"] * 3
+    assert int(call.environment["RKT_LOCK_FD"]) > 2
+
+
 def test_overlays(world: World) -> None:
     """At exec time stage1 and every app are mounted in the caller's namespace, each on layers of its own."""
     write_app(world.app, root_uid=7)

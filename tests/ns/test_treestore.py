@@ -1,4 +1,4 @@
-"""The tree store: what a rendered tree holds, who renders it, and that half of one is never taken for a whole."""
+"""The tree store: what a tree holds, who renders it, and that half of one is never taken for a whole."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ class Trees:
 
     def add(self, *entries: bytes, name: str = "example.com/app", **fields: object) -> StoredImage:
         """Import an image."""
-        path = self.data.parent / "x.aci"
-        return self.store.import_file(
-            tars.write_image(path, *entries, manifest_bytes=tars.manifest(name, **fields))  # type: ignore[arg-type]
-        )
+        manifest = tars.manifest(name, **fields)  # type: ignore[arg-type]
+        path = tars.write_image(self.data.parent / "x.aci", *entries, manifest_bytes=manifest)
+        return self.store.import_file(path)
 
     def render(self, image: StoredImage) -> Path:
         """Render an image and return its tree."""
@@ -64,17 +63,17 @@ def test_a_tree_has_the_files_rkt_expects(trees: Trees) -> None:
     finally:
         os.umask(before)
     assert tree.name == "deps-sha512-" + hashlib.sha512(image.id.encode()).hexdigest()[:64]
+    assert tree.name == trees.trees.tree_id_of(image.id)
     assert tree.parent == trees.data / "cas" / "tree"
-    assert sorted(os.listdir(tree)) == ["hash", "image",
-    "manifest", "rendered", "rootfs"]
+    assert sorted(os.listdir(tree)) == ["hash", "image", "manifest", "rendered", "rootfs"]
     assert (tree / "manifest").read_bytes() == image.manifest_bytes
     assert (tree / "image").read_text() == image.id
     assert (tree / "rendered").read_bytes() == b""
-    assert re.fullmatch(r"sha512-[0-9a-f]{64}"
-     , (tree / "hash").read_text()) assert (tree / "rootfs/x").read_bytes()
-    == b"hello" modes = [stat.S_IMODE(path.stat().st_mode) for path in (tree.parent, tree, tree / "hash",
-    tree / "rootfs/x")] assert modes == [0o755, 0o755, 0o644, 0o640] assert trees.trees.tree_id_of(image.id)
-    == tree.name assert trees.scratch() == []
+    assert re.fullmatch(r"sha512-[0-9a-f]{64}", (tree / "hash").read_text())
+    assert (tree / "rootfs/x").read_bytes() == b"hello"
+    paths = tree.parent, tree, tree / "hash", tree / "rootfs/x"
+    assert [stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o755, 0o755, 0o644, 0o640]
+    assert trees.scratch() == []
 
 
 def test_the_size_of_a_rendered_image_counts_its_tree(trees: Trees) -> None:
@@ -97,20 +96,18 @@ def test_a_rendered_tree_is_used_again(trees: Trees) -> None:
 
 def test_dependencies_and_whitelists(trees: Trees) -> None:
     """A, C, D, B in this order make the tree of A, each narrowed by the whitelists above and its own."""
-    names = ("a", "b", "c", "d", "shared")
-    everything = [tars.file(f"rootfs/{name}", name.encode()) for name in names]
 
-    def own(letter: str) -> list[bytes]:
-        return [tars.file("rootfs/shared", letter.encode()), tars.file(f"rootfs/{letter}", letter.encode())]
+    def brings(image: str, *names: str) -> list[bytes]:
+        return [tars.file(f"rootfs/{name}", image.encode()) for name in names]
 
-    trees.add(*own("d"), *everything, name="d") trees.add(*own("b"), *everything, tars.file("rootfs/only-b",
-    b"b"), name="b") trees.add(tars.file("rootfs/c", b"c"), name="c", dependencies=[{"imageName": "d"}],
-    pathWhitelist=["/c", "/d"]) image = trees.add(
-        tars.file("rootfs/a", b"a"), name="a", dependencies=[{"imageName": "b"}, {"imageName": "c"}]
-    )
+    trees.add(*brings("d", "a", "b", "c", "d", "shared"), name="d")
+    trees.add(*brings("b", "a", "b", "c", "d", "shared", "only-b"), name="b")
+    below = [{"imageName": "d"}]
+    trees.add(*brings("c", "c", "unlisted"), name="c", dependencies=below, pathWhitelist=["/c", "/d"])
+    image = trees.add(*brings("a", "a"), name="a", dependencies=[{"imageName": "b"}, {"imageName": "c"}])
     tree = trees.render(image)
     contents = {path.name: path.read_text() for path in (tree / "rootfs").iterdir()}
-    assert contents == {"a": "a", "c": "c", "d": "d", "b": "b", "shared": "shared", "only-b": "b"}
+    assert contents == {"a": "a", "c": "c", "d": "d", "b": "b", "shared": "b", "only-b": "b"}
     assert (tree / "image").read_text() == image.id
     keys = [trees.store.find(name).id for name in "acdb"]
     assert tree.name == "deps-sha512-" + hashlib.sha512(",".join(keys).encode()).hexdigest()[:64]
@@ -118,8 +115,9 @@ def test_dependencies_and_whitelists(trees: Trees) -> None:
 
 def test_a_missing_dependency_is_named(trees: Trees) -> None:
     """An image whose dependency is not in the store is refused before anything is rendered."""
-    image = trees.add(name="a", dependencies=[{"imageName": "example.com/lib", "labels": [{"name": "os",
-    "value": "linux"}]}]) with pytest.raises(ImageError, match="a depends on example.com/lib,os=linux, which is not in the store"):
+    dependency = {"imageName": "example.com/lib", "labels": [{"name": "os", "value": "linux"}]}
+    image = trees.add(name="a", dependencies=[dependency])
+    with pytest.raises(ImageError, match="a depends on example.com/lib,os=linux, which is not in the store"):
         trees.render(image)
 
 
@@ -148,14 +146,14 @@ def test_processes_render_a_tree_once(trees: Trees) -> None:
     image = trees.add(tars.file("rootfs/x", os.urandom(8 << 20)))
     told, tell = os.pipe()
     pids = []
+    reports: list[object] = []  # each child's own
     for _ in range(4):
         pid = os.fork()
         if pid == 0:
             try:
-                store = Store(trees.data)
-                worked = []
-                TreeStore(trees.data, store).render(image.id, lambda *report: worked.append(report))
-                os.write(tell, b"r" if worked else b"u")
+                with Store(trees.data) as store:
+                    TreeStore(trees.data, store).render(image.id, lambda *report: reports.append(report))
+                os.write(tell, b"r" if reports else b"u")
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -210,7 +208,9 @@ def test_rendering_waits_for_who_renders(trees: Trees) -> None:
 def test_changed_trees_are_noticed(trees: Trees) -> None:
     """A changed byte, mode, name or owner in a tree shows when it is verified; times do not count."""
     image = trees.add(
-        tars.file("rootfs/x", b"hello"), tars.directory("rootfs/d"), tars.symlink("rootfs/l", "x"),
+        tars.file("rootfs/x", b"hello"),
+        tars.directory("rootfs/d"),
+        tars.symlink("rootfs/l", "x"),
         tars.header("rootfs/null", b"3", device=(1, 3)),
     )
     tree = trees.render(image)
@@ -262,8 +262,11 @@ def test_a_packaged_hosts_group_bits_stay_out_of_trees(trees: Trees) -> None:
     assert (tree / "rootfs/implied").stat().st_gid == (tree / "rootfs/implied/x").stat().st_gid == 0
 
 
-@pytest.mark.parametrize("bad", ["", "..", "deps-sha512-", "deps-sha512-" + "0" * 63 + "/", "../../etc",
-"sha512-" + "0" * 64]) def test_malformed_tree_ids_never_become_paths(trees: Trees, bad: str) -> None:
+MALFORMED = ["", "..", "deps-sha512-", "deps-sha512-" + "0" * 63 + "/", "../../etc", "sha512-" + "0" * 64]
+
+
+@pytest.mark.parametrize("bad", MALFORMED)
+def test_malformed_tree_ids_never_become_paths(trees: Trees, bad: str) -> None:
     """A tree ID, which may come from a pod's files, is checked before it becomes a path."""
     with pytest.raises(StoreError, match="is no tree ID"):
         trees.trees.path(bad)

@@ -43,7 +43,7 @@ def test_every_compression_gives_the_same_image(compression: str) -> None:
 
 @pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz"])
 def test_concatenated_streams_and_padding_are_one_image(compression: str) -> None:
-    """What cat of two compressed halves gives is read to its end, zeros between and after them are skipped."""
+    """What cat of two compressed halves gives is read to its end, zeros between and after it skipped."""
     data = tars.image(tars.file("rootfs/x", os.urandom(5000)))
     compress = COMPRESSIONS[compression]
     assert copy(compress(data[:3000]) + bytes(8) + compress(data[3000:]) + bytes(512))[2] == data
@@ -91,8 +91,8 @@ def test_memory_stays_bounded() -> None:
 def test_xz_dictionaries_are_bounded() -> None:
     """An xz file that asks for more memory than xz -9 ever does is refused."""
     data = bytearray(lzma.compress(b"x"))
-    # The stream header has 12 bytes. Then comes a block header with its own length, LZMA2's number (0x21), the length
-    # of its properties (1), the dictionary size as a code (38 is 2 GiB), and a CRC at the end.
+    # The stream header has 12 bytes. Then comes a block header with its own length, LZMA2's number (0x21), the
+    # length of its properties (1), the dictionary size as a code (38 is 2 GiB), and a CRC at the end.
     block, end = 12, 12 + (data[12] + 1) * 4
     data[data.index(b"\x21\x01", block) + 2] = 38
     data[end - 4 : end] = zlib.crc32(data[block : end - 4]).to_bytes(4, "little")

@@ -173,6 +173,28 @@ def test_reader_that_leaves(tmp_path: Path) -> None:
     assert result.stderr == b""
 
 
+def test_full_output(tmp_path: Path) -> None:
+    """Output that cannot be written is an error of one line."""
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "minit", f"--dir={tmp_path}", "list"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (result.returncode, result.stderr) == (254, b"list: no space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("closed", "output"), [("<&-", b"null\n"), (">&-", b""), ("2>&-", b"null\n"), ("<&- >&- 2>&-", b"")]
+)
+def test_closed_standard_streams(tmp_path: Path, closed: str, output: bytes) -> None:
+    """minit works without standard streams."""
+    words = f"{sys.executable} -m minit --dir={tmp_path} list --format=json {closed}"
+    result = subprocess.run(words, shell=True, capture_output=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, output, b"")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives up root's privileges")
 @pytest.mark.parametrize(
     "line", ["run a.aci", "prepare a.aci", "run-prepared x", "enter x ls", "rm x", "gc", "fetch a.aci"]

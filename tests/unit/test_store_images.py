@@ -14,6 +14,7 @@ import pytest
 
 from minit.errors import ImageError, MinitError, StoreError
 from minit.manifest.image import Dependency
+from minit.stage0.locks import key_lock
 from minit.stage0.store import Store, StoredImage
 from tests import tars
 
@@ -27,7 +28,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def add(store: Store, tmp_path: Path, *, time: int = 0, **manifest: object) -> StoredImage:
     """Import an image with this manifest; `time` orders the imports."""
-    path = tars.write_image(tmp_path / "x.aci", manifest_bytes=tars.manifest(**manifest))  # type: ignore[arg-type]
+    manifest_bytes = tars.manifest(**manifest)  # type: ignore[arg-type]
+    path = tars.write_image(tmp_path / "x.aci", manifest_bytes=manifest_bytes)
     image = store.import_file(path)
     file = store.blob_path(image.id).parents[3] / "imageManifest" / "sha512" / image.id[7:9] / image.id
     os.utime(file, ns=(time, time))
@@ -101,6 +103,19 @@ def test_two_processes_import_the_same_file(tmp_path: Path) -> None:
     assert list((tmp_path / "data/minit/cas/tmp").iterdir()) == []
 
 
+def test_orphaned_blobs_are_collected(store: Store, tmp_path: Path) -> None:
+    """What an import killed between blob and manifest left is removed by the next import, unless it is in use."""
+    image = add(store, tmp_path, name="a")
+    orphan = store.blob_path(image.id)
+    (store.data / "minit/cas/imageManifest/sha512" / image.id[7:9] / image.id).unlink()
+    with key_lock(store.data / "cas" / "imagelocks", image.id, exclusive=False):
+        add(store, tmp_path, name="b")
+        assert orphan.exists()
+    add(store, tmp_path, name="c")
+    assert not orphan.exists()
+    assert [found.name for found in store.list()] == ["b", "c"]
+
+
 def test_imports_report_progress(store: Store, tmp_path: Path) -> None:
     """Progress is told in bytes of the file and reaches its size."""
     path = tars.write_image(tmp_path / "x.aci", tars.file("rootfs/x", os.urandom(3 << 20)))
@@ -114,7 +129,8 @@ def test_imports_report_progress(store: Store, tmp_path: Path) -> None:
 def test_a_bad_file_leaves_nothing(store: Store, tmp_path: Path) -> None:
     """What is no image, no file, or not there is refused in one line and leaves no trace."""
     (tmp_path / "html.aci").write_bytes(b"<html>" * 100)
-    (tmp_path / "cut.aci").write_bytes(gzip.compress(tars.image(tars.file("rootfs/x", os.urandom(1 << 20))))[:-9])
+    whole = gzip.compress(tars.image(tars.file("rootfs/x", os.urandom(1 << 20))))
+    (tmp_path / "cut.aci").write_bytes(whole[:-9])
     for name in ("html.aci", "cut.aci"):
         with pytest.raises(ImageError, match=name):
             store.import_file(tmp_path / name)
@@ -167,7 +183,7 @@ def test_ambiguous_prefixes_list_the_candidates(store: Store, tmp_path: Path) ->
 
 
 def test_a_name_made_of_digits_cannot_stand_in_for_an_id(store: Store, tmp_path: Path) -> None:
-    """An image named like another's ID does not take its place: ambiguous as a prefix, never as a whole ID."""
+    """An image named like another's ID does not take its place: a prefix is ambiguous, a whole ID never."""
     image = add(store, tmp_path, name="a")
     digits = image.id.removeprefix("sha512-")
     whole, prefix = add(store, tmp_path, name=digits), add(store, tmp_path, name=digits[:12])
@@ -207,7 +223,7 @@ def test_lists_are_sorted_by_import(store: Store, tmp_path: Path) -> None:
 
 
 def test_an_unreadable_image_does_not_hide_the_others(store: Store, tmp_path: Path) -> None:
-    """A stored manifest that minit cannot read is reported, named if asked for, and no obstacle to the rest."""
+    """A stored manifest that minit cannot read is reported, and no obstacle to the other images."""
     add(store, tmp_path, name="good")
     key = add_as_rkt(store, b"x", b"{}")
     errors: list[MinitError] = []

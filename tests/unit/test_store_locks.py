@@ -55,7 +55,7 @@ def test_key_locks_make_what_they_need(tmp_path: Path) -> None:
 
 
 def test_a_key_lock_waits_and_then_looks_again(tmp_path: Path) -> None:
-    """A lock gained on a file that its last holder deleted is worthless, so the new file of the name is locked."""
+    """A lock on a file that its last holder deleted is worthless, so the name's new file is locked."""
     start, go = os.pipe()
 
     def wait_for_lock(pipe: int) -> None:

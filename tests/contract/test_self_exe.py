@@ -1,0 +1,31 @@
+"""Whether an app can change what the host executes, through the files PID 1 was loaded from."""
+
+from __future__ import annotations
+
+from tests.support.pods import shell
+
+_TRY_TO_WRITE = """
+for file in /proc/1/exe /proc/1/map_files/*; do
+    (: >> $file) 2>&1 && echo "wrote $file"
+done
+echo tried $(ls /proc/1/map_files | wc -l)
+"""
+
+
+def test_an_app_with_all_capabilities_cannot_write_the_interpreter(make_pod):
+    """With unrestricted capabilities every file PID 1 runs from is on a read-only mount, or busy."""
+    pod = make_pod({"a": shell(_TRY_TO_WRITE)})
+    result = pod.run("--disable-capabilities-restriction")
+    lines = [line.partition("]: ")[2] for line in result.stdout.splitlines()]
+    assert result.returncode == 0, result.stderr
+    assert lines[-1].startswith("tried ") and int(lines[-1].split()[1]) > 50
+    assert all(line.endswith(("Read-only file system", "Text file busy")) for line in lines[:-1]), lines
+    assert any("map_files" in line and line.endswith("Read-only file system") for line in lines)
+
+
+def test_a_default_app_cannot_even_look(make_pod):
+    """With the default capabilities PID 1 is out of reach: it is not dumpable."""
+    pod = make_pod({"a": shell("ls /proc/1/map_files /proc/1/root/ 2>&1; readlink /proc/1/exe || echo no exe")})
+    result = pod.run()
+    assert "no exe" in result.stdout
+    assert "rkt" not in result.stdout.replace("rkt-", "")

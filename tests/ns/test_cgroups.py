@@ -1,0 +1,199 @@
+"""minit.launcher.cgroups and minit.supervisor.group on the real hierarchies of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from minit import syscalls
+from minit.launcher.cgroups import (
+    Hierarchy,
+    PodGroups,
+    make_pod_groups,
+    pod_subcgroup,
+    read_hierarchies,
+    remove_pod_groups,
+)
+from minit.supervisor.child import join_cgroups
+from minit.supervisor.group import Group
+
+
+@pytest.fixture
+def hierarchies() -> list[Hierarchy]:
+    """The hierarchies of this machine."""
+    return read_hierarchies()
+
+
+@pytest.fixture
+def subcgroup(hierarchies: list[Hierarchy]) -> Iterator[str]:
+    """The path of a pod's groups; whatever was made there is removed after the test."""
+    path = pod_subcgroup(hierarchies, str(uuid.uuid4()))
+    yield path
+    assert remove_pod_groups(hierarchies, path) == []
+
+
+@pytest.fixture
+def groups(hierarchies: list[Hierarchy], subcgroup: str) -> Iterator[PodGroups]:
+    """The groups of a pod with the apps `a` and `b`."""
+    made = make_pod_groups(hierarchies, subcgroup, ["a", "b"])
+    yield made
+    for fd in (*made.tasks, *(fd for ends in made.apps for fd in (ends.directory, *ends.tasks))):
+        os.close(fd)
+    if made.supervisor is not None:
+        os.close(made.supervisor)
+
+
+@pytest.fixture
+def spawn(groups: PodGroups) -> Iterator[Callable[[str, Callable[[], object]], int]]:
+    """A function that runs another in a new process of an app's group; it pauses until killed when that returns."""
+    children: list[int] = []
+
+    def start(app: str, work: Callable[[], object] = lambda: None) -> int:
+        [ends] = [ends for ends in groups.apps if ends.app == app]
+        reader, writer = os.pipe()
+        pid, pidfd = syscalls.clone3(cgroup=ends.directory if ends.is_v2 else None)
+        if pid == 0:
+            try:
+                join_cgroups(ends.tasks)
+                work()
+                os.write(writer, b".")
+                while True:
+                    signal.pause()
+            finally:
+                os._exit(0)
+        children.append(pid)
+        os.close(pidfd)
+        os.close(writer)
+        assert os.read(reader, 1) == b"."
+        os.close(reader)
+        return pid
+
+    yield start
+    for pid in children:
+        try:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass
+
+
+def group_of(groups: PodGroups, app: str) -> Group:
+    """Return an app's group as PID 1 would have it."""
+    [ends] = [ends for ends in groups.apps if ends.app == app]
+    return Group(ends.directory)
+
+
+def paths_of(pid: int) -> dict[str, str]:
+    """Return the group of a process in every hierarchy."""
+    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    return {names: path for _, names, path in (line.split(":", 2) for line in lines)}
+
+
+def test_every_hierarchy_gets_the_same_groups(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups):
+    """PID 1's group and one per app are there under one path everywhere, and a cpuset can take tasks."""
+    for hierarchy in hierarchies:
+        top = Path(f"{hierarchy.mount_point}/{subcgroup}")
+        assert (top / "init.scope").is_dir()
+        assert sorted(path.name for path in (top / "system.slice").iterdir() if path.is_dir()) == ["a.service", "b.service"]
+        if "cpuset" in hierarchy.controllers:
+            assert (top / "system.slice/a.service/cpuset.cpus").read_text().strip()
+
+
+def test_making_them_twice_is_no_error(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups):
+    """Groups that are there already are used."""
+    again = make_pod_groups(hierarchies, subcgroup, ["a", "b"])
+    for ends in again.apps:
+        assert Group(ends.directory).processes() == []
+
+
+def test_a_process_joins_all_of_them(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn):
+    """A child started in the v2 group that joined the v1 groups is in the app's group everywhere."""
+    pid = spawn("a")
+    mounted = {",".join(hierarchy.controllers) for hierarchy in hierarchies}
+    paths = {",".join(sorted(names.split(","))): path for names, path in paths_of(pid).items()}
+    assert {paths[names] for names in mounted} == {f"/{subcgroup}/system.slice/a.service"}
+    assert group_of(groups, "a").processes() == [pid]
+    assert group_of(groups, "b").processes() == []
+
+
+def test_a_signal_reaches_all_of_the_group_and_nobody_else(groups: PodGroups, spawn):
+    """Every process of the app gets each signal, in order, and those of another app none."""
+    first, second, other = spawn("a"), spawn("a"), spawn("b")
+    group_of(groups, "a").signal(signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT)
+    for pid in (first, second):
+        _, status = os.waitpid(pid, 0)
+        assert os.WTERMSIG(status) == signal.SIGTERM
+    assert os.waitpid(other, os.WNOHANG) == (0, 0)
+
+
+def test_kill_catches_what_forks_meanwhile(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn):
+    """A group whose members fork all the time is empty afterwards where the kernel can kill a group."""
+    if not hierarchies[0].is_v2:
+        pytest.skip("cgroup.kill needs a v2 hierarchy")
+
+    def fork_for_ever() -> None:
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            while True:
+                if os.fork() == 0:
+                    os._exit(0)
+
+    pid = spawn("a", fork_for_ever)
+    group_of(groups, "a").kill()
+    os.waitpid(pid, 0)
+    assert remove_pod_groups(hierarchies, subcgroup) == []
+
+
+def test_kill_in_a_v1_hierarchy(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn):
+    """Without cgroup.kill every process is sent SIGKILL, a stopped one too."""
+    v1 = [hierarchy for hierarchy in hierarchies if not hierarchy.is_v2]
+    if not v1:
+        pytest.skip("this machine has no v1 hierarchy")
+    pids = [spawn("a"), spawn("a")]
+    os.kill(pids[0], signal.SIGSTOP)
+    directory = os.open(f"{v1[0].mount_point}/{subcgroup}/system.slice/a.service", os.O_RDONLY | os.O_DIRECTORY)
+    assert sorted(Group(directory).processes()) == sorted(pids)
+    Group(directory).kill()
+    os.close(directory)
+    assert {os.WTERMSIG(os.waitpid(pid, 0)[1]) for pid in pids} == {signal.SIGKILL}
+
+
+def test_an_empty_group_and_a_removed_one_have_no_processes(hierarchies, subcgroup: str, groups: PodGroups):
+    """Looking into a group, signalling and killing it never fails because it is gone."""
+    group = group_of(groups, "a")
+    assert group.processes() == []
+    assert remove_pod_groups(hierarchies, subcgroup) == []
+    assert group.processes() == []
+    group.signal(signal.SIGTERM)
+    group.kill()
+
+
+def test_removal_is_idempotent(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups):
+    """A second removal finds nothing to do."""
+    assert remove_pod_groups(hierarchies, subcgroup) == []
+    assert remove_pod_groups(hierarchies, subcgroup) == []
+    assert not [hierarchy for hierarchy in hierarchies if os.path.exists(f"{hierarchy.mount_point}/{subcgroup}")]
+
+
+def test_a_busy_group_is_reported(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn):
+    """A group that a process lives in stays, and is named with the reason once for each hierarchy."""
+    v2_or_first = hierarchies[:1]
+    pid = spawn("a")
+    problems = remove_pod_groups(v2_or_first, subcgroup)
+    assert any(problem.endswith("a.service: device or resource busy") for problem in problems)
+    assert os.path.isdir(f"{v2_or_first[0].mount_point}/{subcgroup}/system.slice/a.service")
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_groups_of_a_dying_process_are_waited_for(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn):
+    """A process that was killed but not yet reaped does not keep its groups."""
+    pid = spawn("a")
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert remove_pod_groups(hierarchies, subcgroup) == []

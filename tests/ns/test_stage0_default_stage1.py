@@ -1,0 +1,103 @@
+"""The default stage1 image: built once, found again, and built anew when it must be."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from minit.errors import ImageError
+from minit.progress import Progress, silent
+from minit.stage0.defaultstage1 import default_stage1
+from minit.stage0.store import Store
+from tests.support.stage0_world import write_app, write_stage1
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="imports images, which needs root")
+
+
+class Builder:
+    """Writes a small stage1 image and leaves a file for each time it does."""
+
+    def __init__(self, builds: Path) -> None:
+        self.builds = builds
+        builds.mkdir()
+
+    def __call__(self, output: Path, progress: Progress) -> None:
+        progress("building", 0, None)
+        (self.builds / os.urandom(8).hex()).touch()
+        write_stage1(output)
+
+    @property
+    def count(self) -> int:
+        """How often it was called, by any process."""
+        return len(list(self.builds.iterdir()))
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Builder:
+    """A builder that was not called yet."""
+    return Builder(tmp_path / "builds")
+
+
+def test_built_once_per_fingerprint(tmp_path: Path, builder: Builder) -> None:
+    """The image is built for a new fingerprint, and when it was removed from the store."""
+    data = tmp_path / "data"
+    with Store(data) as store:
+        image = default_stage1(data, store, "one", builder, silent)
+        assert image.name == "example.com/recorder"
+        assert default_stage1(data, store, "one", builder, silent).id == image.id
+        assert builder.count == 1
+        default_stage1(data, store, "two", builder, silent)
+        assert builder.count == 2
+        store.remove(image.id)
+        assert default_stage1(data, store, "two", builder, silent).id == image.id
+        assert builder.count == 3
+        assert list((data / "minit/tmp").iterdir()) == []
+
+
+def _first_use(data: Path, builder: Builder, barrier: object) -> None:
+    barrier.wait()  # type: ignore[attr-defined]
+    with Store(data) as store:
+        default_stage1(data, store, "one", builder, silent)
+
+
+def test_two_first_uses_at_once(tmp_path: Path, builder: Builder) -> None:
+    """Of several first pods one builds, and the others use what it built."""
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(4)
+    processes = [context.Process(target=_first_use, args=(tmp_path / "data", builder, barrier)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    assert builder.count == 1
+
+
+def test_progress_says_what_is_built(tmp_path: Path, builder: Builder) -> None:
+    """The steps of the builder are shown as those of building stage1."""
+    steps: list[str] = []
+    with Store(tmp_path / "data") as store:
+        default_stage1(tmp_path / "data", store, "one", builder, lambda step, done, total: steps.append(step))
+    assert steps[0] == "building stage1 (first use): building"
+
+
+def test_failed_build_is_not_remembered(tmp_path: Path, builder: Builder) -> None:
+    """After a failed build, or a damaged record, the next use builds."""
+
+    def fail(output: Path, progress: Progress) -> None:
+        write_app(output)
+        raise ImageError("no compiler")
+
+    data = tmp_path / "data"
+    with Store(data) as store:
+        with pytest.raises(ImageError, match="no compiler"):
+            default_stage1(data, store, "one", fail, silent)
+        assert store.list() == []
+        assert list((data / "minit/tmp").iterdir()) == []
+        default_stage1(data, store, "one", builder, silent)
+        (data / "minit/default-stage1").write_text("one sha512-nonsense\n")
+        default_stage1(data, store, "one", builder, silent)
+    assert builder.count == 2

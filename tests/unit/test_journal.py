@@ -1,0 +1,40 @@
+"""minit.supervisor.journal: events are kept until there is a place to write them."""
+
+from __future__ import annotations
+
+from minit.supervisor.journal import Journal
+
+Events = list[tuple[str, dict[str, object]]]
+
+
+def attached(journal: Journal) -> Events:
+    """Attach a list to the journal and return it."""
+    written: Events = []
+    journal.attach(lambda event, fields: written.append((event, fields)))
+    return written
+
+
+def test_events_before_and_after_attaching_come_in_order():
+    """What happened before structlog was imported is written first, each event once."""
+    journal = Journal(debug=False)
+    journal.info("pod.one", n=1)
+    journal.info("pod.two")
+    written = attached(journal)
+    journal.info("pod.three", n=3)
+    assert written == [("pod.one", {"n": 1}), ("pod.two", {}), ("pod.three", {"n": 3})]
+
+
+def test_details_are_for_debug():
+    """debug() writes with --debug only."""
+    for debug, expected in ((False, []), (True, [("app.state", {"app": "web"})])):
+        journal = Journal(debug=debug)
+        journal.debug("app.state", app="web")
+        assert attached(journal) == expected
+
+
+def test_memory_is_bounded():
+    """The first thousand events are kept and the rest dropped while there is no place for them."""
+    journal = Journal(debug=True)
+    for number in range(1500):
+        journal.info("event", n=number)
+    assert [fields["n"] for _, fields in attached(journal)] == [*range(1000)]
