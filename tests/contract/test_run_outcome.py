@@ -94,7 +94,7 @@ def test_the_first_failing_app_ends_the_pod_and_decides(make_pod: MakePod) -> No
     apps = {
         "zero": shell("exit 0"),
         "five": shell(f"{wait}; exit 5"),
-        "six": shell(f"touch /dev/shm/go; while :; do sleep 1; done; exit 6"),
+        "six": shell("touch /dev/shm/go; while :; do sleep 1; done; exit 6"),
     }
     pod = make_pod(apps)
     assert pod.run().returncode == 5
@@ -175,12 +175,11 @@ def test_the_pod_can_be_entered_from_the_moment_pid_appears(make_pod: MakePod) -
 
 def test_readiness_lasts_from_the_last_start_to_the_shutdown(make_pod: MakePod) -> None:
     """The link says `ready` once all apps are executed, and is gone before a stopped app has ended."""
+    wait = "while [ ! -e /tmp/go ]; do sleep 0.01; done"
     pod = make_pod(
         {
             "a": shell("while :; do sleep 1; done"),
-            "b": shell(
-                "trap 'while [ ! -e /tmp/go ]; do sleep 0.01; done; exit 0' TERM; touch /tmp/up; while :; do sleep 1; done"
-            ),
+            "b": shell(f"trap '{wait}; exit 0' TERM; touch /tmp/up; while :; do sleep 1; done"),
         }
     )
     with Watch(pod.stage1 / "rkt") as watch:

@@ -166,12 +166,18 @@ def test_missing_parents_are_made(extraction: Extraction) -> None:
     os.chown(extraction.destination.parent, 0, 1234)
     before = os.umask(0o077)
     try:
-        root = extraction(tars.file("rootfs/a/b/c/x", b"1"), tars.directory("rootfs/a", 0o700, uid=3))
+        root = extraction(
+            tars.file("rootfs/a/b/c/x", b"1"),
+            tars.directory("rootfs/a", 0o700, uid=3),
+            tars.directory("rootfs/s", 0o2775, gid=77),
+            tars.file("rootfs/s/t/x"),
+        )
     finally:
         os.umask(before)
     modes = [(root / name).stat().st_mode for name in ("a", "a/b", "a/b/c")]
     assert modes == [stat.S_IFDIR | 0o700, stat.S_IFDIR | 0o755, stat.S_IFDIR | 0o755]
     assert ((root / "a").stat().st_uid, (root / "a/b").stat().st_gid) == (3, 0)
+    assert ((root / "s/t").stat().st_mode, (root / "s/t").stat().st_gid) == (stat.S_IFDIR | 0o755, 0)
 
 
 def test_directory_times_survive_their_content(extraction: Extraction) -> None:
@@ -541,7 +547,13 @@ def test_a_confined_process_sees_nothing_else(tmp_path: Path) -> None:
                 with suppress(OSError):
                     os.fstat(fd)
                     open_fds.append(fd)
-            seen = os.listdir("/"), os.listdir("../../.."), os.getcwd(), open_fds == [0, 1, 2, tell], os.umask(0)
+            seen = (
+                os.listdir("/"),
+                os.listdir("../../.."),
+                os.getcwd(),
+                open_fds == [0, 1, 2, tell],
+                os.umask(0),
+            )
             os.write(tell, repr(seen).encode())
         finally:
             os._exit(0)
@@ -623,7 +635,9 @@ def test_the_child_dies_with_its_parent(extraction: Extraction, tmp_path: Path) 
     if pid == 0:
 
         def report(step: str, done: int, total: int | None) -> None:
-            os.write(tell, Path(f"/proc/self/task/{os.getpid()}/children").read_bytes())
+            [child] = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+            os.kill(int(child), signal.SIGSTOP)  # so that it cannot just finish
+            os.write(tell, child.encode())
             signal.pause()
 
         extract_image(extraction.store, key, extraction.destination, report)
@@ -632,7 +646,9 @@ def test_the_child_dies_with_its_parent(extraction: Extraction, tmp_path: Path) 
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     # A pidfd becomes readable when its process has ended.
-    assert select.select([child], [], [], 20)[0] == [child]
+    ended = select.select([child], [], [], 5)[0] == [child]
+    signal.pidfd_send_signal(child, signal.SIGKILL) if not ended else None
+    assert ended
     for fd in (child, told, tell):
         os.close(fd)
 

@@ -45,7 +45,8 @@ class Report:
     @property
     def status(self) -> dict[str, str]:
         """The fields of /proc/self/status."""
-        return {name: value.strip() for name, _, value in (line.partition(":") for line in self.one("status").split("\n"))}
+        lines = self.one("status").splitlines()
+        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
     @property
     def descriptors(self) -> dict[int, tuple[int, str]]:

@@ -27,7 +27,7 @@ BUSYBOX = Path("/usr/bin/busybox")
 APPLETS = (
     *("sh", "cat", "cp", "echo", "sleep", "id", "env", "ls", "kill", "true", "false", "stat", "mount", "umount", "ps"),
     *("hostname", "ip", "wc", "head", "seq", "touch", "mkdir", "rm", "ln", "mknod", "readlink", "grep", "nc", "test"),
-    *("dd", "tr", "ipcs", "printf", "yes", "pwd"),
+    *("dd", "tr", "ipcs", "printf", "yes", "pwd", "find", "sort", "ping"),
 )
 STAGE1_TREE_ID = "deps-sha512-" + "5" * 64
 APP_TREE_ID = "deps-sha512-" + "a" * 64
@@ -173,12 +173,14 @@ class PodDirectory:
         net: str | None = "none",
         operands: Sequence[str] | None = None,
         env: dict[str, str | None] | None = None,
+        under: Sequence[str] = (),
         **popen: Any,
     ) -> subprocess.Popen[bytes]:
         """
         Execute `run` as stage0 does and give up the lock to it.
 
-        `net=None` leaves --net out; `operands` stand in for the UUID; a variable of `env` that is None is removed.
+        `net=None` leaves --net out; `operands` stand in for the UUID; a variable of `env` that is None is removed;
+        `under` is a program, a tracer say, that executes it.
         """
         environment: dict[str, str | None] = {
             **os.environ,
@@ -189,7 +191,7 @@ class PodDirectory:
         }
         network = [] if net is None else [f"--net={net}"]
         last = [self.uuid] if operands is None else operands
-        command = [self.entrypoint("run"), *network, "--local-config=/etc/rkt", *flags, *last]
+        command = [*under, self.entrypoint("run"), *network, "--local-config=/etc/rkt", *flags, *last]
         popen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
         fds = (self._lock, *popen.pop("pass_fds", ()))
         self._process = subprocess.Popen(

@@ -1,0 +1,298 @@
+"""What an app's process is given: executable, arguments, environment, ids, privileges, signals, descriptors."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.guest import GUEST
+from tests.support.pods import MakePod, app_section, guest, shell
+
+DEFAULT_CAPABILITIES = (
+    *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "KILL", "MKNOD", "NET_RAW", "NET_BIND_SERVICE"),
+    *("SETUID", "SETGID", "SETPCAP", "SETFCAP", "SYS_CHROOT"),
+)
+NUMBERS = {
+    **{"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "FSETID": 4, "KILL": 5, "SETGID": 6, "SETUID": 7, "SETPCAP": 8},
+    **{"NET_BIND_SERVICE": 10, "NET_RAW": 13, "SYS_CHROOT": 18, "MKNOD": 27, "AUDIT_WRITE": 29, "SETFCAP": 31},
+}
+DEFAULT_MASK = sum(1 << NUMBERS[name] for name in DEFAULT_CAPABILITIES)
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def variables(**values: str) -> list[dict[str, str]]:
+    """Return the environment of a manifest."""
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def test_arguments_arrive_byte_for_byte(make_pod: MakePod) -> None:
+    """Whatever is in them; argv[0] is the path."""
+    words = ["a b", "", "'\"`", "$HOME ${X} $(id)", "%n%s", "new\nline", "tab\t\\", "*?[a]", "ünïcödé", "-", "\x01\x7f"]
+    pod = make_pod({"a": guest("report", "/tmp/report", *words)})
+    assert pod.run().returncode == 0
+    expected = [GUEST, "report", "/tmp/report", *words]
+    assert pod.report("a").arguments == [word.encode() for word in expected]
+
+
+def test_the_default_environment(make_pod: MakePod) -> None:
+    """rkt's defaults, the app's name and the executor's; nothing of the caller's."""
+    pod = make_pod({"a": guest("report", "/tmp/report", user="1000", group="1000")})
+    assert pod.run(env={"LEAKED": "1", "NOTIFY_SOCKET": "/run/x", "LISTEN_FDS": "0"}).returncode == 0
+    assert pod.report("a").environment == {
+        "PATH": DEFAULT_PATH,
+        "SHELL": "/bin/sh",
+        "USER": "root",
+        "LOGNAME": "root",
+        "HOME": "/root",
+        "AC_APP_NAME": "a",
+        "container": "rkt",
+    }
+
+
+def test_an_apps_own_environment(make_pod: MakePod) -> None:
+    """It replaces defaults, but not the app's name, and keeps every byte; rkt/env has what a line can say."""
+    quoted = "'a' \"b\" \\ #;$A"
+    own = variables(PATH="/bin", A="1", EMPTY="", QUOTED=quoted, LINES="x\ny", AC_APP_NAME="other", TERM="dumb")
+    pod = make_pod({"a": guest("report", "/tmp/report", environment=own)})
+    assert pod.run().returncode == 0
+    seen = pod.report("a").environment
+    assert seen == {
+        **{"SHELL": "/bin/sh", "USER": "root", "LOGNAME": "root", "HOME": "/root"},
+        **{"PATH": "/bin", "A": "1", "EMPTY": "", "QUOTED": quoted, "LINES": "x\ny", "TERM": "dumb"},
+        **{"AC_APP_NAME": "a", "container": "rkt"},
+    }
+    exported = pod.status_root / "rkt/env/a"
+    assert stat.S_IMODE(exported.stat().st_mode) == 0o644
+    del seen["LINES"]
+    assert dict(line.split("=", 1) for line in exported.read_text().splitlines()) == seen
+
+
+def test_the_environment_of_two_apps(make_pod: MakePod) -> None:
+    """Each has its own, also in rkt/env."""
+    pod = make_pod({name: guest("report", "/tmp/report", environment=variables(WHO=name)) for name in ("one", "two")})
+    assert pod.run().returncode == 0
+    for name in ("one", "two"):
+        assert (pod.report(name).environment["WHO"], pod.report(name).environment["AC_APP_NAME"]) == (name, name)
+        assert f"\nWHO={name}\n" in (pod.status_root / "rkt/env" / name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("fields", "uid", "gid", "groups"),
+    [
+        ({}, 0, 0, []),
+        ({"user": "root", "group": "root"}, 0, 0, []),
+        ({"user": "1000", "group": "2000"}, 1000, 2000, []),
+        ({"user": "1000", "group": "0", "supplementaryGIDs": [5, 77, 4294967294]}, 1000, 0, [5, 77, 4294967294]),
+        ({"user": "4294967294", "group": "4294967294"}, 4294967294, 4294967294, []),
+    ],
+    ids=["default", "root", "numbers", "supplementary", "highest"],
+)
+def test_ids(make_pod: MakePod, fields: dict[str, Any], uid: int, gid: int, groups: list[int]) -> None:
+    """Real, effective and saved ids are the manifest's numbers; supplementary groups are exactly those it lists."""
+    pod = make_pod({"a": guest("report", "/tmp/report", **fields)})
+    assert pod.run(extra_groups=[4, 24]).returncode == 0
+    status = pod.report("a").status
+    assert status["Uid"].split() == [str(uid)] * 4
+    assert status["Gid"].split() == [str(gid)] * 4
+    assert sorted(map(int, status["Groups"].split())) == sorted(groups)
+
+
+@pytest.mark.parametrize("user", ["0", "1000"])
+def test_capabilities(make_pod: MakePod, user: str) -> None:
+    """The bounding set is rkt's default of 14; root has them, another user none; nothing is inheritable."""
+    pod = make_pod({"a": guest("report", "/tmp/report", user=user)})
+    assert pod.run().returncode == 0
+    status = pod.report("a").status
+    own = DEFAULT_MASK if user == "0" else 0
+    expected = {"CapInh": 0, "CapPrm": own, "CapEff": own, "CapBnd": DEFAULT_MASK, "CapAmb": 0}
+    assert {name: int(status[name], 16) for name in expected} == expected
+    assert len(DEFAULT_CAPABILITIES) == DEFAULT_MASK.bit_count() == 14
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("0", "0")
+
+
+def test_the_capability_restriction_can_be_disabled(make_pod: MakePod) -> None:
+    """The app then has what stage0 had."""
+    own = Path("/proc/self/status").read_text().partition("CapBnd:\t")[2].split()[0]
+    pod = make_pod({"a": guest("report", "/tmp/report")})
+    assert pod.run("--disable-capabilities-restriction").returncode == 0
+    assert (pod.report("a").status["CapBnd"], pod.report("a").status["CapInh"]) == (own, "0" * 16)
+
+
+def _spoil_signals() -> None:
+    for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGRTMIN + 3):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+
+def test_signals_are_clean(make_pod: MakePod) -> None:
+    """No signal is blocked, ignored or pending in an app, whatever its caller did to them."""
+    pod = make_pod({"a": guest("report", "/tmp/report")})
+    assert pod.run(preexec_fn=_spoil_signals).returncode == 0
+    status = pod.report("a").status
+    names = ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")
+    assert {name: int(status[name], 16) for name in names} == dict.fromkeys(names, 0)
+
+
+def test_a_caller_that_ignores_and_blocks_signals_can_still_stop_the_pod(make_pod: MakePod) -> None:
+    """SIGTERM means a stop to the launcher, whatever it inherited."""
+    pod = make_pod({"a": shell("while :; do sleep 1; done")})
+    process = pod.start(preexec_fn=_spoil_signals)
+    pod.wait_ready()
+    process.terminate()
+    assert pod.finish(process).returncode == 0
+    assert pod.status("a") == 0
+
+
+def _close_standard_streams() -> None:
+    for fd in range(3):
+        os.close(fd)
+
+
+@pytest.mark.parametrize("prepare", [None, _close_standard_streams], ids=["open", "closed"])
+def test_an_app_has_descriptors_0_1_and_2_only(make_pod: MakePod, prepare: Callable[[], None] | None) -> None:
+    """A caller that leaks 64 descriptors leaks none of them into an app, also if it closed its own 0, 1 and 2."""
+    leaks = [os.open("/", os.O_RDONLY) for _ in range(64)]
+    try:
+        pod = make_pod({"a": guest("report", "/tmp/report"), "b": guest("report", "/tmp/report")})
+        streams = {} if prepare is None else {"stdin": None, "stdout": None, "stderr": None}
+        result = pod.run(pass_fds=leaks, preexec_fn=prepare, **streams)
+    finally:
+        for fd in leaks:
+            os.close(fd)
+    assert result.returncode == 0, result.stderr
+    for app in pod.apps:
+        descriptors = pod.report(app).descriptors
+        assert sorted(descriptors) == [0, 1, 2]
+        assert descriptors[0][1] == "/dev/null"
+        assert descriptors[1][1].startswith("pipe:") and descriptors[2][1].startswith("pipe:")
+        assert descriptors[1][1] != descriptors[2][1]
+        assert [flags & os.O_ACCMODE for flags, _ in descriptors.values()] == [os.O_RDWR, os.O_WRONLY, os.O_WRONLY]
+        assert not [flags for flags, _ in descriptors.values() if flags & os.O_NONBLOCK]
+
+
+def test_null_streams(make_pod: MakePod) -> None:
+    """A stream in mode null is /dev/null, and standard input always is for now."""
+    annotations = [{"name": f"coreos.com/rkt/stage2/{name}", "value": "null"} for name in ("stdin", "stdout", "stderr")]
+    pod = make_pod({"a": guest("report", "/tmp/report", annotations=annotations)})
+    assert pod.run().returncode == 0
+    assert [target for _, target in pod.report("a").descriptors.values()] == ["/dev/null"] * 3
+
+
+def test_standard_input_is_at_its_end(make_pod: MakePod) -> None:
+    """An app does not get the caller's."""
+    pod = make_pod({"a": shell("cat; echo end")})
+    reader, writer = os.pipe()
+    os.write(writer, b"not for the app\n")
+    result = pod.run(stdin=reader)
+    os.close(reader)
+    os.close(writer)
+    assert result.stdout.count("\n") == 1 and result.stdout.endswith("]: end\n")
+
+
+def test_what_else_a_process_inherits(make_pod: MakePod) -> None:
+    """It leads its session, has a neutral OOM score, the usual umask, and sits in its app's group everywhere."""
+    pod = make_pod({"a": guest("report", "/tmp/report")})
+
+    def spoil() -> None:
+        os.umask(0o777)
+        Path("/proc/self/oom_score_adj").write_text("321")
+
+    assert pod.run(preexec_fn=spoil).returncode == 0
+    report = pod.report("a")
+    assert report.one("pid") == report.one("sid")
+    assert report.one("oom_score_adj") == "0\n"
+    assert report.status["Umask"] == "0022"
+    subcgroup = (pod.path / "subcgroup").read_text()
+    groups = [line.split(":", 2)[2] for line in report.one("cgroup").splitlines()]
+    hosts = Path("/proc/self/cgroup").read_text().splitlines()
+    assert len(groups) == len(hosts)
+    mounted = sum(1 for path in groups if path == f"/{subcgroup}/system.slice/a.service")
+    assert mounted == len(pod.control_groups())
+
+
+def test_limits_are_the_callers(make_pod: MakePod) -> None:
+    """No resource limit is changed on the way."""
+    pod = make_pod({"a": shell("ulimit -n; ulimit -Hn")})
+    result = pod.run(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (777, 888)))
+    assert [line.partition("]: ")[2] for line in result.stdout.splitlines()] == ["777", "888"]
+
+
+@pytest.mark.parametrize("directory", ["/", "/tmp", "/deep/er"])
+def test_the_working_directory(make_pod: MakePod, own_rootfs: Path, directory: str) -> None:
+    """It is the manifest's, inside the app's root, through symlinks of the image."""
+    (own_rootfs / "real/er").mkdir(parents=True)
+    (own_rootfs / "deep").symlink_to("/real")
+    pod = make_pod({"a": guest("report", "/tmp/report", workingDirectory=directory)}, own_rootfs)
+    assert pod.run().returncode == 0
+    assert pod.report("a").one("cwd") == directory.replace("deep", "real")
+
+
+def _place(rootfs: Path, path: str, mode: int = 0o755) -> None:
+    target = rootfs / path.lstrip("/")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes((rootfs / GUEST.lstrip("/")).read_bytes())
+    target.chmod(mode)
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"exec": ["/one/tool"]}, "/one/tool"),
+        ({"exec": ["one/tool"]}, "/one/tool"),
+        ({"exec": ["./tool"], "workingDirectory": "/one"}, "/one/tool"),
+        ({"exec": ["../one/tool"], "workingDirectory": "/two"}, "/one/tool"),
+        ({"exec": ["tool"], "workingDirectory": "/one"}, "/one/tool"),
+        ({"exec": ["tool"]}, "/usr/bin/tool"),
+        ({"exec": ["tool"], "environment": variables(PATH="/two:/one")}, "/two/tool"),
+        ({"exec": ["tool"], "environment": variables(PATH="/none:/directory:/plain:/one")}, "/one/tool"),
+        ({"exec": ["tool"], "environment": variables(PATH="one"), "workingDirectory": "/"}, "/one/tool"),
+        ({"exec": ["tool"], "environment": variables(PATH=":/two"), "workingDirectory": "/one"}, "/one/tool"),
+        ({"exec": ["tool"], "environment": variables(PATH="/link:/one")}, "/link/tool"),
+        ({"exec": ["tool"], "environment": variables(PATH="/dangling:/two")}, "/two/tool"),
+        ({"exec": ["/link/tool"]}, "/link/tool"),
+    ],
+    ids=[
+        *("absolute", "relative", "dot", "dots", "directory-first", "usr-bin", "path-order", "path-skips"),
+        *("path-relative", "path-empty-entry", "path-link", "path-dangling", "link"),
+    ],
+)
+def test_where_the_executable_is_looked_for(
+    make_pod: MakePod, own_rootfs: Path, fields: dict[str, Any], found: str
+) -> None:
+    """rkt's rules; argv[0] is the path that was found, symlinks unresolved."""
+    for path in ("/one/tool", "/two/tool", "/usr/bin/tool"):
+        _place(own_rootfs, path)
+    _place(own_rootfs, "/plain/tool", 0o644)
+    (own_rootfs / "directory/tool").mkdir(parents=True)
+    for name, target in (("link", "/one/tool"), ("dangling", "/nowhere")):
+        (own_rootfs / name).mkdir()
+        (own_rootfs / name / "tool").symlink_to(target)
+    section = app_section(**fields) | {"exec": [*fields["exec"], "report", "/tmp/report"]}
+    pod = make_pod({"a": section}, own_rootfs)
+    assert pod.run().returncode == 0
+    assert pod.report("a").arguments[0] == found.encode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({}, 'find executable: unable to find "tool" in "/:/bin:/usr/bin"'),
+        ({"workingDirectory": "/tmp"}, 'find executable: unable to find "tool" in "/tmp:/bin:/usr/bin"'),
+        ({"environment": variables(PATH="/a:b:")}, 'find executable: unable to find "tool" in "/a:/b:/"'),
+    ],
+    ids=["default", "directory", "path"],
+)
+def test_an_executable_that_is_nowhere(make_pod: MakePod, fields: dict[str, Any], line: str) -> None:
+    """The list that was searched is named, and the default PATH is not in it."""
+    pod = make_pod({"a": app_section("tool", **fields)})
+    result = pod.run()
+    assert result.returncode == 254
+    assert result.stderr == f'stage1: app "a": {line}\n'
+    assert pod.status("a") == 254

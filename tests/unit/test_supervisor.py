@@ -1,0 +1,566 @@
+"""
+minit.supervisor.supervisor: the pod's policy, with real processes, groups and files.
+
+The supervisor runs in a forked process whose root is a directory with what it writes to. Its apps are forked
+children that speak as a starting app does and then do what the test says.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from minit import syscalls
+from minit.iottymux.spawner import Spawner
+from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies, remove_pod_groups
+from minit.messages import Socket, send_message, socket_pair
+from minit.plan.app import AppSpec
+from minit.plan.pod import PodPlan
+from minit.supervisor import lifecycle
+from minit.supervisor.app import App
+from minit.supervisor.child import join_cgroups, reset_signals
+from minit.supervisor.group import Group, GroupEnds
+from minit.supervisor.journal import Journal
+from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="control groups and chroot need root")
+
+Script = Callable[[Socket], object]
+Drive = Callable[[Supervisor, Socket], object]
+NAMES = ("a", "b", "c")
+PATIENCE_SECONDS = 30.0
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A stage1 root with the directories that PID 1 writes to."""
+    for name in ("status", "minit/state", "minit/log"):
+        (tmp_path / "rkt" / name).mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.fixture
+def groups() -> Iterator[Mapping[str, GroupEnds]]:
+    """Control groups for three apps, removed after the test."""
+    hierarchies = read_hierarchies()
+    path = pod_subcgroup(hierarchies, str(uuid.uuid4()))
+    made = make_pod_groups(hierarchies, path, NAMES)
+    yield {ends.app: ends for ends in made.apps}
+    for fd in (*made.tasks, *(fd for ends in made.apps for fd in (ends.directory, *ends.tasks))):
+        os.close(fd)
+    if made.supervisor is not None:
+        os.close(made.supervisor)
+    assert remove_pod_groups(hierarchies, path) == []
+
+
+class Outcome:
+    """What a supervisor left: its result, the exit code it chose, the statuses, logs and what it said on stderr."""
+
+    def __init__(self, root: Path, answer: dict[str, Any], errors: str) -> None:
+        self.result = answer["result"]
+        self.exit_code = answer["exit_code"]
+        self.events = [event for event, _ in answer["events"]]
+        self.errors = errors
+        self.status = {
+            file.name: int(file.read_text())
+            for file in (root / "rkt/status").iterdir()
+            if not file.name.endswith("-started")
+        }
+        self.ready = (root / "rkt/supervisor-status").is_symlink()
+
+    @staticmethod
+    def log(root: Path, app: str) -> list[str]:
+        """Return the lines of an app's log without their time and tags."""
+        text = (root / f"rkt/minit/log/{app}.log").read_text()
+        return [line.split(" ", 3)[3] for line in text.splitlines()]
+
+
+def supervise(
+    root: Path,
+    groups: Mapping[str, GroupEnds],
+    scripts: Mapping[str, Script],
+    drive: Drive = lambda supervisor, launcher: None,
+    grace_seconds: float = 10.0,
+) -> Outcome:
+    """Run a supervisor whose apps are `scripts` until it is finished; `drive` is called once it has started."""
+    answers, errors = os.memfd_create("answers"), os.memfd_create("errors")
+    child = os.fork()
+    if child == 0:
+        try:
+            os.dup2(errors, 2)
+            os.dup2(errors, 1)
+            answer = _supervise(root, groups, scripts, drive, grace_seconds)
+            os.write(answers, json.dumps(answer).encode())
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(0)
+    os.waitpid(child, 0)
+    said = _content(errors).decode()
+    answer = _content(answers)
+    assert answer, said
+    return Outcome(root, json.loads(answer), said)
+
+
+def _content(fd: int) -> bytes:
+    with open(fd, "rb") as file:
+        file.seek(0)
+        return file.read()
+
+
+def _supervise(
+    root: Path, groups: Mapping[str, GroupEnds], scripts: Mapping[str, Script], drive: Drive, grace_seconds: float
+) -> dict[str, Any]:
+    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1) == 0  # orphans come here, as they do to PID 1
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED_SIGNALS)
+    signals = syscalls.signalfd(WATCHED_SIGNALS)
+    os.chroot(root)
+    os.chdir("/")
+    specs = tuple(AppSpec(name=name, candidates=("/x",)) for name in scripts)
+    plan = PodPlan(
+        uuid="u", hostname="h", namespaces=(), apps=specs, bounding=None, stop_grace_seconds=grace_seconds
+    )
+    launcher, theirs = socket_pair()
+    spawner = Spawner()
+    apps = [_fork_app(spec, groups[spec.name], scripts[spec.name], launcher) for spec in specs]
+    events: list[tuple[str, dict[str, object]]] = []
+    journal = Journal(debug=True)
+    journal.attach(lambda event, fields: events.append((event, fields)))
+    control, _ = socket_pair()
+    supervisor = Supervisor(plan, apps, launcher=theirs, control=control, signals=signals, journal=journal)
+    supervisor.start(spawner)
+    result = drive(supervisor, launcher)
+    turn_until(supervisor, lambda: supervisor.finished)
+    supervisor.drain()
+    supervisor.write_last_records()
+    return {"result": result, "exit_code": supervisor.exit_code, "events": events}
+
+
+def _fork_app(spec: AppSpec, ends: GroupEnds, script: Script, launcher: Socket) -> App:
+    app = App(spec, Group(ends.directory))
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    app.outputs.append(("stdout", reader))
+    ours, theirs = socket_pair()
+    app.pid, app.pidfd = syscalls.clone3(cgroup=ends.directory if ends.is_v2 else None)
+    if app.pid == 0:
+        _be_app(theirs, writer, ends.tasks, script)
+    app.report = ours
+    theirs.close()
+    os.close(writer)
+    return app
+
+
+def _be_app(report: Socket, output: int, tasks: tuple[int, ...], script: Script) -> NoReturn:
+    try:
+        os.dup2(output, 1)
+        syscalls.close_all_but((0, 1, 2, report.fileno(), *tasks))
+        join_cgroups(tasks)
+        reset_signals()
+        script(report)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(77)
+
+
+def turn_until(supervisor: Supervisor, condition: Callable[[], bool]) -> None:
+    """Let the supervisor handle its events until the condition holds."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        left = until - time.monotonic()
+        assert left > 0, {app.name: app.state for app in supervisor.apps.values()}
+        supervisor.turn(left)
+
+
+# What apps do.
+
+
+def prepare(report: Socket) -> None:
+    """Say that everything is prepared, as a starting app does."""
+    namespace = os.open("/", os.O_RDONLY)
+    send_message(report, {"prepared": True}, [namespace])
+    os.close(namespace)
+
+
+def execute(report: Socket) -> None:
+    """Prepare, wait for "go" and close the socket, which is what execve(2) does."""
+    prepare(report)
+    if report.recv(16) != b"go":
+        os._exit(78)
+    report.close()
+
+
+def exits(code: int) -> Script:
+    """Return an app that exits."""
+
+    def script(report: Socket) -> None:
+        execute(report)
+        os._exit(code)
+
+    return script
+
+
+def sleeps(report: Socket) -> None:
+    """Run until a signal ends it."""
+    execute(report)
+    while True:
+        signal.pause()
+
+
+def ignores_sigterm(report: Socket) -> None:
+    """Run until SIGKILL."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sleeps(report)
+
+
+def dies_of(number: int) -> Script:
+    """Return an app that sends itself a signal."""
+
+    def script(report: Socket) -> None:
+        execute(report)
+        os.kill(os.getpid(), number)
+
+    return script
+
+
+def running(supervisor: Supervisor) -> bool:
+    """Tell whether every app was executed."""
+    return not supervisor.starting
+
+
+def dead(app: App) -> None:
+    """Block until the process of an app has ended, without reaping it."""
+    assert app.pid is not None
+    os.waitid(os.P_PID, app.pid, os.WEXITED | os.WNOWAIT)
+
+
+# The policy of an immutable pod.
+
+
+def test_a_pod_ends_well_when_all_apps_do(root: Path, groups):
+    """Zero is recorded for each, and the pod's code is zero."""
+    outcome = supervise(root, groups, {"a": exits(0), "b": exits(0)})
+    assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 0})
+    assert sorted(os.listdir(root / "rkt/minit/state")) == ["a.json", "b.json"]
+
+
+def test_a_failing_app_ends_the_pod(root: Path, groups):
+    """Its code is the pod's; the others are stopped, and a death by that stop is recorded as 0."""
+    outcome = supervise(root, groups, {"a": sleeps, "b": exits(5), "c": sleeps})
+    assert (outcome.exit_code, outcome.status) == (5, {"a": 0, "b": 5, "c": 0})
+
+
+def test_a_death_by_signal_is_128_more(root: Path, groups):
+    """An app that nobody stopped and that dies of SIGTERM failed."""
+    outcome = supervise(root, groups, {"a": dies_of(signal.SIGTERM)})
+    assert (outcome.exit_code, outcome.status) == (143, {"a": 143})
+
+
+def test_the_first_failure_decides(root: Path, groups):
+    """What fails during the shutdown is recorded but does not change the pod's code."""
+
+    def exits_7_on_sigterm(report: Socket) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        execute(report)
+        signal.sigwait([signal.SIGTERM])
+        os._exit(7)
+
+    outcome = supervise(root, groups, {"a": exits_7_on_sigterm, "b": exits(5)})
+    assert (outcome.exit_code, outcome.status) == (5, {"a": 7, "b": 5})
+
+
+@pytest.mark.parametrize("how", ["request", "SIGTERM", "SIGINT", "launcher"])
+def test_an_orderly_stop(root: Path, groups, how: str):
+    """A request, a signal or the launcher's death ends the apps, and the pod with 0."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
+        turn_until(supervisor, lambda: running(supervisor))
+        if how == "request":
+            supervisor.request_stop("test")
+        elif how == "launcher":
+            launcher.close()
+        else:
+            os.kill(os.getpid(), signal.Signals[how])
+
+    outcome = supervise(root, groups, {"a": sleeps, "b": sleeps}, drive)
+    assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 0})
+    assert "pod.stop-requested" in outcome.events
+
+
+def test_what_ignores_a_stop_is_killed_after_the_grace_period(root: Path, groups):
+    """SIGKILL is recorded as 137, and the requested stop still ends with 0."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> float:
+        turn_until(supervisor, lambda: running(supervisor))
+        started = time.monotonic()
+        supervisor.request_stop("test")
+        turn_until(supervisor, lambda: supervisor.finished)
+        return time.monotonic() - started
+
+    outcome = supervise(root, groups, {"a": ignores_sigterm, "b": sleeps}, drive, grace_seconds=0.2)
+    assert (outcome.exit_code, outcome.status) == (0, {"a": 137, "b": 0})
+    assert 0.2 <= outcome.result < 5
+
+
+def test_a_forced_stop_kills_at_once(root: Path, groups):
+    """What ignores the stop signal gets no grace period at all."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
+        turn_until(supervisor, lambda: running(supervisor))
+        supervisor.request_stop("test", force=True)
+
+    outcome = supervise(root, groups, {"a": ignores_sigterm, "b": sleeps}, drive)
+    assert (outcome.exit_code, outcome.status) == (0, {"a": 137, "b": 0})
+
+
+def test_what_an_app_leaves_behind_is_stopped(root: Path, groups):
+    """The status is written when the main process ends; its children are stopped, then killed."""
+
+    def leaves_a_child(report: Socket) -> None:
+        execute(report)
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            while True:
+                signal.pause()
+        os._exit(0)
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
+        app = supervisor.apps["a"]
+        turn_until(supervisor, lambda: app.number is not None)
+        return [app.state, Path("/rkt/status/a").exists()]
+
+    outcome = supervise(root, groups, {"a": leaves_a_child}, drive, grace_seconds=0.2)
+    assert outcome.result == [lifecycle.LINGERING, True]
+    assert outcome.status == {"a": 0}
+
+
+# Starting.
+
+
+def test_the_pod_is_ready_from_all_starts_to_the_first_stop(root: Path, groups):
+    """The link and the markers appear when all apps are executed; the link goes when the shutdown begins."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
+        link = Path("/rkt/supervisor-status")
+        before = link.is_symlink()
+        turn_until(supervisor, lambda: supervisor.ready)
+        during = [os.readlink(link), sorted(os.listdir("/rkt/status"))]
+        supervisor.request_stop("test")
+        return [before, *during, link.is_symlink()]
+
+    outcome = supervise(root, groups, {"a": sleeps, "b": sleeps}, drive)
+    assert outcome.result == [False, "ready", ["a-started", "b-started"], False]
+
+
+def test_nothing_is_executed_before_all_are_prepared(root: Path, groups):
+    """An app that cannot be set up ends the pod with 254 before any other began, which then has no status."""
+
+    def fails(report: Socket) -> None:
+        os.read(os.open("/gate", os.O_RDONLY), 1)
+        send_message(report, {"step": "mount", "errno": 2, "path": "/x"})
+        os._exit(254)
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
+        turn_until(supervisor, lambda: supervisor.apps["a"].state == lifecycle.PREPARED)
+        os.close(os.open("/gate", os.O_WRONLY))
+
+    os.mkfifo(root / "gate")
+    outcome = supervise(root, groups, {"a": sleeps, "b": fails}, drive)
+    assert (outcome.exit_code, outcome.status) == (254, {"b": 254})
+    assert 'stage1: app "b": mount /x: no such file or directory\n' in outcome.errors
+    assert not outcome.ready
+
+
+def test_a_failed_exec_is_203(root: Path, groups):
+    """The other apps run already and are stopped."""
+
+    def fails(report: Socket) -> None:
+        prepare(report)
+        report.recv(16)
+        send_message(report, {"step": "exec", "errno": 2, "path": "/x"})
+        os._exit(203)
+
+    outcome = supervise(root, groups, {"a": sleeps, "b": fails})
+    assert (outcome.exit_code, outcome.status) == (203, {"a": 0, "b": 203})
+    assert "pod.ready" not in outcome.events
+
+
+def test_an_app_killed_before_it_is_prepared_ends_the_pod(root: Path, groups):
+    """A SIGKILL, from the OOM killer say, that leaves no report does not leave the others waiting for ever."""
+
+    def killed(report: Socket) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    outcome = supervise(root, groups, {"a": sleeps, "b": killed})
+    assert (outcome.exit_code, outcome.status) == (137, {"b": 137})
+    assert 'stage1: app "b": killed by signal 9\n' in outcome.errors
+
+
+def test_an_app_killed_while_it_waits_ends_the_pod(root: Path, groups):
+    """Prepared and then gone is a failure, too."""
+
+    def killed(report: Socket) -> None:
+        prepare(report)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def slow(report: Socket) -> None:
+        os.read(os.open("/gate", os.O_RDONLY), 1)
+        sleeps(report)
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
+        turn_until(supervisor, lambda: supervisor.apps["b"].number is not None)
+
+    os.mkfifo(root / "gate")
+    outcome = supervise(root, groups, {"a": slow, "b": killed}, drive)
+    assert (outcome.exit_code, outcome.status) == (137, {"b": 137})
+
+
+def test_an_app_that_dies_as_the_last_is_prepared_does_not_take_pid_1_along(root: Path, groups):
+    """Telling a dead app to go is no error of the supervisor's."""
+
+    def killed(report: Socket) -> None:
+        os.read(os.open("/gate", os.O_RDONLY), 1)
+        prepare(report)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
+        turn_until(supervisor, lambda: supervisor.apps["a"].state == lifecycle.PREPARED)
+        os.close(os.open("/gate", os.O_WRONLY))
+        dead(supervisor.apps["b"])
+
+    os.mkfifo(root / "gate")
+    outcome = supervise(root, groups, {"a": sleeps, "b": killed}, drive)
+    assert (outcome.exit_code, outcome.status["b"]) == (137, 137)
+
+
+def test_a_stop_during_the_start_kills_what_only_prepares(root: Path, groups):
+    """Nothing ran, so nothing has a status, and the requested stop ends with 0."""
+
+    def never_prepared(report: Socket) -> None:
+        while True:
+            signal.pause()
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
+        supervisor.request_stop("test")
+
+    outcome = supervise(root, groups, {"a": never_prepared, "b": sleeps}, drive)
+    assert (outcome.exit_code, outcome.status) == (0, {})
+
+
+# Records and output.
+
+
+def test_a_status_that_cannot_be_written_is_tried_again(root: Path, groups):
+    """PID 1 lives on without the directory and writes the status once it can."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> object:
+        turn_until(supervisor, lambda: running(supervisor))
+        os.rename("/rkt/status", "/rkt/gone")
+        os.close(os.open("/gate", os.O_WRONLY))
+        turn_until(supervisor, lambda: supervisor.finished)
+        due = supervisor.next_deadline()
+        os.rename("/rkt/gone", "/rkt/status")
+        return due is not None
+
+    def exits_3_at_the_gate(report: Socket) -> None:
+        execute(report)
+        os.read(os.open("/gate", os.O_RDONLY), 1)
+        os._exit(3)
+
+    os.mkfifo(root / "gate")
+    outcome = supervise(root, groups, {"a": exits_3_at_the_gate}, drive)
+    assert outcome.result is True
+    assert "status.unwritten" in outcome.events
+    assert (outcome.exit_code, outcome.status) == (3, {"a": 3})
+
+
+def test_a_status_that_is_lost_is_said(root: Path, groups):
+    """When the pod ends without having written a status, stderr has it."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
+        os.rename("/rkt/minit/state", "/rkt/minit/gone")
+
+    outcome = supervise(root, groups, {"a": exits(3)}, drive)
+    assert outcome.status == {}
+    assert 'stage1: app "a": status 3 could not be written\n' in outcome.errors
+
+
+def test_output_is_drained_before_the_end(root: Path, groups):
+    """What an app wrote right before its exit is in its log, in order, and on the console."""
+
+    def writes(report: Socket) -> None:
+        execute(report)
+        for number in range(5000):
+            os.write(1, b"line %d\n" % number)
+        os._exit(0)
+
+    outcome = supervise(root, groups, {"a": writes})
+    assert Outcome.log(root, "a") == [f"line {number}" for number in range(5000)]
+    console = [line.partition("]: ")[2] for line in outcome.errors.splitlines() if line.startswith("a[")]
+    assert console == [f"line {number}" for number in range(5000)]
+
+
+@pytest.mark.parametrize("victims", ["sidecar", "spawner and sidecar"])
+def test_a_killed_sidecar_is_replaced_and_nothing_is_lost(root: Path, groups, victims: str):
+    """Lines before, during and after the sidecar's death are all logged; the app notices nothing."""
+
+    def writes_in_two_parts(report: Socket) -> None:
+        execute(report)
+        os.write(1, b"one\ntwo\nunfin")
+        os.read(os.open("/gate", os.O_RDONLY), 1)
+        os.write(1, b"ished\nthree\n")
+        os._exit(0)
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> object:
+        app = supervisor.apps["a"]
+        turn_until(supervisor, lambda: running(supervisor))
+        first, spawner = app.sidecar, supervisor._spawner
+        assert first is not None and spawner is not None
+        signal.pidfd_send_signal(first, signal.SIGKILL)
+        if "spawner" in victims:
+            os.kill(spawner.pid, signal.SIGKILL)
+            turn_until(supervisor, lambda: supervisor._spawner is not spawner)
+        turn_until(supervisor, lambda: "sidecar.lost" in kept_events(supervisor))
+        os.close(os.open("/gate", os.O_WRONLY))
+        return app.sidecar is not None
+
+    os.mkfifo(root / "gate")
+    outcome = supervise(root, groups, {"a": writes_in_two_parts}, drive)
+    assert outcome.exit_code == 0
+    lines = Outcome.log(root, "a")
+    assert [line for number, line in enumerate(lines) if line not in lines[:number]] == ["one", "two", "unfinished", "three"]
+
+
+def kept_events(supervisor: Supervisor) -> list[str]:
+    """Return the names of the events so far."""
+    write = supervisor.journal._write
+    assert write is not None and write.__closure__ is not None
+    [events] = [cell.cell_contents for cell in write.__closure__]
+    return [event for event, _ in events]
+
+
+def test_every_status_of_many_children_is_right(root: Path, groups):
+    """Five hundred orphans that die at the same time neither take nor delay the status of an app."""
+
+    def makes_orphans(report: Socket) -> None:
+        execute(report)
+        for _ in range(500):
+            if os.fork() == 0:
+                os._exit(9)
+        os._exit(42)
+
+    outcome = supervise(root, groups, {"a": makes_orphans, "b": exits(0)})
+    assert (outcome.exit_code, outcome.status["a"]) == (42, 42)
