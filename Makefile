@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace procps util-linux iproute2
 
-.PHONY: demo test test-long bench lint clean packages
+.PHONY: demo test test-long bench clean packages
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
 packages:

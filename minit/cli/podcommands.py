@@ -15,10 +15,10 @@ from minit.cli.invocation import Invocation
 from minit.cli.jsonoutput import format_option, json_text
 from minit.cli.podtext import list_text, pod_json, status_text
 from minit.errors import MinitError, PodError, describe
+from minit.goduration import parse_duration
 from minit.goflags import BOOLEANS
 from minit.stage0 import gc as collection
 from minit.stage0.deletion import Stage1Cleanup
-from minit.stage0.goduration import parse_duration
 from minit.stage0.pods import ADDRESSABLE_PLACES, find_pod, walk_pods
 from minit.stage0.podstatus import read_manifest_bytes, read_pod_status
 from minit.stage0.stop import stop_pod

@@ -88,6 +88,8 @@ def _app_json(app: AppStatus) -> Json:
                 }
                 for mount in app.mounts
             ],
+            "user_annotations": dict(app.user_annotations),
+            "user_labels": dict(app.user_labels),
         }
     )
 

@@ -16,6 +16,7 @@ from minit.cli.imageargs import ImageArgument, parse_variable
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.progressdisplay import show_progress
 from minit.errors import PodError, StoreError, describe
+from minit.manifest.names import is_environment_name
 from minit.progress import Progress
 from minit.stage0 import overlay
 from minit.stage0.defaultstage1 import default_stage1
@@ -89,7 +90,8 @@ _run_options = _options(
         bare=DEFAULT_NETWORK,
         multiple=True,
         metavar="LIST",
-        help="Networks, separated by commas; `host` and `none` stand for the host's and for no network.  "
+        help="Networks, separated by commas; `host` and `none`, the only ones that minit's own stage1 has so far, "
+        "stand for the host's and for no network.  "
         f"[default: {DEFAULT_NETWORK}]",
     ),
     click.option("--hostname", metavar="NAME", help="Host name of the pod.  [default: rkt-UUID]"),
@@ -244,7 +246,7 @@ def _request(
         defaults = PodDefaults(
             uid=os.getuid(),
             gid=os.getgid(),
-            inherited=tuple(os.environ.items()) if inherit_env else (),
+            inherited=_own_environment() if inherit_env else (),
             from_file=tuple(variable for path in set_env_file for variable in _read_env_file(path)),
             set=tuple(_parse_variable("--set-env", text) for text in set_env),
         )
@@ -313,6 +315,19 @@ def _save_uuid(path: Path | None, uuid: str) -> None:
         path.write_text(uuid)
     except OSError as error:
         raise PodError(f"cannot save the UUID to {describe(error)}") from error
+
+
+def _own_environment() -> tuple[tuple[str, str], ...]:
+    """Return what a manifest can hold of minit's own environment: shells export functions under odd names."""
+    return tuple((name, value) for name, value in os.environ.items() if is_environment_name(name) and _is_text(value))
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # bytes that are no UTF-8
+        return False
+    return True
 
 
 def _read_env_file(path: Path) -> list[tuple[str, str]]:

@@ -8,7 +8,9 @@ the read ends and hands them to a new one.
 
 from __future__ import annotations
 
+import _signal
 import errno
+import fcntl
 import os
 import select
 import time
@@ -20,9 +22,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_PIPE_BYTES = 64 * 1024
-# A longer line is logged in parts, tagged P as in the CRI log format; below what 16 slots of a pipe always hold.
+# A longer line is logged in parts, tagged P as in the CRI log format. Nothing larger is taken from a pipe at a time
+# either: what is consumed in small steps shows PID 1 that a slow reader of the console does read.
 _LINE_BYTES = 16 * 1024
+# A pipe has 16 slots of up to a page each. Half of them hold a line of ordinary writes; where the writes are tiny and
+# cannot share a slot (splice(2), O_DIRECT), waiting for the end of the line would block the app for ever.
+_SCRATCH_BYTES = 8 * 4096
+# More than any line of the log, with its time and stream.
+_TORN_BYTES = _LINE_BYTES + 128
 # A write of at most PIPE_BUF bytes reaches a pipe whole, so lines of several apps do not mix on the console.
 _CONSOLE_BYTES = 4096
 
@@ -35,50 +42,81 @@ class Stream(Value):
     console: int
 
 
-def run_sidecar(app: str, pid: int, streams: Sequence[Stream], log_directory: int) -> None:
-    """Copy the streams of `app` until each is at its end."""
+def run_sidecar(app: str, pid: int, streams: Sequence[Stream], log_directory: int, renewed: bool = False) -> None:
+    """Copy the streams of `app` until each is at its end; `renewed` says that a killed sidecar had them before."""
     log = _Log(app, log_directory)
-    consoles = {stream.fd: _Console(stream.console, f"{app}[{pid}]: ".encode()) for stream in streams}
-    scratch_read, scratch_write = os.pipe2(os.O_CLOEXEC)
+    prefix = f"{app}[{pid}]: ".encode()
+    consoles = {stream.fd: _Console(stream.console, prefix, renewed) for stream in streams}
+    scratch = _Scratch()
+    null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
     poller = select.epoll()
+    growth = _watch_growth(streams)
+    poller.register(growth, select.EPOLLIN)
     for stream in streams:
         # Edge-triggered: an unfinished line left in the pipe must not wake the loop again.
         poller.register(stream.fd, select.EPOLLIN | select.EPOLLET)
     by_fd = {stream.fd: stream for stream in streams}
     while by_fd:
-        for fd, events in poller.poll():
+        events = dict(poller.poll())
+        if events.pop(growth, 0):
+            syscalls.read_signals(growth)
+            events = {**dict.fromkeys(by_fd, 0), **events}
+        for fd, event in events.items():
             stream = by_fd[fd]
-            ended = bool(events & select.EPOLLHUP)
-            while data := _tee(fd, scratch_read, scratch_write):
+            ended = bool(event & select.EPOLLHUP)
+            while data := scratch.tee(fd):
                 taken = data.rfind(b"\n") + 1
-                if not taken and (ended or len(data) >= _LINE_BYTES):
+                if not taken and (ended or scratch.was_full or len(data) == _LINE_BYTES):
                     taken = len(data)
                 if not taken:
                     break
                 lines = _lines(data[:taken])
                 log.write(stream.name, lines)
                 consoles[fd].write(lines)
-                _consume(fd, taken)
+                # Not read: a packet (O_DIRECT) of which only a part is read loses the rest.
+                while taken:
+                    taken -= os.splice(fd, null, taken)
             if ended:
                 poller.unregister(fd)
                 del by_fd[fd]
 
 
-def _tee(fd: int, scratch_read: int, scratch_write: int) -> bytes:
-    """Return what the pipe holds without consuming it; empty if it holds nothing."""
-    try:
-        size = syscalls.tee(fd, scratch_write, _PIPE_BYTES)
-    except BlockingIOError:
-        return b""
-    data = b""
-    while len(data) < size:
-        data += os.read(scratch_read, size - len(data))
-    return data
+def _watch_growth(streams: Sequence[Stream]) -> int:
+    """
+    Return a descriptor that is readable when any of the pipes has got more, by SIGIO.
+
+    epoll alone does not tell: a write(2) larger than the pipe sleeps when that is full, and whenever it goes on it
+    wakes readers only if the pipe was empty, which an unfinished line keeps it from being (fs/pipe.c). It sends SIGIO
+    each time, from Linux 5.14 on.
+    """
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGIO,))
+    for stream in streams:
+        fcntl.fcntl(stream.fd, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(stream.fd, fcntl.F_SETFL, fcntl.fcntl(stream.fd, fcntl.F_GETFL) | os.O_ASYNC)
+    return syscalls.signalfd((_signal.SIGIO,))
 
 
-def _consume(fd: int, size_bytes: int) -> None:
-    while size_bytes:
-        size_bytes -= len(os.read(fd, size_bytes))
+class _Scratch:
+    """A pipe for reading others without consuming; `was_full` tells whether the last one filled all its slots."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe2(os.O_CLOEXEC)
+        fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, _SCRATCH_BYTES)
+        self._room = select.poll()
+        self._room.register(self._writer, select.POLLOUT)
+        self.was_full = False
+
+    def tee(self, fd: int) -> bytes:
+        """Return what the pipe `fd` holds first, at most _LINE_BYTES; empty if it holds nothing."""
+        try:
+            size = syscalls.tee(fd, self._writer, _LINE_BYTES)
+        except BlockingIOError:
+            return b""
+        self.was_full = not self._room.poll(0)
+        data = b""
+        while len(data) < size:
+            data += os.read(self._reader, size - len(data))
+        return data
 
 
 def _lines(data: bytes) -> list[bytes]:
@@ -90,8 +128,9 @@ class _Log:
     """The log file, lines as in the CRI log format: `TIME STREAM F|P TEXT`."""
 
     def __init__(self, app: str, directory: int) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._fd = os.open(f"{app}.log", flags, 0o640, dir_fd=directory)
+        self._name = f"{app}.log"
+        self._directory = directory
+        self._fd: int | None = None
         self._lost_bytes = 0
 
     def write(self, stream: str, lines: Sequence[bytes]) -> None:
@@ -110,22 +149,41 @@ class _Log:
         if self._lost_bytes:
             data = full + b"minit: %d bytes of log were lost\n" % self._lost_bytes + data
         try:
-            os.write(self._fd, data)
+            if self._fd is None:
+                self._fd = self._open()
+            size_bytes = os.fstat(self._fd).st_size
+            if os.write(self._fd, data) < len(data):
+                # The disk is full: half a line would spoil the next one too.
+                os.ftruncate(self._fd, size_bytes)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._lost_bytes = 0
         except OSError:
             self._lost_bytes += len(data)
+
+    def _open(self) -> int:
+        """Open the file and cut off a line that a killed predecessor did not finish: its text is still in the pipe."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(self._name, flags, 0o640, dir_fd=self._directory)
+        size_bytes = os.fstat(fd).st_size
+        start = max(0, size_bytes - _TORN_BYTES)
+        end = start + os.pread(fd, _TORN_BYTES, start).rfind(b"\n") + 1
+        if end < size_bytes:
+            os.ftruncate(fd, end)
+        return fd
 
 
 class _Console:
     """The copy on the pod's own stdout or stderr, each line prefixed; silent once nobody can read it any more."""
 
-    def __init__(self, fd: int, prefix: bytes) -> None:
+    def __init__(self, fd: int, prefix: bytes, torn: bool) -> None:
         self._fd: int | None = fd
         self._prefix = prefix
+        # The line that a killed predecessor was writing to a file or terminal may have no end.
+        self._unfinished = b"\n" if torn else b""
 
     def write(self, lines: Sequence[bytes]) -> None:
         """Write the lines, waiting as long as the reader takes."""
-        block = b""
+        block, self._unfinished = self._unfinished, b""
         for line in lines:
             text = self._prefix + line + (b"" if line.endswith(b"\n") else b"\n")
             if block and len(block) + len(text) > _CONSOLE_BYTES:

@@ -12,7 +12,7 @@ import os
 import select
 
 from minit import paths, syscalls
-from minit.errors import LaunchError, describe
+from minit.errors import EXIT_FAILURE, LaunchError, describe
 from minit.iottymux.sidecar import Stream, run_sidecar
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.stderr import complain
@@ -42,9 +42,13 @@ class Spawner:
         self._socket.close()
         os.close(self._pidfd)
 
-    def request(self, app: str, pid: int, streams: Sequence[tuple[str, int]]) -> None:
-        """Ask for a sidecar for process `pid` of `app`; streams are (name, read end), which stay the caller's."""
-        message = {"app": app, "pid": pid, "streams": [name for name, _ in streams]}
+    def request(self, app: str, pid: int, streams: Sequence[tuple[str, int]], renewed: bool = False) -> None:
+        """
+        Ask for a sidecar for process `pid` of `app`, `renewed` if it takes over from another.
+
+        The streams are (name, read end), which stay the caller's.
+        """
+        message = {"app": app, "pid": pid, "streams": [name for name, _ in streams], "renewed": renewed}
         send_message(self._socket, message, [fd for _, fd in streams])
 
     def reply(self) -> int:
@@ -60,26 +64,41 @@ class Spawner:
 
 
 def _run_as_spawner(socket: Socket) -> NoReturn:
-    syscalls.set_process_name("minit-spawner")
-    syscalls.set_dumpable(False)
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
-    log_directory = os.open(paths.STAGE1_LOG, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    syscalls.close_all_but((0, 1, 2, socket.fileno(), log_directory))
-    while True:
-        message, descriptors = receive_message(socket)
-        if message is None:
-            os._exit(0)
-        try:
-            pid, pidfd = syscalls.clone3()
-        except OSError as error:
-            send_message(socket, {"error": describe(error)})
-        else:
-            if pid == 0:
-                _run_as_sidecar(message, descriptors, log_directory)
-            send_message(socket, {}, [pidfd])
-            os.close(pidfd)
-        for fd in descriptors:
-            os.close(fd)
+    try:
+        syscalls.set_process_name("minit-spawner")
+        syscalls.set_dumpable(False)
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
+        log_directory = os.open(paths.STAGE1_LOG, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        syscalls.close_all_but((0, 1, 2, socket.fileno(), log_directory))
+        # Here and so in every sidecar: they only touch what they hold already, and files of their own user.
+        syscalls.set_capabilities(0, 0, 0)
+        syscalls.set_no_new_privileges()
+        while _answer_request(socket, log_directory):
+            pass
+        os._exit(0)
+    except BaseException as error:
+        # The last frame of a forked process: returning would run PID 1's code twice.
+        complain(f"minit-spawner: {describe(error)}")
+        os._exit(EXIT_FAILURE)
+
+
+def _answer_request(socket: Socket, log_directory: int) -> bool:
+    """Fork the sidecar that PID 1 asks for next; False once PID 1 is gone."""
+    message, descriptors = receive_message(socket)
+    if message is None:
+        return False
+    try:
+        pid, pidfd = syscalls.clone3()
+    except OSError as error:
+        send_message(socket, {"error": describe(error)})
+    else:
+        if pid == 0:
+            _run_as_sidecar(message, descriptors, log_directory)
+        send_message(socket, {}, [pidfd])
+        os.close(pidfd)
+    for fd in descriptors:
+        os.close(fd)
+    return True
 
 
 def _run_as_sidecar(message: dict[str, object], descriptors: list[int], log_directory: int) -> NoReturn:
@@ -88,12 +107,10 @@ def _run_as_sidecar(message: dict[str, object], descriptors: list[int], log_dire
         assert isinstance(app, str) and isinstance(pid, int) and isinstance(names, list)
         syscalls.set_process_name(f"iottymux-{app}")
         syscalls.close_all_but((0, 1, 2, log_directory, *descriptors))
-        syscalls.set_capabilities(0, 0, 0)
-        syscalls.set_no_new_privileges()
         streams = [Stream(name=name, fd=fd, console=_CONSOLE[name]) for name, fd in zip(names, descriptors)]
-        run_sidecar(app, pid, streams, log_directory)
+        run_sidecar(app, pid, streams, log_directory, renewed=message["renewed"] is True)
         os._exit(0)
     except BaseException as error:
         # The last frame of a forked process: returning would run the spawner's loop twice.
         complain(f"iottymux: {describe(error)}")
-        os._exit(254)
+        os._exit(EXIT_FAILURE)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _INIT_SCOPE = "init.scope"
 _APPS = "system.slice"
 _CPUSET_FILES = ("cpuset.cpus", "cpuset.mems")
-_REMOVE_ATTEMPTS = 50
+# How long removing waits for processes to leave, in all: a process that stays must not hold up rkt per group.
+_REMOVE_PATIENCE_SECONDS = 1.0
 _REMOVE_PAUSE_SECONDS = 0.02
 
 
@@ -130,6 +131,7 @@ def remove_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[
     A hierarchy that holds none of them is done already; one that this very process is in is left alone.
     """
     problems = []
+    patient_until = time.monotonic() + _REMOVE_PATIENCE_SECONDS
     for hierarchy in hierarchies:
         top = f"{hierarchy.mount_point}/{subcgroup}"
         if f"{hierarchy.own_path}/".startswith(f"/{subcgroup}/"):
@@ -137,7 +139,7 @@ def remove_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[
             continue
         for directory in _deepest_first(top):
             try:
-                _remove_group(directory)
+                _remove_group(directory, patient_until)
             except OSError as error:
                 problems.append(describe(error))
     return problems
@@ -194,17 +196,16 @@ def _deepest_first(top: str) -> Iterator[str]:
         yield directory
 
 
-def _remove_group(directory: str) -> None:
-    for _ in range(_REMOVE_ATTEMPTS):
+def _remove_group(directory: str, patient_until: float) -> None:
+    while True:
         try:
             os.rmdir(directory)
         except FileNotFoundError:
             return
         except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
             # Dead processes leave their group a moment after their parent has been told.
+            if error.errno != errno.EBUSY or time.monotonic() >= patient_until:
+                raise
             time.sleep(_REMOVE_PAUSE_SECONDS)
         else:
             return
-    os.rmdir(directory)

@@ -53,6 +53,7 @@ def lock_descriptor(environment: Mapping[str, str]) -> int:
 
 def launch(flags: RunFlags, lock: int) -> int:
     """Run the pod in the working directory and return its exit code."""
+    syscalls.set_process_name("minit-launcher")
     _open_standard_streams()
     if flags.disable_capabilities:
         start_from_read_only_mount()

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MAXIMUM_MANIFEST_BYTES = 4 << 20
+# What rkt and the host's service manager hand on to a stage1, and this one cannot use yet.
+_UNSUPPORTED_VARIABLES = ("RKT_SELINUX_CONTEXT", "RKT_SELINUX_MOUNT_CONTEXT", "LISTEN_FDS", "NOTIFY_SOCKET")
 
 
 def load_pod() -> Pod:
@@ -34,6 +36,7 @@ def collect_facts(hierarchies: Sequence[Hierarchy]) -> HostFacts:
         effective_uid=os.geteuid(),
         kernel_release=os.uname().release,
         has_cgroups=bool(hierarchies),
+        ignored_variables=tuple(name for name in _UNSUPPORTED_VARIABLES if os.environ.get(name)),
     )
 
 

@@ -52,9 +52,12 @@ def open_supervisor(pid: int) -> int:
         pidfd = os.pidfd_open(pid)
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="surrogateescape") as file:
             fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+        root = os.stat(f"/proc/{pid}/root")
+        stage1 = os.stat(paths.POD_STAGE1_ROOTFS)
     except (OSError, OverflowError) as error:
         raise LaunchError(f"pod is not running any more: process {pid}: {describe(error)}") from error
-    if fields.get("NSpid", "").split()[1:][-1:] != ["1"]:
+    # A stale number may well be PID 1 of another pod or container by now; this pod's has the stage1 root.
+    if fields.get("NSpid", "").split()[1:][-1:] != ["1"] or not os.path.samestat(root, stage1):
         os.close(pidfd)
         raise LaunchError(f"pod is not running any more: process {pid} is not its PID 1")
     return pidfd

@@ -72,6 +72,8 @@ class App(Value):
     mount_points: tuple[MountPoint, ...] = ()
     ports: tuple[Port, ...] = ()
     isolators: tuple[Isolator, ...] = ()
+    user_annotations: tuple[tuple[str, str], ...] = ()
+    user_labels: tuple[tuple[str, str], ...] = ()
 
 
 def read_app(node: Node) -> App:
@@ -87,6 +89,8 @@ def read_app(node: Node) -> App:
         mount_points=node["mountPoints"].each(_read_mount_point),
         ports=node["ports"].each(_read_port),
         isolators=read_isolators(node["isolators"]),
+        user_annotations=node["userAnnotations"].string_map(),
+        user_labels=node["userLabels"].string_map(),
     )
 
 

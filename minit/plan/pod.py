@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
+from minit.goduration import parse_duration
 from minit.goflags import BOOLEANS
+from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
 from minit.paths import created_marker, started_marker
 from minit.plan.app import AppSpec, plan_app
 from minit.plan.capabilities import DEFAULT
-from minit.plan.duration import parse_duration
 from minit.plan.mounts import MountOp, pod_mounts
 from minit.value import Value
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from minit.manifest.pod import PodManifest, RuntimeApp
     from minit.plan.flags import RunFlags
 
-MINIMUM_KERNEL = (5, 12)  # mount_setattr; openat2, clone3, pidfd and close_range are older
 STOP_GRACE_SECONDS = 10.0
 ANNOTATION_STOP_GRACE = "minit/stop-grace"
 _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
@@ -32,11 +32,16 @@ class Pod(Value):
 
 
 class HostFacts(Value):
-    """What planning needs to know about the machine, collected beforehand."""
+    """
+    What planning needs to know about the machine, collected beforehand.
+
+    `ignored_variables` are environment variables that ask for something which is not built.
+    """
 
     effective_uid: int
     kernel_release: str
     has_cgroups: bool
+    ignored_variables: tuple[str, ...] = ()
 
 
 class PodPlan(Value):
@@ -70,7 +75,8 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     _refuse_unbuilt(pod.manifest, flags)
     _refuse_shared_files(pod.manifest)
     images = dict(pod.images)
-    apps, warnings = [], []
+    apps = []
+    warnings = [f"warning: ignoring {name}: not supported yet" for name in facts.ignored_variables]
     for runtime in pod.manifest.apps:
         spec, notes = plan_app(runtime, _app_section(runtime, images[runtime.name]), flags)
         apps.append(spec)
@@ -96,13 +102,6 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         warnings=tuple(warnings),
         debug=flags.debug,
     )
-
-
-def parse_kernel_release(release: str) -> tuple[int, int]:
-    """Return (major, minor) of a release such as `6.1.0-18-amd64`."""
-    major, _, rest = release.partition(".")
-    minor = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-    return int(major), int(minor)
 
 
 def _check_host(facts: HostFacts) -> None:
@@ -149,11 +148,14 @@ def _plan_grace(manifest: PodManifest) -> float:
     text = manifest.annotation(ANNOTATION_STOP_GRACE)
     if text is None:
         return STOP_GRACE_SECONDS
+    expected = f'annotation {ANNOTATION_STOP_GRACE}: expected a duration such as "10s", got "{text}"'
     try:
-        return parse_duration(text)
+        seconds = parse_duration(text)
     except ValueError as error:
-        expected = f'expected a duration such as "10s", got "{text}"'
-        raise PlanError(f"annotation {ANNOTATION_STOP_GRACE}: {expected}") from error
+        raise PlanError(expected) from error
+    if seconds < 0:
+        raise PlanError(expected)
+    return seconds
 
 
 def _refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:

@@ -18,7 +18,7 @@ def copy_tree(source: Path, destination: Path) -> None:
 
     Owners, modes, times, links, devices and fifos are kept. After a failure `destination` is gone.
     """
-    with disk_errors(f"copy {source} to {destination}", destination.parent):
+    with disk_errors(f"copy {source} to {destination}", destination):
         os.mkdir(destination, 0o700)
         try:
             _copy_directory(source, destination)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,8 +25,11 @@ def disk_errors(action: str, place: Path) -> Iterator[None]:
 def disk_error(action: str, place: Path, error: OSError) -> StoreError:
     """Return the StoreError that says why `action` failed below `place`."""
     if error.errno in _FULL:
+        mount_point = next(
+            path for path in (place.absolute(), *place.absolute().parents) if os.path.ismount(path)
+        )
         return StoreError(
-            f"{action}: {reason_of(error.errno)} below {place}:"
-            " free some there, or use another file system (--dir)"
+            f"{action}: {reason_of(error.errno)}:"
+            f" free some on the file system at {mount_point}, or use another one (--dir)"
         )
     return StoreError(f"{action}: {describe(error)}")

@@ -16,13 +16,10 @@ from pathlib import Path
 from minit.errors import ImageError, StoreError
 from minit.progress import Progress, silent
 from minit.stage0 import untar
-from minit.stage0.copytree import copy_tree
 from minit.stage0.diskerrors import disk_error, disk_errors
 from minit.stage0.durable import make_directory
 from minit.stage0.rendering import Layer, flatten
 from minit.stage0.store import Store
-
-__all__ = ["copy_tree", "extract_image", "extract_layers"]
 
 _APP_DIRECTORY_MODE = 0o750
 
@@ -34,10 +31,10 @@ def extract_image(store: Store, image_id: str, destination: Path, progress: Prog
     `destination` is made, 0750, and must be empty if it exists; a failure leaves it empty. Reports bytes.
     """
     layers = flatten(store.get(image_id), store.find_dependency)
-    with disk_errors(f"extract image {layers[0].name} into {destination}", destination.parent):
+    with disk_errors(f"extract image {layers[0].name}", destination):
         make_directory(destination, _APP_DIRECTORY_MODE)
         if os.listdir(destination):
-            raise StoreError(f"extract image {layers[0].name} into {destination}: the directory is not empty")
+            raise StoreError(f"extract image {layers[0].name}: {destination} is not empty")
     try:
         extract_layers(store, layers, destination, progress)
     except BaseException:
@@ -55,7 +52,7 @@ def extract_layers(
     The caller removes what a failure leaves in `destination`; no process and no mount outlives the call.
     Reports bytes read. ImageError if the image is at fault, StoreError if the disk is.
     """
-    action = f"extract image {layers[0].name} into {destination}"
+    action = f"extract image {layers[0].name}"
     with ExitStack() as stack, disk_errors(action, destination):
         blobs = [stack.enter_context(store.open_blob(layer.image_id)) for layer in layers]
         total_bytes = sum(os.fstat(blob.fileno()).st_size for blob in blobs)

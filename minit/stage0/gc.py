@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from minit.errors import MinitError, PodError, describe
+from minit.goduration import format_duration
 from minit.stage0.deletion import Stage1Cleanup, delete_ended_pod, delete_garbage
-from minit.stage0.goduration import format_duration
 from minit.stage0.pods import (
     EMBRYO,
     EXITED_GARBAGE,

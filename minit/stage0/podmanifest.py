@@ -187,6 +187,8 @@ def _app_json(app: App) -> Json:
             for port in app.ports
         ],
         "isolators": [{"name": isolator.name, "value": isolator.value} for isolator in app.isolators],
+        "userAnnotations": dict(app.user_annotations),
+        "userLabels": dict(app.user_labels),
     }
     required: Json = {"exec": list(app.exec), "user": app.user, "group": app.group}
     return {**required, **{field: value for field, value in optional.items() if value}}

@@ -56,6 +56,8 @@ class AppStatus(Value):
     finished_ns: int | None = None
     exit_code: int | None = None
     mounts: tuple[AppMount, ...] = ()
+    user_annotations: tuple[tuple[str, str], ...] = ()
+    user_labels: tuple[tuple[str, str], ...] = ()
 
 
 class PodStatus(Value):
@@ -238,6 +240,8 @@ def _read_app(
         finished_ns=read_gc_marked_ns(pod),
         exit_code=exit_code,
         mounts=_app_mounts(manifest, app),
+        user_annotations=() if app.app is None else app.app.user_annotations,
+        user_labels=() if app.app is None else app.app.user_labels,
     )
 
 

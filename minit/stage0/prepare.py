@@ -8,13 +8,13 @@ The directory is locked from its first moment. Whatever fails, it is deleted aga
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minit import paths, syscalls
 from minit.errors import PodError
+from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
 from minit.progress import Progress
 from minit.stage0 import deletion
 from minit.stage0.copytree import copy_tree
@@ -28,8 +28,6 @@ from minit.stage0.pods import PREPARE, PREPARED, Pod, create_pod
 from minit.stage0.store import Store, StoredImage
 from minit.stage0.treestore import TreeStore
 from minit.value import Value
-
-_MINIMUM_KERNEL = (5, 12)
 
 
 class PodRequest(Value):
@@ -90,9 +88,9 @@ def finish(pod: Pod) -> None:
 def check_kernel() -> None:
     """Raise PodError on a kernel too old for minit's stage1."""
     release = os.uname().release
-    numbers = re.match(r"(\d+)\.(\d+)", release)
-    if numbers is not None and (int(numbers[1]), int(numbers[2])) < _MINIMUM_KERNEL:
-        raise PodError(f"Linux {release} is too old: minit needs 5.12 or newer")
+    if parse_kernel_release(release) < MINIMUM_KERNEL:
+        needed = ".".join(map(str, MINIMUM_KERNEL))
+        raise PodError(f"Linux {release} is too old: minit needs {needed} or newer")
 
 
 def _fill(pod: Pod, store: Store, trees: TreeStore, request: PodRequest, progress: Progress) -> None:

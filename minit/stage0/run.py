@@ -12,6 +12,7 @@ from typing import NoReturn
 from minit import paths, syscalls
 from minit.errors import PodError, describe
 from minit.stage0 import entrypoints, overlay
+from minit.stage0.diskerrors import disk_errors
 from minit.stage0.durable import make_directory
 from minit.stage0.entrypoints import RunOptions
 from minit.stage0.pods import RUN, Note, Pod, PodState
@@ -34,7 +35,7 @@ def run_pod(pod: Pod, trees: TreeStore, options: RunOptions, note: Note, before_
     """
     Become the stage1 of a locked pod that is complete; `before_exec` is called last.
 
-    On failure the pod has ended, as if it had run.
+    A failure before the pod is moved to `run` leaves it as it was; after that, the pod has ended as if it had run.
     """
     manifest = entrypoints.read_stage1_manifest(pod)
     run = entrypoints.require_path(manifest, "run")
@@ -50,12 +51,13 @@ def run_pod(pod: Pod, trees: TreeStore, options: RunOptions, note: Note, before_
             raise PodError(f'pod "{pod.uuid}" was prepared for overlayfs, which this host lacks: {obstacle}')
     pod.move(RUN)
     rootfs = pod.path / paths.POD_STAGE1_ROOTFS
-    if with_overlay:
-        _mount_stage1(pod, trees)
-    for app in apps:
+    with disk_errors("run pod", pod.data):
         if with_overlay:
-            _mount_app(pod, trees, app)
-        _link_mtab(rootfs / paths.app_rootfs(app))
+            _mount_stage1(pod, trees)
+        for app in apps:
+            if with_overlay:
+                _mount_app(pod, trees, app)
+            _link_mtab(rootfs / paths.app_rootfs(app))
     arguments = entrypoints.run_arguments(options, pod.uuid, version, private_users, note)
     environment = {
         **os.environ,

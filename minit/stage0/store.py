@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -94,18 +95,20 @@ class Store:
         Reports compressed bytes read. ImageError if the file is no valid image; nothing of it is left then.
         """
         try:
-            file = open(path, "rb", buffering=0)
+            file = open(path, "rb", buffering=0, opener=_open_at_once)
         except OSError as error:
             raise StoreError(f"open image {describe(error)}") from error
         with file, disk_errors(f"import {path}", self.data), scratch_directory(self._own / "tmp") as scratch:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise StoreError(f"open image {path}: not a regular file")
             self._collect_orphans()
-            size_bytes = os.fstat(file.fileno()).st_size
             with open(scratch / "blob", "xb") as blob:
                 os.fchmod(blob.fileno(), _FILE_MODE)
 
                 def write(data: memoryview) -> None:
                     blob.write(data)
-                    progress(f"importing {path.name}", file.tell(), size_bytes)
+                    progress(f"importing {path.name}", file.tell(), status.st_size)
 
                 image_id, manifest = copy_image(file, str(path), write)
                 blob.flush()
@@ -253,6 +256,10 @@ class Store:
 
     def _locked(self, image_id: str, *, exclusive: bool) -> AbstractContextManager[int]:
         return key_lock(self._image_locks, image_id, exclusive=exclusive)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # or a fifo would keep us waiting; regular files do not care
 
 
 def _file_of(cas: Path, kind: str, image_id: str) -> Path:

@@ -21,10 +21,12 @@ def ask(request: dict[str, object], timeout_seconds: float = _TIMEOUT_SECONDS) -
     """
     socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
     try:
-        socket.settimeout(timeout_seconds)
+        _limit_time(socket, timeout_seconds)
         socket.connect(paths.POD_CONTROL)
         send_message(socket, request)
         reply, descriptors = receive_message(socket)
+    except BlockingIOError as error:
+        raise ControlError(f"supervisor of this pod: no answer within {timeout_seconds} s") from error
     except (OSError, ValueError) as error:
         raise ControlError(f"supervisor of this pod: {describe(error)}") from error
     finally:
@@ -36,3 +38,11 @@ def ask(request: dict[str, object], timeout_seconds: float = _TIMEOUT_SECONDS) -
             os.close(fd)
         raise ControlError(f"supervisor of this pod: {reply.get('error')}")
     return reply, descriptors
+
+
+def _limit_time(socket: _socket.socket, timeout_seconds: float) -> None:
+    # The kernel's own timeouts: with settimeout() connect(2) would not wait while the supervisor's backlog is full.
+    seconds, rest = divmod(round(timeout_seconds * 1_000_000), 1_000_000)
+    timeval = seconds.to_bytes(8, "little") + rest.to_bytes(8, "little")
+    for option in (_socket.SO_SNDTIMEO, _socket.SO_RCVTIMEO):
+        socket.setsockopt(_socket.SOL_SOCKET, option, timeval)

@@ -58,7 +58,8 @@ async def _serve_client(supervisor: Supervisor, client: trio.socket.SocketType, 
         with client, trio.move_on_after(_CLIENT_TIMEOUT_SECONDS):
             if not _is_outside(client):
                 return
-            while data := await client.recv(MAXIMUM_MESSAGE_BYTES):
+            # One byte more than is accepted tells a larger message, which the kernel cuts, from the largest one.
+            while data := await client.recv(MAXIMUM_MESSAGE_BYTES + 1):
                 await client.sendmsg(*encode_message(*_answer(supervisor, data)))
     except OSError:
         pass  # the client went away
@@ -67,6 +68,8 @@ async def _serve_client(supervisor: Supervisor, client: trio.socket.SocketType, 
 
 
 def _answer(supervisor: Supervisor, data: bytes) -> tuple[dict[str, object], list[int]]:
+    if len(data) > MAXIMUM_MESSAGE_BYTES:
+        return {"ok": False, "error": f"request: expected at most {MAXIMUM_MESSAGE_BYTES} bytes"}, []
     try:
         request = parse(data, "request")
     except ManifestError as error:

@@ -117,9 +117,7 @@ class Supervisor:
         if self._retry_at is not None and self._retry_at <= now:
             self._retry_at = None
             self._write_records()
-            for app in self.apps.values():
-                if app.sidecar is None and not all(_at_end(fd) for _, fd in app.outputs):
-                    self._renew_sidecar(app)
+            self._renew_sidecars()
 
     def start(self, spawner: Spawner) -> None:
         """Give every forked app its sidecar and watch it prepare itself."""
@@ -141,6 +139,7 @@ class Supervisor:
 
     def drain(self) -> None:
         """Wait until every sidecar has written what its app left, or none makes progress any more."""
+        self._renew_sidecars()
         progress, stalled_at = -1, 0.0
         while any(app.sidecar is not None for app in self.apps.values()):
             pending = sum(_unread_bytes(fd) for app in self.apps.values() for _, fd in app.outputs)
@@ -210,7 +209,14 @@ class Supervisor:
         app.sidecar = None
         if not all(_at_end(fd) for _, fd in app.outputs):
             self.journal.info("sidecar.lost", app=app.name)
-            self._renew_sidecar(app)
+            # Not at once: one that cannot do its work would be started over and over.
+            self._retry_soon()
+
+    def _renew_sidecars(self) -> None:
+        """Give each app whose output nobody reads a sidecar."""
+        for app in self.apps.values():
+            if app.sidecar is None and not all(_at_end(fd) for _, fd in app.outputs):
+                self._renew_sidecar(app)
 
     def _renew_sidecar(self, app: App) -> None:
         """Hand the app's output to a new sidecar; what the old one had not written is still in the pipes."""
@@ -218,7 +224,7 @@ class Supervisor:
         try:
             if self._spawner is None:
                 self._spawner = Spawner()
-            self._spawner.request(app.name, app.pid, app.outputs)
+            self._spawner.request(app.name, app.pid, app.outputs, renewed=True)
             self._adopt_sidecar(app, self._spawner.reply())
         except (LaunchError, OSError) as error:
             # No process to be had now; the app waits in its pipe rather than losing output.

@@ -595,7 +595,7 @@ def test_a_full_destination_is_refused(extraction: Extraction) -> None:
     """A directory that has entries is not extracted into, and stays as it is."""
     extraction.destination.mkdir()
     (extraction.destination / "mine").touch()
-    with pytest.raises(StoreError, match="directory is not empty"):
+    with pytest.raises(StoreError, match="is not empty"):
         extraction(tars.file("rootfs/x"))
     assert os.listdir(extraction.destination) == ["mine"]
 
@@ -647,7 +647,8 @@ def test_the_child_dies_with_its_parent(extraction: Extraction, tmp_path: Path) 
     os.waitpid(pid, 0)
     # A pidfd becomes readable when its process has ended.
     ended = select.select([child], [], [], 5)[0] == [child]
-    signal.pidfd_send_signal(child, signal.SIGKILL) if not ended else None
+    if not ended:
+        signal.pidfd_send_signal(child, signal.SIGKILL)
     assert ended
     for fd in (child, told, tell):
         os.close(fd)
@@ -663,14 +664,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     syscalls.umount2(str(path), syscalls.MNT_DETACH)
 
 
-FULL = "no space left on device below .*: free some there, or use another file system"
+FULL = "no space left on device: free some on the file system at .*/small, or use another one"
 
 
 def test_a_full_disk_while_extracting(tmp_path: Path, small_disk: Path) -> None:
     """A full disk is one line with what to do, and what was written is removed."""
     place = Extraction(tmp_path)
     key = place.put(tars.image(tars.file("rootfs/x", bytes(4 << 20))))
-    with pytest.raises(StoreError, match=rf"extract image example.com/app .*: {FULL}"):
+    with pytest.raises(StoreError, match=rf"^extract image example.com/app: {FULL}"):
         extract_image(place.store, key, small_disk / "app")
     assert os.listdir(small_disk / "app") == []
     place.check()

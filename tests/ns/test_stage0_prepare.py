@@ -130,11 +130,13 @@ def test_environment_of_all_sources(world: World) -> None:
         *(world.app, "--environment=FROM=flag"),
         FROM="host",
         HOST="yes",
+        **{"BASH_FUNC_f%%": "() { :; }", "LATIN": os.fsdecode(b"\xe4")},
     ).stdout.strip()
     manifest = json.loads(world.minit("cat-manifest", uuid).stdout)
     environment = {pair["name"]: pair["value"] for pair in manifest["apps"][0]["app"]["environment"]}
     expected = {"FROM": "flag", "KEPT": "yes", "FILE": "1", "BOTH": "set", "HOST": "yes"}
     assert {name: environment[name] for name in expected} == expected
+    assert not {"BASH_FUNC_f%%", "LATIN"} & set(environment)
 
 
 def test_user_manifest(world: World) -> None:
@@ -208,6 +210,22 @@ def test_bad_input(world: World) -> None:
     )
     assert "half a surrogate pair" in fails(world, *with_stage1, world.app, "--", os.fsdecode(b"\xff"))
     assert "environment file" in fails(world, *with_stage1, "--set-env-file=/nonexistent", world.app)
+
+
+def test_old_kernel(world: World) -> None:
+    """On a kernel before 5.12 nothing is prepared or run."""
+    for words in (("prepare", f"--stage1-path={world.stage1}", world.app), ("run-prepared", "x")):
+        result = subprocess.run(
+            ["setarch", os.uname().machine, "--uname-2.6", *world.command(*words)],
+            env=world.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 254
+        assert result.stderr.startswith(f"{words[0]}: Linux 2.6.")
+        assert result.stderr.endswith(" is too old: minit needs 5.12 or newer\n")
+    assert_nothing_left(world)
 
 
 def test_unfit_stage1(world: World) -> None:

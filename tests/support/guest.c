@@ -7,7 +7,7 @@
  * guest orphans COUNT SIZE   makes COUNT orphans that end in bursts of SIZE, then exits 7
  * guest stubborn FILE        makes FILE, then ignores SIGTERM for good
  * guest breeder FILE         makes FILE; on SIGTERM forks a child that ignores SIGTERM, and exits 0
- * guest packets COUNT        writes COUNT unfinished two-byte packets, each into a slot of its own, then a newline
+ * guest packets COUNT        writes COUNT unfinished two-byte packets, each into a slot of its own, then "\ncd\n"
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -169,7 +169,7 @@ static int packets(int count)
     while (count--)
         if (write(1, "ab", 2) != 2)
             return 1;
-    return write(1, "\n", 1) != 1;
+    return write(1, "\ncd\n", 4) != 4;
 }
 
 int main(int argc, char **argv)

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -323,12 +324,18 @@ class PodDirectory:
 
     def control_groups(self) -> list[Path]:
         """Return the pod's control groups on the host, in every hierarchy."""
-        return list(Path("/sys/fs/cgroup").rglob(control_group_name(self.uuid)))
+        name = control_group_name(self.uuid)
+        # Not rglob, which fails when another pod's groups go away meanwhile.
+        return [Path(path) / name for path, groups, _ in os.walk("/sys/fs/cgroup") if name in groups]
 
     def members(self) -> list[int]:
         """Return the processes in the pod's control groups, in any hierarchy."""
-        files = [file for group in self.control_groups() for file in group.rglob("cgroup.procs")]
-        return sorted({int(pid) for file in files for pid in file.read_text().split()})
+        pids: set[int] = set()
+        for top in self.control_groups():
+            for group, _, _ in os.walk(top):
+                with suppress(FileNotFoundError):
+                    pids.update(map(int, Path(group, "cgroup.procs").read_text().split()))
+        return sorted(pids)
 
     def mounts(self) -> list[str]:
         """Return the mount points below the pod directory in this namespace."""
@@ -340,7 +347,9 @@ class PodDirectory:
         """Return a connection to the control socket, by a path that fits into an address."""
         directory = os.open(self.path, os.O_PATH)
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        client.settimeout(TIMEOUT_SECONDS)
+        # Not settimeout(), with which connect(2) would fail at once while the backlog is full.
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            client.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", TIMEOUT_SECONDS, 0))
         try:
             client.connect(f"/proc/self/fd/{directory}/{CONTROL}")
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -14,8 +15,12 @@ def status_of(pid: int) -> dict[str, str]:
 
 def descriptors_of(pid: int) -> dict[int, str]:
     """Return the open descriptors of a process and what they are."""
-    directory = f"/proc/{pid}/fd"
-    return {int(fd): os.readlink(f"{directory}/{fd}") for fd in os.listdir(directory)}
+    targets = {}
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        # One of them was the listing's own, if the process is this one.
+        with suppress(FileNotFoundError):
+            targets[int(fd)] = os.readlink(f"/proc/{pid}/fd/{fd}")
+    return targets
 
 
 def children_of(pid: int) -> list[int]:

@@ -44,6 +44,7 @@ if [ -e "$STAGE1_DUMP/hold" ]; then
     ln -s ready stage1/rootfs/rkt/supervisor-status
     echo $$ > pid.new
     mv pid.new pid
+    echo ready
     cat "$STAGE1_DUMP/hold" > "$STAGE1_DUMP/said"
 fi
 if [ -e "$STAGE1_DUMP/code" ]; then exit "$(cat "$STAGE1_DUMP/code")"; fi
@@ -257,7 +258,9 @@ class RunningPod:
             stderr=subprocess.PIPE,
             text=True,
         )
-        # Opening the fifo waits for run to open its other end, which it does when all it reports is written.
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        assert said == "ready\n", said + "".join(self.process.communicate())
         self._writer = open(self._hold, "w")
         self.uuid = uuid_file.read_text()
 

@@ -88,6 +88,22 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("prepare --net=host a.aci", "prepare: unknown flag: --net (see minit prepare --help)"),
         ("run --ipc=all a.aci", None),
         ("gc --grace-period=1", None),
+        ("image build", None),
+        (
+            "image build --output=x --port=80",
+            'build: --port: expected name=...,protocol=...,port=..., got "80" (see minit image build --help)',
+        ),
+        (
+            "image build --output=x --port=name=a,protocol=tcp,port=x",
+            'build: --port: expected a port number, got "x" (see minit image build --help)',
+        ),
+        (
+            "image build --output=x --mount=name=a,name=b",
+            'build: --mount: expected name=...,path=..., got "name=a,name=b" (see minit image build --help)',
+        ),
+        ("image build --output=x --label=y", None),
+        ("image build --output=x --env=1=2", None),
+        ("image build --output=x -- arg", "build: arguments after -- need --exec (see minit image build --help)"),
         ("--insecure-options=images list", None),
     ],
 )

@@ -12,7 +12,7 @@ from minit.cli.columns import align
 from minit.cli.jsonoutput import json_text
 from minit.cli.podtext import list_text, pod_json, status_text
 from minit.cli.times import format_age, format_time
-from minit.stage0.goduration import format_duration, parse_duration
+from minit.goduration import format_duration, parse_duration
 from minit.stage0.pods import PodState
 from minit.stage0.podstatus import NETWORK_FIELDS, AppMount, AppStatus, PodStatus
 

@@ -1,4 +1,4 @@
-"""minit.plan.duration: durations as Go writes them."""
+"""minit.goduration: durations as Go writes them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.plan.duration import parse_duration
+from minit.goduration import parse_duration
 
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -34,10 +34,10 @@ def test_durations(text: str, seconds: float):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "5", "s", ".s", "-5s", "+", "1.2.3s", "5 s", " 5s", "5s ", "1d", "1e3s", "infs", "nan", "٣s", "9" * 400 + "h"],
+    ["", "5", "s", ".s", "-", "+", "1.2.3s", "5 s", " 5s", "5s ", "1d", "1e3s", "infs", "nan", "٣s", "9" * 400 + "h"],
 )
 def test_what_is_no_duration(text: str):
-    """Text without units, a sign, a blank, another unit or more than Go can hold is refused."""
+    """Text without units, a lone sign, a blank, another unit or more than Go can hold is refused."""
     with pytest.raises(ValueError):
         parse_duration(text)
 
@@ -51,9 +51,9 @@ def test_parts_add_up(parts: list[tuple[int, str]]):
 
 @given(st.text("0123456789.nuµmsh-+e ", max_size=12))
 def test_any_text_gives_a_finite_duration_or_a_value_error(text: str):
-    """No text gives infinity, a negative number or another error."""
+    """No text gives infinity or another error."""
     try:
         seconds = parse_duration(text)
     except ValueError:
         return
-    assert 0.0 <= seconds < 1e10
+    assert abs(seconds) < 1e10

@@ -78,7 +78,7 @@ def test_a_full_image_manifest_becomes_values() -> None:
                     {"name": "http", "protocol": "tcp", "port": 80, "count": 2, "socketActivated": True}
                 ],
                 "isolators": [{"name": "resource/memory", "value": {"limit": "4M"}}, {"name": "odd"}],
-                "userAnnotations": "ignored",
+                "userAnnotations": {"team": "web"},
             },
         )
     )
@@ -112,6 +112,7 @@ def test_a_full_image_manifest_becomes_values() -> None:
                 Isolator(name="resource/memory", value={"limit": "4M"}),
                 Isolator(name="odd", value=None),
             ),
+            user_annotations=(("team", "web"),),
         ),
     )
     assert manifest.label("version") == "1.2"

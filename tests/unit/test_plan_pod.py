@@ -12,7 +12,8 @@ from minit.manifest.image import ImageManifest
 from minit.manifest.pod import ExposedPort, Mount, PodManifest, RuntimeApp, Volume
 from minit.plan.capabilities import DEFAULT
 from minit.plan.flags import RunFlags
-from minit.plan.pod import HostFacts, Pod, PodPlan, parse_kernel_release, plan_pod
+from minit.kernel import parse_kernel_release
+from minit.plan.pod import HostFacts, Pod, PodPlan, plan_pod
 from minit.value import replace
 
 UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"

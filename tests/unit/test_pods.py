@@ -397,3 +397,26 @@ def test_waiting_for_a_pod_that_dies(tmp_path: Path) -> None:
         pytest.raises(PodError, match=r'ended before it was ready: its state is "exited"'),
     ):
         wait_until_ready(pod, float("inf"))
+
+
+class MovedWhileProbed(Pod):
+    """A pod whose preparer finishes between the look at its place and the look at its lock."""
+
+    preparer: int
+
+    def _probe(self) -> bool:
+        if self.place == "embryo":  # not refreshed yet
+            os.rename(self.data / "pods/prepare" / UUID, self.data / "pods/prepared" / UUID)
+            self.place = "somewhere"
+            os.close(self.preparer)
+        return super()._probe()
+
+
+def test_free_lock_of_a_pod_on_the_move(tmp_path: Path) -> None:
+    """A pod that is finished while somebody looks at it is prepared, not aborted."""
+    path = lay_down(tmp_path, "prepare")
+    (tmp_path / "pods/prepared").mkdir()
+    with MovedWhileProbed(tmp_path, UUID, os.open(path, os.O_RDONLY)) as pod:
+        pod.preparer = holding(path)
+        assert pod.refresh()
+        assert pod.state is PodState.PREPARED

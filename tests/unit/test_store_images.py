@@ -136,8 +136,12 @@ def test_a_bad_file_leaves_nothing(store: Store, tmp_path: Path) -> None:
             store.import_file(tmp_path / name)
     with pytest.raises(StoreError, match="^open image .*none.aci: no such file or directory$"):
         store.import_file(tmp_path / "none.aci")
-    with pytest.raises(StoreError, match="is a directory"):
+    os.mkfifo(tmp_path / "fifo.aci")
+    with pytest.raises(StoreError, match=f"^open image {tmp_path}: is a directory$"):
         store.import_file(tmp_path)
+    for path in (tmp_path / "fifo.aci", Path("/dev/zero")):
+        with pytest.raises(StoreError, match=f"^open image {path}: not a regular file$"):
+            store.import_file(path)
     assert store.list() == []
     files = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
     assert files == []

@@ -1,4 +1,4 @@
-"""Stands in for urllib.parse, which pathlib imports to write file: URIs, with ipaddress and unicodedata in its train."""
+"""Stands in for urllib.parse, which pathlib imports to write file: URIs; ipaddress and unicodedata come with it."""
 
 
 def quote_from_bytes(text: bytes) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 _UNIT_NANOSECONDS = {
     "ns": 1,
     "us": 1_000,
@@ -14,24 +12,28 @@ _UNIT_NANOSECONDS = {
     "m": 60_000_000_000,
     "h": 3_600_000_000_000,
 }
-_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)")
+_MAXIMUM_NANOSECONDS = 2**63 - 1  # Go's int64, 292 years
+_DIGITS = "0123456789"
 
 
 def parse_duration(text: str) -> float:
     """Return a Go duration in seconds; ValueError if `text` is none."""
-    sign, body = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
-    if body == "0":
+    sign, rest = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
+    if rest == "0":
         return 0.0
-    position, total_ns = 0, 0
-    while position < len(body):
-        part = _PART.match(body, position)
-        if part is None or not (part[1] or part[2]):
-            break
-        unit_ns = _UNIT_NANOSECONDS[part[3]]
-        fraction = part[2] or ""
-        total_ns += int(part[1] or "0") * unit_ns + int(fraction or "0") * unit_ns // 10 ** len(fraction)
-        position = part.end()
-    if not body or position < len(body):
+    total_ns, valid = 0, bool(rest)
+    while rest and valid:
+        whole, rest = _split(rest, _DIGITS)
+        fraction = ""
+        if rest.startswith("."):
+            fraction, rest = _split(rest[1:], _DIGITS)
+        unit, rest = _split(rest, "nuµμmsh")
+        valid = unit in _UNIT_NANOSECONDS and bool(whole or fraction)
+        if valid:
+            unit_ns = _UNIT_NANOSECONDS[unit]
+            total_ns += int(whole or "0") * unit_ns + int(fraction or "0") * unit_ns // 10 ** len(fraction)
+            valid = total_ns <= _MAXIMUM_NANOSECONDS
+    if not valid:
         raise ValueError(f'invalid duration "{text}" (write for example 30s, 1m30s or 24h)')
     return sign * total_ns / 1e9
 
@@ -60,3 +62,9 @@ def _decimal(amount: int, unit: int) -> str:
     if not rest:
         return str(whole)
     return f"{whole}." + str(rest).zfill(len(str(unit)) - 1).rstrip("0")
+
+
+def _split(text: str, characters: str) -> tuple[str, str]:
+    """Return the longest start of `text` made of `characters`, and the rest."""
+    rest = text.lstrip(characters)
+    return text[: len(text) - len(rest)], rest

@@ -1,0 +1,246 @@
+"""`enter`, executed from the tree store as `rkt enter` does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from tests.support.pods import MakePod, PodDirectory, shell
+from tests.support.processes import namespace_of, status_of
+from tests.support.waiting import wait_for
+
+FOREVER = "while :; do sleep 1; done"
+ENVIRONMENT = [{"name": "PATH", "value": "/usr/bin:/bin"}, {"name": "A", "value": "x y\nz"}, {"name": "B", "value": ""}]
+
+
+@pytest.fixture
+def pod(make_pod: MakePod) -> PodDirectory:
+    """A running pod with an app of root, one of another user, and one that has exited."""
+    pod = make_pod(
+        {
+            "a": shell("echo mine > /etc/who; " + FOREVER, environment=ENVIRONMENT, workingDirectory="/tmp"),
+            "user": shell(FOREVER, user="1000", group="1000"),
+            "gone": shell("echo was here > /etc/who; exit 0"),
+        }
+    )
+    pod.start()
+    pod.wait_ready()
+    assert pod.wait_status("gone") == 0
+    return pod
+
+
+def test_a_command_sees_the_app(pod: PodDirectory) -> None:
+    """Its root, its mounts and its pod's namespaces, as root, in /."""
+    script = "cat /etc/who; id -u; pwd; hostname; for n in mnt pid uts ipc net; do readlink /proc/self/ns/$n; done"
+    result = pod.enter("a", "sh", "-c", script)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[:4] == ["mine", "0", "/", f"rkt-{pod.uuid}"]
+    inside = dict(line.split(":", 1) for line in lines[4:])
+    for kind in ("pid", "uts", "ipc", "net"):
+        assert f"{kind}:{inside[kind]}" == namespace_of(pod.pid, kind)
+    assert f"mnt:{inside['mnt']}" not in (namespace_of(pod.pid, "mnt"), namespace_of("self", "mnt"))
+
+
+def test_the_environment_is_the_apps(pod: PodDirectory) -> None:
+    """With TERM of the caller, and nothing else of his."""
+    result = pod.enter("a", "env", "-0", env={"TERM": "my-term", "SECRET": "1", "PATH": "/caller"})
+    variables = dict(entry.split("=", 1) for entry in result.stdout.split("\0")[:-1])
+    assert variables == {
+        **{"PATH": "/usr/bin:/bin", "A": "x y\nz", "B": "", "TERM": "my-term", "AC_APP_NAME": "a", "container": "rkt"},
+        **{"SHELL": "/bin/sh", "USER": "root", "LOGNAME": "root", "HOME": "/root"},
+    }
+
+
+def test_term_without_a_terminal(pod: PodDirectory) -> None:
+    """A caller that has no TERM gives vt100."""
+    assert pod.enter("a", "sh", "-c", "echo $TERM", env={}).stdout == "vt100\n"
+
+
+@pytest.mark.parametrize("code", [0, 1, 42, 254, 255])
+def test_the_exit_status_is_the_commands(pod: PodDirectory, code: int) -> None:
+    """Unchanged."""
+    assert pod.enter("a", "sh", "-c", f"exit {code}").returncode == code
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGINT, signal.SIGUSR1])
+def test_a_commands_death_by_signal_is_enters(pod: PodDirectory, number: int) -> None:
+    """The caller sees the same death."""
+    assert pod.enter("a", "sh", "-c", f"kill -{int(number)} $$; sleep 5").returncode == -number
+
+
+def test_arguments_and_streams_pass(pod: PodDirectory) -> None:
+    """Standard input, output and error are the caller's, and arguments keep every byte."""
+    words = ["a b", "", "$X", "new\nline", "--flag", "-x", "--"]
+    script = 'cat; for word in "$@"; do echo "[$word]"; done; echo problem >&2'
+    result = pod.enter("a", "sh", "-c", script, "sh", *words, input="from outside\n")
+    assert result.stdout == "from outside\n" + "".join(f"[{word}]\n" for word in words)
+    assert result.stderr == "problem\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--pid=PID", "--appname=a", "--", "echo", "ok"],
+        ["--pid=PID", "--appname=a", "--", "--", "echo", "ok"],
+        ["--pid", "PID", "--app=a", "--", "echo", "ok"],
+        ["-p", "PID", "-a", "a", "echo", "ok"],
+    ],
+    ids=["rkt", "doubled", "abbreviated", "short"],
+)
+def test_spellings(pod: PodDirectory, arguments: list[str]) -> None:
+    """Those of rkt, its own doubled "--" among them."""
+    words = [word.replace("PID", str(pod.pid)) for word in arguments]
+    result = pod.call("enter", *words, from_tree=True)
+    assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr
+
+
+@pytest.mark.parametrize("from_tree", [True, False], ids=["tree-store", "pod"])
+def test_either_copy_of_the_entrypoint_works(pod: PodDirectory, from_tree: bool) -> None:
+    """rkt executes the one in the tree store, its own helpers the pod's."""
+    result = pod.call("enter", f"--pid={pod.pid}", "--appname=a", "--", "cat", "/etc/who", from_tree=from_tree)
+    assert result.stdout == "mine\n"
+
+
+def test_without_an_app_the_stage1_root_is_entered(pod: PodDirectory) -> None:
+    """With the caller's environment."""
+    result = pod.enter(None, "/usr/lib/minit/ld.so", "--version")
+    assert result.returncode == 0, result.stderr
+    assert "ld.so" in result.stdout
+
+
+def test_an_app_that_has_exited_can_still_be_entered(pod: PodDirectory) -> None:
+    """As long as its pod runs."""
+    assert pod.enter("gone", "cat", "/etc/who").stdout == "was here\n"
+
+
+def test_an_app_of_another_user_is_entered_as_root(pod: PodDirectory) -> None:
+    """As rkt does."""
+    assert pod.enter("user", "id", "-u").stdout == "0\n"
+
+
+def test_privileges_are_no_more_than_an_apps(pod: PodDirectory) -> None:
+    """The default capabilities, none inheritable, no descriptor beyond 2, clean signals."""
+    leaks = [os.open("/", os.O_RDONLY) for _ in range(8)]
+    try:
+        signal_names = ("SigBlk", "SigIgn", "SigCgt")
+        result = pod.enter("a", "/bin/guest", "report", "/tmp/report", pass_fds=leaks)
+    finally:
+        for fd in leaks:
+            os.close(fd)
+    assert result.returncode == 0, result.stderr
+    report = pod.report("a")
+    assert sorted(report.descriptors) == [0, 1, 2]
+    assert {name: report.status[name] for name in ("CapBnd", "CapEff", "CapPrm")} == dict.fromkeys(
+        ("CapBnd", "CapEff", "CapPrm"), status_of(pod.pid)["CapBnd"]
+    )
+    assert {int(report.status[name], 16) for name in ("CapInh", "CapAmb", *signal_names)} == {0}
+    assert report.status["Groups"] == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (["not-there"], 'Error: Unable to find "not-there" in the PATH of the app'),
+        (["/not/there"], 'Error: Unable to open "/not/there": No such file or directory'),
+        (["/etc"], 'Error: "/etc" is not a regular file'),
+        (["/etc/passwd"], 'Error: "/etc/passwd" is not executable'),
+    ],
+    ids=["name", "path", "directory", "mode"],
+)
+def test_a_command_that_cannot_be_executed(pod: PodDirectory, command: list[str], text: str) -> None:
+    """rkt's diagnosis, and 1."""
+    result = pod.enter("a", *command)
+    assert (result.returncode, result.stderr) == (1, f"{text}\n")
+
+
+def test_an_unknown_app_is_refused(pod: PodDirectory) -> None:
+    """One line."""
+    result = pod.enter("nobody", "true")
+    assert result.returncode == 254
+    assert 'no app "nobody" in this pod' in result.stderr and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--pid=1x", "--", "true"],
+        ["--pid=", "--", "true"],
+        ["--", "true"],
+        ["--pid=1"],
+        ["--pid=1", "--"],
+        ["--frob", "--pid=1", "true"],
+    ],
+    ids=" ".join,
+)
+def test_bad_arguments(make_pod: MakePod, arguments: list[str]) -> None:
+    """Usage and 1, as rkt's enter, which is a C program."""
+    result = make_pod({"a": shell("true")}).call("enter", *arguments, from_tree=True)
+    assert result.returncode == 1
+    assert "Usage of enter" in result.stderr
+
+
+@pytest.mark.parametrize("pid", [1, None, 2**22 - 1, 2**40], ids=["init", "ordinary", "none", "huge"])
+def test_a_pid_that_is_not_the_pods_is_refused(pod: PodDirectory, pid: int | None) -> None:
+    """One line, and nothing is entered."""
+    result = pod.call("enter", f"--pid={pid or os.getpid()}", "--appname=a", "--", "true", from_tree=True)
+    assert result.returncode == 254
+    assert result.stderr.startswith("enter: pod is not running any more") and result.stderr.count("\n") == 1
+
+
+def test_pid_1_of_another_pod_is_refused(pod: PodDirectory, make_pod: MakePod) -> None:
+    """Entering it would mix the namespaces of two pods."""
+    other = make_pod({"a": shell(FOREVER)})
+    other.start()
+    other.wait_ready()
+    result = pod.call("enter", f"--pid={other.pid}", "--appname=a", "--", "true", from_tree=True)
+    assert result.returncode == 254
+    assert result.stderr.startswith("enter: pod is not running any more")
+
+
+def test_an_exited_pod_is_refused(make_pod: MakePod) -> None:
+    """Its pid file is still there."""
+    pod = make_pod({"a": shell("exit 0")})
+    pod.run()
+    result = pod.enter("a", "true")
+    assert result.returncode == 254
+    assert result.stderr.startswith("enter: pod is not running any more")
+
+
+def test_a_command_ends_with_the_pod(pod: PodDirectory) -> None:
+    """It is a process of the pod like any other."""
+    command = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=a", "--", "sleep", "60"]
+    with subprocess.Popen(command, cwd=pod.path) as entered:
+        wait_for(lambda: "sleep" in _names_below(entered.pid), "the command")
+        pod.stop()
+        assert entered.wait(30) == -signal.SIGKILL
+        pod.wait_exited()
+
+
+def _names_below(pid: int) -> list[str]:
+    children = open(f"/proc/{pid}/task/{pid}/children").read().split()
+    return [status_of(int(child))["Name"] for child in children]
+
+
+def test_signals_reach_the_command(pod: PodDirectory) -> None:
+    """SIGTERM to the entrypoint is the command's."""
+    command = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=a", "--"]
+    script = "trap 'exit 33' TERM; echo up; while :; do sleep 0.01; done"
+    with subprocess.Popen([*command, "sh", "-c", script], cwd=pod.path, stdout=subprocess.PIPE) as entered:
+        assert entered.stdout is not None
+        assert entered.stdout.readline() == b"up\n"
+        entered.terminate()
+        assert entered.wait(30) == 33
+
+
+def test_the_app_does_not_notice(pod: PodDirectory) -> None:
+    """Fifty commands later it runs on, the pod is ready, and PID 1 holds no more than before."""
+    assert pod.ask({"op": "ping"})["ok"]
+    before = len(os.listdir(f"/proc/{pod.pid}/fd"))
+    for _ in range(50):
+        assert pod.enter("a", "true").returncode == 0
+    assert pod.is_ready()
+    wait_for(lambda: len(os.listdir(f"/proc/{pod.pid}/fd")) <= before, "the end of the connections")

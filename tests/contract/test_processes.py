@@ -1,0 +1,188 @@
+"""Every kind of process minit keeps: its descriptors, its privileges, and that it goes away with its pod."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.pods import MakePod, PodDirectory, app_section, run_all, shell
+from tests.support.processes import control_groups_of, descriptors_of, status_of
+from tests.support.waiting import wait_for
+
+FOREVER = "while :; do sleep 1; done"
+DEFAULT_BOUNDING = 0xA80425FB  # rkt's default set of 14
+
+# What each kind of process holds beside 0, 1 and 2, and how many of each; {apps} is the number of apps.
+PIPE, SOCKET, PIDFD, EPOLL = r"pipe:\[\d+\]", r"socket:\[\d+\]", r"anon_inode:\[pidfd\]", r"anon_inode:\[eventpoll\]"
+SIGNALFD, LOG = r"anon_inode:\[signalfd\]", r"/rkt/minit/log"
+POD_DIRECTORY = r".*/pods/run/[0-9a-f-]{36}"
+DESCRIPTORS = {
+    "launcher": {
+        POD_DIRECTORY: 1,  # the lock
+        SIGNALFD: 1,
+        PIDFD: 1,
+        SOCKET: 1,  # to PID 1
+    },
+    "pid 1": {
+        POD_DIRECTORY: 1,  # the lock
+        SIGNALFD: 1,
+        EPOLL: 2,  # the supervisor's and trio's
+        SOCKET: 7,  # launcher, control, spawner, and two pairs of trio's
+        PIDFD: 5,  # spawner, and each app with its sidecar
+        PIPE: 4,  # read ends of the apps' streams
+        r"mnt:\[\d+\]": 2,
+        r"/sys/fs/cgroup/.*/system.slice/[ab].service": 2,
+        r"/rkt/minit/supervisor.log": 1,
+    },
+    "minit-spawner": {SOCKET: 1, LOG: 1},
+    "iottymux-a": {PIPE: 4, EPOLL: 1, SIGNALFD: 1, LOG: 1, r"/dev/null": 1},
+    "sh": {},
+}
+
+
+def running_pod(make_pod: MakePod) -> tuple[PodDirectory, dict[str, int]]:
+    """Return a running pod of two apps and one process of each kind."""
+    pod = make_pod({"a": shell(FOREVER), "b": shell(FOREVER)})
+    leaks = [os.open("/", os.O_RDONLY) for _ in range(64)]
+    try:
+        process = pod.start(pass_fds=leaks)
+    finally:
+        for fd in leaks:
+            os.close(fd)
+    pod.wait_ready()
+    # An answer means that trio runs and everything is open.
+    assert pod.ask({"op": "ping"})["ok"]
+    return pod, {"launcher": process.pid, "pid 1": pod.pid, **pod.children()}
+
+
+def _count(pid: int, patterns: dict[str, int]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for fd, target in descriptors_of(pid).items():
+        if fd > 2:
+            found = next((pattern for pattern in patterns if re.fullmatch(pattern, target)), target)
+            counts[found] = counts.get(found, 0) + 1
+    return counts
+
+
+def test_descriptors(make_pod: MakePod) -> None:
+    """Each kind of process holds what the table says, though its caller leaked 64 descriptors."""
+    _, processes = running_pod(make_pod)
+    for kind, expected in DESCRIPTORS.items():
+        wait_for(
+            lambda kind=kind, expected=expected: _count(processes[kind], expected) == expected,  # type: ignore[misc]
+            f"{kind}: {_count(processes[kind], expected)} to be {expected}",
+            timeout_seconds=5,
+        )
+
+
+def test_the_lock_is_held_by_the_launcher_and_pid_1_alone(make_pod: MakePod) -> None:
+    """In anybody else's hands it would keep a dead pod running."""
+    pod, processes = running_pod(make_pod)
+    holders = {kind for kind, pid in processes.items() if str(pod.path) in descriptors_of(pid).values()}
+    assert holders == {"launcher", "pid 1"}
+
+
+def test_standard_streams_are_passed_through(make_pod: MakePod) -> None:
+    """0, 1 and 2 of our own processes are the caller's; those of an app are its own."""
+    _, processes = running_pod(make_pod)
+    streams = {kind: [descriptors_of(pid)[fd] for fd in range(3)] for kind, pid in processes.items()}
+    for kind in ("pid 1", "minit-spawner", "iottymux-a", "iottymux-b"):
+        assert streams[kind] == streams["launcher"]
+    assert not set(streams["sh"][1:]) & set(streams["launcher"])
+
+
+def test_privileges(make_pod: MakePod) -> None:
+    """What no app may retain is out of the bounding set of PID 1; spawner and sidecars have no capability."""
+    _, processes = running_pod(make_pod)
+    own = int(status_of(os.getpid())["CapEff"], 16)
+    own_bounding = int(status_of(os.getpid())["CapBnd"], 16)
+    effective = {"launcher": own, "pid 1": own, "minit-spawner": 0, "iottymux-a": 0, "sh": DEFAULT_BOUNDING & own}
+    for kind, expected in effective.items():
+        status = status_of(processes[kind])
+        bounding = own_bounding if kind == "launcher" else DEFAULT_BOUNDING & own_bounding
+        seen = {name: int(status[name], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")}
+        assert seen == {"CapEff": expected, "CapPrm": expected, "CapBnd": bounding, "CapInh": 0, "CapAmb": 0}, kind
+        if kind.startswith("iottymux"):
+            assert status["NoNewPrivs"] == "1"
+        assert status["Threads"] == "1", kind
+
+
+def test_names_groups_and_places(make_pod: MakePod) -> None:
+    """ps(1) shows what each process is; ours sit in init.scope in every hierarchy, with / as their directory."""
+    pod, processes = running_pod(make_pod)
+    assert status_of(processes["launcher"])["Name"] == "minit-launcher"
+    assert status_of(processes["pid 1"])["Name"] == "minit"
+    subcgroup = (pod.path / "subcgroup").read_text()
+    hierarchies = len(pod.control_groups())
+    for kind in ("pid 1", "minit-spawner", "iottymux-a", "iottymux-b"):
+        groups = list(control_groups_of(processes[kind]).values())
+        assert groups.count(f"/{subcgroup}/init.scope") == hierarchies, kind
+        assert os.readlink(f"/proc/{processes[kind]}/cwd") == "/"
+    assert control_groups_of(processes["launcher"]) == control_groups_of(os.getpid())
+
+
+def test_an_app_cannot_look_into_our_processes(make_pod: MakePod) -> None:
+    """They are not dumpable: root in an app sees neither their files, nor their root, memory or environment."""
+    look = (
+        "for p in /proc/[0-9]*; do case $(cat $p/comm) in minit*|iottymux*)"
+        " cat $p/comm; readlink $p/root $p/cwd $p/exe $p/fd/*; cat $p/environ $p/maps; head -c 1 $p/mem;; esac; done"
+    )
+    pod = make_pod({"a": shell(f"while [ ! -e /tmp/go ]; do sleep 0.01; done; {look}; exit 0")})
+    process = pod.start(env={"SECRET": "secret"})
+    pod.wait_ready()
+    pod.file("a", "/tmp/go").touch()
+    result = pod.finish(process)
+    lines = [line.partition("]: ")[2] for line in result.stdout.splitlines()]
+    assert sorted(lines) == ["iottymux-a", "minit", "minit-spawner"]
+
+
+def test_no_process_idles_by_waking_up(make_pod: MakePod) -> None:
+    """With nothing to do none of ours runs: their context switches stand still."""
+    _, processes = running_pod(make_pod)
+
+    def switches() -> dict[str, str]:
+        kinds = ("launcher", "pid 1", "minit-spawner", "iottymux-a")
+        return {kind: status_of(processes[kind])["voluntary_ctxt_switches"] for kind in kinds}
+
+    # Soon, that is: the connection of the check for an answer is still being put away.
+    wait_for(lambda: switches() == _after_a_second(switches), "a second without a wake-up", timeout_seconds=10)
+
+
+def _after_a_second(look: Callable[[], dict[str, str]]) -> dict[str, str]:
+    time.sleep(1)
+    return look()
+
+
+def test_twenty_pods_leave_nothing_on_the_host(make_pod: MakePod) -> None:
+    """No process, mount, control group or descriptor of ours is more than before, however the pods ended."""
+    kinds = [
+        {"a": shell("exit 0")},
+        {"a": shell("exit 3"), "b": shell(FOREVER)},
+        {"a": app_section("/missing")},
+        {"a": shell("sleep 60 & exit 0"), "b": shell("echo output")},
+    ]
+    pods = [make_pod(apps) for _ in range(5) for apps in kinds]
+    mounts = Path("/proc/self/mountinfo").read_text()
+    descriptors = descriptors_of(os.getpid())
+    for start in range(0, len(pods), 4):
+        codes = [result.returncode for result in run_all(pods[start : start + 4])]
+        assert codes == [0, 3, 203, 0]
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+    for pod in pods:
+        wait_for(lambda pod=pod: pod.members() == [], "the end of all processes")  # type: ignore[misc]
+        assert not pod.is_running()
+        assert pod.gc().returncode == 0
+        assert pod.control_groups() == []
+    uuids = {pod.uuid for pod in pods}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            assert not uuids & set(words), words
+    # Each pod gave up its lock; what else the test process has open is what it had.
+    assert set(descriptors_of(os.getpid())) <= set(descriptors)

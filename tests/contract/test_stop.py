@@ -1,0 +1,325 @@
+"""Ending a pod: by signals, by `stop`, with and without force, and at every moment of its start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.pods import MakePod, PodDirectory, guest, shell
+from tests.support.processes import is_alive, status_of
+from tests.support.waiting import wait_for
+
+FOREVER = "while :; do sleep 1; done"
+QUICK = {"minit/stop-grace": "300ms"}
+SWEEP_STEPS = 60
+SWEEP_SECONDS = 0.12
+
+
+def until_told(code: int) -> str:
+    """Return a script that makes /tmp/up and, on SIGTERM, ends with `code` once there is a /tmp/go."""
+    return f"trap 'while [ ! -e /tmp/go ]; do sleep 0.01; done; exit {code}' TERM; touch /tmp/up; {FOREVER}"
+
+
+def started(pod: PodDirectory) -> subprocess.Popen[bytes]:
+    """Start a pod and wait until it is ready."""
+    process = pod.start()
+    pod.wait_ready()
+    return process
+
+
+def assert_nobody_left(pod: PodDirectory) -> None:
+    """No process of the pod is left, and nobody holds its lock."""
+    pod.wait_exited()
+    assert pod.members() == []
+
+
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPWR, signal.SIGRTMIN + 3],
+    ids=["TERM", "INT", "HUP", "PWR", "RTMIN+3"],
+)
+def test_a_signal_to_the_launcher_stops_the_pod(make_pod: MakePod, number: int) -> None:
+    """Apps that end by SIGTERM are recorded as 0, and so ends the pod."""
+    pod = make_pod({"a": shell(FOREVER), "b": shell("trap 'exit 0' TERM; " + FOREVER)})
+    process = started(pod)
+    process.send_signal(number)
+    assert pod.finish(process).returncode == 0
+    assert (pod.status("a"), pod.status("b")) == (0, 0)
+    assert_nobody_left(pod)
+
+
+def test_stop_returns_at_once_and_the_pod_ends(make_pod: MakePod) -> None:
+    """The entrypoint prints nothing and does not wait for the apps."""
+    pod = make_pod({"a": shell(until_told(0))})
+    process = started(pod)
+    pod.wait_file("a", "/tmp/up")
+    result = pod.stop()
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert pod.is_running()
+    pod.file("a", "/tmp/go").touch()
+    assert pod.finish(process).returncode == 0
+    assert_nobody_left(pod)
+
+
+def test_stop_twice_is_stop_once(make_pod: MakePod) -> None:
+    """The second request neither fails nor changes what is recorded."""
+    pod = make_pod({"a": shell(until_told(4))})
+    process = started(pod)
+    pod.wait_file("a", "/tmp/up")
+    assert [pod.stop().returncode, pod.stop().returncode] == [0, 0]
+    process.terminate()
+    pod.file("a", "/tmp/go").touch()
+    assert pod.finish(process).returncode == 0, "stopped on request: what an app says then does not count"
+    assert pod.status("a") == 4
+
+
+def test_a_pod_that_failed_before_it_was_stopped_keeps_its_code(make_pod: MakePod) -> None:
+    """The code is fixed when the shutdown begins, by whatever began it."""
+    pod = make_pod(
+        {
+            "a": shell("while [ ! -e /dev/shm/up ]; do sleep 0.01; done; exit 3"),
+            "b": shell(until_told(0).replace("/tmp/up", "/dev/shm/up")),
+        }
+    )
+    process = pod.start()
+    assert pod.wait_status("a") == 3
+    assert pod.stop().returncode == 0
+    pod.file("b", "/tmp/go").touch()
+    assert pod.finish(process).returncode == 3
+
+
+@pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
+def test_force_kills_apps_that_ignore_sigterm(make_pod: MakePod, overlay: bool) -> None:
+    """They are recorded as 137, and the pod has ended when the entrypoint returns."""
+    pod = make_pod({"a": guest("stubborn", "/tmp/up")}, overlay=overlay)
+    process = started(pod)
+    pod.wait_file("a", "/tmp/up")
+    before = time.monotonic()
+    assert pod.stop("--force").returncode == 0
+    assert time.monotonic() - before < 3
+    assert_nobody_left(pod)
+    pod.finish(process)
+    assert pod.status("a") == 137
+
+
+def test_force_after_stop_cuts_the_grace_short(make_pod: MakePod) -> None:
+    """Whoever has lost patience does not wait for the ten seconds."""
+    pod = make_pod({"a": guest("stubborn", "/tmp/up")})
+    process = started(pod)
+    pod.wait_file("a", "/tmp/up")
+    assert pod.stop().returncode == 0
+    assert pod.stop("--force=true").returncode == 0
+    assert_nobody_left(pod)
+    pod.finish(process)
+    assert pod.status("a") == 137
+
+
+def test_force_ends_a_pod_whose_supervisor_hangs(make_pod: MakePod) -> None:
+    """PID 1 itself is killed when it does not answer, and no status is invented."""
+    pod = make_pod({"a": shell(FOREVER)})
+    process = started(pod)
+    os.kill(pod.pid, signal.SIGSTOP)
+    assert pod.stop("--force").returncode == 0
+    assert pod.finish(process).returncode == -signal.SIGKILL
+    assert_nobody_left(pod)
+    assert pod.status("a") is None
+
+
+def test_an_app_that_ignores_sigterm_is_killed_after_the_grace_period(make_pod: MakePod) -> None:
+    """The annotation sets the period; the death is recorded as 137 and the pod still ends with 0."""
+    pod = make_pod({"a": guest("stubborn", "/tmp/up"), "b": shell(FOREVER)}, annotations=QUICK)
+    process = started(pod)
+    pod.wait_file("a", "/tmp/up")
+    before = time.monotonic()
+    pod.stop()
+    assert pod.finish(process).returncode == 0
+    assert 0.3 <= time.monotonic() - before < 3
+    assert (pod.status("a"), pod.status("b")) == (137, 0)
+
+
+def test_the_grace_period_is_ten_seconds_by_default(make_pod: MakePod) -> None:
+    """An app that needs nine seconds to end gets them."""
+    pod = make_pod({"a": shell("trap 'sleep 9; exit 5' TERM; touch /tmp/up; " + FOREVER)})
+    process = started(pod)
+    pod.wait_file("a", "/tmp/up")
+    # The trap's own sleep must not be in the group when SIGTERM is sent, so only the shell is told.
+    pod.stop()
+    assert pod.finish(process).returncode == 0
+    assert pod.status("a") == 5
+
+
+def test_children_that_outlive_the_main_process_are_terminated(make_pod: MakePod) -> None:
+    """They get SIGTERM at once, and the pod does not end before they do."""
+    child = "trap 'echo terminated; exit 0' TERM; touch /tmp/up; while :; do sleep 0.01; done"
+    pod = make_pod({"a": shell(f"({child}) & while [ ! -e /tmp/up ]; do sleep 0.01; done; exit 6")})
+    result = pod.run()
+    assert result.returncode == 6
+    assert result.stdout.endswith("]: terminated\n")
+    assert pod.status("a") == 6
+    assert_nobody_left(pod)
+
+
+def test_children_that_ignore_sigterm_are_killed(make_pod: MakePod) -> None:
+    """After the grace period, with the main process's status already written."""
+    script = "/bin/guest stubborn /tmp/up & while [ ! -e /tmp/up ]; do sleep 0.01; done; exit 0"
+    pod = make_pod({"a": shell(script), "b": shell(FOREVER)}, annotations=QUICK)
+    process = pod.start()
+    assert pod.wait_status("a") == 0
+    survivor = wait_for(lambda: [pid for pid in pod.members() if status_of(pid)["Name"] == "guest"], "the child")
+    wait_for(lambda: not is_alive(survivor[0]), "its end")
+    assert pod.is_running(), "the other app goes on"
+    pod.stop()
+    assert pod.finish(process).returncode == 0
+
+
+def test_an_app_that_forks_on_sigterm_leaves_nobody(make_pod: MakePod) -> None:
+    """Its late child ignores SIGTERM and is killed with the rest of the group."""
+    pod = make_pod({"a": guest("breeder", "/tmp/up")}, annotations=QUICK)
+    process = started(pod)
+    pod.wait_file("a", "/tmp/up")
+    pod.stop()
+    assert pod.finish(process).returncode == 0
+    assert pod.status("a") == 0
+    assert_nobody_left(pod)
+
+
+def test_a_stopped_app_is_continued_to_be_terminated(make_pod: MakePod) -> None:
+    """SIGCONT follows SIGTERM, so no grace period passes in vain."""
+    pod = make_pod({"a": shell("touch /tmp/up; " + FOREVER)})
+    process = started(pod)
+    pod.wait_file("a", "/tmp/up")
+    for pid in pod.members():
+        if status_of(pid)["Name"] in ("sh", "sleep"):
+            os.kill(pid, signal.SIGSTOP)
+    before = time.monotonic()
+    pod.stop()
+    assert pod.finish(process).returncode == 0
+    assert time.monotonic() - before < 3
+    assert pod.status("a") == 0
+
+
+def test_an_exited_pod_cannot_be_stopped(make_pod: MakePod) -> None:
+    """One line and 254; stage0 asks only for running pods."""
+    pod = make_pod({"a": shell("exit 0")})
+    pod.run()
+    for flags in ((), ("--force",)):
+        result = pod.stop(*flags)
+        assert result.returncode == 254
+        assert result.stderr.startswith("stage1 stop: pod is not running any more")
+        assert result.stderr.count("\n") == 1
+
+
+def test_a_pod_without_a_pid_cannot_be_stopped(make_pod: MakePod) -> None:
+    """rkt's message."""
+    pod = make_pod({"a": shell("exit 0")})
+    result = pod.stop()
+    assert result.returncode == 254
+    assert result.stderr.startswith("stage1 stop: error reading pid: ")
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_pid_that_is_somebody_elses_is_left_alone(make_pod: MakePod, force: bool) -> None:
+    """Neither an ordinary process nor PID 1 of another pod is signalled for a stale pid file."""
+    flags = ("--force",) if force else ()
+    other = make_pod({"a": shell(FOREVER)})
+    started(other)
+    bystander = subprocess.Popen(["sleep", "60"])
+    pod = make_pod({"a": shell("exit 0")})
+    pod.run()
+    for pid in (bystander.pid, other.pid):
+        (pod.path / "pid").write_text(f"{pid}\n")
+        result = pod.stop(*flags)
+        assert result.returncode == 254, result
+        assert result.stderr.startswith("stage1 stop: pod is not running any more")
+    assert bystander.poll() is None and is_alive(other.pid) and other.is_ready()
+    bystander.kill()
+    bystander.wait()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["--force=perhaps"], 2), (["--no-such"], 2), ([], 2), (["nonsense"], 254)],
+    ids=["value", "flag", "missing", "uuid"],
+)
+def test_bad_arguments_of_stop(make_pod: MakePod, arguments: list[str], code: int) -> None:
+    """As everywhere: usage and 2 for flags, 254 for the UUID."""
+    pod = make_pod({"a": shell("exit 0")})
+    result = pod.call("stop", *arguments)
+    assert result.returncode == code
+    assert ("Usage of stop" in result.stderr) == (code == 2)
+
+
+# SIGTERM while a pod starts.
+
+
+def _assert_sane_end(pod: PodDirectory, process: subprocess.Popen[bytes], number: int) -> None:
+    result = pod.finish(process)
+    # Before the launcher takes over signals it simply dies; afterwards the pod is stopped in an orderly way.
+    assert result.returncode in (0, -number), result
+    assert "Traceback" not in result.stderr, result.stderr
+    pod.wait_exited()
+    wait_for(lambda: pod.members() == [], "the end of the pod's processes")
+    for app in pod.apps:
+        has_started = (pod.status_root / f"rkt/status/{app}-started").exists()
+        assert pod.status(app) in ((None, 0) if has_started else (None,)), (app, has_started, result)
+        # A started app of an orderly end has a status, and one without either was never executed.
+        if has_started and result.returncode == 0:
+            assert pod.status(app) == 0
+    assert not pod.is_ready()
+    assert pod.gc().returncode == 0
+    assert pod.control_groups() == []
+
+
+@pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
+def test_sigterm_at_every_moment_of_the_start(make_pod: MakePod, overlay: bool) -> None:
+    """Whenever it comes, the pod ends, nothing is left of it and no status is invented."""
+
+    def attempt(step: int) -> None:
+        process = pods[step].start()
+        time.sleep(SWEEP_SECONDS * step / SWEEP_STEPS)
+        process.terminate()
+        _assert_sane_end(pods[step], process, signal.SIGTERM)
+
+    pods = [make_pod({"a": shell(FOREVER), "b": shell(FOREVER)}, overlay=overlay) for _ in range(SWEEP_STEPS)]
+    with ThreadPoolExecutor(2) as executor:
+        list(executor.map(attempt, range(SWEEP_STEPS)))
+
+
+@pytest.mark.parametrize("marker", ["subcgroup", "pid"])
+def test_sigterm_as_soon_as_a_file_appears(make_pod: MakePod, marker: str) -> None:
+    """The moments at which the groups are made and the apps are forked, hit as exactly as a poll can."""
+    for _ in range(8):
+        pod = make_pod({"a": shell(FOREVER), "b": shell(FOREVER)})
+        process = pod.start()
+        while not (pod.path / marker).exists():
+            pass
+        process.terminate()
+        _assert_sane_end(pod, process, signal.SIGTERM)
+
+
+def test_sigterm_to_pid_1_right_after_its_birth(make_pod: MakePod) -> None:
+    """From its first instruction PID 1 keeps the signal until it can act on it."""
+    for _ in range(8):
+        pod = make_pod({"a": shell(FOREVER)})
+        process = pod.start()
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while not (born := children.read_text().split()):
+            pass
+        os.kill(int(born[0]), signal.SIGTERM)
+        _assert_sane_end(pod, process, signal.SIGTERM)
+
+
+def test_stop_as_soon_as_pid_appears(make_pod: MakePod) -> None:
+    """The control socket answers, or the signal does, from the moment stage0 can know of the pod."""
+    for _ in range(8):
+        pod = make_pod({"a": shell(FOREVER)})
+        process = pod.start()
+        assert pod.pid
+        assert pod.stop().returncode == 0
+        _assert_sane_end(pod, process, signal.SIGTERM)

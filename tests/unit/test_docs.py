@@ -1,0 +1,132 @@
+"""The documents name only what is there: commands, options, files, tests, annotations."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from minit.cli.main import commands
+from minit.plan.pod import ANNOTATION_STOP_GRACE
+
+ROOT = Path(__file__).parents[2]
+MARKDOWN = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+MANUALS = sorted((ROOT / "docs/man").iterdir())
+DOCUMENTS = [*MARKDOWN, *MANUALS]
+
+# First directories of the absolute paths a reader can look up: of any Linux, of the stage1 image, of the demo's app.
+_KNOWN_PLACES = frozenset(
+    {
+        *("bin", "boot", "dev", "etc", "home", "lib", "opt", "proc", "run", "sys", "tmp", "usr", "var"),
+        *("entrypoints", "rkt", "missing", "x", "www"),
+    }
+)
+
+
+def text_of(document: Path) -> str:
+    """Return a document's text, a manual page without its fonts and escapes."""
+    text = document.read_text()
+    return text if document.suffix == ".md" else re.sub(r"\\f[A-Z]", "", text).replace(r"\-", "-")
+
+
+def walk(command: click.Command, names: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """Yield every command with the words it is called by."""
+    yield " ".join(names), command
+    if isinstance(command, click.Group):
+        for name, child in command.commands.items():
+            yield from walk(child, (*names, name))
+
+
+def options_of(command: click.Command) -> set[str]:
+    """Return the options that the command's help shows."""
+    context = click.Context(command)
+    shown = [option for option in command.get_params(context) if option.get_help_record(context) is not None]
+    return {word for option in shown if isinstance(option, click.Option) for word in option.opts}
+
+
+COMMANDS = dict(walk(commands))
+MANUAL = text_of(ROOT / "docs/man/minit.1")
+
+
+@pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if not isinstance(command, click.Group)])
+def test_the_manual_has_every_command_with_its_options(name: str) -> None:
+    """Whatever `minit COMMAND --help` shows is in minit(1)."""
+    assert re.search(rf'^\.SY "minit {name}"$', MANUAL, re.MULTILINE)
+    missing = {option for option in options_of(COMMANDS[name]) if not re.search(rf"{option}(?![\w-])", MANUAL)}
+    assert not missing
+
+
+def test_the_manual_has_no_other_options() -> None:
+    """What minit(1) describes can be given."""
+    known = set().union(*(options_of(command) for command in COMMANDS.values()))
+    assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", MANUAL)) <= known
+
+
+def test_the_manual_has_no_other_commands() -> None:
+    """The synopses of minit(1) are those of commands there are."""
+    assert set(re.findall(r'^\.SY "minit ([^"]+)"$', MANUAL, re.MULTILINE)) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_files_of_the_project_that_are_named_exist(document: Path) -> None:
+    """A path that begins with one of the project's folders and has an extension is a file there."""
+    named = re.findall(
+        r"(?<![\w./])((?:minit|entrypoints|tests|benchmarks|demo|docs)/[\w/.-]+\.(?:py|c|sh|md|[17]))\b",
+        text_of(document),
+    )
+    assert not [path for path in named if not (ROOT / path).is_file()]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_tests_that_are_named_exist(document: Path) -> None:
+    """`tests/FILE.py::NAME` is a test of that file."""
+    for path, name in re.findall(r"(tests/[\w/]+\.py)::(\w+)", text_of(document)):
+        nodes = ast.walk(ast.parse((ROOT / path).read_text()))
+        assert name in {node.name for node in nodes if isinstance(node, ast.FunctionDef)}, f"{path}::{name}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_only_places_that_a_reader_has_are_named(document: Path) -> None:
+    """No document mentions a directory of the machine it was written on, or one beside the project."""
+    text = re.sub("<!--.*?-->", "", text_of(document))
+    assert set(re.findall(r"(?<![\w/.\])}>*~-])(?<!\w`)/([a-z][\w-]*)", text)) <= _KNOWN_PLACES
+    assert set(re.findall(r"\.\./([\w./-]+)", text)) <= {"proc/self/mounts"}
+
+
+@pytest.mark.parametrize("document", MARKDOWN, ids=lambda path: path.name)
+def test_links_resolve(document: Path) -> None:
+    """A link within the project leads to a file, and one with `#` to a heading of it."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (document.parent / path).resolve() if path else document
+        assert file.is_relative_to(ROOT) and file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the anchors that GitHub gives a document's headings."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_annotation_of_ours_is_in_the_table() -> None:
+    """docs/annotations.md has the annotations that the code reads."""
+    rows = re.findall(r"^\| `(minit/[\w/-]+)` \|", (ROOT / "docs/annotations.md").read_text(), re.MULTILINE)
+    assert rows == [ANNOTATION_STOP_GRACE]
+
+
+def test_every_clause_says_where_it_is_kept() -> None:
+    """A row of docs/contract.md names a module there is, or says that it is not kept yet."""
+    rows = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", (ROOT / "docs/contract.md").read_text(), re.MULTILINE)
+    clauses = [(clause, module) for clause, module, _ in rows if clause not in ("Clause", "---")]
+    assert len(clauses) > 50
+    for clause, module in clauses:
+        paths = re.findall(r"`((?:minit|entrypoints)/[^`]+)`", module)
+        assert paths or module.startswith(("**not yet**", "accepted", "all of stage1")), clause
+        assert not [path for path in paths if not (ROOT / path).exists()], clause

@@ -1,0 +1,394 @@
+"""minit.iottymux.sidecar: what an app writes is in its log and on the console, whatever happens to the sidecar."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import resource
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from minit.iottymux.sidecar import Stream, run_sidecar
+
+RECORD = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) (stdout|stderr) ([FP]) (.*)", re.DOTALL)
+FILES = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+class Output:
+    """
+    The pipes between an app, its sidecars and a console, with the sidecars as forked processes.
+
+    `app` are the app's ends by stream; `read ends` and console stay here, as they stay with PID 1.
+    """
+
+    def __init__(self, directory: Path, names: Iterable[str] = ("stdout",)) -> None:
+        self.directory = directory
+        self.readers, self.app = {}, {}
+        for name in names:
+            self.readers[name], self.app[name] = os.pipe2(os.O_CLOEXEC)
+        self.console = os.memfd_create("console")
+        self.sidecars: list[int] = []
+
+    def start(self, console: int | None = None, prepare: Callable[[], object] = lambda: None) -> int:
+        """Fork a sidecar and return its pid."""
+        pid = os.fork()
+        if pid == 0:
+            try:
+                for fd in self.app.values():
+                    os.close(fd)
+                prepare()
+                target = self.console if console is None else console
+                streams = [Stream(name=name, fd=fd, console=target) for name, fd in self.readers.items()]
+                run_sidecar("web", 7, streams, os.open(self.directory, os.O_RDONLY))
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+            os._exit(1)
+        self.sidecars.append(pid)
+        return pid
+
+    def write(self, data: bytes, name: str = "stdout") -> None:
+        """Write all of the data as the app."""
+        while data:
+            data = data[os.write(self.app[name], data) :]
+
+    def kill(self, pid: int) -> None:
+        """Kill a sidecar."""
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        self.sidecars.remove(pid)
+
+    def end(self) -> None:
+        """Close the app's ends and wait for the sidecars to end well."""
+        for name in [*self.app]:
+            os.close(self.app.pop(name))
+        for pid in [*self.sidecars]:
+            _, status = os.waitpid(pid, 0)
+            self.sidecars.remove(pid)
+            assert os.waitstatus_to_exitcode(status) == 0
+
+    def close(self) -> None:
+        """Let go of everything that is left."""
+        for pid in [*self.sidecars]:
+            self.kill(pid)
+        for fd in (self.console, *self.app.values(), *self.readers.values()):
+            os.close(fd)
+
+    def records(self) -> list[tuple[str, str, bytes]]:
+        """Return (stream, tag, text) of each record in the log."""
+        data = (self.directory / "web.log").read_bytes() if (self.directory / "web.log").exists() else b""
+        assert data.endswith(b"\n") or not data
+        matches = [RECORD.fullmatch(line) for line in data.split(b"\n")[:-1]]
+        return [(match[2].decode(), match[3].decode(), match[4]) for match in matches if match]
+
+    def logged(self, name: str = "stdout") -> list[bytes]:
+        """Return the lines in the log, those in parts put together again."""
+        lines, begun = [], b""
+        for stream, tag, text in self.records():
+            if stream != name:
+                continue
+            begun += text
+            if tag == "F":
+                lines.append(begun)
+                begun = b""
+        return lines + ([begun] if begun else [])
+
+    def shown(self) -> bytes:
+        """Return what is on the console."""
+        return os.pread(self.console, os.fstat(self.console).st_size, 0)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Iterator[Output]:
+    """The stdout of an app."""
+    made = Output(tmp_path)
+    yield made
+    made.close()
+
+
+def wait_until_empty(output: Output, name: str = "stdout") -> None:
+    """Block until the sidecar has consumed everything, but not for ever."""
+    until = time.monotonic() + 10
+    while fcntl.ioctl(output.readers[name], 0x541B, b"\0\0\0\0") != b"\0\0\0\0":  # FIONREAD
+        assert time.monotonic() < until
+        os.sched_yield()
+
+
+def test_lines_are_logged_and_shown(output: Output):
+    """Each line is a full record in the log and has the app's prefix on the console."""
+    output.start()
+    output.write(b"one\n\ntwo  \n")
+    output.end()
+    assert output.records() == [("stdout", "F", b"one"), ("stdout", "F", b""), ("stdout", "F", b"two  ")]
+    assert output.shown() == b"web[7]: one\nweb[7]: \nweb[7]: two  \n"
+
+
+def test_time_is_utc_with_nanoseconds(output: Output):
+    """A record's time lies between before and after."""
+    before = time.time_ns()
+    output.start()
+    output.write(b"x\n")
+    output.end()
+    stamp = (output.directory / "web.log").read_text().split(" ")[0]
+    seconds, nanoseconds = stamp.rstrip("Z").split(".")
+    moment = int(time.mktime((*time.strptime(seconds, "%Y-%m-%dT%H:%M:%S")[:8], 0)) - time.timezone)
+    assert before <= moment * 10**9 + int(nanoseconds) <= time.time_ns()
+
+
+def test_bytes_stay_as_they_are(output: Output):
+    """Bytes that are no text, NUL and escapes reach log and console unchanged."""
+    line = bytes(set(range(256)) - {10})
+    output.start()
+    output.write(line + b"\n")
+    output.end()
+    assert output.logged() == [line]
+    assert output.shown() == b"web[7]: " + line + b"\n"
+
+
+def test_both_streams_are_told_apart(tmp_path: Path):
+    """Records name their stream, and each stream keeps its order."""
+    output = Output(tmp_path, ("stdout", "stderr"))
+    output.start()
+    for number in range(100):
+        output.write(b"o%d\n" % number, "stdout")
+        output.write(b"e%d\n" % number, "stderr")
+    output.end()
+    assert output.logged("stdout") == [b"o%d" % number for number in range(100)]
+    assert output.logged("stderr") == [b"e%d" % number for number in range(100)]
+    output.close()
+
+
+def test_a_stream_that_ends_early_does_not_end_the_other(tmp_path: Path):
+    """An app may close one of its outputs."""
+    output = Output(tmp_path, ("stdout", "stderr"))
+    output.start()
+    os.close(output.app.pop("stdout"))
+    output.write(b"still here\n", "stderr")
+    output.end()
+    assert output.logged("stderr") == [b"still here"]
+    output.close()
+
+
+def test_an_unfinished_last_line_is_a_part(output: Output):
+    """What has no line feed at the end is tagged as partial, and gets a line of its own on the console."""
+    output.start()
+    output.write(b"one\nunfinished")
+    output.end()
+    assert output.records() == [("stdout", "F", b"one"), ("stdout", "P", b"unfinished")]
+    assert output.shown() == b"web[7]: one\nweb[7]: unfinished\n"
+
+
+def test_a_line_in_many_writes_is_one_line(output: Output):
+    """A line is not shown before it is complete."""
+    output.start()
+    for character in b"a long line":
+        output.write(bytes([character]))
+    output.write(b"\n")
+    output.end()
+    assert output.records() == [("stdout", "F", b"a long line")]
+    assert output.shown() == b"web[7]: a long line\n"
+
+
+@pytest.mark.parametrize("size", [16_383, 16_384, 16_385, 65_536, 200_000])
+def test_a_long_line_is_logged_in_parts(output: Output, size: int):
+    """A line longer than 16 KiB comes in parts, the last of which is full, and nothing of it is lost."""
+    line = bytes(97 + number % 26 for number in range(size))
+    output.start()
+    output.write(b"before\n" + line + b"\nafter\n")
+    output.end()
+    assert output.logged() == [b"before", line, b"after"]
+    assert all(len(text) <= 65_536 for _, _, text in output.records())
+
+
+def test_a_flood_of_short_lines_is_not_cut(output: Output):
+    """A pipe that is full in the middle of a line does not make two of it, in the log or on the console."""
+    lines = [b"line number %d" % number for number in range(20_000)]
+    output.write(b"".join(line + b"\n" for line in lines[:3000]))
+    output.start()
+    output.write(b"".join(line + b"\n" for line in lines[3000:]))
+    output.end()
+    assert output.records() == [("stdout", "F", line) for line in lines]
+    assert output.shown() == b"".join(b"web[7]: " + line + b"\n" for line in lines)
+
+
+def test_an_app_that_enlarged_its_pipe(output: Output):
+    """More in the pipe than one look takes is written in whole lines, at the end of file, too."""
+    fcntl.fcntl(output.app["stdout"], fcntl.F_SETPIPE_SZ, 1 << 20)
+    lines = [b"line number %d" % number for number in range(40_000)]
+    output.write(b"".join(line + b"\n" for line in lines))
+    output.start()
+    output.end()
+    assert output.records() == [("stdout", "F", line) for line in lines]
+
+
+def test_console_blocks_are_small_enough_not_to_mix(output: Output, tmp_path: Path):
+    """Lines reach a console in writes of at most PIPE_BUF bytes, each a number of whole lines."""
+    reader, writer = os.pipe2(os.O_DIRECT)  # packets: one read returns one write
+    output.start(console=writer)
+    os.close(writer)
+    output.write(b"".join(b"line number %d\n" % number for number in range(3000)))
+    os.close(output.app.pop("stdout"))
+    packets = []
+    while packet := os.read(reader, 1 << 16):
+        packets.append(packet)
+    output.end()
+    os.close(reader)
+    assert all(len(packet) <= 4096 and packet.endswith(b"\n") for packet in packets)
+    assert len(packets) > 10
+
+
+# Things that go wrong.
+
+
+def test_a_console_that_nobody_reads_any_more(output: Output):
+    """A closed console is done without; the log goes on, and the app is not disturbed."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    os.close(reader)
+    output.start(console=writer)
+    for number in range(100):
+        output.write(b"line %d\n" % number)
+    output.end()
+    os.close(writer)
+    assert output.logged() == [b"line %d" % number for number in range(100)]
+
+
+def test_a_slow_nonblocking_console_gets_everything(output: Output):
+    """A console that its owner made non-blocking is waited for, not dropped."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(writer, False)
+    lines = b"".join(b"line number %d\n" % number for number in range(10_000))
+    pid = output.start(console=writer)
+    os.close(writer)
+    feeder = os.fork()
+    if feeder == 0:
+        output.write(lines)
+        os._exit(0)
+    os.close(output.app.pop("stdout"))
+    shown = b""
+    while data := os.read(reader, 1000):
+        shown += data
+    os.waitpid(feeder, 0)
+    assert pid in output.sidecars
+    output.end()
+    os.close(reader)
+    assert shown.replace(b"web[7]: ", b"") == lines
+
+
+def test_a_log_that_cannot_grow(output: Output):
+    """What does not fit is lost in the log but not on the console, and the app does not wait for it."""
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))
+
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    output.start(console=writer, prepare=limit)
+    os.close(writer)
+    output.write(b"one\n")
+    wait_until_empty(output)
+    output.write(b"two\n" * 100)
+    output.end()
+    with open(reader, "rb") as console:
+        assert console.read() == b"web[7]: one\n" + b"web[7]: two\n" * 100
+    log = (output.directory / "web.log").read_bytes()
+    assert log.partition(b"\n")[0].endswith(b"stdout F one")
+    assert len(log) == 50
+
+
+def test_lost_lines_are_told_when_there_is_space_again(output: Output):
+    """The first record after a gap says how many bytes are missing."""
+    (output.directory / "web.log").symlink_to("/nonexistent/place")
+    output.start()
+    output.write(b"lost\n")
+    wait_until_empty(output)
+    (output.directory / "web.log").unlink()
+    output.write(b"kept\n")
+    output.end()
+    assert [text.partition(b": ")[2] or text for _, _, text in output.records()] == [b"45 bytes of log were lost", b"kept"]
+
+
+def test_an_old_log_is_continued(output: Output):
+    """A second sidecar appends."""
+    for text in (b"one\n", b"two\n"):
+        pid = output.start()
+        output.write(text)
+        wait_until_empty(output)
+        output.kill(pid)
+    assert output.logged() == [b"one", b"two"]
+
+
+def test_an_unfinished_line_outlives_its_sidecar(output: Output):
+    """A line that a sidecar saw the beginning of is written whole by its successor."""
+    pid = output.start()
+    output.write(b"whole\nbeg")
+    until = time.monotonic() + 10
+    while output.logged() != [b"whole"] and time.monotonic() < until:
+        os.sched_yield()
+    output.kill(pid)
+    output.start()
+    output.write(b"un\n")
+    output.end()
+    assert output.logged()[-1] == b"begun"
+    assert {*output.logged()} == {b"whole", b"begun"}
+
+
+@FILES
+@given(
+    st.lists(st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"")), max_size=40),
+    st.booleans(),
+    st.lists(st.integers(1, 200), min_size=1, max_size=20),
+)
+def test_any_chunking_gives_the_same_lines(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], finished: bool, sizes: list[int]
+):
+    """However the app's writes are cut, log and console show its lines."""
+    output = Output(tmp_path_factory.mktemp("log"))
+    text = b"".join(line + b"\n" for line in lines) + (b"" if finished else b"tail")
+    output.start()
+    at = 0
+    for size in sizes * (1 + len(text) // sum(sizes)):
+        output.write(text[at : at + size])
+        at += size
+    output.end()
+    expected = lines + ([] if finished else [b"tail"])
+    assert output.logged() == expected
+    assert output.shown() == b"".join(b"web[7]: " + line + b"\n" for line in expected)
+    output.close()
+
+
+@FILES
+@given(st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 400)), min_size=1, max_size=6), st.integers(1, 120))
+def test_kills_at_any_moment_lose_nothing(
+    tmp_path_factory: pytest.TempPathFactory, kills: list[tuple[int, int]], width: int
+):
+    """Sidecars that are killed one after the other leave every line in the log, in order, if some of them twice."""
+    output = Output(tmp_path_factory.mktemp("log"))
+    lines: list[bytes] = []
+    for count, yields in kills:
+        pid = output.start()
+        feeder = os.fork()
+        fresh = [b"%06d%s" % (len(lines) + number, b"x" * width) for number in range(count)]
+        lines += fresh
+        if feeder == 0:
+            output.write(b"".join(line + b"\n" for line in fresh))
+            os._exit(0)
+        for _ in range(yields):
+            os.sched_yield()
+        output.kill(pid)
+        output.start()
+        os.waitpid(feeder, 0)
+        output.kill(output.sidecars[-1])
+    output.start()
+    output.end()
+    logged = [text for _, tag, text in output.records() if tag == "F"]
+    first_seen = list(dict.fromkeys(line for line in logged if line in set(lines)))
+    assert first_seen == lines
+    output.close()
