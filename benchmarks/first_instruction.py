@@ -109,7 +109,12 @@ def nspawn_boot(bench: World) -> float:
     command = [
         *("systemd-nspawn", "--quiet", "--directory", str(bench.path / "machine"), "--volatile=overlay"),
         *("--register=no", "--keep-unit", "--private-network", "--machine=minit-bench", f"--bind={shared}:/bench"),
-        *(f"--bind-ro={shared}/bench.service:/etc/systemd/system/bench.service", "--boot", "--", "--unit=bench.service"),
+        *(
+            f"--bind-ro={shared}/bench.service:/etc/systemd/system/bench.service",
+            "--boot",
+            "--",
+            "--unit=bench.service",
+        ),
     ]
     start = time.monotonic_ns()
     subprocess.run(command, capture_output=True, check=False, timeout=120)

@@ -22,7 +22,9 @@ def main() -> None:
             "the image's interpreter, `-I -S -c pass`": lambda: run(
                 [*bundled, str(python / "bin/python3"), "-I", "-S", "-c", "pass"]
             ),
-            f"{sys.executable.rpartition('/')[2]}, `-I -S -c pass`": lambda: run([sys.executable, "-I", "-S", "-c", "pass"]),
+            f"{sys.executable.rpartition('/')[2]}, `-I -S -c pass`": lambda: run(
+                [sys.executable, "-I", "-S", "-c", "pass"]
+            ),
         }
         compare("whole process", "ms", measures, RUNS)
 

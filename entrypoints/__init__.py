@@ -5,6 +5,10 @@ The cyclic collector stays off while they import and set up, which saves a twent
 to live long turns it on again.
 """
 
+import _signal
 import gc
 
 gc.disable()
+# Until an entrypoint decides about it, a Ctrl-C ends it without a traceback; one that was ignored stays ignored.
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)

@@ -36,9 +36,7 @@ def parse(data: bytes, source: str) -> object:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise ManifestError(
-            f"{source}: expected UTF-8, got 0x{data[error.start]:02x} at byte {error.start}"
-        ) from error
+        raise ManifestError(f"{source}: expected UTF-8, got 0x{data[error.start]:02x} at byte {error.start}") from error
     _check_depth(data, source)
     start = len(text) - len(text.lstrip(_WHITESPACE))
     value, end = _scan(text, start, source)

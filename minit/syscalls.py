@@ -34,15 +34,12 @@ _SYS_OPENAT2 = 437
 _SYS_MOUNT_SETATTR = 442
 
 AT_FDCWD = -100
-AT_SYMLINK_NOFOLLOW = 0x100
 AT_EMPTY_PATH = 0x1000
 AT_RECURSIVE = 0x8000
 
 CLONE_NEWNS = 0x00020000
-CLONE_NEWCGROUP = 0x02000000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
-CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 _CLONE_PIDFD = 0x00001000
@@ -50,7 +47,6 @@ _CLONE_INTO_CGROUP = 0x200000000
 
 CLOSE_RANGE_CLOEXEC = 4
 
-MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOEXEC = 8
@@ -228,9 +224,7 @@ def fsmount(context: int, attributes: int = 0) -> int:
 def openat2(dirfd: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
     """Open `path` below `dirfd`, close-on-exec, with restrictions on how it is resolved, openat2(2)."""
     how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
-    return _call(
-        path, _SYS_OPENAT2, _long(dirfd), _bytes(path), ctypes.byref(how), _long(ctypes.sizeof(how))
-    )
+    return _call(path, _SYS_OPENAT2, _long(dirfd), _bytes(path), ctypes.byref(how), _long(ctypes.sizeof(how)))
 
 
 def close_range(first: int, last: int | None = None, flags: int = 0) -> None:
@@ -335,9 +329,7 @@ def read_signals(fd: int) -> list[int]:
         data = os.read(fd, 32 * SIGNALFD_INFO_SIZE)
     except BlockingIOError:
         return []
-    return [
-        int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), SIGNALFD_INFO_SIZE)
-    ]
+    return [int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), SIGNALFD_INFO_SIZE)]
 
 
 # Privileges: prctl(2) and capset(2).

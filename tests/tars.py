@@ -48,9 +48,7 @@ def header(
         assert len(raw) <= width
         return raw.ljust(width, b"\0")
 
-    before = (
-        text(name, 100) + field(mode, 8) + field(uid, 8) + field(gid, 8) + field(size, 12) + field(mtime, 12)
-    )
+    before = text(name, 100) + field(mode, 8) + field(uid, 8) + field(gid, 8) + field(size, 12) + field(mtime, 12)
     after = typeflag + text(link, 100) + magic + bytes(64)
     after += octal(device[0], 8) + octal(device[1], 8) + text(prefix, 155) + bytes(12)
     if checksum is None:

@@ -38,6 +38,7 @@ class Invocation:
 
     @data.setter
     def data(self, path: Path) -> None:
+        """Take what the user gave for --dir."""
         self._data = path
 
     def say(self, text: str, end: str = "\n") -> None:

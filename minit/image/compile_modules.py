@@ -26,9 +26,7 @@ def drop_docstrings(tree: ast.Module) -> None:
         if ast.get_docstring(node, clean=False) is not None:
             docstring, *rest = node.body
             # Only a module may be empty.
-            node.body = rest or (
-                [] if isinstance(node, ast.Module) else [ast.copy_location(ast.Pass(), docstring)]
-            )
+            node.body = rest or ([] if isinstance(node, ast.Module) else [ast.copy_location(ast.Pass(), docstring)])
 
 
 for line in sys.stdin.read().splitlines():

@@ -57,9 +57,7 @@ class HostFiles:
                 for program in _script_programs(path):
                     self.add_program(program)
         except OSError as error:
-            raise ImageError(
-                f"cannot take {path} from this machine: {reason_of(error.errno or 0)}"
-            ) from error
+            raise ImageError(f"cannot take {path} from this machine: {reason_of(error.errno or 0)}") from error
 
     def _add_elf_program(self, path: Path) -> None:
         interpreter = self._search.elf(path).interpreter
@@ -134,9 +132,7 @@ def _script_programs(path: Path) -> Iterator[Path]:
         command = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
         found = shutil.which(command[0], path=_APP_PATH) if command else None
         if found is None:
-            raise ImageError(
-                f"cannot take {path} from this machine: its program is not in {_APP_PATH}: {line!r}"
-            )
+            raise ImageError(f"cannot take {path} from this machine: its program is not in {_APP_PATH}: {line!r}")
         yield Path(found)
 
 

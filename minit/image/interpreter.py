@@ -49,9 +49,7 @@ def copy_interpreter(directory: Path, modules: Sequence[Module]) -> None:
     libraries = search.closure(objects.values())
     # A library that needs the loader by name is content with the one that runs.
     loader_name = search.elf(Path(loader)).soname
-    objects |= {
-        _LIBRARIES / library.name: library.path for library in libraries if library.name != loader_name
-    }
+    objects |= {_LIBRARIES / library.name: library.path for library in libraries if library.name != loader_name}
 
     directory.mkdir(parents=True)
     _copy_loader(Path(loader), directory / _LOADER)

@@ -104,9 +104,7 @@ def stage1_manifest() -> bytes:
     """Return the image manifest, with an annotation for every entrypoint there is."""
     names = entrypoint_names()
     annotations = {
-        annotation: f"/entrypoints/{name}"
-        for name, annotation in ENTRYPOINT_ANNOTATIONS.items()
-        if name in names
+        annotation: f"/entrypoints/{name}" for name, annotation in ENTRYPOINT_ANNOTATIONS.items() if name in names
     }
     annotations["coreos.com/rkt/stage1/interface-version"] = INTERFACE_VERSION
     labels = {"version": minit.__version__, "os": "linux", "arch": _architecture()}

@@ -44,9 +44,7 @@ class AciWriter:
             raise self._failure(error) from error
         self._gzip = gzip.GzipFile("", "wb", GZIP_LEVEL, self._file, mtime=0)
         self._tar = tarfile.open(fileobj=self._gzip, mode="w", format=tarfile.PAX_FORMAT)
-        self._add(
-            new_entry("manifest", tarfile.REGTYPE, 0o644, size=len(self._manifest)), BytesIO(self._manifest)
-        )
+        self._add(new_entry("manifest", tarfile.REGTYPE, 0o644, size=len(self._manifest)), BytesIO(self._manifest))
         return self
 
     def __exit__(

@@ -25,9 +25,7 @@ def run_tool(tool: str, *arguments: str) -> None:
     program = shutil.which(tool, path=path)
     if program is None:
         raise ImageError(f"{tool} is not installed: install {_PACKAGES[tool]}")
-    done = subprocess.run(
-        [program, *arguments], capture_output=True, text=True, errors="replace", check=False
-    )
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         reason = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
         raise ImageError(f"{tool} {arguments[-1]}: {reason}")

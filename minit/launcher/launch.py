@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _signal
 import os
+import resource
 import select
 
 from minit import paths, syscalls
@@ -64,6 +65,7 @@ def launch(flags: RunFlags, lock: int) -> int:
     # What the caller made of these must not decide about the pod's files, nor have the kernel reap its children.
     os.umask(0o022)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    open_files = _raise_descriptor_limit()
     # Blocked before PID 1 exists: a SIGTERM that met PID 1 without a handler would vanish.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, (*WATCHED_SIGNALS, *_FORWARDED))
     hierarchies = read_hierarchies()
@@ -74,7 +76,7 @@ def launch(flags: RunFlags, lock: int) -> int:
     # Written first: gc could not find the groups of a pod that died between the two.
     _write_pod_file(paths.POD_SUBCGROUP, subcgroup)
     groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
-    pid, pidfd, link = _clone_supervisor(plan, groups, lock)
+    pid, pidfd, link = _clone_supervisor(plan, groups, lock, open_files)
     return _wait(pid, pidfd, link)
 
 
@@ -85,7 +87,16 @@ def _open_standard_streams() -> None:
     os.close(fd)
 
 
-def _clone_supervisor(plan: PodPlan, groups: PodGroups, lock: int) -> tuple[int, int, Socket]:
+def _raise_descriptor_limit() -> tuple[int, int]:
+    """Let this process and PID 1 open as many files as they may, and return the caller's limits, soft and hard."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft, hard
+
+
+def _clone_supervisor(
+    plan: PodPlan, groups: PodGroups, lock: int, open_files: tuple[int, int]
+) -> tuple[int, int, Socket]:
     try:
         root = syscalls.open_tree(
             syscalls.AT_FDCWD, paths.POD_STAGE1_ROOTFS, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE
@@ -103,6 +114,7 @@ def _clone_supervisor(plan: PodPlan, groups: PodGroups, lock: int) -> tuple[int,
         image=image_descriptor(),
         tasks=groups.tasks,
         groups=groups.apps,
+        open_files=open_files,
     )
     flags = 0
     for name in plan.namespaces:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
-from minit.manifest.app import MAX_ID
 from minit.plan.capabilities import DEFAULT
 from minit.plan.mounts import MountOp, app_mounts
 from minit.value import Value
@@ -140,7 +139,7 @@ def _plan_id(name: str, kind: str, text: str) -> int:
     if text == "root":
         return 0
     digits = text.lstrip("0") or text[-1:]
-    if digits.isascii() and digits.isdecimal() and len(digits) <= 10 and int(digits) <= MAX_ID:
+    if digits.isascii() and digits.isdecimal() and len(digits) <= 10 and int(digits) < 2**32 - 1:
         return int(digits)
     raise PlanError(f'app "{name}": {kind} "{text}": only numeric ids and "root" are supported')
 

@@ -94,9 +94,7 @@ _LINKS = (
     MakeSymlink(target="/dev/stderr", text="/proc/self/fd/2"),
 )
 # mode=0755: without it the root of a tmpfs is world-writable.
-_DEV = MountFilesystem(
-    fstype="tmpfs", target="/dev", options=(("mode", "0755"), ("size", "64k")), nodev=False
-)
+_DEV = MountFilesystem(fstype="tmpfs", target="/dev", options=(("mode", "0755"), ("size", "64k")), nodev=False)
 
 
 def pod_mounts() -> tuple[MountOp, ...]:

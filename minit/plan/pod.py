@@ -83,9 +83,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         warnings += notes
         notifies = images[runtime.name].annotation("appc.io/executor/supports-systemd-notify")
         if BOOLEANS.get(notifies or ""):
-            warnings.append(
-                f'warning: app "{runtime.name}" is ready when it is started; READY=1 is not supported yet'
-            )
+            warnings.append(f'warning: app "{runtime.name}" is ready when it is started; READY=1 is not supported yet')
     namespaces = ["mnt", "pid", "uts"]
     if flags.ipc != "parent":
         namespaces.append("ipc")

@@ -7,16 +7,21 @@ than the app; it imports nothing. The texts are those of rkt's stage1 diagnostic
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
+# What a look at the file explains; anything else, too many arguments say, is not its fault.
+_FAULTS_OF_FILES = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP, errno.ELIBBAD)
 _MAXIMUM_DEPTH = 8
 _SHEBANG_LIMIT = 256  # BINPRM_BUF_SIZE of Linux 5.1 and later
 _PT_INTERP = 3
 
 
-def diagnose_exec(path: str) -> str:
-    """Return a line, without a prefix, that says why `path` cannot be executed."""
+def diagnose_exec(path: str, number: int = errno.ENOENT) -> str:
+    """Return a line, without a prefix, that says why execve(2) of `path` failed with the errno `number`."""
+    if number not in _FAULTS_OF_FILES:
+        return f'Unable to execute "{path}": {os.strerror(number)}'
     return _diagnose(path, 0)
 
 

@@ -110,9 +110,11 @@ class Uncompressed(io.RawIOBase):
         self._decompressor = self._new() if self._new else None
 
     def readable(self) -> bool:
+        """Say that there is a way to read, as io.RawIOBase asks."""
         return True
 
     def readinto(self, buffer: Buffer) -> int:
+        """Fill `buffer` with uncompressed bytes and return how many; 0 at the end."""
         view = memoryview(buffer).cast("B")
         data = self._copy(len(view)) if self._decompressor is None else self._decompress(len(view))
         view[: len(data)] = data
@@ -139,9 +141,7 @@ class Uncompressed(io.RawIOBase):
                 if self._decompressor.needs_input and not self._input:
                     self._input = self._more_input()
                     if not self._input:
-                        raise ImageError(
-                            f"{self._source}: the {self._format} data ends too early: truncated file"
-                        )
+                        raise ImageError(f"{self._source}: the {self._format} data ends too early: truncated file")
                 data = self._decompressor.decompress(self._input, size)
                 self._input = b""
                 if data:
@@ -183,9 +183,11 @@ class Tee(io.RawIOBase):
         self._sinks = sinks
 
     def readable(self) -> bool:
+        """Say that there is a way to read, as io.RawIOBase asks."""
         return True
 
     def readinto(self, buffer: Buffer) -> int:
+        """Fill `buffer` from the source, copy that to the sinks, and return how many bytes it is."""
         view = memoryview(buffer).cast("B")
         count = self._source.readinto(view) or 0
         for sink in self._sinks:
@@ -226,9 +228,7 @@ def _check_layout(tar: TarReader, source: str) -> bytes:
             if entry.kind is not Kind.FILE:
                 raise ImageError(f"{source}: manifest is a {entry.kind.value}, expected a regular file")
             if entry.size_bytes > MANIFEST_LIMIT_BYTES:
-                raise ImageError(
-                    f"{source}: a manifest of {entry.size_bytes} bytes (at most {MANIFEST_LIMIT_BYTES})"
-                )
+                raise ImageError(f"{source}: a manifest of {entry.size_bytes} bytes (at most {MANIFEST_LIMIT_BYTES})")
             manifest = tar.read(entry.size_bytes)
         elif entry.path == "rootfs":
             if entry.kind is not Kind.DIRECTORY:

@@ -25,9 +25,7 @@ def disk_errors(action: str, place: Path) -> Iterator[None]:
 def disk_error(action: str, place: Path, error: OSError) -> StoreError:
     """Return the StoreError that says why `action` failed below `place`."""
     if error.errno in _FULL:
-        mount_point = next(
-            path for path in (place.absolute(), *place.absolute().parents) if os.path.ismount(path)
-        )
+        mount_point = next(path for path in (place.absolute(), *place.absolute().parents) if os.path.ismount(path))
         return StoreError(
             f"{action}: {reason_of(error.errno)}:"
             f" free some on the file system at {mount_point}, or use another one (--dir)"

@@ -43,9 +43,7 @@ def extract_image(store: Store, image_id: str, destination: Path, progress: Prog
         raise
 
 
-def extract_layers(
-    store: Store, layers: Sequence[Layer], destination: Path, progress: Progress = silent
-) -> int:
+def extract_layers(store: Store, layers: Sequence[Layer], destination: Path, progress: Progress = silent) -> int:
     """
     Extract a flattened image into the empty directory `destination`; return the bytes of its regular files.
 

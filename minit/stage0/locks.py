@@ -76,9 +76,7 @@ def _lock_key(directory: Path, name: str, exclusive: bool, blocking: bool) -> in
             os.close(fd)
             raise
         os.close(fd)
-    raise StoreError(
-        f"lock {path}: the file was replaced {1 + _KEY_LOCK_RETRIES} times while waiting; try again"
-    )
+    raise StoreError(f"lock {path}: the file was replaced {1 + _KEY_LOCK_RETRIES} times while waiting; try again")
 
 
 def _is_still(path: Path, fd: int) -> bool:

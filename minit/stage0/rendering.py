@@ -18,9 +18,7 @@ from minit.stage0.tar import Entry, Kind
 from minit.value import Value
 
 ROOTFS = "rootfs"
-LAYERS_LIMIT = (
-    256  # a diamond of dependencies repeats what hangs below it, so the list can grow exponentially
-)
+LAYERS_LIMIT = 256  # a diamond of dependencies repeats what hangs below it, so the list can grow exponentially
 
 
 class Layer(Value):
@@ -50,9 +48,7 @@ def flatten(image: StoredImage, resolve: Callable[[Dependency], StoredImage | No
                     " import it with: minit fetch FILE"
                 )
             if any(lower.id == upper.image.id for upper in node.branch()):
-                raise ImageError(
-                    f"image {image.name}: {_needed(node.image, dependency)}, which depends on it again"
-                )
+                raise ImageError(f"image {image.name}: {_needed(node.image, dependency)}, which depends on it again")
             if len(layers) == LAYERS_LIMIT:
                 raise ImageError(f"image {image.name}: more than {LAYERS_LIMIT} images in its dependencies")
             layers.insert(position + 1, _Node(lower, node))

@@ -160,9 +160,7 @@ class Store:
             if named is not None:
                 candidates[named.id] = named
         if not candidates:
-            raise StoreError(
-                f'image "{reference}" is not in the store {self.data}: import it with: minit fetch FILE'
-            )
+            raise StoreError(f'image "{reference}" is not in the store {self.data}: import it with: minit fetch FILE')
         if len(candidates) > 1:
             listing = ", ".join(f"{image.id[:19]} ({image.name})" for _, image in sorted(candidates.items()))
             raise StoreError(f'image "{reference}" is ambiguous: {listing}: give more digits of the ID')
@@ -237,9 +235,7 @@ class Store:
 
     def _latest(self, name: str, labels: tuple[tuple[str, str], ...]) -> StoredImage | None:
         wanted = set(labels)
-        named = [
-            image for image in self.list() if image.name == name and wanted <= set(image.manifest.labels)
-        ]
+        named = [image for image in self.list() if image.name == name and wanted <= set(image.manifest.labels)]
         return named[-1] if named else None
 
     def _ids(self) -> set[str]:
@@ -250,9 +246,7 @@ class Store:
         for cas in (self._own, self._rkts):
             if _file_of(cas, "imageManifest", image_id).exists():
                 return cas
-        raise StoreError(
-            f"image {image_id} is not in the store {self.data}: import it with: minit fetch FILE"
-        )
+        raise StoreError(f"image {image_id} is not in the store {self.data}: import it with: minit fetch FILE")
 
     def _locked(self, image_id: str, *, exclusive: bool) -> AbstractContextManager[int]:
         return key_lock(self._image_locks, image_id, exclusive=exclusive)

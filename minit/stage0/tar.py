@@ -210,9 +210,7 @@ class TarReader:
         path = self._clean(raw_path, "name")
         kind = _KINDS.get(typeflag)
         if kind is None:
-            self._refuse_entry(
-                path, _REFUSED.get(typeflag, f"has the unknown type {shown(os.fsdecode(typeflag))}")
-            )
+            self._refuse_entry(path, _REFUSED.get(typeflag, f"has the unknown type {shown(os.fsdecode(typeflag))}"))
         if kind is Kind.FILE and raw_path.endswith(b"/"):
             kind = Kind.DIRECTORY  # tar(5): how archives older than POSIX write one
         if any(key.startswith("GNU.sparse.") for key in extensions):

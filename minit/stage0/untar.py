@@ -117,9 +117,7 @@ def _confine(destination: str, kept: Sequence[int], parent_pid: int) -> None:
     sys.path_importer_cache.clear()
 
 
-def _extract(
-    layers: Sequence[Layer], blobs: Sequence[int], digests: Sequence[hashlib._Hash], report: int
-) -> None:
+def _extract(layers: Sequence[Layer], blobs: Sequence[int], digests: Sequence[hashlib._Hash], report: int) -> None:
     selection = Selection(layers)
     tree = _Tree()
     read_bytes = reported_bytes = 0
@@ -146,9 +144,7 @@ def _extract(
             pass
         selection.next_layer()
         if image_id(digest) != layer.image_id:
-            raise ImageError(
-                f"{source}: the stored blob is damaged: import the image again with: minit fetch FILE"
-            )
+            raise ImageError(f"{source}: the stored blob is damaged: import the image again with: minit fetch FILE")
     tree.restore_directory_times()
     if not tree.has_manifest:
         raise ImageError(f"image {layers[0].name} ({layers[0].image_id}): no manifest")
@@ -272,9 +268,7 @@ class _Tree:
     def _hard_link(self, entry: Entry, parent: int, name: str, tar: TarReader) -> None:
         # Beside the rootfs lies the manifest, which would then change with the app's file.
         if not entry.link_target.startswith(ROOTFS + "/"):
-            raise tar.fault(
-                entry.path, f"a hard link to {shown(entry.link_target)}, which is not below {ROOTFS}"
-            )
+            raise tar.fault(entry.path, f"a hard link to {shown(entry.link_target)}, which is not below {ROOTFS}")
         directory, _, target = entry.link_target.rpartition("/")
         target_parent = self._open_directory(directory, os.O_PATH)
         try:

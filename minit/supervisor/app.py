@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from minit.plan.app import AppSpec
     from minit.reaper.exit_status import ExitStatus
-    from minit.supervisor.group import Group
+    from minit.supervisor.group import Group, GroupEnds
 
 
 class App:
@@ -34,6 +34,7 @@ class App:
         self.pidfd: int | None = None
         self.report: Socket | None = None
         self.namespace: int | None = None
+        self.environment: int | None = None
         self.outputs: list[tuple[str, int]] = []
         self.sidecar: int | None = None
         self.executed = False
@@ -42,11 +43,11 @@ class App:
         self.deadline: float | None = None
 
 
-def spawn_app(app: App, cgroup: int | None, cgroup_tasks: tuple[int, ...]) -> None:
+def spawn_app(app: App, group: GroupEnds, open_files: tuple[int, int]) -> None:
     """
     Fork the process of `app`, which prepares itself and waits for "go".
 
-    `cgroup` is the directory of its v2 group, None without a v2 hierarchy; the process joins the v1 groups itself.
+    It starts in its v2 group, where there is one, and joins the v1 groups itself. `open_files` is its RLIMIT_NOFILE.
     """
     ends: dict[str, int | None] = {}
     for name, mode in (("stdout", app.spec.stdout), ("stderr", app.spec.stderr)):
@@ -58,9 +59,15 @@ def spawn_app(app: App, cgroup: int | None, cgroup_tasks: tuple[int, ...]) -> No
             app.outputs.append((name, reader))
             ends[name] = writer
     ours, theirs = socket_pair()
-    child = ChildEnds(report=theirs, stdout=ends["stdout"], stderr=ends["stderr"], cgroup_tasks=cgroup_tasks)
+    child = ChildEnds(
+        report=theirs,
+        stdout=ends["stdout"],
+        stderr=ends["stderr"],
+        cgroup_tasks=group.tasks,
+        open_files=open_files,
+    )
     # Fork and registration: nothing may be reaped between them.
-    app.pid, app.pidfd = syscalls.clone3(cgroup=cgroup)
+    app.pid, app.pidfd = syscalls.clone3(cgroup=group.directory if group.is_v2 else None)
     if app.pid == 0:
         become_app(app.spec, app_rootfs(app.name), child)
     app.report = ours

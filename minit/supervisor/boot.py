@@ -50,7 +50,8 @@ class SupervisorEnds(Value):
 
     `root` is a detached copy of the stage1 root and all below it. The working directory is where it came from: a
     namespace copies that with its mounts, while a descriptor would still name the host's mount. `stage1_root` is the
-    path that the interpreter has imported from so far, which may be below the descriptor `image`.
+    path that the interpreter has imported from so far, which may be below the descriptor `image`. `open_files` is the
+    caller's RLIMIT_NOFILE, soft and hard, which the apps get.
     """
 
     launcher: Socket
@@ -60,6 +61,7 @@ class SupervisorEnds(Value):
     image: int | None
     tasks: tuple[int, ...]
     groups: tuple[GroupEnds, ...]
+    open_files: tuple[int, int]
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that PID 1 keeps; all others of the launcher are closed."""
@@ -122,7 +124,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
         for spec in plan.apps:
             group = groups[spec.name]
             app = App(spec, Group(group.directory))
-            spawn_app(app, group.directory if group.is_v2 else None, group.tasks)
+            spawn_app(app, group, ends.open_files)
             apps.append(app)
         # After the apps, which prepare themselves on another processor meanwhile.
         spawner = Spawner()

@@ -10,7 +10,9 @@ the mount namespace, or {"step", "errno", "path"}; end of file after "go" means 
 from __future__ import annotations
 
 import _signal
+import errno
 import os
+import resource
 import stat
 import sys
 
@@ -35,12 +37,17 @@ _UNBLOCKABLE = (_signal.SIGKILL, _signal.SIGSTOP)
 
 
 class ChildEnds(Value):
-    """What an app's process takes over from PID 1: the report socket, its output (None for null) and cgroup files."""
+    """
+    What an app's process takes over from PID 1: the report socket, its output (None for null) and cgroup files.
+
+    `open_files` is the RLIMIT_NOFILE it gets, soft and hard.
+    """
 
     report: Socket
     stdout: int | None
     stderr: int | None
     cgroup_tasks: tuple[int, ...] = ()
+    open_files: tuple[int, int]
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that the process keeps; all others of PID 1 are closed."""
@@ -63,6 +70,8 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         join_cgroups(ends.cgroup_tasks)
         step = "reset oom_score_adj"
         _reset_oom_score()
+        step = "set resource limits"
+        resource.setrlimit(resource.RLIMIT_NOFILE, ends.open_files)
         step = "encode arguments"
         arguments = [os.fsencode(word) for word in spec.arguments]
         environment = {os.fsencode(name): os.fsencode(value) for name, value in spec.environment}
@@ -97,7 +106,9 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         try:
             _report(ends.report, step, error)
             if step == STEP_EXEC:
-                os.write(2, f"Error: {diagnose_exec(path)}\n".encode(errors="surrogateescape"))
+                number = error.errno if isinstance(error, OSError) else None
+                reason = diagnose_exec(path, errno.ENOENT if number is None else number)
+                os.write(2, f"Error: {reason}\n".encode(errors="surrogateescape"))
         finally:
             os._exit(EXIT_EXEC_FAILED if step == STEP_EXEC else EXIT_FAILURE)
 
@@ -153,9 +164,7 @@ def _reset_oom_score() -> None:
 def _build_root(spec: AppSpec, rootfs: str) -> int:
     """Return a descriptor of the app's root, made a mount of this namespace and filled."""
     os.umask(0)
-    tree = syscalls.open_tree(
-        syscalls.AT_FDCWD, f"/{rootfs}", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE
-    )
+    tree = syscalls.open_tree(syscalls.AT_FDCWD, f"/{rootfs}", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
     where = os.open(f"/{rootfs}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     syscalls.move_mount(tree, where)
     apply_mounts(spec.mounts, tree)

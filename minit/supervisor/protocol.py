@@ -7,7 +7,7 @@ present state, without waiting.
 ping                 {"uuid", "pid"}
 state                {"uuid", "state", "ready", "apps": [{"name", "state", "pid"?, "status"?}]}
 stop {"force"?}      {} at once; the pod ends later
-namespace {"app"}    {"environment": [[name, value], …]} and a descriptor of the app's mount namespace
+namespace {"app"}    {} and descriptors of the app's mount namespace and of its environment, NAME=VALUE ended by NUL
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from minit.supervisor.app import App
     from minit.supervisor.supervisor import Supervisor
 
 OP_PING = "ping"
@@ -42,9 +43,18 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
             return _refuse(f'no app "{request.get("app")}" in this pod')
         if app.namespace is None:
             return _refuse(f'app "{app.name}" is not prepared yet')
-        environment = [[name, value] for name, value in app.spec.environment]
-        return {"ok": True, "environment": environment}, [app.namespace]
+        if app.environment is None:
+            app.environment = _environment_file(app)
+        return {"ok": True}, [app.namespace, app.environment]
     return _refuse(f'unknown op "{op}"')
+
+
+def _environment_file(app: App) -> int:
+    # Not in the reply, which could outgrow a message, nor rkt/env/APP, where a value cannot hold a newline.
+    fd = os.memfd_create("environment")
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.writelines(os.fsencode(f"{name}={value}") + b"\0" for name, value in app.spec.environment)
+    return fd
 
 
 def _state(supervisor: Supervisor) -> dict[str, object]:

@@ -132,10 +132,11 @@ class Supervisor:
     def request_stop(self, reason: str, force: bool = False) -> None:
         """Begin the shutdown of the pod; with `force` no app gets time to end by itself."""
         self.journal.info("pod.stop-requested", reason=reason, force=force)
-        self._begin_shutdown(0)
         if force:
+            # First: an app that SIGTERM ends would be recorded as stopped, though it was given no time to stop.
             for app in self.apps.values():
                 self._handle(app, lifecycle.KILL)
+        self._begin_shutdown(0)
 
     def drain(self) -> None:
         """Wait until every sidecar has written what its app left, or none makes progress any more."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 from tests.support.pods import MakePod, PodDirectory, guest, shell
@@ -29,6 +31,23 @@ def test_two_thousand_orphans_leave_no_zombie(make_pod: MakePod) -> None:
     pod = make_pod({"a": shell(script)})
     process = pod.start()
     pod.wait_file("a", "/tmp/done")
+    wait_for(lambda: not zombies(pod), "the last zombie's end", timeout_seconds=5)
+    pod.stop()
+    assert pod.finish(process).returncode == 0
+    assert pod.status("a") == 0
+
+
+def test_deaths_that_pid_1_slept_through(make_pod: MakePod) -> None:
+    """A thousand of them make one SIGCHLD; all are reaped for it, and the next status is not late."""
+    wait = "while [ ! -e /tmp/go ]; do :; done"
+    pod = make_pod({"a": shell(f"{wait}; /bin/guest orphans 1000 500; touch /tmp/done; {FOREVER}")})
+    process = pod.start()
+    pod.wait_ready()
+    os.kill(pod.pid, signal.SIGSTOP)
+    pod.file("a", "/tmp/go").touch()
+    pod.wait_file("a", "/tmp/done")
+    wait_for(lambda: len(zombies(pod)) >= 1000, "a thousand zombies")
+    os.kill(pod.pid, signal.SIGCONT)
     wait_for(lambda: not zombies(pod), "the last zombie's end", timeout_seconds=5)
     pod.stop()
     assert pod.finish(process).returncode == 0

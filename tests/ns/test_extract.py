@@ -46,9 +46,7 @@ class Extraction:
 
     def __call__(self, *entries: bytes, manifest_bytes: bytes | None = None) -> Path:
         """Extract an image that was put into rkt's store unchecked; return its rootfs."""
-        extract_image(
-            self.store, self.put(tars.image(*entries, manifest_bytes=manifest_bytes)), self.destination
-        )
+        extract_image(self.store, self.put(tars.image(*entries, manifest_bytes=manifest_bytes)), self.destination)
         return self.rootfs
 
     def put(self, data: bytes, manifest: bytes | None = None) -> str:

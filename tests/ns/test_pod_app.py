@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from minit import syscalls
 from tests.support.guest import GUEST
 from tests.support.pods import MakePod, app_section, guest, shell
 
@@ -104,11 +105,17 @@ def test_ids(make_pod: MakePod, fields: dict[str, Any], uid: int, gid: int, grou
     assert sorted(map(int, status["Groups"].split())) == sorted(groups)
 
 
+def _pass_on_capabilities() -> None:
+    """Make every capability inheritable, as a login manager may."""
+    effective, permitted, _ = syscalls.get_capabilities()
+    syscalls.set_capabilities(effective, permitted, permitted)
+
+
 @pytest.mark.parametrize("user", ["0", "1000"])
 def test_capabilities(make_pod: MakePod, user: str) -> None:
     """The bounding set is rkt's default of 14; root has them, another user none; nothing is inheritable."""
     pod = make_pod({"a": guest("report", "/tmp/report", user=user)})
-    assert pod.run().returncode == 0
+    assert pod.run(preexec_fn=_pass_on_capabilities).returncode == 0
     status = pod.report("a").status
     own = DEFAULT_MASK if user == "0" else 0
     expected = {"CapInh": 0, "CapPrm": own, "CapEff": own, "CapBnd": DEFAULT_MASK, "CapAmb": 0}

@@ -95,9 +95,7 @@ def test_directories_that_an_image_lacks_are_made(make_pod: MakePod, own_rootfs:
 
 
 @pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
-def test_what_an_app_writes_stays_in_its_own_layer(
-    make_pod: MakePod, app_rootfs: Path, overlay: bool
-) -> None:
+def test_what_an_app_writes_stays_in_its_own_layer(make_pod: MakePod, app_rootfs: Path, overlay: bool) -> None:
     """Two apps of one image do not see each other's changes, and the image stays as it is."""
     pod = make_pod({name: shell(f"[ ! -e /etc/who ]; echo {name} > /etc/who") for name in ("a", "b")}, overlay=overlay)
     assert pod.run().returncode == 0

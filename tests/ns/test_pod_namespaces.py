@@ -103,6 +103,16 @@ def test_an_app_sees_its_own_files_only(make_pod: MakePod, overlay: bool) -> Non
     assert not [field for field in fields if str(pod.path) in field[3] and field[4] != "/"]
 
 
+def test_there_is_nothing_above_an_apps_root(make_pod: MakePod) -> None:
+    """Root with CAP_SYS_CHROOT leaves any chroot, and still finds nothing but its own files."""
+    pod = make_pod({"a": guest("escape")})
+    result = pod.run()
+    assert result.returncode == 0, result.stderr
+    names = {line.partition("]: ")[2] for line in result.stdout.splitlines()}
+    assert {"bin", "proc"} <= names
+    assert not names & {"rkt", "entrypoints", "opt"}
+
+
 def test_an_app_sees_the_pods_processes_only(make_pod: MakePod) -> None:
     """/proc is of the pod's own pid namespace, in which the supervisor is 1."""
     pod = make_pod({"a": shell("cat /proc/1/comm; ls /proc | grep '^[0-9]' | wc -l")})

@@ -250,9 +250,7 @@ def test_nothing_of_the_host_is_opened(root: Path, tmp_path: Path) -> None:
     # strace starts `env`, which is the host's: what counts begins with the launcher.
     start = (tmp_path / "start").read_text().partition(f'execve("{run[0]}"')[2]
     imported = (tmp_path / "import").read_text()
-    opened = re.findall(
-        r'^\d+ +(?:execve\(|open\(|openat2?\([^,]+, )"([^"]+)".* = \d+$', start + imported, re.M
-    )
+    opened = re.findall(r'^\d+ +(?:execve\(|open\(|openat2?\([^,]+, )"([^"]+)".* = \d+$', start + imported, re.M)
     assert len(opened) > 100
     # The time zone is data, read by the C library in every process that asks for the time.
     allowed = (f"{root}/", "/proc/", "/sys/", "/dev/", "/etc/localtime")

@@ -297,9 +297,7 @@ def test_a_full_disk_leaves_no_tree(tmp_path: Path) -> None:
         image = place.add(tars.file("rootfs/x", bytes(900 << 10)))
         os.unlink(disk / "x.aci")
         (disk / "ballast").write_bytes(bytes(700 << 10))
-        with pytest.raises(
-            StoreError, match=rf"no space left on device: free some on the file system at {disk}, or"
-        ):
+        with pytest.raises(StoreError, match=rf"no space left on device: free some on the file system at {disk}, or"):
             place.render(image)
         assert os.listdir(disk / "data/cas/tree") == [] and place.scratch() == []
         os.unlink(disk / "ballast")

@@ -8,6 +8,7 @@
  * guest stubborn FILE        makes FILE, then ignores SIGTERM for good
  * guest breeder FILE         makes FILE; on SIGTERM forks a child that ignores SIGTERM, and exits 0
  * guest packets COUNT        writes COUNT unfinished two-byte packets, each into a slot of its own, then "\ncd\n"
+ * guest escape                breaks out of a chroot as root can, and lists what is at the top
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -172,6 +173,26 @@ static int packets(int count)
     return write(1, "\ncd\n", 4) != 4;
 }
 
+static int escape(void)
+{
+    struct dirent *entry;
+    int here = open("/", O_RDONLY | O_DIRECTORY);
+
+    /* A root directory below the working directory no longer stops "..". */
+    mkdir("/tmp/cell", 0755);
+    if (chroot("/tmp/cell") || fchdir(here))
+        return 1;
+    for (int i = 0; i < 64; i++)
+        if (chdir(".."))
+            return 1;
+    if (chroot("."))
+        return 1;
+    DIR *top = opendir("/");
+    while ((entry = readdir(top)))
+        puts(entry->d_name);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *verb = argc > 1 ? argv[1] : "";
@@ -183,6 +204,8 @@ int main(int argc, char **argv)
         return orphans(atoi(argv[2]), atoi(argv[3]));
     if (!strcmp(verb, "packets") && argc == 3)
         return packets(atoi(argv[2]));
+    if (!strcmp(verb, "escape") && argc == 2)
+        return escape();
     if (!strcmp(verb, "stubborn") && argc == 3) {
         signal(SIGTERM, SIG_IGN);
         make(argv[2]);

@@ -317,10 +317,17 @@ class PodDirectory:
 
     def children(self) -> dict[str, int]:
         """Return the processes that PID 1 and its spawner made, by name; an app's name is its program's."""
-        own = children_of(self.pid)
-        spawners = [pid for pid in own if status_of(pid)["Name"] == "minit-spawner"]
-        sidecars = [pid for spawner in spawners for pid in children_of(spawner)]
-        return {status_of(pid)["Name"]: pid for pid in (*own, *sidecars)}
+        names: dict[str, int] = {}
+        pids = children_of(self.pid)
+        while pids:
+            pid = pids.pop()
+            # Any of them may end while it is looked at.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                name = status_of(pid)["Name"]
+                if name == "minit-spawner":
+                    pids += children_of(pid)
+                names[name] = pid
+        return names
 
     def control_groups(self) -> list[Path]:
         """Return the pod's control groups on the host, in every hierarchy."""

@@ -46,9 +46,7 @@ def test_reads_what_the_standard_library_writes() -> None:
             *(Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE, Kind.FIFO),
         ]
         assert [len(data) for _, data in found] == [700, 0, 0, 0, 0, 0, 0]
-        assert {(item.mode, item.uid, item.gid, item.mtime_ns) for item, _ in found} == {
-            (0o4751, 7, 8, 99 * 10**9)
-        }
+        assert {(item.mode, item.uid, item.gid, item.mtime_ns) for item, _ in found} == {(0o4751, 7, 8, 99 * 10**9)}
         assert found[4][0].device == os.makedev(1, 3)
         assert found[2][0].link_target == found[3][0].link_target == "target"
 

@@ -36,7 +36,12 @@ def test_v1():
         mount("memory", options=",memory"),
         mount("cpuset", options=",cpuset,clone_children"),
     ]
-    lines = ["5:cpuset:/\n", "4:cpu,cpuacct:/user.slice\n", "2:memory:/user.slice\n", "1:name=systemd:/user.slice/a:b\n"]
+    lines = [
+        "5:cpuset:/\n",
+        "4:cpu,cpuacct:/user.slice\n",
+        "2:memory:/user.slice\n",
+        "1:name=systemd:/user.slice/a:b\n",
+    ]
     assert find_hierarchies(mounts, lines) == [
         hierarchy("cpu,cpuacct", "/user.slice", "cpu", "cpuacct"),
         hierarchy("cpuset", "/", "cpuset"),
@@ -47,7 +52,11 @@ def test_v1():
 
 def test_hybrid():
     """The v2 hierarchy of a hybrid host comes first."""
-    mounts = [mount("systemd", options=",name=systemd"), mount("unified", "cgroup2", ",nsdelegate"), mount("pids", options=",pids")]
+    mounts = [
+        mount("systemd", options=",name=systemd"),
+        mount("unified", "cgroup2", ",nsdelegate"),
+        mount("pids", options=",pids"),
+    ]
     lines = ["2:pids:/\n", "1:name=systemd:/init.scope\n", "0::/init.scope\n"]
     assert find_hierarchies(mounts, lines) == [
         hierarchy("unified", "/init.scope"),
@@ -118,7 +127,10 @@ def test_this_host():
 @pytest.mark.parametrize(
     ("hierarchies", "subcgroup"),
     [
-        ([hierarchy("unified", "/u"), hierarchy("cpu", "/c", "cpu"), hierarchy("s", "/s", "name=systemd")], f"s/{NAME}"),
+        (
+            [hierarchy("unified", "/u"), hierarchy("cpu", "/c", "cpu"), hierarchy("s", "/s", "name=systemd")],
+            f"s/{NAME}",
+        ),
         ([hierarchy("unified", "/u"), hierarchy("cpu", "/c", "cpu", "cpuacct")], f"c/{NAME}"),
         ([hierarchy("unified", "/u/v"), hierarchy("memory", "/m", "memory")], f"u/v/{NAME}"),
         ([hierarchy("memory", "/m", "memory")], f"m/{NAME}"),

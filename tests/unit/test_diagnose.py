@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from pathlib import Path
@@ -234,3 +235,9 @@ def test_any_path_gives_a_text(name: str):
     """Nor does an odd path break it."""
     assert diagnose_exec(name)
     assert diagnose_exec(f"/{name}\udcff")
+
+
+def test_what_is_not_the_files_fault(tmp_path: Path) -> None:
+    """Too many arguments are no matter of the file, and the error's own text says so."""
+    path = executable(tmp_path / "app", b"#!/bin/sh\n")
+    assert diagnose_exec(path, errno.E2BIG) == f'Unable to execute "{path}": Argument list too long'

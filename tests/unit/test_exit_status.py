@@ -73,7 +73,10 @@ def test_failures_before_the_program():
         (ExitStatus(signal=11, core_dumped=True), "killed by signal 11 (core dumped)"),
         (ExitStatus(step="exec", errno=errno.ENOENT, path="/x"), "exec /x: no such file or directory"),
         (ExitStatus(step="mount", errno=errno.EPERM), "mount: operation not permitted"),
-        (ExitStatus(step="find executable", path='unable to find "x" in "/bin"'), 'find executable: unable to find "x" in "/bin"'),
+        (
+            ExitStatus(step="find executable", path='unable to find "x" in "/bin"'),
+            'find executable: unable to find "x" in "/bin"',
+        ),
     ],
 )
 def test_words(status: ExitStatus, words: str):

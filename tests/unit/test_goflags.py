@@ -99,7 +99,7 @@ def test_usage_names_every_flag_and_its_default():
     assert usage("run", "UUID", DEFAULTS).splitlines() == [
         "Usage of run: [flags] UUID",
         "  -debug",
-        "  -dir string (default \"/etc/rkt\")",
+        '  -dir string (default "/etc/rkt")',
         "  -net string",
         "  -on (default true)",
     ]

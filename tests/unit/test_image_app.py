@@ -114,9 +114,7 @@ def test_a_directory_in_the_place_of_a_symlink_is_bridged(tmp_path: Path) -> Non
         assert aci.getmember(f"rootfs{link}/program").linkname == f"{real}/program"
 
 
-def test_a_library_in_an_unusual_directory_gets_a_link(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_in_an_unusual_directory_gets_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What only /etc/ld.so.conf leads to is linked into the loader's directory: the image has no loader cache."""
     configuration = tmp_path / "ld.so.conf"
     configuration.write_text(f"{tmp_path}/opt # a comment\n")

@@ -123,7 +123,10 @@ def test_a_forced_stop_always_kills(state: str):
             [lifecycle.PREPARED, lifecycle.RUNNING, lifecycle.STOPPING, lifecycle.KILLED, lifecycle.REMNANTS],
         ),
         ([lifecycle.STOP, lifecycle.DIED, lifecycle.GROUP_EMPTY], [lifecycle.KILLED, lifecycle.REMNANTS, EXITED]),
-        ([lifecycle.DIED, lifecycle.GRACE_OVER, lifecycle.KILL_WAIT_OVER], [lifecycle.LINGERING, lifecycle.REMNANTS, EXITED]),
+        (
+            [lifecycle.DIED, lifecycle.GRACE_OVER, lifecycle.KILL_WAIT_OVER],
+            [lifecycle.LINGERING, lifecycle.REMNANTS, EXITED],
+        ),
     ],
 )
 def test_lives(events: list[str], states: list[str]):

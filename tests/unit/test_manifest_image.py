@@ -74,9 +74,7 @@ def test_a_full_image_manifest_becomes_values() -> None:
                     {"name": "pre-start", "exec": []},
                 ],
                 "mountPoints": [{"name": "data", "path": "/data", "readOnly": True}, {"name": "data"}],
-                "ports": [
-                    {"name": "http", "protocol": "tcp", "port": 80, "count": 2, "socketActivated": True}
-                ],
+                "ports": [{"name": "http", "protocol": "tcp", "port": 80, "count": 2, "socketActivated": True}],
                 "isolators": [{"name": "resource/memory", "value": {"limit": "4M"}}, {"name": "odd"}],
                 "userAnnotations": {"team": "web"},
             },
@@ -128,9 +126,7 @@ def test_absent_and_null_fields_mean_the_defaults() -> None:
     keys = ("supplementaryGIDs", "workingDirectory", "environment", "eventHandlers", "mountPoints", "ports")
     assert parse_app(**dict.fromkeys((*keys, "isolators", "exec"))) == App(exec=(), user="0", group="0")
     assert parse_app(workingDirectory="").working_directory == ""
-    (port,) = parse_app(
-        ports=[{"name": "p", "protocol": "udp", "port": 1, "count": 0, "socketActivated": None}]
-    ).ports
+    (port,) = parse_app(ports=[{"name": "p", "protocol": "udp", "port": 1, "count": 0, "socketActivated": None}]).ports
     assert port == Port(name="p", protocol="udp", port=1, count=1, socket_activated=False)
 
 
@@ -143,10 +139,7 @@ def test_keys_match_in_any_case_and_unknown_ones_are_ignored() -> None:
 
 def test_a_key_in_two_spellings_is_refused() -> None:
     """Which of the two would count depends on the reader."""
-    assert (
-        refusal(image(app=app(User="1")))
-        == 'image: app: expected each field once, got "User" in two spellings'
-    )
+    assert refusal(image(app=app(User="1"))) == 'image: app: expected each field once, got "User" in two spellings'
 
 
 @pytest.mark.parametrize(

@@ -122,9 +122,7 @@ def test_a_full_pod_manifest_becomes_values() -> None:
                 read_only_root_fs=True,
                 mounts=(
                     Mount(volume="data", path="srv"),
-                    Mount(
-                        volume="own", path="/own", app_volume=Volume(name="own", kind="host", source="/own")
-                    ),
+                    Mount(volume="own", path="/own", app_volume=Volume(name="own", kind="host", source="/own")),
                 ),
                 annotations=(("coreos.com/rkt/stage2/stdout", "log"),),
             ),
@@ -348,9 +346,7 @@ def test_a_mutated_manifest_is_read_or_refused(data: bytes) -> None:
 def test_arbitrary_json_is_read_or_refused(value: object) -> None:
     """No JSON value brings the readers down."""
     read(json.dumps(value).encode())
-    read(
-        json.dumps({"acKind": "PodManifest", "acVersion": "1.0.0", "apps": value, "volumes": value}).encode()
-    )
+    read(json.dumps({"acKind": "PodManifest", "acVersion": "1.0.0", "apps": value, "volumes": value}).encode())
     read(json.dumps({"acKind": "ImageManifest", "acVersion": "1.0.0", "name": "x", "app": value}).encode())
 
 

@@ -149,7 +149,14 @@ def test_nul_is_refused(fields: dict[str, object], what: str):
 
 def test_own_variables_replace_defaults_and_keep_their_order():
     """Defaults the app does not set come first, then its own, and what the executor says wins."""
-    own = (("HOME", "/srv"), ("A", "1"), ("AC_APP_NAME", "evil"), ("PATH", "/bin"), ("container", "x"), ("TERM", "xterm"))
+    own = (
+        ("HOME", "/srv"),
+        ("A", "1"),
+        ("AC_APP_NAME", "evil"),
+        ("PATH", "/bin"),
+        ("container", "x"),
+        ("TERM", "xterm"),
+    )
     assert plan_environment("web", own) == (
         ("SHELL", "/bin/sh"),
         ("USER", "root"),
@@ -187,7 +194,9 @@ def test_ids(text: str, number: int):
     assert spec_of(user="7", group=text).gid == number
 
 
-@pytest.mark.parametrize("text", ["nobody", "/etc/passwd", "-1", "+5", "4294967295", "1" * 5000, "٣", "1.0", " 1", "0x1"])
+@pytest.mark.parametrize(
+    "text", ["nobody", "/etc/passwd", "-1", "+5", "4294967295", "1" * 5000, "٣", "1.0", " 1", "0x1"]
+)
 def test_ids_that_are_refused(text: str):
     """Names, paths and numbers that setresuid(2) would take for "unchanged" are refused by name."""
     assert refusal_of(user=text) == f'app "web": user "{text}": only numeric ids and "root" are supported'
@@ -230,8 +239,16 @@ def test_a_stdin_that_needs_nothing_is_accepted(mode: str):
     ("runtime", "fields", "reason"),
     [
         ({}, {"isolators": (Isolator(name="resource/memory", value={}),)}, "isolator resource/memory is not supported"),
-        ({}, {"isolators": (Isolator(name="os/linux/seccomp-retain-set", value={}),)}, "isolator os/linux/seccomp-retain-set"),
-        ({}, {"event_handlers": (EventHandler(name="pre-start", exec=("/x",)),)}, "event handler pre-start is not supported"),
+        (
+            {},
+            {"isolators": (Isolator(name="os/linux/seccomp-retain-set", value={}),)},
+            "isolator os/linux/seccomp-retain-set",
+        ),
+        (
+            {},
+            {"event_handlers": (EventHandler(name="pre-start", exec=("/x",)),)},
+            "event handler pre-start is not supported",
+        ),
         ({}, {"mount_points": (MountPoint(name="data", path="/data"),)}, "mounts are not supported"),
         ({"mounts": (Mount(volume="data", path="/data"),)}, {}, "mounts are not supported"),
         ({"read_only_root_fs": True}, {}, "readOnlyRootFS is not supported"),

@@ -7,10 +7,22 @@ import pytest
 from minit.plan.capabilities import DEFAULT, NAMES, capability_mask, capability_names
 
 # stage1 contract: what rkt's functional tests want an app without isolators to hold.
-RKT_DEFAULT = """
-CAP_AUDIT_WRITE CAP_CHOWN CAP_DAC_OVERRIDE CAP_FSETID CAP_FOWNER CAP_KILL CAP_MKNOD CAP_NET_RAW CAP_NET_BIND_SERVICE
-CAP_SETUID CAP_SETGID CAP_SETPCAP CAP_SETFCAP CAP_SYS_CHROOT
-""".split()
+RKT_DEFAULT = [
+    "CAP_AUDIT_WRITE",
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FSETID",
+    "CAP_FOWNER",
+    "CAP_KILL",
+    "CAP_MKNOD",
+    "CAP_NET_RAW",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SETUID",
+    "CAP_SETGID",
+    "CAP_SETPCAP",
+    "CAP_SETFCAP",
+    "CAP_SYS_CHROOT",
+]
 
 
 def test_the_default_set_is_rkts():

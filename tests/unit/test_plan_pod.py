@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minit.errors import PlanError
+from minit.kernel import parse_kernel_release
 from minit.manifest.app import MAX_ID, App, EventHandler, Isolator, MountPoint, Port
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import ExposedPort, Mount, PodManifest, RuntimeApp, Volume
 from minit.plan.capabilities import DEFAULT
 from minit.plan.flags import RunFlags
-from minit.kernel import parse_kernel_release
 from minit.plan.pod import HostFacts, Pod, PodPlan, plan_pod
 from minit.value import replace
 
@@ -159,7 +159,10 @@ def test_bad_grace(text: str):
     ("fields", "text"),
     [
         ({"apps": ()}, "the pod has no apps"),
-        ({"isolators": (Isolator(name="resource/memory", value=1),)}, "pod isolator resource/memory is not supported yet"),
+        (
+            {"isolators": (Isolator(name="resource/memory", value=1),)},
+            "pod isolator resource/memory is not supported yet",
+        ),
         ({"ports": (ExposedPort(name="http", host_port=80),)}, "forwarding of port http is not supported yet"),
         (
             {"annotations": (("coreos.com/rkt/experiment/logmode", "k8s-plain"),)},
@@ -261,7 +264,8 @@ ANNOTATIONS = st.dictionaries(
     max_size=2,
 ).map(lambda pairs: tuple(pairs.items()))
 ISOLATORS = st.lists(
-    st.builds(Isolator, name=st.sampled_from(["resource/memory", "acme/x"]), value=st.none() | st.integers()), max_size=1
+    st.builds(Isolator, name=st.sampled_from(["resource/memory", "acme/x"]), value=st.none() | st.integers()),
+    max_size=1,
 ).map(tuple)
 
 

@@ -13,7 +13,9 @@ PROJECT = Path(__file__).parents[2]
 
 def run(program: str, *arguments: str) -> str:
     """Run a program in an isolated interpreter that has only minit on its path; return its output."""
-    prelude = f"import sys; sys.path.insert(0, {str(PROJECT)!r}); from minit.supervisor.relocate import relocate_imports\n"
+    prelude = (
+        f"import sys; sys.path.insert(0, {str(PROJECT)!r}); from minit.supervisor.relocate import relocate_imports\n"
+    )
     command = [sys.executable, "-I", "-S", "-B", "-c", prelude + program, *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 

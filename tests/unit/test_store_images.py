@@ -165,9 +165,7 @@ def test_images_are_found_by_name(store: Store, tmp_path: Path) -> None:
     assert store.find("example.com/b") == plain and plain.version is None
 
 
-@pytest.mark.parametrize(
-    "reference", ["nope", "example.com/a:9", "sha512-00", "ffff", "f", "", "a:b:c", "../../etc"]
-)
+@pytest.mark.parametrize("reference", ["nope", "example.com/a:9", "sha512-00", "ffff", "f", "", "a:b:c", "../../etc"])
 def test_what_is_not_there_is_said_with_what_to_do(store: Store, tmp_path: Path, reference: str) -> None:
     """An unknown image is named together with the command that brings it."""
     add(store, tmp_path, name="example.com/a")
@@ -262,9 +260,7 @@ def test_dependencies_are_resolved_by_id_or_by_labels(store: Store, tmp_path: Pa
     old = add(store, tmp_path, name="a", version="1", time=1)
     new = add(store, tmp_path, name="a", version="2", time=2)
     assert store.find_dependency(Dependency(image_name="a")) == new
-    assert (
-        store.find_dependency(Dependency(image_name="a", labels=(("version", "1"), ("os", "linux")))) == old
-    )
+    assert store.find_dependency(Dependency(image_name="a", labels=(("version", "1"), ("os", "linux")))) == old
     assert store.find_dependency(Dependency(image_name="a", labels=(("arch", "i386"),))) is None
     assert store.find_dependency(Dependency(image_name="b")) is None
     assert store.find_dependency(Dependency(image_name="b", image_id=old.id + "0" * 64)) == old

@@ -79,15 +79,12 @@ def test_a_key_lock_waits_and_then_looks_again(tmp_path: Path) -> None:
 def wait_until_blocked_in_flock(pid: int) -> None:
     """Return once the kernel lists `pid` among those that wait for a lock."""
     while not any(
-        line.split()[1] == "->" and line.split()[5] == str(pid)
-        for line in Path("/proc/locks").read_text().splitlines()
+        line.split()[1] == "->" and line.split()[5] == str(pid) for line in Path("/proc/locks").read_text().splitlines()
     ):
         os.sched_yield()
 
 
-def test_a_key_lock_gives_up_when_the_file_keeps_vanishing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_lock_gives_up_when_the_file_keeps_vanishing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After as many tries as rkt makes, one line says so."""
     monkeypatch.setattr(locks, "flock", lambda fd, **how: os.unlink(tmp_path / "key"))
     with pytest.raises(StoreError, match="replaced 4 times"), key_lock(tmp_path, "key", exclusive=True):

@@ -87,9 +87,7 @@ def test_tree_id_is_the_hash_of_the_keys() -> None:
 def entry(path: str) -> Entry:
     """An entry: a directory if the path ends in a slash, else a file."""
     kind = Kind.DIRECTORY if path.endswith("/") else Kind.FILE
-    return Entry(
-        path=path.rstrip("/"), kind=kind, mode=0o755, uid=0, gid=0, size_bytes=0, mtime_ns=0, atime_ns=0
-    )
+    return Entry(path=path.rstrip("/"), kind=kind, mode=0o755, uid=0, gid=0, size_bytes=0, mtime_ns=0, atime_ns=0)
 
 
 def taken(layers: tuple[Layer, ...], *contents: list[str]) -> list[list[str]]:
@@ -141,9 +139,7 @@ def test_an_images_own_whitelist_spares_directories() -> None:
     """Files that an image's path whitelist lacks are skipped, directories are not."""
     layers = flat(stored("a", whitelist=["/bin/sh", "/etc//../lib/x"]))
     paths = ["rootfs/", "rootfs/bin/", "rootfs/bin/sh", "rootfs/bin/ls", "rootfs/lib/x", "rootfs/var/"]
-    assert taken(layers, paths) == [
-        ["rootfs/", "rootfs/bin/", "rootfs/bin/sh", "rootfs/lib/x", "rootfs/var/"]
-    ]
+    assert taken(layers, paths) == [["rootfs/", "rootfs/bin/", "rootfs/bin/sh", "rootfs/lib/x", "rootfs/var/"]]
 
 
 def test_an_upper_whitelist_holds_for_directories_too() -> None:

@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import signal
+import stat
 import sys
 import time
 import traceback
@@ -46,8 +47,9 @@ PR_SET_CHILD_SUBREAPER = 36
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A stage1 root with the directories that PID 1 writes to."""
-    for name in ("status", "minit/state", "minit/log"):
-        (tmp_path / "rkt" / name).mkdir(parents=True)
+    for name in ("rkt/status", "rkt/minit/state", "rkt/minit/log", "dev"):
+        (tmp_path / name).mkdir(parents=True)
+    os.mknod(tmp_path / "dev/null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     return tmp_path
 
 
@@ -58,6 +60,8 @@ def groups() -> Iterator[Mapping[str, GroupEnds]]:
     path = pod_subcgroup(hierarchies, str(uuid.uuid4()))
     made = make_pod_groups(hierarchies, path, NAMES)
     yield {ends.app: ends for ends in made.apps}
+    for ends in made.apps:
+        Group(ends.directory).kill()
     for fd in (*made.tasks, *(fd for ends in made.apps for fd in (ends.directory, *ends.tasks))):
         os.close(fd)
     if made.supervisor is not None:
@@ -130,9 +134,7 @@ def _supervise(
     os.chroot(root)
     os.chdir("/")
     specs = tuple(AppSpec(name=name, candidates=("/x",)) for name in scripts)
-    plan = PodPlan(
-        uuid="u", hostname="h", namespaces=(), apps=specs, bounding=None, stop_grace_seconds=grace_seconds
-    )
+    plan = PodPlan(uuid="u", hostname="h", namespaces=(), apps=specs, bounding=None, stop_grace_seconds=grace_seconds)
     launcher, theirs = socket_pair()
     spawner = Spawner()
     apps = [_fork_app(spec, groups[spec.name], scripts[spec.name], launcher) for spec in specs]
@@ -316,14 +318,14 @@ def test_what_ignores_a_stop_is_killed_after_the_grace_period(root: Path, groups
 
 
 def test_a_forced_stop_kills_at_once(root: Path, groups):
-    """What ignores the stop signal gets no grace period at all."""
+    """No app gets a grace period or the stop signal, and each is recorded as killed."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
         turn_until(supervisor, lambda: running(supervisor))
         supervisor.request_stop("test", force=True)
 
     outcome = supervise(root, groups, {"a": ignores_sigterm, "b": sleeps}, drive)
-    assert (outcome.exit_code, outcome.status) == (0, {"a": 137, "b": 0})
+    assert (outcome.exit_code, outcome.status) == (0, {"a": 137, "b": 137})
 
 
 def test_what_an_app_leaves_behind_is_stopped(root: Path, groups):
@@ -540,7 +542,12 @@ def test_a_killed_sidecar_is_replaced_and_nothing_is_lost(root: Path, groups, vi
     outcome = supervise(root, groups, {"a": writes_in_two_parts}, drive)
     assert outcome.exit_code == 0
     lines = Outcome.log(root, "a")
-    assert [line for number, line in enumerate(lines) if line not in lines[:number]] == ["one", "two", "unfinished", "three"]
+    assert [line for number, line in enumerate(lines) if line not in lines[:number]] == [
+        "one",
+        "two",
+        "unfinished",
+        "three",
+    ]
 
 
 def test_a_log_that_cannot_be_written_costs_no_output_and_no_time(root: Path, groups):

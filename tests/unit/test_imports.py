@@ -1,0 +1,161 @@
+"""What each program imports, which is most of what its start costs, and who may import whom."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+
+# What these cost is why the boot path does without them.
+HEAVY = {
+    *("trio", "structlog", "asyncio", "logging", "subprocess", "json", "re", "enum", "typing", "dataclasses"),
+    *("collections", "socket", "signal", "threading", "pyroute2", "pyudev", "msgspec", "click"),
+}
+
+# In every interpreter that runs `-I -S`, or imported by `os` and `ctypes` of some Python from 3.11 on.
+BARE = {
+    *("__main__", "_abc", "_codecs", "_collections_abc", "_frozen_importlib", "_frozen_importlib_external", "_imp"),
+    *("_io", "_signal", "_stat", "_thread", "_warnings", "_weakref", "abc", "builtins", "codecs", "encodings"),
+    *("encodings.aliases", "encodings.utf_8", "encodings.utf_8_sig", "genericpath", "io", "marshal", "os", "os.path"),
+    *("posix", "posixpath", "stat", "sys", "time", "zipimport", "_opcode_metadata", "__future__"),
+}
+CTYPES = {
+    *("_ctypes", "_struct", "ctypes", "ctypes._endian", "struct", "types", "warnings", "_types"),
+    *("importlib", "importlib._bootstrap", "importlib._bootstrap_external"),
+}
+
+BASE = {"entrypoints", "entrypoints._main", "minit", "minit.errors", "minit.goflags", "minit.launcher", "minit.paths"}
+STDLIB = {*BARE, *CTYPES, "gc"}
+CONTROL = {"minit.jsontext", "minit.messages", "minit.supervisor.client", "minit.supervisor.protocol"}
+SHARED = {*BASE, "minit.plan", "minit.stderr", "minit.supervisor", "minit.syscalls", "minit.value"}
+
+STDLIB_OF = {
+    "run": {*STDLIB, "_json", "_socket", "errno", "fcntl", "resource", "select"},
+    "stop": {*STDLIB, "_json", "_socket", "select"},
+    "gc": {*STDLIB, "errno"},
+    "enter": {*STDLIB, "_json", "_socket", "errno", "resource", "select"},
+}
+MODULES_OF = {
+    "run": {
+        *SHARED,
+        "entrypoints.run",
+        "minit.goduration",
+        *("minit.iottymux", "minit.iottymux.sidecar", "minit.iottymux.spawner"),
+        *("minit.jsontext", "minit.kernel", "minit.messages", "minit.mountinfo"),
+        *("minit.launcher.cgroups", "minit.launcher.launch", "minit.launcher.load", "minit.launcher.reexec"),
+        *("minit.manifest", "minit.manifest.app", "minit.manifest.image", "minit.manifest.labels"),
+        *("minit.manifest.names", "minit.manifest.pod", "minit.manifest.reader"),
+        *("minit.plan.app", "minit.plan.capabilities", "minit.plan.flags", "minit.plan.mounts", "minit.plan.pod"),
+        *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status", "minit.reaper.reaper"),
+        "minit.reaper.record",
+        *("minit.supervisor.app", "minit.supervisor.boot", "minit.supervisor.child", "minit.supervisor.credentials"),
+        *("minit.supervisor.group", "minit.supervisor.journal", "minit.supervisor.lifecycle"),
+        *("minit.supervisor.loopback", "minit.supervisor.mounts", "minit.supervisor.relocate"),
+        "minit.supervisor.supervisor",
+    },
+    "stop": {*SHARED, *CONTROL, "entrypoints.stop", "minit.launcher.stop", "minit.plan.flags"},
+    "gc": {
+        *SHARED,
+        "entrypoints.gc",
+        *("minit.launcher.cgroups", "minit.launcher.gc", "minit.mountinfo", "minit.plan.flags"),
+        "minit.supervisor.group",
+    },
+    "enter": {
+        *SHARED,
+        *CONTROL,
+        "entrypoints.enter",
+        *("minit.launcher.enter", "minit.launcher.stop"),
+        *("minit.plan.app", "minit.plan.capabilities", "minit.plan.mounts"),
+        *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status"),
+        *("minit.supervisor.child", "minit.supervisor.credentials", "minit.supervisor.mounts"),
+    },
+}
+ENTRYPOINTS = sorted(path.stem for path in (PROJECT / "entrypoints").glob("[a-z]*.py"))
+
+
+def modules_after(statement: str) -> set[str]:
+    """Return all modules that an interpreter has after a statement, with nothing but the project on its path."""
+    program = f"import sys; sys.path.append({str(PROJECT)!r})\n{statement}\nprint(*sys.modules)"
+    command = [sys.executable, "-I", "-S", "-B", "-c", program]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+
+
+def test_every_entrypoint_is_listed():
+    """A new entrypoint gets its list here."""
+    assert ENTRYPOINTS == sorted(MODULES_OF) == sorted(STDLIB_OF)
+
+
+@pytest.mark.parametrize("name", ENTRYPOINTS)
+def test_modules_of_an_entrypoint(name: str):
+    """An entrypoint loads exactly the modules of ours in its list, no others of Python than those, nothing heavy."""
+    loaded = modules_after(f"import entrypoints.{name}")
+    ours = {module for module in loaded if module.partition(".")[0] in ("minit", "entrypoints")}
+    assert ours == MODULES_OF[name]
+    assert loaded - ours <= STDLIB_OF[name]
+    assert not {module.partition(".")[0] for module in loaded} & HEAVY
+
+
+@pytest.mark.parametrize("name", ["stop", "gc", "enter"])
+def test_thin_entrypoints_stay_thin(name: str):
+    """What only asks or cleans up loads neither the launcher of pods nor PID 1."""
+    forbidden = {"minit.launcher.launch", "minit.supervisor.boot", "minit.supervisor.supervisor", "minit.plan.pod"}
+    assert not MODULES_OF[name] & forbidden
+    assert not [module for module in MODULES_OF[name] if module.startswith(("minit.iottymux", "minit.manifest"))]
+
+
+def test_sidecars_are_forked_without_trio():
+    """What a sidecar runs is loaded by the boot path, so the spawner's memory never holds trio."""
+    assert {"minit.iottymux.spawner", "minit.iottymux.sidecar"} <= MODULES_OF["run"]
+    assert "trio" not in modules_after("import minit.supervisor.boot")
+
+
+def test_layers():
+    """The import contracts of pyproject.toml hold."""
+    command = Path(sys.executable).with_name("lint-imports")
+    if not command.exists():
+        pytest.skip("import-linter is not installed")
+    result = subprocess.run([command, "--no-cache"], cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def importers_of(name: str) -> set[str]:
+    """Return the files of ours that import a module anywhere, in a function or for type checking only, too."""
+    found = set()
+    for path in [*(PROJECT / "minit").rglob("*.py"), *(PROJECT / "entrypoints").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            else:
+                continue
+            if name in {imported.partition(".")[0] for imported in names}:
+                found.add(str(path.relative_to(PROJECT)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "importers"),
+    [
+        ("ctypes", {"minit/syscalls.py"}),
+        ("trio", {"minit/supervisor/serve.py"}),
+        ("structlog", {"minit/log.py"}),
+        ("asyncio", set()),
+        ("multiprocessing", set()),
+    ],
+)
+def test_sole_importers(name: str, importers: set[str]):
+    """Each of these has one module that may import it, if any."""
+    assert importers_of(name) == importers
+
+
+def test_pid_1_never_runs_processes_by_a_library():
+    """Nothing on the side of a pod imports subprocess or threading, whose waiting and forking race with the reaper."""
+    sides = ("minit/supervisor/", "minit/reaper/", "minit/iottymux/", "minit/launcher/", "minit/plan/", "entrypoints/")
+    for name in ("subprocess", "threading", "concurrent"):
+        assert not [path for path in importers_of(name) if path.startswith(sides)]

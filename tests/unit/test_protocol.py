@@ -1,0 +1,121 @@
+"""minit.supervisor.protocol: what the control socket answers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from minit import jsontext, syscalls
+from minit.messages import socket_pair
+from minit.plan.app import AppSpec
+from minit.plan.pod import PodPlan
+from minit.supervisor import lifecycle
+from minit.supervisor.app import App
+from minit.supervisor.group import Group
+from minit.supervisor.journal import Journal
+from minit.supervisor.protocol import answer
+from minit.supervisor.supervisor import Supervisor
+
+UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+    """A supervisor of two apps that were not started: `web` is prepared, `db` is not."""
+    directory = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    specs = tuple(AppSpec(name=name, candidates=("/x",), environment=(("A", "1"), ("B", ""))) for name in ("web", "db"))
+    plan = PodPlan(uuid=UUID, hostname="h", namespaces=(), apps=specs, bounding=None)
+    apps = [App(spec, Group(directory)) for spec in specs]
+    apps[0].pid, apps[0].namespace, apps[0].state = 11, directory, lifecycle.RUNNING
+    launcher, theirs = socket_pair()
+    control, _ = socket_pair()
+    signals = syscalls.signalfd(())
+    yield Supervisor(plan, apps, launcher=theirs, control=control, signals=signals, journal=Journal(debug=False))
+    os.close(directory)
+    os.close(signals)
+    launcher.close()
+
+
+def test_ping(supervisor: Supervisor):
+    """The supervisor names its pod and its own pid."""
+    assert answer(supervisor, {"op": "ping"}) == ({"ok": True, "uuid": UUID, "pid": os.getpid()}, [])
+
+
+def test_state(supervisor: Supervisor):
+    """Each app is listed with its state, and its pid or, once it ended, its status."""
+    supervisor.apps["db"].number = 42
+    supervisor.apps["db"].state = lifecycle.EXITED
+    reply, descriptors = answer(supervisor, {"op": "state"})
+    assert descriptors == []
+    assert reply == {
+        "ok": True,
+        "uuid": UUID,
+        "state": "running",
+        "ready": False,
+        "apps": [
+            {"name": "web", "state": "running", "pid": 11},
+            {"name": "db", "state": "exited", "status": 42},
+        ],
+    }
+
+
+def test_namespace(supervisor: Supervisor):
+    """A prepared app's mount namespace comes with a file of its environment; both stay the supervisor's."""
+    reply, descriptors = answer(supervisor, {"op": "namespace", "app": "web"})
+    assert reply == {"ok": True}
+    assert descriptors == [supervisor.apps["web"].namespace, supervisor.apps["web"].environment]
+    assert os.pread(descriptors[1], 100, 0) == b"A=1\0B=\0"
+    assert answer(supervisor, {"op": "namespace", "app": "web"}) == (reply, descriptors)
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        ({"op": "namespace", "app": "db"}, 'app "db" is not prepared yet'),
+        ({"op": "namespace", "app": "no"}, 'no app "no" in this pod'),
+        ({"op": "namespace"}, 'no app "None" in this pod'),
+        ({"op": "dance"}, 'unknown op "dance"'),
+        ({}, 'unknown op "None"'),
+    ],
+)
+def test_refusals(supervisor: Supervisor, request_: dict[str, object], error: str):
+    """What cannot be answered is refused with the reason, and nothing changes."""
+    assert answer(supervisor, request_) == ({"ok": False, "error": error}, [])
+    assert supervisor.exit_code is None
+
+
+@pytest.mark.parametrize(
+    ("force", "state"), [(None, lifecycle.STOPPING), (True, lifecycle.KILLED), ("yes", lifecycle.STOPPING)]
+)
+def test_stop(supervisor: Supervisor, force: object, state: str):
+    """The answer comes at once; only a true `force` kills."""
+    request = {"op": "stop"} if force is None else {"op": "stop", "force": force}
+    assert answer(supervisor, request) == ({"ok": True}, [])
+    assert supervisor.exit_code == 0
+    assert supervisor.apps["web"].state == state
+    assert answer(supervisor, {"op": "state"})[0]["state"] == "stopping"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.dictionaries(st.sampled_from(["op", "app", "force", "x"]), JSON, max_size=3)
+    | st.fixed_dictionaries({"op": st.sampled_from(["ping", "state", "namespace"]), "app": JSON})
+)
+def test_any_object_is_answered(supervisor: Supervisor, request_: dict[str, object]):
+    """Whatever a client sends, the reply is JSON and says whether it worked."""
+    reply, _ = answer(supervisor, request_)
+    assert isinstance(reply["ok"], bool)
+    assert ("error" in reply) is not reply["ok"]
+    assert jsontext.parse(jsontext.dump(reply), "reply") == reply
