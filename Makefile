@@ -28,7 +28,7 @@ test: $(STAMP)
 	MINIT_TEST_STRICT=1 $(BIN)/python -m pytest -q tests
 
 test-long: $(STAMP)
-	MINIT_TEST_STRICT=1 MINIT_TEST_LONG=1 $(BIN)/python -m pytest -q tests
+	MINIT_TEST_STRICT=1 MINIT_TEST_LONG=1 $(BIN)/python -m pytest -q --timeout 1200 tests
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -22,6 +22,7 @@ _syscall.restype = ctypes.c_long
 # Call numbers since 5.x are the same on every architecture; the older ones differ.
 _MACHINE = os.uname().machine
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(_MACHINE, 41)
+_SYS_RT_SIGACTION = {"x86_64": 13, "aarch64": 134}.get(_MACHINE, 134)
 _SYS_PIDFD_SEND_SIGNAL = 424
 _SYS_OPEN_TREE = 428
 _SYS_MOVE_MOUNT = 429
@@ -94,6 +95,9 @@ _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _SFD_CLOEXEC = os.O_CLOEXEC
 _SFD_NONBLOCK = os.O_NONBLOCK
 SIGNALFD_INFO_SIZE = 128
+
+_KERNEL_SIGACTION_BYTES = 32
+_KERNEL_SIGSET_BYTES = 8
 
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -310,6 +314,12 @@ def sethostname(name: str) -> None:
 def pidfd_send_signal(pidfd: int, number: int) -> None:
     """Signal the process of a pidfd, pidfd_send_signal(2)."""
     _call(None, _SYS_PIDFD_SEND_SIGNAL, _long(pidfd), _long(number), None, _long(0))
+
+
+def reset_signal(number: int) -> None:
+    """Give a signal its default disposition, also one that the C library keeps for itself, rt_sigaction(2)."""
+    default = ctypes.create_string_buffer(_KERNEL_SIGACTION_BYTES)
+    _call(None, _SYS_RT_SIGACTION, _long(number), default, None, _long(_KERNEL_SIGSET_BYTES))
 
 
 def signalfd(numbers: Iterable[int]) -> int:

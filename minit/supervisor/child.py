@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from minit.plan.app import AppSpec
 
 _UNBLOCKABLE = (_signal.SIGKILL, _signal.SIGSTOP)
+_LAST_SIGNAL = 64
 
 
 class ChildEnds(Value):
@@ -148,9 +149,11 @@ def forget_imports() -> None:
 
 def reset_signals() -> None:
     """Give the new program default dispositions and an empty mask; Python ignores SIGPIPE and SIGXFSZ."""
-    for number in _signal.valid_signals():
+    # All 64, not just those that the C library hands out: whoever was started by its posix_spawn(3), a command of
+    # make(1) say, ignores the two it keeps for itself.
+    for number in range(1, _LAST_SIGNAL + 1):
         if number not in _UNBLOCKABLE:
-            _signal.signal(number, _signal.SIG_DFL)
+            syscalls.reset_signal(number)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 
 

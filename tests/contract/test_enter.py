@@ -13,7 +13,10 @@ from tests.support.processes import namespace_of, status_of
 from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
-ENVIRONMENT = [{"name": "PATH", "value": "/usr/bin:/bin"}, {"name": "A", "value": "x y\nz"}, {"name": "B", "value": ""}]
+ENVIRONMENT = [
+    {"name": name, "value": value}
+    for name, value in (("PATH", "/usr/bin:/bin"), ("A", "x y='z'"), ("B", ""), ("LINES", "x\ny"))
+]
 
 
 @pytest.fixture
@@ -46,13 +49,27 @@ def test_a_command_sees_the_app(pod: PodDirectory) -> None:
 
 
 def test_the_environment_is_the_apps(pod: PodDirectory) -> None:
-    """With TERM of the caller, and nothing else of his."""
+    """Values of several lines included; with TERM of the caller, and nothing else of his."""
     result = pod.enter("a", "env", "-0", env={"TERM": "my-term", "SECRET": "1", "PATH": "/caller"})
     variables = dict(entry.split("=", 1) for entry in result.stdout.split("\0")[:-1])
     assert variables == {
-        **{"PATH": "/usr/bin:/bin", "A": "x y\nz", "B": "", "TERM": "my-term", "AC_APP_NAME": "a", "container": "rkt"},
+        **{"PATH": "/usr/bin:/bin", "A": "x y='z'", "B": "", "LINES": "x\ny", "TERM": "my-term"},
+        **{"AC_APP_NAME": "a", "container": "rkt"},
         **{"SHELL": "/bin/sh", "USER": "root", "LOGNAME": "root", "HOME": "/root"},
     }
+
+
+def test_a_large_environment(make_pod: MakePod) -> None:
+    """More than fits into one message of the control socket."""
+    values = {f"V{number}": str(number % 10) * 50_000 for number in range(4)}
+    environment = [{"name": name, "value": value} for name, value in values.items()]
+    pod = make_pod({"a": shell(FOREVER, environment=environment)})
+    process = pod.start()
+    pod.wait_ready()
+    lines = pod.enter("a", "env").stdout.splitlines()
+    assert values.items() <= dict(line.split("=", 1) for line in lines).items()
+    pod.stop()
+    assert pod.finish(process).returncode == 0
 
 
 def test_term_without_a_terminal(pod: PodDirectory) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+from tests.support.campaign import campaign
 from tests.support.pods import MakePod, PodDirectory, guest, shell
 from tests.support.processes import children_of, status_of
 from tests.support.waiting import wait_for
@@ -27,7 +28,8 @@ def zombies(pod: PodDirectory) -> list[int]:
 
 def test_two_thousand_orphans_leave_no_zombie(make_pod: MakePod) -> None:
     """In bursts of 250 and one by one; those of a running app are reaped while it runs."""
-    script = f"/bin/guest orphans 1500 250; /bin/guest orphans 500 1; touch /tmp/done; {FOREVER}"
+    bursts, singles = campaign(1500), campaign(500)
+    script = f"/bin/guest orphans {bursts} 250; /bin/guest orphans {singles} 1; touch /tmp/done; {FOREVER}"
     pod = make_pod({"a": shell(script)})
     process = pod.start()
     pod.wait_file("a", "/tmp/done")
@@ -57,7 +59,7 @@ def test_deaths_that_pid_1_slept_through(make_pod: MakePod) -> None:
 def test_no_status_is_lost_in_a_storm_of_orphans(make_pod: MakePod) -> None:
     """Sixty-four apps that end while 2,000 orphans do have their own codes."""
     apps = {f"a{code}": guest("meet", "65", "exit", str(code)) for code in range(64)}
-    storm = shell("trap '' TERM; touch /dev/shm/storm; /bin/guest orphans 2000 100; exit 99")
+    storm = shell("trap '' TERM; touch /dev/shm/storm; /bin/guest orphans %d 100; exit 99" % campaign(2000))
     pod = make_pod({**apps, "storm": storm})
     result = pod.run()
     assert {app: pod.status(app) for app in apps} == {f"a{code}": code for code in range(64)}

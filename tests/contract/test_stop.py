@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.campaign import campaign
 from tests.support.pods import MakePod, PodDirectory, guest, shell
 from tests.support.processes import is_alive, status_of
 from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
 QUICK = {"minit/stop-grace": "300ms"}
-SWEEP_STEPS = 60
+SWEEP_STEPS = campaign(60)
 SWEEP_SECONDS = 0.12
 
 
