@@ -10,13 +10,21 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import hypothesis
 import pytest
 
+from tests.support.campaign import LONG, campaign
 from tests.support.guest import GUEST, build_guest
 from tests.support.pods import STAGE1_TREE_ID, MakePod, PodDirectory, make_rootfs
 from tests.support.skips import ALLOWED_SKIPS
 
 STRICT = os.environ.get("MINIT_TEST_STRICT") == "1"
+
+# The suite that decides whether a change lands tries the same examples each time; a campaign tries new ones.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.register_profile("campaign", max_examples=campaign(100))
+if STRICT:
+    hypothesis.settings.load_profile("campaign" if LONG else "same")
 
 
 @pytest.hookimpl(wrapper=True)

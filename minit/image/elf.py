@@ -56,7 +56,7 @@ def parse_elf(data: bytes, source: str) -> ElfFile:
         raise ImageError(f"{source}: not an ELF file")
     try:
         return _parse(data)
-    except (struct.error, IndexError, KeyError, ValueError) as error:
+    except (struct.error, IndexError, KeyError, ValueError, OverflowError) as error:
         raise ImageError(f"{source}: broken ELF file: a header points outside the file") from error
 
 

@@ -59,7 +59,7 @@ def test_deaths_that_pid_1_slept_through(make_pod: MakePod) -> None:
 def test_no_status_is_lost_in_a_storm_of_orphans(make_pod: MakePod) -> None:
     """Sixty-four apps that end while 2,000 orphans do have their own codes."""
     apps = {f"a{code}": guest("meet", "65", "exit", str(code)) for code in range(64)}
-    storm = shell("trap '' TERM; touch /dev/shm/storm; /bin/guest orphans %d 100; exit 99" % campaign(2000))
+    storm = shell(f"trap '' TERM; touch /dev/shm/storm; /bin/guest orphans {campaign(2000)} 100; exit 99")
     pod = make_pod({**apps, "storm": storm})
     result = pod.run()
     assert {app: pod.status(app) for app in apps} == {f"a{code}": code for code in range(64)}

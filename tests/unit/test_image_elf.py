@@ -56,6 +56,14 @@ def test_a_damaged_file_is_an_image_error(data: st.DataObject) -> None:
         assert str(error).startswith("/lib/broken.so: ")
 
 
+def test_an_offset_beyond_what_the_machine_can_address() -> None:
+    """A program header table at 2**63 is outside the file like any other offset."""
+    damaged = bytearray(elf_bytes(needed=["libc.so.6"]))
+    damaged[32:40] = (2**63).to_bytes(8, "little")
+    with pytest.raises(ImageError, match="points outside the file"):
+        parse_elf(bytes(damaged), "/lib/broken.so")
+
+
 def test_a_file_of_another_kind_is_refused() -> None:
     """A file without the magic number is not an ELF file."""
     with pytest.raises(ImageError, match="^/bin/script: not an ELF file$"):
