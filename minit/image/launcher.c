@@ -9,10 +9,12 @@
 
 #define PATH_SIZE 4096
 #define AT_FDCWD (-100)
+#define SIG_BLOCK 0
+#define SIGINT 2
 #define EXIT_FAILURE 254 /* what rkt's stage1 ends with when it fails itself */
 
 #if defined(__x86_64__)
-enum { SYS_write = 1, SYS_execve = 59, SYS_exit_group = 231, SYS_readlinkat = 267 };
+enum { SYS_write = 1, SYS_rt_sigprocmask = 14, SYS_execve = 59, SYS_exit_group = 231, SYS_readlinkat = 267 };
 
 __asm__(".globl _start\n"
         "_start:\n"
@@ -32,7 +34,7 @@ static long system_call(long number, long a, long b, long c, long d)
     return result;
 }
 #elif defined(__aarch64__)
-enum { SYS_write = 64, SYS_execve = 221, SYS_exit_group = 94, SYS_readlinkat = 78 };
+enum { SYS_write = 64, SYS_readlinkat = 78, SYS_exit_group = 94, SYS_rt_sigprocmask = 135, SYS_execve = 221 };
 
 __asm__(".globl _start\n"
         "_start:\n"
@@ -145,6 +147,10 @@ __attribute__((noreturn, used)) void launch(long *stack)
     for (i = 1; i < argc; i++)
         new_argv[count++] = argv[i];
     new_argv[count] = 0;
+
+    /* Until entrypoints/__init__.py unblocks it: while the interpreter starts, a Ctrl-C would print its traceback. */
+    unsigned long interrupt = 1UL << (SIGINT - 1);
+    system_call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&interrupt, 0, sizeof interrupt);
 
     fail("cannot run", loader,
          system_call(SYS_execve, (long)loader, (long)new_argv, (long)new_environment, 0));
