@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from minit.image.stage1 import build_stage1
 from minit.progress import silent
 from tests.support.pods import PodDirectory, app_section, make_rootfs
+from tests.support.unpack import unpack
 
 FIRST_INSTRUCTION = r"""
 #include <stdio.h>
@@ -36,8 +36,7 @@ class World:
         self.rootfs = path / "rootfs"
         image = path / "stage1.aci"
         build_stage1(image, silent)
-        with tarfile.open(image) as archive:
-            archive.extractall(self.stage1, filter="fully_trusted")
+        unpack(image, self.stage1)
         make_rootfs(self.rootfs)
         source = path / "first.c"
         source.write_text(FIRST_INSTRUCTION)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from tests.support.campaign import LONG, campaign
 from tests.support.guest import GUEST, build_guest
 from tests.support.pods import STAGE1_TREE_ID, MakePod, PodDirectory, make_rootfs
 from tests.support.skips import ALLOWED_SKIPS
+from tests.support.unpack import unpack
 
 STRICT = os.environ.get("MINIT_TEST_STRICT") == "1"
 
@@ -75,9 +75,7 @@ def stage1_image(work_directory: Path) -> Path:
 def stage1_tree(work_directory: Path, stage1_image: Path) -> Path:
     """The stage1 image rendered as in the tree store."""
     tree = work_directory / "data/cas/tree" / STAGE1_TREE_ID
-    tree.mkdir(parents=True)
-    with tarfile.open(stage1_image) as image:
-        image.extractall(tree, filter="fully_trusted")
+    unpack(stage1_image, tree)
     return tree
 
 

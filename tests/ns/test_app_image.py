@@ -16,6 +16,7 @@ import pytest
 import minit
 from minit.image.app import build_app_image
 from minit.progress import silent
+from tests.support.unpack import unpack
 
 # Run in a mount namespace of its own.
 BUILD_ON_A_FULL_DISK = """
@@ -49,8 +50,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
     def build(**options: Any) -> Path:
         options = {"name": None, "rootfs": None, "from_host": [], "exec": [], "progress": silent, **options}
         build_app_image(directory / "app.aci", **options)
-        with tarfile.open(directory / "app.aci") as aci:
-            aci.extractall(directory, filter="fully_trusted")
+        unpack(directory / "app.aci", directory)
         return directory / "rootfs"
 
     yield build

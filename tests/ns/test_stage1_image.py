@@ -29,6 +29,7 @@ import sys
 from pathlib import Path
 from minit.image.stage1 import build_stage1
 from minit.progress import silent
+from tests.support.unpack import unpack
 build_stage1(Path(sys.argv[1]), silent)
 """
 
@@ -79,8 +80,7 @@ trio.run(main)
 def root(stage1_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The image's rootfs, unpacked in a place of its own."""
     directory = tmp_path_factory.mktemp("a place with spaces")
-    with tarfile.open(stage1_image) as image:
-        image.extractall(directory, filter="fully_trusted")
+    unpack(stage1_image, directory)
     yield directory / "rootfs"
     shutil.rmtree(directory)
 
