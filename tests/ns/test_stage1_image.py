@@ -19,6 +19,7 @@ from minit.image.libraries import LibrarySearch
 from minit.image.modules import entrypoint_names
 from minit.image.stage1 import ENTRYPOINT_ANNOTATIONS
 from minit.manifest.image import parse_image_manifest
+from tests.support.unpack import unpack
 
 STAGE1_FLY_SIZE_BYTES = 9_900_000
 FLAGS = ("-I", "-S", "-B", "-X", "utf8", "-c")
@@ -29,7 +30,6 @@ import sys
 from pathlib import Path
 from minit.image.stage1 import build_stage1
 from minit.progress import silent
-from tests.support.unpack import unpack
 build_stage1(Path(sys.argv[1]), silent)
 """
 
