@@ -6,7 +6,7 @@ import os
 import sys
 
 from minit.errors import EXIT_FAILURE, MinitError, UsageError, describe
-from minit.stderr import complain
+from minit.stdio import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from minit.errors import EXIT_FAILURE, UsageError
 from minit.goflags import parse_flags, usage
 from minit.launcher.gc import collect_pod
 from minit.plan.flags import parse_uuid
-from minit.stderr import complain
+from minit.stdio import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from minit.cli import imagecommands, podcommands, runcommands
 from minit.cli.grammar import MinitGroup
 from minit.cli.invocation import Invocation, flush_output
 from minit.errors import EXIT_FAILURE, EXIT_USAGE, MinitError, describe
+from minit.stdio import open_standard_streams
 
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -30,19 +30,12 @@ for _command in (*runcommands.COMMANDS, *podcommands.COMMANDS, *imagecommands.CO
 
 def main() -> NoReturn:
     """Run the command line of this process."""
-    _open_standard_streams()
+    open_standard_streams()
     for number in (signal.SIGHUP, signal.SIGTERM):
         # What is ignored (nohup) stays so.
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _end)
     sys.exit(run(sys.argv[1:]))
-
-
-def _open_standard_streams() -> None:
-    """Open what the caller closed of 0, 1 and 2, lest a file of ours, even the lock of a pod, gets such a number."""
-    while (fd := os.open("/dev/null", os.O_RDWR)) < 3:
-        os.set_inheritable(fd, True)
-    os.close(fd)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

@@ -15,7 +15,7 @@ from minit import paths, syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, describe
 from minit.iottymux.sidecar import Stream, run_sidecar
 from minit.messages import Socket, receive_message, send_message, socket_pair
-from minit.stderr import complain
+from minit.stdio import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from minit.errors import describe
 from minit.launcher.stop import open_supervisor
 from minit.plan.app import DEFAULT_PATH
 from minit.reaper.diagnose import diagnose_exec
-from minit.stderr import complain
+from minit.stdio import complain
 from minit.supervisor.child import forget_imports, reset_signals
 from minit.supervisor.client import ask
 from minit.supervisor.credentials import become_user, clear_inheritable, drop_bounding_set

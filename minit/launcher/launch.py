@@ -19,7 +19,7 @@ from minit.launcher.reexec import image_descriptor, image_root, start_from_read_
 from minit.messages import Socket, receive_message, socket_pair
 from minit.plan.flags import RunFlags
 from minit.plan.pod import PodPlan, plan_pod
-from minit.stderr import complain
+from minit.stdio import complain, open_standard_streams
 from minit.supervisor.boot import SupervisorEnds, run_supervisor
 from minit.supervisor.supervisor import HALT_SIGNALS, WATCHED_SIGNALS
 
@@ -55,7 +55,7 @@ def lock_descriptor(environment: Mapping[str, str]) -> int:
 def launch(flags: RunFlags, lock: int) -> int:
     """Run the pod in the working directory and return its exit code."""
     syscalls.set_process_name("minit-launcher")
-    _open_standard_streams()
+    open_standard_streams()
     if flags.disable_capabilities:
         start_from_read_only_mount()
     image = image_descriptor()
@@ -78,13 +78,6 @@ def launch(flags: RunFlags, lock: int) -> int:
     groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
     pid, pidfd, link = _clone_supervisor(plan, groups, lock, open_files)
     return _wait(pid, pidfd, link)
-
-
-def _open_standard_streams() -> None:
-    """Fill gaps among 0, 1 and 2, or the next descriptor opened would be taken for a standard stream."""
-    while (fd := os.open("/dev/null", os.O_RDWR)) <= 2:
-        os.set_inheritable(fd, True)
-    os.close(fd)
 
 
 def _raise_descriptor_limit() -> tuple[int, int]:

@@ -16,7 +16,7 @@ from minit import paths, syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
 from minit.iottymux.spawner import Spawner
 from minit.messages import send_message
-from minit.stderr import complain
+from minit.stdio import complain
 from minit.supervisor.app import App, spawn_app
 from minit.supervisor.child import join_cgroups
 from minit.supervisor.credentials import drop_bounding_set

@@ -20,7 +20,7 @@ from minit.messages import receive_message
 from minit.reaper.exit_status import ExitStatus
 from minit.reaper.reaper import BATCH, reap
 from minit.reaper.record import record_exit
-from minit.stderr import complain
+from minit.stdio import complain
 from minit.supervisor import lifecycle
 from minit.supervisor.journal import Journal
 from minit.syscalls import pidfd_send_signal, read_signals

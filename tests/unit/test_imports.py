@@ -32,7 +32,7 @@ CTYPES = {
 BASE = {"entrypoints", "entrypoints._main", "minit", "minit.errors", "minit.goflags", "minit.launcher", "minit.paths"}
 STDLIB = {*BARE, *CTYPES, "gc"}
 CONTROL = {"minit.jsontext", "minit.messages", "minit.supervisor.client", "minit.supervisor.protocol"}
-SHARED = {*BASE, "minit.plan", "minit.stderr", "minit.supervisor", "minit.syscalls", "minit.value"}
+SHARED = {*BASE, "minit.plan", "minit.stdio", "minit.supervisor", "minit.syscalls", "minit.value"}
 
 STDLIB_OF = {
     "run": {*STDLIB, "_json", "_socket", "errno", "fcntl", "resource", "select"},
