@@ -43,7 +43,7 @@ def walk(command: click.Command, names: tuple[str, ...] = ()) -> Iterator[tuple[
 
 def options_of(command: click.Command) -> set[str]:
     """Return the options that the command's help shows."""
-    context = click.Context(command)
+    context = click.Context(command, **command.context_settings)
     shown = [option for option in command.get_params(context) if option.get_help_record(context) is not None]
     return {word for option in shown if isinstance(option, click.Option) for word in option.opts}
 
