@@ -20,8 +20,8 @@ from minit.cli.jsonoutput import format_option, json_text
 from minit.cli.progressdisplay import show_progress
 from minit.cli.times import format_age, format_time
 from minit.errors import MinitError, StoreError, describe
+from minit.manifest.image import APPC_VERSION
 from minit.stage0.images import resolve_image
-from minit.stage0.podmanifest import APPC_VERSION
 from minit.stage0.store import Store, StoredImage
 from minit.stage0.treestore import TreeStore
 

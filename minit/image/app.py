@@ -11,7 +11,7 @@ from minit.errors import ImageError, describe
 from minit.image.contents import Contents, Directory, Text
 from minit.image.hostfiles import HostFiles
 from minit.image.tarwriter import AciWriter
-from minit.manifest.image import parse_image_manifest
+from minit.manifest.image import APPC_VERSION, parse_image_manifest
 from minit.manifest.names import sanitize_ac_name
 from minit.progress import Progress
 
@@ -70,7 +70,7 @@ def build_app_image(
     manifest = jsontext.dump(
         {
             "acKind": "ImageManifest",
-            "acVersion": "0.8.11",
+            "acVersion": APPC_VERSION,
             "name": name or sanitize_ac_name(_default_name(rootfs, from_host)),
             "labels": [{"name": key, "value": value} for key, value in _with_platform(labels)],
             "app": app,

@@ -20,16 +20,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import minit
-from minit import jsontext
+from minit import jsontext, paths
 from minit.errors import ImageError, describe
 from minit.image.interpreter import check_interpreter, copy_interpreter
 from minit.image.modules import entrypoint_names, package_versions, source_files, stage1_modules
 from minit.image.tarwriter import AciWriter
 from minit.image.toolchain import run_tool
+from minit.manifest.image import APPC_VERSION
 from minit.progress import Progress
 
 NAME = "minit/stage1"
-INTERFACE_VERSION = "6"
 
 ENTRYPOINT_ANNOTATIONS = {
     "run": "coreos.com/rkt/stage1/run",
@@ -106,12 +106,12 @@ def stage1_manifest() -> bytes:
     annotations = {
         annotation: f"/entrypoints/{name}" for name, annotation in ENTRYPOINT_ANNOTATIONS.items() if name in names
     }
-    annotations["coreos.com/rkt/stage1/interface-version"] = INTERFACE_VERSION
+    annotations[paths.ANNOTATION_INTERFACE_VERSION] = str(paths.INTERFACE_VERSION)
     labels = {"version": minit.__version__, "os": "linux", "arch": _architecture()}
     return jsontext.dump(
         {
             "acKind": "ImageManifest",
-            "acVersion": "0.8.11",
+            "acVersion": APPC_VERSION,
             "name": NAME,
             "labels": [{"name": name, "value": value} for name, value in labels.items()],
             "annotations": [{"name": name, "value": value} for name, value in annotations.items()],

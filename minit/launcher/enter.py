@@ -35,14 +35,14 @@ def enter_pod(pid: int, app: str | None, command: Sequence[str]) -> int:
     With an app it sees that app's root and environment, without one the stage1 root and the caller's environment.
     A command that dies of a signal makes this process die of it too. The working directory is the pod directory.
     """
-    pidfd = open_supervisor(pid)
+    pidfd, status = open_supervisor(pid)
     syscalls.set_dumpable(False)
     environment = dict(os.environ)
     namespace = None
     if app is not None:
         _, [namespace, variables] = ask({"op": OP_NAMESPACE, "app": app})
         environment = {**_read_environment(variables), "TERM": os.environ.get("TERM", _DEFAULT_TERM)}
-    bounding = _bounding_set(pid)
+    bounding = int(status["CapBnd"], 16)
     # The pid namespace takes effect for the next child only, so the mount namespace waits for that child too.
     syscalls.setns(pidfd, syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWPID)
     child = os.fork()
@@ -56,14 +56,6 @@ def _read_environment(fd: int) -> dict[str, str]:
     data = os.pread(fd, os.fstat(fd).st_size, 0)
     pairs = [os.fsdecode(variable).partition("=") for variable in data.split(b"\0")[:-1]]
     return {name: value for name, _, value in pairs}
-
-
-def _bounding_set(pid: int) -> int:
-    with open(f"/proc/{pid}/status", encoding="utf-8", errors="surrogateescape") as lines:
-        for line in lines:
-            if line.startswith("CapBnd:"):
-                return int(line.split()[1], 16)
-    raise ValueError(f"/proc/{pid}/status has no CapBnd")
 
 
 def _run_command(
@@ -95,7 +87,7 @@ def _run_command(
                     found = candidate
         assert failure is not None
         if "/" in command[0]:
-            complain(f"Error: {diagnose_exec(found)}")
+            complain(f"Error: {diagnose_exec(found, failure.errno or errno.ENOENT)}")
         else:
             complain(f'Error: Unable to find "{command[0]}" in the PATH of the app')
     except BaseException as error:

@@ -22,7 +22,7 @@ def stop_pod(force: bool) -> None:
 
     A forced stop kills the apps at once and the supervisor too if it does not end then.
     """
-    pidfd = open_supervisor(read_pid())
+    pidfd, _ = open_supervisor(read_pid())
     try:
         ask({"op": OP_STOP, "force": force}, timeout_seconds=_FORCE_SECONDS if force else _REQUEST_SECONDS)
     except ControlError:
@@ -46,8 +46,8 @@ def read_pid() -> int:
         raise LaunchError(f"error reading pid: {describe(error)}") from error
 
 
-def open_supervisor(pid: int) -> int:
-    """Return a pidfd of the pod's PID 1; LaunchError if the pid is now somebody else's."""
+def open_supervisor(pid: int) -> tuple[int, dict[str, str]]:
+    """Return a pidfd of the pod's PID 1 and its /proc/PID/status; LaunchError if the pid is now somebody else's."""
     try:
         pidfd = os.pidfd_open(pid)
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="surrogateescape") as file:
@@ -60,7 +60,7 @@ def open_supervisor(pid: int) -> int:
     if fields.get("NSpid", "").split()[1:][-1:] != ["1"] or not os.path.samestat(root, stage1):
         os.close(pidfd)
         raise LaunchError(f"pod is not running any more: process {pid} is not its PID 1")
-    return pidfd
+    return pidfd, fields
 
 
 def _send(pidfd: int, number: int) -> None:

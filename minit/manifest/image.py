@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _MAX_IMAGE_SIZE_BYTES = (1 << 63) - 1
 
+APPC_VERSION = "0.8.11"  # of the specification that manifests written by minit follow
+
 
 class Dependency(Value):
     """An image whose files lie below those of this one; `size` is in bytes and a hint only."""

@@ -41,6 +41,15 @@ def write_durably(path: str, data: bytes, mode: int = 0o644) -> None:
         os.close(directory_fd)
 
 
+def write_file(path: str, data: bytes) -> None:
+    """Write a file that may be lost with the machine: a marker, or what the next start writes anew."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
 def record_exit(app: str, status: ExitStatus, number: int) -> None:
     """
     Write how `app` ended, `number` being what rkt is told; OSError if it could not be made durable.

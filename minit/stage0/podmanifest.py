@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from minit import jsontext, paths
 from minit.errors import ManifestError, PodError
 from minit.manifest.app import App
-from minit.manifest.image import ImageManifest
+from minit.manifest.image import APPC_VERSION, ImageManifest
 from minit.manifest.names import is_ac_name, sanitize_ac_name
 from minit.manifest.pod import parse_pod_manifest
 from minit.stage0.store import StoredImage
 from minit.value import Value, replace
-
-APPC_VERSION = "0.8.11"
 
 Environment = tuple[tuple[str, str], ...]
 Json = dict[str, object]

@@ -16,6 +16,7 @@ from minit import paths, syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
 from minit.iottymux.spawner import Spawner
 from minit.messages import send_message
+from minit.reaper.record import write_file
 from minit.stdio import complain
 from minit.supervisor.app import App, spawn_app
 from minit.supervisor.child import join_cgroups
@@ -116,7 +117,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
         step = "write the apps' environment"
         for spec in plan.apps:
             _write_environment(spec.name, spec.environment)
-            _write_file(paths.created_marker(spec.name), b"")
+            write_file(paths.created_marker(spec.name), b"")
         step = "start the apps"
         send_message(ends.launcher, {"entered": True})
         apps = []
@@ -158,7 +159,7 @@ def _supervise(supervisor: Supervisor, stage1_root: str) -> int:
 
 def _protect_from_oom_killer() -> None:
     try:
-        _write_file("/proc/self/oom_score_adj", _OOM_SCORE)
+        write_file("/proc/self/oom_score_adj", _OOM_SCORE)
     except PermissionError:
         pass  # without CAP_SYS_RESOURCE, as in a container, minit is as likely a choice as any
 
@@ -198,12 +199,4 @@ def _listen() -> Socket:
 def _write_environment(app: str, environment: tuple[tuple[str, str], ...]) -> None:
     # One variable per line without quoting: one that holds a newline cannot be said, so `enter` does without it.
     lines = [f"{name}={value}\n" for name, value in environment if "\n" not in value]
-    _write_file(paths.env_file(app), "".join(lines).encode(errors="surrogateescape"))
-
-
-def _write_file(path: str, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    try:
-        os.write(fd, data)
-    finally:
-        os.close(fd)
+    write_file(paths.env_file(app), "".join(lines).encode(errors="surrogateescape"))

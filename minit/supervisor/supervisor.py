@@ -19,7 +19,7 @@ from minit.iottymux.spawner import Spawner
 from minit.messages import receive_message
 from minit.reaper.exit_status import ExitStatus
 from minit.reaper.reaper import BATCH, reap
-from minit.reaper.record import record_exit
+from minit.reaper.record import record_exit, write_file
 from minit.stdio import complain
 from minit.supervisor import lifecycle
 from minit.supervisor.journal import Journal
@@ -270,7 +270,7 @@ class Supervisor:
 
     def _execute_all(self) -> None:
         for app in self.apps.values():
-            _touch(paths.started_marker(app.name))
+            write_file(paths.started_marker(app.name), b"")
         for app in self.apps.values():
             assert app.report is not None
             app.executed = True
@@ -359,10 +359,6 @@ class Supervisor:
 
     def _finish(self, app: App) -> None:
         app.deadline = None
-
-
-def _touch(path: str) -> None:
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644))
 
 
 def _at_end(fd: int) -> bool:
