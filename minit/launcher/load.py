@@ -9,11 +9,14 @@ from minit.errors import ManifestError, describe
 from minit.launcher.cgroups import Hierarchy
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.pod import parse_pod_manifest
-from minit.plan.pod import HostFacts, Pod
+from minit.plan.pod import HostFacts, Pod, app_section
+from minit.plan.users import AppLookups, parse_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from minit.manifest.app import App
 
 _MAXIMUM_MANIFEST_BYTES = 4 << 20
 # What rkt and the host's service manager hand on to a stage1, and this one cannot use yet.
@@ -21,13 +24,20 @@ _UNSUPPORTED_VARIABLES = ("RKT_SELINUX_CONTEXT", "RKT_SELINUX_MOUNT_CONTEXT", "L
 
 
 def load_pod() -> Pod:
-    """Return the manifests of the pod in the working directory; ManifestError names the file and the place in it."""
+    """
+    Return the pod in the working directory: its manifests, and what its images say about the users they name.
+
+    ManifestError names the file and the place in it.
+    """
     manifest = parse_pod_manifest(_read(paths.POD_MANIFEST), paths.POD_MANIFEST)
     images = []
-    for app in manifest.apps:
-        path = paths.app_manifest(app.name)
-        images.append((app.name, parse_image_manifest(_read(path), path)))
-    return Pod(manifest=manifest, images=tuple(images))
+    lookups = []
+    for runtime in manifest.apps:
+        path = paths.app_manifest(runtime.name)
+        image = parse_image_manifest(_read(path), path)
+        images.append((runtime.name, image))
+        lookups.append((runtime.name, _look_up_ids(runtime.name, app_section(runtime, image))))
+    return Pod(manifest=manifest, images=tuple(images), lookups=tuple(lookups))
 
 
 def collect_facts(hierarchies: Sequence[Hierarchy]) -> HostFacts:
@@ -38,6 +48,14 @@ def collect_facts(hierarchies: Sequence[Hierarchy]) -> HostFacts:
         has_cgroups=bool(hierarchies),
         ignored_variables=tuple(name for name in _UNSUPPORTED_VARIABLES if os.environ.get(name)),
     )
+
+
+def _look_up_ids(name: str, app: App) -> AppLookups:
+    if parse_id(app.user) is not None and parse_id(app.group) is not None:
+        return AppLookups()
+    from minit.launcher.users import look_up_ids
+
+    return look_up_ids(name, app)
 
 
 def _read(path: str) -> bytes:

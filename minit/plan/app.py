@@ -68,8 +68,14 @@ class AppSpec(Value):
         return lines + [f"app {self.name}: {operation.describe()}" for operation in self.mounts]
 
 
-def plan_app(runtime: RuntimeApp, app: App, flags: RunFlags) -> tuple[AppSpec, list[str]]:
-    """Return the spec of an app and the warnings to show; PlanError for what it cannot have."""
+def plan_app(
+    runtime: RuntimeApp, app: App, flags: RunFlags, ids: tuple[int, int], metadata_url: str | None = None
+) -> tuple[AppSpec, list[str]]:
+    """
+    Return the spec of an app and the warnings to show; PlanError for what it cannot have.
+
+    `ids` are its uid and gid; `metadata_url` is where it finds the metadata service, None without one.
+    """
     name = runtime.name
     warnings = _refuse_unbuilt(runtime, app)
     _refuse_nul(name, app)
@@ -81,10 +87,10 @@ def plan_app(runtime: RuntimeApp, app: App, flags: RunFlags) -> tuple[AppSpec, l
             candidates=candidates,
             search=search,
             arguments=app.exec[1:],
-            environment=plan_environment(name, app.environment),
+            environment=plan_environment(name, app.environment, metadata_url),
             working_directory=working_directory,
-            uid=_plan_id(name, "user", app.user),
-            gid=_plan_id(name, "group", app.group),
+            uid=ids[0],
+            gid=ids[1],
             supplementary_gids=app.supplementary_gids,
             bounding=None if flags.disable_capabilities else DEFAULT,
             stdout=_plan_stream(runtime, "stdout"),
@@ -115,9 +121,13 @@ def plan_executable(name: str, app: App, working_directory: str) -> tuple[tuple[
     return tuple(_join(directory, command) for directory in directories), ":".join(directories)
 
 
-def plan_environment(name: str, own: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+def plan_environment(
+    name: str, own: tuple[tuple[str, str], ...], metadata_url: str | None = None
+) -> tuple[tuple[str, str], ...]:
     """Return the environment of an app: defaults it does not set, its own, then what the executor sets."""
-    set_here = (("AC_APP_NAME", name), ("container", "rkt"))
+    set_here: tuple[tuple[str, str], ...] = (("AC_APP_NAME", name), ("container", "rkt"))
+    if metadata_url is not None:
+        set_here = (*set_here, ("AC_METADATA_URL", metadata_url))
     names = {key for key, _ in own}
     forced = {key for key, _ in set_here}
     defaults = tuple(pair for pair in DEFAULT_ENVIRONMENT if pair[0] not in names)
@@ -133,15 +143,6 @@ def _join(directory: str, path: str) -> str:
         elif part not in ("", "."):
             parts.append(part)
     return "/" + "/".join(parts)
-
-
-def _plan_id(name: str, kind: str, text: str) -> int:
-    if text == "root":
-        return 0
-    digits = text.lstrip("0") or text[-1:]
-    if digits.isascii() and digits.isdecimal() and len(digits) <= 10 and int(digits) < 2**32 - 1:
-        return int(digits)
-    raise PlanError(f'app "{name}": {kind} "{text}": only numeric ids and "root" are supported')
 
 
 def _plan_stream(runtime: RuntimeApp, stream: str) -> str:

@@ -27,6 +27,7 @@ RUN_FLAGS: dict[str, bool | str] = {
 }
 RUN_OPERANDS = "UUID"
 
+_HEXADECIMAL = frozenset("0123456789abcdef")
 _RESOLV_MODES = ("host", "stage0", "none", "default")
 _HOSTS_MODES = ("host", "stage0", "default")
 
@@ -66,7 +67,7 @@ def parse_run_flags(arguments: Sequence[str]) -> RunFlags:
         interactive=switch["interactive"],
         mutable=switch["mutable"],
         private_users=text["private-users"],
-        mds_token=text["mds-token"],
+        mds_token=_parse_mds_token(text["mds-token"]),
         local_config=text["local-config"],
         hostname=text["hostname"],
         resolv_mode=resolv,
@@ -81,7 +82,7 @@ def parse_run_flags(arguments: Sequence[str]) -> RunFlags:
 def parse_uuid(text: str) -> str:
     """Return a pod UUID in its canonical form; any case, with or without dashes, is accepted."""
     digits = text.replace("-", "").lower()
-    if len(digits) != 32 or any(character not in "0123456789abcdef" for character in digits):
+    if len(digits) != 32 or not set(digits) <= _HEXADECIMAL:
         raise MalformedUUID(f'UUID is missing or malformed: "{text}"')
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
@@ -103,6 +104,13 @@ def _parse_networks(text: str) -> tuple[str, ...]:
         if ":" in entry and name in ("all", "host"):
             raise UsageError(f'invalid value "{text}" for flag -net: "{name}" takes no arguments')
     return entries
+
+
+def _parse_mds_token(text: str) -> str:
+    # It becomes part of a URL.
+    if not set(text.lower()) <= _HEXADECIMAL:
+        raise UsageError(f'invalid value "{text}" for flag -mds-token: expected hexadecimal digits')
+    return text
 
 
 def _parse_dns_conf_mode(text: str) -> tuple[str, str]:

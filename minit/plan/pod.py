@@ -10,6 +10,7 @@ from minit.paths import created_marker, started_marker
 from minit.plan.app import AppSpec, plan_app
 from minit.plan.capabilities import DEFAULT
 from minit.plan.mounts import MountOp, pod_mounts
+from minit.plan.users import AppLookups, plan_ids
 from minit.value import Value
 
 TYPE_CHECKING = False
@@ -21,14 +22,19 @@ if TYPE_CHECKING:
 
 STOP_GRACE_SECONDS = 10.0
 ANNOTATION_STOP_GRACE = "minit/stop-grace"
+_METADATA_PORT = 18112  # where rkt's metadata service listens
 _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
 
 
 class Pod(Value):
-    """A pod directory's manifests as loaded: the pod's, and the image manifest of each app by name."""
+    """
+    A pod directory as loaded: its manifest, and of each app by name the image manifest and what was looked up in its
+    root.
+    """
 
     manifest: PodManifest
     images: tuple[tuple[str, ImageManifest], ...]
+    lookups: tuple[tuple[str, AppLookups], ...] = ()
 
 
 class HostFacts(Value):
@@ -75,13 +81,18 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     _refuse_unbuilt(pod.manifest, flags)
     _refuse_shared_files(pod.manifest)
     images = dict(pod.images)
+    lookups = dict(pod.lookups)
+    metadata_url = _plan_metadata_url(flags)
     apps = []
     warnings = [f"warning: ignoring {name}: not supported yet" for name in facts.ignored_variables]
     for runtime in pod.manifest.apps:
-        spec, notes = plan_app(runtime, _app_section(runtime, images[runtime.name]), flags)
+        image = images[runtime.name]
+        app = app_section(runtime, image)
+        ids = plan_ids(runtime.name, app, image, lookups.get(runtime.name, AppLookups()))
+        spec, notes = plan_app(runtime, app, flags, ids, metadata_url)
         apps.append(spec)
         warnings += notes
-        notifies = images[runtime.name].annotation("appc.io/executor/supports-systemd-notify")
+        notifies = image.annotation("appc.io/executor/supports-systemd-notify")
         if BOOLEANS.get(notifies or ""):
             warnings.append(f'warning: app "{runtime.name}" is ready when it is started; READY=1 is not supported yet')
     namespaces = ["mnt", "pid", "uts"]
@@ -100,6 +111,14 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         warnings=tuple(warnings),
         debug=flags.debug,
     )
+
+
+def app_section(runtime: RuntimeApp, image: ImageManifest) -> App:
+    """Return what describes an app: the pod's section, which replaces the image's as a whole (appc spec, pods.md)."""
+    app = runtime.app or image.app
+    if app is None:
+        raise PlanError(f'app "{runtime.name}" has no executable: neither the pod nor image {image.name} has an app')
+    return app
 
 
 def _check_host(facts: HostFacts) -> None:
@@ -122,17 +141,17 @@ def _refuse_shared_files(manifest: PodManifest) -> None:
                 raise PlanError(f'app "{other}" cannot be in a pod with app "{name}": rename one of them')
 
 
-def _app_section(runtime: RuntimeApp, image: ImageManifest) -> App:
-    # The pod's section replaces the image's as a whole (appc spec, pods.md).
-    app = runtime.app or image.app
-    if app is None:
-        raise PlanError(f'app "{runtime.name}" has no executable: neither the pod nor image {image.name} has an app')
-    return app
-
-
 def _contained(networks: tuple[str, ...]) -> bool:
     # An absent list means the host's network, and `host` beats everything else (stage1 contract 15.1).
     return bool(networks) and "host" not in networks
+
+
+def _plan_metadata_url(flags: RunFlags) -> str | None:
+    if not flags.mds_token:
+        return None
+    if _contained(flags.networks):
+        raise PlanError("failed to setup network: --net=none leads to no metadata service: use --net=host")
+    return f"http://127.0.0.1:{_METADATA_PORT}/{flags.mds_token}"
 
 
 def _plan_hostname(flags: RunFlags) -> str:
@@ -164,7 +183,6 @@ def _refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
         ("--interactive", flags.interactive),
         ("--mutable", flags.mutable),
         ("--private-users", flags.private_users),
-        ("--mds-token", flags.mds_token),
         ("--dns-conf-mode", (flags.resolv_mode, flags.hosts_mode) != ("default", "default")),
     )
     for name, given in unbuilt:

@@ -76,6 +76,38 @@ def test_an_apps_own_environment(make_pod: MakePod) -> None:
     assert dict(line.split("=", 1) for line in exported.read_text().splitlines()) == seen
 
 
+def test_the_metadata_service(make_pod: MakePod) -> None:
+    """With a token and the host's network each app is told where it is, `enter` too; rkt/env has it as well."""
+    token = "0123456789abcdef0123456789abcdef"
+    claimed = variables(AC_METADATA_URL="http://evil")
+    pod = make_pod(
+        {
+            "a": guest("report", "/tmp/report"),
+            "b": shell("touch /tmp/up; while :; do sleep 1; done", environment=claimed),
+        }
+    )
+    pod.start(f"--mds-token={token}", net="host")
+    pod.wait_file("b", "/tmp/up")
+    pod.wait_status("a")
+    line = f"AC_METADATA_URL=http://127.0.0.1:18112/{token}"
+    assert "=".join(("AC_METADATA_URL", pod.report("a").environment["AC_METADATA_URL"])) == line
+    assert pod.enter("b", "env").stdout.splitlines().count(line) == 1
+    for name in ("a", "b"):
+        assert (pod.status_root / "rkt/env" / name).read_text().splitlines().count(line) == 1
+
+
+def test_the_file_of_the_environment(make_pod: MakePod) -> None:
+    """One variable a line, unquoted, readable by all; one that holds a newline reaches the app and not the file."""
+    own = variables(QUOTED="'a \"b\" $c\\\\' # d", EMPTY="", LINES="one\nEVIL=1", LAST="last")
+    pod = make_pod({"a": guest("report", "/tmp/report", environment=own)})
+    assert pod.run(umask=0o077).returncode == 0
+    path = pod.status_root / "rkt/env/a"
+    assert path.stat().st_mode == 0o100644 and path.parent.stat().st_mode == 0o40755
+    seen = pod.report("a").environment
+    assert seen["LINES"] == "one\nEVIL=1" and "EVIL" not in seen
+    assert path.read_text() == "".join(f"{name}={value}\n" for name, value in seen.items() if name != "LINES")
+
+
 def test_the_environment_of_two_apps(make_pod: MakePod) -> None:
     """Each has its own, also in rkt/env."""
     pod = make_pod({name: guest("report", "/tmp/report", environment=variables(WHO=name)) for name in ("one", "two")})

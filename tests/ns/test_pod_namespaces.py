@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,27 @@ def test_a_pod_has_its_own_namespaces_and_each_app_its_own_mounts(make_pod: Make
     assert pod.finish(process).returncode == 0
 
 
-@pytest.mark.parametrize(("flags", "own"), [((), True), (("--ipc=private",), True), (("--ipc=parent",), False)])
-def test_ipc_modes(make_pod: MakePod, flags: tuple[str, ...], own: bool) -> None:
-    """`parent` keeps the host's IPC namespace."""
-    pod = make_pod({"a": shell(FOREVER)})
+@pytest.fixture
+def host_queue() -> Iterator[str]:
+    """A System V message queue of the host, by its id."""
+    words = subprocess.run(["ipcmk", "-Q"], check=True, capture_output=True, text=True).stdout.split()
+    yield words[-1]
+    subprocess.run(["ipcrm", "-q", words[-1]], check=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "own"),
+    [((), True), (("--ipc=",), True), (("--ipc=auto",), True), (("--ipc=private",), True), (("--ipc=parent",), False)],
+    ids=["none", "empty", "auto", "private", "parent"],
+)
+def test_ipc_modes(make_pod: MakePod, host_queue: str, flags: tuple[str, ...], own: bool) -> None:
+    """Only with `parent` the apps are in the host's IPC namespace and see its System V objects."""
+    pod = make_pod({"a": shell(f"cat /proc/sysvipc/msg > /tmp/queues; touch /tmp/done; {FOREVER}")})
     pod.start(*flags)
     assert (namespace_of(pod.pid, "ipc") != namespace_of("self", "ipc")) == own
+    title, *queues = pod.wait_file("a", "/tmp/done").with_name("queues").read_text().splitlines()
+    assert title.split()[:2] == ["key", "msqid"]
+    assert (host_queue not in [queue.split()[1] for queue in queues]) == own
 
 
 @pytest.mark.parametrize("net", ["host", None])

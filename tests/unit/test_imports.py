@@ -51,6 +51,7 @@ MODULES_OF = {
         *("minit.manifest", "minit.manifest.app", "minit.manifest.image", "minit.manifest.labels"),
         *("minit.manifest.names", "minit.manifest.pod", "minit.manifest.reader"),
         *("minit.plan.app", "minit.plan.capabilities", "minit.plan.flags", "minit.plan.mounts", "minit.plan.pod"),
+        "minit.plan.users",
         *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status", "minit.reaper.reaper"),
         "minit.reaper.record",
         *("minit.supervisor.app", "minit.supervisor.boot", "minit.supervisor.child", "minit.supervisor.credentials"),

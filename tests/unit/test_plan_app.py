@@ -20,11 +20,12 @@ from minit.value import replace
 FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11")
 APP = App(exec=("/bin/app", "-v"), user="0", group="0")
 RUNTIME = RuntimeApp(name="web")
+IDS = (0, 0)
 
 
 def spec_of(**fields: object) -> AppSpec:
     """Return the spec of the least app with some fields changed; no warning may come with it."""
-    spec, warnings = plan_app(RUNTIME, replace(APP, **fields), FLAGS)
+    spec, warnings = plan_app(RUNTIME, replace(APP, **fields), FLAGS, IDS)
     assert warnings == []
     return spec
 
@@ -32,7 +33,7 @@ def spec_of(**fields: object) -> AppSpec:
 def refusal_of(runtime: RuntimeApp = RUNTIME, **fields: object) -> str:
     """Return why the least app with some fields changed cannot be."""
     with pytest.raises(PlanError) as caught:
-        plan_app(runtime, replace(APP, **fields), FLAGS)
+        plan_app(runtime, replace(APP, **fields), FLAGS, IDS)
     return str(caught.value)
 
 
@@ -170,6 +171,15 @@ def test_own_variables_replace_defaults_and_keep_their_order():
     )
 
 
+def test_the_metadata_service():
+    """An app is told where it is, whatever it says itself; without one its own variable stays."""
+    own = (("AC_METADATA_URL", "http://evil"),)
+    assert plan_environment("web", own)[-3:] == (*own, ("AC_APP_NAME", "web"), ("container", "rkt"))
+    told = plan_environment("web", own, "http://127.0.0.1:18112/0a")
+    assert dict(told)["AC_METADATA_URL"] == "http://127.0.0.1:18112/0a"
+    assert len(dict(told)) == len(told)
+
+
 @given(st.dictionaries(st.text("AHOMEPTUSR_container", min_size=1, max_size=9), st.text(max_size=5)))
 def test_every_variable_is_set_once(own: dict[str, str]):
     """No name occurs twice, and each of the app's own that the executor does not claim has its own value."""
@@ -181,31 +191,10 @@ def test_every_variable_is_set_once(own: dict[str, str]):
     }
 
 
-# Ids.
-
-
-@pytest.mark.parametrize(
-    ("text", "number"), [("0", 0), ("000", 0), ("root", 0), ("1000", 1000), ("0042", 42), ("4294967294", 4294967294)]
-)
-def test_ids(text: str, number: int):
-    """`root` and decimal numbers are taken, for user and group apart."""
-    spec = spec_of(user=text, group="7")
-    assert (spec.uid, spec.gid) == (number, 7)
-    assert spec_of(user="7", group=text).gid == number
-
-
-@pytest.mark.parametrize(
-    "text", ["nobody", "/etc/passwd", "-1", "+5", "4294967295", "1" * 5000, "٣", "1.0", " 1", "0x1"]
-)
-def test_ids_that_are_refused(text: str):
-    """Names, paths and numbers that setresuid(2) would take for "unchanged" are refused by name."""
-    assert refusal_of(user=text) == f'app "web": user "{text}": only numeric ids and "root" are supported'
-    assert refusal_of(group=text).startswith(f'app "web": group "{text}": ')
-
-
-def test_supplementary_groups_are_exactly_those_given():
-    """The list is taken over in its order."""
-    assert spec_of(supplementary_gids=(5, 4, 3)).supplementary_gids == (5, 4, 3)
+def test_ids():
+    """They are those it is given; the supplementary groups are exactly the list, in its order."""
+    spec, _ = plan_app(RUNTIME, replace(APP, supplementary_gids=(5, 4, 3)), FLAGS, (12, 34))
+    assert (spec.uid, spec.gid, spec.supplementary_gids) == (12, 34, (5, 4, 3))
 
 
 # Streams.
@@ -215,7 +204,7 @@ def test_supplementary_groups_are_exactly_those_given():
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_streams(stream: str, mode: str, planned: str):
     """A stream is the log unless it is null, and the two are independent."""
-    spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", mode), APP, FLAGS)
+    spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", mode), APP, FLAGS, IDS)
     assert {"stdout": spec.stdout, "stderr": spec.stderr} == {"stdout": "log", "stderr": "log", stream: planned}
 
 
@@ -229,7 +218,7 @@ def test_streams_that_are_not_built(stream: str, mode: str):
 @pytest.mark.parametrize("mode", ["null", "log", "other"])
 def test_a_stdin_that_needs_nothing_is_accepted(mode: str):
     """Every other mode of stdin means /dev/null."""
-    plan_app(annotated("coreos.com/rkt/stage2/stdin", mode), APP, FLAGS)
+    plan_app(annotated("coreos.com/rkt/stage2/stdin", mode), APP, FLAGS, IDS)
 
 
 # What cannot be had.
@@ -270,7 +259,7 @@ def test_what_is_refused(runtime: dict[str, object], fields: dict[str, object], 
 def test_an_unknown_isolator_is_warned_about():
     """An isolator nobody knows is ignored, as appc wants, but said."""
     isolators = (Isolator(name="acme.com/x", value=None),)
-    _, warnings = plan_app(RUNTIME, replace(APP, isolators=isolators), FLAGS)
+    _, warnings = plan_app(RUNTIME, replace(APP, isolators=isolators), FLAGS, IDS)
     assert warnings == ['warning: app "web": ignoring unknown isolator acme.com/x']
 
 
@@ -281,13 +270,13 @@ def test_an_ordinary_port_needs_nothing():
 
 def test_annotations_of_others_are_ignored():
     """Only names of ours are checked."""
-    spec, warnings = plan_app(annotated("example.com/x", "y"), APP, FLAGS)
+    spec, warnings = plan_app(annotated("example.com/x", "y"), APP, FLAGS, IDS)
     assert (spec, warnings) == (spec_of(), [])
 
 
 def test_disabled_capability_restriction_leaves_the_bounding_set_alone():
     """`--insecure-options=capabilities` means no mask at all, not a full one."""
-    spec, _ = plan_app(RUNTIME, APP, replace(FLAGS, disable_capabilities=True))
+    spec, _ = plan_app(RUNTIME, APP, replace(FLAGS, disable_capabilities=True), IDS)
     assert spec.bounding is None
 
 

@@ -139,6 +139,14 @@ def test_a_network_named_in_two_flags_is_refused():
         parse_run_flags(["--net=a", "--net=a", UUID])
 
 
+@pytest.mark.parametrize("token", ["../x", "0a?", "a b", "g", "0a/", "٣", "\0"])
+def test_bad_metadata_tokens(token: str):
+    """A token that would change the meaning of the URL it ends is a usage error."""
+    with pytest.raises(UsageError) as caught:
+        parse_run_flags([f"--mds-token={token}", UUID])
+    assert str(caught.value) == f'invalid value "{token}" for flag -mds-token: expected hexadecimal digits'
+
+
 @pytest.mark.parametrize("resolv", ["host", "stage0", "none", "default"])
 @pytest.mark.parametrize("hosts", ["host", "stage0", "default"])
 def test_dns_modes(resolv: str, hosts: str):

@@ -14,6 +14,7 @@ from minit.manifest.pod import ExposedPort, Mount, PodManifest, RuntimeApp, Volu
 from minit.plan.capabilities import DEFAULT
 from minit.plan.flags import RunFlags
 from minit.plan.pod import HostFacts, Pod, PodPlan, plan_pod
+from minit.plan.users import AppLookups, Lookup
 from minit.value import replace
 
 UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"
@@ -77,6 +78,35 @@ def test_ipc(ipc: str, own: bool):
     assert ("ipc" in plan_of(flags=replace(FLAGS, ipc=ipc)).namespaces) is own
 
 
+@pytest.mark.parametrize("networks", [(), ("host",), ("none", "host")])
+def test_the_metadata_service(networks: tuple[str, ...]):
+    """With the host's network it is at the host's own address; the token is the path."""
+    [spec] = plan_of(flags=replace(FLAGS, networks=networks, mds_token="0a")).apps
+    assert dict(spec.environment)["AC_METADATA_URL"] == "http://127.0.0.1:18112/0a"
+    [spec] = plan_of(flags=replace(FLAGS, networks=networks)).apps
+    assert "AC_METADATA_URL" not in dict(spec.environment)
+
+
+def test_without_a_network_there_is_no_metadata_service():
+    """A pod that could not reach it is refused, as by rkt."""
+    assert refusal_of(flags=replace(FLAGS, mds_token="0a")) == (
+        "failed to setup network: --net=none leads to no metadata service: use --net=host"
+    )
+
+
+def test_users_of_each_app():
+    """Each app's ids come from what was looked up for it; an app without lookups has numbers."""
+    apps = tuple(
+        RuntimeApp(name=name, app=replace(APP, user=user)) for name, user in (("a", "me"), ("b", "me"), ("c", "3"))
+    )
+    lookups = tuple(
+        (name, AppLookups(user=Lookup(database=b"me:x:%d:0:::\n" % number))) for name, number in (("a", 1), ("b", 2))
+    )
+    images = tuple((app.name, IMAGE) for app in apps)
+    pod = Pod(manifest=replace(MANIFEST, apps=apps), images=images, lookups=lookups)
+    assert [(app.name, app.uid) for app in plan_pod(pod, FLAGS, FACTS).apps] == [("a", 1), ("b", 2), ("c", 3)]
+
+
 def test_an_unknown_ipc_mode():
     """rkt's own words for it."""
     assert refusal_of(flags=replace(FLAGS, ipc="shared")) == "unknown value for --ipc parameter: shared"
@@ -88,7 +118,6 @@ def test_an_unknown_ipc_mode():
         ("interactive", True, "--interactive"),
         ("mutable", True, "--mutable"),
         ("private_users", "100000:65536", "--private-users"),
-        ("mds_token", "0a", "--mds-token"),
         ("resolv_mode", "host", "--dns-conf-mode"),
         ("hosts_mode", "host", "--dns-conf-mode"),
     ],

@@ -1,0 +1,73 @@
+"""
+Looking up an app's user and group in its root, from the host, before anything of the pod runs.
+
+The image decides what is there. Every path is resolved inside the root, wherever its symlinks lead, and what is opened
+is known to be a regular file: opening a fifo would wait, and opening a device may set something off.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from minit import paths, syscalls
+from minit.errors import MinitError, PlanError, describe
+from minit.plan.users import DATABASES, GROUP, USER, AppLookups, Lookup, is_path, parse_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.manifest.app import App
+
+_MAXIMUM_DATABASE_BYTES = 1 << 20
+_RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
+
+
+def look_up_ids(name: str, app: App) -> AppLookups:
+    """Return what the root of app `name` says about its user and group; the working directory is the pod directory."""
+    path = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(name)}"
+    root = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return AppLookups(user=_look_up(root, USER, app.user), group=_look_up(root, GROUP, app.group))
+    finally:
+        os.close(root)
+
+
+def _look_up(root: int, kind: str, text: str) -> Lookup:
+    try:
+        if parse_id(text) is not None:
+            return Lookup()
+        if is_path(text):
+            uid, gid = _owner(root, text)
+            return Lookup(owner=uid if kind == USER else gid)
+        return Lookup(database=_read_regular_file(root, DATABASES[kind]))
+    except (MinitError, OSError) as error:
+        return Lookup(failure=describe(error))
+
+
+def _read_regular_file(root: int, path: str) -> bytes:
+    found = syscalls.openat2(root, path, os.O_PATH, resolve=_RESOLVE)
+    try:
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            raise PlanError(f"{path}: not a regular file")
+        fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(found)
+    try:
+        data = b""
+        while len(data) <= _MAXIMUM_DATABASE_BYTES and (block := os.read(fd, 1 << 16)):
+            data += block
+    finally:
+        os.close(fd)
+    if len(data) > _MAXIMUM_DATABASE_BYTES:
+        raise PlanError(f"{path}: larger than {_MAXIMUM_DATABASE_BYTES} bytes")
+    return data
+
+
+def _owner(root: int, path: str) -> tuple[int, int]:
+    # Of what is there itself, as with lstat(2): a link at the end is not followed.
+    found = syscalls.openat2(root, path.rstrip("/") or "/", os.O_PATH | os.O_NOFOLLOW, resolve=_RESOLVE)
+    try:
+        status = os.fstat(found)
+    finally:
+        os.close(found)
+    return status.st_uid, status.st_gid

@@ -1,0 +1,118 @@
+"""
+Deciding as whom an app runs: a user and a group, each by number, by the owner of a file, or by its name in the image.
+
+A number beats a name of digits, as in rkt; the appc specification has it the other way round. The primary group of a
+user's passwd entry is never used (stage1 contract 7.2).
+"""
+
+from __future__ import annotations
+
+from minit.errors import PlanError
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.manifest.app import App
+    from minit.manifest.image import ImageManifest
+
+USER = "user"
+GROUP = "group"
+DATABASES = {USER: "/etc/passwd", GROUP: "/etc/group"}
+
+_FIELDS = {USER: 7, GROUP: 4}
+_ID_FIELD = 2
+_MAX_ID = 0xFFFFFFFE  # 0xFFFFFFFF is setresuid(2)'s "leave it as it is"
+_TOO_LARGE_DIGITS = 11
+_ANNOTATION_DOCKER = "appc.io/docker/repository"
+
+
+class Lookup(Value):
+    """
+    What an app's root says about one user or group: the `owner` of the file, or the `database` that holds the name.
+
+    `failure` is why the file could not be looked at.
+    """
+
+    owner: int | None = None
+    database: bytes = b""
+    failure: str | None = None
+
+
+class AppLookups(Value):
+    """The lookups for an app's user and group; one that is a number needs none."""
+
+    user: Lookup = Lookup()
+    group: Lookup = Lookup()
+
+
+def is_path(text: str) -> bool:
+    """Return whether a user or group stands for the owner of a file."""
+    return text.startswith("/")
+
+
+def parse_id(text: str) -> int | None:
+    """Return the id that `text` is without any lookup, None if it is none; it may be out of range."""
+    return 0 if text == "root" else _parse_decimal(text)
+
+
+def plan_ids(name: str, app: App, image: ImageManifest, lookups: AppLookups) -> tuple[int, int]:
+    """Return uid and gid of app `name`; PlanError for what is not in its image."""
+    uid = _resolve(name, USER, app.user, lookups.user)
+    try:
+        return uid, _resolve(name, GROUP, app.group, lookups.group)
+    except PlanError:
+        if not _has_docker_group(app, image):
+            raise
+        return uid, uid
+
+
+def find_id(database: bytes, kind: str, name: bytes) -> int | None:
+    """
+    Return the id of `name` in the bytes of a passwd or group file; of several entries the last one counts.
+
+    A line with too few fields, or without an id in its third, is no entry.
+    """
+    found = None
+    fields_needed = _FIELDS[kind]
+    for line in database.split(b"\n"):
+        fields = line.split(b":", fields_needed)
+        if fields[0] == name and len(fields) >= fields_needed:
+            number = _parse_decimal(fields[_ID_FIELD].decode("latin-1"))
+            if number is not None and 0 <= number <= _MAX_ID:
+                found = number
+    return found
+
+
+def _parse_decimal(text: str) -> int | None:
+    """Return the number as Go's strconv.Atoi reads it; one far out of range may become another one out of range."""
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not (digits.isascii() and digits.isdecimal()):
+        return None
+    number = int((digits.lstrip("0") or "0")[:_TOO_LARGE_DIGITS])
+    return -number if text.startswith("-") else number
+
+
+def _resolve(name: str, kind: str, text: str, lookup: Lookup) -> int:
+    number = parse_id(text)
+    if number is not None:
+        if number < 0:
+            raise PlanError(f'app "{name}": {kind} "{text}": Invalid uid or gid')
+        if number > _MAX_ID:
+            raise PlanError(f'app "{name}": {kind} "{text}": expected a number of at most {_MAX_ID}')
+        return number
+    if is_path(text):
+        if lookup.owner is None:
+            raise PlanError(f'app "{name}": {kind}: lstat {lookup.failure}')
+        return lookup.owner
+    found = find_id(lookup.database, kind, text.encode())
+    if found is None:
+        where = f": {lookup.failure}" if lookup.failure else f" in {DATABASES[kind]} of its image"
+        raise PlanError(f'app "{name}": "{text}" {kind} not found{where}')
+    return found
+
+
+def _has_docker_group(app: App, image: ImageManifest) -> bool:
+    # A converted Docker image names its user for both; a group of that name is often missing.
+    own = image.app
+    converted = image.annotation(_ANNOTATION_DOCKER) is not None
+    return converted and own is not None and own.user == own.group == app.group

@@ -1,0 +1,189 @@
+"""minit.plan.users: user and group by number, by the owner of a file, by name, and the exception for Docker images."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from minit.errors import PlanError
+from minit.manifest.app import App
+from minit.manifest.image import ImageManifest
+from minit.plan.users import AppLookups, Lookup, find_id, parse_id, plan_ids
+from minit.value import replace
+
+APP = App(exec=("/bin/app",), user="0", group="0")
+IMAGE = ImageManifest(ac_version="0.8.11", name="example.com/web", app=APP)
+DOCKER = (("appc.io/docker/repository", "library/web"),)
+PASSWD = b"root:x:0:0:root:/root:/bin/sh\nweb:x:1000:77:Web:/srv:/bin/sh\n"
+NUMBERS = AppLookups()
+GROUPS = b"root:x:0:\nweb:x:2000:a,b\n"
+
+
+def ids_of(user: str, group: str = "0", lookups: AppLookups = NUMBERS) -> tuple[int, int]:
+    """Return uid and gid of an app of a plain image."""
+    return plan_ids("web", replace(APP, user=user, group=group), IMAGE, lookups)
+
+
+def refusal_of(user: str, group: str = "0", lookups: AppLookups = NUMBERS) -> str:
+    """Return why an app cannot run as that."""
+    with pytest.raises(PlanError) as caught:
+        ids_of(user, group, lookups)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *(("0", 0), ("000", 0), ("root", 0), ("1000", 1000), ("0042", 42), ("4294967294", 4294967294)),
+        *(("+5", 5), ("-0", 0), ("+0", 0)),
+    ],
+)
+def test_numbers(text: str, number: int):
+    """`root` and decimal numbers need nothing of the image, for user and group apart."""
+    assert parse_id(text) is not None
+    assert ids_of(text, "7") == (number, 7)
+    assert ids_of("7", text) == (7, number)
+
+
+@pytest.mark.parametrize("text", ["-1", "-5", "-4294967296", "-" + "1" * 5000])
+def test_negative_numbers(text: str):
+    """rkt's words for them."""
+    assert refusal_of(text) == f'app "web": user "{text}": Invalid uid or gid'
+    assert refusal_of("0", text) == f'app "web": group "{text}": Invalid uid or gid'
+
+
+@pytest.mark.parametrize("text", ["4294967295", "4294967296", "+99999999999", "0" * 9 + "1" * 5000])
+def test_numbers_that_are_too_large(text: str):
+    """What setresuid(2) would take for "unchanged", or cut off, is refused."""
+    assert refusal_of(text) == f'app "web": user "{text}": expected a number of at most 4294967294'
+
+
+@pytest.mark.parametrize("text", ["", "+", "-", "--1", "1.0", " 1", "1 ", "0x1", "1_0", "٣", "²", "1e3", "Root"])
+def test_what_is_no_number(text: str):
+    """Anything that Go's Atoi does not read is a name."""
+    assert parse_id(text) is None
+    assert refusal_of(text) == f'app "web": "{text}" user not found in /etc/passwd of its image'
+
+
+def test_names():
+    """A user is looked up in passwd, a group in group; the user's primary group does not matter."""
+    lookups = AppLookups(user=Lookup(database=PASSWD), group=Lookup(database=GROUPS))
+    assert ids_of("web", "web", lookups) == (1000, 2000)
+    assert ids_of("web", "5", lookups) == (1000, 5)
+    assert refusal_of("user2", "web", lookups) == 'app "web": "user2" user not found in /etc/passwd of its image'
+    assert refusal_of("web", "group2", lookups) == 'app "web": "group2" group not found in /etc/group of its image'
+
+
+def test_a_database_that_cannot_be_read():
+    """The line says which and why."""
+    failed = Lookup(failure="/etc/passwd: no such file or directory")
+    assert refusal_of("web", "0", AppLookups(user=failed)) == (
+        'app "web": "web" user not found: /etc/passwd: no such file or directory'
+    )
+
+
+def test_owners_of_files():
+    """A path stands for the file's owner, or the file's group."""
+    lookups = AppLookups(user=Lookup(owner=12), group=Lookup(owner=34))
+    assert ids_of("/srv/file", "/srv/file", lookups) == (12, 34)
+    assert ids_of("/srv/file", "1", lookups) == (12, 1)
+    failed = Lookup(failure="/srv/file: no such file or directory")
+    for what, refusal in (
+        ("user", refusal_of("/srv/file", "0", AppLookups(user=failed))),
+        ("group", refusal_of("0", "/srv/file", AppLookups(group=failed))),
+    ):
+        assert refusal == f'app "web": {what}: lstat /srv/file: no such file or directory'
+
+
+def test_the_group_of_a_docker_image():
+    """A group that is not there is the user, if the image was converted and names the same for both."""
+    app = replace(APP, user="web", group="web")
+    image = replace(IMAGE, app=app, annotations=DOCKER)
+    lookups = AppLookups(user=Lookup(database=PASSWD), group=Lookup(database=b"root:x:0:\n"))
+    assert plan_ids("web", app, image, lookups) == (1000, 1000)
+    # The pod may run it as another user; the group must be the image's.
+    assert plan_ids("web", replace(app, user="5"), image, lookups) == (5, 5)
+    found = replace(lookups, group=Lookup(database=GROUPS))
+    assert plan_ids("web", app, image, found) == (1000, 2000)
+
+
+@pytest.mark.parametrize(
+    ("image", "group"),
+    [
+        (replace(IMAGE, app=replace(APP, user="web", group="web")), "web"),
+        (replace(IMAGE, app=replace(APP, user="web", group="www"), annotations=DOCKER), "www"),
+        (replace(IMAGE, app=replace(APP, user="web", group="web"), annotations=DOCKER), "www"),
+        (replace(IMAGE, app=None, annotations=DOCKER), "web"),
+    ],
+    ids=["not converted", "differ in the image", "overridden", "no app"],
+)
+def test_the_group_of_other_images(image: ImageManifest, group: str):
+    """In every other case a group that is not there is an error."""
+    lookups = AppLookups(user=Lookup(database=PASSWD), group=Lookup(failure="/etc/group: no such file or directory"))
+    with pytest.raises(PlanError, match=f'"{group}" group not found: /etc/group'):
+        plan_ids("web", replace(APP, user="web", group=group), image, lookups)
+
+
+# The databases.
+
+LINES = {
+    "few fields": b"web:x:1:1:Web:/srv",
+    "no number": b"web:x:one:1:Web:/srv:/bin/sh",
+    "empty number": b"web:x::1:Web:/srv:/bin/sh",
+    "negative": b"web:x:-1:1:Web:/srv:/bin/sh",
+    "unchanged": b"web:x:4294967295:1:Web:/srv:/bin/sh",
+    "long number": b"web:x:" + b"1" * 100_000 + b":1:Web:/srv:/bin/sh",
+    "comment": b"#web:x:1:1:Web:/srv:/bin/sh",
+    "blank": b"",
+    "service": b"+::::::",
+    "space": b" web:x:1:1:Web:/srv:/bin/sh",
+    "binary": bytes(range(11, 256)),
+    "long": b"x" * (1 << 20),
+    "colons": b":" * (1 << 20),
+}
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_a_malformed_line_is_no_entry(case: str):
+    """It is skipped, wherever it stands, and the entries around it count."""
+    assert find_id(LINES[case], "user", b"web") is None
+    good = b"web:x:7:1:Web:/srv:/bin/sh"
+    assert find_id(LINES[case] + b"\n" + good, "user", b"web") == 7
+    assert find_id(good + b"\n" + LINES[case], "user", b"web") == 7
+
+
+def test_the_last_entry_counts():
+    """Of several of a name, as in rkt."""
+    assert find_id(b"a:x:1:\nb:x:2:\na:x:3:\n", "group", b"a") == 3
+    assert find_id(b"a:x:1:\r\n", "group", b"a") == 1
+    assert find_id(b"a:x:1:x:y:z", "group", b"a") == 1
+
+
+FIELDS = st.binary(max_size=3) | st.sampled_from([b"web", b"1", b"0", b"+7", b"-1", b"x", b"4294967294"])
+FILES = st.binary(max_size=60) | st.lists(st.lists(FIELDS, max_size=8).map(b":".join)).map(b"\n".join)
+
+
+@given(FILES, st.sampled_from([("user", 7), ("group", 4)]), FIELDS.filter(lambda name: not set(b":\n") & set(name)))
+@example(b"web:x:7:::::", ("user", 7), b"web")
+def test_any_bytes_are_read_as_a_table(database: bytes, kind: tuple[str, int], name: bytes):
+    """Nothing in a file is an error, and what is found is what a plain reading of its table gives."""
+    rows = [line.split(b":") for line in database.split(b"\n")]
+    texts = [row[2] for row in rows if row[0] == name and len(row) >= kind[1]]
+    numbers = [int(text) for text in texts if re.fullmatch(rb"[+-]?[0-9]+", text)]
+    valid = [number for number in numbers if 0 <= number < 2**32 - 1]
+    assert find_id(database, kind[0], name) == (valid[-1] if valid else None)
+
+
+@given(st.text(max_size=12), st.text(max_size=12))
+def test_any_words_are_resolved_or_refused(user: str, group: str):
+    """With nothing in the image each text is an id within bounds, or one PlanError."""
+    missing = AppLookups(user=Lookup(failure="no"), group=Lookup(failure="no"))
+    try:
+        ids = ids_of(user, group, missing)
+    except PlanError as error:
+        assert str(error).startswith('app "web": ')
+        return
+    assert all(0 <= number < 2**32 - 1 for number in ids)
