@@ -76,6 +76,7 @@ RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_BENEATH = 0x08
 RESOLVE_IN_ROOT = 0x10
+_RESOLVE_ATTEMPTS = 128
 
 _FSOPEN_CLOEXEC = 1
 _FSMOUNT_CLOEXEC = 1
@@ -226,9 +227,19 @@ def fsmount(context: int, attributes: int = 0) -> int:
 
 
 def openat2(dirfd: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
-    """Open `path` below `dirfd`, close-on-exec, with restrictions on how it is resolved, openat2(2)."""
+    """
+    Open `path` below `dirfd`, close-on-exec, with restrictions on how it is resolved, openat2(2).
+
+    A ".." on the way fails with EAGAIN when anything on the machine is renamed meanwhile; that is tried again.
+    """
     how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
-    return _call(path, _SYS_OPENAT2, _long(dirfd), _bytes(path), ctypes.byref(how), _long(ctypes.sizeof(how)))
+    arguments = _long(dirfd), _bytes(path), ctypes.byref(how), _long(ctypes.sizeof(how))
+    for _ in range(_RESOLVE_ATTEMPTS):
+        try:
+            return _call(path, _SYS_OPENAT2, *arguments)
+        except BlockingIOError:
+            pass
+    return _call(path, _SYS_OPENAT2, *arguments)
 
 
 def close_range(first: int, last: int | None = None, flags: int = 0) -> None:

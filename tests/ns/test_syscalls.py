@@ -232,6 +232,30 @@ def test_openat2_stays_in_its_root(tmp_path: Path):
         os.close(each)
 
 
+def test_openat2_among_renames(tmp_path: Path):
+    """A link with `..` in it is followed although others rename files all the time."""
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("../../file")
+    busy = tmp_path / "busy"
+    busy.mkdir()
+    (busy / "a").mkdir()
+    (busy / "b").mkdir()
+    (busy / "a/x").touch()
+    child = os.fork()
+    if child == 0:
+        while True:
+            os.rename(busy / "a/x", busy / "b/x")
+            os.rename(busy / "b/x", busy / "a/x")
+    root = os.open(tmp_path, os.O_PATH)
+    try:
+        for _ in range(20_000):
+            os.close(syscalls.openat2(root, "link", os.O_PATH, resolve=syscalls.RESOLVE_IN_ROOT))
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(root)
+
+
 def test_close_all_but():
     """Exactly the kept descriptors stay open, wherever they lie and in whatever order they are given."""
 
