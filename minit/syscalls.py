@@ -9,6 +9,7 @@ after a root change. The calls keep the interpreter lock, since every program he
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 
 TYPE_CHECKING = False
@@ -390,7 +391,9 @@ def last_capability() -> int:
     while True:
         try:
             _prctl(_PR_CAPBSET_READ, number + 1)
-        except OSError:
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
             return number
         number += 1
 

@@ -2,7 +2,8 @@
 The process that forks sidecars.
 
 PID 1 forks it before importing trio, so that a sidecar's private memory is a fraction of a megabyte. It answers each
-request with the sidecar's pidfd. It never waits: its children are reaped by the kernel.
+request with the sidecar's pidfd. It never waits: its children are reaped by the kernel. If it fails, the last thing
+it sends is why.
 """
 
 from __future__ import annotations
@@ -49,21 +50,45 @@ class Spawner:
         The streams are (name, read end), which stay the caller's.
         """
         message = {"app": app, "pid": pid, "streams": [name for name, _ in streams], "renewed": renewed}
-        send_message(self._socket, message, [fd for _, fd in streams])
+        try:
+            send_message(self._socket, message, [fd for _, fd in streams])
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it is gone, and the reply is why
+        except OSError as error:
+            raise LaunchError(f"start log sidecar: {describe(error)}") from error
 
     def reply(self) -> int:
         """Return the pidfd of the sidecar asked for first of those not yet answered; LaunchError without one."""
-        poller = select.poll()
-        poller.register(self._socket.fileno(), select.POLLIN)
-        if not poller.poll(_REPLY_TIMEOUT_MILLISECONDS):
-            raise LaunchError("start log sidecar: no answer from the spawner")
-        message, descriptors = receive_message(self._socket)
-        if message is None or not descriptors:
+        try:
+            message, descriptors = self._receive(_REPLY_TIMEOUT_MILLISECONDS)
+        except OSError as error:
+            raise LaunchError(f"start log sidecar: {describe(error)}") from error
+        if not descriptors:
             raise LaunchError(f"start log sidecar: {message['error'] if message else 'the spawner is gone'}")
         return descriptors[0]
 
+    def last_words(self) -> str:
+        """Return why the spawner ended, empty if it could not say it; never waits."""
+        try:
+            message, _ = self._receive(0)
+        except OSError as error:
+            return describe(error)
+        return str((message or {}).get("error", ""))
+
+    def _receive(self, timeout_milliseconds: int) -> tuple[dict[str, object] | None, list[int]]:
+        poller = select.poll()
+        poller.register(self._socket.fileno(), select.POLLIN)
+        if not poller.poll(timeout_milliseconds):
+            return {"error": "no answer from the spawner"}, []
+        try:
+            return receive_message(self._socket)
+        except ConnectionResetError:
+            # Said once, of a request it did not read; what it sent itself comes after that.
+            return receive_message(self._socket)
+
 
 def _run_as_spawner(socket: Socket) -> NoReturn:
+    step = "set up the spawner"
     try:
         syscalls.set_process_name("minit-spawner")
         syscalls.set_dumpable(False)
@@ -73,13 +98,16 @@ def _run_as_spawner(socket: Socket) -> NoReturn:
         # Here and so in every sidecar: they only touch what they hold already, and files of their own user.
         syscalls.set_capabilities(0, 0, 0)
         syscalls.set_no_new_privileges()
+        step = "answer PID 1"
         while _answer_request(socket, log_directory):
             pass
         os._exit(0)
     except BaseException as error:
         # The last frame of a forked process: returning would run PID 1's code twice.
-        complain(f"minit-spawner: {describe(error)}")
-        os._exit(EXIT_FAILURE)
+        try:
+            send_message(socket, {"error": f"{step}: {describe(error)}"})
+        finally:
+            os._exit(EXIT_FAILURE)
 
 
 def _answer_request(socket: Socket, log_directory: int) -> bool:
@@ -112,5 +140,5 @@ def _run_as_sidecar(message: dict[str, object], descriptors: list[int], log_dire
         os._exit(0)
     except BaseException as error:
         # The last frame of a forked process: returning would run the spawner's loop twice.
-        complain(f"iottymux: {describe(error)}")
+        complain(f"iottymux: app {message['app']}: {describe(error)}")
         os._exit(EXIT_FAILURE)

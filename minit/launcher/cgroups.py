@@ -176,9 +176,9 @@ def _make_group(hierarchy: Hierarchy, path: str) -> None:
 def _inherit_cpuset(directory: str) -> None:
     # A v1 cpuset starts empty, and an empty one takes no tasks (cpusets(7)).
     for name in _CPUSET_FILES:
-        with open(f"{os.path.dirname(directory)}/{name}", encoding="ascii") as parent:
+        with open(f"{os.path.dirname(directory)}/{name}", encoding="utf-8") as parent:
             value = parent.read()
-        with open(f"{directory}/{name}", "w", encoding="ascii") as own:
+        with open(f"{directory}/{name}", "w", encoding="utf-8") as own:
             own.write(value)
 
 

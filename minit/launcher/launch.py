@@ -54,6 +54,30 @@ def lock_descriptor(environment: Mapping[str, str]) -> int:
 
 def launch(flags: RunFlags, lock: int) -> int:
     """Run the pod in the working directory and return its exit code."""
+    step = "shed what the caller left"
+    try:
+        open_files = _shed(flags, lock)
+        step = "find the control groups of this process"
+        hierarchies = read_hierarchies()
+        step = "load pod"
+        plan = plan_pod(load_pod(), flags, collect_facts(hierarchies))
+        for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
+            complain(f"stage1: {line}")
+        step = "make control groups"
+        subcgroup = pod_subcgroup(hierarchies, plan.uuid)
+        # Written first: gc could not find the groups of a pod that died between the two.
+        _write_pod_file(paths.POD_SUBCGROUP, subcgroup)
+        groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
+        step = "make PID 1"
+        pid, pidfd, link = _clone_supervisor(plan, groups, lock, open_files)
+        step = "wait for PID 1"
+        return _wait(pid, pidfd, link)
+    except OSError as error:
+        raise LaunchError(f"failed to {step}: {describe(error)}") from error
+
+
+def _shed(flags: RunFlags, lock: int) -> tuple[int, int]:
+    """Undo what the caller did to this process, and return its limits of open files, soft and hard."""
     syscalls.set_process_name("minit-launcher")
     open_standard_streams()
     if flags.disable_capabilities:
@@ -68,16 +92,7 @@ def launch(flags: RunFlags, lock: int) -> int:
     open_files = _raise_descriptor_limit()
     # Blocked before PID 1 exists: a SIGTERM that met PID 1 without a handler would vanish.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, (*WATCHED_SIGNALS, *_FORWARDED))
-    hierarchies = read_hierarchies()
-    plan = plan_pod(load_pod(), flags, collect_facts(hierarchies))
-    for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
-        complain(f"stage1: {line}")
-    subcgroup = pod_subcgroup(hierarchies, plan.uuid)
-    # Written first: gc could not find the groups of a pod that died between the two.
-    _write_pod_file(paths.POD_SUBCGROUP, subcgroup)
-    groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
-    pid, pidfd, link = _clone_supervisor(plan, groups, lock, open_files)
-    return _wait(pid, pidfd, link)
+    return open_files
 
 
 def _raise_descriptor_limit() -> tuple[int, int]:

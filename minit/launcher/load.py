@@ -61,12 +61,14 @@ def _look_up_ids(name: str, app: App) -> AppLookups:
 def _read(path: str) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            data = b""
+            while len(data) <= _MAXIMUM_MANIFEST_BYTES and (block := os.read(fd, 1 << 16)):
+                data += block
+            return data
+        finally:
+            os.close(fd)
     except OSError as error:
+        # A failed read(2) names no file.
+        error.filename = path
         raise ManifestError(f"failed to load pod: {describe(error)}") from error
-    try:
-        data = b""
-        while len(data) <= _MAXIMUM_MANIFEST_BYTES and (block := os.read(fd, 1 << 16)):
-            data += block
-        return data
-    finally:
-        os.close(fd)

@@ -40,7 +40,7 @@ def stop_pod(force: bool) -> None:
 def read_pid() -> int:
     """Return the host pid of the pod's PID 1."""
     try:
-        with open(paths.POD_PID, encoding="ascii") as file:
+        with open(paths.POD_PID, encoding="utf-8") as file:
             return int(file.read().split()[0])
     except (OSError, ValueError, IndexError) as error:
         raise LaunchError(f"error reading pid: {describe(error)}") from error

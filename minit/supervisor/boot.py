@@ -89,15 +89,16 @@ def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> NoReturn:
 
 
 def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
-    syscalls.set_process_name("minit")
-    # Before anything else: a terminal's Ctrl-C reaches the launcher, which forwards it, and must not arrive twice.
-    os.setsid()
-    syscalls.set_dumpable(False)
-    syscalls.set_parent_death_signal(_signal.SIGTERM)
-    syscalls.close_all_but((0, 1, 2, *ends.descriptors()))
-    signals = syscalls.signalfd(WATCHED_SIGNALS)
-    step = "join control group"
+    step = "become PID 1"
     try:
+        syscalls.set_process_name("minit")
+        # Before anything else: a terminal's Ctrl-C reaches the launcher, which forwards it, and must not arrive twice.
+        os.setsid()
+        syscalls.set_dumpable(False)
+        syscalls.set_parent_death_signal(_signal.SIGTERM)
+        syscalls.close_all_but((0, 1, 2, *ends.descriptors()))
+        signals = syscalls.signalfd(WATCHED_SIGNALS)
+        step = "join control group"
         join_cgroups(ends.tasks)
         step = "protect from the OOM killer"
         _protect_from_oom_killer()
@@ -119,7 +120,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
             _write_environment(spec.name, spec.environment)
             write_file(paths.created_marker(spec.name), b"")
         step = "start the apps"
-        send_message(ends.launcher, {"entered": True})
+        _tell_launcher(ends.launcher)
         apps = []
         groups = {group.app: group for group in ends.groups}
         for spec in plan.apps:
@@ -129,18 +130,26 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
             apps.append(app)
         # After the apps, which prepare themselves on another processor meanwhile.
         spawner = Spawner()
+        for fd in (ends.root, *ends.tasks, *(fd for group in ends.groups for fd in group.tasks)):
+            os.close(fd)
+        step = "watch the apps"
+        supervisor = Supervisor(
+            plan, apps, launcher=ends.launcher, control=control, signals=signals, journal=Journal(plan.debug)
+        )
+        supervisor.start(spawner)
     except OSError as error:
         raise LaunchError(f"{step}: {describe(error)}") from error
-    for fd in (ends.root, *ends.tasks, *(fd for group in ends.groups for fd in group.tasks)):
-        os.close(fd)
-    supervisor = Supervisor(
-        plan, apps, launcher=ends.launcher, control=control, signals=signals, journal=Journal(plan.debug)
-    )
-    supervisor.start(spawner)
     return supervisor
 
 
 def _supervise(supervisor: Supervisor, stage1_root: str) -> int:
+    try:
+        return _run(supervisor, stage1_root)
+    except OSError as error:
+        raise LaunchError(f"supervise the apps: {describe(error)}") from error
+
+
+def _run(supervisor: Supervisor, stage1_root: str) -> int:
     start_until = time.monotonic() + _START_SECONDS
     while supervisor.starting and not supervisor.finished and (left := start_until - time.monotonic()) > 0:
         supervisor.turn(left)
@@ -155,6 +164,13 @@ def _supervise(supervisor: Supervisor, stage1_root: str) -> int:
     supervisor.drain()
     supervisor.write_last_records()
     return supervisor.exit_code or 0
+
+
+def _tell_launcher(launcher: Socket) -> None:
+    try:
+        send_message(launcher, {"entered": True})
+    except BrokenPipeError:
+        pass  # it is gone, which the supervisor finds out in a moment
 
 
 def _protect_from_oom_killer() -> None:

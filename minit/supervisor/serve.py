@@ -27,7 +27,17 @@ def serve(supervisor: Supervisor) -> None:
     gc.freeze()
     gc.enable()
     supervisor.journal.attach(open_journal())
-    trio.run(_serve, supervisor)
+    try:
+        trio.run(_serve, supervisor)
+    except BaseExceptionGroup as group:
+        raise _only(group) from None
+
+
+def _only(error: BaseException) -> BaseException:
+    """Return what a nursery wrapped, if it is one failure."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 async def _serve(supervisor: Supervisor) -> None:

@@ -244,7 +244,7 @@ class Supervisor:
             if pid in by_pid:
                 self._on_death(by_pid[pid], status)
             elif self._spawner is not None and pid == self._spawner.pid:
-                self.journal.info("spawner.lost", end=status.describe())
+                self.journal.info("spawner.lost", end=status.describe(), reason=self._spawner.last_words())
                 self._spawner.close()
                 self._spawner = None
         if dead:
@@ -277,7 +277,7 @@ class Supervisor:
             self._handle(app, lifecycle.GO)
             try:
                 app.report.send(b"go")
-            except OSError:
+            except (BrokenPipeError, ConnectionResetError):
                 pass  # it died after preparing itself, and is about to be reaped
 
     def _mark_ready(self) -> None:

@@ -30,15 +30,15 @@ CTYPES = {
 }
 
 BASE = {"entrypoints", "entrypoints._main", "minit", "minit.errors", "minit.goflags", "minit.launcher", "minit.paths"}
-STDLIB = {*BARE, *CTYPES, "gc"}
+STDLIB = {*BARE, *CTYPES, "errno", "gc"}
 CONTROL = {"minit.jsontext", "minit.messages", "minit.supervisor.client", "minit.supervisor.protocol"}
 SHARED = {*BASE, "minit.plan", "minit.stdio", "minit.supervisor", "minit.syscalls", "minit.value"}
 
 STDLIB_OF = {
-    "run": {*STDLIB, "_json", "_socket", "errno", "fcntl", "resource", "select"},
+    "run": {*STDLIB, "_json", "_socket", "fcntl", "resource", "select"},
     "stop": {*STDLIB, "_json", "_socket", "select"},
-    "gc": {*STDLIB, "errno"},
-    "enter": {*STDLIB, "_json", "_socket", "errno", "resource", "select"},
+    "gc": STDLIB,
+    "enter": {*STDLIB, "_json", "_socket", "resource", "select"},
 }
 MODULES_OF = {
     "run": {
