@@ -1,16 +1,29 @@
-"""The standard streams, which a caller may have closed or left without a reader."""
+"""The standard streams, which a caller may have closed, left without a reader, or made a terminal."""
 
 from __future__ import annotations
 
 import os
 
+_raw_terminal = False
+
 
 def complain(line: str) -> None:
     """Write a line to standard error; that it cannot be written must not turn one failure into another."""
     try:
-        os.write(2, f"{line}\n".encode(errors="backslashreplace"))
+        os.write(2, line.encode(errors="backslashreplace") + line_end(2))
     except OSError:
         pass  # nobody is left to tell
+
+
+def line_end(fd: int) -> bytes:
+    """Return what ends a line on a standard stream."""
+    return b"\r\n" if _raw_terminal and os.isatty(fd) else b"\n"
+
+
+def expect_raw_terminal() -> None:
+    """From now on the caller's terminal is raw: a line feed alone does not return to the first column there."""
+    global _raw_terminal
+    _raw_terminal = True
 
 
 def open_standard_streams() -> None:

@@ -16,6 +16,7 @@ import select
 import time
 
 from minit import syscalls
+from minit.stdio import line_end
 from minit.value import Value
 
 TYPE_CHECKING = False
@@ -178,6 +179,7 @@ class _Console:
     def __init__(self, fd: int, prefix: bytes, torn: bool) -> None:
         self._fd: int | None = fd
         self._prefix = prefix
+        self._line_end = line_end(fd)
         # The line that a killed predecessor was writing to a file or terminal may have no end.
         self._unfinished = b"\n" if torn else b""
 
@@ -185,7 +187,7 @@ class _Console:
         """Write the lines, waiting as long as the reader takes."""
         block, self._unfinished = self._unfinished, b""
         for line in lines:
-            text = self._prefix + line + (b"" if line.endswith(b"\n") else b"\n")
+            text = self._prefix + line.removesuffix(b"\n") + self._line_end
             if block and len(block) + len(text) > _CONSOLE_BYTES:
                 self._write_all(block)
                 block = b""

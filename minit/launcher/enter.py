@@ -9,7 +9,7 @@ import os
 from minit import syscalls
 from minit.errors import describe
 from minit.launcher.stop import open_supervisor
-from minit.plan.app import DEFAULT_PATH
+from minit.plan.app import DEFAULT_PATH, DEFAULT_TERM
 from minit.reaper.diagnose import diagnose_exec
 from minit.stdio import complain
 from minit.supervisor.child import forget_imports, reset_signals
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 EXIT_NOT_EXECUTED = 1  # what rkt's enter answers when the command cannot be executed
-_DEFAULT_TERM = "vt100"
 _IGNORED_WHILE_WAITING = (_signal.SIGINT, _signal.SIGQUIT)
 _FORWARDED = (_signal.SIGTERM, _signal.SIGHUP)
 
@@ -41,7 +40,7 @@ def enter_pod(pid: int, app: str | None, command: Sequence[str]) -> int:
     namespace = None
     if app is not None:
         _, [namespace, variables] = ask({"op": OP_NAMESPACE, "app": app})
-        environment = {**_read_environment(variables), "TERM": os.environ.get("TERM", _DEFAULT_TERM)}
+        environment = {**_read_environment(variables), "TERM": os.environ.get("TERM", DEFAULT_TERM)}
     bounding = int(status["CapBnd"], 16)
     # The pid namespace takes effect for the next child only, so the mount namespace waits for that child too.
     syscalls.setns(pidfd, syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWPID)

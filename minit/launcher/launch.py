@@ -9,27 +9,27 @@ from __future__ import annotations
 import _signal
 import os
 import resource
-import select
 
 from minit import paths, syscalls
-from minit.errors import EXIT_FAILURE, LaunchError, describe
+from minit.errors import LaunchError, describe
 from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies
 from minit.launcher.load import collect_facts, load_pod
 from minit.launcher.reexec import image_descriptor, image_root, start_from_read_only_mount
-from minit.messages import Socket, receive_message, socket_pair
+from minit.launcher.watch import FORWARDED, Watch
+from minit.messages import Socket, socket_pair
 from minit.plan.flags import RunFlags
 from minit.plan.pod import PodPlan, plan_pod
 from minit.stdio import complain, open_standard_streams
 from minit.supervisor.boot import SupervisorEnds, run_supervisor
-from minit.supervisor.supervisor import HALT_SIGNALS, WATCHED_SIGNALS
+from minit.supervisor.supervisor import WATCHED_SIGNALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from minit.launcher.cgroups import PodGroups
+    from minit.terminal import CallerTerminal
 
-_FORWARDED = (*HALT_SIGNALS, _signal.SIGHUP)
 _CLONE_FLAGS = {
     "mnt": syscalls.CLONE_NEWNS,
     "pid": syscalls.CLONE_NEWPID,
@@ -68,10 +68,13 @@ def launch(flags: RunFlags, lock: int) -> int:
         # Written first: gc could not find the groups of a pod that died between the two.
         _write_pod_file(paths.POD_SUBCGROUP, subcgroup)
         groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
+        step = "prepare the console"
+        terminal = _prepare_console(plan)
         step = "make PID 1"
-        pid, pidfd, link = _clone_supervisor(plan, groups, lock, open_files)
+        pid, pidfd, link = _clone_supervisor(plan, groups, lock, open_files, terminal)
         step = "wait for PID 1"
-        return _wait(pid, pidfd, link)
+        watch = Watch(pidfd, link, terminal, entered=lambda: _write_pod_file(paths.POD_PID, f"{pid}\n"))
+        return watch.run()
     except OSError as error:
         raise LaunchError(f"failed to {step}: {describe(error)}") from error
 
@@ -91,7 +94,7 @@ def _shed(flags: RunFlags, lock: int) -> tuple[int, int]:
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     open_files = _raise_descriptor_limit()
     # Blocked before PID 1 exists: a SIGTERM that met PID 1 without a handler would vanish.
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, (*WATCHED_SIGNALS, *_FORWARDED))
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, (*WATCHED_SIGNALS, *FORWARDED))
     return open_files
 
 
@@ -102,8 +105,20 @@ def _raise_descriptor_limit() -> tuple[int, int]:
     return soft, hard
 
 
+def _prepare_console(plan: PodPlan) -> CallerTerminal | None:
+    """Return what the caller has for a terminal, None if no app has a console."""
+    if plan.console_uid is None:
+        return None
+    # With all that PID 1 needs of it: once it is cloned the image's files may have no path there, nor here if they are
+    # reached through a descriptor.
+    import minit.launcher.relay  # noqa: F401
+    from minit.terminal import look_at_terminal
+
+    return look_at_terminal(is_read=plan.reads_console)
+
+
 def _clone_supervisor(
-    plan: PodPlan, groups: PodGroups, lock: int, open_files: tuple[int, int]
+    plan: PodPlan, groups: PodGroups, lock: int, open_files: tuple[int, int], terminal: CallerTerminal | None
 ) -> tuple[int, int, Socket]:
     try:
         root = syscalls.open_tree(
@@ -123,6 +138,7 @@ def _clone_supervisor(
         tasks=groups.tasks,
         groups=groups.apps,
         open_files=open_files,
+        terminal=terminal,
     )
     flags = 0
     for name in plan.namespaces:
@@ -139,37 +155,6 @@ def _clone_supervisor(
     theirs.close()
     syscalls.close_all_but((0, 1, 2, lock, pidfd, ours.fileno()))
     return pid, pidfd, ours
-
-
-def _wait(pid: int, pidfd: int, link: Socket) -> int:
-    """Forward signals until PID 1 has ended and return the pod's exit code."""
-    signals = syscalls.signalfd(_FORWARDED)
-    poller = select.poll()
-    for fd in (pidfd, signals, link.fileno()):
-        poller.register(fd, select.POLLIN)
-    while True:
-        ready = [fd for fd, _ in poller.poll()]
-        if link.fileno() in ready:
-            message, _ = receive_message(link)
-            if message is None:
-                poller.unregister(link.fileno())
-            else:
-                # PID 1 has its namespaces, root and control socket: it can be entered from now on.
-                _write_pod_file(paths.POD_PID, f"{pid}\n")
-        if signals in ready:
-            for number in syscalls.read_signals(signals):
-                syscalls.pidfd_send_signal(pidfd, _signal.SIGTERM if number == _signal.SIGHUP else number)
-        if pidfd in ready:
-            break
-    result = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
-    assert result is not None
-    if result.si_code == os.CLD_EXITED:
-        return result.si_status
-    if result.si_status == _signal.SIGKILL:
-        # Ended by force: whoever waits for rkt sees the same.
-        os.kill(os.getpid(), _signal.SIGKILL)
-    complain(f"stage1: the supervisor died of signal {result.si_status}")
-    return EXIT_FAILURE
 
 
 def _write_pod_file(name: str, text: str) -> None:

@@ -46,6 +46,7 @@ def collect_facts(hierarchies: Sequence[Hierarchy]) -> HostFacts:
         effective_uid=os.geteuid(),
         kernel_release=os.uname().release,
         has_cgroups=bool(hierarchies),
+        terminal_type=os.environ.get("TERM"),
         ignored_variables=tuple(name for name in _UNSUPPORTED_VARIABLES if os.environ.get(name)),
     )
 

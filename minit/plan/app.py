@@ -23,8 +23,12 @@ DEFAULT_ENVIRONMENT = (
     ("HOME", "/root"),
 )
 
+# For an app with the pod's console, if its caller has no TERM.
+DEFAULT_TERM = "vt100"
+
 STREAM_LOG = "log"
 STREAM_NULL = "null"
+STREAM_CONSOLE = "console"
 _ANNOTATION_STREAM = "coreos.com/rkt/stage2/"
 _KNOWN_ISOLATORS = (
     *("resource/cpu", "resource/memory", "resource/block-bandwidth", "resource/block-iops"),
@@ -54,9 +58,15 @@ class AppSpec(Value):
     gid: int = 0
     supplementary_gids: tuple[int, ...] = ()
     bounding: int | None = DEFAULT
+    stdin: str = STREAM_NULL
     stdout: str = STREAM_LOG
     stderr: str = STREAM_LOG
     mounts: tuple[MountOp, ...] = ()
+
+    @property
+    def has_console(self) -> bool:
+        """Whether any stream is the pod's console."""
+        return STREAM_CONSOLE in (self.stdin, self.stdout, self.stderr)
 
     def describe(self) -> list[str]:
         """Return the decisions as lines for --debug."""
@@ -64,20 +74,30 @@ class AppSpec(Value):
             f"app {self.name}: exec {' or '.join(self.candidates)} {list(self.arguments)}",
             f"app {self.name}: uid {self.uid} gid {self.gid} groups {list(self.supplementary_gids)}"
             f" cwd {self.working_directory}",
+            f"app {self.name}: stdin {self.stdin} stdout {self.stdout} stderr {self.stderr}",
         ]
         return lines + [f"app {self.name}: {operation.describe()}" for operation in self.mounts]
 
 
 def plan_app(
-    runtime: RuntimeApp, app: App, flags: RunFlags, ids: tuple[int, int], metadata_url: str | None = None
+    runtime: RuntimeApp,
+    app: App,
+    flags: RunFlags,
+    ids: tuple[int, int],
+    metadata_url: str | None = None,
+    terminal_type: str | None = None,
 ) -> tuple[AppSpec, list[str]]:
     """
     Return the spec of an app and the warnings to show; PlanError for what it cannot have.
 
-    `ids` are its uid and gid; `metadata_url` is where it finds the metadata service, None without one.
+    `ids` are its uid and gid; `metadata_url` is where it finds the metadata service, None without one;
+    `terminal_type` is the caller's TERM.
     """
     name = runtime.name
     warnings = _refuse_unbuilt(runtime, app)
+    stdin, stdout, stderr = (_plan_stream(runtime, stream, flags) for stream in ("stdin", "stdout", "stderr"))
+    has_console = STREAM_CONSOLE in (stdin, stdout, stderr)
+    term = terminal_type or DEFAULT_TERM if has_console else None
     _refuse_nul(name, app)
     working_directory = app.working_directory or "/"
     candidates, search = plan_executable(name, app, working_directory)
@@ -87,15 +107,16 @@ def plan_app(
             candidates=candidates,
             search=search,
             arguments=app.exec[1:],
-            environment=plan_environment(name, app.environment, metadata_url),
+            environment=plan_environment(name, app.environment, metadata_url, term),
             working_directory=working_directory,
             uid=ids[0],
             gid=ids[1],
             supplementary_gids=app.supplementary_gids,
             bounding=None if flags.disable_capabilities else DEFAULT,
-            stdout=_plan_stream(runtime, "stdout"),
-            stderr=_plan_stream(runtime, "stderr"),
-            mounts=app_mounts(),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            mounts=app_mounts(console=has_console),
         ),
         warnings,
     )
@@ -122,15 +143,20 @@ def plan_executable(name: str, app: App, working_directory: str) -> tuple[tuple[
 
 
 def plan_environment(
-    name: str, own: tuple[tuple[str, str], ...], metadata_url: str | None = None
+    name: str, own: tuple[tuple[str, str], ...], metadata_url: str | None = None, term: str | None = None
 ) -> tuple[tuple[str, str], ...]:
-    """Return the environment of an app: defaults it does not set, its own, then what the executor sets."""
+    """
+    Return the environment of an app: defaults it does not set, its own, then what the executor sets.
+
+    `term` is the default of TERM, None for an app without a terminal.
+    """
     set_here: tuple[tuple[str, str], ...] = (("AC_APP_NAME", name), ("container", "rkt"))
     if metadata_url is not None:
         set_here = (*set_here, ("AC_METADATA_URL", metadata_url))
     names = {key for key, _ in own}
     forced = {key for key, _ in set_here}
-    defaults = tuple(pair for pair in DEFAULT_ENVIRONMENT if pair[0] not in names)
+    offered = DEFAULT_ENVIRONMENT if term is None else (*DEFAULT_ENVIRONMENT, ("TERM", term))
+    defaults = tuple(pair for pair in offered if pair[0] not in names)
     return (*defaults, *(pair for pair in own if pair[0] not in forced), *set_here)
 
 
@@ -145,12 +171,14 @@ def _join(directory: str, path: str) -> str:
     return "/" + "/".join(parts)
 
 
-def _plan_stream(runtime: RuntimeApp, stream: str) -> str:
-    # Anything unrecognised is the log, as in rkt; the modes that are not built yet are refused.
-    mode = runtime.annotation(_ANNOTATION_STREAM + stream)
-    if mode in ("stream", "tty", "interactive"):
+def _plan_stream(runtime: RuntimeApp, stream: str, flags: RunFlags) -> str:
+    # Anything unrecognised is the log, for stdin null, as in rkt; the modes that are not built yet are refused.
+    mode = "interactive" if flags.interactive else runtime.annotation(_ANNOTATION_STREAM + stream)
+    if mode in ("stream", "tty"):
         raise PlanError(f'app "{runtime.name}": {stream} mode "{mode}" is not supported yet')
-    return STREAM_NULL if mode == "null" else STREAM_LOG
+    if mode == "interactive":
+        return STREAM_CONSOLE
+    return STREAM_NULL if stream == "stdin" or mode == "null" else STREAM_LOG
 
 
 def _refuse_nul(name: str, app: App) -> None:
@@ -181,8 +209,6 @@ def _refuse_unbuilt(runtime: RuntimeApp, app: App) -> list[str]:
     for port in app.ports:
         if port.socket_activated:
             raise PlanError(f"{prefix}socket activation of port {port.name} is not supported yet")
-    if runtime.annotation(_ANNOTATION_STREAM + "stdin") in ("stream", "tty", "interactive"):
-        raise PlanError(f"{prefix}an attachable stdin is not supported yet")
     for annotation, _ in runtime.annotations:
         if annotation.startswith("minit/"):
             raise PlanError(f'{prefix}unknown annotation "{annotation}"')

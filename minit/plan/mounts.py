@@ -20,6 +20,17 @@ class MakeDirectory(Value):
         return f"directory {self.target} {self.mode:o}"
 
 
+class MakeFile(Value):
+    """An empty file, for a mount."""
+
+    target: str
+    mode: int = 0o644
+
+    def describe(self) -> str:
+        """Return the operation as a line for --debug."""
+        return f"file {self.target} {self.mode:o}"
+
+
 class MakeNode(Value):
     """A character device."""
 
@@ -73,9 +84,10 @@ class BindTree(Value):
         return f"bind {self.source} on {self.target}"
 
 
-MountOp = MakeDirectory | MakeNode | MakeSymlink | MountFilesystem | BindTree
+MountOp = MakeDirectory | MakeFile | MakeNode | MakeSymlink | MountFilesystem | BindTree
 
-# appc spec, OS-SPEC "Device nodes"; /dev/console belongs to interactive pods.
+CONSOLE = "/dev/console"
+# appc spec, OS-SPEC "Device nodes".
 _DEVICES = (
     MakeNode(target="/dev/null", major=1, minor=3),
     MakeNode(target="/dev/zero", major=1, minor=5),
@@ -86,6 +98,8 @@ _DEVICES = (
     MakeDirectory(target="/dev/net"),
     MakeNode(target="/dev/net/tun", major=10, minor=200),
 )
+# PID 1 puts the pod's pty there.
+_CONSOLE = (MakeFile(target=CONSOLE, mode=0o600), BindTree(source=CONSOLE, target=CONSOLE))
 _LINKS = (
     MakeSymlink(target="/dev/ptmx", text="pts/ptmx"),
     MakeSymlink(target="/dev/fd", text="/proc/self/fd"),
@@ -118,9 +132,11 @@ def pod_mounts() -> tuple[MountOp, ...]:
     )
 
 
-def app_mounts() -> tuple[MountOp, ...]:
+def app_mounts(console: bool = False) -> tuple[MountOp, ...]:
     """
     Return what is mounted in an app's root: a /dev of its own, the pod's proc, sysfs, devpts and shared memory.
+
+    `console` is for an app with a stream that is the pod's console.
 
     The directories are those that rkt's stage1 makes in every image (stage1/prepare-app/prepare-app.c).
     """
@@ -139,5 +155,6 @@ def app_mounts() -> tuple[MountOp, ...]:
         BindTree(source="/dev/pts", target="/dev/pts"),
         MakeDirectory(target="/dev/shm"),
         BindTree(source="/dev/shm", target="/dev/shm"),
+        *(_CONSOLE if console else ()),
         *_LINKS,
     )

@@ -7,7 +7,7 @@ from minit.goduration import parse_duration
 from minit.goflags import BOOLEANS
 from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
 from minit.paths import created_marker, started_marker
-from minit.plan.app import AppSpec, plan_app
+from minit.plan.app import STREAM_CONSOLE, AppSpec, plan_app
 from minit.plan.capabilities import DEFAULT
 from minit.plan.mounts import MountOp, pod_mounts
 from minit.plan.users import AppLookups, plan_ids
@@ -41,12 +41,14 @@ class HostFacts(Value):
     """
     What planning needs to know about the machine, collected beforehand.
 
-    `ignored_variables` are environment variables that ask for something which is not built.
+    `terminal_type` is the caller's TERM. `ignored_variables` are environment variables that ask for something which is
+    not built.
     """
 
     effective_uid: int
     kernel_release: str
     has_cgroups: bool
+    terminal_type: str | None = None
     ignored_variables: tuple[str, ...] = ()
 
 
@@ -67,6 +69,16 @@ class PodPlan(Value):
     def own_network(self) -> bool:
         """Whether the pod has a network namespace of its own."""
         return "net" in self.namespaces
+
+    @property
+    def console_uid(self) -> int | None:
+        """Who owns the pod's console: the first app with one; None without."""
+        return next((app.uid for app in self.apps if app.has_console), None)
+
+    @property
+    def reads_console(self) -> bool:
+        """Whether any app reads from the pod's console."""
+        return any(app.stdin == STREAM_CONSOLE for app in self.apps)
 
     def describe(self) -> list[str]:
         """Return the decisions as lines for --debug."""
@@ -89,7 +101,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         image = images[runtime.name]
         app = app_section(runtime, image)
         ids = plan_ids(runtime.name, app, image, lookups.get(runtime.name, AppLookups()))
-        spec, notes = plan_app(runtime, app, flags, ids, metadata_url)
+        spec, notes = plan_app(runtime, app, flags, ids, metadata_url, facts.terminal_type)
         apps.append(spec)
         warnings += notes
         notifies = image.annotation("appc.io/executor/supports-systemd-notify")
@@ -180,7 +192,6 @@ def _refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
     if flags.ipc not in ("", "auto", "private", "parent"):
         raise PlanError(f"unknown value for --ipc parameter: {flags.ipc}")
     unbuilt = (
-        ("--interactive", flags.interactive),
         ("--mutable", flags.mutable),
         ("--private-users", flags.private_users),
         ("--dns-conf-mode", (flags.resolv_mode, flags.hosts_mode) != ("default", "default")),

@@ -43,11 +43,12 @@ class App:
         self.deadline: float | None = None
 
 
-def spawn_app(app: App, group: GroupEnds, open_files: tuple[int, int]) -> None:
+def spawn_app(app: App, group: GroupEnds, open_files: tuple[int, int], console: int | None) -> None:
     """
     Fork the process of `app`, which prepares itself and waits for "go".
 
-    It starts in its v2 group, where there is one, and joins the v1 groups itself. `open_files` is its RLIMIT_NOFILE.
+    It starts in its v2 group, where there is one, and joins the v1 groups itself. `open_files` is its RLIMIT_NOFILE,
+    `console` the slave of the pod's console.
     """
     ends: dict[str, int | None] = {}
     for name, mode in (("stdout", app.spec.stdout), ("stderr", app.spec.stderr)):
@@ -63,6 +64,7 @@ def spawn_app(app: App, group: GroupEnds, open_files: tuple[int, int]) -> None:
         report=theirs,
         stdout=ends["stdout"],
         stderr=ends["stderr"],
+        console=console if app.spec.has_console else None,
         cgroup_tasks=group.tasks,
         open_files=open_files,
     )

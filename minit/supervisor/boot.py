@@ -17,7 +17,7 @@ from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
 from minit.iottymux.spawner import Spawner
 from minit.messages import send_message
 from minit.reaper.record import write_file
-from minit.stdio import complain
+from minit.stdio import complain, expect_raw_terminal
 from minit.supervisor.app import App, spawn_app
 from minit.supervisor.child import join_cgroups
 from minit.supervisor.credentials import drop_bounding_set
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from minit.messages import Socket
     from minit.plan.pod import PodPlan
+    from minit.terminal import CallerTerminal
 
 # How long the apps are watched before trio is imported; most one-shot apps have ended by then.
 _QUICK_SECONDS = 0.02
@@ -52,7 +53,7 @@ class SupervisorEnds(Value):
     `root` is a detached copy of the stage1 root and all below it. The working directory is where it came from: a
     namespace copies that with its mounts, while a descriptor would still name the host's mount. `stage1_root` is the
     path that the interpreter has imported from so far, which may be below the descriptor `image`. `open_files` is the
-    caller's RLIMIT_NOFILE, soft and hard, which the apps get.
+    caller's RLIMIT_NOFILE, soft and hard, which the apps get. `terminal` is given for a pod with a console.
     """
 
     launcher: Socket
@@ -63,6 +64,7 @@ class SupervisorEnds(Value):
     tasks: tuple[int, ...]
     groups: tuple[GroupEnds, ...]
     open_files: tuple[int, int]
+    terminal: CallerTerminal | None = None
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that PID 1 keeps; all others of the launcher are closed."""
@@ -119,22 +121,39 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
         for spec in plan.apps:
             _write_environment(spec.name, spec.environment)
             write_file(paths.created_marker(spec.name), b"")
+        master = slave = None
+        if ends.terminal is not None and plan.console_uid is not None:
+            step = "open the console"
+            from minit.supervisor.console import open_console  # loaded by the launcher
+
+            master, slave = open_console(plan.console_uid, ends.terminal)
+            if ends.terminal.settings is not None:
+                expect_raw_terminal()
         step = "start the apps"
-        _tell_launcher(ends.launcher)
+        _tell_launcher(ends.launcher, master)
         apps = []
         groups = {group.app: group for group in ends.groups}
         for spec in plan.apps:
             group = groups[spec.name]
             app = App(spec, Group(group.directory))
-            spawn_app(app, group, ends.open_files)
+            spawn_app(app, group, ends.open_files, slave)
             apps.append(app)
         # After the apps, which prepare themselves on another processor meanwhile.
-        spawner = Spawner()
+        spawner = Spawner() if any(app.outputs for app in apps) else None
         for fd in (ends.root, *ends.tasks, *(fd for group in ends.groups for fd in group.tasks)):
             os.close(fd)
+        if slave is not None:
+            os.close(slave)
         step = "watch the apps"
         supervisor = Supervisor(
-            plan, apps, launcher=ends.launcher, control=control, signals=signals, journal=Journal(plan.debug)
+            plan,
+            apps,
+            launcher=ends.launcher,
+            control=control,
+            signals=signals,
+            journal=Journal(plan.debug),
+            terminal=ends.terminal,
+            console=master,
         )
         supervisor.start(spawner)
     except OSError as error:
@@ -163,12 +182,14 @@ def _run(supervisor: Supervisor, stage1_root: str) -> int:
         serve(supervisor)
     supervisor.drain()
     supervisor.write_last_records()
+    # A launcher that was killed meanwhile has left the caller's terminal to PID 1.
+    supervisor.turn()
     return supervisor.exit_code or 0
 
 
-def _tell_launcher(launcher: Socket) -> None:
+def _tell_launcher(launcher: Socket, console: int | None) -> None:
     try:
-        send_message(launcher, {"entered": True})
+        send_message(launcher, {"entered": True}, [] if console is None else [console])
     except BrokenPipeError:
         pass  # it is gone, which the supervisor finds out in a moment
 

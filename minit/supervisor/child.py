@@ -19,6 +19,7 @@ import sys
 from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
 from minit.messages import send_message
+from minit.plan.app import STREAM_CONSOLE
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
 from minit.supervisor.credentials import become_user, clear_inheritable, drop_bounding_set
@@ -41,19 +42,21 @@ class ChildEnds(Value):
     """
     What an app's process takes over from PID 1: the report socket, its output (None for null) and cgroup files.
 
-    `open_files` is the RLIMIT_NOFILE it gets, soft and hard.
+    `console` is the slave of the pod's console for the streams that are it. `open_files` is the RLIMIT_NOFILE it gets,
+    soft and hard.
     """
 
     report: Socket
     stdout: int | None
     stderr: int | None
+    console: int | None = None
     cgroup_tasks: tuple[int, ...] = ()
     open_files: tuple[int, int]
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that the process keeps; all others of PID 1 are closed."""
-        outputs = [fd for fd in (self.stdout, self.stderr) if fd is not None]
-        return [self.report.fileno(), *outputs, *self.cgroup_tasks]
+        streams = [fd for fd in (self.stdout, self.stderr, self.console) if fd is not None]
+        return [self.report.fileno(), *streams, *self.cgroup_tasks]
 
 
 class NotFound(Exception):
@@ -67,6 +70,12 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         syscalls.close_all_but((0, 1, 2, *ends.descriptors()))
         step = "start session"
         os.setsid()
+        if spec.stdin == STREAM_CONSOLE:
+            step = "take the console"
+            from minit.supervisor.console import take_console  # loaded already, as PID 1 has opened it
+
+            assert ends.console is not None
+            take_console(ends.console)
         step = "join control groups"
         join_cgroups(ends.cgroup_tasks)
         step = "reset oom_score_adj"
@@ -85,7 +94,7 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         forget_imports()
         enter_root(root)
         step = "open standard streams"
-        _open_streams(ends)
+        _open_streams(spec, ends)
         step = "find executable"
         path = find_executable(spec)
         step = "change directory to"
@@ -177,11 +186,11 @@ def _build_root(spec: AppSpec, rootfs: str) -> int:
     return tree
 
 
-def _open_streams(ends: ChildEnds) -> None:
+def _open_streams(spec: AppSpec, ends: ChildEnds) -> None:
     null = os.open("/dev/null", os.O_RDWR)
-    os.dup2(null, 0)
-    for fd, number in ((ends.stdout, 1), (ends.stderr, 2)):
-        os.dup2(null if fd is None else fd, number)
+    for number, mode, fd in ((0, spec.stdin, None), (1, spec.stdout, ends.stdout), (2, spec.stderr, ends.stderr)):
+        source = ends.console if mode == STREAM_CONSOLE else fd
+        os.dup2(null if source is None else source, number)
 
 
 def _report(socket: Socket, step: str, error: BaseException) -> None:

@@ -6,7 +6,7 @@ import os
 import stat
 
 from minit import syscalls
-from minit.plan.mounts import BindTree, MakeDirectory, MakeNode, MakeSymlink, MountFilesystem
+from minit.plan.mounts import BindTree, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ def _apply(operation: MountOp, root: int) -> None:
         try:
             if isinstance(operation, MakeDirectory):
                 _make_directory(directory, name, operation.mode)
+            elif isinstance(operation, MakeFile):
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                os.close(os.open(name, flags, operation.mode, dir_fd=directory))
             elif isinstance(operation, MakeNode):
                 device = os.makedev(operation.major, operation.minor)
                 os.mknod(name, stat.S_IFCHR | operation.mode, device, dir_fd=directory)

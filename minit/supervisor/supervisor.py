@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from minit.messages import Socket
     from minit.plan.pod import PodPlan
     from minit.supervisor.app import App
+    from minit.terminal import CallerTerminal
 
 # SIGRTMIN+3 is the halt of systemd in a container, which managers of containers send.
 HALT_SIGNALS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGPWR, _signal.SIGRTMIN + 3)
@@ -48,7 +49,16 @@ class Supervisor:
     """The apps of an immutable pod and the rules they live by; `exit_code` is fixed when the shutdown begins."""
 
     def __init__(
-        self, plan: PodPlan, apps: Sequence[App], *, launcher: Socket, control: Socket, signals: int, journal: Journal
+        self,
+        plan: PodPlan,
+        apps: Sequence[App],
+        *,
+        launcher: Socket,
+        control: Socket,
+        signals: int,
+        journal: Journal,
+        terminal: CallerTerminal | None = None,
+        console: int | None = None,
     ) -> None:
         self.plan = plan
         self.apps = {app.name: app for app in apps}
@@ -57,6 +67,8 @@ class Supervisor:
         self.exit_code: int | None = None
         self.ready = False
         self._launcher = launcher
+        self._terminal = terminal
+        self._console = console
         self._signals = signals
         self._spawner: Spawner | None = None
         self._epoll = select.epoll()
@@ -119,14 +131,18 @@ class Supervisor:
             self._write_records()
             self._renew_sidecars()
 
-    def start(self, spawner: Spawner) -> None:
-        """Give every forked app its sidecar and watch it prepare itself."""
+    def start(self, spawner: Spawner | None) -> None:
+        """Give every forked app with output its sidecar and watch it prepare itself; None if there is no output."""
         self._spawner = spawner
+        served = []
         for app in self.apps.values():
             assert app.pid is not None and app.report is not None
-            spawner.request(app.name, app.pid, app.outputs)
+            if spawner is not None and app.outputs:
+                spawner.request(app.name, app.pid, app.outputs)
+                served.append(app)
             self._watch(app.report.fileno(), lambda app=app: self._on_report(app))  # type: ignore[misc]
-        for app in self.apps.values():
+        for app in served:
+            assert spawner is not None
             self._adopt_sidecar(app, spawner.reply())
 
     def request_stop(self, reason: str, force: bool = False) -> None:
@@ -178,9 +194,16 @@ class Supervisor:
                 self.request_stop(f"signal {number}")
 
     def _on_launcher(self) -> None:
-        # The launcher never sends anything: readable means that it is gone.
+        # The launcher never sends anything: readable means that it is gone, or that the caller's terminal is.
         self._unwatch(self._launcher.fileno())
+        if self._terminal is not None:
+            # Killed, the launcher could not do it.
+            self._terminal.restore()
         self.request_stop("the launcher is gone")
+        if self._console is not None:
+            # Not before: an app that dies of the hang-up has been stopped, and has not failed.
+            os.close(self._console)
+            self._console = None
 
     def _on_report(self, app: App) -> None:
         assert app.report is not None
@@ -293,8 +316,7 @@ class Supervisor:
             del self._unrecorded[app.name]
             app.number = EXIT_FAILURE
             return
-        stopped = self.exit_code is not None
-        app.number = status.number(_signal.SIGTERM if stopped else None)
+        app.number = status.number(self._stop_signal(app, status))
         self.journal.info("app.exited", app=app.name, status=app.number, end=status.describe())
         self._write_records()
         if not app.executed:
@@ -303,6 +325,15 @@ class Supervisor:
             self._begin_shutdown(app.number)
         elif all(each.number is not None for each in self.apps.values()):
             self._begin_shutdown(0)
+
+    def _stop_signal(self, app: App, status: ExitStatus) -> int | None:
+        """Return the signal of which dying means that the app was stopped."""
+        if self.exit_code is None:
+            return None
+        # The console's end says the same as SIGTERM, and may say it first.
+        if app.spec.has_console and status.signal == _signal.SIGHUP:
+            return status.signal
+        return int(_signal.SIGTERM)
 
     def _write_records(self) -> None:
         for name, status in list(self._unrecorded.items()):

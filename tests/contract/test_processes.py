@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.pods import MakePod, PodDirectory, app_section, run_all, shell
 from tests.support.processes import control_groups_of, descriptors_of, status_of
+from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
@@ -76,6 +78,35 @@ def test_descriptors(make_pod: MakePod) -> None:
             f"{kind}: {_count(processes[kind], expected)} to be {expected}",
             timeout_seconds=5,
         )
+
+
+def test_descriptors_of_a_pod_with_a_console(make_pod: MakePod) -> None:
+    """The launcher holds both ends of the console and ways of its own to the caller's terminal, PID 1 the master."""
+    pod = make_pod({"a": shell(FOREVER)})
+    with Terminal() as terminal:
+        process = terminal.run(pod, stderr=subprocess.DEVNULL)
+        pod.wait_ready()
+        assert pod.ask({"op": "ping"})["ok"]
+        [app] = pod.children().values()
+        console = {"/dev/pts/ptmx": 1}
+        slaves = r"/dev/pts/\d+"  # the console's, and the caller's for reading and for writing
+        tables: dict[int, dict[str, int]] = {
+            process.pid: {POD_DIRECTORY: 1, SIGNALFD: 2, PIDFD: 1, SOCKET: 1, slaves: 3, **console},
+            pod.pid: {
+                **{POD_DIRECTORY: 1, SIGNALFD: 1, EPOLL: 2, PIDFD: 1, r"mnt:\[\d+\]": 1},
+                SOCKET: 6,  # launcher, control, and two pairs of trio's
+                r"/sys/fs/cgroup/.*/system.slice/a.service": 1,
+                r"/rkt/minit/supervisor.log": 1,
+                **console,
+            },
+            app: {},
+        }
+        for pid, expected in tables.items():
+            wait_for(
+                lambda pid=pid, expected=expected: _count(pid, expected) == expected,  # type: ignore[misc]
+                f"{_count(pid, expected)} to be {expected}",
+                timeout_seconds=5,
+            )
 
 
 def test_the_lock_is_held_by_the_launcher_and_pid_1_alone(make_pod: MakePod) -> None:

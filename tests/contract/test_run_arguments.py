@@ -114,7 +114,6 @@ def test_a_malformed_uuid_is_refused(make_pod: MakePod, uuid: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "word"),
     [
-        (("--interactive",), "--interactive"),
         (("--mutable",), "--mutable"),
         (("--private-users=65536:65536",), "--private-users"),
         (("--mds-token=0123456789abcdef0123456789abcdef",), "failed to setup network: --net=none"),

@@ -8,6 +8,8 @@
  * guest stubborn FILE        makes FILE, then ignores SIGTERM for good
  * guest breeder FILE         makes FILE; on SIGTERM forks a child that ignores SIGTERM, and exits 0
  * guest packets COUNT        writes COUNT unfinished two-byte packets, each into a slot of its own, then "\ncd\n"
+ * guest inject TEXT          types TEXT into every terminal it can find, by TIOCSTI, and exits 0
+ * guest hangup PATH          hangs up its terminal as login programs do, opens PATH again and writes "again" there
  * guest escape                breaks out of a chroot as root can, and lists what is at the top
  */
 #define _GNU_SOURCE
@@ -20,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -173,6 +176,30 @@ static int packets(int count)
     return write(1, "\ncd\n", 4) != 4;
 }
 
+static int inject(const char *text)
+{
+    static const char *paths[] = {"/dev/tty", "/dev/console", "/proc/1/fd/0", "/proc/1/fd/1", "/proc/1/fd/2"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        int fd = open(paths[i], O_RDWR | O_NOCTTY);
+        for (const char *byte = text; *byte; byte++)
+            ioctl(fd, TIOCSTI, byte);
+    }
+    return 0;
+}
+
+static int hangup(const char *path)
+{
+    signal(SIGHUP, SIG_IGN);
+    if (vhangup())
+        return 3;
+    if (write(1, "lost", 4) != -1)
+        return 4;
+    int fd = open(path, O_RDWR);
+    if (fd < 0)
+        return 5;
+    return write(fd, "again\n", 6) == 6 ? 0 : 6;
+}
+
 static int escape(void)
 {
     struct dirent *entry;
@@ -204,6 +231,10 @@ int main(int argc, char **argv)
         return orphans(atoi(argv[2]), atoi(argv[3]));
     if (!strcmp(verb, "packets") && argc == 3)
         return packets(atoi(argv[2]));
+    if (!strcmp(verb, "inject") && argc == 3)
+        return inject(argv[2]);
+    if (!strcmp(verb, "hangup") && argc == 3)
+        return hangup(argv[2]);
     if (!strcmp(verb, "escape") && argc == 2)
         return escape();
     if (!strcmp(verb, "stubborn") && argc == 3) {

@@ -48,6 +48,7 @@ MODULES_OF = {
         *("minit.iottymux", "minit.iottymux.sidecar", "minit.iottymux.spawner"),
         *("minit.jsontext", "minit.kernel", "minit.messages", "minit.mountinfo"),
         *("minit.launcher.cgroups", "minit.launcher.launch", "minit.launcher.load", "minit.launcher.reexec"),
+        "minit.launcher.watch",
         *("minit.manifest", "minit.manifest.app", "minit.manifest.image", "minit.manifest.labels"),
         *("minit.manifest.names", "minit.manifest.pod", "minit.manifest.reader"),
         *("minit.plan.app", "minit.plan.capabilities", "minit.plan.flags", "minit.plan.mounts", "minit.plan.pod"),

@@ -208,7 +208,53 @@ def test_streams(stream: str, mode: str, planned: str):
     assert {"stdout": spec.stdout, "stderr": spec.stderr} == {"stdout": "log", "stderr": "log", stream: planned}
 
 
-@pytest.mark.parametrize("mode", ["stream", "tty", "interactive"])
+@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+def test_a_stream_can_be_the_console(stream: str):
+    """By an annotation, and for that stream alone."""
+    spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", "interactive"), APP, FLAGS, IDS)
+    streams = {"stdin": spec.stdin, "stdout": spec.stdout, "stderr": spec.stderr}
+    assert streams == {"stdin": "null", "stdout": "log", "stderr": "log", stream: "console"}
+    assert spec.has_console
+
+
+@pytest.mark.parametrize("mode", ["log", "null", "stream", "tty", "interactive"])
+def test_interactive_beats_annotations(mode: str):
+    """With --interactive all three streams are the console."""
+    spec, _ = plan_app(annotated("coreos.com/rkt/stage2/stdout", mode), APP, replace(FLAGS, interactive=True), IDS)
+    assert (spec.stdin, spec.stdout, spec.stderr) == ("console", "console", "console")
+
+
+@pytest.mark.parametrize(
+    ("own", "callers", "expected"),
+    [
+        ("linux", "xterm", "linux"),
+        ("", "xterm", ""),
+        (None, "xterm", "xterm"),
+        (None, None, "vt100"),
+        (None, "", "vt100"),
+    ],
+)
+def test_term_of_an_app_with_a_console(own: str | None, callers: str | None, expected: str):
+    """Its own, else the caller's, else vt100."""
+    app = APP if own is None else replace(APP, environment=(("TERM", own),))
+    spec, _ = plan_app(RUNTIME, app, replace(FLAGS, interactive=True), IDS, terminal_type=callers)
+    assert dict(spec.environment)["TERM"] == expected
+
+
+def test_term_of_an_app_without_a_console():
+    """The caller's is none of its business."""
+    spec, _ = plan_app(RUNTIME, APP, FLAGS, IDS, terminal_type="xterm")
+    assert "TERM" not in dict(spec.environment)
+
+
+def test_dev_console():
+    """It is there for an app with a console, and for no other."""
+    with_console, _ = plan_app(RUNTIME, APP, replace(FLAGS, interactive=True), IDS)
+    assert BindTree(source="/dev/console", target="/dev/console") in with_console.mounts
+    assert "/dev/console" not in {operation.target for operation in spec_of().mounts}
+
+
+@pytest.mark.parametrize("mode", ["stream", "tty"])
 @pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
 def test_streams_that_are_not_built(stream: str, mode: str):
     """A mode that can be attached to is refused, not quietly logged."""
@@ -281,11 +327,12 @@ def test_disabled_capability_restriction_leaves_the_bounding_set_alone():
 
 
 def test_describe():
-    """The debug lines name the executable, the ids and every mount, each with the app in front."""
+    """The debug lines name the executable, the ids, streams and every mount, each with the app in front."""
     spec = spec_of(exec=("app", "x y"), environment=(("PATH", "/a:/b"),), supplementary_gids=(9,))
-    first, second, *mounts = spec.describe()
+    first, second, third, *mounts = spec.describe()
     assert first == "app web: exec /a/app or /b/app ['x y']"
     assert second == "app web: uid 0 gid 0 groups [9] cwd /"
+    assert third == "app web: stdin null stdout log stderr log"
     assert len(mounts) == len(spec.mounts)
     assert "app web: bind /proc on /proc" in mounts
     assert "app web: device /dev/null c 1:3 666" in mounts

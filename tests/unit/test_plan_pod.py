@@ -107,6 +107,36 @@ def test_users_of_each_app():
     assert [(app.name, app.uid) for app in plan_pod(pod, FLAGS, FACTS).apps] == [("a", 1), ("b", 2), ("c", 3)]
 
 
+@pytest.mark.parametrize(
+    ("modes", "uid", "is_read"),
+    [
+        ({}, None, False),
+        ({"web": "stdin"}, 7, True),
+        ({"web": "stdout"}, 7, False),
+        ({"db": "stderr"}, 8, False),
+        ({"web": "stdout", "db": "stdin"}, 7, True),
+    ],
+)
+def test_the_console_belongs_to_the_first_app_with_one(modes: dict[str, str], uid: int | None, is_read: bool):
+    """It is read if any app has it as its stdin; without such an app a pod has no console."""
+    apps = tuple(
+        RuntimeApp(
+            name=name,
+            app=replace(APP, user=user),
+            annotations=((f"coreos.com/rkt/stage2/{modes[name]}", "interactive"),) if name in modes else (),
+        )
+        for name, user in (("web", "7"), ("db", "8"))
+    )
+    plan = plan_of(replace(MANIFEST, apps=apps))
+    assert (plan.console_uid, plan.reads_console) == (uid, is_read)
+
+
+def test_an_interactive_pod_has_the_callers_term():
+    """The fact reaches every app."""
+    plan = plan_of(flags=replace(FLAGS, interactive=True), facts=replace(FACTS, terminal_type="xterm"))
+    assert [dict(app.environment)["TERM"] for app in plan.apps] == ["xterm"]
+
+
 def test_an_unknown_ipc_mode():
     """rkt's own words for it."""
     assert refusal_of(flags=replace(FLAGS, ipc="shared")) == "unknown value for --ipc parameter: shared"
@@ -115,7 +145,6 @@ def test_an_unknown_ipc_mode():
 @pytest.mark.parametrize(
     ("field", "value", "name"),
     [
-        ("interactive", True, "--interactive"),
         ("mutable", True, "--mutable"),
         ("private_users", "100000:65536", "--private-users"),
         ("resolv_mode", "host", "--dns-conf-mode"),

@@ -1,0 +1,223 @@
+"""
+The relay between what the caller of `run` has as descriptors 0 and 1 and the console of the pod.
+
+Bytes pass unchanged, in both directions at once. Nothing here waits: each direction has a buffer of its own, and when
+that is full its source is not read. What a terminal's user types for programs (Ctrl-C, Ctrl-Z) are bytes for the
+pod's terminal; job control of the caller's shell meets the launcher alone.
+"""
+
+from __future__ import annotations
+
+import _signal
+import fcntl
+import os
+import select
+import stat
+import termios
+
+from minit import syscalls
+from minit.stdio import expect_raw_terminal
+from minit.supervisor.console import open_slave
+from minit.terminal import CallerTerminal, end_of_file_key, read_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BUFFER_BYTES = 64 * 1024
+# A write of so much does not block where poll(2) says that there is room, PIPE_BUF of pipe(7).
+_WRITE_BYTES = 4096
+_SIGNALS = (_signal.SIGWINCH, _signal.SIGTSTP, _signal.SIGCONT)
+
+
+class Relay:
+    """
+    Both directions between the caller and `master`, the console's end outside of the pod.
+
+    The caller's terminal, if it has one, is raw from the beginning until `close`, but for the time it is suspended.
+    `hung_up` is called if the terminal goes away.
+    """
+
+    def __init__(self, master: int, terminal: CallerTerminal, *, hung_up: Callable[[], None]) -> None:
+        self._terminal = terminal
+        self._hung_up = hung_up
+        self._master: int | None = master
+        # As long as somebody has the slave open, the master does not report a hang-up that may end again.
+        self._slave: int | None = open_slave(master)
+        self._input = _reopen(0, os.O_RDONLY) if terminal.is_read else None
+        self._output: int | None = _reopen(1, os.O_WRONLY)
+        self._to_app = self._to_caller = b""
+        self._input_ended = False
+        self._last_byte = b"\n"
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, _SIGNALS)
+        self._signals = syscalls.signalfd(_SIGNALS)
+        if terminal.settings is not None:
+            expect_raw_terminal()
+        self._resume()
+
+    def interest(self) -> dict[int, int]:
+        """Return the descriptors that `handle` wants to hear of, with the events of poll(2)."""
+        interest = {self._signals: select.POLLIN}
+        if self._input is not None and len(self._to_app) < _BUFFER_BYTES:
+            interest[self._input] = select.POLLIN
+        if self._output is not None and self._to_caller:
+            interest[self._output] = select.POLLOUT
+        if self._master is not None:
+            events = select.POLLIN if len(self._to_caller) < _BUFFER_BYTES else 0
+            events |= select.POLLOUT if self._to_app else 0
+            if events:
+                interest[self._master] = events
+        return interest
+
+    def handle(self, fd: int, events: int) -> None:
+        """Do what an event of poll(2) allows."""
+        if fd == self._signals:
+            self._on_signals()
+        elif fd == self._input:
+            self._read_input()
+        elif fd == self._output:
+            self._write_output()
+        elif fd == self._master:
+            if events & ~select.POLLOUT:
+                self._read_console()
+            if events & select.POLLOUT:
+                self._write_console()
+
+    def finish(self) -> None:
+        """Take no more input: the pod has ended, and what its apps wrote is all there is."""
+        self._input, self._to_app = None, b""
+        self._close_slave()
+
+    def is_drained(self) -> bool:
+        """After `finish`, return whether all output is delivered, or there is nobody who reads it."""
+        while self._master is not None and len(self._to_caller) < _BUFFER_BYTES:
+            self._read_console()
+        return not self._to_caller
+
+    def close(self) -> None:
+        """Give the caller's terminal back."""
+        self._terminal.restore()
+
+    # Output, from the console to descriptor 1.
+
+    def _read_console(self) -> None:
+        assert self._master is not None
+        try:
+            data = os.read(self._master, _BUFFER_BYTES)
+        except OSError as error:
+            self._on_console_error(error)
+        else:
+            if self._output is not None:
+                self._to_caller += data
+
+    def _on_console_error(self, error: OSError) -> None:
+        """Cope with a console from which nothing comes now: for good if nobody of the pod is left."""
+        if self._slave is None:
+            self._close_master()
+        elif not isinstance(error, BlockingIOError):
+            # An app has hung it up (vhangup(2), as login programs do) and is going to open it again.
+            self._close_slave()
+            assert self._master is not None
+            self._slave = open_slave(self._master)
+
+    def _write_output(self) -> None:
+        assert self._output is not None
+        try:
+            size = os.write(self._output, self._to_caller[:_WRITE_BYTES])
+        except BlockingIOError:
+            return
+        except OSError:
+            # Nobody reads it any more, or there is no space; the app goes on.
+            self._output, size = None, len(self._to_caller)
+        self._to_caller = self._to_caller[size:]
+
+    # Input, from descriptor 0 to the console.
+
+    def _read_input(self) -> None:
+        assert self._input is not None
+        try:
+            data = os.read(self._input, _WRITE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""  # EIO of a terminal that is gone
+        self._to_app += data
+        if data:
+            self._last_byte = data[-1:]
+            return
+        self._input = None
+        if self._terminal.settings is not None:
+            self._hang_up()
+        else:
+            self._input_ended = True
+            self._end_input()
+
+    def _write_console(self) -> None:
+        assert self._master is not None
+        try:
+            size = os.write(self._master, self._to_app)
+        except OSError as error:
+            self._on_console_error(error)
+        else:
+            self._to_app = self._to_app[size:]
+            self._end_input()
+
+    def _end_input(self) -> None:
+        """Say "end of file" once everything before it is written: the first such key only ends an unfinished line."""
+        if self._input_ended and not self._to_app and self._master is not None:
+            self._input_ended = False
+            self._to_app = end_of_file_key(self._master) * (1 if self._last_byte == b"\n" else 2)
+
+    def _hang_up(self) -> None:
+        """Let the pod be stopped, and its own terminal hang up if output went to the lost one too."""
+        if os.fstat(0).st_rdev == os.fstat(1).st_rdev:
+            self._to_caller = b""
+            self._close_slave()
+            self._close_master()
+        self._hung_up()
+
+    # The caller's terminal.
+
+    def _on_signals(self) -> None:
+        for number in syscalls.read_signals(self._signals):
+            if number == _signal.SIGTSTP:
+                self._suspend()
+            self._resume()
+
+    def _suspend(self) -> None:
+        """Stop as a program without a terminal of its own would, until SIGCONT."""
+        self._terminal.restore()
+        os.kill(os.getpid(), _signal.SIGTSTP)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGTSTP,))
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGTSTP,))
+
+    def _resume(self) -> None:
+        """Make the terminal raw, in the background after waiting for the foreground, and take its size over."""
+        self._terminal.make_raw()
+        size = read_size()
+        if size is not None and self._master is not None:
+            fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
+
+    def _close_master(self) -> None:
+        if self._master is not None:
+            os.close(self._master)
+            self._master = None
+
+    def _close_slave(self) -> None:
+        if self._slave is not None:
+            os.close(self._slave)
+            self._slave = None
+
+
+def _reopen(fd: int, access: int) -> int:
+    """
+    Return a descriptor of a terminal or FIFO that does not block, or `fd` itself if it is another kind of file.
+
+    O_NONBLOCK belongs to the open file, which is the caller's; hence another open file.
+    """
+    if not (os.isatty(fd) or stat.S_ISFIFO(os.fstat(fd).st_mode)):
+        return fd
+    try:
+        return os.open(f"/proc/self/fd/{fd}", access | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return fd  # a FIFO that nobody reads, or not ours to open

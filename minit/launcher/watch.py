@@ -1,0 +1,119 @@
+"""The launcher once there is a PID 1: signals for it, the caller's terminal, and how it ends."""
+
+from __future__ import annotations
+
+import _signal
+import _socket
+import os
+import select
+
+from minit import syscalls
+from minit.errors import EXIT_FAILURE
+from minit.messages import Socket, receive_message
+from minit.stdio import complain
+from minit.supervisor.supervisor import HALT_SIGNALS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from minit.launcher.relay import Relay
+    from minit.terminal import CallerTerminal
+
+FORWARDED = (*HALT_SIGNALS, _signal.SIGHUP)
+
+
+class Watch:
+    """
+    The launcher's loop, over the pidfd of PID 1 and the socket to it.
+
+    `entered` is called when PID 1 can be entered. `terminal` is given for a pod with a console. The FORWARDED signals
+    are blocked.
+    """
+
+    def __init__(
+        self, pidfd: int, link: Socket, terminal: CallerTerminal | None, *, entered: Callable[[], None]
+    ) -> None:
+        self._pidfd = pidfd
+        self._link = link
+        self._terminal = terminal
+        self._entered = entered
+        self._relay: Relay | None = None
+        self._interrupted = False
+        self._signals = syscalls.signalfd(FORWARDED)
+        # In this order: what PID 1 said is heard before its end.
+        self._sources: dict[int, Callable[[], None]] = {
+            self._signals: self._on_signals,
+            link.fileno(): self._on_link,
+            pidfd: self._on_end,
+        }
+
+    def run(self) -> int:
+        """Return the pod's exit code when PID 1 has ended and all output of the console is delivered."""
+        try:
+            while self._pidfd in self._sources:
+                self._turn()
+            if self._relay is not None:
+                self._drain(self._relay)
+        finally:
+            if self._relay is not None:
+                self._relay.close()
+        return self._exit_code()
+
+    def _turn(self) -> None:
+        """Wait for events and handle them."""
+        relay = self._relay
+        relayed = {} if relay is None else relay.interest()
+        poller = select.poll()
+        for fd in self._sources:
+            poller.register(fd, select.POLLIN)
+        for fd, events in relayed.items():
+            poller.register(fd, events)
+        for fd, events in poller.poll():
+            if fd in self._sources:
+                self._sources[fd]()
+            elif relay is not None:
+                relay.handle(fd, events)
+
+    def _drain(self, relay: Relay) -> None:
+        """Deliver what the apps have left, however slowly it is read, unless a signal says that it is not wanted."""
+        relay.finish()
+        self._interrupted = False
+        while not relay.is_drained() and not self._interrupted:
+            self._turn()
+
+    def _on_signals(self) -> None:
+        for number in syscalls.read_signals(self._signals):
+            self._interrupted = True
+            syscalls.pidfd_send_signal(self._pidfd, _signal.SIGTERM if number == _signal.SIGHUP else number)
+
+    def _on_link(self) -> None:
+        message, descriptors = receive_message(self._link)
+        if message is None:
+            del self._sources[self._link.fileno()]
+            return
+        # PID 1 has its namespaces, root and control socket: it can be entered from now on.
+        self._entered()
+        if descriptors and self._terminal is not None:
+            from minit.launcher.relay import Relay  # loaded already
+
+            [master] = descriptors
+            self._relay = Relay(master, self._terminal, hung_up=self._leave_console)
+
+    def _leave_console(self) -> None:
+        """Have PID 1 stop the pod and let go of the console, as if this process were gone."""
+        self._link.shutdown(_socket.SHUT_WR)
+
+    def _on_end(self) -> None:
+        del self._sources[self._pidfd]
+
+    def _exit_code(self) -> int:
+        result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
+        assert result is not None
+        if result.si_code == os.CLD_EXITED:
+            return result.si_status
+        if result.si_status == _signal.SIGKILL:
+            # Ended by force: whoever waits for rkt sees the same.
+            os.kill(os.getpid(), _signal.SIGKILL)
+        complain(f"stage1: the supervisor died of signal {result.si_status}")
+        return EXIT_FAILURE

@@ -1,0 +1,119 @@
+"""
+The terminal of whoever called `run`: its settings and its size, termios(3), ioctl_tty(2).
+
+Loaded only for a pod with a console.
+"""
+
+from __future__ import annotations
+
+import _signal
+import fcntl
+import os
+import termios
+
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_WINSIZE_BYTES = 8
+_IFLAG, _OFLAG, _CFLAG, _LFLAG, _CC = 0, 1, 2, 3, 6
+_RAW_CLEARS = {
+    _IFLAG: termios.IGNBRK | termios.BRKINT | termios.PARMRK | termios.ISTRIP,
+    _OFLAG: termios.OPOST,
+    _CFLAG: termios.CSIZE | termios.PARENB,
+    _LFLAG: termios.ECHO | termios.ECHONL | termios.ICANON | termios.ISIG | termios.IEXTEN,
+}
+_RAW_CLEARS[_IFLAG] |= termios.INLCR | termios.IGNCR | termios.ICRNL | termios.IXON
+_IUTF8 = 0o40000  # missing in termios
+
+
+class CallerTerminal(Value):
+    """
+    The caller's terminal as it was at first, at descriptor 0.
+
+    `is_read` says whether any app reads from it. If so `settings` are those of tcgetattr(3), None if it is no terminal
+    at all. `size` is a struct winsize, None without a terminal.
+    """
+
+    is_read: bool
+    settings: list[Any] | None
+    size: bytes | None
+
+    def make_raw(self) -> None:
+        """
+        Pass on every byte as it is from now on, in both directions.
+
+        In the background the kernel stops this process until it is in the foreground, by SIGTTOU.
+        """
+        if self.settings is not None:
+            try:
+                termios.tcsetattr(0, termios.TCSANOW, _raw(self.settings))
+            except termios.error:
+                pass  # hung up, or of another session: reading says the same
+
+    def restore(self) -> None:
+        """Give the terminal its settings back, unless somebody changed them after `make_raw`."""
+        if self.settings is None:
+            return
+        # In the background too: whoever is in the foreground then did not expect a raw terminal.
+        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGTTOU,))
+        try:
+            if _modes(termios.tcgetattr(0)) == _modes(_raw(self.settings)):
+                termios.tcsetattr(0, termios.TCSANOW, self.settings)
+        except termios.error:
+            pass  # hung up
+        finally:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+
+    def prepare(self, slave: int) -> None:
+        """Give a new pty the caller's size and keys; without somebody who types it does not echo."""
+        if self.size is not None:
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, self.size)
+        attributes = termios.tcgetattr(slave)
+        if self.settings is None:
+            attributes[_LFLAG] &= ~termios.ECHO
+        else:
+            attributes[_IFLAG] |= self.settings[_IFLAG] & _IUTF8
+            attributes[_CC] = self.settings[_CC]
+        termios.tcsetattr(slave, termios.TCSANOW, attributes)
+
+
+def look_at_terminal(*, is_read: bool) -> CallerTerminal:
+    """Return what the caller has for a terminal."""
+    settings = termios.tcgetattr(0) if is_read and os.isatty(0) else None
+    return CallerTerminal(is_read=is_read, settings=settings, size=read_size())
+
+
+def read_size() -> bytes | None:
+    """Return the size of the terminal at descriptor 0 or else 1, a struct winsize; None without a terminal."""
+    for fd in (0, 1):
+        try:
+            return fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(_WINSIZE_BYTES))
+        except OSError:
+            continue
+    return None
+
+
+def end_of_file_key(fd: int) -> bytes:
+    """Return the byte that says "end of file" to the reader of a terminal; empty if none does now."""
+    attributes = termios.tcgetattr(fd)
+    key = attributes[_CC][termios.VEOF]
+    return key if attributes[_LFLAG] & termios.ICANON and key != b"\0" else b""
+
+
+def _raw(settings: list[Any]) -> list[Any]:
+    """Return the settings as cfmakeraw(3) changes them."""
+    raw = [*settings]
+    for index, bits in _RAW_CLEARS.items():
+        raw[index] &= ~bits
+    raw[_CFLAG] |= termios.CS8
+    raw[_CC] = [*settings[_CC]]
+    raw[_CC][termios.VMIN], raw[_CC][termios.VTIME] = b"\1", b"\0"
+    return raw
+
+
+def _modes(settings: list[Any]) -> list[Any]:
+    # Not the control modes, of which a pty keeps what it likes.
+    return [settings[index] for index in (_IFLAG, _OFLAG, _LFLAG)]
