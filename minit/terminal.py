@@ -49,8 +49,8 @@ class CallerTerminal(Value):
         """
         if self.settings is not None:
             try:
-                termios.tcsetattr(0, termios.TCSANOW, _raw(self.settings))
-            except termios.error:
+                _set(0, _raw(self.settings))
+            except OSError:
                 pass  # hung up, or of another session: reading says the same
 
     def restore(self) -> None:
@@ -60,9 +60,9 @@ class CallerTerminal(Value):
         # In the background too: whoever is in the foreground then did not expect a raw terminal.
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGTTOU,))
         try:
-            if _modes(termios.tcgetattr(0)) == _modes(_raw(self.settings)):
-                termios.tcsetattr(0, termios.TCSANOW, self.settings)
-        except termios.error:
+            if _modes(_get(0)) == _modes(_raw(self.settings)):
+                _set(0, self.settings)
+        except OSError:
             pass  # hung up
         finally:
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
@@ -71,18 +71,18 @@ class CallerTerminal(Value):
         """Give a new pty the caller's size and keys; without somebody who types it does not echo."""
         if self.size is not None:
             fcntl.ioctl(slave, termios.TIOCSWINSZ, self.size)
-        attributes = termios.tcgetattr(slave)
+        attributes = _get(slave)
         if self.settings is None:
             attributes[_LFLAG] &= ~termios.ECHO
         else:
             attributes[_IFLAG] |= self.settings[_IFLAG] & _IUTF8
             attributes[_CC] = self.settings[_CC]
-        termios.tcsetattr(slave, termios.TCSANOW, attributes)
+        _set(slave, attributes)
 
 
 def look_at_terminal(*, is_read: bool) -> CallerTerminal:
     """Return what the caller has for a terminal."""
-    settings = termios.tcgetattr(0) if is_read and os.isatty(0) else None
+    settings = _get(0) if is_read and os.isatty(0) else None
     return CallerTerminal(is_read=is_read, settings=settings, size=read_size())
 
 
@@ -98,9 +98,23 @@ def read_size() -> bytes | None:
 
 def end_of_file_key(fd: int) -> bytes:
     """Return the byte that says "end of file" to the reader of a terminal; empty if none does now."""
-    attributes = termios.tcgetattr(fd)
+    attributes = _get(fd)
     key = attributes[_CC][termios.VEOF]
     return key if attributes[_LFLAG] & termios.ICANON and key != b"\0" else b""
+
+
+def _get(fd: int) -> list[Any]:
+    try:
+        return termios.tcgetattr(fd)
+    except termios.error as error:
+        raise OSError(*error.args) from error  # which it is, but for its class
+
+
+def _set(fd: int, settings: list[Any]) -> None:
+    try:
+        termios.tcsetattr(fd, termios.TCSANOW, settings)
+    except termios.error as error:
+        raise OSError(*error.args) from error
 
 
 def _raw(settings: list[Any]) -> list[Any]:

@@ -42,7 +42,8 @@ class Relay:
         self._terminal = terminal
         self._hung_up = hung_up
         self._master: int | None = master
-        # As long as somebody has the slave open, the master does not report a hang-up that may end again.
+        # While somebody has the slave open, an app may close all it has, or hang them up as login programs do, and open
+        # it again later: to the master nothing happens.
         self._slave: int | None = open_slave(master)
         self._input = _reopen(0, os.O_RDONLY) if terminal.is_read else None
         self._output: int | None = _reopen(1, os.O_WRONLY)
@@ -104,21 +105,13 @@ class Relay:
         assert self._master is not None
         try:
             data = os.read(self._master, _BUFFER_BYTES)
-        except OSError as error:
-            self._on_console_error(error)
-        else:
-            if self._output is not None:
-                self._to_caller += data
-
-    def _on_console_error(self, error: OSError) -> None:
-        """Cope with a console from which nothing comes now: for good if nobody of the pod is left."""
-        if self._slave is None:
-            self._close_master()
-        elif not isinstance(error, BlockingIOError):
-            # An app has hung it up (vhangup(2), as login programs do) and is going to open it again.
-            self._close_slave()
-            assert self._master is not None
-            self._slave = open_slave(self._master)
+        except OSError:
+            # Nothing now (EAGAIN); and nothing ever again once the pod has ended (EIO), unless somebody outside has it.
+            if self._slave is None:
+                self._close_master()
+            return
+        if self._output is not None:
+            self._to_caller += data
 
     def _write_output(self) -> None:
         assert self._output is not None
@@ -156,11 +149,12 @@ class Relay:
         assert self._master is not None
         try:
             size = os.write(self._master, self._to_app)
-        except OSError as error:
-            self._on_console_error(error)
-        else:
-            self._to_app = self._to_app[size:]
-            self._end_input()
+        except BlockingIOError:
+            return
+        except OSError:
+            size = len(self._to_app)  # hung up from inside: nobody hears it
+        self._to_app = self._to_app[size:]
+        self._end_input()
 
     def _end_input(self) -> None:
         """Say "end of file" once everything before it is written: the first such key only ends an unfinished line."""

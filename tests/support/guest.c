@@ -194,6 +194,10 @@ static int hangup(const char *path)
         return 3;
     if (write(1, "lost", 4) != -1)
         return 4;
+    for (int fd = 0; fd < 3; fd++)
+        close(fd);
+    /* Long enough for whoever has the master to have seen it. */
+    usleep(200000);
     int fd = open(path, O_RDWR);
     if (fd < 0)
         return 5;
