@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+EXIT_NO_SOURCE = 1  # systemd-nspawn's, which rkt's users see for a volume whose source is missing
 EXIT_USAGE = 2  # Go's flag package, which rkt's own entrypoints use
 EXIT_FAILURE = 254  # rkt's number for nearly every failure of stage0 and stage1
 EXIT_EXEC_FAILED = 203  # systemd's EXIT_EXEC, the one set-up number rkt itself knows
@@ -31,6 +32,12 @@ class PlanError(MinitError):
 
 class LaunchError(MinitError):
     """A step of starting the pod failed."""
+
+
+class SourceMissing(LaunchError):
+    """The host has nothing where a volume's source should be."""
+
+    exit_code = EXIT_NO_SOURCE
 
 
 class ControlError(MinitError):

@@ -19,11 +19,16 @@ POD_STAGE1_TREE_ID = "stage1TreeStoreID"
 POD_OVERLAY_PREPARED = "overlay-prepared"
 POD_PRIVATE_USERS = "private-users-prepared"
 POD_LOCK = "pod.lck"
+POD_SHARED_VOLUMES = "sharedVolumes"
+POD_HOSTS_FALLBACK = "stage1/rootfs/etc/hosts-fallback"
+POD_HOSTS = "stage1/rootfs/etc/rkt-hosts"
+POD_RESOLV_CONF = "stage1/rootfs/etc/rkt-resolv.conf"
 POD_CONTROL = "stage1/rootfs/rkt/minit/control"
 
 STAGE1_CONTROL = "/rkt/minit/control"
 STAGE1_STATE = "/rkt/minit/state"
 STAGE1_LOG = "/rkt/minit/log"
+STAGE1_ETC = "/rkt/minit/etc"
 STAGE1_SUPERVISOR_LOG = "/rkt/minit/supervisor.log"
 STAGE1_STATUS = "/rkt/status"
 STAGE1_ENV = "/rkt/env"
@@ -76,6 +81,11 @@ def env_file(app: str) -> str:
 def log_file(app: str) -> str:
     """Return the app's log, inside the stage1 root."""
     return f"{STAGE1_LOG}/{app}.log"
+
+
+def etc_file(app: str, name: str) -> str:
+    """Return the app's own copy of a file of /etc, inside the stage1 root."""
+    return f"{STAGE1_ETC}/{app}.{name}"
 
 
 def pod_cgroup_name(uuid: str) -> str:

@@ -60,9 +60,11 @@ def launch(flags: RunFlags, lock: int) -> int:
         step = "find the control groups of this process"
         hierarchies = read_hierarchies()
         step = "load pod"
-        plan = plan_pod(load_pod(), flags, collect_facts(hierarchies))
+        plan = plan_pod(load_pod(flags), flags, collect_facts(hierarchies))
         for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
             complain(f"stage1: {line}")
+        step = "open volumes"
+        trees = _open_volumes(plan)
         step = "make control groups"
         subcgroup = pod_subcgroup(hierarchies, plan.uuid)
         # Written first: gc could not find the groups of a pod that died between the two.
@@ -71,7 +73,7 @@ def launch(flags: RunFlags, lock: int) -> int:
         step = "prepare the console"
         terminal = _prepare_console(plan)
         step = "make PID 1"
-        pid, pidfd, link = _clone_supervisor(plan, groups, lock, open_files, terminal)
+        pid, pidfd, link = _clone_supervisor(plan, groups, trees, lock, open_files, terminal)
         step = "wait for PID 1"
         watch = Watch(pidfd, link, terminal, entered=lambda: _write_pod_file(paths.POD_PID, f"{pid}\n"))
         return watch.run()
@@ -105,6 +107,14 @@ def _raise_descriptor_limit() -> tuple[int, int]:
     return soft, hard
 
 
+def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
+    if not any(app.volumes for app in plan.apps):
+        return ((),) * len(plan.apps)
+    from minit.launcher.volumes import open_volumes
+
+    return tuple(open_volumes(app) for app in plan.apps)
+
+
 def _prepare_console(plan: PodPlan) -> CallerTerminal | None:
     """Return what the caller has for a terminal, None if no app has a console."""
     if plan.console_uid is None:
@@ -118,7 +128,12 @@ def _prepare_console(plan: PodPlan) -> CallerTerminal | None:
 
 
 def _clone_supervisor(
-    plan: PodPlan, groups: PodGroups, lock: int, open_files: tuple[int, int], terminal: CallerTerminal | None
+    plan: PodPlan,
+    groups: PodGroups,
+    trees: tuple[tuple[int, ...], ...],
+    lock: int,
+    open_files: tuple[int, int],
+    terminal: CallerTerminal | None,
 ) -> tuple[int, int, Socket]:
     try:
         root = syscalls.open_tree(
@@ -139,6 +154,7 @@ def _clone_supervisor(
         groups=groups.apps,
         open_files=open_files,
         terminal=terminal,
+        trees=trees,
     )
     flags = 0
     for name in plan.namespaces:

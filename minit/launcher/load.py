@@ -9,6 +9,7 @@ from minit.errors import ManifestError, describe
 from minit.launcher.cgroups import Hierarchy
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.pod import parse_pod_manifest
+from minit.plan.files import EtcTexts, text_sources
 from minit.plan.pod import HostFacts, Pod, app_section
 from minit.plan.users import AppLookups, parse_id
 
@@ -17,15 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from minit.manifest.app import App
+    from minit.plan.flags import RunFlags
 
 _MAXIMUM_MANIFEST_BYTES = 4 << 20
 # What rkt and the host's service manager hand on to a stage1, and this one cannot use yet.
 _UNSUPPORTED_VARIABLES = ("RKT_SELINUX_CONTEXT", "RKT_SELINUX_MOUNT_CONTEXT", "LISTEN_FDS", "NOTIFY_SOCKET")
 
 
-def load_pod() -> Pod:
+def load_pod(flags: RunFlags) -> Pod:
     """
-    Return the pod in the working directory: its manifests, and what its images say about the users they name.
+    Return the pod in the working directory: its manifests, what its images say about the users they name, and the
+    texts for /etc that `flags` ask for.
 
     ManifestError names the file and the place in it.
     """
@@ -37,7 +40,9 @@ def load_pod() -> Pod:
         image = parse_image_manifest(_read(path), path)
         images.append((runtime.name, image))
         lookups.append((runtime.name, _look_up_ids(runtime.name, app_section(runtime, image))))
-    return Pod(manifest=manifest, images=tuple(images), lookups=tuple(lookups))
+    hosts, resolv_conf = (_read_text(path) if path else None for path in text_sources(flags))
+    texts = EtcTexts(hosts=hosts, resolv_conf=resolv_conf)
+    return Pod(manifest=manifest, images=tuple(images), lookups=tuple(lookups), texts=texts)
 
 
 def collect_facts(hierarchies: Sequence[Hierarchy]) -> HostFacts:
@@ -57,6 +62,13 @@ def _look_up_ids(name: str, app: App) -> AppLookups:
     from minit.launcher.users import look_up_ids
 
     return look_up_ids(name, app)
+
+
+def _read_text(path: str) -> bytes:
+    text = _read(path)
+    if len(text) > _MAXIMUM_MANIFEST_BYTES:
+        raise ManifestError(f"failed to load pod: {path}: larger than {_MAXIMUM_MANIFEST_BYTES} bytes")
+    return text
 
 
 def _read(path: str) -> bytes:

@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from minit.manifest.app import App
 
+_ANNOTATION_DOCKER = "appc.io/docker/repository"  # docker2aci's
 _MAX_IMAGE_SIZE_BYTES = (1 << 63) - 1
 
 APPC_VERSION = "0.8.11"  # of the specification that manifests written by minit follow
@@ -35,6 +36,11 @@ class ImageManifest(Value):
     annotations: tuple[tuple[str, str], ...] = ()
     dependencies: tuple[Dependency, ...] = ()
     path_whitelist: tuple[str, ...] = ()
+
+    @property
+    def from_docker(self) -> bool:
+        """Whether the image was converted from Docker's format."""
+        return self.annotation(_ANNOTATION_DOCKER) is not None
 
     def label(self, name: str) -> str | None:
         """Return the value of a label."""

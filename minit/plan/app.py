@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from minit.errors import PlanError
 from minit.plan.capabilities import DEFAULT
-from minit.plan.mounts import MountOp, app_mounts
+from minit.plan.mounts import SYSFS, MountOp, app_mounts
 from minit.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from minit.manifest.app import App
     from minit.manifest.pod import RuntimeApp
+    from minit.plan.files import AppFile
     from minit.plan.flags import RunFlags
+    from minit.plan.volumes import VolumeMount
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Given to an app that does not set them; USER is root whoever the app runs as (rkt stage1).
@@ -45,7 +47,8 @@ class AppSpec(Value):
 
     `candidates` are the paths tried in order for the executable, which is also argv[0]; `search` is the path list
     to name when none of them is there, None when exec[0] was a path. `bounding` is a capability mask, None to leave
-    the bounding set alone.
+    the bounding set alone. `mounts` come first in the app's root, then `volumes` from the outer to the inner, then
+    `files`; with `read_only_root` nothing else of the root can be written at last.
     """
 
     name: str
@@ -62,6 +65,9 @@ class AppSpec(Value):
     stdout: str = STREAM_LOG
     stderr: str = STREAM_LOG
     mounts: tuple[MountOp, ...] = ()
+    volumes: tuple[VolumeMount, ...] = ()
+    files: tuple[AppFile, ...] = ()
+    read_only_root: bool = False
 
     @property
     def has_console(self) -> bool:
@@ -76,7 +82,11 @@ class AppSpec(Value):
             f" cwd {self.working_directory}",
             f"app {self.name}: stdin {self.stdin} stdout {self.stdout} stderr {self.stderr}",
         ]
-        return lines + [f"app {self.name}: {operation.describe()}" for operation in self.mounts]
+        lines += [f"app {self.name}: {operation.describe()}" for operation in self.mounts]
+        lines.append(f"app {self.name}: {SYSFS.describe()}{', but below volumes there' if self.volumes else ''}")
+        lines += [f"app {self.name}: {volume.describe()}" for volume in self.volumes]
+        lines += [f"app {self.name}: {file.describe()}" for file in self.files]
+        return lines + ([f"app {self.name}: root read-only"] if self.read_only_root else [])
 
 
 def plan_app(
@@ -117,6 +127,7 @@ def plan_app(
             stdout=stdout,
             stderr=stderr,
             mounts=app_mounts(console=has_console),
+            read_only_root=runtime.read_only_root_fs,
         ),
         warnings,
     )
@@ -202,10 +213,6 @@ def _refuse_unbuilt(runtime: RuntimeApp, app: App) -> list[str]:
         warnings.append(f"warning: {prefix}ignoring unknown isolator {isolator.name}")
     if app.event_handlers:
         raise PlanError(f"{prefix}event handler {app.event_handlers[0].name} is not supported yet")
-    if runtime.mounts or app.mount_points:
-        raise PlanError(f"{prefix}mounts are not supported yet")
-    if runtime.read_only_root_fs:
-        raise PlanError(f"{prefix}readOnlyRootFS is not supported yet")
     for port in app.ports:
         if port.socket_activated:
             raise PlanError(f"{prefix}socket activation of port {port.name} is not supported yet")

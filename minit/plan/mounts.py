@@ -107,6 +107,8 @@ _LINKS = (
     MakeSymlink(target="/dev/stdout", text="/proc/self/fd/1"),
     MakeSymlink(target="/dev/stderr", text="/proc/self/fd/2"),
 )
+# Not in app_mounts: an app that has a volume at or below its /sys does without (stage1 contract 9.2).
+SYSFS = BindTree(source="/sys", target="/sys")
 # mode=0755: without it the root of a tmpfs is world-writable.
 _DEV = MountFilesystem(fstype="tmpfs", target="/dev", options=(("mode", "0755"), ("size", "64k")), nodev=False)
 
@@ -134,7 +136,7 @@ def pod_mounts() -> tuple[MountOp, ...]:
 
 def app_mounts(console: bool = False) -> tuple[MountOp, ...]:
     """
-    Return what is mounted in an app's root: a /dev of its own, the pod's proc, sysfs, devpts and shared memory.
+    Return what is mounted in an app's root: a /dev of its own, the pod's proc, devpts and shared memory.
 
     `console` is for an app with a stream that is the pod's console.
 
@@ -148,7 +150,6 @@ def app_mounts(console: bool = False) -> tuple[MountOp, ...]:
         MakeDirectory(target="/run"),
         MakeDirectory(target="/tmp", mode=0o1777),
         BindTree(source="/proc", target="/proc"),
-        BindTree(source="/sys", target="/sys"),
         _DEV,
         *_DEVICES,
         MakeDirectory(target="/dev/pts"),

@@ -9,9 +9,10 @@ from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
 from minit.paths import created_marker, started_marker
 from minit.plan.app import STREAM_CONSOLE, AppSpec, plan_app
 from minit.plan.capabilities import DEFAULT
+from minit.plan.files import EtcTexts, plan_files
 from minit.plan.mounts import MountOp, pod_mounts
 from minit.plan.users import AppLookups, plan_ids
-from minit.value import Value
+from minit.value import Value, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from minit.manifest.image import ImageManifest
     from minit.manifest.pod import PodManifest, RuntimeApp
     from minit.plan.flags import RunFlags
+    from minit.plan.volumes import VolumeMount
 
 STOP_GRACE_SECONDS = 10.0
 ANNOTATION_STOP_GRACE = "minit/stop-grace"
@@ -28,13 +30,14 @@ _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
 
 class Pod(Value):
     """
-    A pod directory as loaded: its manifest, and of each app by name the image manifest and what was looked up in its
-    root.
+    A pod directory as loaded: its manifest, of each app by name the image manifest and what was looked up in its
+    root, and the texts that stage0 or the stage1 image has for files of /etc.
     """
 
     manifest: PodManifest
     images: tuple[tuple[str, ImageManifest], ...]
     lookups: tuple[tuple[str, AppLookups], ...] = ()
+    texts: EtcTexts = EtcTexts()
 
 
 class HostFacts(Value):
@@ -95,14 +98,18 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     images = dict(pod.images)
     lookups = dict(pod.lookups)
     metadata_url = _plan_metadata_url(flags)
+    hostname = _plan_hostname(flags)
     apps = []
     warnings = [f"warning: ignoring {name}: not supported yet" for name in facts.ignored_variables]
-    for runtime in pod.manifest.apps:
+    volumes, notes = _plan_volumes(pod, flags)
+    warnings += notes
+    for index, runtime in enumerate(pod.manifest.apps):
         image = images[runtime.name]
         app = app_section(runtime, image)
         ids = plan_ids(runtime.name, app, image, lookups.get(runtime.name, AppLookups()))
         spec, notes = plan_app(runtime, app, flags, ids, metadata_url, facts.terminal_type)
-        apps.append(spec)
+        files = plan_files(runtime.name, hostname, flags, pod.texts)
+        apps.append(replace(spec, volumes=volumes[index], files=files))
         warnings += notes
         notifies = image.annotation("appc.io/executor/supports-systemd-notify")
         if BOOLEANS.get(notifies or ""):
@@ -114,7 +121,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         namespaces.append("net")
     return PodPlan(
         uuid=flags.uuid,
-        hostname=_plan_hostname(flags),
+        hostname=hostname,
         namespaces=tuple(namespaces),
         apps=tuple(apps),
         bounding=None if flags.disable_capabilities else DEFAULT,
@@ -151,6 +158,25 @@ def _refuse_shared_files(manifest: PodManifest) -> None:
             other = marker.rpartition("/")[2]
             if other in names:
                 raise PlanError(f'app "{other}" cannot be in a pod with app "{name}": rename one of them')
+
+
+def _plan_volumes(pod: Pod, flags: RunFlags) -> tuple[list[tuple[VolumeMount, ...]], list[str]]:
+    """Return the volumes of each app and the host's files it gets, and the warnings to show."""
+    images = dict(pod.images)
+    in_order = [images[runtime.name] for runtime in pod.manifest.apps]
+    sections = [app_section(runtime, images[runtime.name]) for runtime in pod.manifest.apps]
+    wanted = (
+        pod.manifest.volumes,
+        *(runtime.mounts for runtime in pod.manifest.apps),
+        *(app.mount_points for app in sections),
+        "host" in (flags.resolv_mode, flags.hosts_mode),
+    )
+    if not any(wanted):
+        return [()] * len(sections), []
+    from minit.plan.volumes import host_files, plan_volumes
+
+    planned, warnings = plan_volumes(pod.manifest, sections, in_order)
+    return [(*volumes, *host_files(flags)) for volumes in planned], warnings
 
 
 def _contained(networks: tuple[str, ...]) -> bool:
@@ -194,7 +220,6 @@ def _refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
     unbuilt = (
         ("--mutable", flags.mutable),
         ("--private-users", flags.private_users),
-        ("--dns-conf-mode", (flags.resolv_mode, flags.hosts_mode) != ("default", "default")),
     )
     for name, given in unbuilt:
         if given:

@@ -23,7 +23,6 @@ _FIELDS = {USER: 7, GROUP: 4}
 _ID_FIELD = 2
 _MAX_ID = 0xFFFFFFFE  # 0xFFFFFFFF is setresuid(2)'s "leave it as it is"
 _TOO_LARGE_DIGITS = 11
-_ANNOTATION_DOCKER = "appc.io/docker/repository"
 
 
 class Lookup(Value):
@@ -114,5 +113,4 @@ def _resolve(name: str, kind: str, text: str, lookup: Lookup) -> int:
 def _has_docker_group(app: App, image: ImageManifest) -> bool:
     # A converted Docker image names its user for both; a group of that name is often missing.
     own = image.app
-    converted = image.annotation(_ANNOTATION_DOCKER) is not None
-    return converted and own is not None and own.user == own.group == app.group
+    return image.from_docker and own is not None and own.user == own.group == app.group

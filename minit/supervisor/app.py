@@ -43,12 +43,14 @@ class App:
         self.deadline: float | None = None
 
 
-def spawn_app(app: App, group: GroupEnds, open_files: tuple[int, int], console: int | None) -> None:
+def spawn_app(
+    app: App, group: GroupEnds, open_files: tuple[int, int], trees: tuple[int, ...], console: int | None
+) -> None:
     """
     Fork the process of `app`, which prepares itself and waits for "go".
 
     It starts in its v2 group, where there is one, and joins the v1 groups itself. `open_files` is its RLIMIT_NOFILE,
-    `console` the slave of the pod's console.
+    `trees` are the detached mounts of its volumes, `console` is the slave of the pod's console.
     """
     ends: dict[str, int | None] = {}
     for name, mode in (("stdout", app.spec.stdout), ("stderr", app.spec.stderr)):
@@ -67,6 +69,7 @@ def spawn_app(app: App, group: GroupEnds, open_files: tuple[int, int], console: 
         console=console if app.spec.has_console else None,
         cgroup_tasks=group.tasks,
         open_files=open_files,
+        trees=trees,
     )
     # Fork and registration: nothing may be reaped between them.
     app.pid, app.pidfd = syscalls.clone3(cgroup=group.directory if group.is_v2 else None)

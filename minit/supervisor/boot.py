@@ -53,7 +53,8 @@ class SupervisorEnds(Value):
     `root` is a detached copy of the stage1 root and all below it. The working directory is where it came from: a
     namespace copies that with its mounts, while a descriptor would still name the host's mount. `stage1_root` is the
     path that the interpreter has imported from so far, which may be below the descriptor `image`. `open_files` is the
-    caller's RLIMIT_NOFILE, soft and hard, which the apps get. `terminal` is given for a pod with a console.
+    caller's RLIMIT_NOFILE, soft and hard, which the apps get. `trees` has a detached mount of each volume of each app,
+    in the plan's order. `terminal` is given for a pod with a console.
     """
 
     launcher: Socket
@@ -64,12 +65,14 @@ class SupervisorEnds(Value):
     tasks: tuple[int, ...]
     groups: tuple[GroupEnds, ...]
     open_files: tuple[int, int]
+    trees: tuple[tuple[int, ...], ...]
     terminal: CallerTerminal | None = None
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that PID 1 keeps; all others of the launcher are closed."""
         own = [self.launcher.fileno(), self.lock, self.root, *self.tasks]
         own += [] if self.image is None else [self.image]
+        own += [tree for trees in self.trees for tree in trees]
         return own + [fd for group in self.groups for fd in (group.directory, *group.tasks)]
 
 
@@ -133,14 +136,15 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
         _tell_launcher(ends.launcher, master)
         apps = []
         groups = {group.app: group for group in ends.groups}
-        for spec in plan.apps:
+        for spec, trees in zip(plan.apps, ends.trees):
             group = groups[spec.name]
             app = App(spec, Group(group.directory))
-            spawn_app(app, group, ends.open_files, slave)
+            spawn_app(app, group, ends.open_files, trees, slave)
             apps.append(app)
         # After the apps, which prepare themselves on another processor meanwhile.
         spawner = Spawner() if any(app.outputs for app in apps) else None
-        for fd in (ends.root, *ends.tasks, *(fd for group in ends.groups for fd in group.tasks)):
+        ours = ends.root, *ends.tasks, *(tree for trees in ends.trees for tree in trees)
+        for fd in (*ours, *(fd for group in ends.groups for fd in group.tasks)):
             os.close(fd)
         if slave is not None:
             os.close(slave)
@@ -220,7 +224,7 @@ def _build_root(plan: PodPlan, ends: SupervisorEnds) -> None:
 
 
 def _make_directories() -> None:
-    for path, mode in ((paths.STAGE1_STATE, 0o755), (paths.STAGE1_LOG, 0o750)):
+    for path, mode in ((paths.STAGE1_STATE, 0o755), (paths.STAGE1_LOG, 0o750), (paths.STAGE1_ETC, 0o755)):
         os.makedirs(path, mode, exist_ok=True)
 
 

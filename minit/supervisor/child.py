@@ -17,13 +17,14 @@ import stat
 import sys
 
 from minit import syscalls
-from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
+from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError
 from minit.messages import send_message
 from minit.plan.app import STREAM_CONSOLE
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
 from minit.supervisor.credentials import become_user, clear_inheritable, drop_bounding_set
 from minit.supervisor.mounts import apply_mounts, enter_root
+from minit.supervisor.volumes import attach_files, attach_volumes
 from minit.value import Value
 
 TYPE_CHECKING = False
@@ -43,7 +44,7 @@ class ChildEnds(Value):
     What an app's process takes over from PID 1: the report socket, its output (None for null) and cgroup files.
 
     `console` is the slave of the pod's console for the streams that are it. `open_files` is the RLIMIT_NOFILE it gets,
-    soft and hard.
+    soft and hard. `trees` are detached mounts, one of each of its volumes.
     """
 
     report: Socket
@@ -52,11 +53,12 @@ class ChildEnds(Value):
     console: int | None = None
     cgroup_tasks: tuple[int, ...] = ()
     open_files: tuple[int, int]
+    trees: tuple[int, ...] = ()
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that the process keeps; all others of PID 1 are closed."""
         streams = [fd for fd in (self.stdout, self.stderr, self.console) if fd is not None]
-        return [self.report.fileno(), *streams, *self.cgroup_tasks]
+        return [self.report.fileno(), *streams, *self.cgroup_tasks, *self.trees]
 
 
 class NotFound(Exception):
@@ -89,12 +91,12 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         syscalls.unshare(syscalls.CLONE_NEWNS)
         namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         step = "mount"
-        root = _build_root(spec, rootfs)
+        root, null = _build_root(spec, rootfs, ends.trees)
         step = "pivot root"
         forget_imports()
         enter_root(root)
         step = "open standard streams"
-        _open_streams(spec, ends)
+        _open_streams(spec, ends, null)
         step = "find executable"
         path = find_executable(spec)
         step = "change directory to"
@@ -175,19 +177,24 @@ def _reset_oom_score() -> None:
     os.close(fd)
 
 
-def _build_root(spec: AppSpec, rootfs: str) -> int:
-    """Return a descriptor of the app's root, made a mount of this namespace and filled."""
+def _build_root(spec: AppSpec, rootfs: str, trees: Sequence[int]) -> tuple[int, int]:
+    """Return descriptors of the app's root, made a mount of this namespace and filled, and of its /dev/null."""
     os.umask(0)
     tree = syscalls.open_tree(syscalls.AT_FDCWD, f"/{rootfs}", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
     where = os.open(f"/{rootfs}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     syscalls.move_mount(tree, where)
     apply_mounts(spec.mounts, tree)
+    # Before the volumes, one of which may hide it.
+    null = syscalls.openat2(tree, "/dev/null", os.O_RDWR, resolve=syscalls.RESOLVE_IN_ROOT)
+    attach_volumes(spec.volumes, trees, tree)
+    attach_files(spec.files, tree)
+    if spec.read_only_root:
+        syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)
     os.umask(0o022)
-    return tree
+    return tree, null
 
 
-def _open_streams(spec: AppSpec, ends: ChildEnds) -> None:
-    null = os.open("/dev/null", os.O_RDWR)
+def _open_streams(spec: AppSpec, ends: ChildEnds, null: int) -> None:
     for number, mode, fd in ((0, spec.stdin, None), (1, spec.stdout, ends.stdout), (2, spec.stderr, ends.stderr)):
         source = ends.console if mode == STREAM_CONSOLE else fd
         os.dup2(null if source is None else source, number)
@@ -200,5 +207,5 @@ def _report(socket: Socket, step: str, error: BaseException) -> None:
         if error.filename is not None:
             failure["path"] = os.fsdecode(error.filename)
     else:
-        failure["path"] = str(error) if isinstance(error, NotFound) else repr(error)
+        failure["path"] = str(error) if isinstance(error, (NotFound, MinitError)) else repr(error)
     send_message(socket, failure)

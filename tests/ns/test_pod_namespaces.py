@@ -14,7 +14,7 @@ from tests.support.processes import namespace_of
 from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
-API_MOUNTS = {"/", "/proc", "/sys", "/dev", "/dev/pts", "/dev/shm"}
+API_MOUNTS = {"/", "/proc", "/sys", "/dev", "/dev/pts", "/dev/shm", "/etc/hostname", "/etc/hosts"}
 
 
 def app_pid(pod: PodDirectory, app: str) -> int:
@@ -116,7 +116,7 @@ def test_an_app_sees_its_own_files_only(make_pod: MakePod, overlay: bool) -> Non
     assert result.stdout.count("\n") == 1, result.stdout
     fields = [line.split() for line in pod.report("a").one("mountinfo").splitlines()]
     assert {field[4] for field in fields} == API_MOUNTS
-    assert not [field for field in fields if str(pod.path) in field[3] and field[4] != "/"]
+    assert not [field for field in fields if str(pod.path) in field[3] and field[4] not in ("/", "/etc/hosts")]
 
 
 def test_there_is_nothing_above_an_apps_root(make_pod: MakePod) -> None:
@@ -199,7 +199,7 @@ def test_the_stage1_root_is_read_only_even_for_an_app_that_reaches_it(make_pod: 
 
 
 def test_api_mounts_of_an_app_are_the_pods_own(make_pod: MakePod) -> None:
-    """proc, sysfs and devpts of an app are those of the pod, /dev is its own, and shared memory is shared."""
+    """proc, sysfs and devpts of an app are the pod's, /dev and two files its own, and shared memory is shared."""
     pod = make_pod(
         {
             "a": shell("echo from-a > /dev/shm/x; touch /dev/mine; /bin/guest report /tmp/report"),
@@ -219,6 +219,8 @@ def test_api_mounts_of_an_app_are_the_pods_own(make_pod: MakePod) -> None:
         "/dev": "tmpfs",
         "/dev/pts": "devpts",
         "/dev/shm": "tmpfs",
+        "/etc/hostname": "proc",
+        "/etc/hosts": "overlay",
     }
     for point in ("/proc", "/sys"):
         assert {"nosuid", "nodev", "noexec"} <= mounts[point][1]

@@ -49,8 +49,12 @@ def make_rootfs(rootfs: Path) -> None:
     (rootfs / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
 
 
+# Of the runtime app, which holds the `app` object.
+_RUNTIME_FIELDS = ("annotations", "mounts", "readOnlyRootFS")
+
+
 def app_section(*command: str, **fields: Any) -> dict[str, Any]:
-    """Return the `app` object of a manifest; `annotations` are the runtime app's."""
+    """Return the `app` object of a manifest; `annotations`, `mounts` and `readOnlyRootFS` are the runtime app's."""
     return {"exec": list(command), "user": "0", "group": "0", **fields}
 
 
@@ -82,6 +86,7 @@ class PodDirectory:
         overlay: bool = True,
         annotations: dict[str, str] | None = None,
         app_in_image: bool = False,
+        image_annotations: dict[str, str] | None = None,
         **manifest: Any,
     ) -> None:
         self.uuid = str(uuid.uuid4())
@@ -99,7 +104,7 @@ class PodDirectory:
         shutil.copy(stage1_tree / "manifest", self.path / "stage1/manifest")
         (self.path / "stage1TreeStoreID").write_text(STAGE1_TREE_ID)
         (self.path / "pod.lck").touch(mode=0o600)
-        self._write_manifests(apps, app_in_image, annotations or {}, manifest)
+        self._write_manifests(apps, app_in_image, annotations or {}, image_annotations or {}, manifest)
         (self.path / "pod-created").touch()
         if overlay:
             (self.path / "overlay-prepared").touch()
@@ -114,7 +119,7 @@ class PodDirectory:
             if overlay:
                 self._mount_overlay(app_rootfs, APP_TREE_ID, app / "rootfs", name)
             else:
-                shutil.copytree(app_rootfs, app / "rootfs", symlinks=True)
+                subprocess.run(["cp", "-a", str(app_rootfs), str(app / "rootfs")], check=True)
         self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
@@ -123,20 +128,22 @@ class PodDirectory:
         apps: dict[str, dict[str, Any]],
         app_in_image: bool,
         annotations: dict[str, str],
+        image_annotations: dict[str, str],
         manifest: dict[str, Any],
     ) -> None:
         entries = []
         for name, section in apps.items():
-            image = {
+            image: dict[str, Any] = {
                 "acKind": "ImageManifest",
                 "acVersion": "0.8.11",
                 "name": "test/image",
                 "labels": [{"name": "os", "value": "linux"}, {"name": "arch", "value": "amd64"}],
+                "annotations": [{"name": k, "value": v} for k, v in image_annotations.items()],
             }
             entry: dict[str, Any] = {"name": name, "image": {"id": "sha512-" + "a" * 64}}
-            (image if app_in_image else entry)["app"] = {k: v for k, v in section.items() if k != "annotations"}
-            if "annotations" in section:
-                entry["annotations"] = section["annotations"]
+            of_runtime = {key: section[key] for key in _RUNTIME_FIELDS if key in section}
+            entry.update(of_runtime)
+            (image if app_in_image else entry)["app"] = {k: v for k, v in section.items() if k not in of_runtime}
             entries.append(entry)
             (self.path / "appsinfo" / name).mkdir(mode=0o750)
             (self.path / "appsinfo" / name / "manifest").write_text(json.dumps(image))

@@ -51,14 +51,14 @@ MODULES_OF = {
         "minit.launcher.watch",
         *("minit.manifest", "minit.manifest.app", "minit.manifest.image", "minit.manifest.labels"),
         *("minit.manifest.names", "minit.manifest.pod", "minit.manifest.reader"),
-        *("minit.plan.app", "minit.plan.capabilities", "minit.plan.flags", "minit.plan.mounts", "minit.plan.pod"),
-        "minit.plan.users",
+        *("minit.plan.app", "minit.plan.capabilities", "minit.plan.files", "minit.plan.flags", "minit.plan.mounts"),
+        *("minit.plan.pod", "minit.plan.users"),
         *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status", "minit.reaper.reaper"),
         "minit.reaper.record",
         *("minit.supervisor.app", "minit.supervisor.boot", "minit.supervisor.child", "minit.supervisor.credentials"),
         *("minit.supervisor.group", "minit.supervisor.journal", "minit.supervisor.lifecycle"),
         *("minit.supervisor.loopback", "minit.supervisor.mounts", "minit.supervisor.relocate"),
-        "minit.supervisor.supervisor",
+        *("minit.supervisor.supervisor", "minit.supervisor.targets", "minit.supervisor.volumes"),
     },
     "stop": {*SHARED, *CONTROL, "entrypoints.stop", "minit.launcher.stop", "minit.plan.flags"},
     "gc": {
@@ -75,6 +75,7 @@ MODULES_OF = {
         *("minit.plan.app", "minit.plan.capabilities", "minit.plan.mounts"),
         *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status"),
         *("minit.supervisor.child", "minit.supervisor.credentials", "minit.supervisor.mounts"),
+        *("minit.supervisor.targets", "minit.supervisor.volumes"),
     },
 }
 ENTRYPOINTS = sorted(path.stem for path in (PROJECT / "entrypoints").glob("[a-z]*.py"))

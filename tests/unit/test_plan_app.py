@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import PlanError
-from minit.manifest.app import App, EventHandler, Isolator, MountPoint, Port
-from minit.manifest.pod import Mount, RuntimeApp
+from minit.manifest.app import App, EventHandler, Isolator, Port
+from minit.manifest.pod import RuntimeApp
 from minit.plan.app import AppSpec, plan_app, plan_environment, plan_executable
 from minit.plan.capabilities import DEFAULT
+from minit.plan.files import AppFile
 from minit.plan.flags import RunFlags
-from minit.plan.mounts import BindTree, MakeDirectory, MountFilesystem, app_mounts, pod_mounts
+from minit.plan.mounts import SYSFS, BindTree, MakeDirectory, MountFilesystem, app_mounts, pod_mounts
+from minit.plan.volumes import VolumeMount
 from minit.value import replace
 
 FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11")
@@ -284,9 +286,6 @@ def test_a_stdin_that_needs_nothing_is_accepted(mode: str):
             {"event_handlers": (EventHandler(name="pre-start", exec=("/x",)),)},
             "event handler pre-start is not supported",
         ),
-        ({}, {"mount_points": (MountPoint(name="data", path="/data"),)}, "mounts are not supported"),
-        ({"mounts": (Mount(volume="data", path="/data"),)}, {}, "mounts are not supported"),
-        ({"read_only_root_fs": True}, {}, "readOnlyRootFS is not supported"),
         (
             {},
             {"ports": (Port(name="http", protocol="tcp", port=80, socket_activated=True),)},
@@ -329,7 +328,7 @@ def test_disabled_capability_restriction_leaves_the_bounding_set_alone():
 def test_describe():
     """The debug lines name the executable, the ids, streams and every mount, each with the app in front."""
     spec = spec_of(exec=("app", "x y"), environment=(("PATH", "/a:/b"),), supplementary_gids=(9,))
-    first, second, third, *mounts = spec.describe()
+    first, second, third, *mounts, last = spec.describe()
     assert first == "app web: exec /a/app or /b/app ['x y']"
     assert second == "app web: uid 0 gid 0 groups [9] cwd /"
     assert third == "app web: stdin null stdout log stderr log"
@@ -338,6 +337,28 @@ def test_describe():
     assert "app web: device /dev/null c 1:3 666" in mounts
     assert "app web: directory /tmp 1777" in mounts
     assert "app web: link /dev/ptmx -> pts/ptmx" in mounts
+    assert last == "app web: bind /sys on /sys"
+
+
+def test_describe_what_the_pod_asks_for():
+    """Volumes, files and a read-only root have lines of their own, in the order in which they are applied."""
+    volume = VolumeMount(
+        volume="v", kind="host", source="/src", target="/dst", place="pod: x", read_only=True, recursive=True
+    )
+    file = AppFile(target="/etc/hosts", source="/rkt/minit/etc/web.hosts", text=b"", if_missing=True)
+    spec = replace(spec_of(), volumes=(volume,), files=(file,), read_only_root=True)
+    assert spec.describe()[-4:] == [
+        "app web: bind /sys on /sys, but below volumes there",
+        "app web: volume v: host /src on /dst (read_only,recursive)",
+        "app web: file /etc/hosts from /rkt/minit/etc/web.hosts unless there is one",
+        "app web: root read-only",
+    ]
+
+
+def test_a_read_only_root():
+    """What the pod says about the app's root is in the plan."""
+    spec, _ = plan_app(replace(RUNTIME, read_only_root_fs=True), APP, FLAGS, IDS)
+    assert spec.read_only_root
 
 
 # Mounts.
@@ -359,7 +380,8 @@ def test_every_mount_point_is_made_or_there(operations):
 def test_an_app_binds_only_what_the_pod_has():
     """Each source of a bind is a place where the pod mounts something."""
     pod = {operation.target for operation in pod_mounts() if isinstance(operation, MountFilesystem)}
-    assert {operation.source for operation in app_mounts() if isinstance(operation, BindTree)} <= pod
+    binds = [operation for operation in (*app_mounts(), SYSFS) if isinstance(operation, BindTree)]
+    assert {operation.source for operation in binds} <= pod
 
 
 def test_no_filesystem_honours_setuid_or_devices_but_dev_itself():

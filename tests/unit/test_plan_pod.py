@@ -147,8 +147,6 @@ def test_an_unknown_ipc_mode():
     [
         ("mutable", True, "--mutable"),
         ("private_users", "100000:65536", "--private-users"),
-        ("resolv_mode", "host", "--dns-conf-mode"),
-        ("hosts_mode", "host", "--dns-conf-mode"),
     ],
 )
 def test_flags_that_are_not_built(field: str, value: object, name: str):
@@ -347,6 +345,9 @@ APPS = st.builds(
     ports=tuples(st.builds(Port, name=NAMES, protocol=st.just("tcp"), port=st.integers(1, 65535))),
     isolators=ISOLATORS,
 )
+VOLUMES = st.builds(
+    Volume, name=NAMES, kind=st.just("empty"), mode=st.sampled_from(["0755", "7777"]), uid=IDS, gid=IDS
+) | st.builds(Volume, name=NAMES, kind=st.just("host"), source=PATHS, recursive=st.none() | st.booleans())
 MANIFESTS = st.builds(
     PodManifest,
     ac_version=st.just("0.8.11"),
@@ -356,13 +357,13 @@ MANIFESTS = st.builds(
             name=NAMES,
             app=st.none() | APPS,
             read_only_root_fs=st.sampled_from([False, False, False, True]),
-            mounts=tuples(st.builds(Mount, volume=NAMES, path=TEXTS)),
+            mounts=tuples(st.builds(Mount, volume=NAMES, path=TEXTS, app_volume=st.none() | VOLUMES)),
             annotations=ANNOTATIONS,
         ),
         max_size=3,
         unique_by=lambda app: app.name,
     ).map(tuple),
-    volumes=tuples(st.builds(Volume, name=NAMES, kind=st.just("empty"))),
+    volumes=st.lists(VOLUMES, max_size=2, unique_by=lambda volume: volume.name).map(tuple),
     isolators=ISOLATORS,
     annotations=ANNOTATIONS,
     ports=tuples(st.builds(ExposedPort, name=NAMES, host_port=st.integers(1, 65535))),
@@ -378,6 +379,8 @@ RUN_FLAGS = st.builds(
     ipc=st.sampled_from(["", "parent", "x"]),
     debug=st.booleans(),
     disable_capabilities=st.booleans(),
+    hosts_mode=st.sampled_from(["default", "host", "stage0"]),
+    resolv_mode=st.sampled_from(["default", "host", "none"]),
 )
 
 

@@ -1,0 +1,79 @@
+"""
+Opening the sources of an app's volumes on the host, as detached mounts that PID 1 and the app inherit.
+
+They are attached in the app's own mount namespace and nowhere else: no volume is ever mounted below the pod directory
+in the host's namespace, where removing the pod would reach into it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from minit import paths, syscalls
+from minit.errors import LaunchError, SourceMissing, describe
+from minit.plan.volumes import HOST
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.plan.app import AppSpec
+    from minit.plan.volumes import VolumeMount
+
+_MODE = 0o755
+_PRIVATE_MODE = 0o770  # until owner and mode are those that the volume asks for
+
+
+def open_volumes(app: AppSpec) -> tuple[int, ...]:
+    """
+    Return a detached mount of each of the app's volumes, making the directories of empty ones in the pod directory.
+
+    SourceMissing if the host does not have a source, LaunchError for any other reason it cannot be mounted.
+    """
+    return tuple(_open_volume(app.name, volume) for volume in app.volumes)
+
+
+def _open_volume(app: str, volume: VolumeMount) -> int:
+    try:
+        if volume.kind != HOST:
+            _make_directory(app, volume)
+        return _open_tree(volume)
+    except FileNotFoundError as error:
+        if volume.kind == HOST:
+            # systemd-nspawn's words, which rkt's users look for.
+            raise SourceMissing(
+                f"Failed to stat {volume.source}: No such file or directory ({volume.place}, volume {volume.volume})"
+            ) from error
+        raise LaunchError(f'{volume.place}: volume "{volume.volume}": {describe(error)}') from error
+    except OSError as error:
+        raise LaunchError(f'{volume.place}: volume "{volume.volume}": {describe(error)}') from error
+
+
+def _open_tree(volume: VolumeMount) -> int:
+    depth = syscalls.AT_RECURSIVE if volume.recursive else 0
+    tree = syscalls.open_tree(syscalls.AT_FDCWD, volume.source, syscalls.OPEN_TREE_CLONE | depth)
+    # What the host mounts later below a recursive volume appears in the app; below a read-only one it would be
+    # writable. Nothing the app mounts ever reaches the host.
+    follows = volume.recursive and not volume.read_only
+    syscalls.mount_setattr(
+        tree,
+        flags=syscalls.AT_RECURSIVE,
+        set=syscalls.MOUNT_ATTR_RDONLY if volume.read_only else 0,
+        propagation=syscalls.MS_SLAVE if follows else syscalls.MS_PRIVATE,
+    )
+    return tree
+
+
+def _make_directory(app: str, volume: VolumeMount) -> None:
+    """Make the directory of an empty volume; apps that share it agree on nothing, so the last one's owner stays."""
+    os.makedirs(paths.POD_SHARED_VOLUMES, _MODE, exist_ok=True)
+    try:
+        os.mkdir(volume.source, _PRIVATE_MODE)
+    except FileExistsError:
+        pass
+    else:
+        if volume.copy_up:
+            from minit.launcher.copyup import copy_up
+
+            if copy_up(app, volume):
+                return
+    os.chown(volume.source, volume.uid, volume.gid)
+    os.chmod(volume.source, volume.mode)

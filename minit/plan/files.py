@@ -1,0 +1,89 @@
+"""
+Deciding what of /etc an app is given: the host name, a hosts file, the configuration of DNS.
+
+Each app gets its own copies, so that one may change its own and nobody else's. The files of the host that
+--dns-conf-mode may ask for instead are mounts like those of volumes (`volumes.host_files`).
+"""
+
+from __future__ import annotations
+
+from minit import paths
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.plan.flags import RunFlags
+
+_HOSTNAME = "/proc/sys/kernel/hostname"
+_LOOPBACK = b"127.0.0.1"
+
+
+class AppFile(Value):
+    """
+    A file that an app finds at `target`, bound there once its volumes are mounted.
+
+    `source` is in the stage1 root. It is made with `text`, and the app may change it; without a text it is there
+    already, and read-only. `if_missing`: only if the app has nothing at `target`. `required`: a read-only volume in
+    the way is an error, not a reason to do without.
+    """
+
+    target: str
+    source: str
+    text: bytes | None = None
+    if_missing: bool = False
+    required: bool = False
+
+    def describe(self) -> str:
+        """Return the file as a line for --debug."""
+        return f"file {self.target} from {self.source}{' unless there is one' if self.if_missing else ''}"
+
+
+class EtcTexts(Value):
+    """What stage0 or the stage1 image has to offer for /etc; None for what the pod does not ask for."""
+
+    hosts: bytes | None = None
+    resolv_conf: bytes | None = None
+
+
+def text_sources(flags: RunFlags) -> tuple[str | None, str | None]:
+    """Return where EtcTexts are read, the hosts file and the DNS configuration, relative to the pod directory."""
+    hosts = {"default": paths.POD_HOSTS_FALLBACK, "stage0": paths.POD_HOSTS}
+    return hosts.get(flags.hosts_mode), paths.POD_RESOLV_CONF if flags.resolv_mode == "stage0" else None
+
+
+def plan_files(app: str, hostname: str, flags: RunFlags, texts: EtcTexts) -> tuple[AppFile, ...]:
+    """Return the files of an app, in the order in which they are bound."""
+    files = [AppFile(target="/etc/hostname", source=_HOSTNAME)]
+    # In the mode "default" this would be what a network's plugin says; without one the image's own file stays.
+    if texts.resolv_conf is not None:
+        files.append(
+            AppFile(
+                target="/etc/resolv.conf",
+                source=paths.etc_file(app, "resolv.conf"),
+                text=texts.resolv_conf,
+                required=True,
+            )
+        )
+    if texts.hosts is not None:
+        fallback = flags.hosts_mode == "default"
+        files.append(
+            AppFile(
+                target="/etc/hosts",
+                source=paths.etc_file(app, "hosts"),
+                text=add_hostname(texts.hosts, hostname.encode(errors="surrogateescape")),
+                if_missing=fallback,
+                required=not fallback,
+            )
+        )
+    return tuple(files)
+
+
+def add_hostname(hosts: bytes, hostname: bytes) -> bytes:
+    """Return the text of a hosts file with a name appended to its first line for 127.0.0.1, or in a new line."""
+    lines = hosts.split(b"\n")
+    for index, line in enumerate(lines):
+        if line.split()[:1] == [_LOOPBACK]:
+            lines[index] = line + b" " + hostname
+            return b"\n".join(lines)
+    end = b"" if hosts.endswith(b"\n") or not hosts else b"\n"
+    return hosts + end + _LOOPBACK + b"\t" + hostname + b"\n"

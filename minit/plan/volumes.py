@@ -1,0 +1,217 @@
+"""
+Deciding which volumes each app gets and where, from the mounts of the pod and the mount points of the apps.
+
+The rules are those of rkt's stage1 (stage1 contract 8.1). An image's own mount points count only if the pod has no
+`app` section for it, since that replaces the image's as a whole.
+"""
+
+from __future__ import annotations
+
+from minit import paths
+from minit.errors import PlanError
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minit.manifest.app import App, MountPoint
+    from minit.manifest.image import ImageManifest
+    from minit.manifest.pod import PodManifest, Volume
+    from minit.plan.flags import RunFlags
+
+HOST = "host"
+EMPTY = "empty"
+
+_IMPLICIT = (
+    'warning: no volume specified for mount point "{}", implicitly creating an "empty" volume.'
+    " This volume will be removed when the pod is garbage-collected."
+)
+
+
+class VolumeMount(Value):
+    """
+    A volume's place in an app.
+
+    `source` is a path of the host, for an `empty` volume relative to the pod directory. `mode`, `uid` and `gid` are
+    those of the directory that is made for an empty one; with `copy_up` it begins as a copy of what the image has at
+    `target`. `place` is what asks for the mount, a JSON path or a flag.
+    """
+
+    volume: str
+    kind: str
+    source: str
+    target: str
+    place: str
+    read_only: bool = False
+    recursive: bool = False
+    mode: int = 0o755
+    uid: int = 0
+    gid: int = 0
+    implicit: bool = False
+    copy_up: bool = False
+
+    def describe(self) -> str:
+        """Return the mount as a line for --debug."""
+        words = [name for name in ("read_only", "recursive", "implicit", "copy_up") if getattr(self, name)]
+        flags = f" ({','.join(words)})" if words else ""
+        return f"volume {self.volume}: {self.kind} {self.source} on {self.target}{flags}"
+
+
+def plan_volumes(
+    manifest: PodManifest, sections: Sequence[App], images: Sequence[ImageManifest]
+) -> tuple[list[tuple[VolumeMount, ...]], list[str]]:
+    """
+    Return the volumes of each app of the pod, in the manifest's order, and the warnings to show.
+
+    `sections` are the apps' own sections. PlanError has the JSON path of what cannot be.
+    """
+    volumes = {volume.name: volume for volume in manifest.volumes}
+    warnings: list[str] = []
+    planned = []
+    for index in range(len(manifest.apps)):
+        mounts, notes = _plan_app(manifest, index, sections[index], images[index], volumes)
+        planned.append(mounts)
+        warnings += notes
+    used = {mount.volume for mounts in planned for mount in mounts if not mount.implicit}
+    for index, volume in enumerate(manifest.volumes):
+        if volume.name not in used:
+            warnings.append(f'warning: pod: volumes[{index}]: volume "{volume.name}" is mounted by no app')
+    return planned, warnings + _warn_of_shared_directories(planned)
+
+
+def host_files(flags: RunFlags) -> tuple[VolumeMount, ...]:
+    """Return the mounts of the host's own files that --dns-conf-mode asks for, which come after all volumes."""
+    return tuple(
+        VolumeMount(
+            volume=path.rpartition("/")[2],
+            kind=HOST,
+            source=path,
+            target=path,
+            place=f"--dns-conf-mode={key}=host",
+            read_only=True,
+        )
+        for key, mode, path in (
+            ("resolv", flags.resolv_mode, "/etc/resolv.conf"),
+            ("hosts", flags.hosts_mode, "/etc/hosts"),
+        )
+        if mode == "host"
+    )
+
+
+def _plan_app(
+    manifest: PodManifest, index: int, app: App, image: ImageManifest, volumes: dict[str, Volume]
+) -> tuple[tuple[VolumeMount, ...], list[str]]:
+    runtime = manifest.apps[index]
+    planned: list[VolumeMount] = []
+    warnings: list[str] = []
+    of_points = {point.name: point.read_only for point in reversed(app.mount_points)}
+    for number, mount in enumerate(runtime.mounts):
+        place = f"pod: apps[{index}].mounts[{number}]"
+        volume = mount.app_volume or volumes.get(mount.volume)
+        if volume is None:
+            raise PlanError(f'{place}.volume: could not find volume "{mount.volume}"')
+        planned.append(_plan_mount(volume, mount.path, place, of_points.get(mount.volume, False)))
+    origin = f"pod: apps[{index}].app" if runtime.app else f"{paths.app_manifest(runtime.name)}: app"
+    given_paths = {mount.path for mount in runtime.mounts}
+    given_volumes = {mount.volume for mount in runtime.mounts}
+    for number, point in enumerate(app.mount_points):
+        place = f"{origin}.mountPoints[{number}]"
+        # Met by a mount at its path, or by one of the volume of its name wherever that is.
+        if point.path in given_paths or point.name in given_volumes:
+            continue
+        if point.name in volumes:
+            planned.append(_plan_mount(volumes[point.name], point.path, place, point.read_only))
+        else:
+            warnings.append(_IMPLICIT.format(point.name))
+            planned.append(_plan_implicit(runtime.name, point, place, image.from_docker))
+    return tuple(planned), warnings + _warn_of_hidden_mounts(planned)
+
+
+def _plan_mount(volume: Volume, target: str, place: str, read_only: bool) -> VolumeMount:
+    """Return the mount of a volume, which decides itself about writing if it says anything about it."""
+    _check_target(target, place)
+    if volume.read_only is not None:
+        read_only = volume.read_only
+    if volume.kind == HOST:
+        assert volume.source is not None
+        return VolumeMount(
+            volume=volume.name,
+            kind=HOST,
+            source=volume.source,
+            target=target,
+            place=place,
+            read_only=read_only,
+            recursive=volume.recursive is not False,
+        )
+    assert volume.mode is not None and volume.uid is not None and volume.gid is not None
+    return VolumeMount(
+        volume=volume.name,
+        kind=EMPTY,
+        source=_shared(volume.name),
+        target=target,
+        place=place,
+        read_only=read_only,
+        mode=int(volume.mode, 8),
+        uid=volume.uid,
+        gid=volume.gid,
+    )
+
+
+def _plan_implicit(app: str, point: MountPoint, place: str, from_docker: bool) -> VolumeMount:
+    _check_target(point.path, place)
+    name = f"{app}-{point.name}"
+    return VolumeMount(
+        volume=name,
+        kind=EMPTY,
+        source=_shared(name),
+        target=point.path,
+        place=place,
+        read_only=point.read_only,
+        implicit=True,
+        copy_up=from_docker,
+    )
+
+
+def _shared(name: str) -> str:
+    return f"{paths.POD_SHARED_VOLUMES}/{name}"
+
+
+def _check_target(target: str, place: str) -> None:
+    if not _components(target):
+        raise PlanError(f'{place}.path: expected a path below "/", got "{target}"')
+
+
+def _components(target: str) -> tuple[str, ...]:
+    """Return the names of a path as it is written, whatever the symlinks on it."""
+    names: list[str] = []
+    for name in target.split("/"):
+        if name == "..":
+            names = names[:-1]
+        elif name not in ("", "."):
+            names.append(name)
+    return tuple(names)
+
+
+def _warn_of_hidden_mounts(planned: Sequence[VolumeMount]) -> list[str]:
+    seen: dict[tuple[str, ...], VolumeMount] = {}
+    warnings = []
+    for mount in planned:
+        hidden = seen.get(_components(mount.target))
+        if hidden is not None:
+            what = f'volume "{hidden.volume}", which is mounted there too'
+            warnings.append(f'warning: {mount.place}.path: "{mount.target}" hides {what}')
+        seen[_components(mount.target)] = mount
+    return warnings
+
+
+def _warn_of_shared_directories(planned: Sequence[Sequence[VolumeMount]]) -> list[str]:
+    # "a-b" and "c" of one app, "a" and "b-c" of another make the same name; so may a volume of the pod.
+    seen: dict[str, VolumeMount] = {}
+    warnings = []
+    for mount in (mount for mounts in planned for mount in mounts if mount.kind == EMPTY):
+        other = seen.setdefault(mount.source, mount)
+        if other is not mount and (mount.implicit or other.implicit):
+            what = f'the directory of volume "{mount.volume}"'
+            warnings.append(f"warning: {mount.place} shares {what} with {other.place}")
+    return warnings

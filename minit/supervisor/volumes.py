@@ -1,0 +1,111 @@
+"""
+Attaching an app's volumes and the files of /etc inside its root, in the app's own mount namespace.
+
+The volumes are detached mounts that the launcher made, read-only already where they are to be: nothing is ever visible
+in an app with more rights than it gets.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from minit import syscalls
+from minit.errors import LaunchError, MinitError, describe
+from minit.plan.mounts import SYSFS
+from minit.supervisor.mounts import apply_mounts
+from minit.supervisor.targets import open_existing, open_target, resolve_target
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minit.plan.files import AppFile
+    from minit.plan.volumes import VolumeMount
+
+
+def attach_volumes(volumes: Sequence[VolumeMount], trees: Sequence[int], root: int) -> None:
+    """
+    Attach `trees`, one of each volume, inside `root`; the pod's sysfs too, unless a volume lies at or below /sys.
+
+    The outer ones come first, whatever the manifest's order; of those at one place the last ends up on top.
+    LaunchError names volume and target.
+    """
+    places = [_place_of(volume, root) for volume in volumes]
+    if not _has_one_below(SYSFS.target, places, root):
+        apply_mounts((SYSFS,), root)
+    for index in sorted(range(len(volumes)), key=places.__getitem__):
+        volume, tree = volumes[index], trees[index]
+        try:
+            _attach(tree, root, volume.target)
+        except (LaunchError, OSError) as error:
+            raise _failure(volume, error) from error
+        os.close(tree)
+
+
+def attach_files(files: Sequence[AppFile], root: int) -> None:
+    """Attach the files of /etc inside `root`; LaunchError names one that is required and has no place."""
+    for file in files:
+        try:
+            if not (file.if_missing and _exists(root, file.target)):
+                _attach_file(file, root)
+        except (MinitError, OSError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EROFS and not file.required:
+                continue
+            raise LaunchError(f"{file.target}: {describe(error)}") from error
+
+
+def _place_of(volume: VolumeMount, root: int) -> tuple[str, ...]:
+    try:
+        return resolve_target(root, volume.target)
+    except OSError as error:
+        raise _failure(volume, error) from error
+
+
+def _has_one_below(target: str, places: Sequence[tuple[str, ...]], root: int) -> bool:
+    if not places:
+        return False
+    top = resolve_target(root, target)
+    return any(place[: len(top)] == top for place in places)
+
+
+def _attach(tree: int, root: int, target: str) -> None:
+    where = open_target(root, target, is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
+    try:
+        syscalls.move_mount(tree, where)
+    finally:
+        os.close(where)
+
+
+def _exists(root: int, target: str) -> bool:
+    found = open_existing(root, target)
+    if found is not None:
+        os.close(found)
+    return found is not None
+
+
+def _attach_file(file: AppFile, root: int) -> None:
+    if file.text is not None:
+        _write(file.source, file.text)
+    tree = syscalls.open_tree(syscalls.AT_FDCWD, file.source, syscalls.OPEN_TREE_CLONE)
+    try:
+        if file.text is None:
+            syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)
+        _attach(tree, root, file.target)
+    finally:
+        os.close(tree)
+
+
+def _write(path: str, text: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        while text:
+            text = text[os.write(fd, text) :]
+    finally:
+        os.close(fd)
+
+
+def _failure(volume: VolumeMount, error: Exception) -> LaunchError:
+    reason = describe(OSError(error.errno, error.strerror)) if isinstance(error, OSError) else describe(error)
+    return LaunchError(f'volume "{volume.volume}" on {volume.target} ({volume.place}): {reason}')

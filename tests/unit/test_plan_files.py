@@ -1,0 +1,105 @@
+"""minit.plan.files: which files of /etc an app is given, and the name of the pod in its hosts file."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minit.plan.files import AppFile, EtcTexts, add_hostname, plan_files, text_sources
+from minit.plan.flags import RunFlags
+from minit.value import replace
+
+FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11")
+HOSTNAME = AppFile(target="/etc/hostname", source="/proc/sys/kernel/hostname")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"127.0.0.1 localhost\n", b"127.0.0.1 localhost pod\n"),
+        (b"# x\n  127.0.0.1\tlocalhost\n127.0.0.1 b\n", b"# x\n  127.0.0.1\tlocalhost pod\n127.0.0.1 b\n"),
+        (b"127.0.0.1 localhost", b"127.0.0.1 localhost pod"),
+        (b"127.0.0.1", b"127.0.0.1 pod"),
+        (b"", b"127.0.0.1\tpod\n"),
+        (b"::1 x\n", b"::1 x\n127.0.0.1\tpod\n"),
+        (b"::1 x", b"::1 x\n127.0.0.1\tpod\n"),
+        (b"#127.0.0.1 x\n127.0.0.11 y\n", b"#127.0.0.1 x\n127.0.0.11 y\n127.0.0.1\tpod\n"),
+    ],
+)
+def test_the_name_of_the_pod(before: bytes, after: bytes):
+    """It is appended to the first line of 127.0.0.1, or becomes a line of its own; everything else stays."""
+    assert add_hostname(before, b"pod") == after
+
+
+@given(st.lists(st.sampled_from([b"127.0.0.1", b"::1", b" ", b"\t", b"\n", b"#", b"a", b"\xff"])).map(b"".join))
+def test_nothing_else_of_a_hosts_file_changes(hosts: bytes):
+    """One line has the name after it, or comes after all others; the rest is byte for byte as before."""
+    after = add_hostname(hosts, b"pod")
+    if any(line.split()[:1] == [b"127.0.0.1"] for line in hosts.split(b"\n")):
+        head, separator, tail = after.partition(b" pod")
+        assert separator and head + tail == hosts
+        assert head.rpartition(b"\n")[2].split()[:1] == [b"127.0.0.1"]
+    else:
+        assert after.removesuffix(b"127.0.0.1\tpod\n") in (hosts, hosts + b"\n")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "resolv", "sources"),
+    [
+        ("default", "default", ("stage1/rootfs/etc/hosts-fallback", None)),
+        ("default", "none", ("stage1/rootfs/etc/hosts-fallback", None)),
+        ("host", "host", (None, None)),
+        ("stage0", "stage0", ("stage1/rootfs/etc/rkt-hosts", "stage1/rootfs/etc/rkt-resolv.conf")),
+    ],
+)
+def test_where_the_texts_are(hosts: str, resolv: str, sources: tuple[str | None, str | None]):
+    """Only what a mode asks for is read."""
+    assert text_sources(replace(FLAGS, hosts_mode=hosts, resolv_mode=resolv)) == sources
+
+
+def test_by_default():
+    """The host name always; the fallback for a missing hosts file; nothing about DNS."""
+    files = plan_files("web", "pod", FLAGS, EtcTexts(hosts=b"127.0.0.1 localhost\n"))
+    fallback = AppFile(
+        target="/etc/hosts",
+        source="/rkt/minit/etc/web.hosts",
+        text=b"127.0.0.1 localhost pod\n",
+        if_missing=True,
+    )
+    assert files == (HOSTNAME, fallback)
+
+
+def test_from_stage0():
+    """What the user said on the command line is bound over whatever there is, or the app does not start."""
+    texts = EtcTexts(hosts=b"10.1.1.1 x\n", resolv_conf=b"nameserver 10.1.1.2\n")
+    flags = replace(FLAGS, hosts_mode="stage0", resolv_mode="stage0")
+    assert plan_files("web", "pod", flags, texts) == (
+        HOSTNAME,
+        AppFile(
+            target="/etc/resolv.conf",
+            source="/rkt/minit/etc/web.resolv.conf",
+            text=b"nameserver 10.1.1.2\n",
+            required=True,
+        ),
+        AppFile(
+            target="/etc/hosts",
+            source="/rkt/minit/etc/web.hosts",
+            text=b"10.1.1.1 x\n127.0.0.1\tpod\n",
+            required=True,
+        ),
+    )
+
+
+def test_from_the_host():
+    """Its own files are mounts, so that only the host name is left."""
+    flags = replace(FLAGS, hosts_mode="host", resolv_mode="host")
+    assert plan_files("web", "pod", flags, EtcTexts()) == (HOSTNAME,)
+
+
+def test_each_app_has_its_own():
+    """No two apps share a file that one of them could change."""
+    texts = EtcTexts(hosts=b"", resolv_conf=b"")
+    files = [file for app in ("a", "b") for file in plan_files(app, "pod", FLAGS, texts)]
+    sources = [file.source for file in files if file.text is not None]
+    assert len(set(sources)) == 4
