@@ -82,8 +82,6 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         join_cgroups(ends.cgroup_tasks)
         step = "reset oom_score_adj"
         _reset_oom_score()
-        step = "set resource limits"
-        resource.setrlimit(resource.RLIMIT_NOFILE, ends.open_files)
         step = "encode arguments"
         arguments = [os.fsencode(word) for word in spec.arguments]
         environment = {os.fsencode(name): os.fsencode(value) for name, value in spec.environment}
@@ -92,6 +90,9 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         step = "mount"
         root, null = _build_root(spec, rootfs, ends.trees)
+        step = "set resource limits"
+        # Not before: each of the volumes is a descriptor until it is mounted.
+        resource.setrlimit(resource.RLIMIT_NOFILE, ends.open_files)
         step = "pivot root"
         forget_imports()
         enter_root(root)

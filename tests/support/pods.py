@@ -378,7 +378,9 @@ class PodDirectory:
             return reply
 
     def remove(self) -> None:
-        """Collect what is left of the pod and delete its directory."""
+        """Collect what is left of the pod and delete its directory, unless that is done."""
+        if not self.path.exists():
+            return
         if self._lock >= 0:
             os.close(self._lock)
         if self._process is not None:

@@ -20,7 +20,7 @@ from minit.errors import LaunchError
 from minit.supervisor.targets import open_existing, open_target, resolve_target
 from tests.support.campaign import campaign
 
-SWAPS = campaign(2_000)
+SWAPS = campaign(10_000)
 
 
 @pytest.fixture
