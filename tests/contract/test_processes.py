@@ -46,8 +46,9 @@ DESCRIPTORS = {
 
 
 def running_pod(make_pod: MakePod) -> tuple[PodDirectory, dict[str, int]]:
-    """Return a running pod of two apps and one process of each kind."""
-    pod = make_pod({"a": shell(FOREVER), "b": shell(FOREVER)})
+    """Return a running pod of two apps with a volume, and one process of each kind."""
+    apps = {name: shell(FOREVER, mounts=[{"volume": "v", "path": "/v"}]) for name in ("a", "b")}
+    pod = make_pod(apps, volumes=[{"name": "v", "kind": "empty"}])
     leaks = [os.open("/", os.O_RDONLY) for _ in range(64)]
     try:
         process = pod.start(pass_fds=leaks)

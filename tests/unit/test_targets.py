@@ -68,6 +68,7 @@ def make(root: Path, target: str, *, is_directory: bool = True) -> str:
         ("/absolute", "/dir1"),
         ("/absolute/x", "/dir1/x"),
         ("/dir1/relative/x", "/dir2/x"),
+        ("/dir1/from-root/x", "/dir2/x"),
         ("/to-missing/x", "/missing/place/x"),
         ("/to-missing/../x", "/missing/x"),
         ("/above", "/outside"),
@@ -84,6 +85,7 @@ def test_where_a_target_leads(root: Path, target: str, place: str) -> None:
     for link, text in (
         ("absolute", "/dir1"),
         ("dir1/relative", "../dir2"),
+        ("dir1/from-root", "/dir2"),
         ("to-missing", "/missing/place"),
         ("above", "../../../outside"),
         ("up", "/dir1/../.."),
@@ -229,10 +231,12 @@ def test_any_tree_is_walked_as_the_model_says(entries: dict[tuple[str, ...], str
         root.mkdir(parents=True)
         for names, text in sorted(entries.items(), key=lambda item: len(item[0])):
             parents = [names[:depth] for depth in range(1, len(names))]
-            if any(tree.get(parent, "missing") is not None for parent in parents):
+            if any(tree.get(parent) is not None for parent in parents):
                 continue
-            tree[names] = text
+            tree.update(dict.fromkeys(parents))
             path = root.joinpath(*names)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            tree[names] = text
             path.mkdir() if text is None else path.symlink_to(text)
         expected = model(tree, target)
         if expected is None:
@@ -280,13 +284,15 @@ def test_a_directory_exchanged_for_a_link(root: Path, text: str) -> None:
     (root / "shared/dir").mkdir(parents=True)
     (root / "shared/link").symlink_to(text.replace("OUTSIDE", str(root.parent / "outside")))
     fd = os.open(root, os.O_PATH)
+    targets = ("/shared/dir/../dir/new", "/shared/dir", "/shared/link/../dir/file")
     with attacking(lambda: exchange(root / "shared/dir", root / "shared/link")):
         for number in range(SWAPS):
             try:
-                found = open_target(fd, f"/shared/dir/../dir/new{number % 7}", is_directory=bool(number % 2))
+                found = open_target(fd, targets[number % 3], is_directory=bool(number % 2))
             except (LaunchError, OSError):
                 continue
             assert os.readlink(f"/proc/self/fd/{found}").startswith(f"{root}/")
+            assert not stat.S_ISLNK(os.fstat(found).st_mode)
             os.close(found)
     os.close(fd)
 
