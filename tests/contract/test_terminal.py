@@ -261,7 +261,7 @@ def test_a_lot_of_output_with_a_slow_reader(make_pod: MakePod, tmp_path: Path, d
     seen = hashlib.md5()
 
     def wait_until_blocked() -> None:
-        wait_for(lambda: status_of(app_pid(pod))["Name"] == "seq", "the exec")
+        wait_for(lambda: "seq" in pod.children(), "the exec")
         wait_for(lambda: status_of(app_pid(pod))["State"].startswith("S"), "the app to wait")
 
     with Terminal() as terminal:
