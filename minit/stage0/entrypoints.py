@@ -17,12 +17,14 @@ from typing import NoReturn
 from minit import paths
 from minit.errors import PodError, describe
 from minit.manifest.image import ImageManifest, parse_image_manifest
+from minit.stage0.nameservice import NameService
 from minit.stage0.pods import Note, Pod
 from minit.value import Value
 
 # From which interface version on stage1 knows a flag.                   rkt, stage1 implementor's guide
 _HOSTNAME_VERSION = 2
 _DISABLE_VERSION = 3
+_DNS_VERSION = 4
 _GC_LOCAL_CONFIG_VERSION = 5
 _IPC_VERSION = 6
 
@@ -32,7 +34,7 @@ DEFAULT_NETWORK = "default"
 
 
 class RunOptions(Value):
-    """How a pod is to run, as far as stage0 only passes it on."""
+    """How a pod is to run."""
 
     debug: bool = False
     networks: tuple[str, ...] = ()
@@ -40,6 +42,7 @@ class RunOptions(Value):
     interactive: bool = False
     local_config: str = "/etc/rkt"
     hostname: str | None = None
+    name_service: NameService = NameService()
     disable_capabilities_restriction: bool = False
     disable_paths: bool = False
     disable_seccomp: bool = False
@@ -94,6 +97,15 @@ def run_arguments(options: RunOptions, uuid: str, version: int, private_users: s
             words.append(f"--hostname={options.hostname}")
         else:
             note(f"warning: --hostname has no effect, stage1's interface version {version} is below 2")
+    if not options.name_service.is_default:
+        if version >= _DNS_VERSION:
+            modes = f"resolv={options.name_service.resolv},hosts={options.name_service.hosts}"
+            words.append(f"--dns-conf-mode={modes}")
+        else:
+            note(
+                "warning: the options for DNS and hosts have no effect,"
+                f" stage1's interface version {version} is below {_DNS_VERSION}"
+            )
     if version >= _DISABLE_VERSION:
         if options.disable_capabilities_restriction:
             words.append("--disable-capabilities-restriction")

@@ -15,6 +15,7 @@ from minit.stage0 import entrypoints, overlay
 from minit.stage0.diskerrors import disk_errors
 from minit.stage0.durable import make_directory
 from minit.stage0.entrypoints import RunOptions
+from minit.stage0.nameservice import write_name_files
 from minit.stage0.pods import RUN, Note, Pod, PodState
 from minit.stage0.podstatus import read_app_tree_id, read_pod_manifest, read_stage1_tree_id
 from minit.stage0.treestore import TreeStore
@@ -58,6 +59,8 @@ def run_pod(pod: Pod, trees: TreeStore, options: RunOptions, note: Note, before_
             if with_overlay:
                 _mount_app(pod, trees, app)
             _link_mtab(rootfs / paths.app_rootfs(app))
+        # Also for a stage1 that is too old to be told about them, as rkt does.
+        write_name_files(rootfs, options.name_service)
     arguments = entrypoints.run_arguments(options, pod.uuid, version, private_users, note)
     environment = {
         **os.environ,
