@@ -40,6 +40,7 @@ STATUS_DIRECTORY = "rkt/status"
 ANNOTATION_STAGE1 = "coreos.com/rkt/stage1/"
 ANNOTATION_INTERFACE_VERSION = "coreos.com/rkt/stage1/interface-version"
 ANNOTATION_MUTABLE = "coreos.com/rkt/stage1/mutable"
+ANNOTATION_STREAM = "coreos.com/rkt/stage2/"
 INTERFACE_VERSION = 6
 
 

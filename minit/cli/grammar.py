@@ -45,6 +45,10 @@ class AppOption(click.Option):
         super().__init__(*arguments, expose_value=False, **settings)
 
 
+class SharedAppOption(click.Option):
+    """An AppOption that stands before the first image, too: there it is for all apps, and click passes it on."""
+
+
 class GlobalOption(click.Option):
     """An option that every command takes; its callback keeps the value in the Invocation."""
 
@@ -52,8 +56,10 @@ class GlobalOption(click.Option):
         super().__init__(*arguments, expose_value=False, default=None, **settings)
 
 
+_APP_TITLE = "Options for the app of the image before them"
 _TITLES: dict[type[click.Parameter], str] = {
-    AppOption: "Options for the app of the image before them",
+    AppOption: _APP_TITLE,
+    SharedAppOption: _APP_TITLE,
     GlobalOption: "Global options",
 }
 
@@ -177,10 +183,15 @@ class ImageCommand(MinitCommand):
         self, ctx: click.Context, arguments: Sequence[str], flags: dict[str, Flag]
     ) -> tuple[list[tuple[str, str]], list[str]]:
         """Leave the images in the context, and only their names to click."""
-        app_flags = frozenset(name for option in self.params if isinstance(option, AppOption) for name in option.opts)
-        found, images = scan_images(arguments, flags, app_flags)
+        shared_flags = _names(self.params, SharedAppOption)
+        app_flags = _names(self.params, AppOption) | shared_flags
+        found, images = scan_images(arguments, flags, app_flags, shared_flags)
         ctx.meta[IMAGES] = images
         return found, [image.reference for image in images]
+
+
+def _names(parameters: Iterable[click.Parameter], kind: type[click.Option]) -> frozenset[str]:
+    return frozenset(name for option in parameters if isinstance(option, kind) for name in option.opts)
 
 
 class MinitGroup(click.Group):

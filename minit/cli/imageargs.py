@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from minit.cli.appflags import apply_app_flag
 from minit.cli.flagwords import Flag, FlagError, is_flag, take_flag
-from minit.manifest.names import is_ac_name, is_environment_name
-from minit.stage0.podmanifest import AppOverrides
+from minit.stage0.appsection import AppOverrides
 from minit.value import Value, replace
 
 
@@ -23,9 +23,17 @@ class ImageArgument(Value):
 
 
 def scan_images(
-    arguments: Sequence[str], flags: Mapping[str, Flag], app_flags: frozenset[str]
+    arguments: Sequence[str],
+    flags: Mapping[str, Flag],
+    app_flags: frozenset[str],
+    shared_flags: frozenset[str] = frozenset(),
 ) -> tuple[list[tuple[str, str]], tuple[ImageArgument, ...]]:
-    """Return the flags that are not in `app_flags`, which are for the whole command, and the images."""
+    """
+    Return the flags for the whole command, and the images.
+
+    Those in `app_flags` are for the image before them; those of them in `shared_flags` are for the whole command where
+    there is no image yet.
+    """
     words = list(arguments)
     found: list[tuple[str, str]] = []
     images: list[ImageArgument] = []
@@ -45,7 +53,7 @@ def scan_images(
             images.append(ImageArgument(reference=words.pop(0)))
         else:
             name, value = take_flag(words, flags)
-            if name not in app_flags:
+            if name not in app_flags or (name in shared_flags and not images):
                 found.append((name, value))
             elif not images:
                 raise FlagError(f"{name} must follow an image")
@@ -53,36 +61,3 @@ def scan_images(
                 overrides = apply_app_flag(images[-1].overrides, name, value)
                 images[-1] = replace(images[-1], overrides=overrides)
     return found, tuple(images)
-
-
-def apply_app_flag(overrides: AppOverrides, name: str, value: str) -> AppOverrides:
-    """Return `overrides` with one more per-app flag; FlagError if its value is not possible."""
-    if name == "--environment":
-        return replace(overrides, environment=(*overrides.environment, parse_variable(name, value)))
-    if name == "--supplementary-gids":
-        return replace(overrides, supplementary_gids=_parse_gids(name, value))
-    if name == "--exec" and overrides.exec is not None:
-        raise FlagError("--exec can be given only once per image")
-    if name == "--name" and not is_ac_name(value):
-        raise FlagError(f'{name}: expected lower-case letters, digits and inner dashes, got "{value}"')
-    if name == "--working-dir" and not value.startswith("/"):
-        raise FlagError(f'{name}: expected an absolute path, got "{value}"')
-    if not value:
-        raise FlagError(f"{name}: expected a value, got none")
-    field = {"--working-dir": "working_directory"}.get(name, name.removeprefix("--"))
-    return replace(overrides, **{field: value})
-
-
-def parse_variable(flag: str, text: str) -> tuple[str, str]:
-    """Return the name and value of `NAME=VALUE`; FlagError, naming `flag`, if it is none."""
-    name, separator, value = text.partition("=")
-    if not separator or not is_environment_name(name):
-        raise FlagError(f'{flag}: expected NAME=VALUE, got "{text}"')
-    return name, value
-
-
-def _parse_gids(flag: str, text: str) -> tuple[int, ...]:
-    words = text.split(",")
-    if not all(word.isascii() and word.isdigit() and int(word) < 2**32 - 1 for word in words):
-        raise FlagError(f'{flag}: expected group ids separated by commas, got "{text}"')
-    return tuple(int(word) for word in words)

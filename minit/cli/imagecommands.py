@@ -12,9 +12,9 @@ import click
 import minit
 from minit import jsontext
 from minit.cli.columns import align
+from minit.cli.environmentflags import parse_variable
 from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand, MinitGroup
-from minit.cli.imageargs import parse_variable
 from minit.cli.invocation import Invocation
 from minit.cli.jsonoutput import format_option, json_text
 from minit.cli.progressdisplay import show_progress

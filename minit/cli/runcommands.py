@@ -2,114 +2,44 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from functools import reduce
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from minit.cli.dnsflags import parse_name_service
 from minit.cli.flagwords import FlagError
-from minit.cli.grammar import IMAGES, AppOption, ImageCommand, MinitCommand, OptionalValue, invocation_of
-from minit.cli.imageargs import ImageArgument, parse_variable
+from minit.cli.grammar import IMAGES, ImageCommand, MinitCommand, invocation_of
 from minit.cli.invocation import Invocation, flush_output
+from minit.cli.podrequest import make_request
 from minit.cli.progressdisplay import show_progress
-from minit.errors import PodError, StoreError, describe
-from minit.manifest.names import is_environment_name
-from minit.progress import Progress
-from minit.stage0 import overlay
-from minit.stage0.defaultstage1 import default_stage1
+from minit.cli.runoptions import app_options, prepare_options, run_options
+from minit.errors import PodError, describe
 from minit.stage0.enter import enter_pod
-from minit.stage0.entrypoints import DEFAULT_NETWORK, RunOptions
-from minit.stage0.images import resolve_image
-from minit.stage0.podmanifest import (
-    PlannedApp,
-    PodDefaults,
-    check_platform,
-    complete_manifest,
-    image_ids,
-    plan_apps,
-)
+from minit.stage0.entrypoints import RunOptions
 from minit.stage0.pods import find_pod
-from minit.stage0.prepare import PodRequest, check_kernel, discarded_on_failure, finish, prepare_pod
+from minit.stage0.prepare import check_kernel, discarded_on_failure, finish, prepare_pod
 from minit.stage0.run import claim_prepared, run_pod
-from minit.stage0.store import Store, StoredImage
+from minit.stage0.store import Store
 from minit.stage0.treestore import TreeStore
 
 _SECTION = "Running pods"
 _IMAGE_OPERANDS = "IMAGE [APP-OPTION]... [-- ARG...] [--- IMAGE...]"
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def _options(*decorators: Decorator) -> Decorator:
-    """Return decorators as one, so that the help shows the options in the order written."""
-    return lambda function: reduce(lambda inner, outer: outer(inner), reversed(decorators), function)
-
-
-_app_options = _options(
-    click.option("--name", cls=AppOption, help="Name of the app.  [default: end of the image's name]"),
-    click.option("--exec", cls=AppOption, metavar="PATH", help="Program to run instead of the image's."),
-    click.option("--user", cls=AppOption, help="User, by name, number or a file owned by it."),
-    click.option("--group", cls=AppOption, help="Group, by name, number or a file owned by it."),
-    click.option("--supplementary-gids", cls=AppOption, metavar="GID,...", help="Further group numbers."),
-    click.option("--working-dir", cls=AppOption, metavar="DIR", help="Working directory."),
-    click.option("--environment", cls=AppOption, metavar="NAME=VALUE", help="Environment variable; repeatable."),
-)
-
-_prepare_options = _options(
-    click.option("--stage1-path", metavar="FILE", help="Stage1 image to use: a file.  [default: minit's own]"),
-    click.option("--stage1-name", metavar="NAME[:VERSION]", help="Stage1 image to use: one of the store, by name."),
-    click.option("--stage1-hash", metavar="ID", help="Stage1 image to use: one of the store, by id."),
-    click.option("--no-overlay", is_flag=True, help="Copy images into the pod instead of using overlayfs."),
-    click.option(
-        "--pod-manifest",
-        metavar="FILE",
-        type=click.Path(path_type=Path),
-        help="Use this pod manifest instead of images and options for apps.",
-    ),
-    click.option(
-        "--set-env", metavar="NAME=VALUE", multiple=True, help="Environment variable of all apps; repeatable."
-    ),
-    click.option(
-        "--set-env-file",
-        metavar="FILE",
-        multiple=True,
-        type=click.Path(path_type=Path),
-        help="File with a NAME=VALUE for all apps in each line.",
-    ),
-    click.option("--inherit-env", is_flag=True, help="Give all apps minit's own environment, where they set nothing."),
-    click.option("--quiet", is_flag=True, help="Show no progress."),
-)
-
-_run_options = _options(
-    click.option(
-        "--net",
-        cls=OptionalValue,
-        bare=DEFAULT_NETWORK,
-        multiple=True,
-        metavar="LIST",
-        help="Networks, separated by commas; `host` and `none`, the only ones that minit's own stage1 has so far, "
-        "stand for the host's and for no network.  "
-        f"[default: {DEFAULT_NETWORK}]",
-    ),
-    click.option("--hostname", metavar="NAME", help="Host name of the pod.  [default: rkt-UUID]"),
-    click.option("--interactive", is_flag=True, help="Connect the terminal to the pod's only app."),
-    click.option("--ipc", type=click.Choice(["auto", "private", "parent"]), help="IPC namespace of the pod."),
-)
+_WITHOUT_PORTS = ("host", "none")
 
 
 @click.command(cls=ImageCommand, section=_SECTION, short_help="Run images in a new pod, in the foreground.")
-@_prepare_options
-@_run_options
+@prepare_options
+@run_options
 @click.option(
     "--uuid-file-save",
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="Write the pod's UUID to a file as soon as it is known.",
 )
-@_app_options
+@app_options
 @click.argument("image", nargs=-1, metavar=_IMAGE_OPERANDS, expose_value=False, type=click.Path())
 @click.pass_context
 def run(ctx: click.Context, /, uuid_file_save: Path | None, quiet: bool, **options: Any) -> None:
@@ -124,15 +54,19 @@ def run(ctx: click.Context, /, uuid_file_save: Path | None, quiet: bool, **optio
     \b
       minit run --net=none busybox.aci --exec /bin/sh -- -c 'exit 42'
       minit run --net=host web.aci --name=web --- client.aci -- http://localhost:8080
+      minit run --net=none --volume=data,kind=host,source=/srv/data \\
+        web.aci --mount=volume=data,target=/www --memory=64M --readonly-rootfs
+      minit run --net=host --dns=192.0.2.53 --hosts-entry=192.0.2.7=db --set-env-file=web.env web.aci
 
     """
     invocation = invocation_of(ctx)
     invocation.require_root()
-    run_options = _collect_run_options(invocation, options)
+    how = _collect_run_options(invocation, options)
+    _refuse_ports(options["net"], options["port"])
     with Store(invocation.data) as store:
         trees = TreeStore(invocation.data, store)
         with show_progress(invocation, quiet=quiet) as progress:
-            request = _request(invocation, store, ctx.meta[IMAGES], progress, **options)
+            request = make_request(invocation, store, ctx.meta[IMAGES], progress, **options)
             pod = prepare_pod(
                 invocation.data,
                 store,
@@ -142,12 +76,12 @@ def run(ctx: click.Context, /, uuid_file_save: Path | None, quiet: bool, **optio
                 lambda uuid: _save_uuid(uuid_file_save, uuid),
             )
         with discarded_on_failure(pod):
-            run_pod(pod, trees, run_options, invocation.note, flush_output)
+            run_pod(pod, trees, how, invocation.note, flush_output)
 
 
 @click.command(cls=ImageCommand, section=_SECTION, short_help="Make a pod to be run later; print its UUID.")
-@_prepare_options
-@_app_options
+@prepare_options
+@app_options
 @click.argument("image", nargs=-1, metavar=_IMAGE_OPERANDS, expose_value=False, type=click.Path())
 @click.pass_context
 def prepare(ctx: click.Context, /, quiet: bool, **options: Any) -> None:
@@ -159,6 +93,7 @@ def prepare(ctx: click.Context, /, quiet: bool, **options: Any) -> None:
 
     \b
       minit prepare busybox.aci --exec /bin/sh -- -c 'exit 42'
+      minit prepare --volume=tmp,kind=empty,mode=1777 --mount=volume=tmp,target=/tmp a.aci b.aci
 
     """
     invocation = invocation_of(ctx)
@@ -166,7 +101,7 @@ def prepare(ctx: click.Context, /, quiet: bool, **options: Any) -> None:
     with Store(invocation.data) as store:
         trees = TreeStore(invocation.data, store)
         with show_progress(invocation, quiet=quiet) as progress:
-            request = _request(invocation, store, ctx.meta[IMAGES], progress, **options)
+            request = make_request(invocation, store, ctx.meta[IMAGES], progress, **options)
             pod = prepare_pod(invocation.data, store, trees, request, progress, lambda uuid: None)
         with pod:
             finish(pod)
@@ -174,7 +109,7 @@ def prepare(ctx: click.Context, /, quiet: bool, **options: Any) -> None:
 
 
 @click.command("run-prepared", cls=MinitCommand, section=_SECTION)
-@_run_options
+@run_options
 @click.argument("uuid", metavar="UUID")
 @click.pass_obj
 def run_prepared(invocation: Invocation, /, uuid: str, **options: Any) -> None:
@@ -182,16 +117,20 @@ def run_prepared(invocation: Invocation, /, uuid: str, **options: Any) -> None:
     Run a pod that prepare made, in the foreground.
 
     UUID may be shortened to any prefix that only one pod has.
+
+    \b
+      minit run-prepared --net=host --dns=host --hosts-entry=host 2d381b2a
+
     """
     invocation.require_root()
     check_kernel()
-    run_options = _collect_run_options(invocation, options)
+    how = _collect_run_options(invocation, options)
     with (
         Store(invocation.data) as store,
         find_pod(invocation.data, uuid, invocation.note) as pod,
     ):
         claim_prepared(pod)
-        run_pod(pod, TreeStore(invocation.data, store), run_options, invocation.note, flush_output)
+        run_pod(pod, TreeStore(invocation.data, store), how, invocation.note, flush_output)
 
 
 @click.command(cls=MinitCommand, section=_SECTION, stop_at_operand=True)
@@ -219,93 +158,32 @@ def enter(invocation: Invocation, app: str | None, uuid: str, command: tuple[str
 COMMANDS: tuple[click.Command, ...] = (run, prepare, run_prepared, enter)
 
 
-def _request(
-    invocation: Invocation,
-    store: Store,
-    images: Sequence[ImageArgument],
-    progress: Progress,
-    *,
-    stage1_path: str | None,
-    stage1_name: str | None,
-    stage1_hash: str | None,
-    no_overlay: bool,
-    pod_manifest: Path | None,
-    set_env: Sequence[str],
-    set_env_file: Sequence[Path],
-    inherit_env: bool,
-    **_run_options: object,
-) -> PodRequest:
-    """Return the pod that the command line describes, its images in the store."""
-    if pod_manifest is not None and (images or set_env or set_env_file or inherit_env):
-        raise click.UsageError("--pod-manifest excludes images and options for their environment")
-    if pod_manifest is None and not images:
-        raise click.UsageError("no image given")
-    if sum(choice is not None for choice in (stage1_path, stage1_name, stage1_hash)) > 1:
-        raise click.UsageError("--stage1-path, --stage1-name and --stage1-hash exclude each other")
-    if pod_manifest is None:
-        defaults = PodDefaults(
-            uid=os.getuid(),
-            gid=os.getgid(),
-            inherited=_own_environment() if inherit_env else (),
-            from_file=tuple(variable for path in set_env_file for variable in _read_env_file(path)),
-            set=tuple(_parse_variable("--set-env", text) for text in set_env),
-        )
-        chosen = [(resolve_image(store, image.reference, progress), image.overrides) for image in images]
-        apps, manifest = plan_apps(chosen, defaults)
-    else:
-        apps, manifest = _apps_of_manifest(store, pod_manifest)
-    stage1 = _choose_stage1(invocation, store, progress, stage1_path, stage1_name or stage1_hash)
-    return PodRequest(
-        stage1=stage1,
-        apps=apps,
-        manifest_bytes=manifest,
-        overlay=not no_overlay and _overlay_works(invocation),
-    )
-
-
-def _apps_of_manifest(store: Store, path: Path) -> tuple[tuple[PlannedApp, ...], bytes]:
-    source = str(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise PodError(f"cannot read the pod manifest {describe(error)}") from error
-    apps = tuple(PlannedApp(name=name, image=store.find(image_id)) for name, image_id in image_ids(data, source))
-    for app in apps:
-        check_platform(app.image.manifest)
-    return apps, complete_manifest(data, source, {app.name: app.image for app in apps})
-
-
-def _choose_stage1(
-    invocation: Invocation, store: Store, progress: Progress, path: str | None, reference: str | None
-) -> StoredImage:
-    if path is not None:
-        return store.import_file(Path(path), progress)
-    if reference is not None:
-        return store.find(reference)
-    from minit.image.stage1 import build_stage1, stage1_fingerprint
-
-    return default_stage1(invocation.data, store, stage1_fingerprint(), build_stage1, progress)
-
-
-def _overlay_works(invocation: Invocation) -> bool:
-    obstacle = overlay.overlay_obstacle(invocation.data)
-    if obstacle is not None:
-        invocation.note(f"disabling overlay support: {obstacle}")
-    return obstacle is None
-
-
 def _collect_run_options(invocation: Invocation, options: dict[str, Any]) -> RunOptions:
+    try:
+        name_service = parse_name_service(
+            options["dns"], options["dns_search"], options["dns_opt"], options["dns_domain"], options["hosts_entry"]
+        )
+    except FlagError as error:
+        raise click.UsageError(str(error)) from error
     return RunOptions(
         debug=invocation.debug,
         networks=options["net"],
         interactive=options["interactive"],
         local_config=invocation.local_config,
         hostname=options["hostname"],
+        name_service=name_service,
         disable_capabilities_restriction="capabilities" in invocation.insecure,
         disable_paths="paths" in invocation.insecure,
         disable_seccomp="seccomp" in invocation.insecure,
         ipc=options["ipc"],
     )
+
+
+def _refuse_ports(networks: Sequence[str], ports: Sequence[str]) -> None:
+    """Refuse ports of a pod that has no address of its own to which they could lead."""
+    for network in (entry for value in networks for entry in value.split(",")):
+        if ports and network in _WITHOUT_PORTS:
+            raise click.UsageError(f"--port needs a network of the pod's own, --net={network} gives it none")
 
 
 def _save_uuid(path: Path | None, uuid: str) -> None:
@@ -315,34 +193,3 @@ def _save_uuid(path: Path | None, uuid: str) -> None:
         path.write_text(uuid)
     except OSError as error:
         raise PodError(f"cannot save the UUID to {describe(error)}") from error
-
-
-def _own_environment() -> tuple[tuple[str, str], ...]:
-    """Return what a manifest can hold of minit's own environment: shells export functions under odd names."""
-    return tuple((name, value) for name, value in os.environ.items() if is_environment_name(name) and _is_text(value))
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # bytes that are no UTF-8
-        return False
-    return True
-
-
-def _read_env_file(path: Path) -> list[tuple[str, str]]:
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"cannot read the environment file {path}: {describe(error)}") from error
-    words = [line.strip() for line in lines]
-    return [
-        _parse_variable(f"--set-env-file {path}", word) for word in words if word and not word.startswith(("#", ";"))
-    ]
-
-
-def _parse_variable(flag: str, text: str) -> tuple[str, str]:
-    try:
-        return parse_variable(flag, text)
-    except FlagError as error:
-        raise click.UsageError(str(error)) from error

@@ -107,6 +107,11 @@ def parse_pod_manifest(data: bytes, source: str) -> PodManifest:
     return pod
 
 
+def is_volume_mode(text: str) -> bool:
+    """Tell whether `text` is the mode of an empty volume's directory, in octal."""
+    return 0 < len(text) <= 5 and set(text) <= set("01234567") and int(text, 8) <= 0o7777
+
+
 def _read_runtime_app(node: Node) -> RuntimeApp:
     name = node["name"].ac_name()
     image = node["image"]
@@ -159,11 +164,7 @@ def _forbid(node: Node, kind: str) -> None:
 
 
 def _read_mode(node: Node) -> str:
-    return node.matching(_is_mode, 'an octal mode like "0755"')
-
-
-def _is_mode(text: str) -> bool:
-    return 0 < len(text) <= 5 and set(text) <= set("01234567") and int(text, 8) <= 0o7777
+    return node.matching(is_volume_mode, 'an octal mode like "0755"')
 
 
 def _read_exposed_port(node: Node) -> ExposedPort:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
+from minit.paths import ANNOTATION_STREAM
 from minit.plan.capabilities import DEFAULT
 from minit.plan.mounts import SYSFS, MountOp, app_mounts
 from minit.value import Value
@@ -31,7 +32,6 @@ DEFAULT_TERM = "vt100"
 STREAM_LOG = "log"
 STREAM_NULL = "null"
 STREAM_CONSOLE = "console"
-_ANNOTATION_STREAM = "coreos.com/rkt/stage2/"
 _KNOWN_ISOLATORS = (
     *("resource/cpu", "resource/memory", "resource/block-bandwidth", "resource/block-iops"),
     *("resource/network-bandwidth", "os/linux/capabilities-retain-set", "os/linux/capabilities-remove-set"),
@@ -184,7 +184,7 @@ def _join(directory: str, path: str) -> str:
 
 def _plan_stream(runtime: RuntimeApp, stream: str, flags: RunFlags) -> str:
     # Anything unrecognised is the log, for stdin null, as in rkt; the modes that are not built yet are refused.
-    mode = "interactive" if flags.interactive else runtime.annotation(_ANNOTATION_STREAM + stream)
+    mode = "interactive" if flags.interactive else runtime.annotation(ANNOTATION_STREAM + stream)
     if mode in ("stream", "tty"):
         raise PlanError(f'app "{runtime.name}": {stream} mode "{mode}" is not supported yet')
     if mode == "interactive":

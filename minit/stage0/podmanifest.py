@@ -6,43 +6,21 @@ Pure. Every app gets its `app` section written out in full, because rkt crashes 
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 
 from minit import jsontext, paths
 from minit.errors import ManifestError, PodError
-from minit.manifest.app import App
 from minit.manifest.image import APPC_VERSION, ImageManifest
 from minit.manifest.names import is_ac_name, sanitize_ac_name
-from minit.manifest.pod import parse_pod_manifest
+from minit.manifest.pod import ExposedPort, Mount, Volume, parse_pod_manifest
+from minit.stage0.appsection import AppOverrides, Json, PodDefaults, app_json, pairs_json, plan_app_section
+from minit.stage0.ports import check_ports
 from minit.stage0.store import StoredImage
-from minit.value import Value, replace
+from minit.value import Value
 
-Environment = tuple[tuple[str, str], ...]
-Json = dict[str, object]
-
-
-class AppOverrides(Value):
-    """What a user asks for one app beside its image; None leaves the image's own."""
-
-    name: str | None = None
-    exec: str | None = None
-    arguments: tuple[str, ...] = ()
-    user: str | None = None
-    group: str | None = None
-    working_directory: str | None = None
-    supplementary_gids: tuple[int, ...] | None = None
-    environment: Environment = ()
-
-
-class PodDefaults(Value):
-    """What holds for every app of a pod: the environment a user asks for, and the ids of who asks."""
-
-    uid: int
-    gid: int
-    inherited: Environment = ()
-    """Only for names that nothing else sets."""
-    from_file: Environment = ()
-    set: Environment = ()
+# In this order, after what --annotation gives.
+_STREAMS = ("stdin", "stdout", "stderr")
 
 
 class PlannedApp(Value):
@@ -66,21 +44,40 @@ def plan_apps(
         if any(name == app.name for app in apps):
             raise PodError(f'several apps are named "{name}": give them different names with --name')
         apps.append(PlannedApp(name=name, image=image))
-        app = _overridden(image.manifest, overrides, defaults)
-        entries.append({"name": name, "image": _image_json(image), "app": _app_json(app)})
+        entries.append(_runtime_app_json(name, image, overrides, defaults))
     manifest = {
         "acVersion": APPC_VERSION,
         "acKind": "PodManifest",
         "apps": entries,
-        "volumes": None,
+        "volumes": [_volume_json(volume) for volume in defaults.volumes] or None,
         "isolators": None,
         "annotations": [{"name": paths.ANNOTATION_MUTABLE, "value": "false"}],
-        "ports": None,
+        "ports": [_port_json(port) for port in defaults.ports] or None,
     }
     data = jsontext.dump(manifest)
     # What no reader would take, such as bytes of the command line that are no text, is better refused now.
-    parse_pod_manifest(data, "new pod")
+    check_ports(parse_pod_manifest(data, "new pod"), "--port")
     return tuple(apps), data
+
+
+def merge_mounts(own: Sequence[Mount], shared: Sequence[Mount]) -> tuple[Mount, ...]:
+    """Return the mounts of one app: its own, then those for all apps whose target is still free."""
+    taken = {mount_target(mount) for mount in own}
+    return (*own, *(mount for mount in shared if mount_target(mount) not in taken))
+
+
+def mount_target(mount: Mount) -> str:
+    """Return the one path of an app by which a mount's target is known, however it is spelt."""
+    # Two slashes at the start would stay two.
+    return posixpath.normpath(f"/./{mount.path}")
+
+
+def unused_volumes(data: bytes) -> tuple[str, ...]:
+    """Return the names of the volumes in a pod manifest that no app mounts."""
+    pod = parse_pod_manifest(data, "new pod")
+    used = {mount.volume for app in pod.apps for mount in app.mounts}
+    used |= {point.name for app in pod.apps if app.app for point in app.app.mount_points}
+    return tuple(volume.name for volume in pod.volumes if volume.name not in used)
 
 
 def image_ids(data: bytes, source: str) -> tuple[tuple[str, str], ...]:
@@ -111,7 +108,7 @@ def complete_manifest(data: bytes, source: str, images: Mapping[str, StoredImage
             raise PodError(f'{source}: app "{name}" has no "app" section, and its image has none either')
         for key in [key for key in entry if key.lower() == "app"]:
             del entry[key]
-        entry["app"] = _app_json(app)
+        entry["app"] = app_json(app)
         completed = True
     return jsontext.dump(manifest) if completed else data
 
@@ -125,75 +122,46 @@ def check_platform(image: ImageManifest) -> None:
         raise PodError(f'image "{image.name}" is for {image.label("os")}: apps run on linux only')
 
 
-def merge_environment(image: Environment, app: Environment, defaults: PodDefaults) -> Environment:
-    """Return one app's environment: later sources win, and what they replace keeps its place."""
-    merged: dict[str, str] = {}
-    for source in (image, app, defaults.from_file, defaults.set):
-        merged.update(source)
-    for name, value in defaults.inherited:
-        merged.setdefault(name, value)
-    return tuple(merged.items())
-
-
-def _overridden(image: ImageManifest, overrides: AppOverrides, defaults: PodDefaults) -> App:
-    app = image.app
-    if app is None:
-        if overrides.exec is None:
-            raise PodError(f'image "{image.name}" has no "app" section (try --exec=BINARY)')
-        app = App(exec=(), user=str(defaults.uid), group=str(defaults.gid))
-    command = app.exec if overrides.exec is None else (overrides.exec,)
-    if not command:
-        raise PodError(f'image "{image.name}" has an empty "exec" (try --exec=BINARY)')
-    changes = {
-        "user": overrides.user,
-        "group": overrides.group,
-        "working_directory": overrides.working_directory,
-        "supplementary_gids": overrides.supplementary_gids,
+def _runtime_app_json(name: str, image: StoredImage, overrides: AppOverrides, defaults: PodDefaults) -> Json:
+    section = plan_app_section(image.manifest, overrides, defaults)
+    mounts = merge_mounts(overrides.mounts, defaults.mounts)
+    modes = {f"{paths.ANNOTATION_STREAM}{stream}": getattr(overrides, stream) for stream in _STREAMS}
+    annotations = dict(overrides.annotations) | {key: mode for key, mode in modes.items() if mode is not None}
+    optional: Json = {
+        "readOnlyRootFS": overrides.read_only_root_fs,
+        "mounts": [{"volume": mount.volume, "path": mount.path} for mount in mounts],
+        "annotations": pairs_json(tuple(annotations.items())),
     }
-    return replace(
-        app,
-        exec=command + overrides.arguments,
-        environment=merge_environment(app.environment, overrides.environment, defaults),
-        **{field: value for field, value in changes.items() if value is not None},
-    )
+    return {
+        "name": name,
+        "image": _image_json(image),
+        "app": app_json(section),
+        **{field: value for field, value in optional.items() if value},
+    }
 
 
 def _image_json(image: StoredImage) -> Json:
-    labels = _pairs_json(image.manifest.labels)
+    labels = pairs_json(image.manifest.labels)
     return {"name": image.name, "id": image.id, **({"labels": labels} if labels else {})}
 
 
-def _app_json(app: App) -> Json:
-    """Return an app section in rkt's order of fields, leaving out the empty ones that rkt leaves out."""
-    optional: Json = {
-        "eventHandlers": [{"name": event.name, "exec": list(event.exec)} for event in app.event_handlers],
-        "supplementaryGIDs": list(app.supplementary_gids),
-        "workingDirectory": app.working_directory,
-        "environment": _pairs_json(app.environment),
-        "mountPoints": [
-            {"name": point.name, "path": point.path, **({"readOnly": True} if point.read_only else {})}
-            for point in app.mount_points
-        ],
-        "ports": [
-            {
-                "name": port.name,
-                "protocol": port.protocol,
-                "port": port.port,
-                "count": port.count,
-                "socketActivated": port.socket_activated,
-            }
-            for port in app.ports
-        ],
-        "isolators": [{"name": isolator.name, "value": isolator.value} for isolator in app.isolators],
-        "userAnnotations": dict(app.user_annotations),
-        "userLabels": dict(app.user_labels),
+def _volume_json(volume: Volume) -> Json:
+    fields: Json = {
+        "name": volume.name,
+        "kind": volume.kind,
+        "source": volume.source,
+        "readOnly": volume.read_only,
+        "recursive": volume.recursive,
+        "mode": volume.mode,
+        "uid": volume.uid,
+        "gid": volume.gid,
     }
-    required: Json = {"exec": list(app.exec), "user": app.user, "group": app.group}
-    return {**required, **{field: value for field, value in optional.items() if value}}
+    return {field: value for field, value in fields.items() if value is not None}
 
 
-def _pairs_json(pairs: Sequence[tuple[str, str]]) -> list[Json]:
-    return [{"name": name, "value": value} for name, value in pairs]
+def _port_json(port: ExposedPort) -> Json:
+    address: Json = {} if port.host_ip is None else {"hostIP": port.host_ip}
+    return {"name": port.name, "hostPort": port.host_port, **address}
 
 
 def _field(value: object, key: str) -> object:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stage0_world import World, image_id, worlds, write_app, write_stage1
+from tests.support.stage0_world import DEFAULT_APP, World, image_id, worlds, write_app, write_stage1
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="prepares pods, which needs root")
 
@@ -156,6 +156,54 @@ def test_user_manifest(world: World) -> None:
         assert (world.pod_path("prepared", uuid) / "appsinfo/mine/manifest").exists()
 
 
+def test_manifest_of_the_command_line(world: World) -> None:
+    """What options say about a pod and its apps arrives in the manifest, and `status` shows the mounts."""
+    with_port = world.root / "web.aci"
+    ports = [{"name": "http", "protocol": "tcp", "port": 80, "count": 1, "socketActivated": False}]
+    points = [{"name": "cache", "path": "/cache", "readOnly": True}]
+    write_app(with_port, "example.com/web", {**DEFAULT_APP, "ports": ports, "mountPoints": points})
+    result = world.minit(
+        *("prepare", f"--stage1-path={world.stage1}", "--volume=data,kind=host,source=/srv", "--port=http:[::1]:8080"),
+        *("--mount=volume=tmp,target=/tmp", with_port, "--mount=volume=data,target=/data", "--readonly-rootfs"),
+        *("--mount", "volume=cache,target=/c", "--memory=64M", "--user-annotation=A=1", "--user-label=L=2"),
+        *("--stdin=stream", "--annotation=a/b=c", "---", world.app, "--mount=volume=data,target=/tmp"),
+        *("--volume=tmp,kind=empty", "--volume", "cache,kind=empty,mode=0700,uid=1", "--volume=spare,kind=empty"),
+    )
+    assert result.stderr == 'prepare: warning: no app mounts the volume "spare"\n'
+    uuid = result.stdout.strip()
+    manifest = json.loads(world.minit("cat-manifest", uuid).stdout)
+    web, busybox = manifest["apps"]
+    assert manifest["volumes"] == [
+        {"name": "data", "kind": "host", "source": "/srv"},
+        {"name": "tmp", "kind": "empty", "mode": "0755", "uid": 0, "gid": 0},
+        {"name": "cache", "kind": "empty", "mode": "0700", "uid": 1, "gid": 0},
+        {"name": "spare", "kind": "empty", "mode": "0755", "uid": 0, "gid": 0},
+    ]
+    assert manifest["ports"] == [{"name": "http", "hostPort": 8080, "hostIP": "::1"}]
+    assert web["readOnlyRootFS"] is True
+    assert web["mounts"] == [
+        {"volume": "data", "path": "/data"},
+        {"volume": "cache", "path": "/c"},
+        {"volume": "tmp", "path": "/tmp"},
+    ]
+    assert web["annotations"] == [
+        {"name": "a/b", "value": "c"},
+        {"name": "coreos.com/rkt/stage2/stdin", "value": "stream"},
+    ]
+    limit = {"default": False, "request": "64M", "limit": "64M"}
+    assert web["app"]["isolators"] == [{"name": "resource/memory", "value": limit}]
+    assert busybox["mounts"] == [{"volume": "data", "path": "/tmp"}]
+    assert not {"readOnlyRootFS", "annotations"} & set(busybox)
+    shown = json.loads(world.minit("status", "--format=json", uuid).stdout)["apps"]
+    assert shown[0]["mounts"] == [
+        {"name": "data", "container_path": "/data", "host_path": "/srv", "read_only": False},
+        {"name": "cache", "container_path": "/c", "host_path": "", "read_only": True},
+        {"name": "tmp", "container_path": "/tmp", "host_path": "", "read_only": False},
+    ]
+    assert (shown[0]["user_annotations"], shown[0]["user_labels"]) == ({"A": "1"}, {"L": "2"})
+    assert shown[1]["mounts"] == [{"name": "data", "container_path": "/tmp", "host_path": "/srv", "read_only": False}]
+
+
 def assert_nothing_left(world: World) -> None:
     """Check that no pod is anywhere, and nothing mounted or locked."""
     for place in ("embryo", "prepare", "prepared", "run", "exited-garbage", "garbage"):
@@ -210,6 +258,22 @@ def test_bad_input(world: World) -> None:
     )
     assert "half a surrogate pair" in fails(world, *with_stage1, world.app, "--", os.fsdecode(b"\xff"))
     assert "environment file" in fails(world, *with_stage1, "--set-env-file=/nonexistent", world.app)
+    variables = world.root / "env"
+    variables.write_text("A=1\n\nB\n")
+    assert f'--set-env-file: {variables} line 3: expected NAME=VALUE, got "B"' in fails(
+        world, *with_stage1, f"--set-env-file={variables}", world.app
+    )
+    variables.write_bytes(b"A=\xff\n")
+    assert "environment file" in fails(world, *with_stage1, f"--set-env-file={variables}", world.app)
+    assert '--port: no app has a port named "http"' in fails(world, *with_stage1, "--port=http:80", world.app)
+    volume = "--volume=v,kind=empty"
+    mount = "--mount=volume=v,target=/x"
+    assert "--mount: several mounts of one app have the target /x" in fails(
+        world, *with_stage1, volume, world.app, mount, mount
+    )
+    assert "half a surrogate pair" in fails(
+        world, *with_stage1, volume, world.app, "--mount=volume=v,target=" + os.fsdecode(b"/\xff")
+    )
 
 
 def test_old_kernel(world: World) -> None:

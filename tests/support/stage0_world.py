@@ -109,6 +109,7 @@ def write_stage1(
     version: str | None = "6",
     entrypoints: Sequence[str] = ("run", "enter", "gc", "stop"),
     with_status: bool = True,
+    with_etc: bool = True,
 ) -> None:
     """Write the recording stage1 image."""
     annotations = {PREFIX + name: f"/ex/{name}" for name in entrypoints}
@@ -117,8 +118,10 @@ def write_stage1(
     manifest = image_manifest("example.com/recorder", annotations=annotations)
     with tarfile.open(path, "w") as tar:
         add_file(tar, "manifest", json.dumps(manifest).encode())
-        for directory in ("", "/ex", "/rkt", "/rkt/env", "/opt", "/opt/stage2", "/etc"):
+        for directory in ("", "/ex", "/rkt", "/rkt/env", "/opt", "/opt/stage2"):
             add_directory(tar, f"rootfs{directory}")
+        if with_etc:
+            add_directory(tar, "rootfs/etc")
         if with_status:
             add_directory(tar, "rootfs/rkt/status")
         for name in entrypoints:

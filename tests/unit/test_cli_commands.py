@@ -82,7 +82,38 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("list extra", "list: got unexpected extra argument (extra) (see minit list --help)"),
         ("status", "status: give either a UUID or --uuid-file (see minit status --help)"),
         ("status --wait=soon x", None),
-        ("run --volume=x a.aci", "run: unknown flag: --volume (see minit run --help)"),
+        (
+            "run --volume=x a.aci",
+            'run: --volume x: expected kind=host or kind=empty, got "" (see minit run --help)',
+        ),
+        (
+            "run --volume=x,kind=empty --volume=x,kind=empty a.aci",
+            'run: --volume: several volumes are named "x" (see minit run --help)',
+        ),
+        (
+            "prepare a.aci --mount=volume=x,target=/a",
+            'prepare: --mount: no --volume is named "x" (its target is /a) (see minit prepare --help)',
+        ),
+        ("prepare --mount=volume=x a.aci", None),
+        (
+            "run --net=host a.aci --port=http:80",
+            "run: --port needs a network of the pod's own, --net=host gives it none (see minit run --help)",
+        ),
+        ("run --net=a --net=b,none --port=http:80 a.aci", None),
+        ("run --port=80 a.aci", 'run: --port: expected NAME:[IP:]PORT, got "80" (see minit run --help)'),
+        ("run --dns=host --dns=none a.aci", None),
+        ("run-prepared --dns=here x", None),
+        ("run-prepared --volume=x x", "run-prepared: unknown flag: --volume (see minit run-prepared --help)"),
+        ("prepare --dns=host a.aci", "prepare: unknown flag: --dns (see minit prepare --help)"),
+        ("run --set-env=A=1 --set-env=A=2 a.aci", "run: --set-env: A is set twice (see minit run --help)"),
+        (
+            "prepare --pod-manifest=f --volume=x --inherit-env",
+            "prepare: --pod-manifest excludes --volume, --inherit-env: write what you mean into the manifest"
+            " (see minit prepare --help)",
+        ),
+        ("prepare --pod-manifest=f --port=x a.aci", None),
+        ("prepare --pod-manifest=f --memory=1G", "prepare: --memory must follow an image (see minit prepare --help)"),
+        ("run a.aci --caps-retain=CAP_KILL --caps-remove=CAP_KILL", None),
         ("run --name=x a.aci", "run: --name must follow an image (see minit run --help)"),
         ("run", "run: no image given (see minit run --help)"),
         ("prepare --net=host a.aci", "prepare: unknown flag: --net (see minit prepare --help)"),
@@ -240,7 +271,9 @@ def test_completion() -> None:
     completion = ShellComplete(commands, {}, "minit", "_MINIT_COMPLETE")
     assert {item.value for item in completion.get_completions([], "run")} == {"run", "run-prepared"}
     options = {item.value for item in completion.get_completions(["run", "a.aci"], "--")}
-    assert {"--exec", "--hostname", "--dir"} <= options
+    assert {"--exec", "--mount", "--volume", "--hostname", "--dir"} <= options
+    modes = {item.value for item in completion.get_completions(["run", "a.aci", "--stdout"], "")}
+    assert modes == {"log", "null", "stream", "tty"}
 
 
 def test_options_stand_in_one_section_each() -> None:

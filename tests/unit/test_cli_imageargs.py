@@ -8,15 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.cli.appflags import APP_FLAGS
 from minit.cli.flagwords import Flag, FlagError, FlagKind
+from minit.cli.grammar import AppOption, SharedAppOption
 from minit.cli.imageargs import ImageArgument, scan_images
-from minit.stage0.podmanifest import AppOverrides
+from minit.cli.main import commands
+from minit.manifest.pod import Mount
+from minit.stage0.appsection import AppOverrides
+from minit.value import replace
 
-APP_FLAGS = frozenset(
-    ("--exec", "--name", "--user", "--group", "--environment", "--working-dir", "--supplementary-gids")
-)
+SHARED_FLAGS = frozenset({"--mount"})
 FLAGS = {
     **dict.fromkeys((*APP_FLAGS, "--hostname"), Flag(kind=FlagKind.VALUE)),
+    "--readonly-rootfs": Flag(kind=FlagKind.SWITCH),
     "--net": Flag(kind=FlagKind.OPTIONAL, bare="default"),
     "--no-overlay": Flag(kind=FlagKind.SWITCH),
 }
@@ -27,7 +31,7 @@ ARGUMENTS = st.lists(st.text().filter(lambda word: word != "---"))
 
 def scan(line: str) -> tuple[list[tuple[str, str]], tuple[ImageArgument, ...]]:
     """Scan a line that is split as a shell does."""
-    return scan_images(shlex.split(line), FLAGS, APP_FLAGS)
+    return scan_images(shlex.split(line), FLAGS, APP_FLAGS, SHARED_FLAGS)
 
 
 def test_the_line_of_the_manual() -> None:
@@ -57,9 +61,62 @@ def test_dashes_between_images_without_arguments() -> None:
 
 def test_all_app_flags() -> None:
     """Every per-app flag has its place."""
-    _, images = scan("i --exec=/e --group g --working-dir=/w --supplementary-gids=1,22")
-    expected = AppOverrides(exec="/e", group="g", working_directory="/w", supplementary_gids=(1, 22))
-    assert images[0].overrides == expected
+    _, images = scan(
+        "i --exec=/e --group g --working-dir=/w --supplementary-gids=1,22 --readonly-rootfs --stdin tty --stdout=null"
+        " --stderr=log --mount volume=v,target=/t --annotation=a/b=c=d --user-annotation=A=1 --user-label=L="
+        " --memory=1G --cpu 2 --cpu-shares 3 --oom-score-adj -5 --caps-remove CAP_KILL --seccomp mode=retain,read"
+    )
+    overrides = images[0].overrides
+    assert [(isolator.name, isolator.value) for isolator in overrides.isolators] == [
+        ("resource/memory", {"default": False, "request": "1G", "limit": "1G"}),
+        ("resource/cpu", {"default": False, "request": "2", "limit": "2"}),
+        ("os/linux/cpu-shares", 3),
+        ("os/linux/oom-score-adj", -5),
+        ("os/linux/capabilities-remove-set", {"set": ["CAP_KILL"]}),
+        ("os/linux/seccomp-retain-set", {"set": ["read"], "errno": ""}),
+    ]
+    assert replace(overrides, isolators=()) == AppOverrides(
+        exec="/e",
+        group="g",
+        working_directory="/w",
+        supplementary_gids=(1, 22),
+        read_only_root_fs=True,
+        stdin="tty",
+        stdout="null",
+        stderr="log",
+        mounts=(Mount(volume="v", path="/t"),),
+        annotations=(("a/b", "c=d"),),
+        user_annotations=(("A", "1"),),
+        user_labels=(("L", ""),),
+    )
+
+
+def test_switches_of_an_app() -> None:
+    """A switch takes a value after `=` only."""
+    _, images = scan("i --readonly-rootfs true --readonly-rootfs=F j --readonly-rootfs=1")
+    assert [(image.reference, image.overrides.read_only_root_fs) for image in images] == [
+        ("i", True),
+        ("true", False),
+        ("j", True),
+    ]
+
+
+def test_mounts_before_the_first_image() -> None:
+    """A --mount belongs to the command until there is an image, and to the last image from then on."""
+    found, images = scan("--mount volume=a,target=/a i --mount volume=b,target=/b j --mount=volume=c,target=/c")
+    assert found == [("--mount", "volume=a,target=/a")]
+    assert [image.overrides.mounts for image in images] == [
+        (Mount(volume="b", path="/b"),),
+        (Mount(volume="c", path="/c"),),
+    ]
+
+
+def test_the_commands_have_these_flags() -> None:
+    """run and prepare offer as options of an app what is understood as one."""
+    for name in ("run", "prepare"):
+        options = commands.commands[name].params
+        kinds = (AppOption, SharedAppOption)
+        assert {word for option in options if isinstance(option, kinds) for word in option.opts} == APP_FLAGS
 
 
 @pytest.mark.parametrize(
@@ -77,14 +134,29 @@ def test_all_app_flags() -> None:
         ("image --working-dir tmp", '--working-dir: expected an absolute path, got "tmp"'),
         ("image --user=", "--user: expected a value, got none"),
         ("image --volume x", "unknown flag: --volume"),
+        ("image --supplementary-gids 4294967295", None),
+        ("image --annotation Big=1", None),
+        ("image --annotation=a", '--annotation: expected NAME=VALUE, got "a"'),
+        ("image --user-annotation==v", '--user-annotation: expected NAME=VALUE, got "=v"'),
+        ("image --user-label=l", '--user-label: expected NAME=VALUE, got "l"'),
+        ("image --stdin=log", '--stdin: expected one of null, stream, tty, got "log"'),
+        ("image --stdout=stdout", '--stdout: expected one of log, null, stream, tty, got "stdout"'),
+        ("image --stderr=", '--stderr: expected one of log, null, stream, tty, got ""'),
+        ("image --readonly-rootfs=maybe", 'invalid boolean value "maybe" for --readonly-rootfs'),
+        ("--readonly-rootfs image", "--readonly-rootfs must follow an image"),
+        ("--memory=1G image", "--memory must follow an image"),
+        (
+            "image --caps-retain=CAP_KILL --memory=1G --caps-remove=CAP_KILL",
+            "--caps-retain and --caps-remove exclude each other for one image",
+        ),
         ("image --name", "flag needs an argument: --name"),
     ],
 )
-def test_bad_lines(line: str, message: str) -> None:
+def test_bad_lines(line: str, message: str | None) -> None:
     """What is wrong is said in one line that names the flag."""
     with pytest.raises(FlagError) as caught:
         scan(line)
-    assert str(caught.value) == message
+    assert message is None or str(caught.value) == message
 
 
 @given(st.lists(st.tuples(IMAGE_NAMES, ARGUMENTS), min_size=1))
@@ -93,7 +165,7 @@ def test_arguments_survive_as_they_are(pods: list[tuple[str, list[str]]]) -> Non
     words: list[str] = []
     for name, arguments in pods:
         words += [name, "--", *arguments, "---"]
-    _, images = scan_images(words, FLAGS, APP_FLAGS)
+    _, images = scan_images(words, FLAGS, APP_FLAGS, SHARED_FLAGS)
     assert [(image.reference, list(image.overrides.arguments)) for image in images] == pods
 
 
@@ -101,7 +173,7 @@ def test_arguments_survive_as_they_are(pods: list[tuple[str, list[str]]]) -> Non
 def test_any_line_is_read_or_refused(words: list[str]) -> None:
     """No line leads to anything but a result or a FlagError."""
     try:
-        found, images = scan_images(words, FLAGS, APP_FLAGS)
+        found, images = scan_images(words, FLAGS, APP_FLAGS, SHARED_FLAGS)
     except FlagError as error:
         assert str(error)
     else:

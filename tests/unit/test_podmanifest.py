@@ -10,16 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import ManifestError, MinitError, PodError
+from minit.manifest.app import Isolator
 from minit.manifest.image import parse_image_manifest
-from minit.manifest.pod import parse_pod_manifest
+from minit.manifest.pod import ExposedPort, Mount, Volume, parse_pod_manifest
+from minit.stage0.appsection import AppOverrides, PodDefaults
 from minit.stage0.podmanifest import (
-    AppOverrides,
-    Environment,
-    PodDefaults,
     complete_manifest,
     image_ids,
-    merge_environment,
+    merge_mounts,
+    mount_target,
     plan_apps,
+    unused_volumes,
 )
 from minit.stage0.store import StoredImage
 
@@ -192,37 +193,6 @@ def test_bad_name() -> None:
         plan_one(image(), AppOverrides(name="../x"))
 
 
-def test_environment_precedence() -> None:
-    """--set-env wins over --set-env-file, over --environment, over the image, over the inherited environment."""
-    defaults = PodDefaults(
-        uid=0,
-        gid=0,
-        inherited=(("A", "i"), ("B", "i"), ("C", "i"), ("D", "i"), ("E", "i")),
-        from_file=(("C", "f"), ("D", "f")),
-        set=(("D", "s"),),
-    )
-    merged = merge_environment((("A", "m"), ("B", "m")), (("B", "e"), ("C", "e")), defaults)
-    assert merged == (("A", "m"), ("B", "e"), ("C", "f"), ("D", "s"), ("E", "i"))
-
-
-VARIABLES = st.lists(st.tuples(st.sampled_from("ABCDE"), st.text())).map(tuple)
-
-
-@given(VARIABLES, VARIABLES, VARIABLES, VARIABLES, VARIABLES)
-def test_environment_has_each_name_once(
-    image_own: Environment, app: Environment, inherited: Environment, from_file: Environment, chosen: Environment
-) -> None:
-    """Every name of any source is there once, with the value of the last source that has it."""
-    sources = (image_own, app, inherited, from_file, chosen)
-    defaults = PodDefaults(uid=0, gid=0, inherited=inherited, from_file=from_file, set=chosen)
-    merged = merge_environment(image_own, app, defaults)
-    names = [name for name, _ in merged]
-    assert len(names) == len(set(names))
-    assert set(names) == {name for source in sources for name, _ in source}
-    strong = dict([*image_own, *app, *from_file, *chosen])
-    assert {name: value for name, value in merged if name in strong} == strong
-
-
 def user_manifest(**app: Any) -> bytes:
     """Return a pod manifest with oddities that a rewrite would lose."""
     entry = {"name": "one", "image": {"id": ID}, **app}
@@ -257,6 +227,80 @@ def test_user_manifest_without_image_id() -> None:
     data = json.dumps({"acKind": "PodManifest", "acVersion": "1.0.0", "apps": [{"name": "a", "image": {}}]}).encode()
     with pytest.raises(PodError, match='m: app "a" has no image.id'):
         image_ids(data, "m")
+
+
+def mounts(*pairs: tuple[str, str]) -> tuple[Mount, ...]:
+    """Return mounts of volumes at paths."""
+    return tuple(Mount(volume=volume, path=path) for volume, path in pairs)
+
+
+def test_manifest_with_everything() -> None:
+    """What options say about pod and app stands in the manifest as rkt writes it, field by field."""
+    overrides = AppOverrides(
+        name="web",
+        read_only_root_fs=True,
+        mounts=mounts(("data", "/own")),
+        isolators=(Isolator(name="os/linux/cpu-shares", value=512),),
+        annotations=(("example.com/a", "1"), ("coreos.com/rkt/stage2/stdin", "null"), ("example.com/a", "2")),
+        user_annotations=(("K", "v"),),
+        user_labels=(("l", ""),),
+        stdin="stream",
+        stderr="null",
+    )
+    defaults = PodDefaults(
+        uid=0,
+        gid=0,
+        volumes=(
+            Volume(name="data", kind="host", source="/srv", read_only=False, recursive=True),
+            Volume(name="tmp", kind="empty", mode="0700", uid=0, gid=7),
+            Volume(name="plain", kind="host", source="/x"),
+        ),
+        mounts=mounts(("tmp", "/own/"), ("tmp", "/shared")),
+        ports=(
+            ExposedPort(name="http", host_port=8080),
+            ExposedPort(name="http", host_port=80, host_ip="10.0.0.1"),
+        ),
+    )
+    data = plan_apps([(image(), overrides)], defaults)[1].decode()
+    section = plan_one(image(), overrides, defaults)["app"]
+    assert section["isolators"] == [*APP["isolators"], {"name": "os/linux/cpu-shares", "value": 512}]
+    assert (section["userAnnotations"], section["userLabels"]) == ({"K": "v"}, {"l": ""})
+    assert data.split('"userLabels":{"l":""}}')[1] == (
+        ',"readOnlyRootFS":true,"mounts":[{"volume":"data","path":"/own"},{"volume":"tmp","path":"/shared"}],'
+        '"annotations":[{"name":"example.com/a","value":"2"},{"name":"coreos.com/rkt/stage2/stdin","value":"stream"},'
+        '{"name":"coreos.com/rkt/stage2/stderr","value":"null"}]}],'
+        '"volumes":[{"name":"data","kind":"host","source":"/srv","readOnly":false,"recursive":true},'
+        '{"name":"tmp","kind":"empty","mode":"0700","uid":0,"gid":7},{"name":"plain","kind":"host","source":"/x"}],'
+        '"isolators":null,"annotations":[{"name":"coreos.com/rkt/stage1/mutable","value":"false"}],'
+        '"ports":[{"name":"http","hostPort":8080},{"name":"http","hostPort":80,"hostIP":"10.0.0.1"}]}'
+    )
+
+
+def test_volumes_that_nothing_mounts() -> None:
+    """A volume is used by a mount or by a mount point of its name."""
+    volumes = tuple(Volume(name=name, kind="host", source="/x") for name in ("data", "tmp", "shared", "spare"))
+    defaults = PodDefaults(uid=0, gid=0, volumes=volumes, mounts=mounts(("shared", "/s")))
+    assert unused_volumes(plan_apps([(image(), NO_OVERRIDES)], defaults)[1]) == ("spare",)
+    assert unused_volumes(plan_apps([(image(), NO_OVERRIDES)], DEFAULTS)[1]) == ()
+
+
+def test_ports_are_checked() -> None:
+    """A port that no app has is refused, naming the option."""
+    with pytest.raises(PodError, match='--port: no app has a port named "ftp"'):
+        plan_apps([(image(), NO_OVERRIDES)], PodDefaults(uid=0, gid=0, ports=(ExposedPort(name="ftp", host_port=21),)))
+
+
+PATHS = st.lists(st.sampled_from(["/a", "a", "/a/", "//a", "/b", "/b/../a", "/", "/c"]), max_size=4)
+
+
+@given(PATHS, PATHS)
+def test_own_mounts_come_first_and_win(own: list[str], shared: list[str]) -> None:
+    """An app has all of its own mounts, then those for all apps whose target its own leave free."""
+    own_mounts, shared_mounts = mounts(*(("o", path) for path in own)), mounts(*(("s", path) for path in shared))
+    merged = merge_mounts(own_mounts, shared_mounts)
+    assert merged[: len(own)] == own_mounts
+    taken = {mount_target(mount) for mount in own_mounts}
+    assert merged[len(own) :] == tuple(mount for mount in shared_mounts if mount_target(mount) not in taken)
 
 
 @given(st.binary())

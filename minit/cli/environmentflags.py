@@ -1,0 +1,49 @@
+"""Environment variables on the command line and in files. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minit.cli.flagwords import FlagError
+from minit.manifest.names import is_environment_name
+
+Variables = tuple[tuple[str, str], ...]
+
+
+def parse_variable(flag: str, text: str) -> tuple[str, str]:
+    """Return the name and value of `NAME=VALUE`; FlagError, naming `flag`, if it is none."""
+    name, separator, value = text.partition("=")
+    if not separator or not is_environment_name(name):
+        raise FlagError(f'{flag}: expected NAME=VALUE, got "{text}"')
+    return name, value
+
+
+def parse_variables(flag: str, texts: Sequence[str]) -> Variables:
+    """Return the variables of an option that may be repeated, each name only once."""
+    variables: dict[str, str] = {}
+    for text in texts:
+        name, value = parse_variable(flag, text)
+        if name in variables:
+            raise FlagError(f"{flag}: {name} is set twice")
+        variables[name] = value
+    return tuple(variables.items())
+
+
+def parse_environment_files(flag: str, files: Sequence[tuple[str, str]]) -> Variables:
+    """
+    Return the variables of files, given by their names and texts, each name only once.
+
+    A line is `NAME=VALUE` with the value as it is, empty, or begins with `#` or `;`.
+    """
+    variables: dict[str, str] = {}
+    for path, text in files:
+        for number, raw in enumerate(text.split("\n"), 1):
+            line = raw.removesuffix("\r")
+            if not line.strip() or line.startswith(("#", ";")):
+                continue
+            place = f"{flag}: {path} line {number}"
+            name, value = parse_variable(place, line)
+            if name in variables:
+                raise FlagError(f"{place}: {name} is set twice")
+            variables[name] = value
+    return tuple(variables.items())

@@ -1,0 +1,169 @@
+"""From the command line of run and prepare to the pod that it describes, its images in the store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from minit.cli.environmentflags import Variables, parse_environment_files, parse_variables
+from minit.cli.flagwords import FlagError
+from minit.cli.imageargs import ImageArgument
+from minit.cli.invocation import Invocation
+from minit.cli.portflags import parse_port
+from minit.cli.volumeflags import check_volumes, parse_mount, parse_volume
+from minit.errors import PodError, StoreError, describe
+from minit.manifest.names import is_environment_name
+from minit.progress import Progress
+from minit.stage0 import overlay
+from minit.stage0.appsection import PodDefaults
+from minit.stage0.defaultstage1 import default_stage1
+from minit.stage0.images import resolve_image
+from minit.stage0.podmanifest import (
+    PlannedApp,
+    check_platform,
+    complete_manifest,
+    image_ids,
+    plan_apps,
+    unused_volumes,
+)
+from minit.stage0.prepare import PodRequest
+from minit.stage0.store import Store, StoredImage
+
+
+def make_request(
+    invocation: Invocation,
+    store: Store,
+    images: Sequence[ImageArgument],
+    progress: Progress,
+    *,
+    stage1_path: str | None,
+    stage1_name: str | None,
+    stage1_hash: str | None,
+    no_overlay: bool,
+    pod_manifest: Path | None,
+    volume: Sequence[str],
+    mount: Sequence[str],
+    port: Sequence[str],
+    set_env: Sequence[str],
+    set_env_file: Sequence[Path],
+    inherit_env: bool,
+    **_run_options: object,
+) -> PodRequest:
+    """Return the pod that the command line describes; what the user may not have meant is noted."""
+    if sum(choice is not None for choice in (stage1_path, stage1_name, stage1_hash)) > 1:
+        raise click.UsageError("--stage1-path, --stage1-name and --stage1-hash exclude each other")
+    if pod_manifest is None:
+        if not images:
+            raise click.UsageError("no image given")
+        defaults = _parse_defaults(images, volume, mount, port, set_env, set_env_file, inherit_env)
+        chosen = [(resolve_image(store, image.reference, progress), image.overrides) for image in images]
+        apps, manifest = plan_apps(chosen, defaults)
+    else:
+        _refuse_beside_manifest(
+            {
+                "images": images,
+                "--volume": volume,
+                "--mount": mount,
+                "--port": port,
+                "--set-env": set_env,
+                "--set-env-file": set_env_file,
+                "--inherit-env": inherit_env,
+            }
+        )
+        apps, manifest = _apps_of_manifest(store, pod_manifest)
+    for name in unused_volumes(manifest):
+        invocation.note(f'warning: no app mounts the volume "{name}"')
+    stage1 = _choose_stage1(invocation, store, progress, stage1_path, stage1_name or stage1_hash)
+    return PodRequest(
+        stage1=stage1,
+        apps=apps,
+        manifest_bytes=manifest,
+        overlay=not no_overlay and _overlay_works(invocation),
+    )
+
+
+def _parse_defaults(
+    images: Sequence[ImageArgument],
+    volumes: Sequence[str],
+    mounts: Sequence[str],
+    ports: Sequence[str],
+    set_env: Sequence[str],
+    set_env_file: Sequence[Path],
+    inherit_env: bool,
+) -> PodDefaults:
+    files = [(str(path), _read_environment_file(path)) for path in set_env_file]
+    try:
+        defaults = PodDefaults(
+            uid=os.getuid(),
+            gid=os.getgid(),
+            inherited=_own_environment() if inherit_env else (),
+            from_file=parse_environment_files("--set-env-file", files),
+            set=parse_variables("--set-env", set_env),
+            volumes=tuple(parse_volume("--volume", text) for text in volumes),
+            mounts=tuple(parse_mount("--mount", text) for text in mounts),
+            ports=tuple(parse_port("--port", text) for text in ports),
+        )
+        check_volumes(defaults.volumes, defaults.mounts, [image.overrides.mounts for image in images])
+    except FlagError as error:
+        raise click.UsageError(str(error)) from error
+    return defaults
+
+
+def _refuse_beside_manifest(given: dict[str, object]) -> None:
+    excluded = ", ".join(what for what, values in given.items() if values)
+    if excluded:
+        raise click.UsageError(f"--pod-manifest excludes {excluded}: write what you mean into the manifest")
+
+
+def _apps_of_manifest(store: Store, path: Path) -> tuple[tuple[PlannedApp, ...], bytes]:
+    source = str(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PodError(f"cannot read the pod manifest {describe(error)}") from error
+    apps = tuple(PlannedApp(name=name, image=store.find(image_id)) for name, image_id in image_ids(data, source))
+    for app in apps:
+        check_platform(app.image.manifest)
+    return apps, complete_manifest(data, source, {app.name: app.image for app in apps})
+
+
+def _choose_stage1(
+    invocation: Invocation, store: Store, progress: Progress, path: str | None, reference: str | None
+) -> StoredImage:
+    if path is not None:
+        return store.import_file(Path(path), progress)
+    if reference is not None:
+        return store.find(reference)
+    from minit.image.stage1 import build_stage1, stage1_fingerprint
+
+    return default_stage1(invocation.data, store, stage1_fingerprint(), build_stage1, progress)
+
+
+def _overlay_works(invocation: Invocation) -> bool:
+    obstacle = overlay.overlay_obstacle(invocation.data)
+    if obstacle is not None:
+        invocation.note(f"disabling overlay support: {obstacle}")
+    return obstacle is None
+
+
+def _own_environment() -> Variables:
+    """Return what a manifest can hold of minit's own environment: shells export functions under odd names."""
+    return tuple((name, value) for name, value in os.environ.items() if is_environment_name(name) and _is_text(value))
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # bytes that are no UTF-8
+        return False
+    return True
+
+
+def _read_environment_file(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"cannot read the environment file {path}: {describe(error)}") from error

@@ -1,0 +1,124 @@
+"""The options of run, prepare and run-prepared, in the order in which the help shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minit.cli.appflags import OUTPUT_MODES, STDIN_MODES
+from minit.cli.grammar import AppOption, OptionalValue, SharedAppOption
+from minit.cli.portflags import PORT_FORM
+from minit.cli.volumeflags import MOUNT_FORM
+from minit.stage0.entrypoints import DEFAULT_NETWORK
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _options(*decorators: Decorator) -> Decorator:
+    """Return decorators as one, so that the help shows the options in the order written."""
+    return lambda function: reduce(lambda inner, outer: outer(inner), reversed(decorators), function)
+
+
+app_options = _options(
+    click.option("--name", cls=AppOption, help="Name of the app.  [default: end of the image's name]"),
+    click.option("--exec", cls=AppOption, metavar="PATH", help="Program to run instead of the image's."),
+    click.option("--user", cls=AppOption, help="User, by name, number or a file owned by it."),
+    click.option("--group", cls=AppOption, help="Group, by name, number or a file owned by it."),
+    click.option("--supplementary-gids", cls=AppOption, metavar="GID,...", help="Further group numbers."),
+    click.option("--working-dir", cls=AppOption, metavar="DIR", help="Working directory."),
+    click.option("--environment", cls=AppOption, metavar="NAME=VALUE", help="Environment variable; repeatable."),
+    click.option(
+        "--mount",
+        cls=SharedAppOption,
+        multiple=True,
+        metavar=MOUNT_FORM,
+        help="Where the app sees a volume; repeatable. Before the first image: for all apps.",
+    ),
+    click.option("--readonly-rootfs", cls=AppOption, is_flag=True, help="Make the root of the app read-only."),
+    click.option("--stdin", cls=AppOption, type=click.Choice(STDIN_MODES), help="Standard input.  [default: null]"),
+    click.option("--stdout", cls=AppOption, type=click.Choice(OUTPUT_MODES), help="Standard output.  [default: log]"),
+    click.option("--stderr", cls=AppOption, type=click.Choice(OUTPUT_MODES), help="Standard error.  [default: log]"),
+    click.option("--memory", cls=AppOption, metavar="BYTES", help="Limit of memory, for example 64M or 1Gi."),
+    click.option("--cpu", cls=AppOption, metavar="CPUS", help="Limit of processor time, for example 500m or 2."),
+    click.option("--cpu-shares", cls=AppOption, metavar="N", help="Weight against other apps, from 2 to 262144."),
+    click.option("--oom-score-adj", cls=AppOption, metavar="N", help="From -1000 (spare) to 1000 (kill first)."),
+    click.option("--caps-retain", cls=AppOption, metavar="CAP,...", help="The only capabilities to leave the app."),
+    click.option("--caps-remove", cls=AppOption, metavar="CAP,...", help="Capabilities to take from the default ones."),
+    click.option(
+        "--seccomp",
+        cls=AppOption,
+        metavar="mode=retain|remove[,errno=E],CALL,...",
+        help="System calls, or @sets of them, to allow alone (retain) or to forbid (remove).",
+    ),
+    click.option("--annotation", cls=AppOption, metavar="NAME=VALUE", help="Annotation; repeatable."),
+    click.option("--user-annotation", cls=AppOption, metavar="NAME=VALUE", help="User annotation; repeatable."),
+    click.option("--user-label", cls=AppOption, metavar="NAME=VALUE", help="User label; repeatable."),
+)
+
+prepare_options = _options(
+    click.option("--stage1-path", metavar="FILE", help="Stage1 image to use: a file.  [default: minit's own]"),
+    click.option("--stage1-name", metavar="NAME[:VERSION]", help="Stage1 image to use: one of the store, by name."),
+    click.option("--stage1-hash", metavar="ID", help="Stage1 image to use: one of the store, by id."),
+    click.option("--no-overlay", is_flag=True, help="Copy images into the pod instead of using overlayfs."),
+    click.option(
+        "--pod-manifest",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Use this pod manifest instead of images and options for apps.",
+    ),
+    click.option(
+        "--volume",
+        metavar="NAME,kind=KIND,...",
+        multiple=True,
+        help="Storage that apps can mount; repeatable. With kind=host,source=PATH it is a path of the host, with "
+        "kind=empty[,mode=M][,uid=N][,gid=N] a new directory of the pod; both take readOnly=B and recursive=B.",
+    ),
+    click.option("--port", metavar=PORT_FORM, multiple=True, help="Port of the host for a port of an app; repeatable."),
+    click.option(
+        "--set-env", metavar="NAME=VALUE", multiple=True, help="Environment variable of all apps; repeatable."
+    ),
+    click.option(
+        "--set-env-file",
+        metavar="FILE",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="File with a NAME=VALUE for all apps in each line.",
+    ),
+    click.option("--inherit-env", is_flag=True, help="Give all apps minit's own environment, where they set nothing."),
+    click.option("--quiet", is_flag=True, help="Show no progress."),
+)
+
+run_options = _options(
+    click.option(
+        "--net",
+        cls=OptionalValue,
+        bare=DEFAULT_NETWORK,
+        multiple=True,
+        metavar="LIST",
+        help="Networks, separated by commas; `host` and `none`, the only ones that minit's own stage1 has so far, "
+        "stand for the host's and for no network.  "
+        f"[default: {DEFAULT_NETWORK}]",
+    ),
+    click.option("--hostname", metavar="NAME", help="Host name of the pod.  [default: rkt-UUID]"),
+    click.option(
+        "--dns",
+        metavar="IP,...|host|none",
+        multiple=True,
+        help="Name servers of the apps, what the host has, or what the images have; repeatable.",
+    ),
+    click.option("--dns-search", metavar="DOMAIN", multiple=True, help="Domain to search for names; repeatable."),
+    click.option("--dns-opt", metavar="OPTION", multiple=True, help="Option of resolv.conf; repeatable."),
+    click.option("--dns-domain", metavar="DOMAIN", help="Domain of the pod, for resolv.conf."),
+    click.option(
+        "--hosts-entry",
+        metavar="IP=NAME,...|host",
+        multiple=True,
+        help="Line of the apps' /etc/hosts, or the host's own file; repeatable.",
+    ),
+    click.option("--interactive", is_flag=True, help="Connect the terminal to the pod's only app."),
+    click.option("--ipc", type=click.Choice(["auto", "private", "parent"]), help="IPC namespace of the pod."),
+)

@@ -1,0 +1,156 @@
+"""
+The `app` section of an app: that of its image with what a user asks instead, and its JSON.
+
+Pure. The precedence, the order of fields and which of them are left out are those of rkt's stage0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minit.errors import PodError
+from minit.manifest.app import App, Isolator
+from minit.manifest.image import ImageManifest
+from minit.manifest.pod import ExposedPort, Mount, Volume
+from minit.value import Value, replace
+
+Pairs = tuple[tuple[str, str], ...]
+Json = dict[str, object]
+
+MEMORY = "resource/memory"
+CPU = "resource/cpu"
+CPU_SHARES = "os/linux/cpu-shares"
+OOM_SCORE_ADJ = "os/linux/oom-score-adj"
+CAPABILITIES_RETAIN = "os/linux/capabilities-retain-set"
+CAPABILITIES_REMOVE = "os/linux/capabilities-remove-set"
+SECCOMP_RETAIN = "os/linux/seccomp-retain-set"
+SECCOMP_REMOVE = "os/linux/seccomp-remove-set"
+
+# The isolators that options give, in rkt's order. Those of the image with one of the names are replaced, except that
+# limits of resources are only added: stage1 takes the last one.
+_ADDED_ISOLATORS = ((MEMORY,), (CPU,))
+_REPLACED_ISOLATORS = (
+    (CPU_SHARES,),
+    (OOM_SCORE_ADJ,),
+    (CAPABILITIES_RETAIN, CAPABILITIES_REMOVE),
+    (SECCOMP_RETAIN, SECCOMP_REMOVE),
+)
+
+
+class AppOverrides(Value):
+    """What a user asks for one app beside its image; None, or nothing, leaves the image's own."""
+
+    name: str | None = None
+    exec: str | None = None
+    arguments: tuple[str, ...] = ()
+    user: str | None = None
+    group: str | None = None
+    working_directory: str | None = None
+    supplementary_gids: tuple[int, ...] | None = None
+    environment: Pairs = ()
+    read_only_root_fs: bool = False
+    mounts: tuple[Mount, ...] = ()
+    isolators: tuple[Isolator, ...] = ()
+    """Of several for one purpose the last counts."""
+    annotations: Pairs = ()
+    user_annotations: Pairs = ()
+    user_labels: Pairs = ()
+    stdin: str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+class PodDefaults(Value):
+    """What a user asks for all apps of a pod or for the pod as a whole, and the ids of who asks."""
+
+    uid: int
+    gid: int
+    inherited: Pairs = ()
+    """Environment, only for names that nothing else sets."""
+    from_file: Pairs = ()
+    set: Pairs = ()
+    volumes: tuple[Volume, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    ports: tuple[ExposedPort, ...] = ()
+
+
+def plan_app_section(image: ImageManifest, overrides: AppOverrides, defaults: PodDefaults) -> App:
+    """Return the app section of a new pod's app; PodError if there is nothing to execute."""
+    app = image.app
+    if app is None:
+        if overrides.exec is None:
+            raise PodError(f'image "{image.name}" has no "app" section (try --exec=BINARY)')
+        app = App(exec=(), user=str(defaults.uid), group=str(defaults.gid))
+    command = app.exec if overrides.exec is None else (overrides.exec,)
+    if not command:
+        raise PodError(f'image "{image.name}" has an empty "exec" (try --exec=BINARY)')
+    changes = {
+        "user": overrides.user,
+        "group": overrides.group,
+        "working_directory": overrides.working_directory,
+        "supplementary_gids": overrides.supplementary_gids,
+        "user_annotations": tuple(dict(overrides.user_annotations).items()) or None,
+        "user_labels": tuple(dict(overrides.user_labels).items()) or None,
+    }
+    return replace(
+        app,
+        exec=command + overrides.arguments,
+        environment=merge_environment(app.environment, overrides.environment, defaults),
+        isolators=merge_isolators(app.isolators, overrides.isolators),
+        **{field: value for field, value in changes.items() if value is not None},
+    )
+
+
+def merge_environment(image: Pairs, app: Pairs, defaults: PodDefaults) -> Pairs:
+    """Return one app's environment: later sources win, and what they replace keeps its place."""
+    merged: dict[str, str] = {}
+    for source in (image, app, defaults.from_file, defaults.set):
+        merged.update(source)
+    for name, value in defaults.inherited:
+        merged.setdefault(name, value)
+    return tuple(merged.items())
+
+
+def merge_isolators(image: Sequence[Isolator], own: Sequence[Isolator]) -> tuple[Isolator, ...]:
+    """Return the image's isolators with those that the user gives, in rkt's order."""
+    merged = list(image)
+    for names in (*_ADDED_ISOLATORS, *_REPLACED_ISOLATORS):
+        chosen = [isolator for isolator in own if isolator.name in names]
+        if chosen and names in _REPLACED_ISOLATORS:
+            merged = [isolator for isolator in merged if isolator.name not in names]
+        merged += chosen[-1:]
+    return tuple(merged)
+
+
+def app_json(app: App) -> Json:
+    """Return an app section in rkt's order of fields, leaving out the empty ones that rkt leaves out."""
+    optional: Json = {
+        "eventHandlers": [{"name": event.name, "exec": list(event.exec)} for event in app.event_handlers],
+        "supplementaryGIDs": list(app.supplementary_gids),
+        "workingDirectory": app.working_directory,
+        "environment": pairs_json(app.environment),
+        "mountPoints": [
+            {"name": point.name, "path": point.path, **({"readOnly": True} if point.read_only else {})}
+            for point in app.mount_points
+        ],
+        "ports": [
+            {
+                "name": port.name,
+                "protocol": port.protocol,
+                "port": port.port,
+                "count": port.count,
+                "socketActivated": port.socket_activated,
+            }
+            for port in app.ports
+        ],
+        "isolators": [{"name": isolator.name, "value": isolator.value} for isolator in app.isolators],
+        "userAnnotations": dict(app.user_annotations),
+        "userLabels": dict(app.user_labels),
+    }
+    required: Json = {"exec": list(app.exec), "user": app.user, "group": app.group}
+    return {**required, **{field: value for field, value in optional.items() if value}}
+
+
+def pairs_json(pairs: Sequence[tuple[str, str]]) -> list[Json]:
+    """Return names and values as appc's lists have them."""
+    return [{"name": name, "value": value} for name, value in pairs]
