@@ -93,5 +93,5 @@ def _capabilities(flag: str, text: str) -> list[str]:
     names = text.split(",")
     for name in names:
         if not name.startswith("CAP_") or not _CAPABILITY_CHARACTERS.issuperset(name):
-            raise FlagError(f'{flag}: expected names of capabilities like CAP_NET_ADMIN, by commas, got "{name}"')
+            raise FlagError(f'{flag}: expected names of capabilities like CAP_NET_ADMIN, got "{name}"')
     return names

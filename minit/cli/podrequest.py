@@ -14,7 +14,7 @@ from minit.cli.imageargs import ImageArgument
 from minit.cli.invocation import Invocation
 from minit.cli.portflags import parse_port
 from minit.cli.volumeflags import check_volumes, parse_mount, parse_volume
-from minit.errors import PodError, StoreError, describe
+from minit.errors import PodError, describe
 from minit.manifest.names import is_environment_name
 from minit.progress import Progress
 from minit.stage0 import overlay
@@ -165,5 +165,7 @@ def _is_text(value: str) -> bool:
 def _read_environment_file(path: Path) -> str:
     try:
         return path.read_bytes().decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"cannot read the environment file {path}: {describe(error)}") from error
+    except OSError as error:
+        raise PodError(f"--set-env-file: {describe(error)}") from error
+    except UnicodeDecodeError as error:
+        raise PodError(f"--set-env-file: {path}: expected UTF-8, got 0x{error.object[error.start]:02x}") from error

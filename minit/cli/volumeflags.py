@@ -12,10 +12,10 @@ from minit.manifest.names import is_ac_name
 from minit.manifest.pod import Mount, Volume, is_volume_mode
 from minit.stage0.podmanifest import mount_target
 
-VOLUME_FORM = "NAME,kind=host|empty,source=PATH,readOnly=B,recursive=B,mode=M,uid=N,gid=N"
+VOLUME_FORM = "NAME,kind=host,source=PATH or NAME,kind=empty"
 MOUNT_FORM = "volume=NAME,target=PATH"
 
-_NAME_EXPECTED = "expected a name of lower-case letters, digits and inner dashes"
+_NAME_FORM = "a name of lower-case letters, digits and inner dashes"
 _HOST_ONLY = ("source",)
 _EMPTY_DEFAULTS = {"mode": "0755", "uid": "0", "gid": "0"}
 
@@ -24,7 +24,7 @@ def parse_volume(flag: str, text: str) -> Volume:
     """Return the volume that `NAME,kind=KIND,...` describes, with the schema's defaults; FlagError, naming `flag`."""
     name, _, rest = text.partition(",")
     if not is_ac_name(name):
-        raise FlagError(f'{flag}: {_NAME_EXPECTED} before the first comma, got "{text}"')
+        raise FlagError(f'{flag}: expected {VOLUME_FORM}, with {_NAME_FORM}, got "{text}"')
     place = f"{flag} {name}"
     fields = _read_fields(place, rest, ("kind", "source", "readOnly", "recursive", *_EMPTY_DEFAULTS))
     kind = fields.get("kind", "")
@@ -56,7 +56,7 @@ def parse_mount(flag: str, text: str) -> Mount:
     if not volume or not target:
         raise FlagError(f'{flag}: expected {MOUNT_FORM}, got "{text}"')
     if not is_ac_name(volume):
-        raise FlagError(f'{flag}: volume: {_NAME_EXPECTED}, got "{volume}"')
+        raise FlagError(f'{flag}: volume: expected {_NAME_FORM}, got "{volume}"')
     return Mount(volume=volume, path=target)
 
 

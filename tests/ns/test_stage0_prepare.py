@@ -163,7 +163,8 @@ def test_manifest_of_the_command_line(world: World) -> None:
     points = [{"name": "cache", "path": "/cache", "readOnly": True}]
     write_app(with_port, "example.com/web", {**DEFAULT_APP, "ports": ports, "mountPoints": points})
     result = world.minit(
-        *("prepare", f"--stage1-path={world.stage1}", "--volume=data,kind=host,source=/srv", "--port=http:[::1]:8080"),
+        *("prepare", "--quiet", f"--stage1-path={world.stage1}", "--port=http:[::1]:8080"),
+        "--volume=data,kind=host,source=/srv",
         *("--mount=volume=tmp,target=/tmp", with_port, "--mount=volume=data,target=/data", "--readonly-rootfs"),
         *("--mount", "volume=cache,target=/c", "--memory=64M", "--user-annotation=A=1", "--user-label=L=2"),
         *("--stdin=stream", "--annotation=a/b=c", "---", world.app, "--mount=volume=data,target=/tmp"),
@@ -257,14 +258,18 @@ def test_bad_input(world: World) -> None:
         world, "run", f"--stage1-path={world.stage1}", "--uuid-file-save=/nonexistent/uuid", world.app
     )
     assert "half a surrogate pair" in fails(world, *with_stage1, world.app, "--", os.fsdecode(b"\xff"))
-    assert "environment file" in fails(world, *with_stage1, "--set-env-file=/nonexistent", world.app)
+    assert "--set-env-file: /nonexistent: no such file" in fails(
+        world, *with_stage1, "--set-env-file=/nonexistent", world.app
+    )
     variables = world.root / "env"
     variables.write_text("A=1\n\nB\n")
     assert f'--set-env-file: {variables} line 3: expected NAME=VALUE, got "B"' in fails(
         world, *with_stage1, f"--set-env-file={variables}", world.app
     )
     variables.write_bytes(b"A=\xff\n")
-    assert "environment file" in fails(world, *with_stage1, f"--set-env-file={variables}", world.app)
+    assert f"--set-env-file: {variables}: expected UTF-8, got 0xff" in fails(
+        world, *with_stage1, f"--set-env-file={variables}", world.app
+    )
     assert '--port: no app has a port named "http"' in fails(world, *with_stage1, "--port=http:80", world.app)
     volume = "--volume=v,kind=empty"
     mount = "--mount=volume=v,target=/x"

@@ -70,15 +70,18 @@ def test_booleans_are_go_s(text: str) -> None:
     assert parse_volume("--volume", f"a,readOnly={text},kind=host,source=/x").read_only is True
 
 
+VOLUME_EXPECTED = (
+    "--volume: expected NAME,kind=host,source=PATH or NAME,kind=empty,"
+    " with a name of lower-case letters, digits and inner dashes"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", '--volume: expected a name of lower-case letters, digits and inner dashes before the first comma, got ""'),
-        (
-            "kind=host,source=/x",
-            "--volume: expected a name of lower-case letters, digits and inner dashes before the first comma,"
-            ' got "kind=host,source=/x"',
-        ),
+        ("", f'{VOLUME_EXPECTED}, got ""'),
+        ("/srv:/data", f'{VOLUME_EXPECTED}, got "/srv:/data"'),
+        ("kind=host,source=/x", f'{VOLUME_EXPECTED}, got "kind=host,source=/x"'),
         ("a", '--volume a: expected kind=host or kind=empty, got ""'),
         ("a,kind=tmpfs", '--volume a: expected kind=host or kind=empty, got "tmpfs"'),
         ("a,kind=host", '--volume a: expected source=PATH with an absolute path, got ""'),
