@@ -27,7 +27,6 @@ from minit.stage0.podmanifest import (
     complete_manifest,
     image_ids,
     plan_apps,
-    unused_volumes,
 )
 from minit.stage0.prepare import PodRequest
 from minit.stage0.store import Store, StoredImage
@@ -52,7 +51,7 @@ def make_request(
     inherit_env: bool,
     **_run_options: object,
 ) -> PodRequest:
-    """Return the pod that the command line describes; what the user may not have meant is noted."""
+    """Return the pod that the command line describes."""
     if sum(choice is not None for choice in (stage1_path, stage1_name, stage1_hash)) > 1:
         raise click.UsageError("--stage1-path, --stage1-name and --stage1-hash exclude each other")
     if pod_manifest is None:
@@ -74,8 +73,6 @@ def make_request(
             }
         )
         apps, manifest = _apps_of_manifest(store, pod_manifest)
-    for name in unused_volumes(manifest):
-        invocation.note(f'warning: no app mounts the volume "{name}"')
     stage1 = _choose_stage1(invocation, store, progress, stage1_path, stage1_name or stage1_hash)
     return PodRequest(
         stage1=stage1,

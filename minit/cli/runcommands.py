@@ -18,6 +18,7 @@ from minit.cli.runoptions import app_options, prepare_options, run_options
 from minit.errors import PodError, describe
 from minit.stage0.enter import enter_pod
 from minit.stage0.entrypoints import RunOptions
+from minit.stage0.podmanifest import unused_volumes
 from minit.stage0.pods import find_pod
 from minit.stage0.prepare import check_kernel, discarded_on_failure, finish, prepare_pod
 from minit.stage0.run import claim_prepared, run_pod
@@ -105,6 +106,8 @@ def prepare(ctx: click.Context, /, quiet: bool, **options: Any) -> None:
             pod = prepare_pod(invocation.data, store, trees, request, progress, lambda uuid: None)
         with pod:
             finish(pod)
+            for name in unused_volumes(request.manifest_bytes):
+                invocation.note(f'warning: no app mounts the volume "{name}"')
             invocation.say(pod.uuid)
 
 
