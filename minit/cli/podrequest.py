@@ -55,9 +55,10 @@ def make_request(
     if sum(choice is not None for choice in (stage1_path, stage1_name, stage1_hash)) > 1:
         raise click.UsageError("--stage1-path, --stage1-name and --stage1-hash exclude each other")
     if pod_manifest is None:
+        # First what is wrong with options: one without its value may have taken the image for it.
+        defaults = _parse_defaults(images, volume, mount, port, set_env, set_env_file, inherit_env)
         if not images:
             raise click.UsageError("no image given")
-        defaults = _parse_defaults(images, volume, mount, port, set_env, set_env_file, inherit_env)
         chosen = [(resolve_image(store, image.reference, progress), image.overrides) for image in images]
         apps, manifest = plan_apps(chosen, defaults)
     else:

@@ -96,6 +96,11 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         ("prepare --mount=volume=x a.aci", None),
         (
+            "prepare --volume a.aci",
+            "prepare: --volume: expected NAME,kind=host,source=PATH or NAME,kind=empty, with a name of lower-case"
+            ' letters, digits and inner dashes, got "a.aci" (see minit prepare --help)',
+        ),
+        (
             "run --net=host a.aci --port=http:80",
             "run: --port needs a network of the pod's own, --net=host gives it none (see minit run --help)",
         ),
