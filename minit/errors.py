@@ -44,6 +44,10 @@ class ControlError(MinitError):
     """The supervisor could not be reached, or refused a request."""
 
 
+class NoAnswerError(ControlError):
+    """The supervisor has the request and did not answer in time; it may still carry it out."""
+
+
 class ImageError(MinitError):
     """An image is broken or cannot be built."""
 

@@ -92,6 +92,7 @@ def make_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str, apps: Iter
     tasks: list[int] = []
     directories: dict[str, tuple[int, bool]] = {}
     app_tasks: dict[str, list[int]] = {name: [] for name in names}
+    freezers: dict[str, int] = {}
     try:
         for hierarchy in hierarchies:
             base = f"{hierarchy.mount_point}/{subcgroup}"
@@ -107,6 +108,8 @@ def make_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str, apps: Iter
                     directories[name] = (_open_directory(group), hierarchy.is_v2)
                 if not hierarchy.is_v2:
                     app_tasks[name].append(_open_tasks(group))
+                if "freezer" in hierarchy.controllers:
+                    freezers[name] = os.open(f"{group}/freezer.state", os.O_WRONLY | os.O_CLOEXEC)
     except OSError as error:
         raise LaunchError(f"failed to make control group: {describe(error)}") from error
     return PodGroups(
@@ -118,6 +121,7 @@ def make_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str, apps: Iter
                 directory=directories[name][0],
                 is_v2=directories[name][1],
                 tasks=tuple(app_tasks[name]),
+                freezer=freezers.get(name),
             )
             for name in names
         ),

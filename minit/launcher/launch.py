@@ -70,6 +70,9 @@ def launch(flags: RunFlags, lock: int) -> int:
         # Written first: gc could not find the groups of a pod that died between the two.
         _write_pod_file(paths.POD_SUBCGROUP, subcgroup)
         groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
+        if any(app.handlers for app in plan.apps):
+            # Here, since PID 1 cannot import it between leaving the image's old paths and finding the new ones.
+            import minit.supervisor.handler  # noqa: F401
         step = "prepare the console"
         terminal = _prepare_console(plan)
         step = "make PID 1"

@@ -7,7 +7,8 @@ import os
 import select
 
 from minit import paths, syscalls
-from minit.errors import ControlError, LaunchError, describe
+from minit.errors import ControlError, LaunchError, NoAnswerError, describe
+from minit.stdio import complain
 from minit.supervisor.client import ask
 from minit.supervisor.protocol import OP_STOP
 
@@ -25,9 +26,13 @@ def stop_pod(force: bool) -> None:
     pidfd, _ = open_supervisor(read_pid())
     try:
         ask({"op": OP_STOP, "force": force}, timeout_seconds=_FORCE_SECONDS if force else _REQUEST_SECONDS)
+    except NoAnswerError as error:
+        # Not the signal on top: two requests are a second stop, which kills.
+        if not force:
+            complain(f"stage1 stop: {describe(error)}; the pod stops as soon as it can")
     except ControlError:
         if not force:
-            # Older than its control socket, or too busy to answer: the signal means the same.
+            # It has no control socket yet, or too many clients: the signal means the same.
             _send(pidfd, _signal.SIGTERM)
     if force:
         poller = select.poll()

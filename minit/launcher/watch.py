@@ -9,7 +9,7 @@ import select
 
 from minit import syscalls
 from minit.errors import EXIT_FAILURE
-from minit.messages import Socket, receive_message
+from minit.messages import Socket, receive_message, send_message
 from minit.stdio import complain
 from minit.supervisor.supervisor import HALT_SIGNALS
 
@@ -85,7 +85,16 @@ class Watch:
     def _on_signals(self) -> None:
         for number in syscalls.read_signals(self._signals):
             self._interrupted = True
-            syscalls.pidfd_send_signal(self._pidfd, _signal.SIGTERM if number == _signal.SIGHUP else number)
+            self._forward(number)
+
+    def _forward(self, number: int) -> None:
+        # Not as a signal: PID 1 tells a stop that was asked for twice from one that reached it in two ways.
+        try:
+            send_message(self._link, {"stop": number})
+        except (BrokenPipeError, ConnectionResetError):
+            # It is ending, or the console has been left, which is a hang-up already.
+            if number != _signal.SIGHUP:
+                syscalls.pidfd_send_signal(self._pidfd, number)
 
     def _on_link(self) -> None:
         message, descriptors = receive_message(self._link)

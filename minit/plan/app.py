@@ -6,6 +6,7 @@ from minit.errors import PlanError
 from minit.paths import ANNOTATION_STREAM
 from minit.plan.capabilities import DEFAULT
 from minit.plan.mounts import SYSFS, MountOp, app_mounts
+from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, DEFAULT_STOPPING, Stopping
 from minit.value import Value
 
 TYPE_CHECKING = False
@@ -32,6 +33,9 @@ DEFAULT_TERM = "vt100"
 STREAM_LOG = "log"
 STREAM_NULL = "null"
 STREAM_CONSOLE = "console"
+HANDLER_PRE_START = "pre-start"
+HANDLER_POST_STOP = "post-stop"
+_ANNOTATIONS = (ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL)
 _KNOWN_ISOLATORS = (
     *("resource/cpu", "resource/memory", "resource/block-bandwidth", "resource/block-iops"),
     *("resource/network-bandwidth", "os/linux/capabilities-retain-set", "os/linux/capabilities-remove-set"),
@@ -48,7 +52,8 @@ class AppSpec(Value):
     `candidates` are the paths tried in order for the executable, which is also argv[0]; `search` is the path list
     to name when none of them is there, None when exec[0] was a path. `bounding` is a capability mask, None to leave
     the bounding set alone. `mounts` come first in the app's root, then `volumes` from the outer to the inner, then
-    `files`; with `read_only_root` nothing else of the root can be written at last.
+    `files`; with `read_only_root` nothing else of the root can be written at last. `pre_start` and `post_stop` are the
+    arguments of the event handlers, None without one.
     """
 
     name: str
@@ -68,11 +73,21 @@ class AppSpec(Value):
     volumes: tuple[VolumeMount, ...] = ()
     files: tuple[AppFile, ...] = ()
     read_only_root: bool = False
+    pre_start: tuple[str, ...] | None = None
+    post_stop: tuple[str, ...] | None = None
+    stop_signal: int = DEFAULT_STOPPING.signal
+    stop_grace_seconds: float = DEFAULT_STOPPING.grace_seconds
 
     @property
     def has_console(self) -> bool:
         """Whether any stream is the pod's console."""
         return STREAM_CONSOLE in (self.stdin, self.stdout, self.stderr)
+
+    @property
+    def handlers(self) -> dict[str, tuple[str, ...]]:
+        """The arguments of the event handlers there are, by name."""
+        both = {HANDLER_PRE_START: self.pre_start, HANDLER_POST_STOP: self.post_stop}
+        return {name: arguments for name, arguments in both.items() if arguments is not None}
 
     def describe(self) -> list[str]:
         """Return the decisions as lines for --debug."""
@@ -81,7 +96,9 @@ class AppSpec(Value):
             f"app {self.name}: uid {self.uid} gid {self.gid} groups {list(self.supplementary_gids)}"
             f" cwd {self.working_directory}",
             f"app {self.name}: stdin {self.stdin} stdout {self.stdout} stderr {self.stderr}",
+            f"app {self.name}: stopped by signal {self.stop_signal}, killed after {self.stop_grace_seconds:g} s",
         ]
+        lines += [f"app {self.name}: {name} {list(arguments)}" for name, arguments in self.handlers.items()]
         lines += [f"app {self.name}: {operation.describe()}" for operation in self.mounts]
         lines.append(f"app {self.name}: {SYSFS.describe()}{', but below volumes there' if self.volumes else ''}")
         lines += [f"app {self.name}: {volume.describe()}" for volume in self.volumes]
@@ -96,6 +113,7 @@ def plan_app(
     ids: tuple[int, int],
     metadata_url: str | None = None,
     terminal_type: str | None = None,
+    stopping: Stopping = DEFAULT_STOPPING,
 ) -> tuple[AppSpec, list[str]]:
     """
     Return the spec of an app and the warnings to show; PlanError for what it cannot have.
@@ -109,6 +127,7 @@ def plan_app(
     has_console = STREAM_CONSOLE in (stdin, stdout, stderr)
     term = terminal_type or DEFAULT_TERM if has_console else None
     _refuse_nul(name, app)
+    handlers = _plan_handlers(name, app)
     working_directory = app.working_directory or "/"
     candidates, search = plan_executable(name, app, working_directory)
     return (
@@ -128,6 +147,10 @@ def plan_app(
             stderr=stderr,
             mounts=app_mounts(console=has_console),
             read_only_root=runtime.read_only_root_fs,
+            pre_start=handlers.get(HANDLER_PRE_START),
+            post_stop=handlers.get(HANDLER_POST_STOP),
+            stop_signal=stopping.signal,
+            stop_grace_seconds=stopping.grace_seconds,
         ),
         warnings,
     )
@@ -192,12 +215,22 @@ def _plan_stream(runtime: RuntimeApp, stream: str, flags: RunFlags) -> str:
     return STREAM_NULL if stream == "stdin" or mode == "null" else STREAM_LOG
 
 
+def _plan_handlers(name: str, app: App) -> dict[str, tuple[str, ...]]:
+    for handler in app.event_handlers:
+        command = handler.exec[0] if handler.exec else ""
+        # No search, neither in the PATH nor below the working directory (stage1 contract 7.5).
+        if not command.startswith("/"):
+            raise PlanError(f'app "{name}": event handler {handler.name}: expected an absolute path, got "{command}"')
+    return {handler.name: handler.exec for handler in app.event_handlers}
+
+
 def _refuse_nul(name: str, app: App) -> None:
     # JSON can say it; no argument, variable or path of a program can hold it.
     for what, texts in (
         ("exec", app.exec),
         ("environment", (value for _, value in app.environment)),
         ("workingDirectory", (app.working_directory,)),
+        *((f"event handler {handler.name}", handler.exec) for handler in app.event_handlers),
     ):
         if any("\0" in text for text in texts):
             raise PlanError(f'app "{name}": {what} holds a NUL character')
@@ -211,12 +244,10 @@ def _refuse_unbuilt(runtime: RuntimeApp, app: App) -> list[str]:
         if isolator.name in _KNOWN_ISOLATORS:
             raise PlanError(f"{prefix}isolator {isolator.name} is not supported yet")
         warnings.append(f"warning: {prefix}ignoring unknown isolator {isolator.name}")
-    if app.event_handlers:
-        raise PlanError(f"{prefix}event handler {app.event_handlers[0].name} is not supported yet")
     for port in app.ports:
         if port.socket_activated:
             raise PlanError(f"{prefix}socket activation of port {port.name} is not supported yet")
     for annotation, _ in runtime.annotations:
-        if annotation.startswith("minit/"):
+        if annotation.startswith("minit/") and annotation not in _ANNOTATIONS:
             raise PlanError(f'{prefix}unknown annotation "{annotation}"')
     return warnings

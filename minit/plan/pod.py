@@ -1,9 +1,8 @@
-"""Deciding everything about a pod: its namespaces, host name, apps and how long a stop may take."""
+"""Deciding everything about a pod: its namespaces, its host name and its apps."""
 
 from __future__ import annotations
 
 from minit.errors import PlanError
-from minit.goduration import parse_duration
 from minit.goflags import BOOLEANS
 from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
 from minit.paths import created_marker, started_marker
@@ -11,6 +10,7 @@ from minit.plan.app import STREAM_CONSOLE, AppSpec, plan_app
 from minit.plan.capabilities import DEFAULT
 from minit.plan.files import EtcTexts, plan_files
 from minit.plan.mounts import MountOp, pod_mounts
+from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, plan_pod_grace, plan_stopping
 from minit.plan.users import AppLookups, plan_ids
 from minit.value import Value, replace
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from minit.plan.flags import RunFlags
     from minit.plan.volumes import VolumeMount
 
-STOP_GRACE_SECONDS = 10.0
-ANNOTATION_STOP_GRACE = "minit/stop-grace"
 _METADATA_PORT = 18112  # where rkt's metadata service listens
 _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
 
@@ -63,7 +61,6 @@ class PodPlan(Value):
     namespaces: tuple[str, ...]
     apps: tuple[AppSpec, ...]
     bounding: int | None
-    stop_grace_seconds: float = STOP_GRACE_SECONDS
     mounts: tuple[MountOp, ...] = ()
     warnings: tuple[str, ...] = ()
     debug: bool = False
@@ -99,6 +96,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     lookups = dict(pod.lookups)
     metadata_url = _plan_metadata_url(flags)
     hostname = _plan_hostname(flags)
+    grace_seconds = plan_pod_grace(pod.manifest)
     apps = []
     warnings = [f"warning: ignoring {name}: not supported yet" for name in facts.ignored_variables]
     volumes, notes = _plan_volumes(pod, flags)
@@ -107,7 +105,9 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         image = images[runtime.name]
         app = app_section(runtime, image)
         ids = plan_ids(runtime.name, app, image, lookups.get(runtime.name, AppLookups()))
-        spec, notes = plan_app(runtime, app, flags, ids, metadata_url, facts.terminal_type)
+        _refuse_unknown_annotations(runtime, image)
+        stopping = plan_stopping(runtime, image, grace_seconds)
+        spec, notes = plan_app(runtime, app, flags, ids, metadata_url, facts.terminal_type, stopping)
         files = plan_files(runtime.name, hostname, flags, pod.texts)
         apps.append(replace(spec, volumes=volumes[index], files=files))
         warnings += notes
@@ -125,7 +125,6 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         namespaces=tuple(namespaces),
         apps=tuple(apps),
         bounding=None if flags.disable_capabilities else DEFAULT,
-        stop_grace_seconds=_plan_grace(pod.manifest),
         mounts=pod_mounts(),
         warnings=tuple(warnings),
         debug=flags.debug,
@@ -179,6 +178,12 @@ def _plan_volumes(pod: Pod, flags: RunFlags) -> tuple[list[tuple[VolumeMount, ..
     return [(*volumes, *host_files(flags)) for volumes in planned], warnings
 
 
+def _refuse_unknown_annotations(runtime: RuntimeApp, image: ImageManifest) -> None:
+    for name, _ in image.annotations:
+        if name.startswith("minit/") and name != ANNOTATION_STOP_SIGNAL:
+            raise PlanError(f'app "{runtime.name}": image {image.name}: unknown annotation "{name}"')
+
+
 def _contained(networks: tuple[str, ...]) -> bool:
     # An absent list means the host's network, and `host` beats everything else (stage1 contract 15.1).
     return bool(networks) and "host" not in networks
@@ -197,20 +202,6 @@ def _plan_hostname(flags: RunFlags) -> str:
     if len(hostname.encode(errors="surrogateescape")) > 64:
         raise PlanError(f'hostname "{hostname}" is longer than 64 bytes')
     return hostname
-
-
-def _plan_grace(manifest: PodManifest) -> float:
-    text = manifest.annotation(ANNOTATION_STOP_GRACE)
-    if text is None:
-        return STOP_GRACE_SECONDS
-    expected = f'annotation {ANNOTATION_STOP_GRACE}: expected a duration such as "10s", got "{text}"'
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise PlanError(expected) from error
-    if seconds < 0:
-        raise PlanError(expected)
-    return seconds
 
 
 def _refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:

@@ -50,16 +50,22 @@ def write_file(path: str, data: bytes) -> None:
         os.close(fd)
 
 
-def record_exit(app: str, status: ExitStatus, number: int) -> None:
-    """
-    Write how `app` ended, `number` being what rkt is told; OSError if it could not be made durable.
+def record_exit(app: str, number: int) -> None:
+    """Write what rkt is told about the end of `app`; OSError if it could not be made durable."""
+    write_durably(paths.status_file(app), b"%d\n" % number)
 
-    minit's own record goes first, so that whoever sees the status finds the reason too.
+
+def record_state(app: str, status: ExitStatus, number: int, post_stop_failure: ExitStatus | None = None) -> None:
+    """
+    Write minit's own record of how `app` ended, and its post-stop handler if that failed; OSError as above.
+
+    It goes before the status, so that whoever sees that finds the reason too.
     """
     state: dict[str, object] = {"app": app, "status": number, "end": status.describe()}
     for field in ("code", "signal", "step", "errno", "path"):
         value = getattr(status, field)
         if value is not None:
             state[field] = value
+    if post_stop_failure is not None:
+        state["post-stop"] = post_stop_failure.describe()
     write_durably(paths.state_file(app), jsontext.dump(state) + b"\n")
-    write_durably(paths.status_file(app), b"%d\n" % number)

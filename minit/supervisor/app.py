@@ -9,74 +9,79 @@ from minit.messages import Socket, socket_pair
 from minit.paths import app_rootfs
 from minit.plan.app import STREAM_LOG
 from minit.supervisor.child import ChildEnds, become_app
+from minit.supervisor.group import Group
 from minit.supervisor.lifecycle import PREPARING
+from minit.supervisor.streams import Streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from minit.plan.app import AppSpec
     from minit.reaper.exit_status import ExitStatus
-    from minit.supervisor.group import Group, GroupEnds
+    from minit.supervisor.group import GroupEnds
+    from minit.supervisor.handler import Handler
 
 
 class App:
     """
     An app of the pod; the supervisor alone changes it.
 
-    `outputs` are the read ends of its streams, kept so that a new sidecar can take over from a dead one.
+    `open_files` is the RLIMIT_NOFILE of its processes. `handler` is the event handler that runs; `begun` says that
+    the first program of the app was started, be it the pre-start handler, and `executed` that its own was.
     """
 
-    def __init__(self, spec: AppSpec, group: Group) -> None:
+    def __init__(self, spec: AppSpec, ends: GroupEnds, open_files: tuple[int, int]) -> None:
         self.spec = spec
         self.name = spec.name
-        self.group = group
+        self.ends = ends
+        self.open_files = open_files
+        self.group = Group(ends)
+        self.group_events: int | None = None
         self.state = PREPARING
         self.pid: int | None = None
         self.pidfd: int | None = None
         self.report: Socket | None = None
         self.namespace: int | None = None
         self.environment: int | None = None
-        self.outputs: list[tuple[str, int]] = []
-        self.sidecar: int | None = None
+        self.streams = Streams(spec.name)
+        self.handler: Handler | None = None
+        self.begun = False
         self.executed = False
+        self.failed_forks = 0
+        self.post_stop_due = spec.post_stop is not None
         self.failure: ExitStatus | None = None
+        self.status: ExitStatus | None = None
         self.number: int | None = None
+        self.recorded = False
+        self.post_stop_failure: ExitStatus | None = None
         self.deadline: float | None = None
 
 
-def spawn_app(
-    app: App, group: GroupEnds, open_files: tuple[int, int], trees: tuple[int, ...], console: int | None
-) -> None:
+def spawn_app(app: App, trees: tuple[int, ...] = (), console: int | None = None) -> None:
     """
     Fork the process of `app`, which prepares itself and waits for "go".
 
-    It starts in its v2 group, where there is one, and joins the v1 groups itself. `open_files` is its RLIMIT_NOFILE,
-    `trees` are the detached mounts of its volumes, `console` is the slave of the pod's console.
+    It starts in its v2 group, where there is one, and joins the v1 groups itself. `trees` are the detached mounts of
+    its volumes, `console` is the slave of the pod's console.
     """
-    ends: dict[str, int | None] = {}
-    for name, mode in (("stdout", app.spec.stdout), ("stderr", app.spec.stderr)):
-        ends[name] = None
-        if mode == STREAM_LOG:
-            reader, writer = os.pipe2(os.O_CLOEXEC)
-            # An app that is not root may open /dev/stdout, which is this pipe, once more.
-            os.fchown(writer, app.spec.uid, app.spec.gid)
-            app.outputs.append((name, reader))
-            ends[name] = writer
+    modes = {"stdout": app.spec.stdout, "stderr": app.spec.stderr}
+    logged = [name for name, mode in modes.items() if mode == STREAM_LOG]
+    writers = app.streams.open(logged, app.spec.uid, app.spec.gid)
     ours, theirs = socket_pair()
     child = ChildEnds(
         report=theirs,
-        stdout=ends["stdout"],
-        stderr=ends["stderr"],
+        stdout=writers.get("stdout"),
+        stderr=writers.get("stderr"),
         console=console if app.spec.has_console else None,
-        cgroup_tasks=group.tasks,
-        open_files=open_files,
+        cgroup_tasks=app.ends.tasks,
+        open_files=app.open_files,
         trees=trees,
     )
     # Fork and registration: nothing may be reaped between them.
-    app.pid, app.pidfd = syscalls.clone3(cgroup=group.directory if group.is_v2 else None)
+    app.pid, app.pidfd = syscalls.clone3(cgroup=app.ends.directory if app.ends.is_v2 else None)
     if app.pid == 0:
         become_app(app.spec, app_rootfs(app.name), child)
+    app.streams.pid = app.pid
     app.report = ours
     theirs.close()
-    for fd in ends.values():
-        if fd is not None:
-            os.close(fd)
+    for fd in writers.values():
+        os.close(fd)

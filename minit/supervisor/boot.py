@@ -21,7 +21,7 @@ from minit.stdio import complain, expect_raw_terminal
 from minit.supervisor.app import App, spawn_app
 from minit.supervisor.child import join_cgroups
 from minit.supervisor.credentials import drop_bounding_set
-from minit.supervisor.group import Group, GroupEnds
+from minit.supervisor.group import GroupEnds
 from minit.supervisor.journal import Journal
 from minit.supervisor.loopback import bring_up_loopback
 from minit.supervisor.mounts import apply_mounts, enter_root
@@ -73,7 +73,7 @@ class SupervisorEnds(Value):
         own = [self.launcher.fileno(), self.lock, self.root, *self.tasks]
         own += [] if self.image is None else [self.image]
         own += [tree for trees in self.trees for tree in trees]
-        return own + [fd for group in self.groups for fd in (group.directory, *group.tasks)]
+        return own + [fd for group in self.groups for fd in group.descriptors()]
 
 
 def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> NoReturn:
@@ -137,14 +137,14 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
         apps = []
         groups = {group.app: group for group in ends.groups}
         for spec, trees in zip(plan.apps, ends.trees):
-            group = groups[spec.name]
-            app = App(spec, Group(group.directory))
-            spawn_app(app, group, ends.open_files, trees, slave)
+            app = App(spec, groups[spec.name], ends.open_files)
+            spawn_app(app, trees, slave)
             apps.append(app)
         # After the apps, which prepare themselves on another processor meanwhile.
-        spawner = Spawner() if any(app.outputs for app in apps) else None
+        spawner = Spawner() if any(app.streams.ends or app.spec.handlers for app in apps) else None
         ours = ends.root, *ends.tasks, *(tree for trees in ends.trees for tree in trees)
-        for fd in (*ours, *(fd for group in ends.groups for fd in group.tasks)):
+        # A handler, which comes later, has to join its app's groups too.
+        for fd in (*ours, *(fd for app in apps if not app.spec.handlers for fd in app.ends.tasks)):
             os.close(fd)
         if slave is not None:
             os.close(slave)

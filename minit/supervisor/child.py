@@ -81,7 +81,7 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         step = "join control groups"
         join_cgroups(ends.cgroup_tasks)
         step = "reset oom_score_adj"
-        _reset_oom_score()
+        reset_oom_score()
         step = "encode arguments"
         arguments = [os.fsencode(word) for word in spec.arguments]
         environment = {os.fsencode(name): os.fsencode(value) for name, value in spec.environment}
@@ -154,6 +154,13 @@ def join_cgroups(tasks: Sequence[int]) -> None:
         os.write(fd, b"0")
 
 
+def reset_oom_score() -> None:
+    """Give up PID 1's protection from the OOM killer: an app starts neutral, as under rkt's stage1."""
+    fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    os.write(fd, b"0")
+    os.close(fd)
+
+
 def forget_imports() -> None:
     """Make any later import fail instead of reading files that the app's image chose."""
     sys.path[:] = []
@@ -169,13 +176,6 @@ def reset_signals() -> None:
         if number not in _UNBLOCKABLE:
             syscalls.reset_signal(number)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-
-
-def _reset_oom_score() -> None:
-    # PID 1 protected itself; an app starts neutral, as under rkt's stage1.
-    fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-    os.write(fd, b"0")
-    os.close(fd)
 
 
 def _build_root(spec: AppSpec, rootfs: str, trees: Sequence[int]) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import _socket
 import os
 
 from minit import paths
-from minit.errors import ControlError, describe
+from minit.errors import ControlError, NoAnswerError, describe
 from minit.messages import receive_message, send_message
 
 _TIMEOUT_SECONDS = 10.0
@@ -16,23 +16,29 @@ def ask(request: dict[str, object], timeout_seconds: float = _TIMEOUT_SECONDS) -
     """
     Send a request and return the reply with its descriptors, which are now the caller's.
 
-    ControlError if there is no supervisor, it does not answer in time, or it refuses. The relative path keeps the
-    address within sun_path's 108 bytes wherever pods lie.
+    ControlError if there is no supervisor or it refuses, NoAnswerError if it has the request but does not answer. The
+    relative path keeps the address within sun_path's 108 bytes wherever pods lie.
     """
     socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+    sent = False
     try:
         _limit_time(socket, timeout_seconds)
         socket.connect(paths.POD_CONTROL)
         send_message(socket, request)
+        sent = True
         reply, descriptors = receive_message(socket)
     except BlockingIOError as error:
-        raise ControlError(f"supervisor of this pod: no answer within {timeout_seconds} s") from error
-    except (OSError, ValueError) as error:
+        kind = NoAnswerError if sent else ControlError
+        raise kind(f"supervisor of this pod: no answer within {timeout_seconds} s") from error
+    except OSError as error:
+        kind = NoAnswerError if sent else ControlError
+        raise kind(f"supervisor of this pod: {describe(error)}") from error
+    except ValueError as error:
         raise ControlError(f"supervisor of this pod: {describe(error)}") from error
     finally:
         socket.close()
     if reply is None:
-        raise ControlError("supervisor of this pod: closed the connection without an answer")
+        raise NoAnswerError("supervisor of this pod: closed the connection without an answer")
     if reply.get("ok") is not True:
         for fd in descriptors:
             os.close(fd)

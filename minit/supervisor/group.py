@@ -1,4 +1,4 @@
-"""The control group of an app, seen from PID 1: who is in it, and signalling all of them."""
+"""The control group of an app, seen from PID 1: who is in it, signalling all of them, noticing that it is empty."""
 
 from __future__ import annotations
 
@@ -11,24 +11,37 @@ from minit.value import Value
 
 _READ_BYTES = 1 << 20
 # A process can fork while it is being signalled; this many rounds catch up with anything but a fork bomb, whose
-# members the next deadline meets again.
+# members the supervisor's next look at the group meets again.
 _KILL_ROUNDS = 8
+# Between two readings of the group at most so many processes are held by a pidfd.
+_BATCH = 256
+_GONE = (errno.ENOENT, errno.ENODEV)
 
 
 class GroupEnds(Value):
-    """The control groups of one app: its directory in one hierarchy, and the `tasks` files of the v1 hierarchies."""
+    """
+    The control groups of one app, as descriptors: its directory in one hierarchy, the `tasks` files of the v1
+    hierarchies, and `freezer.state` where v1 has the freezer.
+    """
 
     app: str
     directory: int
     is_v2: bool
     tasks: tuple[int, ...] = ()
+    freezer: int | None = None
+
+    def descriptors(self) -> list[int]:
+        """Return them all."""
+        return [self.directory, *self.tasks, *([] if self.freezer is None else [self.freezer])]
 
 
 class Group:
     """A group by the descriptor of its directory: of the v2 hierarchy where there is one, else of a v1 hierarchy."""
 
-    def __init__(self, directory: int) -> None:
-        self._directory = directory
+    def __init__(self, ends: GroupEnds) -> None:
+        self.is_v2 = ends.is_v2
+        self._directory = ends.directory
+        self._freezer = ends.freezer
 
     def processes(self) -> list[int]:
         """Return the pids in the group; none if the directory is gone."""
@@ -41,39 +54,83 @@ class Group:
             finally:
                 os.close(fd)
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENODEV):
+            if error.errno not in _GONE:
                 raise
         # A process outside PID 1's namespace, such as one that is just entering the pod, reads as 0.
         return [pid for pid in map(int, data.split()) if pid > 0]
 
+    def open_events(self) -> int | None:
+        """
+        Return `cgroup.events`, which polls as exceptional (POLLPRI) when the group becomes empty; None under v1.
+
+        It does so again only after it has been read from its beginning.
+        """
+        if not self.is_v2:
+            return None
+        try:
+            return os.open("cgroup.events", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            return None
+
     def signal(self, *numbers: int) -> None:
-        """Send the signals in order to each process of the group."""
-        for pid in self.processes():
-            try:
-                pidfd = os.pidfd_open(pid)
-            except ProcessLookupError:
-                continue
-            try:
-                # The pid may have been reused between the two calls; the group decides whose it is now.
-                if pid in self.processes():
+        """Send the signals in order to each process of the group, and thaw it, or they would wait for that."""
+        pids = self.processes()
+        for start in range(0, len(pids), _BATCH):
+            self._signal_each(pids[start : start + _BATCH], numbers)
+        self._thaw()
+
+    def _signal_each(self, pids: list[int], numbers: tuple[int, ...]) -> None:
+        held = {}
+        try:
+            for pid in pids:
+                try:
+                    held[pid] = os.pidfd_open(pid)
+                except ProcessLookupError:
+                    continue
+            # A pid may have been reused between the two calls; the group decides whose it is now.
+            for pid in held.keys() & set(self.processes()):
+                try:
                     for number in numbers:
-                        syscalls.pidfd_send_signal(pidfd, number)
-            except ProcessLookupError:
-                pass
-            finally:
+                        syscalls.pidfd_send_signal(held[pid], number)
+                except ProcessLookupError:
+                    pass
+        finally:
+            for pidfd in held.values():
                 os.close(pidfd)
 
     def kill(self) -> None:
         """Send SIGKILL to all: at once by cgroup.kill (Linux 5.14, v2), which misses no fork, or in rounds."""
-        try:
-            fd = os.open("cgroup.kill", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._directory)
-        except FileNotFoundError:
-            for _ in range(_KILL_ROUNDS):
-                if not self.processes():
-                    return
-                self.signal(_signal.SIGKILL)
+        if self._write("cgroup.kill", b"1"):
+            self._thaw()
             return
+        for _ in range(_KILL_ROUNDS):
+            if not self.processes():
+                return
+            self.signal(_signal.SIGKILL)
+
+    def _thaw(self) -> None:
+        """Undo a freeze of the group itself; that of a group above it can only be undone there."""
+        if self._freezer is not None:
+            try:
+                os.write(self._freezer, b"THAWED")
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+        if self.is_v2:
+            self._write("cgroup.freeze", b"0")
+
+    def _write(self, name: str, data: bytes) -> bool:
+        """Write a file of the group; False if it does not exist."""
         try:
-            os.write(fd, b"1")
-        finally:
-            os.close(fd)
+            fd = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._directory)
+            try:
+                os.write(fd, data)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            return False
+        return True

@@ -9,32 +9,45 @@ from __future__ import annotations
 # States.
 PREPARING = "preparing"  # forked, building its root
 PREPARED = "prepared"  # waiting to be told to exec
+PRE_START = "pre-start"  # prepared, and its pre-start handler runs
 RUNNING = "running"
 STOPPING = "stopping"  # asked to stop, its main process still there
-LINGERING = "lingering"  # the main process is gone and recorded, others of its group are not
+LINGERING = "lingering"  # the process in charge is gone, others of its group are not
 KILLED = "killed"  # its group was sent SIGKILL, its main process is still there
-REMNANTS = "remnants"  # the main process is gone and recorded, SIGKILL was sent to the rest of the group
+REMNANTS = "remnants"  # the process in charge is gone, SIGKILL was sent to the rest of the group
+POST_STOP = "post-stop"  # the main process and its group are gone, its post-stop handler runs
 EXITED = "exited"
 
-STATES = (PREPARING, PREPARED, RUNNING, STOPPING, LINGERING, KILLED, REMNANTS, EXITED)
+STATES = (PREPARING, PREPARED, PRE_START, RUNNING, STOPPING, LINGERING, KILLED, REMNANTS, POST_STOP, EXITED)
 
 # Events.
 READY_TO_EXEC = "ready-to-exec"
 GO = "go"
+HANDLE_START = "handle-start"  # go, but the pre-start handler comes first
+HANDLED = "handled"  # the handler that ran has ended well
+HANDLER_FAILED = "handler-failed"
 DIED = "died"  # the main process ended; a failed set-up or exec ends it too
 GROUP_EMPTY = "group-empty"
+HANDLE_STOP = "handle-stop"  # the group is empty, but the post-stop handler comes before the end
 STOP = "stop"
 KILL = "kill"
 GRACE_OVER = "grace-over"
 KILL_WAIT_OVER = "kill-wait-over"
 
-EVENTS = (READY_TO_EXEC, GO, DIED, GROUP_EMPTY, STOP, KILL, GRACE_OVER, KILL_WAIT_OVER)
+EVENTS = (
+    *(READY_TO_EXEC, GO, HANDLE_START, HANDLED, HANDLER_FAILED, DIED, GROUP_EMPTY, HANDLE_STOP),
+    *(STOP, KILL, GRACE_OVER, KILL_WAIT_OVER),
+)
 
 # Actions.
+RUN_PRE_START = "run-pre-start"
+EXECUTE = "execute"  # tell the main process to exec
 RECORD = "record"  # write the status and apply the pod's policy
 TERMINATE = "terminate"  # stop signal and SIGCONT to the group, arm the grace timer
 KILL_GROUP = "kill-group"  # SIGKILL to the group, arm the kill-wait timer
 CHECK_GROUP = "check-group"  # look whether the group is empty already
+RUN_POST_STOP = "run-post-stop"  # arm the grace timer too if the pod is ending
+ARM_GRACE = "arm-grace"  # arm the grace timer, signal nobody
 REPORT_UNKILLABLE = "report-unkillable"
 FINISH = "finish"  # nothing of the app is left; disarm its timer
 
@@ -44,26 +57,42 @@ _WHILE_ALIVE: dict[str, Answer] = {
     DIED: (LINGERING, (RECORD, TERMINATE, CHECK_GROUP)),
     KILL: (KILLED, (KILL_GROUP,)),
 }
+_KILL_THE_REST: Answer = (REMNANTS, (KILL_GROUP, CHECK_GROUP))
+_END_THE_REST: Answer = (LINGERING, (TERMINATE, CHECK_GROUP))
 _TABLE: dict[tuple[str, str], Answer] = {
     **{
         (state, event): answer
-        for state in (PREPARING, PREPARED, RUNNING, STOPPING)
+        for state in (PREPARING, PREPARED, PRE_START, RUNNING, STOPPING)
         for event, answer in _WHILE_ALIVE.items()
     },
     (PREPARING, READY_TO_EXEC): (PREPARED, ()),
     # Nothing has been executed yet: there is nobody to be polite to.
     (PREPARING, STOP): (KILLED, (KILL_GROUP,)),
     (PREPARED, STOP): (KILLED, (KILL_GROUP,)),
-    (PREPARED, GO): (RUNNING, ()),
+    (PREPARED, GO): (RUNNING, (EXECUTE,)),
+    (PREPARED, HANDLE_START): (PRE_START, (RUN_PRE_START,)),
+    (PRE_START, HANDLED): (RUNNING, (EXECUTE,)),
+    (PRE_START, HANDLER_FAILED): (KILLED, (KILL_GROUP,)),
+    # Neither has the handler anything left to prepare.
+    (PRE_START, STOP): (KILLED, (KILL_GROUP,)),
+    (PRE_START, DIED): (REMNANTS, (RECORD, KILL_GROUP, CHECK_GROUP)),
     (RUNNING, STOP): (STOPPING, (TERMINATE,)),
     (STOPPING, GRACE_OVER): (KILLED, (KILL_GROUP,)),
     (KILLED, DIED): (REMNANTS, (RECORD, CHECK_GROUP)),
     (KILLED, KILL_WAIT_OVER): (EXITED, (REPORT_UNKILLABLE, FINISH)),
     (LINGERING, GROUP_EMPTY): (EXITED, (FINISH,)),
-    (LINGERING, GRACE_OVER): (REMNANTS, (KILL_GROUP, CHECK_GROUP)),
-    (LINGERING, KILL): (REMNANTS, (KILL_GROUP, CHECK_GROUP)),
+    (LINGERING, HANDLE_STOP): (POST_STOP, (RUN_POST_STOP,)),
+    (LINGERING, GRACE_OVER): _KILL_THE_REST,
+    (LINGERING, KILL): _KILL_THE_REST,
     (REMNANTS, GROUP_EMPTY): (EXITED, (FINISH,)),
+    (REMNANTS, HANDLE_STOP): (POST_STOP, (RUN_POST_STOP,)),
     (REMNANTS, KILL_WAIT_OVER): (EXITED, (REPORT_UNKILLABLE, FINISH)),
+    (POST_STOP, STOP): (POST_STOP, (ARM_GRACE,)),
+    # What the handler leaves behind is ended as what the main process leaves is.
+    (POST_STOP, HANDLED): _END_THE_REST,
+    (POST_STOP, HANDLER_FAILED): _END_THE_REST,
+    (POST_STOP, GRACE_OVER): _KILL_THE_REST,
+    (POST_STOP, KILL): _KILL_THE_REST,
 }
 
 

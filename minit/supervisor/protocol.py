@@ -6,7 +6,7 @@ present state, without waiting.
 
 ping                 {"uuid", "pid"}
 state                {"uuid", "state", "ready", "apps": [{"name", "state", "pid"?, "status"?}]}
-stop {"force"?}      {} at once; the pod ends later
+stop {"force"?}      {} at once; the pod ends later, at once with force or when asked a second time
 namespace {"app"}    {} and descriptors of the app's mount namespace and of its environment, NAME=VALUE ended by NUL
 """
 
@@ -35,7 +35,7 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
     if op == OP_STATE:
         return {"ok": True, **_state(supervisor)}, []
     if op == OP_STOP:
-        supervisor.request_stop("control socket", force=request.get("force") is True)
+        supervisor.request_stop(force=request.get("force") is True)
         return {"ok": True}, []
     if op == OP_NAMESPACE:
         app = supervisor.apps.get(str(request.get("app")))

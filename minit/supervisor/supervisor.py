@@ -8,7 +8,6 @@ same code runs in both phases, and no event is lost between them.
 from __future__ import annotations
 
 import _signal
-import fcntl
 import os
 import select
 import time
@@ -17,9 +16,10 @@ from minit import paths
 from minit.errors import EXIT_FAILURE, LaunchError, describe
 from minit.iottymux.spawner import Spawner
 from minit.messages import receive_message
+from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.reaper.exit_status import ExitStatus
 from minit.reaper.reaper import BATCH, reap
-from minit.reaper.record import record_exit, write_file
+from minit.reaper.record import record_exit, record_state, write_file
 from minit.stdio import complain
 from minit.supervisor import lifecycle
 from minit.supervisor.journal import Journal
@@ -32,17 +32,28 @@ if TYPE_CHECKING:
     from minit.messages import Socket
     from minit.plan.pod import PodPlan
     from minit.supervisor.app import App
+    from minit.supervisor.streams import Streams
     from minit.terminal import CallerTerminal
 
 # SIGRTMIN+3 is the halt of systemd in a container, which managers of containers send.
 HALT_SIGNALS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGPWR, _signal.SIGRTMIN + 3)
 WATCHED_SIGNALS = (_signal.SIGCHLD, *HALT_SIGNALS)
 
+# Who may ask for a stop.
+BY_SIGNAL = "signal"
+BY_LAUNCHER = "launcher"
+BY_CONTROL = "control socket"
+
 KILL_WAIT_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
+# How often a v1 group is looked at while it empties; a v2 group tells.
+_RECHECK_SECONDS = 0.1
+_GROUP_EVENTS_BYTES = 256
+# A fork can fail for a moment, while a neighbour takes all processes, say.
+_FORK_ATTEMPTS = 10
+_FORK_PAUSE_SECONDS = 0.005
 _DRAIN_STALL_SECONDS = 5.0
 _EVENTS_PER_TURN = 64
-_FIONREAD = 0x541B
 
 
 class Supervisor:
@@ -73,14 +84,23 @@ class Supervisor:
         self._spawner: Spawner | None = None
         self._epoll = select.epoll()
         self._sources: dict[int, Callable[[], None]] = {}
-        self._unrecorded: dict[str, ExitStatus] = {}
+        self._streams: list[Streams] = []
+        self._requests = {BY_SIGNAL: 0, BY_LAUNCHER: 0, BY_CONTROL: 0}
+        self._forced = False
+        self._unwritten: set[str] = set()
         self._retry_at: float | None = None
+        self._fork_at: float | None = None
+        self._recheck_at: float | None = None
         self._reap_again = False
         self._actions: dict[str, Callable[[App], None]] = {
+            lifecycle.RUN_PRE_START: self._run_pre_start,
+            lifecycle.EXECUTE: self._execute,
             lifecycle.RECORD: self._record,
             lifecycle.TERMINATE: self._terminate,
             lifecycle.KILL_GROUP: self._kill_group,
             lifecycle.CHECK_GROUP: self._check_group,
+            lifecycle.RUN_POST_STOP: self._run_post_stop,
+            lifecycle.ARM_GRACE: self._arm_grace,
             lifecycle.REPORT_UNKILLABLE: self._report_unkillable,
             lifecycle.FINISH: self._finish,
         }
@@ -99,14 +119,13 @@ class Supervisor:
 
     @property
     def starting(self) -> bool:
-        """Whether some app has neither been executed nor ended."""
-        return any(app.report is not None for app in self.apps.values())
+        """Whether some app is being prepared or executed; one whose pre-start handler runs may take for ever."""
+        return any(app.report is not None and app.state != lifecycle.PRE_START for app in self.apps.values())
 
     def next_deadline(self) -> float | None:
         """Return the monotonic time at which `turn` is due without an event, None if there is none."""
         deadlines = [app.deadline for app in self.apps.values() if app.deadline is not None]
-        if self._retry_at is not None:
-            deadlines.append(self._retry_at)
+        deadlines += [moment for moment in (self._retry_at, self._fork_at, self._recheck_at) if moment is not None]
         return time.monotonic() if self._reap_again else min(deadlines, default=None)
 
     def turn(self, timeout_seconds: float = 0.0) -> None:
@@ -114,9 +133,10 @@ class Supervisor:
         deadline = self.next_deadline()
         if deadline is not None:
             timeout_seconds = max(0.0, min(timeout_seconds, deadline - time.monotonic()))
-        for fd, _ in self._epoll.poll(timeout_seconds, _EVENTS_PER_TURN):
-            callback = self._sources.get(fd)
-            if callback is not None:
+        ready = [(fd, self._sources.get(fd)) for fd, _ in self._epoll.poll(timeout_seconds, _EVENTS_PER_TURN)]
+        for fd, callback in ready:
+            # One before may have closed the descriptor, and its number may be another source's by now.
+            if callback is not None and self._sources.get(fd) is callback:
                 callback()
         if self._reap_again:
             self._reap()
@@ -130,6 +150,12 @@ class Supervisor:
             self._retry_at = None
             self._write_records()
             self._renew_sidecars()
+        if self._fork_at is not None and self._fork_at <= now:
+            self._fork_at = None
+            self._run_put_off_handlers()
+        if self._recheck_at is not None and self._recheck_at <= now:
+            self._recheck_at = None
+            self._check_groups()
 
     def start(self, spawner: Spawner | None) -> None:
         """Give every forked app with output its sidecar and watch it prepare itself; None if there is no output."""
@@ -137,29 +163,39 @@ class Supervisor:
         served = []
         for app in self.apps.values():
             assert app.pid is not None and app.report is not None
-            if spawner is not None and app.outputs:
-                spawner.request(app.name, app.pid, app.outputs)
-                served.append(app)
+            if spawner is not None and app.streams.ends:
+                spawner.request(app.name, app.pid, app.streams.ends)
+                served.append(app.streams)
             self._watch(app.report.fileno(), lambda app=app: self._on_report(app))  # type: ignore[misc]
-        for app in served:
+        for streams in served:
             assert spawner is not None
-            self._adopt_sidecar(app, spawner.reply())
+            self._adopt_sidecar(streams, spawner.reply())
+        self._streams += served
 
-    def request_stop(self, reason: str, force: bool = False) -> None:
-        """Begin the shutdown of the pod; with `force` no app gets time to end by itself."""
-        self.journal.info("pod.stop-requested", reason=reason, force=force)
+    def request_stop(self, source: str = BY_CONTROL, detail: str = "", *, force: bool = False) -> None:
+        """
+        Begin the shutdown of the pod; with `force`, or the second time, no app gets time to end by itself.
+
+        A manager that signals every process of a pod reaches PID 1 twice, once through the launcher: that is one
+        request.
+        """
+        self._requests[source] += 1
+        signalled = max(self._requests[BY_SIGNAL], self._requests[BY_LAUNCHER])
+        force = force or signalled + self._requests[BY_CONTROL] > 1
+        self.journal.info("pod.stop-requested", reason=f"{source} {detail}".rstrip(), force=force)
         if force:
+            self._forced = True
             # First: an app that SIGTERM ends would be recorded as stopped, though it was given no time to stop.
             for app in self.apps.values():
                 self._handle(app, lifecycle.KILL)
         self._begin_shutdown(0)
 
     def drain(self) -> None:
-        """Wait until every sidecar has written what its app left, or none makes progress any more."""
+        """Wait until every sidecar has written what its process left, or none makes progress any more."""
         self._renew_sidecars()
         progress, stalled_at = -1, 0.0
-        while any(app.sidecar is not None for app in self.apps.values()):
-            pending = sum(_unread_bytes(fd) for app in self.apps.values() for _, fd in app.outputs)
+        while self._streams:
+            pending = sum(streams.unread_bytes() for streams in self._streams)
             now = time.monotonic()
             if pending != progress:
                 progress, stalled_at = pending, now + _DRAIN_STALL_SECONDS
@@ -171,15 +207,16 @@ class Supervisor:
     def write_last_records(self) -> None:
         """Try once more to write the statuses that could not be written, and say which are lost if that fails."""
         self._write_records()
-        for name in self._unrecorded:
-            number = self.apps[name].number
-            complain(f'stage1: app "{name}": status {number} could not be written')
+        for name in sorted(self._unwritten):
+            app = self.apps[name]
+            if not app.recorded:
+                complain(f'stage1: app "{name}": status {app.number} could not be written')
 
     # Sources.
 
-    def _watch(self, fd: int, callback: Callable[[], None]) -> None:
+    def _watch(self, fd: int, callback: Callable[[], None], event: int = select.EPOLLIN) -> None:
         self._sources[fd] = callback
-        self._epoll.register(fd, select.EPOLLIN)
+        self._epoll.register(fd, event)
 
     def _unwatch(self, fd: int) -> None:
         del self._sources[fd]
@@ -187,23 +224,41 @@ class Supervisor:
 
     def _on_signals(self) -> None:
         numbers = read_signals(self._signals)
+        halts = [str(number) for number in numbers if number in HALT_SIGNALS]
+        # Before the dead are looked at: whoever signals every process of the pod is asking for a stop.
+        if halts:
+            self.request_stop(BY_SIGNAL, " ".join(halts))
         if _signal.SIGCHLD in numbers:
             self._reap()
-        for number in numbers:
-            if number in HALT_SIGNALS:
-                self.request_stop(f"signal {number}")
 
     def _on_launcher(self) -> None:
-        # The launcher never sends anything: readable means that it is gone, or that the caller's terminal is.
+        try:
+            message, _ = receive_message(self._launcher)
+        except ConnectionResetError:
+            message = None  # it died without having read what it was sent
+        if message is None:
+            self._on_launcher_end()
+        elif message["stop"] == _signal.SIGHUP:
+            self._stop_unasked("the launcher was hung up")
+        else:
+            self.request_stop(BY_LAUNCHER, f"signal {message['stop']}")
+
+    def _on_launcher_end(self) -> None:
+        """Act on the end of the launcher, or of the caller's terminal."""
         self._unwatch(self._launcher.fileno())
         if self._terminal is not None:
             # Killed, the launcher could not do it.
             self._terminal.restore()
-        self.request_stop("the launcher is gone")
+        self._stop_unasked("the launcher is gone")
         if self._console is not None:
             # Not before: an app that dies of the hang-up has been stopped, and has not failed.
             os.close(self._console)
             self._console = None
+
+    def _stop_unasked(self, reason: str) -> None:
+        # No request that a second one could follow: systemd, for one, sends SIGHUP along with SIGTERM.
+        self.journal.info("pod.stop-requested", reason=reason, force=False)
+        self._begin_shutdown(0)
 
     def _on_report(self, app: App) -> None:
         assert app.report is not None
@@ -212,7 +267,7 @@ class Supervisor:
             [app.namespace] = descriptors
             self._handle(app, lifecycle.READY_TO_EXEC)
             if all(other.state == lifecycle.PREPARED for other in self.apps.values()):
-                self._execute_all()
+                self._go()
             return
         if message is not None:
             step, number, path = message["step"], message.get("errno"), message.get("path")
@@ -223,63 +278,106 @@ class Supervisor:
         self._unwatch(app.report.fileno())
         app.report.close()
         app.report = None
-        if not self.starting and all(each.executed and each.failure is None for each in self.apps.values()):
+        if all(each.executed and each.report is None and each.failure is None for each in self.apps.values()):
             self._mark_ready()
 
-    def _on_sidecar_end(self, app: App) -> None:
-        assert app.sidecar is not None
-        self._unwatch(app.sidecar)
-        os.close(app.sidecar)
-        app.sidecar = None
-        if not all(_at_end(fd) for _, fd in app.outputs):
-            self.journal.info("sidecar.lost", app=app.name)
+    def _on_sidecar_end(self, streams: Streams) -> None:
+        assert streams.sidecar is not None
+        self._unwatch(streams.sidecar)
+        os.close(streams.sidecar)
+        streams.sidecar = None
+        if streams.at_end:
+            self._give_up(streams)
+        else:
+            self.journal.info("sidecar.lost", app=streams.app)
             # Not at once: one that cannot do its work would be started over and over.
             self._retry_soon()
 
     def _renew_sidecars(self) -> None:
-        """Give each app whose output nobody reads a sidecar."""
-        for app in self.apps.values():
-            if app.sidecar is None and not all(_at_end(fd) for _, fd in app.outputs):
-                self._renew_sidecar(app)
+        """Give each process whose output nobody reads a sidecar."""
+        for streams in list(self._streams):
+            if streams.sidecar is None and streams.at_end:
+                self._give_up(streams)
+            elif streams.sidecar is None:
+                self._start_sidecar(streams, renewed=True)
 
-    def _renew_sidecar(self, app: App) -> None:
-        """Hand the app's output to a new sidecar; what the old one had not written is still in the pipes."""
-        assert app.pid is not None
+    def _start_sidecar(self, streams: Streams, renewed: bool = False) -> None:
+        """Hand output to a new sidecar; what an old one had not written is still in the pipes."""
+        assert streams.pid is not None
         try:
             if self._spawner is None:
                 self._spawner = Spawner()
-            self._spawner.request(app.name, app.pid, app.outputs, renewed=True)
-            self._adopt_sidecar(app, self._spawner.reply())
+            self._spawner.request(streams.app, streams.pid, streams.ends, renewed=renewed)
+            self._adopt_sidecar(streams, self._spawner.reply())
         except (LaunchError, OSError) as error:
             # No process to be had now; the app waits in its pipe rather than losing output.
-            self.journal.info("sidecar.not-renewed", app=app.name, reason=describe(error))
+            self.journal.info("sidecar.not-started", app=streams.app, reason=describe(error))
             self._retry_soon()
 
-    def _adopt_sidecar(self, app: App, pidfd: int) -> None:
-        app.sidecar = pidfd
-        self._watch(pidfd, lambda: self._on_sidecar_end(app))
+    def _adopt_sidecar(self, streams: Streams, pidfd: int) -> None:
+        streams.sidecar = pidfd
+        self._watch(pidfd, lambda: self._on_sidecar_end(streams))
+
+    def _give_up(self, streams: Streams) -> None:
+        streams.close()
+        self._streams.remove(streams)
 
     def _reap(self) -> None:
         dead = reap()
         self._reap_again = len(dead) == BATCH
         by_pid = {app.pid: app for app in self.apps.values() if app.number is None}
+        by_handler = {app.handler.pid: app for app in self.apps.values() if app.handler is not None}
         for pid, status in dead:
             if pid in by_pid:
                 self._on_death(by_pid[pid], status)
+            elif pid in by_handler:
+                self._on_handler_end(by_handler[pid], status)
             elif self._spawner is not None and pid == self._spawner.pid:
                 self.journal.info("spawner.lost", end=status.describe(), reason=self._spawner.last_words())
                 self._spawner.close()
                 self._spawner = None
         if dead:
-            for app in self.apps.values():
-                if app.state in (lifecycle.LINGERING, lifecycle.REMNANTS):
-                    self._check_group(app)
+            self._check_groups()
 
     def _on_death(self, app: App, status: ExitStatus) -> None:
         if app.report is not None:
             self._on_report(app)
-        self._unrecorded[app.name] = app.failure or status
+        app.status = app.failure or status
         self._handle(app, lifecycle.DIED)
+
+    def _on_handler_end(self, app: App, status: ExitStatus) -> None:
+        handler, app.handler = app.handler, None
+        assert handler is not None
+        os.close(handler.pidfd)
+        self.journal.info("handler.ended", app=app.name, handler=handler.name, end=status.describe())
+        if status.code == 0:
+            self._handle(app, lifecycle.HANDLED)
+        else:
+            self._fail_handler(app, handler.name, status)
+
+    def _fail_handler(self, app: App, name: str, status: ExitStatus) -> None:
+        failure = ExitStatus(step=name, path=status.describe())
+        if name == HANDLER_POST_STOP:
+            # The app has its status; that its handler failed is said beside it.
+            complain(f'stage1: app "{app.name}": {failure.describe()}')
+            app.post_stop_due = False
+            app.post_stop_failure = status
+            if app.status is not None:
+                self._unwritten.add(app.name)
+                self._write_records()
+        elif app.state == lifecycle.PRE_START:
+            app.failure = failure
+        self._handle(app, lifecycle.HANDLER_FAILED)
+
+    def _on_group_events(self, app: App) -> None:
+        assert app.group_events is not None
+        os.pread(app.group_events, _GROUP_EVENTS_BYTES, 0)
+        self._check_groups()
+
+    def _check_groups(self) -> None:
+        for app in self.apps.values():
+            if app.state in (lifecycle.LINGERING, lifecycle.REMNANTS):
+                self._check_group(app)
 
     # The lifecycle and its actions.
 
@@ -291,17 +389,76 @@ class Supervisor:
         for action in actions:
             self._actions[action](app)
 
-    def _execute_all(self) -> None:
-        for app in self.apps.values():
+    def _go(self) -> None:
+        """Start every app, all of them being prepared."""
+        ready = [app for app in self.apps.values() if app.spec.pre_start is None]
+        for app in ready:
             write_file(paths.started_marker(app.name), b"")
-        for app in self.apps.values():
-            assert app.report is not None
-            app.executed = True
+        for app in ready:
             self._handle(app, lifecycle.GO)
+        for app in self.apps.values():
+            if app.spec.pre_start is not None:
+                self._handle(app, lifecycle.HANDLE_START)
+
+    def _execute(self, app: App) -> None:
+        assert app.report is not None
+        if app.spec.pre_start is not None:
             try:
-                app.report.send(b"go")
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # it died after preparing itself, and is about to be reaped
+                write_file(paths.started_marker(app.name), b"")
+            except OSError as error:
+                app.failure = ExitStatus(step="mark as started", errno=error.errno, path=paths.started_marker(app.name))
+                self._handle(app, lifecycle.KILL)
+                return
+        app.begun = app.executed = True
+        try:
+            app.report.send(b"go")
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it died after preparing itself, and is about to be reaped
+
+    def _run_pre_start(self, app: App) -> None:
+        app.begun = True
+        app.failed_forks = 0
+        self._run_handler(app, HANDLER_PRE_START)
+
+    def _run_post_stop(self, app: App) -> None:
+        app.deadline = None
+        if self.exit_code is not None:
+            self._arm_grace(app)
+        app.failed_forks = 0
+        self._run_handler(app, HANDLER_POST_STOP)
+
+    def _run_handler(self, app: App, name: str) -> None:
+        # Loaded by the launcher if any app has a handler.
+        from minit.supervisor.handler import spawn_handler
+
+        try:
+            app.handler = spawn_handler(app, name)
+        except OSError as error:
+            self._put_off_handler(app, name, error)
+            return
+        if name == HANDLER_POST_STOP:
+            app.post_stop_due = False
+        self.journal.info("handler.started", app=app.name, handler=name, pid=app.handler.pid)
+        if app.handler.streams.ends:
+            self._streams.append(app.handler.streams)
+            self._start_sidecar(app.handler.streams)
+
+    def _put_off_handler(self, app: App, name: str, error: OSError) -> None:
+        """Fork the handler a little later; after many attempts it has failed."""
+        app.failed_forks += 1
+        self.journal.info("handler.not-started", app=app.name, handler=name, reason=describe(error))
+        if app.failed_forks < _FORK_ATTEMPTS:
+            delay_seconds = min(_FORK_PAUSE_SECONDS * 2**app.failed_forks, _RETRY_SECONDS)
+            self._fork_at = time.monotonic() + delay_seconds
+        else:
+            self._fail_handler(app, name, ExitStatus(step="fork", errno=error.errno))
+
+    def _run_put_off_handlers(self) -> None:
+        for app in self.apps.values():
+            if app.handler is None and app.state == lifecycle.PRE_START:
+                self._run_handler(app, HANDLER_PRE_START)
+            elif app.handler is None and app.state == lifecycle.POST_STOP:
+                self._run_handler(app, HANDLER_POST_STOP)
 
     def _mark_ready(self) -> None:
         if not self.ready and self.exit_code is None:
@@ -310,17 +467,18 @@ class Supervisor:
             self.journal.info("pod.ready")
 
     def _record(self, app: App) -> None:
-        status = self._unrecorded[app.name]
+        assert app.status is not None
         if not app.executed and app.failure is None and self.exit_code is not None:
             # The pod ended before its turn came: it has no status, and none is invented.
-            del self._unrecorded[app.name]
+            app.status = None
             app.number = EXIT_FAILURE
             return
-        app.number = status.number(self._stop_signal(app, status))
-        self.journal.info("app.exited", app=app.name, status=app.number, end=status.describe())
+        app.number = app.status.number(self._stop_signal(app, app.status))
+        self.journal.info("app.exited", app=app.name, status=app.number, end=app.status.describe())
+        self._unwritten.add(app.name)
         self._write_records()
         if not app.executed:
-            complain(f'stage1: app "{app.name}": {status.describe()}')
+            complain(f'stage1: app "{app.name}": {app.status.describe()}')
         if app.number != 0:
             self._begin_shutdown(app.number)
         elif all(each.number is not None for each in self.apps.values()):
@@ -330,24 +488,26 @@ class Supervisor:
         """Return the signal of which dying means that the app was stopped."""
         if self.exit_code is None:
             return None
-        # The console's end says the same as SIGTERM, and may say it first.
+        # The console's end says the same as the stop signal, and may say it first.
         if app.spec.has_console and status.signal == _signal.SIGHUP:
             return status.signal
-        return int(_signal.SIGTERM)
+        return app.spec.stop_signal
 
     def _write_records(self) -> None:
-        for name, status in list(self._unrecorded.items()):
-            number = self.apps[name].number
-            if number is None:
-                continue
+        for name in sorted(self._unwritten):
+            app = self.apps[name]
+            assert app.status is not None and app.number is not None
             try:
-                record_exit(name, status, number)
+                record_state(name, app.status, app.number, app.post_stop_failure)
+                if not app.recorded:
+                    record_exit(name, app.number)
+                    app.recorded = True
             except OSError as error:
                 # PID 1 lives on and tries again: the app's end must not be lost to a full disk.
                 self.journal.info("status.unwritten", app=name, reason=describe(error))
                 self._retry_soon()
             else:
-                del self._unrecorded[name]
+                self._unwritten.remove(name)
 
     def _retry_soon(self) -> None:
         self._retry_at = time.monotonic() + _RETRY_SECONDS
@@ -366,22 +526,42 @@ class Supervisor:
             self._handle(app, lifecycle.STOP)
 
     def _terminate(self, app: App) -> None:
-        app.deadline = time.monotonic() + self.plan.stop_grace_seconds
-        app.group.signal(_signal.SIGTERM, _signal.SIGCONT)
+        self._arm_grace(app)
+        # What a dead main process left behind may not know the app's own signal.
+        app.group.signal(app.spec.stop_signal if app.number is None else _signal.SIGTERM, _signal.SIGCONT)
+
+    def _arm_grace(self, app: App) -> None:
+        app.deadline = time.monotonic() + app.spec.stop_grace_seconds
 
     def _kill_group(self, app: App) -> None:
         app.deadline = time.monotonic() + KILL_WAIT_SECONDS
         app.group.kill()
+        # Between its fork and joining a group a process is not in it yet.
         if app.number is None and app.pidfd is not None:
-            # Between fork and joining a v1 group the process is not in it yet.
-            try:
-                pidfd_send_signal(app.pidfd, _signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            _kill(app.pidfd)
+        if app.handler is not None:
+            _kill(app.handler.pidfd)
 
     def _check_group(self, app: App) -> None:
-        if not app.group.processes():
+        if app.handler is not None:
+            return  # its end is a reason to look again
+        if app.group.processes():
+            self._await_group(app)
+        elif app.begun and app.post_stop_due and not self._forced:
+            self._handle(app, lifecycle.HANDLE_STOP)
+        else:
             self._handle(app, lifecycle.GROUP_EMPTY)
+
+    def _await_group(self, app: App) -> None:
+        """Have the group looked at when it is empty: the last one in it may be reaped by somebody else."""
+        if app.group_events is None:
+            app.group_events = app.group.open_events()
+            if app.group_events is not None:
+                self._watch(app.group_events, lambda: self._on_group_events(app), select.EPOLLPRI)
+        if app.group_events is None:
+            if app.state == lifecycle.REMNANTS:
+                app.group.kill()
+            self._recheck_at = time.monotonic() + _RECHECK_SECONDS
 
     def _report_unkillable(self, app: App) -> None:
         pids = " ".join(map(str, app.group.processes()))
@@ -390,16 +570,16 @@ class Supervisor:
 
     def _finish(self, app: App) -> None:
         app.deadline = None
+        if app.group_events is not None:
+            self._unwatch(app.group_events)
+            os.close(app.group_events)
+            app.group_events = None
+        if app.post_stop_due and app.begun:
+            self.journal.info("handler.skipped", app=app.name, handler=HANDLER_POST_STOP)
 
 
-def _at_end(fd: int) -> bool:
-    """Return whether a pipe is empty and has no writer left."""
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    return [event for _, event in poller.poll(0)] == [select.POLLHUP]
-
-
-def _unread_bytes(fd: int) -> int:
-    size = bytearray(4)
-    fcntl.ioctl(fd, _FIONREAD, size)
-    return int.from_bytes(size, "little")
+def _kill(pidfd: int) -> None:
+    try:
+        pidfd_send_signal(pidfd, _signal.SIGKILL)
+    except ProcessLookupError:
+        pass

@@ -11,18 +11,22 @@ from minit.supervisor import lifecycle
 from minit.supervisor.lifecycle import EVENTS, EXITED, PREPARING, STATES, next_state
 
 ACTIONS = {
+    *(lifecycle.RUN_PRE_START, lifecycle.EXECUTE, lifecycle.RUN_POST_STOP, lifecycle.ARM_GRACE),
     *(lifecycle.RECORD, lifecycle.TERMINATE, lifecycle.KILL_GROUP, lifecycle.CHECK_GROUP),
     *(lifecycle.REPORT_UNKILLABLE, lifecycle.FINISH),
 }
 DEPTH = 8
+# What comes once at most: the main process dies once, the pod is stopped once, each handler runs once.
+ONCE = (lifecycle.DIED, lifecycle.STOP, lifecycle.HANDLE_START, lifecycle.HANDLE_STOP)
+ENDS_OF_HANDLERS = (lifecycle.HANDLED, lifecycle.HANDLER_FAILED)
 
 
 def paths(depth: int = DEPTH) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
     """
     Yield (events, actions, state) for every path of up to `depth` events from the start.
 
-    An event that changes nothing is not followed: the path goes on as if it had not come. The main process dies
-    once at most.
+    An event that changes nothing is not followed: the path goes on as if it had not come. Some events come once at
+    most, and a handler ends after it has begun.
     """
     pending: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [((), (), PREPARING)]
     while pending:
@@ -31,11 +35,18 @@ def paths(depth: int = DEPTH) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]
         if len(events) == depth:
             continue
         for event in EVENTS:
-            if event == lifecycle.DIED and event in events:
+            if event in ONCE and event in events:
+                continue
+            if event in ENDS_OF_HANDLERS and not _handler_runs(events):
                 continue
             after, more = next_state(state, event)
             if (after, more) != (state, ()):
                 pending.append(((*events, event), (*actions, *more), after))
+
+
+def _handler_runs(events: tuple[str, ...]) -> bool:
+    begun = sum(event in (lifecycle.HANDLE_START, lifecycle.HANDLE_STOP) for event in events)
+    return begun > sum(event in ENDS_OF_HANDLERS for event in events)
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(STATES, EVENTS)))
@@ -88,10 +99,36 @@ def test_nothing_is_called_unkillable_before_it_was_killed():
 
 
 def test_nothing_is_asked_politely_after_sigkill():
-    """TERMINATE never follows KILL_GROUP."""
+    """TERMINATE never follows KILL_GROUP, unless a handler has run in between."""
     for events, actions, _ in paths():
-        if lifecycle.KILL_GROUP in actions:
-            assert lifecycle.TERMINATE not in actions[actions.index(lifecycle.KILL_GROUP) :], events
+        killed = False
+        for action in actions:
+            killed = (killed or action == lifecycle.KILL_GROUP) and action != lifecycle.RUN_POST_STOP
+            assert not (killed and action == lifecycle.TERMINATE), events
+
+
+def test_an_app_is_executed_once_and_after_its_handler():
+    """EXECUTE comes at most once, never while a handler runs or after one that failed, and never after a death."""
+    for events, actions, state in paths():
+        assert actions.count(lifecycle.EXECUTE) == (state == lifecycle.RUNNING or lifecycle.EXECUTE in actions)
+        if lifecycle.EXECUTE in actions and lifecycle.RUN_PRE_START in actions:
+            assert lifecycle.HANDLED in events, events
+        if lifecycle.EXECUTE in actions and lifecycle.RECORD in actions:
+            assert actions.index(lifecycle.EXECUTE) < actions.index(lifecycle.RECORD), events
+
+
+def test_a_post_stop_handler_comes_after_the_record():
+    """RUN_POST_STOP has a RECORD before it: its handler finds the main process gone and the status written."""
+    for events, actions, _ in paths():
+        if lifecycle.RUN_POST_STOP in actions:
+            assert lifecycle.RECORD in actions[: actions.index(lifecycle.RUN_POST_STOP)], events
+
+
+def test_what_a_post_stop_handler_leaves_is_ended_before_the_app_is_exited():
+    """After its end the group is looked at, and only an empty one ends the app."""
+    for events, _, state in paths():
+        if lifecycle.HANDLE_STOP in events and state == EXITED:
+            assert events[-1] in (lifecycle.GROUP_EMPTY, lifecycle.KILL_WAIT_OVER), events
 
 
 def test_every_wait_has_a_timer():
@@ -100,6 +137,12 @@ def test_every_wait_has_a_timer():
     for events, actions, state in paths():
         if state in waiting:
             assert {lifecycle.TERMINATE, lifecycle.KILL_GROUP} & {*actions}, events
+
+
+def test_a_post_stop_handler_has_no_timer_until_the_pod_is_stopped():
+    """Then it has one, which ends in SIGKILL."""
+    assert next_state(lifecycle.POST_STOP, lifecycle.STOP) == (lifecycle.POST_STOP, (lifecycle.ARM_GRACE,))
+    assert lifecycle.KILL_GROUP in next_state(lifecycle.POST_STOP, lifecycle.GRACE_OVER)[1]
 
 
 @pytest.mark.parametrize("state", [*STATES])
@@ -126,6 +169,22 @@ def test_a_forced_stop_always_kills(state: str):
         (
             [lifecycle.DIED, lifecycle.GRACE_OVER, lifecycle.KILL_WAIT_OVER],
             [lifecycle.LINGERING, lifecycle.REMNANTS, EXITED],
+        ),
+        (
+            [lifecycle.READY_TO_EXEC, lifecycle.HANDLE_START, lifecycle.HANDLED, lifecycle.DIED, lifecycle.HANDLE_STOP],
+            [lifecycle.PREPARED, lifecycle.PRE_START, lifecycle.RUNNING, lifecycle.LINGERING, lifecycle.POST_STOP],
+        ),
+        (
+            [lifecycle.READY_TO_EXEC, lifecycle.HANDLE_START, lifecycle.HANDLER_FAILED, lifecycle.DIED],
+            [lifecycle.PREPARED, lifecycle.PRE_START, lifecycle.KILLED, lifecycle.REMNANTS],
+        ),
+        (
+            [lifecycle.DIED, lifecycle.HANDLE_STOP, lifecycle.STOP, lifecycle.GRACE_OVER, lifecycle.GROUP_EMPTY],
+            [lifecycle.LINGERING, lifecycle.POST_STOP, lifecycle.POST_STOP, lifecycle.REMNANTS, EXITED],
+        ),
+        (
+            [lifecycle.DIED, lifecycle.HANDLE_STOP, lifecycle.HANDLED, lifecycle.GROUP_EMPTY],
+            [lifecycle.LINGERING, lifecycle.POST_STOP, lifecycle.LINGERING, EXITED],
         ),
     ],
 )

@@ -140,6 +140,7 @@ def test_arguments_stay_as_they_are():
         ({"exec": ("/bin/a", "x\0")}, "exec"),
         ({"environment": (("A", "\0"),)}, "environment"),
         ({"working_directory": "/\0"}, "workingDirectory"),
+        ({"event_handlers": (EventHandler(name="pre-start", exec=("/x", "\0")),)}, "event handler pre-start"),
     ],
 )
 def test_nul_is_refused(fields: dict[str, object], what: str):
@@ -283,8 +284,18 @@ def test_a_stdin_that_needs_nothing_is_accepted(mode: str):
         ),
         (
             {},
-            {"event_handlers": (EventHandler(name="pre-start", exec=("/x",)),)},
-            "event handler pre-start is not supported",
+            {"event_handlers": (EventHandler(name="pre-start", exec=("x", "/y")),)},
+            'event handler pre-start: expected an absolute path, got "x"',
+        ),
+        (
+            {},
+            {"event_handlers": (EventHandler(name="post-stop", exec=("./x",)),)},
+            'event handler post-stop: expected an absolute path, got "./x"',
+        ),
+        (
+            {},
+            {"event_handlers": (EventHandler(name="post-stop", exec=()),)},
+            'event handler post-stop: expected an absolute path, got ""',
         ),
         (
             {},
@@ -308,6 +319,19 @@ def test_an_unknown_isolator_is_warned_about():
     assert warnings == ['warning: app "web": ignoring unknown isolator acme.com/x']
 
 
+def test_event_handlers():
+    """Their arguments are kept as they are."""
+    handlers = (
+        EventHandler(name="post-stop", exec=("/bin/after", "%x $y", "")),
+        EventHandler(name="pre-start", exec=("/bin/before",)),
+    )
+    spec = spec_of(event_handlers=handlers)
+    assert (spec.pre_start, spec.post_stop) == (("/bin/before",), ("/bin/after", "%x $y", ""))
+    assert spec.handlers == {"pre-start": ("/bin/before",), "post-stop": ("/bin/after", "%x $y", "")}
+    assert "app web: post-stop ['/bin/after', '%x $y', '']" in spec.describe()
+    assert (spec_of().pre_start, spec_of().post_stop, spec_of().handlers) == (None, None, {})
+
+
 def test_an_ordinary_port_needs_nothing():
     """A port that is only listed changes nothing."""
     assert spec_of(ports=(Port(name="http", protocol="tcp", port=80),)) == spec_of()
@@ -328,10 +352,11 @@ def test_disabled_capability_restriction_leaves_the_bounding_set_alone():
 def test_describe():
     """The debug lines name the executable, the ids, streams and every mount, each with the app in front."""
     spec = spec_of(exec=("app", "x y"), environment=(("PATH", "/a:/b"),), supplementary_gids=(9,))
-    first, second, third, *mounts, last = spec.describe()
+    first, second, third, fourth, *mounts, last = spec.describe()
     assert first == "app web: exec /a/app or /b/app ['x y']"
     assert second == "app web: uid 0 gid 0 groups [9] cwd /"
     assert third == "app web: stdin null stdout log stderr log"
+    assert fourth == "app web: stopped by signal 15, killed after 10 s"
     assert len(mounts) == len(spec.mounts)
     assert "app web: bind /proc on /proc" in mounts
     assert "app web: device /dev/null c 1:3 666" in mounts

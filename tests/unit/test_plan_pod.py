@@ -51,7 +51,8 @@ def test_the_least_pod():
     assert plan.namespaces == ("mnt", "pid", "uts", "ipc", "net")
     assert plan.own_network
     assert [app.name for app in plan.apps] == ["web"]
-    assert (plan.bounding, plan.stop_grace_seconds, plan.warnings, plan.debug) == (DEFAULT, 10.0, (), False)
+    assert (plan.bounding, plan.warnings, plan.debug) == (DEFAULT, (), False)
+    assert [(app.stop_signal, app.stop_grace_seconds) for app in plan.apps] == [(15, 10.0)]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,16 @@ def test_hostnames_that_are_too_long(hostname: str):
 @pytest.mark.parametrize(("text", "seconds"), [("0", 0.0), ("0s", 0.0), ("3s", 3.0), ("1m30s", 90.0), ("250ms", 0.25)])
 def test_grace(text: str, seconds: float):
     """The annotation sets how long a stop may take."""
-    assert plan_of(annotated("minit/stop-grace", text)).stop_grace_seconds == seconds
+    assert [app.stop_grace_seconds for app in plan_of(annotated("minit/stop-grace", text)).apps] == [seconds]
+
+
+def test_the_stop_signal_of_an_image():
+    """An image can say which signal stops its apps; a name of ours that is no setting of an image is refused."""
+    image = replace(IMAGE, annotations=(("minit/stop-signal", "SIGQUIT"), ("example.com/x", "y")))
+    assert [app.stop_signal for app in plan_of(image=image).apps] == [3]
+    for name in ("minit/stop-sig", "minit/stop-grace"):
+        text = refusal_of(image=replace(IMAGE, annotations=((name, "1s"),)))
+        assert text == f'app "web": image example.com/web: unknown annotation "{name}"'
 
 
 @pytest.mark.parametrize("text", ["", "5", "soon", "-1s", "9" * 400 + "h"])

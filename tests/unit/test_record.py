@@ -130,11 +130,14 @@ def test_an_end_is_recorded_for_rkt_and_in_our_own_words(tmp_path: Path):
     program = """
 import os, sys
 from minit.reaper.exit_status import ExitStatus
-from minit.reaper.record import record_exit
+from minit.reaper.record import record_exit, record_state
 os.chroot(sys.argv[1])
-record_exit("web", ExitStatus(step="exec", errno=2, path="/x"), 203)
-record_exit("db", ExitStatus(signal=9), 137)
-record_exit("one", ExitStatus(code=0), 0)
+record_state("web", ExitStatus(step="exec", errno=2, path="/x"), 203)
+record_exit("web", 203)
+record_state("db", ExitStatus(signal=9), 137)
+record_exit("db", 137)
+record_state("one", ExitStatus(code=0), 0, post_stop_failure=ExitStatus(code=3))
+record_exit("one", 0)
 free = os.open("/", os.O_RDONLY)
 assert free == 3, free
 """
@@ -152,5 +155,5 @@ assert free == 3, free
             "path": "/x",
         },
         "db.json": {"app": "db", "status": 137, "end": "killed by signal 9", "signal": 9},
-        "one.json": {"app": "one", "status": 0, "end": "exited with 0", "code": 0},
+        "one.json": {"app": "one", "status": 0, "end": "exited with 0", "code": 0, "post-stop": "exited with 3"},
     }

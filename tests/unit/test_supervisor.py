@@ -26,14 +26,17 @@ from minit import syscalls
 from minit.iottymux.spawner import Spawner
 from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies, remove_pod_groups
 from minit.messages import Socket, send_message, socket_pair
-from minit.plan.app import AppSpec
+from minit.plan.app import STREAM_LOG, STREAM_NULL, AppSpec
 from minit.plan.pod import PodPlan
+from minit.supervisor import handler as handler_module
 from minit.supervisor import lifecycle
+from minit.supervisor import supervisor as supervisor_module
 from minit.supervisor.app import App
 from minit.supervisor.child import join_cgroups, reset_signals
 from minit.supervisor.group import Group, GroupEnds
 from minit.supervisor.journal import Journal
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
+from minit.value import replace
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="control groups and chroot need root")
 
@@ -42,13 +45,17 @@ Drive = Callable[[Supervisor, Socket], object]
 NAMES = ("a", "b", "c")
 PATIENCE_SECONDS = 30.0
 PR_SET_CHILD_SUBREAPER = 36
+OPEN_FILES = (256, 256)
+# What an app passes for its own: a handler joins it, and so finds itself in the root of this machine.
+NAMESPACE = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A stage1 root with the directories that PID 1 writes to."""
-    for name in ("rkt/status", "rkt/minit/state", "rkt/minit/log", "dev"):
+    for name in ("rkt/status", "rkt/minit/state", "rkt/minit/log", "dev", "proc/self"):
         (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "proc/self/oom_score_adj").touch()
     os.mknod(tmp_path / "dev/null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     return tmp_path
 
@@ -61,8 +68,8 @@ def groups() -> Iterator[Mapping[str, GroupEnds]]:
     made = make_pod_groups(hierarchies, path, NAMES)
     yield {ends.app: ends for ends in made.apps}
     for ends in made.apps:
-        Group(ends.directory).kill()
-    for fd in (*made.tasks, *(fd for ends in made.apps for fd in (ends.directory, *ends.tasks))):
+        Group(ends).kill()
+    for fd in (*made.tasks, *(fd for ends in made.apps for fd in ends.descriptors())):
         os.close(fd)
     if made.supervisor is not None:
         os.close(made.supervisor)
@@ -97,6 +104,7 @@ def supervise(
     scripts: Mapping[str, Script],
     drive: Drive = lambda supervisor, launcher: None,
     grace_seconds: float = 10.0,
+    specific: Mapping[str, dict[str, Any]] | None = None,
 ) -> Outcome:
     """Run a supervisor whose apps are `scripts` until it is finished; `drive` is called once it has started."""
     answers, errors = os.memfd_create("answers"), os.memfd_create("errors")
@@ -105,7 +113,7 @@ def supervise(
         try:
             os.dup2(errors, 2)
             os.dup2(errors, 1)
-            answer = _supervise(root, groups, scripts, drive, grace_seconds)
+            answer = _supervise(root, groups, scripts, drive, grace_seconds, specific)
             os.write(answers, json.dumps(answer).encode())
         except BaseException:
             traceback.print_exc()
@@ -126,15 +134,23 @@ def _content(fd: int) -> bytes:
 
 
 def _supervise(
-    root: Path, groups: Mapping[str, GroupEnds], scripts: Mapping[str, Script], drive: Drive, grace_seconds: float
+    root: Path,
+    groups: Mapping[str, GroupEnds],
+    scripts: Mapping[str, Script],
+    drive: Drive,
+    grace_seconds: float,
+    specific: Mapping[str, dict[str, Any]] | None,
 ) -> dict[str, Any]:
     assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1) == 0  # orphans come here, as they do to PID 1
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED_SIGNALS)
     signals = syscalls.signalfd(WATCHED_SIGNALS)
     os.chroot(root)
     os.chdir("/")
-    specs = tuple(AppSpec(name=name, candidates=("/x",)) for name in scripts)
-    plan = PodPlan(uuid="u", hostname="h", namespaces=(), apps=specs, bounding=None, stop_grace_seconds=grace_seconds)
+    least = AppSpec(
+        name="", candidates=("/x",), stdout=STREAM_LOG, stderr=STREAM_NULL, stop_grace_seconds=grace_seconds
+    )
+    specs = tuple(replace(least, name=name, **(specific or {}).get(name, {})) for name in scripts)
+    plan = PodPlan(uuid="u", hostname="h", namespaces=(), apps=specs, bounding=None)
     launcher, theirs = socket_pair()
     spawner = Spawner()
     apps = [_fork_app(spec, groups[spec.name], scripts[spec.name], launcher) for spec in specs]
@@ -152,13 +168,14 @@ def _supervise(
 
 
 def _fork_app(spec: AppSpec, ends: GroupEnds, script: Script, launcher: Socket) -> App:
-    app = App(spec, Group(ends.directory))
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    app.outputs.append(("stdout", reader))
+    app = App(spec, ends, OPEN_FILES)
+    logged = [name for name, mode in (("stdout", spec.stdout), ("stderr", spec.stderr)) if mode == STREAM_LOG]
+    [writer] = app.streams.open(logged).values()
     ours, theirs = socket_pair()
     app.pid, app.pidfd = syscalls.clone3(cgroup=ends.directory if ends.is_v2 else None)
     if app.pid == 0:
         _be_app(theirs, writer, ends.tasks, script)
+    app.streams.pid = app.pid
     app.report = ours
     theirs.close()
     os.close(writer)
@@ -168,7 +185,7 @@ def _fork_app(spec: AppSpec, ends: GroupEnds, script: Script, launcher: Socket) 
 def _be_app(report: Socket, output: int, tasks: tuple[int, ...], script: Script) -> NoReturn:
     try:
         os.dup2(output, 1)
-        syscalls.close_all_but((0, 1, 2, report.fileno(), *tasks))
+        syscalls.close_all_but((0, 1, 2, report.fileno(), NAMESPACE, *tasks))
         join_cgroups(tasks)
         reset_signals()
         script(report)
@@ -178,13 +195,13 @@ def _be_app(report: Socket, output: int, tasks: tuple[int, ...], script: Script)
         os._exit(77)
 
 
-def turn_until(supervisor: Supervisor, condition: Callable[[], bool]) -> None:
-    """Let the supervisor handle its events until the condition holds."""
+def turn_until(supervisor: Supervisor, condition: Callable[[], bool], pause_seconds: float = PATIENCE_SECONDS) -> None:
+    """Let the supervisor handle its events until the condition holds, which is looked at after each pause at least."""
     until = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         left = until - time.monotonic()
         assert left > 0, {app.name: app.state for app in supervisor.apps.values()}
-        supervisor.turn(left)
+        supervisor.turn(min(left, pause_seconds))
 
 
 # What apps do.
@@ -192,9 +209,7 @@ def turn_until(supervisor: Supervisor, condition: Callable[[], bool]) -> None:
 
 def prepare(report: Socket) -> None:
     """Say that everything is prepared, as a starting app does."""
-    namespace = os.open("/", os.O_RDONLY)
-    send_message(report, {"prepared": True}, [namespace])
-    os.close(namespace)
+    send_message(report, {"prepared": True}, [NAMESPACE])
 
 
 def execute(report: Socket) -> None:
@@ -291,7 +306,7 @@ def test_an_orderly_stop(root: Path, groups, how: str):
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
         turn_until(supervisor, lambda: running(supervisor))
         if how == "request":
-            supervisor.request_stop("test")
+            supervisor.request_stop()
         elif how == "launcher":
             launcher.close()
         else:
@@ -308,7 +323,7 @@ def test_what_ignores_a_stop_is_killed_after_the_grace_period(root: Path, groups
     def drive(supervisor: Supervisor, launcher: Socket) -> float:
         turn_until(supervisor, lambda: running(supervisor))
         started = time.monotonic()
-        supervisor.request_stop("test")
+        supervisor.request_stop()
         turn_until(supervisor, lambda: supervisor.finished)
         return time.monotonic() - started
 
@@ -322,7 +337,7 @@ def test_a_forced_stop_kills_at_once(root: Path, groups):
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
         turn_until(supervisor, lambda: running(supervisor))
-        supervisor.request_stop("test", force=True)
+        supervisor.request_stop(force=True)
 
     outcome = supervise(root, groups, {"a": ignores_sigterm, "b": sleeps}, drive)
     assert (outcome.exit_code, outcome.status) == (0, {"a": 137, "b": 137})
@@ -360,7 +375,7 @@ def test_the_pod_is_ready_from_all_starts_to_the_first_stop(root: Path, groups):
         before = link.is_symlink()
         turn_until(supervisor, lambda: supervisor.ready)
         during = [os.readlink(link), sorted(os.listdir("/rkt/status"))]
-        supervisor.request_stop("test")
+        supervisor.request_stop()
         return [before, *during, link.is_symlink()]
 
     outcome = supervise(root, groups, {"a": sleeps, "b": sleeps}, drive)
@@ -456,10 +471,338 @@ def test_a_stop_during_the_start_kills_what_only_prepares(root: Path, groups):
             signal.pause()
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
-        supervisor.request_stop("test")
+        supervisor.request_stop()
 
     outcome = supervise(root, groups, {"a": never_prepared, "b": sleeps}, drive)
     assert (outcome.exit_code, outcome.status) == (0, {})
+
+
+# Event handlers. They are shell scripts that run on this machine's root; {root} is the directory of the test.
+
+
+def handlers(root: Path, **scripts: str) -> dict[str, tuple[str, ...]]:
+    """Return the fields of a spec with these handlers."""
+    return {name: ("/bin/sh", "-c", script.format(root=root)) for name, script in scripts.items()}
+
+
+def test_a_pre_start_handler_comes_before_its_app_alone(root: Path, groups):
+    """The app waits for it, the other apps do not, and the pod is ready when all are executed."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
+        a, b = supervisor.apps["a"], supervisor.apps["b"]
+        turn_until(supervisor, lambda: b.state == lifecycle.RUNNING and a.handler is not None)
+        before = [a.state, a.executed, supervisor.ready, sorted(os.listdir("/rkt/status"))]
+        os.close(os.open("/gate", os.O_WRONLY))
+        turn_until(supervisor, lambda: supervisor.ready)
+        after = [a.state, sorted(os.listdir("/rkt/status"))]
+        supervisor.request_stop()
+        return before + after
+
+    os.mkfifo(root / "gate")
+    fields = handlers(root, pre_start="read x < {root}/gate; exit 0")
+    outcome = supervise(root, groups, {"a": sleeps, "b": sleeps}, drive, specific={"a": fields})
+    assert outcome.result == [
+        *("pre-start", False, False, ["b-started"]),
+        *("running", ["a-started", "b-started"]),
+    ]
+    assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 0})
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [("exit 3", "exited with 3"), ("kill -9 $$", "killed by signal 9"), ("kill -TERM $$", "killed by signal 15")],
+)
+def test_a_failed_pre_start_handler_is_a_failed_app(root: Path, groups, script: str, reason: str):
+    """It is 254 with the handler as the step; the app is never executed, and the pod ends."""
+    outcome = supervise(root, groups, {"a": exits(0), "b": sleeps}, specific={"a": handlers(root, pre_start=script)})
+    assert (outcome.exit_code, outcome.status) == (254, {"a": 254, "b": 0})
+    assert f'stage1: app "a": pre-start: {reason}\n' in outcome.errors
+    record = json.loads((root / "rkt/minit/state/a.json").read_text())
+    assert (record["step"], record["path"], record["status"]) == ("pre-start", reason, 254)
+    assert "pod.ready" not in outcome.events
+
+
+def test_a_handler_that_cannot_be_executed_says_so(root: Path, groups):
+    """In rkt's words, as an app's failed exec, and in the app's log."""
+    fields = {"pre_start": ("/not/there",), "stdout": STREAM_NULL, "stderr": STREAM_LOG}
+    outcome = supervise(root, groups, {"a": exits(0)}, specific={"a": fields})
+    assert (outcome.exit_code, outcome.status) == (254, {"a": 254})
+    assert 'stage1: app "a": pre-start: exited with 203\n' in outcome.errors
+    assert Outcome.log(root, "a") == ['Error: Unable to open "/not/there": No such file or directory']
+
+
+def test_a_stop_ends_a_hanging_pre_start_handler_at_once(root: Path, groups):
+    """The app never ran, so it has no status."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> float:
+        turn_until(supervisor, Path("/up").exists, pause_seconds=0.01)
+        started = time.monotonic()
+        supervisor.request_stop()
+        turn_until(supervisor, lambda: supervisor.finished)
+        return time.monotonic() - started
+
+    fields = handlers(root, pre_start="trap '' TERM; touch {root}/up; while :; do sleep 1; done")
+    outcome = supervise(root, groups, {"a": exits(0), "b": sleeps}, drive, specific={"a": fields})
+    assert (outcome.exit_code, outcome.status) == (0, {"b": 0})
+    assert outcome.result < 2
+
+
+def test_an_app_that_dies_while_its_pre_start_handler_runs_ends_the_pod(root: Path, groups):
+    """The OOM killer may take it; the handler goes with it."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
+        app = supervisor.apps["a"]
+        turn_until(supervisor, lambda: app.handler is not None)
+        assert app.pid is not None
+        os.kill(app.pid, signal.SIGKILL)
+
+    fields = handlers(root, pre_start="sleep 60")
+    outcome = supervise(root, groups, {"a": exits(0)}, drive, specific={"a": fields})
+    assert (outcome.exit_code, outcome.status) == (137, {"a": 137})
+
+
+@pytest.mark.parametrize("script", [exits(0), exits(5), dies_of(signal.SIGSEGV)], ids=["success", "failure", "signal"])
+def test_a_post_stop_handler_comes_after_all_of_its_app(root: Path, groups, script: Script):
+    """However the app ended: its children are gone and its status is there."""
+
+    def leaves_a_child(report: Socket) -> None:
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            report.close()
+            while True:
+                signal.pause()
+        script(report)
+
+    group = os.readlink(f"/proc/self/fd/{groups['a'].directory}")
+    look = f"cat {{root}}/rkt/status/a; cat '{group}/cgroup.procs' >{{root}}/members; wc -l <{{root}}/members"
+    fields = handlers(root, post_stop=look)
+    outcome = supervise(root, groups, {"a": leaves_a_child}, grace_seconds=0.2, specific={"a": fields})
+    assert outcome.exit_code == outcome.status["a"]
+    # In the group are the handler's shell and its cat.
+    assert Outcome.log(root, "a") == [str(outcome.status["a"]), "2"]
+    assert outcome.events.count("handler.ended") == 1
+
+
+def test_a_post_stop_handler_that_fails_is_reported(root: Path, groups):
+    """On stderr and in our own record; neither the app's status nor the pod's code change."""
+    fields = handlers(root, post_stop="exit 9")
+    outcome = supervise(root, groups, {"a": exits(0)}, specific={"a": fields})
+    assert (outcome.exit_code, outcome.status) == (0, {"a": 0})
+    assert 'stage1: app "a": post-stop: exited with 9\n' in outcome.errors
+    record = json.loads((root / "rkt/minit/state/a.json").read_text())
+    assert (record["status"], record["post-stop"]) == (0, "exited with 9")
+
+
+def test_an_app_that_was_never_begun_has_no_post_stop(root: Path, groups):
+    """Nothing of it happened that the handler could undo."""
+
+    def fails(report: Socket) -> None:
+        send_message(report, {"step": "mount", "errno": 2, "path": "/x"})
+        os._exit(254)
+
+    fields = handlers(root, post_stop="touch {root}/ran")
+    outcome = supervise(root, groups, {"a": sleeps, "b": fails}, specific={"a": fields, "b": fields})
+    assert (outcome.exit_code, outcome.status) == (254, {"b": 254})
+    assert not (root / "ran").exists()
+
+
+@pytest.mark.parametrize("pre_start", ["exit 1", None], ids=["pre-start", "exec"])
+def test_a_failed_start_has_a_post_stop(root: Path, groups, pre_start: str | None):
+    """What was begun is followed by the handler."""
+
+    def fails(report: Socket) -> None:
+        prepare(report)
+        report.recv(16)
+        send_message(report, {"step": "exec", "errno": 2, "path": "/x"})
+        os._exit(203)
+
+    fields = handlers(root, post_stop="touch {root}/ran")
+    if pre_start is not None:
+        fields |= handlers(root, pre_start=pre_start)
+    outcome = supervise(root, groups, {"a": fails}, specific={"a": fields})
+    assert outcome.exit_code == (203 if pre_start is None else 254)
+    assert (root / "ran").exists()
+
+
+def test_a_post_stop_handler_has_no_limit_while_the_pod_goes_on(root: Path, groups):
+    """From the stop on it has the grace period, and what it leaves behind is killed with it."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
+        app = supervisor.apps["a"]
+        turn_until(supervisor, Path("/up").exists, pause_seconds=0.01)
+        before = [app.state, app.number, supervisor.next_deadline(), supervisor.finished]
+        started = time.monotonic()
+        supervisor.request_stop()
+        turn_until(supervisor, lambda: supervisor.finished)
+        return [*before, time.monotonic() - started]
+
+    fields = handlers(root, post_stop="trap '' TERM; sleep 60 & touch {root}/up; while :; do sleep 1; done")
+    outcome = supervise(root, groups, {"a": exits(0), "b": sleeps}, drive, 0.3, specific={"a": fields})
+    assert outcome.result[:-1] == ["post-stop", 0, None, False]
+    assert 0.3 <= outcome.result[-1] < 2
+    assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 0})
+    assert 'stage1: app "a": post-stop: killed by signal 9\n' in outcome.errors
+
+
+def test_a_second_stop_ends_a_post_stop_handler_at_once(root: Path, groups):
+    """It has lost its grace period."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> float:
+        turn_until(supervisor, lambda: supervisor.apps["b"].state == lifecycle.RUNNING)
+        supervisor.request_stop()
+        turn_until(supervisor, Path("/up").exists, pause_seconds=0.01)
+        started = time.monotonic()
+        supervisor.request_stop()
+        turn_until(supervisor, lambda: supervisor.finished)
+        return time.monotonic() - started
+
+    fields = handlers(root, post_stop="touch {root}/up; sleep 60")
+    outcome = supervise(root, groups, {"a": sleeps, "b": sleeps}, drive, specific={"a": fields})
+    assert outcome.result < 2
+    assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 0})
+
+
+def test_what_is_killed_by_force_has_no_post_stop(root: Path, groups):
+    """At once means at once; that the handler was left out is in the log."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
+        turn_until(supervisor, lambda: running(supervisor))
+        supervisor.request_stop(force=True)
+
+    fields = handlers(root, post_stop="touch {root}/ran")
+    outcome = supervise(root, groups, {"a": sleeps}, drive, specific={"a": fields})
+    assert outcome.status == {"a": 137}
+    assert not (root / "ran").exists()
+    assert "handler.skipped" in outcome.events
+
+
+def test_a_handler_that_cannot_be_forked_is_tried_again(root: Path, groups):
+    """A process limit that is only reached for a moment costs nothing but that moment."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
+        spawn = handler_module.spawn_handler
+        attempts = []
+
+        def refuse(app: App, name: str) -> object:
+            attempts.append(name)
+            if len(attempts) <= 3:
+                raise BlockingIOError(11, os.strerror(11))
+            return spawn(app, name)
+
+        handler_module.spawn_handler = refuse  # type: ignore[assignment]
+
+    outcome = supervise(root, groups, {"a": exits(0)}, drive, specific={"a": handlers(root, pre_start="exit 0")})
+    assert (outcome.exit_code, outcome.status) == (0, {"a": 0})
+    assert outcome.events.count("handler.not-started") == 3
+
+
+def test_a_handler_that_can_never_be_forked_has_failed(root: Path, groups):
+    """A pre-start handler fails its app, a post-stop handler is reported, and PID 1 lives on."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
+        supervisor_module._FORK_PAUSE_SECONDS = 0.0001
+
+        def refuse(app: App, name: str) -> object:
+            raise BlockingIOError(11, os.strerror(11))
+
+        handler_module.spawn_handler = refuse  # type: ignore[assignment]
+
+    fields = handlers(root, pre_start="exit 0", post_stop="exit 0")
+    outcome = supervise(root, groups, {"a": exits(0)}, drive, specific={"a": fields})
+    assert (outcome.exit_code, outcome.status) == (254, {"a": 254})
+    assert 'stage1: app "a": pre-start: fork: resource temporarily unavailable\n' in outcome.errors
+    assert 'stage1: app "a": post-stop: fork: resource temporarily unavailable\n' in outcome.errors
+
+
+# Stopping.
+
+
+def test_the_apps_own_stop_signal_and_grace_period(root: Path, groups):
+    """Each app gets its own; a death by it counts as stopped."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
+        turn_until(supervisor, lambda: running(supervisor))
+        supervisor.request_stop()
+
+    specific = {
+        "a": {"stop_signal": signal.SIGUSR1},
+        "b": {"stop_signal": signal.SIGTERM, "stop_grace_seconds": 0.1},
+        "c": {"stop_signal": signal.SIGWINCH, "stop_grace_seconds": 0.1},
+    }
+    scripts = {"a": ignores_sigterm, "b": ignores_sigterm, "c": sleeps}
+    outcome = supervise(root, groups, scripts, drive, specific=specific)
+    assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 137, "c": 137})
+
+
+def test_what_an_app_leaves_behind_gets_sigterm(root: Path, groups):
+    """The stop signal means something to the main process only."""
+
+    def leaves_a_child(report: Socket) -> None:
+        execute(report)
+        if os.fork() == 0:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            sleeps_on()
+        os._exit(0)
+
+    def sleeps_on() -> NoReturn:
+        while True:
+            signal.pause()
+
+    started = time.monotonic()
+    outcome = supervise(root, groups, {"a": leaves_a_child}, specific={"a": {"stop_signal": signal.SIGUSR1}})
+    assert (outcome.exit_code, outcome.status) == (0, {"a": 0})
+    assert time.monotonic() - started < 5
+
+
+HUP, TERM = '{"stop": 1}', '{"stop": 15}'
+
+
+@pytest.mark.parametrize(
+    ("requests", "forced"),
+    [
+        (["control"], False),
+        (["control", "control"], True),
+        (["TERM", "TERM"], True),
+        ([TERM, TERM], True),
+        (["control", "TERM"], True),
+        ([TERM, "control"], True),
+        # One signal to every process of the pod, and to the launcher.
+        (["TERM", TERM], False),
+        ([TERM, "TERM"], False),
+        (["TERM", TERM, "TERM"], True),
+        # What systemd sends, in whatever order it is read.
+        ([HUP, TERM], False),
+        ([TERM, HUP], False),
+        ([HUP, HUP, HUP], False),
+        ([TERM, "launcher"], False),
+        ([HUP, TERM, "launcher"], False),
+        (["launcher", "control"], False),
+        (["launcher", "control", "TERM"], True),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else None,
+)
+def test_what_counts_as_a_second_stop(root: Path, groups, requests: list[str], forced: bool):
+    """A second signal or request kills at once; SIGHUP, the launcher's death and a signal's second way in do not."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
+        turn_until(supervisor, lambda: running(supervisor))
+        for request in requests:
+            if request == "control":
+                supervisor.request_stop()
+                continue
+            if request == "TERM":
+                os.kill(os.getpid(), signal.SIGTERM)
+            elif request == "launcher":
+                launcher.close()
+            else:
+                launcher.send(request.encode())
+            supervisor.turn(PATIENCE_SECONDS)
+        reached = [supervisor.exit_code, supervisor.apps["a"].state]
+        supervisor.request_stop(force=True)
+        return reached
+
+    outcome = supervise(root, groups, {"a": ignores_sigterm}, drive, grace_seconds=60)
+    assert outcome.result == [0, lifecycle.KILLED if forced else lifecycle.STOPPING]
 
 
 # Records and output.
@@ -529,13 +872,13 @@ def test_a_killed_sidecar_is_replaced_and_nothing_is_lost(root: Path, groups, vi
     def drive(supervisor: Supervisor, launcher: Socket) -> object:
         app = supervisor.apps["a"]
         turn_until(supervisor, lambda: running(supervisor))
-        first, spawner = app.sidecar, supervisor._spawner
+        first, spawner = app.streams.sidecar, supervisor._spawner
         assert first is not None and spawner is not None
         signal.pidfd_send_signal(first, signal.SIGKILL)
         if "spawner" in victims:
             os.kill(spawner.pid, signal.SIGKILL)
             turn_until(supervisor, lambda: supervisor._spawner is not spawner)
-        turn_until(supervisor, lambda: app.sidecar is not first)
+        turn_until(supervisor, lambda: app.streams.sidecar is not first)
         os.close(os.open("/gate", os.O_WRONLY))
 
     os.mkfifo(root / "gate")

@@ -1,0 +1,103 @@
+"""How an app is stopped: the signal it gets first, and how long it has before SIGKILL."""
+
+from __future__ import annotations
+
+import _signal
+
+from minit.errors import PlanError
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.manifest.image import ImageManifest
+    from minit.manifest.pod import PodManifest, RuntimeApp
+
+STOP_GRACE_SECONDS = 10.0
+ANNOTATION_STOP_GRACE = "minit/stop-grace"
+ANNOTATION_STOP_SIGNAL = "minit/stop-signal"
+
+_LAST_SIGNAL = 64
+
+
+class Stopping(Value):
+    """The stop signal of an app and its grace period."""
+
+    signal: int = _signal.SIGTERM
+    grace_seconds: float = STOP_GRACE_SECONDS
+
+
+DEFAULT_STOPPING = Stopping()
+
+
+def plan_stopping(runtime: RuntimeApp, image: ImageManifest, pod_grace_seconds: float) -> Stopping:
+    """Return how an app is stopped: its annotations decide, then its image's signal and the pod's grace period."""
+    where = f'app "{runtime.name}": '
+    number = _read_signal(runtime.annotation(ANNOTATION_STOP_SIGNAL), where)
+    if number is None:
+        number = _read_signal(image.annotation(ANNOTATION_STOP_SIGNAL), f"{where}image {image.name}: ")
+    grace_seconds = _read_grace(runtime.annotation(ANNOTATION_STOP_GRACE), where)
+    return Stopping(
+        signal=_signal.SIGTERM if number is None else number,
+        grace_seconds=pod_grace_seconds if grace_seconds is None else grace_seconds,
+    )
+
+
+def plan_pod_grace(manifest: PodManifest) -> float:
+    """Return the grace period of a pod's apps, in seconds."""
+    seconds = _read_grace(manifest.annotation(ANNOTATION_STOP_GRACE), "")
+    return STOP_GRACE_SECONDS if seconds is None else seconds
+
+
+def parse_signal(text: str) -> int:
+    """
+    Return the number of a signal; ValueError for what is none.
+
+    A name with or without SIG in any case, RTMIN+N, RTMAX-N, or a number from 1 to 64, as Docker's STOPSIGNAL.
+    """
+    # Letters beyond ASCII have upper cases within it.
+    name = text.upper().removeprefix("SIG") if text.isascii() else ""
+    if name.isdecimal() and name == text:
+        number = int(name) if len(name) <= 2 else 0
+    elif name.startswith("RTMIN+"):
+        number = _signal.SIGRTMIN + _offset(name)
+    elif name.startswith("RTMAX-"):
+        number = _signal.SIGRTMAX - _offset(name)
+    elif name.isalnum():
+        # SIG_BLOCK and its like are no signals; their names have an underscore.
+        number = getattr(_signal, f"SIG{name}", 0)
+    else:
+        number = 0
+    if not 1 <= number <= _LAST_SIGNAL or (name.startswith("RT") and number < _signal.SIGRTMIN):
+        raise ValueError(f'no signal "{text}"')
+    return number
+
+
+def _offset(name: str) -> int:
+    digits = name[len("RTMIN+") :]
+    # Two digits are enough for any; others lead out of the range.
+    return int(digits) if digits.isdecimal() and len(digits) <= 2 else _LAST_SIGNAL
+
+
+def _read_signal(text: str | None, where: str) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_signal(text)
+    except ValueError as error:
+        expected = 'expected a signal such as "SIGQUIT", "HUP", "RTMIN+3" or "15"'
+        raise PlanError(f'{where}annotation {ANNOTATION_STOP_SIGNAL}: {expected}, got "{text}"') from error
+
+
+def _read_grace(text: str | None, where: str) -> float | None:
+    if text is None:
+        return None
+    from minit.goduration import parse_duration
+
+    expected = f'{where}annotation {ANNOTATION_STOP_GRACE}: expected a duration such as "10s", got "{text}"'
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise PlanError(expected) from error
+    if seconds < 0:
+        raise PlanError(expected)
+    return seconds

@@ -1,0 +1,116 @@
+"""
+Event handlers: a program of the image that runs as root in an app's surroundings before it starts or after it ended.
+
+PID 1's half forks it; the other half runs in a process of its own, first with PID 1's view of the pod, then inside
+the app's mount namespace, where nothing may be imported. What goes wrong there before the exec is a line on the
+handler's standard error, which is logged like the app's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+
+from minit import syscalls
+from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, describe
+from minit.plan.app import STREAM_NULL
+from minit.reaper.diagnose import diagnose_exec
+from minit.reaper.exit_status import STEP_EXEC
+from minit.supervisor.child import forget_imports, join_cgroups, reset_oom_score, reset_signals
+from minit.supervisor.credentials import become_user, clear_inheritable
+from minit.supervisor.streams import Streams
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from minit.supervisor.app import App
+
+
+class Handler:
+    """A handler that runs: its name, its process and what it writes."""
+
+    def __init__(self, name: str, pid: int, pidfd: int, streams: Streams) -> None:
+        self.name = name
+        self.pid = pid
+        self.pidfd = pidfd
+        self.streams = streams
+
+
+def spawn_handler(app: App, name: str) -> Handler:
+    """Fork the handler `name` of a prepared app and return it; OSError, and nothing left, if there is no process."""
+    streams = Streams(app.name)
+    # Logged also where the app has the console: a handler is no part of what goes on there.
+    modes = {"stdout": app.spec.stdout, "stderr": app.spec.stderr}
+    writers = streams.open(name for name, mode in modes.items() if mode != STREAM_NULL)
+    try:
+        # Not into its group: a v2 group that cgroup.kill was once written to kills what clone3 starts there
+        # (Linux 6.18; kernel/cgroup/cgroup.c, cgroup_post_fork).
+        pid, pidfd = syscalls.clone3()
+        if pid == 0:
+            _become_handler(app, name, writers)
+    except OSError:
+        streams.close()
+        raise
+    finally:
+        for fd in writers.values():
+            os.close(fd)
+    streams.pid = pid
+    return Handler(name, pid, pidfd, streams)
+
+
+def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
+    """Turn this forked process into the handler; never returns."""
+    step, path = "close descriptors", ""
+    try:
+        assert app.namespace is not None
+        syscalls.close_all_but((0, 1, 2, app.namespace, app.ends.directory, *app.ends.tasks, *writers.values()))
+        step = "open standard streams"
+        # Before the app's root is entered: the pod's /dev/null is one that no app can have replaced.
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        for number, fd in enumerate((null, writers.get("stdout", null), writers.get("stderr", null))):
+            os.dup2(fd, number)
+        step = "start session"
+        os.setsid()
+        step = "join control groups"
+        if app.ends.is_v2:
+            _join_v2_group(app.ends.directory)
+        join_cgroups(app.ends.tasks)
+        step = "reset oom_score_adj"
+        reset_oom_score()
+        step = "set resource limits"
+        resource.setrlimit(resource.RLIMIT_NOFILE, app.open_files)
+        step = "encode arguments"
+        arguments = [os.fsencode(word) for word in app.spec.handlers[name]]
+        environment = {os.fsencode(key): os.fsencode(value) for key, value in app.spec.environment}
+        step = "join mount namespace"
+        forget_imports()
+        syscalls.setns(app.namespace, syscalls.CLONE_NEWNS)
+        os.umask(0o022)
+        step = "change directory to"
+        os.chdir(app.spec.working_directory)
+        # The bounding set stays PID 1's: a handler prepares what the app itself may not.
+        step = "change user"
+        clear_inheritable()
+        become_user(0, 0, ())
+        step, path = STEP_EXEC, app.spec.handlers[name][0]
+        reset_signals()
+        syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
+        os.execve(path, arguments, environment)
+    except BaseException as error:
+        # The last frame of a forked process: whatever went wrong is said, and nothing returns to PID 1's code.
+        try:
+            if step == STEP_EXEC and isinstance(error, OSError):
+                reason = diagnose_exec(path, errno.ENOENT if error.errno is None else error.errno)
+            else:
+                reason = f"{step} {describe(error)}" if isinstance(error, OSError) else f"{step}: {error!r}"
+            os.write(2, f"Error: {reason}\n".encode(errors="surrogateescape"))
+        finally:
+            os._exit(EXIT_EXEC_FAILED if step == STEP_EXEC else EXIT_FAILURE)
+
+
+def _join_v2_group(directory: int) -> None:
+    fd = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
+    os.write(fd, b"0")
+    os.close(fd)
