@@ -1,5 +1,6 @@
 """
-The log sidecar of one app: reads its output, writes the log file and the console copy, ends at end of file.
+The log sidecar of one process of an app: reads its output, writes the log file and the console copy, ends at end of
+file. The processes of an app, its own and its event handlers, share the log file.
 
 A small epoll loop, not a trio program. Output is tee'd, written, and only then consumed from the app's pipe, and an
 unfinished line stays in the pipe: a sidecar that is killed may repeat a chunk but loses nothing, since PID 1 holds
@@ -151,26 +152,30 @@ class _Log:
             data = full + b"minit: %d bytes of log were lost\n" % self._lost_bytes + data
         try:
             if self._fd is None:
-                self._fd = self._open()
-            size_bytes = os.fstat(self._fd).st_size
-            if os.write(self._fd, data) < len(data):
-                # The disk is full: half a line would spoil the next one too.
-                os.ftruncate(self._fd, size_bytes)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+                self._fd = os.open(self._name, flags, 0o640, dir_fd=self._directory)
+            # What is cut off below must not be a line that another sidecar of the app is writing.
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            try:
+                _append(self._fd, data)
+            finally:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
             self._lost_bytes = 0
         except OSError:
             self._lost_bytes += len(data)
 
-    def _open(self) -> int:
-        """Open the file and cut off a line that a killed predecessor did not finish: its text is still in the pipe."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(self._name, flags, 0o640, dir_fd=self._directory)
-        size_bytes = os.fstat(fd).st_size
+
+def _append(fd: int, data: bytes) -> None:
+    size_bytes = os.fstat(fd).st_size
+    if size_bytes and os.pread(fd, 1, size_bytes - 1) != b"\n":
+        # A sidecar was killed while it wrote this line: its text is still in the pipe.
         start = max(0, size_bytes - _TORN_BYTES)
-        end = start + os.pread(fd, _TORN_BYTES, start).rfind(b"\n") + 1
-        if end < size_bytes:
-            os.ftruncate(fd, end)
-        return fd
+        size_bytes = start + os.pread(fd, _TORN_BYTES, start).rfind(b"\n") + 1
+        os.ftruncate(fd, size_bytes)
+    if os.write(fd, data) < len(data):
+        # The disk is full: half a line would spoil the next one too.
+        os.ftruncate(fd, size_bytes)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class _Console:

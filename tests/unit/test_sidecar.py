@@ -430,3 +430,35 @@ def test_kills_at_any_moment_lose_nothing(
     first_seen = list(dict.fromkeys(line for line in logged if line in set(lines)))
     assert first_seen == lines
     output.close()
+
+
+def test_two_sidecars_of_an_app_share_its_log(tmp_path: Path):
+    """Neither cuts into a line of the other, though one is killed and replaced over and over."""
+    steady, killed = Output(tmp_path), Output(tmp_path)
+
+    def let_go() -> None:
+        for fd in steady.app.values():
+            os.close(fd)
+
+    try:
+        steady.start()
+        expected = b"".join(b"steady %06d %s\n" % (number, b"x" * 300) for number in range(20_000))
+        feeder = steady.feed(expected)
+        number, end = 0, time.monotonic() + 30
+        while os.waitpid(feeder, os.WNOHANG) == (0, 0):
+            assert time.monotonic() < end
+            sidecar = killed.start(prepare=let_go)
+            killed.write(b"".join(b"killed %06d %s\n" % (number + step, b"y" * 300) for step in range(100)))
+            number += 100
+            killed.kill(sidecar)
+        steady.feeders.remove(feeder)
+        killed.start(prepare=let_go)
+        steady.end()
+        killed.end()
+        texts = [text for _, _, text in steady.records()]
+        assert b"\n".join(text for text in texts if text.startswith(b"steady")) + b"\n" == expected
+        others = [text for text in texts if not text.startswith(b"steady")]
+        assert list(dict.fromkeys(others)) == [b"killed %06d %s" % (step, b"y" * 300) for step in range(number)]
+    finally:
+        steady.close()
+        killed.close()
