@@ -90,10 +90,11 @@ class Group:
                 except ProcessLookupError:
                     continue
             # A pid may have been reused between the two calls; the group decides whose it is now.
-            for pid in held.keys() & set(self.processes()):
+            present = set(self.processes())
+            for pid, pidfd in held.items():
                 try:
-                    for number in numbers:
-                        syscalls.pidfd_send_signal(held[pid], number)
+                    for number in numbers if pid in present else ():
+                        syscalls.pidfd_send_signal(pidfd, number)
                 except ProcessLookupError:
                     pass
         finally:

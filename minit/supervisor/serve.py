@@ -17,6 +17,10 @@ from minit.messages import MAXIMUM_MESSAGE_BYTES, encode_message
 from minit.supervisor.protocol import answer
 from minit.supervisor.supervisor import Supervisor
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _MAXIMUM_CLIENTS = 64
 _CLIENT_TIMEOUT_SECONDS = 5.0
 _PEER_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
@@ -41,28 +45,33 @@ def _only(error: BaseException) -> BaseException:
 
 
 async def _serve(supervisor: Supervisor) -> None:
+    waiting = trio.CancelScope()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_serve_control, supervisor)
+        # What a client asks for may set a deadline earlier than the one that is waited for.
+        nursery.start_soon(_serve_control, supervisor, lambda: waiting.cancel())
         while not supervisor.finished:
             deadline = supervisor.next_deadline()
             wait_seconds = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
-            with trio.move_on_after(wait_seconds):
+            waiting = trio.CancelScope(deadline=trio.current_time() + wait_seconds)
+            with waiting:
                 await trio.lowlevel.wait_readable(supervisor.event_fd)
             supervisor.turn()
         nursery.cancel_scope.cancel()
 
 
-async def _serve_control(supervisor: Supervisor) -> None:
+async def _serve_control(supervisor: Supervisor, wake: Callable[[], None]) -> None:
     listener = trio.socket.from_stdlib_socket(socket.socket(fileno=supervisor.control.detach()))
     clients = trio.Semaphore(_MAXIMUM_CLIENTS)
     async with trio.open_nursery() as nursery:
         while True:
             await clients.acquire()
             client, _ = await listener.accept()
-            nursery.start_soon(_serve_client, supervisor, client, clients)
+            nursery.start_soon(_serve_client, supervisor, client, clients, wake)
 
 
-async def _serve_client(supervisor: Supervisor, client: trio.socket.SocketType, clients: trio.Semaphore) -> None:
+async def _serve_client(
+    supervisor: Supervisor, client: trio.socket.SocketType, clients: trio.Semaphore, wake: Callable[[], None]
+) -> None:
     """Answer one client's requests; whatever it does ends with its connection."""
     try:
         with client, trio.move_on_after(_CLIENT_TIMEOUT_SECONDS):
@@ -70,7 +79,9 @@ async def _serve_client(supervisor: Supervisor, client: trio.socket.SocketType, 
                 return
             # One byte more than is accepted tells a larger message, which the kernel cuts, from the largest one.
             while data := await client.recv(MAXIMUM_MESSAGE_BYTES + 1):
-                await client.sendmsg(*encode_message(*_answer(supervisor, data)))
+                reply = _answer(supervisor, data)
+                wake()
+                await client.sendmsg(*encode_message(*reply))
     except OSError:
         pass  # the client went away
     finally:

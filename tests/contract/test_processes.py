@@ -37,6 +37,7 @@ DESCRIPTORS = {
         PIPE: 4,  # read ends of the apps' streams
         r"mnt:\[\d+\]": 2,
         r"/sys/fs/cgroup/.*/system.slice/[ab].service": 2,
+        r"/sys/fs/cgroup/freezer/.*/system.slice/[ab].service/freezer.state": 2,
         r"/rkt/minit/supervisor.log": 1,
     },
     "minit-spawner": {SOCKET: 1, LOG: 1},

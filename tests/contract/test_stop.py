@@ -68,16 +68,96 @@ def test_stop_returns_at_once_and_the_pod_ends(make_pod: MakePod) -> None:
     assert_nobody_left(pod)
 
 
-def test_stop_twice_is_stop_once(make_pod: MakePod) -> None:
-    """The second request neither fails nor changes what is recorded."""
+def test_what_an_app_says_while_it_is_stopped_does_not_count(make_pod: MakePod) -> None:
+    """It is recorded, but the pod was stopped on request."""
     pod = make_pod({"a": shell(until_told(4))})
     process = started(pod)
     pod.wait_file("a", "/tmp/up")
-    assert [pod.stop().returncode, pod.stop().returncode] == [0, 0]
-    process.terminate()
+    assert pod.stop().returncode == 0
     pod.file("a", "/tmp/go").touch()
-    assert pod.finish(process).returncode == 0, "stopped on request: what an app says then does not count"
+    assert pod.finish(process).returncode == 0
     assert pod.status("a") == 4
+
+
+@pytest.mark.parametrize("first", ["stop", "TERM", "INT"])
+@pytest.mark.parametrize("second", ["stop", "TERM", "INT"])
+def test_a_second_stop_kills_at_once(make_pod: MakePod, first: str, second: str) -> None:
+    """Whoever asks again, in whatever way, does not wait for the ten seconds."""
+
+    def ask(how: str) -> None:
+        if how == "stop":
+            assert pod.stop().returncode == 0
+        else:
+            process.send_signal(signal.Signals[f"SIG{how}"])
+
+    pod = make_pod({"a": guest("stubborn", "/tmp/up")})
+    process = started(pod)
+    pod.wait_file("a", "/tmp/up")
+    ask(first)
+    wait_for(lambda: not pod.is_ready(), "the shutdown")
+    before = time.monotonic()
+    ask(second)
+    assert pod.finish(process).returncode == 0
+    assert time.monotonic() - before < 4
+    assert pod.status("a") == 137
+    assert_nobody_left(pod)
+
+
+@pytest.mark.parametrize(
+    "signals",
+    [
+        ["TERM", "HUP"],
+        ["HUP", "TERM"],
+        ["HUP", "HUP"],
+    ],
+    ids="-".join,
+)
+def test_a_hangup_is_not_a_second_stop(make_pod: MakePod, signals: list[str]) -> None:
+    """systemd sends it with SIGTERM, and so does a terminal that goes away while its pod is being stopped."""
+    pod = make_pod({"a": shell(until_told(0))})
+    process = started(pod)
+    pod.wait_file("a", "/tmp/up")
+    for name in signals:
+        process.send_signal(signal.Signals[f"SIG{name}"])
+    wait_for(lambda: not pod.is_ready(), "the shutdown")
+    assert pod.ask({"op": "state"})["state"] == "stopping"
+    pod.file("a", "/tmp/go").touch()
+    assert pod.finish(process).returncode == 0
+    assert pod.status("a") == 0
+
+
+def test_a_signal_to_every_process_of_a_pod_is_one_stop(make_pod: MakePod) -> None:
+    """As systemd stops a unit by default: PID 1 gets it as well as the launcher, and the app keeps its time."""
+    pod = make_pod({"a": shell(until_told(0))})
+    process = started(pod)
+    pod.wait_file("a", "/tmp/up")
+    for pid in (process.pid, *pod.members()):
+        os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: not pod.is_ready(), "the shutdown")
+    assert pod.ask({"op": "state"})["state"] == "stopping"
+    pod.file("a", "/tmp/go").touch()
+    assert pod.finish(process).returncode == 0
+    assert pod.status("a") == 0
+
+
+def test_a_stop_that_gets_no_answer_is_one_stop(make_pod: MakePod) -> None:
+    """It was sent and is carried out later; a signal on top would make two of it."""
+    pod = make_pod({"a": shell(until_told(0))})
+    process = started(pod)
+    pod.wait_file("a", "/tmp/up")
+    assert pod.ask({"op": "ping"})["ok"]
+    os.kill(pod.pid, signal.SIGSTOP)
+    result = pod.stop()
+    assert result.returncode == 0
+    assert result.stderr == (
+        "stage1 stop: supervisor of this pod: no answer within 5.0 s; the pod stops as soon as it can\n"
+    )
+    os.kill(pod.pid, signal.SIGCONT)
+    wait_for(lambda: not pod.is_ready(), "the shutdown")
+    assert pod.ask({"op": "state"})["state"] == "stopping"
+    pod.file("a", "/tmp/go").touch()
+    assert pod.finish(process).returncode == 0
+    assert pod.status("a") == 0
 
 
 def test_a_pod_that_failed_before_it_was_stopped_keeps_its_code(make_pod: MakePod) -> None:

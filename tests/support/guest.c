@@ -7,6 +7,9 @@
  * guest orphans COUNT SIZE   makes COUNT orphans that end in bursts of SIZE, then exits 7
  * guest stubborn FILE        makes FILE, then ignores SIGTERM for good
  * guest breeder FILE         makes FILE; on SIGTERM forks a child that ignores SIGTERM, and exits 0
+ * guest bomb FILE            makes FILE, then ignores SIGTERM and forks without end, as do its children
+ * guest traced FILE          has a child that ignores SIGTERM stop it by ptrace(2) and make FILE, for good
+ * guest adopted FILE         exits 0; a subreaper with a child is left, writes both pids to FILE and reaps the child
  * guest packets COUNT        writes COUNT unfinished two-byte packets, each into a slot of its own, then "\ncd\n"
  * guest inject TEXT          types TEXT into every terminal it can find, by TIOCSTI, and exits 0
  * guest hangup PATH          hangs up its terminal as login programs do, opens PATH again and writes "again" there
@@ -23,6 +26,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -167,6 +172,51 @@ static void breed(int number)
     _exit(0);
 }
 
+static void bomb(const char *path)
+{
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGCHLD, SIG_IGN);
+    make(path);
+    for (;;)
+        if (fork() < 0)
+            usleep(1000);
+}
+
+static void traced(const char *path)
+{
+    pid_t parent = getpid();
+    if (fork() == 0) {
+        signal(SIGTERM, SIG_IGN);
+        if (ptrace(PTRACE_ATTACH, parent, NULL, NULL) || waitpid(parent, NULL, __WALL) != parent)
+            _exit(1);
+        make(path);
+    }
+    for (;;)
+        pause();
+}
+
+static int adopted(const char *path)
+{
+    char temporary[4096];
+    pid_t reaper = fork();
+
+    if (reaper != 0)
+        return reaper < 0;
+    signal(SIGTERM, SIG_IGN);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    pid_t child = fork();
+    if (child == 0)
+        for (;;)
+            pause();
+    snprintf(temporary, sizeof temporary, "%s.new", path);
+    FILE *file = fopen(temporary, "w");
+    fprintf(file, "%d %d\n", getpid(), child);
+    fclose(file);
+    rename(temporary, path);
+    for (;;)
+        wait(NULL);
+}
+
 static int packets(int count)
 {
     fcntl(1, F_SETFL, fcntl(1, F_GETFL) | O_DIRECT);
@@ -253,6 +303,12 @@ int main(int argc, char **argv)
         for (;;)
             pause();
     }
+    if (!strcmp(verb, "bomb") && argc == 3)
+        bomb(argv[2]);
+    if (!strcmp(verb, "traced") && argc == 3)
+        traced(argv[2]);
+    if (!strcmp(verb, "adopted") && argc == 3)
+        return adopted(argv[2]);
     fprintf(stderr, "guest: bad arguments\n");
     return 2;
 }

@@ -68,6 +68,11 @@ def guest(*arguments: str, **fields: Any) -> dict[str, Any]:
     return app_section(GUEST, *arguments, **fields)
 
 
+def handlers(**commands: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the `eventHandlers` of an `app` object: `pre_start` and `post_stop` with their arguments."""
+    return [{"name": name.replace("_", "-"), "exec": list(command)} for name, command in commands.items()]
+
+
 def control_group_name(pod_uuid: str) -> str:
     """Return the name of a pod's control group."""
     return "machine-rkt\\x2d" + pod_uuid.replace("-", "\\x2d") + ".scope"

@@ -1,0 +1,219 @@
+"""Every way to stop a pod meets every kind of app that does not simply end: bounded, complete, nobody left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minit.launcher.cgroups import pod_subcgroup, read_hierarchies
+from tests.support.guest import GUEST
+from tests.support.pods import MakePod, PodDirectory, guest, handlers, shell
+from tests.support.processes import status_of
+from tests.support.waiting import wait_for
+
+FOREVER = "touch /tmp/up; while :; do sleep 1; done"
+GRACE_SECONDS = 1.5
+# What is left of the two seconds over the grace period goes to the start of an entrypoint on a busy machine.
+SLACK_SECONDS = 2.0
+PIDS = 100
+
+
+def group_of(pod: PodDirectory, hierarchy: str) -> Path:
+    """Return the control group of the app in a hierarchy."""
+    own = pod_subcgroup(read_hierarchies(), pod.uuid)
+    return Path("/sys/fs/cgroup", hierarchy, own, "system.slice/a.service")
+
+
+def processes_of(pod: PodDirectory, *names: str) -> list[int]:
+    """Return the processes of the pod with one of these names."""
+    pids = []
+    for pid in pod.members():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if status_of(pid)["Name"] in names:
+                pids.append(pid)
+    return pids
+
+
+class Kind:
+    """A kind of app: how it is made, what is done to it when it is up, and its status for each way to stop it."""
+
+    def __init__(
+        self,
+        section: dict[str, Any],
+        polite: int | None,
+        *,
+        forced: int | None = 137,
+        before: Callable[[PodDirectory], None] = lambda pod: None,
+        when_up: Callable[[PodDirectory], None] = lambda pod: None,
+        is_up: bool = True,
+    ) -> None:
+        self.section = section
+        self.polite = polite
+        self.forced = forced
+        self.before = before
+        self.when_up = when_up
+        self.is_up = is_up
+
+
+def _stop_all(pod: PodDirectory) -> None:
+    for pid in processes_of(pod, "sh", "sleep"):
+        os.kill(pid, signal.SIGSTOP)
+
+
+def _freeze_v1(pod: PodDirectory) -> None:
+    state = group_of(pod, "freezer") / "freezer.state"
+    state.write_text("FROZEN")
+    wait_for(lambda: state.read_text() == "FROZEN\n", "the freeze")
+
+
+def _freeze_v2(pod: PodDirectory) -> None:
+    group = group_of(pod, "unified")
+    (group / "cgroup.freeze").write_text("1")
+    wait_for(lambda: "frozen 1" in (group / "cgroup.events").read_text(), "the freeze")
+
+
+def _be_born_frozen(pod: PodDirectory) -> None:
+    group = group_of(pod, "unified")
+    group.mkdir(parents=True)
+    (group / "cgroup.freeze").write_text("1")
+
+
+def _fill(pod: PodDirectory) -> None:
+    # The bomb counts as up when its limit is reached.
+    (group_of(pod, "pids") / "pids.max").write_text(f"{PIDS}")
+    (pod.file("a", "/tmp/go")).touch()
+    wait_for(lambda: len(processes_of(pod, "guest")) >= PIDS - 1, "the fork bomb")
+
+
+STUBBORN = (GUEST, "stubborn", "/tmp/up")
+KINDS = {
+    "ignores-term": Kind(guest("stubborn", "/tmp/up"), 137),
+    "forks-on-term": Kind(guest("breeder", "/tmp/up"), 0),
+    "stopped": Kind(shell(FOREVER), 0, when_up=_stop_all),
+    "frozen-v1": Kind(shell(FOREVER), 0, when_up=_freeze_v1),
+    "frozen-v2": Kind(shell(FOREVER), 0, when_up=_freeze_v2),
+    "traced": Kind(guest("traced", "/tmp/up"), 137),
+    "fork-bomb": Kind(
+        shell("touch /tmp/up; while [ ! -e /tmp/go ]; do sleep 0.01; done; exec /bin/guest bomb /tmp/boom"),
+        137,
+        when_up=_fill,
+    ),
+    "preparing": Kind(shell(FOREVER), None, forced=None, before=_be_born_frozen, is_up=False),
+    "pre-start": Kind(shell("exit 0", eventHandlers=handlers(pre_start=STUBBORN)), None, forced=None),
+    "post-stop": Kind(shell("exit 0", eventHandlers=handlers(post_stop=STUBBORN)), 0, forced=0),
+}
+
+
+def _stop(pod: PodDirectory, process: subprocess.Popen[bytes]) -> None:
+    assert pod.stop().returncode == 0
+
+
+def _force(pod: PodDirectory, process: subprocess.Popen[bytes]) -> None:
+    assert pod.stop("--force").returncode == 0
+
+
+def _terminate(pod: PodDirectory, process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+
+
+def _stop_twice(pod: PodDirectory, process: subprocess.Popen[bytes]) -> None:
+    assert pod.stop().returncode == 0
+    if pod.stop().returncode != 0:
+        # Whoever ends by the first one has ended by now.
+        pod.wait_exited()
+
+
+WAYS = {"stop": _stop, "force": _force, "signal": _terminate, "twice": _stop_twice}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", KINDS)
+def test_every_stop_is_bounded(make_pod: MakePod, name: str, way: str) -> None:
+    """
+    The pod ends within the grace period, or at once, plus two seconds; status, output and emptiness are right.
+
+    Beside the app another one, which has a last word, runs in the pod.
+    """
+    kind = KINDS[name]
+    talker = shell("trap 'seq 2000; exit 3' TERM; touch /tmp/up; while :; do sleep 0.05; done")
+    pod = make_pod({"a": kind.section, "b": talker}, annotations={"minit/stop-grace": f"{GRACE_SECONDS}s"})
+    kind.before(pod)
+    process = pod.start()
+    if kind.is_up:
+        pod.wait_file("a", "/tmp/up")
+        pod.wait_file("b", "/tmp/up")
+    else:
+        assert pod.pid
+        # An answer means that it has been preparing for the two seconds before trio is imported.
+        assert pod.ask({"op": "state"})["apps"][0]["state"] == "preparing"
+    kind.when_up(pod)
+    at_once = way in ("force", "twice")
+    before = time.monotonic()
+    WAYS[way](pod, process)
+    result = pod.finish(process)
+    elapsed = time.monotonic() - before
+    assert elapsed < (0 if at_once else GRACE_SECONDS) + 2 + SLACK_SECONDS
+    assert pod.members() == []
+    assert not pod.is_running()
+    assert result.returncode == 0, result
+    assert pod.status("a") in (
+        (kind.polite, kind.forced) if way == "twice" else (kind.forced if at_once else kind.polite,)
+    )
+    if kind.is_up and not at_once:
+        assert pod.status("b") == 3
+        lines = [line.rpartition(" ")[2] for line in result.stdout.splitlines() if line.startswith("b[")]
+        assert lines == [str(number) for number in range(1, 2001)]
+
+
+def test_an_app_frozen_from_above_is_reported(make_pod: MakePod) -> None:
+    """A freeze of the pod's own group cannot be undone from within: the app is given up on, and that is said."""
+    pod = make_pod({"a": shell(FOREVER)}, annotations={"minit/stop-grace": "200ms"})
+    process = pod.start()
+    pod.wait_file("a", "/tmp/up")
+    state = group_of(pod, "freezer").parent / "freezer.state"
+    state.write_text("FROZEN")
+    try:
+        pod.stop()
+        line = wait_for(lambda: _first_line(process), "the report", 30)
+    finally:
+        state.write_text("THAWED")
+    assert b'stage1: app "a": giving up on unkillable processes ' in line
+    assert pod.finish(process).returncode == 254
+
+
+def _first_line(process: subprocess.Popen[bytes]) -> bytes:
+    assert process.stderr is not None
+    return process.stderr.readline()
+
+
+def test_the_last_process_may_be_reaped_by_another_than_pid_1(make_pod: MakePod) -> None:
+    """A subreaper outside the group takes PID 1's news; the group itself tells that it is empty."""
+    pod = make_pod({"a": guest("adopted", "/tmp/pids"), "b": shell(FOREVER)}, annotations={"minit/stop-grace": "1h"})
+    process = pod.start()
+    pod.wait_file("a", "/tmp/pids")
+    reaper, child = _adopted(pod)
+    (group_of(pod, "unified").parents[1] / "init.scope/cgroup.procs").write_text(f"{reaper}")
+    assert pod.wait_status("a") == 0
+    assert pod.ask({"op": "state"})["apps"][0]["state"] == "lingering"
+    os.kill(child, signal.SIGKILL)
+    before = time.monotonic()
+    wait_for(lambda: pod.ask({"op": "state"})["apps"][0]["state"] == "exited", "a's end")
+    assert time.monotonic() - before < 1
+    pod.stop()
+    assert pod.finish(process).returncode == 0
+
+
+def _adopted(pod: PodDirectory) -> tuple[int, int]:
+    """Return the host's pids of the subreaper and its child, of which the guest only knows those of the pod."""
+    inner = list(map(int, pod.file("a", "/tmp/pids").read_text().split()))
+    by_inner = {int(status_of(pid)["NSpid"].split()[-1]): pid for pid in processes_of(pod, "guest")}
+    reaper, child = (by_inner[pid] for pid in inner)
+    return reaper, child
