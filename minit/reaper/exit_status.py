@@ -50,6 +50,13 @@ class ExitStatus(Value):
 STEP_EXEC = "exec"
 
 
+def from_wait_status(status: int) -> ExitStatus:
+    """Return the status that wait(2) would report."""
+    if os.WIFSIGNALED(status):
+        return ExitStatus(signal=os.WTERMSIG(status), core_dumped=os.WCOREDUMP(status))
+    return ExitStatus(code=os.WEXITSTATUS(status))
+
+
 def from_waitid(result: os.waitid_result) -> ExitStatus:
     """Return the status that waitid(2) reported."""
     if result.si_code == os.CLD_EXITED:

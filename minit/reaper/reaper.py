@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from minit.reaper.exit_status import ExitStatus, from_waitid
+from minit.reaper.exit_status import ExitStatus, from_wait_status, from_waitid
 
 # A batch is bounded so that a storm of orphans cannot keep the control socket waiting.
 BATCH = 256
@@ -27,3 +27,9 @@ def reap(limit: int = BATCH) -> list[tuple[int, ExitStatus]]:
             break
         dead.append((result.si_pid, from_waitid(result)))
     return dead
+
+
+def read_zombie(pid: int) -> ExitStatus:
+    """Return how a process ended that is dead and cannot be reaped yet: its exit code in proc_pid_stat(5)."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return from_wait_status(int(file.read().split()[-1]))

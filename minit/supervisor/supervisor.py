@@ -18,7 +18,7 @@ from minit.iottymux.spawner import Spawner
 from minit.messages import receive_message
 from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.reaper.exit_status import ExitStatus
-from minit.reaper.reaper import BATCH, reap
+from minit.reaper.reaper import BATCH, read_zombie, reap
 from minit.reaper.record import record_exit, record_state, write_file
 from minit.stdio import complain
 from minit.supervisor import lifecycle
@@ -167,6 +167,8 @@ class Supervisor:
                 spawner.request(app.name, app.pid, app.streams.ends)
                 served.append(app.streams)
             self._watch(app.report.fileno(), lambda app=app: self._on_report(app))  # type: ignore[misc]
+            assert app.pidfd is not None
+            self._watch(app.pidfd, lambda app=app: self._on_main_end(app))  # type: ignore[misc]
         for streams in served:
             assert spawner is not None
             self._adopt_sidecar(streams, spawner.reply())
@@ -339,7 +341,16 @@ class Supervisor:
         if dead:
             self._check_groups()
 
+    def _on_main_end(self, app: App) -> None:
+        self._reap()
+        if app.pidfd in self._sources:
+            # Only its tracer, on the host perhaps, can reap it. Its end counts all the same.
+            assert app.pid is not None
+            self._on_death(app, read_zombie(app.pid))
+
     def _on_death(self, app: App, status: ExitStatus) -> None:
+        assert app.pidfd is not None
+        self._unwatch(app.pidfd)
         if app.report is not None:
             self._on_report(app)
         app.status = app.failure or status

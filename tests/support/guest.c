@@ -203,6 +203,8 @@ static int adopted(const char *path)
     if (reaper != 0)
         return reaper < 0;
     signal(SIGTERM, SIG_IGN);
+    close(1);
+    close(2);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     pid_t child = fork();
     if (child == 0)
