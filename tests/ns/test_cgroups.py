@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import traceback
 import uuid
@@ -21,7 +22,9 @@ from minit.launcher.cgroups import (
     remove_pod_groups,
 )
 from minit.supervisor.child import join_cgroups
-from minit.supervisor.group import Group
+from minit.supervisor.group import Group, GroupEnds
+from minit.value import replace
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def groups(hierarchies: list[Hierarchy], subcgroup: str) -> Iterator[PodGroups]:
     """The groups of a pod with the apps `a` and `b`."""
     made = make_pod_groups(hierarchies, subcgroup, ["a", "b"])
     yield made
-    for fd in (*made.tasks, *(fd for ends in made.apps for fd in (ends.directory, *ends.tasks))):
+    for fd in (*made.tasks, *(fd for ends in made.apps for fd in ends.descriptors())):
         os.close(fd)
     if made.supervisor is not None:
         os.close(made.supervisor)
@@ -87,7 +90,7 @@ def spawn(groups: PodGroups) -> Iterator[Callable[[str, Callable[[], object]], i
 def group_of(groups: PodGroups, app: str) -> Group:
     """Return an app's group as PID 1 would have it."""
     [ends] = [ends for ends in groups.apps if ends.app == app]
-    return Group(ends.directory)
+    return Group(ends)
 
 
 def paths_of(pid: int) -> dict[str, str]:
@@ -113,7 +116,7 @@ def test_making_them_twice_is_no_error(hierarchies: list[Hierarchy], subcgroup: 
     """Groups that are there already are used."""
     again = make_pod_groups(hierarchies, subcgroup, ["a", "b"])
     for ends in again.apps:
-        assert Group(ends.directory).processes() == []
+        assert Group(ends).processes() == []
 
 
 def test_a_process_joins_all_of_them(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn):
@@ -161,10 +164,74 @@ def test_kill_reaches_all_in_any_hierarchy(hierarchies: list[Hierarchy], subcgro
         pids = [spawn("a"), spawn("a")]
         os.kill(pids[0], signal.SIGSTOP)
         directory = os.open(f"{hierarchy.mount_point}/{subcgroup}/system.slice/a.service", os.O_RDONLY | os.O_DIRECTORY)
-        assert sorted(Group(directory).processes()) == sorted(pids)
-        Group(directory).kill()
+        group = Group(GroupEnds(app="a", directory=directory, is_v2=hierarchy.is_v2))
+        assert sorted(group.processes()) == sorted(pids)
+        group.kill()
         os.close(directory)
         assert {os.WTERMSIG(os.waitpid(pid, 0)[1]) for pid in pids} == {signal.SIGKILL}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("version", ["v1", "v2", "both"])
+def test_a_frozen_group_is_thawed(
+    hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn, number: int, version: str
+):
+    """Whichever freezer it was, what it is sent is acted on; the next process of the group is not frozen."""
+    places = {",".join(hierarchy.controllers): f"{hierarchy.mount_point}/{subcgroup}" for hierarchy in hierarchies}
+    if not {"", "freezer"} <= set(places):
+        pytest.skip("needs both freezers")
+    pid = spawn("a")
+    if version != "v2":
+        Path(places["freezer"], "system.slice/a.service/freezer.state").write_text("FROZEN")
+    if version != "v1":
+        Path(places[""], "system.slice/a.service/cgroup.freeze").write_text("1")
+    group = group_of(groups, "a")
+    if number == signal.SIGKILL:
+        group.kill()
+    else:
+        group.signal(number)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == number
+    assert Path(places["freezer"], "system.slice/a.service/freezer.state").read_text() == "THAWED\n"
+    assert Path(places[""], "system.slice/a.service/cgroup.freeze").read_text() == "0\n"
+
+
+def test_a_group_tells_when_it_is_empty(hierarchies: list[Hierarchy], groups: PodGroups, spawn):
+    """Its events poll as exceptional once, and again after they were read; v1 has none."""
+    [ends, _] = groups.apps
+    assert Group(replace(ends, is_v2=False)).open_events() is None
+    if not ends.is_v2:
+        pytest.skip("needs a v2 hierarchy")
+    events = Group(ends).open_events()
+    assert events is not None
+    poller = select.poll()
+    poller.register(events, select.POLLPRI)
+    for _ in range(2):
+        pid = spawn("a")
+        os.pread(events, 256, 0)
+        assert poller.poll(0) == []
+        os.kill(pid, signal.SIGKILL)
+        assert poller.poll(10_000)
+        assert b"populated 0" in os.pread(events, 256, 0)
+        os.waitpid(pid, 0)
+    os.close(events)
+
+
+def test_more_processes_than_are_looked_at_at_once(groups: PodGroups, spawn):
+    """Each gets the signal."""
+
+    def fork_many() -> None:
+        for _ in range(600):
+            if os.fork() == 0:
+                while True:
+                    signal.pause()
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+    pid = spawn("a", fork_many)
+    group = group_of(groups, "a")
+    assert len(group.processes()) == 601
+    group.signal(signal.SIGTERM)
+    os.waitpid(pid, 0)
+    wait_for(lambda: group.processes() == [], "the end of all")
 
 
 def test_an_empty_group_and_a_removed_one_have_no_processes(hierarchies, subcgroup: str, groups: PodGroups):

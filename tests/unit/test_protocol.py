@@ -16,7 +16,7 @@ from minit.plan.app import AppSpec
 from minit.plan.pod import PodPlan
 from minit.supervisor import lifecycle
 from minit.supervisor.app import App
-from minit.supervisor.group import Group
+from minit.supervisor.group import GroupEnds
 from minit.supervisor.journal import Journal
 from minit.supervisor.protocol import answer
 from minit.supervisor.supervisor import Supervisor
@@ -30,7 +30,8 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     directory = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     specs = tuple(AppSpec(name=name, candidates=("/x",), environment=(("A", "1"), ("B", ""))) for name in ("web", "db"))
     plan = PodPlan(uuid=UUID, hostname="h", namespaces=(), apps=specs, bounding=None)
-    apps = [App(spec, Group(directory)) for spec in specs]
+    ends = GroupEnds(app="", directory=directory, is_v2=False)
+    apps = [App(spec, ends, (256, 256)) for spec in specs]
     apps[0].pid, apps[0].namespace, apps[0].state = 11, directory, lifecycle.RUNNING
     launcher, theirs = socket_pair()
     control, _ = socket_pair()
@@ -99,6 +100,13 @@ def test_stop(supervisor: Supervisor, force: object, state: str):
     assert supervisor.exit_code == 0
     assert supervisor.apps["web"].state == state
     assert answer(supervisor, {"op": "state"})[0]["state"] == "stopping"
+
+
+def test_a_second_stop_kills(supervisor: Supervisor):
+    """Whoever asks again has lost patience."""
+    for state in (lifecycle.STOPPING, lifecycle.KILLED):
+        assert answer(supervisor, {"op": "stop"}) == ({"ok": True}, [])
+        assert supervisor.apps["web"].state == state
 
 
 JSON = st.recursive(

@@ -754,6 +754,44 @@ def test_what_an_app_leaves_behind_gets_sigterm(root: Path, groups):
     assert time.monotonic() - started < 5
 
 
+@pytest.fixture
+def v1_groups() -> Iterator[Mapping[str, GroupEnds]]:
+    """Control groups as on a host without v2."""
+    hierarchies = [hierarchy for hierarchy in read_hierarchies() if not hierarchy.is_v2]
+    if not hierarchies:
+        pytest.skip("no v1 hierarchy is mounted")
+    path = pod_subcgroup(hierarchies, str(uuid.uuid4()))
+    made = make_pod_groups(hierarchies, path, NAMES)
+    yield {ends.app: ends for ends in made.apps}
+    for fd in (*made.tasks, *(fd for ends in made.apps for fd in ends.descriptors())):
+        os.close(fd)
+    assert remove_pod_groups(hierarchies, path) == []
+
+
+def test_a_host_without_v2(root: Path, v1_groups):
+    """Handlers join the groups, forks are caught up with, and an empty group is noticed."""
+
+    def bomb(report: Socket) -> None:
+        execute(report)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while True:
+            if os.fork() == 0:
+                time.sleep(0.02)
+                os._exit(0)
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
+        turn_until(supervisor, lambda: supervisor.apps["b"].number is not None)
+        supervisor.request_stop()
+
+    group = os.readlink(f"/proc/self/fd/{v1_groups['b'].directory}")
+    fields = handlers(root, pre_start=f"cat '{group}/cgroup.procs' >{{root}}/members", post_stop="sleep 60 & exit 0")
+    outcome = supervise(root, v1_groups, {"a": bomb, "b": exits(0)}, drive, 0.3, specific={"b": fields})
+    assert (outcome.exit_code, outcome.status) == (0, {"a": 137, "b": 0})
+    # Its own process, the handler's shell and its cat.
+    assert len((root / "members").read_text().split()) == 3
+
+
 HUP, TERM = '{"stop": 1}', '{"stop": 15}'
 
 
