@@ -194,8 +194,9 @@ def test_files_of_the_host(stage0: Stage0) -> None:
 
 def test_event_handlers(stage0: Stage0, tmp_path: Path) -> None:
     """pre-start runs before the app and post-stop after it, as root, with the app's prefix on their output."""
-    (tmp_path / "log").mkdir(mode=0o777)
-    (tmp_path / "log").chmod(0o777)
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log/order").touch()
+    (tmp_path / "log/order").chmod(0o666)
     handlers = [
         {"name": name, "exec": ["/bin/sh", "-c", f"echo {name} $(id -u) | tee -a /log/order"]}
         for name in ("pre-start", "post-stop")
