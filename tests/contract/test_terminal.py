@@ -32,7 +32,8 @@ PROMPT = rb"pod> (\x1b\[6n)?"
 
 def app_pid(pod: PodDirectory) -> int:
     """Return the host pid of the pod's only app."""
-    [pid] = children_of(pod.pid)
+    # The pid file is there a moment before the app is.
+    [pid] = wait_for(lambda: children_of(pod.pid), "the app's process")
     return pid
 
 
