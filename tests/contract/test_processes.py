@@ -98,6 +98,7 @@ def test_descriptors_of_a_pod_with_a_console(make_pod: MakePod) -> None:
                 **{POD_DIRECTORY: 1, SIGNALFD: 1, EPOLL: 2, PIDFD: 1, r"mnt:\[\d+\]": 1},
                 SOCKET: 6,  # launcher, control, and two pairs of trio's
                 r"/sys/fs/cgroup/.*/system.slice/a.service": 1,
+                r"/sys/fs/cgroup/freezer/.*/system.slice/a.service/freezer.state": 1,
                 r"/rkt/minit/supervisor.log": 1,
                 **console,
             },

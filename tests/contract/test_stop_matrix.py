@@ -33,9 +33,9 @@ def group_of(pod: PodDirectory, hierarchy: str) -> Path:
 
 
 def processes_of(pod: PodDirectory, *names: str) -> list[int]:
-    """Return the processes of the pod with one of these names."""
+    """Return the processes of the app with one of these names."""
     pids = []
-    for pid in pod.members():
+    for pid in map(int, (group_of(pod, "unified") / "cgroup.procs").read_text().split()):
         with suppress(FileNotFoundError, ProcessLookupError):
             if status_of(pid)["Name"] in names:
                 pids.append(pid)
@@ -64,8 +64,14 @@ class Kind:
 
 
 def _stop_all(pod: PodDirectory) -> None:
-    for pid in processes_of(pod, "sh", "sleep"):
-        os.kill(pid, signal.SIGSTOP)
+    def all_stopped() -> bool:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for pid in processes_of(pod, "sh", "sleep"):
+                os.kill(pid, signal.SIGSTOP)
+            return all(status_of(pid)["State"].startswith("T") for pid in processes_of(pod, "sh", "sleep"))
+        return False
+
+    wait_for(all_stopped, "the app to be stopped")
 
 
 def _freeze_v1(pod: PodDirectory) -> None:
