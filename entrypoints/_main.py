@@ -23,7 +23,7 @@ def run_entrypoint(component: str, usage: str, work: Callable[[list[str]], int])
         if error.exit_code < EXIT_FAILURE:
             complain(usage)
         code = error.exit_code
-    except (MinitError, OSError) as error:
+    except (MinitError, OSError, ImportError) as error:
         complain(f"{component}: {describe(error)}")
         code = error.exit_code if isinstance(error, MinitError) else EXIT_FAILURE
     # Not sys.exit: tearing the interpreter down costs milliseconds that every caller waits for.

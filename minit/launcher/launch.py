@@ -80,7 +80,7 @@ def launch(flags: RunFlags, lock: int) -> int:
         step = "wait for PID 1"
         watch = Watch(pidfd, link, terminal, entered=lambda: _write_pod_file(paths.POD_PID, f"{pid}\n"))
         return watch.run()
-    except OSError as error:
+    except (OSError, ImportError) as error:
         raise LaunchError(f"failed to {step}: {describe(error)}") from error
 
 

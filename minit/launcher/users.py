@@ -11,7 +11,7 @@ import os
 import stat
 
 from minit import paths, syscalls
-from minit.errors import MinitError, PlanError, describe
+from minit.errors import PlanError, describe
 from minit.plan.users import DATABASES, GROUP, USER, AppLookups, Lookup, is_path, parse_id
 
 TYPE_CHECKING = False
@@ -33,14 +33,19 @@ def look_up_ids(name: str, app: App) -> AppLookups:
 
 
 def _look_up(root: int, kind: str, text: str) -> Lookup:
+    if parse_id(text) is not None:
+        return Lookup()
+    path = text if is_path(text) else DATABASES[kind]
     try:
-        if parse_id(text) is not None:
-            return Lookup()
         if is_path(text):
-            uid, gid = _owner(root, text)
+            uid, gid = _owner(root, path)
             return Lookup(owner=uid if kind == USER else gid)
-        return Lookup(database=_read_regular_file(root, DATABASES[kind]))
-    except (MinitError, OSError) as error:
+        return Lookup(database=_read_regular_file(root, path))
+    except OSError as error:
+        # fstat(2) and read(2) know no name.
+        error.filename = path
+        return Lookup(failure=describe(error))
+    except PlanError as error:
         return Lookup(failure=describe(error))
 
 

@@ -80,7 +80,7 @@ def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> NoReturn:
     """Be PID 1 of the pod until it ends; exits with the pod's code."""
     try:
         code = _supervise(_boot(plan, ends), ends.stage1_root)
-    except (MinitError, OSError) as error:
+    except (MinitError, OSError, ImportError) as error:
         complain(f"stage1: {describe(error)}")
         code = EXIT_FAILURE
     except BaseException:
@@ -181,7 +181,10 @@ def _run(supervisor: Supervisor, stage1_root: str) -> int:
         supervisor.turn(left)
     if not supervisor.finished:
         relocate_imports(stage1_root)
-        from minit.supervisor.serve import serve
+        try:
+            from minit.supervisor.serve import serve
+        except (OSError, ImportError) as error:
+            raise LaunchError(f"load the supervisor: {describe(error)}") from error
 
         serve(supervisor)
     supervisor.drain()

@@ -107,14 +107,15 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         clear_inheritable()
         step = "change user"
         become_user(spec.uid, spec.gid, spec.supplementary_gids)
+        step = "reset signals"
+        reset_signals()
+        step = "close descriptors"
+        syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
         step = "wait for the other apps"
         send_message(ends.report, {"prepared": True}, [namespace])
         if ends.report.recv(16) != b"go":
             os._exit(EXIT_FAILURE)
-        step = "reset signals"
-        reset_signals()
         step = STEP_EXEC
-        syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
         os.execve(path, [os.fsencode(path), *arguments], environment)
     except BaseException as error:
         # The last frame of a forked process: whatever went wrong is reported, and nothing returns to PID 1's code.

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pods import MakePod, PodDirectory, guest, shell
+from tests.support.processes import status_of
 from tests.support.waiting import wait_for
 
 PREFIX = re.compile(rb"^a\[\d+\]: ", re.MULTILINE)
@@ -233,6 +234,20 @@ def test_a_killed_spawner_is_replaced(make_pod: MakePod, tmp_path: Path) -> None
     pod.stop()
     assert process.wait(60) == 0
     _assert_nothing_lost(logged(pod), 30000)
+
+
+def test_a_sidecar_killed_while_pid_1_waits_for_it_loses_nothing(make_pod: MakePod) -> None:
+    """The status is written, and nothing keeps the pod but output; another sidecar writes the rest."""
+    pod = make_pod({"a": shell("seq 9000")})
+    process = pod.start()
+    assert pod.wait_status("a") == 0
+    # The reader has not begun: the sidecar waits in write(2), and PID 1 for the sidecar.
+    sidecar = wait_for(lambda: pod.children().get("iottymux-a"), "a sidecar")
+    wait_for(lambda: status_of(sidecar)["State"].startswith("S"), "the sidecar's wait")
+    os.kill(sidecar, signal.SIGKILL)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert list(dict.fromkeys(PREFIX.sub(b"", out).split())) == [b"%d" % number for number in range(1, 9001)]
 
 
 def test_a_sidecar_killed_while_the_pod_drains_loses_nothing(make_pod: MakePod) -> None:

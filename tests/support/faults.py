@@ -1,9 +1,15 @@
-"""Faults at chosen system calls of a pod's processes: an error in place of the call, or SIGKILL."""
+"""
+Faults at chosen system calls of a pod's processes: an error in place of the call, or SIGKILL.
+
+faults.c says why not strace. A start makes the same calls in the same order nearly every time, so a recorded call is
+met again in the next start.
+"""
 
 from __future__ import annotations
 
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -11,54 +17,63 @@ from typing import NamedTuple
 SOURCE = Path(__file__).with_name("faults.c")
 
 LAUNCHER = "0"
-PID_1 = "0.0"
 KILL = 0  # in place of an errno
+ANY = "any"  # in place of a name
 
 
 class Call(NamedTuple):
-    """The `nth` call of that name by one process; see faults.c for how processes are called."""
+    """The `nth` system call of that name, from 1 on, by one process, called `who` as faults.c calls it."""
 
     who: str
     name: str
     nth: int
 
 
-def build_faults(output: Path) -> None:
-    """Compile the tracer, linked statically."""
-    subprocess.run(["cc", "-static", "-O1", "-Wall", "-Wextra", "-Werror", "-o", str(output), str(SOURCE)], check=True)
-
-
-def _numbers() -> dict[str, int]:
-    header = subprocess.run(
-        ["cc", "-E", "-dM", "-include", "sys/syscall.h", "-x", "c", "/dev/null"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return {name: int(number) for name, number in re.findall(r"^#define __NR_(\w+) (\d+)$", header.stdout, re.M)}
-
-
 class Faults:
-    """The tracer, and the two ways to use it: recording what is called, and one fault."""
+    """The tracer: what to put before a command to record its calls, or to have one of them go wrong."""
 
-    def __init__(self, tracer: Path, execs: int) -> None:
-        """`execs` is how many programs the traced process executes until it is the launcher's interpreter."""
-        self._tracer = tracer
+    def __init__(self, directory: Path, execs: int) -> None:
+        """Build it in `directory`; `execs` is how many programs the command executes up to the first that counts."""
+        self._program = directory / "faults"
         self._execs = execs
-        self._numbers = _numbers()
+        if not self._program.exists():
+            flags = ("-static", "-O1", "-Wall", "-Wextra", "-Werror")
+            subprocess.run(["cc", *flags, "-o", str(self._program), str(SOURCE)], check=True)
+        header = ["cc", "-E", "-dM", "-include", "sys/syscall.h", "-x", "c", "/dev/null"]
+        text = subprocess.run(header, check=True, capture_output=True, text=True).stdout
+        pairs = re.findall(r"^#define __NR_(\w+) (\d+)$", text, re.MULTILINE)
+        self._numbers = {name: int(number) for name, number in pairs}
         self._names = {number: name for name, number in self._numbers.items()}
 
     def recording(self, fd: int) -> list[str]:
-        """Return the words before a command that have its calls written to `fd`."""
-        return [str(self._tracer), str(fd), str(self._execs), "--"]
+        """Return the words before a command whose calls are written to `fd`, for `read_calls`."""
+        return [str(self._program), str(fd), str(self._execs), "--"]
 
     def fault(self, fd: int, call: Call, errno: int) -> list[str]:
-        """Return the words before a command that make one call fail; a line on `fd` says that it was reached."""
-        number = -1 if call.name == "any" else self._numbers[call.name]
-        words = [call.who, str(number), str(call.nth), str(errno)]
-        return [str(self._tracer), str(fd), str(self._execs), *words, "--"]
+        """Return the words before a command of which one call goes wrong; a line on `fd` says when it is reached."""
+        number = -1 if call.name == ANY else self._numbers[call.name]
+        where = (call.who, str(number), str(call.nth), str(errno))
+        return [str(self._program), str(fd), str(self._execs), *where, "--"]
 
-    def read_calls(self, lines: Iterable[str]) -> list[tuple[str, str]]:
-        """Return who called what, in order."""
-        calls = (line.split() for line in lines)
-        return [(who, self._names.get(int(number), number)) for who, number in calls]
+    def read_calls(self, lines: Iterable[str]) -> list[Call]:
+        """Return the recorded calls in their order."""
+        seen: Counter[tuple[str, str]] = Counter()
+        calls = []
+        for line in lines:
+            who, number = line.split()
+            name = self._names.get(int(number), number)
+            seen[who, name] += 1
+            calls.append(Call(who, name, seen[who, name]))
+        return calls
+
+
+class Roles:
+    """Who is who among the processes of a recorded start."""
+
+    def __init__(self, calls: Iterable[Call]) -> None:
+        calls = list(calls)
+        [self.pid_1] = {call.who for call in calls if call.name == "sethostname"}
+        below = {call.who for call in calls if call.who.rpartition(".")[0] == self.pid_1}
+        self.apps = sorted({call.who for call in calls if call.name == "pivot_root"} & below)
+        [self.spawner] = {call.who for call in calls if call.name == "clone3"} & below
+        self.sidecars = sorted({call.who for call in calls if call.who.rpartition(".")[0] == self.spawner})
