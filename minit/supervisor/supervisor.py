@@ -17,7 +17,7 @@ from minit.errors import EXIT_FAILURE, LaunchError, describe
 from minit.iottymux.spawner import Spawner
 from minit.messages import receive_message
 from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
-from minit.reaper.exit_status import ExitStatus
+from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.reaper.reaper import BATCH, read_zombie, reap
 from minit.reaper.record import record_exit, record_state, write_file
 from minit.stdio import complain
@@ -488,7 +488,7 @@ class Supervisor:
         self.journal.info("app.exited", app=app.name, status=app.number, end=app.status.describe())
         self._unwritten.add(app.name)
         self._write_records()
-        if not app.executed:
+        if not app.executed or app.status.step not in (None, STEP_EXEC):
             complain(f'stage1: app "{app.name}": {app.status.describe()}')
         if app.number != 0:
             self._begin_shutdown(app.number)
