@@ -6,6 +6,7 @@ import _signal
 import _socket
 import os
 import select
+import time
 
 from minit import syscalls
 from minit.errors import EXIT_FAILURE
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from minit.terminal import CallerTerminal
 
 FORWARDED = (*HALT_SIGNALS, _signal.SIGHUP)
+# How long PID 1 has to be gone once it has said its code. The kernel keeps it until the last process of its namespace
+# can be reaped, which a tracer on the host or a frozen control group may put off for ever.
+_PATIENCE_SECONDS = 2.0
 
 
 class Watch:
@@ -40,6 +44,8 @@ class Watch:
         self._entered = entered
         self._relay: Relay | None = None
         self._interrupted = False
+        self._code: int | None = None
+        self._patient_until: float | None = None
         self._signals = syscalls.signalfd(FORWARDED)
         # In this order: what PID 1 said is heard before its end.
         self._sources: dict[int, Callable[[], None]] = {
@@ -69,11 +75,20 @@ class Watch:
             poller.register(fd, select.POLLIN)
         for fd, events in relayed.items():
             poller.register(fd, events)
-        for fd, events in poller.poll():
+        for fd, events in poller.poll(self._timeout_milliseconds()):
             if fd in self._sources:
                 self._sources[fd]()
             elif relay is not None:
                 relay.handle(fd, events)
+
+        if self._patient_until is not None and time.monotonic() >= self._patient_until:
+            self._patient_until = None
+            self._sources.pop(self._pidfd, None)
+
+    def _timeout_milliseconds(self) -> float | None:
+        if self._patient_until is None:
+            return None
+        return max(0.0, self._patient_until - time.monotonic()) * 1000
 
     def _drain(self, relay: Relay) -> None:
         """Deliver what the apps have left, however slowly it is read, unless a signal says that it is not wanted."""
@@ -100,6 +115,11 @@ class Watch:
         message, descriptors = receive_message(self._link)
         if message is None:
             del self._sources[self._link.fileno()]
+            self._expect_end(self._code)
+            return
+        if "code" in message:
+            assert isinstance(message["code"], int)
+            self._expect_end(message["code"])
             return
         # PID 1 has its namespaces, root and control socket: it can be entered from now on.
         self._entered()
@@ -109,16 +129,25 @@ class Watch:
             [master] = descriptors
             self._relay = Relay(master, self._terminal, hung_up=self._leave_console)
 
+    def _expect_end(self, code: int | None) -> None:
+        """Wait for the end of PID 1 a little while only; None if it could not say its code."""
+        self._code = code
+        if self._pidfd in self._sources:
+            self._patient_until = time.monotonic() + _PATIENCE_SECONDS
+
     def _leave_console(self) -> None:
         """Have PID 1 stop the pod and let go of the console, as if this process were gone."""
         self._link.shutdown(_socket.SHUT_WR)
 
     def _on_end(self) -> None:
         del self._sources[self._pidfd]
+        self._patient_until = None
 
     def _exit_code(self) -> int:
-        result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
-        assert result is not None
+        result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
+        if result is None:
+            complain("stage1: the pod has ended, but for processes that a tracer or a freezer keeps from ending")
+            return EXIT_FAILURE if self._code is None else self._code
         if result.si_code == os.CLD_EXITED:
             return result.si_status
         if result.si_status == _signal.SIGKILL:

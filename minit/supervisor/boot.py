@@ -31,6 +31,7 @@ from minit.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import NoReturn
 
     from minit.messages import Socket
@@ -90,6 +91,8 @@ def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> NoReturn:
 
         traceback.print_exc()
         code = EXIT_FAILURE
+    # Said before: the kernel keeps PID 1 until every process of the pod has been reaped, perhaps by others.
+    _tell_launcher(ends.launcher, {"code": code})
     os._exit(code)
 
 
@@ -133,7 +136,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
             if ends.terminal.settings is not None:
                 expect_raw_terminal()
         step = "start the apps"
-        _tell_launcher(ends.launcher, master)
+        _tell_launcher(ends.launcher, {"entered": True}, [] if master is None else [master])
         apps = []
         groups = {group.app: group for group in ends.groups}
         for spec, trees in zip(plan.apps, ends.trees):
@@ -194,10 +197,10 @@ def _run(supervisor: Supervisor, stage1_root: str) -> int:
     return supervisor.exit_code or 0
 
 
-def _tell_launcher(launcher: Socket, console: int | None) -> None:
+def _tell_launcher(launcher: Socket, message: dict[str, object], descriptors: Sequence[int] = ()) -> None:
     try:
-        send_message(launcher, {"entered": True}, [] if console is None else [console])
-    except BrokenPipeError:
+        send_message(launcher, message, descriptors)
+    except (BrokenPipeError, ConnectionResetError):
         pass  # it is gone, which the supervisor finds out in a moment
 
 

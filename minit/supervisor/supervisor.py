@@ -575,8 +575,8 @@ class Supervisor:
             self._recheck_at = time.monotonic() + _RECHECK_SECONDS
 
     def _report_unkillable(self, app: App) -> None:
-        pids = " ".join(map(str, app.group.processes()))
-        complain(f'stage1: app "{app.name}": giving up on unkillable processes {pids}')
+        processes = ", ".join(f"{pid} ({_wait_channel(pid)})" for pid in app.group.processes())
+        complain(f'stage1: app "{app.name}": giving up on unkillable processes: {processes}')
         self.exit_code = self.exit_code or EXIT_FAILURE
 
     def _finish(self, app: App) -> None:
@@ -587,6 +587,15 @@ class Supervisor:
             app.group_events = None
         if app.post_stop_due and app.begun:
             self.journal.info("handler.skipped", app=app.name, handler=HANDLER_POST_STOP)
+
+
+def _wait_channel(pid: int) -> str:
+    """Return where in the kernel a process waits, proc_pid_wchan(5)."""
+    try:
+        with open(f"/proc/{pid}/wchan", encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        return describe(error)
 
 
 def _kill(pidfd: int) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
-from tests.support.pods import shell
+from tests.support.pods import handlers, shell
 
 
 def test_pid1_forks_only_by_clone3_and_waits_only_in_the_reaper(make_pod, tmp_path):
     """PID 1 runs no program and uses no fork or wait but its own; importing trio and structlog forks nothing."""
-    pod = make_pod({"a": shell("while :; do sleep 1; done")})
+    both = handlers(pre_start=("/bin/true",), post_stop=("/bin/true",))
+    pod = make_pod({"a": shell("while :; do sleep 1; done", eventHandlers=both)})
     process = pod.start(under=["strace", "-ff", "-qq", "-o", str(tmp_path / "trace")])
     pod.wait_ready()
     # Only trio answers, so it has been imported by then.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.elf import elf_bytes
-from tests.support.pods import MakePod, PodDirectory, app_section, guest, shell
+from tests.support.pods import MakePod, PodDirectory, app_section, guest, handlers, shell
 from tests.support.waiting import wait_for
 
 
@@ -201,6 +201,7 @@ def test_nothing_of_a_poisoned_image_is_executed(make_pod: MakePod, own_rootfs: 
             "good": shell(forever, **poisoned),
             "user": shell(forever, user="1000", group="1000", supplementaryGIDs=[7]),
             "quick": shell("exit 0"),
+            "handled": shell("exit 0", eventHandlers=handlers(pre_start=("/bin/true",), post_stop=("/bin/true",))),
         },
         own_rootfs,
         overlay=overlay,
@@ -214,7 +215,9 @@ def test_nothing_of_a_poisoned_image_is_executed(make_pod: MakePod, own_rootfs: 
     pod.stop()
     result = pod.finish(process)
     assert (result.returncode, result.stderr) == (0, "")
-    for broken in (app_section("/no/such"), app_section("nowhere"), shell("true", workingDirectory="/nowhere")):
+    unhandled = shell("true", eventHandlers=handlers(pre_start=("/not/there",)))
+    broken_ones = app_section("/no/such"), app_section("nowhere"), shell("true", workingDirectory="/nowhere"), unhandled
+    for broken in broken_ones:
         failing = make_pod({"a": broken}, own_rootfs, overlay=overlay)
         assert "evil" not in failing.run().stderr
         _assert_not_poisoned(failing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -179,25 +180,57 @@ def test_every_stop_is_bounded(make_pod: MakePod, name: str, way: str) -> None:
         assert lines == [str(number) for number in range(1, 2001)]
 
 
-def test_an_app_frozen_from_above_is_reported(make_pod: MakePod) -> None:
+def test_an_app_frozen_from_above_is_reported(make_pod: MakePod, tmp_path: Path) -> None:
     """A freeze of the pod's own group cannot be undone from within: the app is given up on, and that is said."""
-    pod = make_pod({"a": shell(FOREVER)}, annotations={"minit/stop-grace": "200ms"})
-    process = pod.start()
+    pod = make_pod({"a": guest("stubborn", "/tmp/up")}, annotations={"minit/stop-grace": "200ms"})
+    # Files: the frozen app keeps the pipes of the test open.
+    with (tmp_path / "errors").open("wb") as errors:
+        process = pod.start(stdout=errors, stderr=errors)
     pod.wait_file("a", "/tmp/up")
     state = group_of(pod, "freezer").parent / "freezer.state"
     state.write_text("FROZEN")
     try:
+        before = time.monotonic()
         pod.stop()
-        line = wait_for(lambda: _first_line(process), "the report", 30)
+        assert process.wait(30) == 254
+        elapsed = time.monotonic() - before
+        assert not pod.is_running()
+        assert pod.gc().returncode == 254
     finally:
         state.write_text("THAWED")
-    assert b'stage1: app "a": giving up on unkillable processes ' in line
-    assert pod.finish(process).returncode == 254
+    assert 10 < elapsed < 10 + 5 + 2 + SLACK_SECONDS, "the kill wait, the wait for output, the launcher's patience"
+    assert re.fullmatch(
+        r'stage1: app "a": giving up on unkillable processes: \d+ \(\w+\)\n'
+        "stage1: the pod has ended, but for processes that a tracer or a freezer keeps from ending\n",
+        (tmp_path / "errors").read_text(),
+    )
+    wait_for(lambda: pod.members() == [], "the end of the app")
+    assert pod.gc().returncode == 0
 
 
-def _first_line(process: subprocess.Popen[bytes]) -> bytes:
-    assert process.stderr is not None
-    return process.stderr.readline()
+def test_an_app_held_by_a_tracer_on_the_host_has_ended(make_pod: MakePod, tmp_path: Path) -> None:
+    """A tracer that does not wait keeps the dead process from PID 1; its status and the pod's end do not wait."""
+    pod = make_pod({"a": guest("stubborn", "/tmp/up")}, annotations={"minit/stop-grace": "500ms"})
+    with (tmp_path / "errors").open("wb") as errors:
+        process = pod.start(stdout=errors, stderr=errors)
+    pod.wait_file("a", "/tmp/up")
+    [main] = processes_of(pod, "guest")
+    tracer = subprocess.Popen([pod.file("a", GUEST), "trace", str(main)], stdout=subprocess.PIPE)
+    try:
+        assert tracer.stdout is not None and tracer.stdout.read(1) == b"T"
+        before = time.monotonic()
+        pod.stop()
+        assert pod.wait_status("a") == 137
+        assert process.wait(30) == 0
+        assert 0.5 < time.monotonic() - before < 0.5 + 2 + SLACK_SECONDS
+        assert not pod.is_running()
+    finally:
+        tracer.kill()
+        tracer.wait()
+        assert tracer.stdout is not None
+        tracer.stdout.close()
+    assert "a tracer or a freezer" in (tmp_path / "errors").read_text()
+    wait_for(lambda: not Path(f"/proc/{main}").exists(), "the end of the app")
 
 
 def test_the_last_process_may_be_reaped_by_another_than_pid_1(make_pod: MakePod) -> None:

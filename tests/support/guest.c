@@ -9,6 +9,7 @@
  * guest breeder FILE         makes FILE; on SIGTERM forks a child that ignores SIGTERM, and exits 0
  * guest bomb FILE            makes FILE, then ignores SIGTERM and forks without end, as do its children
  * guest traced FILE          has a child that ignores SIGTERM stop it by ptrace(2) and make FILE, for good
+ * guest trace PID            stops a process by ptrace(2), writes "T" and waits for nothing, for good
  * guest adopted FILE         exits 0; a subreaper with a child is left, writes both pids to FILE and reaps the child
  * guest packets COUNT        writes COUNT unfinished two-byte packets, each into a slot of its own, then "\ncd\n"
  * guest inject TEXT          types TEXT into every terminal it can find, by TIOCSTI, and exits 0
@@ -182,6 +183,14 @@ static void bomb(const char *path)
             usleep(1000);
 }
 
+static int trace(pid_t pid)
+{
+    if (ptrace(PTRACE_ATTACH, pid, NULL, NULL) || waitpid(pid, NULL, __WALL) != pid || write(1, "T", 1) != 1)
+        return 1;
+    for (;;)
+        pause();
+}
+
 static void traced(const char *path)
 {
     pid_t parent = getpid();
@@ -309,6 +318,8 @@ int main(int argc, char **argv)
         bomb(argv[2]);
     if (!strcmp(verb, "traced") && argc == 3)
         traced(argv[2]);
+    if (!strcmp(verb, "trace") && argc == 3)
+        return trace(atoi(argv[2]));
     if (!strcmp(verb, "adopted") && argc == 3)
         return adopted(argv[2]);
     fprintf(stderr, "guest: bad arguments\n");
