@@ -80,7 +80,6 @@ class Watch:
                 self._sources[fd]()
             elif relay is not None:
                 relay.handle(fd, events)
-
         if self._patient_until is not None and time.monotonic() >= self._patient_until:
             self._patient_until = None
             self._sources.pop(self._pidfd, None)

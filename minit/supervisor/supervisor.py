@@ -13,8 +13,7 @@ import select
 import time
 
 from minit import paths
-from minit.errors import EXIT_FAILURE, LaunchError, describe
-from minit.iottymux.spawner import Spawner
+from minit.errors import EXIT_FAILURE, describe
 from minit.messages import receive_message
 from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
@@ -23,16 +22,18 @@ from minit.reaper.record import record_exit, record_state, write_file
 from minit.stdio import complain
 from minit.supervisor import lifecycle
 from minit.supervisor.journal import Journal
+from minit.supervisor.sidecars import Sidecars
+from minit.supervisor.sources import Sources
 from minit.syscalls import pidfd_send_signal, read_signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from minit.iottymux.spawner import Spawner
     from minit.messages import Socket
     from minit.plan.pod import PodPlan
     from minit.supervisor.app import App
-    from minit.supervisor.streams import Streams
     from minit.terminal import CallerTerminal
 
 # SIGRTMIN+3 is the halt of systemd in a container, which managers of containers send.
@@ -53,7 +54,6 @@ _GROUP_EVENTS_BYTES = 256
 _FORK_ATTEMPTS = 10
 _FORK_PAUSE_SECONDS = 0.005
 _DRAIN_STALL_SECONDS = 5.0
-_EVENTS_PER_TURN = 64
 
 
 class Supervisor:
@@ -81,10 +81,8 @@ class Supervisor:
         self._terminal = terminal
         self._console = console
         self._signals = signals
-        self._spawner: Spawner | None = None
-        self._epoll = select.epoll()
-        self._sources: dict[int, Callable[[], None]] = {}
-        self._streams: list[Streams] = []
+        self._sources = Sources()
+        self._sidecars = Sidecars(self._sources, journal, self._retry_soon)
         self._requests = {BY_SIGNAL: 0, BY_LAUNCHER: 0, BY_CONTROL: 0}
         self._forced = False
         self._unwritten: set[str] = set()
@@ -104,13 +102,13 @@ class Supervisor:
             lifecycle.REPORT_UNKILLABLE: self._report_unkillable,
             lifecycle.FINISH: self._finish,
         }
-        self._watch(signals, self._on_signals)
-        self._watch(launcher.fileno(), self._on_launcher)
+        self._sources.watch(signals, self._on_signals)
+        self._sources.watch(launcher.fileno(), self._on_launcher)
 
     @property
     def event_fd(self) -> int:
         """The descriptor that is readable when `turn` has something to do."""
-        return self._epoll.fileno()
+        return self._sources.event_fd
 
     @property
     def finished(self) -> bool:
@@ -133,11 +131,7 @@ class Supervisor:
         deadline = self.next_deadline()
         if deadline is not None:
             timeout_seconds = max(0.0, min(timeout_seconds, deadline - time.monotonic()))
-        ready = [(fd, self._sources.get(fd)) for fd, _ in self._epoll.poll(timeout_seconds, _EVENTS_PER_TURN)]
-        for fd, callback in ready:
-            # One before may have closed the descriptor, and its number may be another source's by now.
-            if callback is not None and self._sources.get(fd) is callback:
-                callback()
+        self._sources.handle(timeout_seconds)
         if self._reap_again:
             self._reap()
         now = time.monotonic()
@@ -149,7 +143,7 @@ class Supervisor:
         if self._retry_at is not None and self._retry_at <= now:
             self._retry_at = None
             self._write_records()
-            self._renew_sidecars()
+            self._sidecars.renew()
         if self._fork_at is not None and self._fork_at <= now:
             self._fork_at = None
             self._run_put_off_handlers()
@@ -159,20 +153,12 @@ class Supervisor:
 
     def start(self, spawner: Spawner | None) -> None:
         """Give every forked app with output its sidecar and watch it prepare itself; None if there is no output."""
-        self._spawner = spawner
-        served = []
         for app in self.apps.values():
-            assert app.pid is not None and app.report is not None
-            if spawner is not None and app.streams.ends:
-                spawner.request(app.name, app.pid, app.streams.ends)
-                served.append(app.streams)
-            self._watch(app.report.fileno(), lambda app=app: self._on_report(app))  # type: ignore[misc]
-            assert app.pidfd is not None
-            self._watch(app.pidfd, lambda app=app: self._on_main_end(app))  # type: ignore[misc]
-        for streams in served:
-            assert spawner is not None
-            self._adopt_sidecar(streams, spawner.reply())
-        self._streams += served
+            assert app.report is not None and app.pidfd is not None
+            self._sources.watch(app.report.fileno(), lambda app=app: self._on_report(app))  # type: ignore[misc]
+            self._sources.watch(app.pidfd, lambda app=app: self._on_main_end(app))  # type: ignore[misc]
+        if spawner is not None:
+            self._sidecars.start_all(spawner, [app.streams for app in self.apps.values() if app.streams.ends])
 
     def request_stop(self, source: str = BY_CONTROL, detail: str = "", *, force: bool = False) -> None:
         """
@@ -194,10 +180,10 @@ class Supervisor:
 
     def drain(self) -> None:
         """Wait until every sidecar has written what its process left, or none makes progress any more."""
-        self._renew_sidecars()
+        self._sidecars.renew()
         progress, stalled_at = -1, 0.0
-        while self._streams:
-            pending = sum(streams.unread_bytes() for streams in self._streams)
+        while not self._sidecars.all_ended:
+            pending = self._sidecars.unread_bytes()
             now = time.monotonic()
             if pending != progress:
                 progress, stalled_at = pending, now + _DRAIN_STALL_SECONDS
@@ -215,14 +201,6 @@ class Supervisor:
                 complain(f'stage1: app "{name}": status {app.number} could not be written')
 
     # Sources.
-
-    def _watch(self, fd: int, callback: Callable[[], None], event: int = select.EPOLLIN) -> None:
-        self._sources[fd] = callback
-        self._epoll.register(fd, event)
-
-    def _unwatch(self, fd: int) -> None:
-        del self._sources[fd]
-        self._epoll.unregister(fd)
 
     def _on_signals(self) -> None:
         numbers = read_signals(self._signals)
@@ -247,7 +225,7 @@ class Supervisor:
 
     def _on_launcher_end(self) -> None:
         """Act on the end of the launcher, or of the caller's terminal."""
-        self._unwatch(self._launcher.fileno())
+        self._sources.unwatch(self._launcher.fileno())
         if self._terminal is not None:
             # Killed, the launcher could not do it.
             self._terminal.restore()
@@ -277,52 +255,11 @@ class Supervisor:
             assert path is None or isinstance(path, str)
             app.failure = ExitStatus(step=step, errno=number, path=path)
         # End of file: either the exec closed the socket, or the process is about to be reaped.
-        self._unwatch(app.report.fileno())
+        self._sources.unwatch(app.report.fileno())
         app.report.close()
         app.report = None
         if all(each.executed and each.report is None and each.failure is None for each in self.apps.values()):
             self._mark_ready()
-
-    def _on_sidecar_end(self, streams: Streams) -> None:
-        assert streams.sidecar is not None
-        self._unwatch(streams.sidecar)
-        os.close(streams.sidecar)
-        streams.sidecar = None
-        if streams.at_end:
-            self._give_up(streams)
-        else:
-            self.journal.info("sidecar.lost", app=streams.app)
-            # Not at once: one that cannot do its work would be started over and over.
-            self._retry_soon()
-
-    def _renew_sidecars(self) -> None:
-        """Give each process whose output nobody reads a sidecar."""
-        for streams in list(self._streams):
-            if streams.sidecar is None and streams.at_end:
-                self._give_up(streams)
-            elif streams.sidecar is None:
-                self._start_sidecar(streams, renewed=True)
-
-    def _start_sidecar(self, streams: Streams, renewed: bool = False) -> None:
-        """Hand output to a new sidecar; what an old one had not written is still in the pipes."""
-        assert streams.pid is not None
-        try:
-            if self._spawner is None:
-                self._spawner = Spawner()
-            self._spawner.request(streams.app, streams.pid, streams.ends, renewed=renewed)
-            self._adopt_sidecar(streams, self._spawner.reply())
-        except (LaunchError, OSError) as error:
-            # No process to be had now; the app waits in its pipe rather than losing output.
-            self.journal.info("sidecar.not-started", app=streams.app, reason=describe(error))
-            self._retry_soon()
-
-    def _adopt_sidecar(self, streams: Streams, pidfd: int) -> None:
-        streams.sidecar = pidfd
-        self._watch(pidfd, lambda: self._on_sidecar_end(streams))
-
-    def _give_up(self, streams: Streams) -> None:
-        streams.close()
-        self._streams.remove(streams)
 
     def _reap(self) -> None:
         dead = reap()
@@ -334,10 +271,8 @@ class Supervisor:
                 self._on_death(by_pid[pid], status)
             elif pid in by_handler:
                 self._on_handler_end(by_handler[pid], status)
-            elif self._spawner is not None and pid == self._spawner.pid:
-                self.journal.info("spawner.lost", end=status.describe(), reason=self._spawner.last_words())
-                self._spawner.close()
-                self._spawner = None
+            else:
+                self._sidecars.on_death(pid, status)
         if dead:
             self._check_groups()
 
@@ -350,7 +285,7 @@ class Supervisor:
 
     def _on_death(self, app: App, status: ExitStatus) -> None:
         assert app.pidfd is not None
-        self._unwatch(app.pidfd)
+        self._sources.unwatch(app.pidfd)
         if app.report is not None:
             self._on_report(app)
         app.status = app.failure or status
@@ -451,8 +386,7 @@ class Supervisor:
             app.post_stop_due = False
         self.journal.info("handler.started", app=app.name, handler=name, pid=app.handler.pid)
         if app.handler.streams.ends:
-            self._streams.append(app.handler.streams)
-            self._start_sidecar(app.handler.streams)
+            self._sidecars.start(app.handler.streams)
 
     def _put_off_handler(self, app: App, name: str, error: OSError) -> None:
         """Fork the handler a little later; after many attempts it has failed."""
@@ -568,7 +502,7 @@ class Supervisor:
         if app.group_events is None:
             app.group_events = app.group.open_events()
             if app.group_events is not None:
-                self._watch(app.group_events, lambda: self._on_group_events(app), select.EPOLLPRI)
+                self._sources.watch(app.group_events, lambda: self._on_group_events(app), select.EPOLLPRI)
         if app.group_events is None:
             if app.state == lifecycle.REMNANTS:
                 app.group.kill()
@@ -582,7 +516,7 @@ class Supervisor:
     def _finish(self, app: App) -> None:
         app.deadline = None
         if app.group_events is not None:
-            self._unwatch(app.group_events)
+            self._sources.unwatch(app.group_events)
             os.close(app.group_events)
             app.group_events = None
         if app.post_stop_due and app.begun:

@@ -58,7 +58,7 @@ MODULES_OF = {
         *("minit.supervisor.group", "minit.supervisor.journal", "minit.supervisor.lifecycle"),
         *("minit.supervisor.loopback", "minit.supervisor.mounts", "minit.supervisor.relocate"),
         *("minit.supervisor.streams", "minit.supervisor.supervisor", "minit.supervisor.targets"),
-        "minit.supervisor.volumes",
+        *("minit.supervisor.sidecars", "minit.supervisor.sources", "minit.supervisor.volumes"),
     },
     "stop": {*SHARED, *CONTROL, "entrypoints.stop", "minit.launcher.stop", "minit.plan.flags"},
     "gc": {

@@ -910,12 +910,12 @@ def test_a_killed_sidecar_is_replaced_and_nothing_is_lost(root: Path, groups, vi
     def drive(supervisor: Supervisor, launcher: Socket) -> object:
         app = supervisor.apps["a"]
         turn_until(supervisor, lambda: running(supervisor))
-        first, spawner = app.streams.sidecar, supervisor._spawner
+        first, spawner = app.streams.sidecar, supervisor._sidecars.spawner
         assert first is not None and spawner is not None
         signal.pidfd_send_signal(first, signal.SIGKILL)
         if "spawner" in victims:
             os.kill(spawner.pid, signal.SIGKILL)
-            turn_until(supervisor, lambda: supervisor._spawner is not spawner)
+            turn_until(supervisor, lambda: supervisor._sidecars.spawner is not spawner)
         turn_until(supervisor, lambda: app.streams.sidecar is not first)
         os.close(os.open("/gate", os.O_WRONLY))
 

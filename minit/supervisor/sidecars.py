@@ -1,0 +1,104 @@
+"""PID 1's side of the sidecars: each process with output has one, and another if that dies before the output ends."""
+
+from __future__ import annotations
+
+import os
+
+from minit.errors import LaunchError, describe
+from minit.iottymux.spawner import Spawner
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from minit.reaper.exit_status import ExitStatus
+    from minit.supervisor.journal import Journal
+    from minit.supervisor.sources import Sources
+    from minit.supervisor.streams import Streams
+
+
+class Sidecars:
+    """
+    The output of the pod's processes and who reads it; `retry` is called when `renew` has something to do later.
+
+    `spawner` makes the sidecars; None before the first and after its death.
+    """
+
+    def __init__(self, sources: Sources, journal: Journal, retry: Callable[[], None]) -> None:
+        self.spawner: Spawner | None = None
+        self._sources = sources
+        self._journal = journal
+        self._retry = retry
+        self._read: list[Streams] = []
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether all output has been read to its end."""
+        return not self._read
+
+    def unread_bytes(self) -> int:
+        """Return how much output waits to be read."""
+        return sum(streams.unread_bytes() for streams in self._read)
+
+    def start_all(self, spawner: Spawner, outputs: Sequence[Streams]) -> None:
+        """Start a sidecar for each output, asking for all before waiting for the first."""
+        self.spawner = spawner
+        for streams in outputs:
+            assert streams.pid is not None
+            spawner.request(streams.app, streams.pid, streams.ends)
+        for streams in outputs:
+            self._adopt(streams, spawner.reply())
+        self._read += outputs
+
+    def start(self, streams: Streams) -> None:
+        """Start a sidecar for one more output."""
+        self._read.append(streams)
+        self._start(streams, renewed=False)
+
+    def renew(self) -> None:
+        """Give all output that nobody reads a sidecar, and give up what is at its end."""
+        for streams in list(self._read):
+            if streams.sidecar is None and streams.at_end:
+                self._give_up(streams)
+            elif streams.sidecar is None:
+                self._start(streams, renewed=True)
+
+    def on_death(self, pid: int, status: ExitStatus) -> None:
+        """Note the end of a child, which may have been the spawner."""
+        if self.spawner is not None and pid == self.spawner.pid:
+            self._journal.info("spawner.lost", end=status.describe(), reason=self.spawner.last_words())
+            self.spawner.close()
+            self.spawner = None
+
+    def _start(self, streams: Streams, *, renewed: bool) -> None:
+        """Hand output to a new sidecar; what an old one had not written is still in the pipes."""
+        assert streams.pid is not None
+        try:
+            if self.spawner is None:
+                self.spawner = Spawner()
+            self.spawner.request(streams.app, streams.pid, streams.ends, renewed=renewed)
+            self._adopt(streams, self.spawner.reply())
+        except (LaunchError, OSError) as error:
+            # No process to be had now; the app waits in its pipe rather than losing output.
+            self._journal.info("sidecar.not-started", app=streams.app, reason=describe(error))
+            self._retry()
+
+    def _adopt(self, streams: Streams, pidfd: int) -> None:
+        streams.sidecar = pidfd
+        self._sources.watch(pidfd, lambda: self._on_end(streams))
+
+    def _on_end(self, streams: Streams) -> None:
+        assert streams.sidecar is not None
+        self._sources.unwatch(streams.sidecar)
+        os.close(streams.sidecar)
+        streams.sidecar = None
+        if streams.at_end:
+            self._give_up(streams)
+        else:
+            self._journal.info("sidecar.lost", app=streams.app)
+            # Not at once: one that cannot do its work would be started over and over.
+            self._retry()
+
+    def _give_up(self, streams: Streams) -> None:
+        streams.close()
+        self._read.remove(streams)
