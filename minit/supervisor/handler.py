@@ -46,7 +46,7 @@ def spawn_handler(app: App, name: str) -> Handler:
     writers = streams.open(name for name, mode in modes.items() if mode != STREAM_NULL)
     try:
         # Not into its group: a v2 group that cgroup.kill was once written to kills what clone3 starts there
-        # (Linux 6.18; kernel/cgroup/cgroup.c, cgroup_post_fork).
+        # (since Linux 6.14; kernel/cgroup/cgroup.c, cgroup_post_fork).
         pid, pidfd = syscalls.clone3()
         if pid == 0:
             _become_handler(app, name, writers)

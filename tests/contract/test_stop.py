@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.campaign import campaign
-from tests.support.pods import MakePod, PodDirectory, guest, shell
+from tests.support.pods import MakePod, PodDirectory, app_section, guest, shell
 from tests.support.processes import is_alive, status_of
 from tests.support.waiting import wait_for
 
@@ -210,6 +210,29 @@ def test_force_ends_a_pod_whose_supervisor_hangs(make_pod: MakePod) -> None:
     assert pod.finish(process).returncode == -signal.SIGKILL
     assert_nobody_left(pod)
     assert pod.status("a") is None
+
+
+def test_the_apps_own_stop_signal(make_pod: MakePod) -> None:
+    """It is all the app gets; a death by it is recorded as 0, and its own grace period follows it."""
+    quit_, own = ({"name": "minit/stop-signal", "value": value} for value in ("SIGQUIT", "RTMIN+1"))
+    grace = {"name": "minit/stop-grace", "value": "300ms"}
+    loud = "trap 'echo terminated' TERM; trap 'echo quit; exit 4' QUIT; touch /tmp/up; while :; do sleep 0.01; done"
+    pod = make_pod(
+        {
+            "a": shell(loud, annotations=[quit_]),
+            "b": app_section("/bin/sleep", "1000", annotations=[own]),
+            "c": guest("stubborn", "/tmp/up", annotations=[grace]),
+        }
+    )
+    process = started(pod)
+    for app in ("a", "c"):
+        pod.wait_file(app, "/tmp/up")
+    before = time.monotonic()
+    pod.stop()
+    result = pod.finish(process)
+    assert time.monotonic() - before < 4
+    assert [pod.status(app) for app in pod.apps] == [4, 0, 137]
+    assert result.stdout.endswith("]: quit\n") and "terminated" not in result.stdout
 
 
 def test_an_app_that_ignores_sigterm_is_killed_after_the_grace_period(make_pod: MakePod) -> None:
