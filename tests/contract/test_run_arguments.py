@@ -121,7 +121,7 @@ def test_what_is_not_built_is_refused(make_pod: MakePod, flags: tuple[str, ...],
         ({"isolators": [{"name": "os/linux/no-new-privileges", "value": True}]}, "no-new-privileges"),
         (
             {"eventHandlers": [{"name": "pre-start", "exec": ["true"]}]},
-            "event handler pre-start: expected an absolute path",
+            "pre-start: expected an absolute path",
         ),
         ({"ports": [{"name": "p", "protocol": "tcp", "port": 80, "socketActivated": True}]}, "socket activation"),
         ({"user": "nobody"}, '"nobody" user not found'),
