@@ -59,8 +59,9 @@ def attach_files(files: Sequence[AppFile], root: int) -> None:
 def _place_of(volume: VolumeMount, root: int) -> tuple[str, ...]:
     try:
         return resolve_target(root, volume.target)
-    except OSError as error:
-        raise _failure(volume, error) from error
+    except OSError:
+        # An outer volume may hide what is in the way now; if none does, attaching this one fails and says why.
+        return tuple(name for name in volume.target.split("/") if name not in ("", "."))
 
 
 def _has_one_below(target: str, places: Sequence[tuple[str, ...]], root: int) -> bool:

@@ -214,6 +214,23 @@ def test_outer_volumes_come_before_inner_ones(make_pod: MakePod, source: Path, o
     assert (source / "two/c").is_dir(), "a mount point below a volume is made in the volume"
 
 
+@BOTH
+def test_what_an_outer_volume_hides_is_in_nobodys_way(
+    make_pod: MakePod, own_rootfs: Path, source: Path, overlay: bool
+) -> None:
+    """A file or a circle of the image on the way to an inner target, which is gone once the outer volume is there."""
+    (own_rootfs / "a").mkdir()
+    (own_rootfs / "a/x").touch()
+    (own_rootfs / "a/circle").symlink_to("circle")
+    (source / "outer").mkdir()
+    mounts = [mount("/a/x/y"), mount("/a/circle/z"), mount("/a", "outer")]
+    volumes = [host(source), host(source / "outer", "outer")]
+    pod = make_pod(
+        {"a": shell("cat /a/x/y/file /a/circle/z/file", mounts=mounts)}, own_rootfs, volumes=volumes, overlay=overlay
+    )
+    assert lines_of(pod.run()) == 2 * ["of the host"]
+
+
 TARGETS = {
     "/data": "/data",
     "/not/there/yet": "/not/there/yet",
