@@ -56,7 +56,7 @@ def run(ctx: click.Context, /, uuid_file_save: Path | None, quiet: bool, **optio
       minit run --net=none busybox.aci --exec /bin/sh -- -c 'exit 42'
       minit run --net=host web.aci --name=web --- client.aci -- http://localhost:8080
       minit run --net=none --volume=data,kind=host,source=/srv/data \\
-        web.aci --mount=volume=data,target=/www --memory=64M --readonly-rootfs
+        web.aci --mount=volume=data,target=/www --readonly-rootfs
       minit run --net=host --dns=192.0.2.53 --hosts-entry=192.0.2.7=db --set-env-file=web.env web.aci
 
     """
