@@ -42,7 +42,12 @@ def receive_message(socket: Socket) -> tuple[dict[str, object] | None, list[int]
     ValueError for anything else, whose descriptors are closed.
     """
     size = _socket.CMSG_SPACE(_MAXIMUM_DESCRIPTORS * _DESCRIPTOR_BYTES)
-    data, ancillary, flags, _ = socket.recvmsg(MAXIMUM_MESSAGE_BYTES, size, _socket.MSG_CMSG_CLOEXEC)
+    arguments = (MAXIMUM_MESSAGE_BYTES, size, _socket.MSG_CMSG_CLOEXEC)
+    try:
+        data, ancillary, flags, _ = socket.recvmsg(*arguments)
+    except ConnectionResetError:
+        # Said once, if the other side went away without reading everything; what it sent before comes after that.
+        data, ancillary, flags, _ = socket.recvmsg(*arguments)
     descriptors = [
         int.from_bytes(rights[at : at + _DESCRIPTOR_BYTES], "little")
         for level, kind, rights in ancillary

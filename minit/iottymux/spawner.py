@@ -80,11 +80,7 @@ class Spawner:
         poller.register(self._socket.fileno(), select.POLLIN)
         if not poller.poll(timeout_milliseconds):
             return {"error": "no answer from the spawner"}, []
-        try:
-            return receive_message(self._socket)
-        except ConnectionResetError:
-            # Said once, of a request it did not read; what it sent itself comes after that.
-            return receive_message(self._socket)
+        return receive_message(self._socket)
 
 
 def _run_as_spawner(socket: Socket) -> NoReturn:

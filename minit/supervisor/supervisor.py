@@ -286,7 +286,7 @@ class Supervisor:
     def _on_death(self, app: App, status: ExitStatus) -> None:
         assert app.pidfd is not None
         self._sources.unwatch(app.pidfd)
-        if app.report is not None:
+        while app.report is not None:
             self._on_report(app)
         app.status = app.failure or status
         self._handle(app, lifecycle.DIED)

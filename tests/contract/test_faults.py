@@ -10,8 +10,9 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import pytest
 
@@ -29,20 +30,26 @@ ALL = {"all"}
 # Calls that cannot fail, that the C library and the interpreter make for their own memory, or that end the process.
 NEVER_FAIL = {"close", "umask", "lseek", "getpid", "gettid", "geteuid", "rseq", "brk", "mmap", "munmap", "exit_group"}
 
-# Where a failure does no harm, and why: all others end the start.
+# Where a failure before the pod is ready may do no harm, and why: all others end the start.
 HARMLESS = {
     "launcher": {
         *("newfstatat", "ioctl", "readlink"),  # looks at a file that decide nothing, before a mkdir(2) say
+        "mkdir",  # of a directory for volumes that is there
     },
-    "PID 1": {
-        "newfstatat",
-        *("openat", "fchmod", "fsync", "renameat", "write"),  # of a status, which is written again
-        "unlink",  # of the readiness, which no longer matters
-    },
+    "PID 1": {"newfstatat"},
     "app": set(),
     "spawner": {"recvmsg"},  # once it has nothing more to do
     "sidecar": ALL,  # another one takes over
 }
+
+
+class Case(NamedTuple):
+    """A call of a process of that kind, and the error it fails with."""
+
+    kind: str
+    call: Call
+    errno: int
+    may_be_harmless: bool
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +58,23 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Faults:
     return Faults(tmp_path_factory.mktemp("faults"), EXECS)
 
 
-def two_apps(make_pod: MakePod, script: str = "echo hello") -> PodDirectory:
+def two_apps(make_pod: MakePod) -> PodDirectory:
     """Return a pod of two apps, whose set-up has what there is to set up."""
-    return make_pod({name: shell(script, user="/bin/busybox", group="/etc") for name in ("a", "b")})
+    volumes = [
+        {"name": "directory", "kind": "host", "source": "/usr/share", "readOnly": True},
+        {"name": "file", "kind": "host", "source": "/etc/passwd", "readOnly": True},
+        {"name": "device", "kind": "host", "source": "/dev/zero"},
+        {"name": "empty", "kind": "empty", "mode": "0750", "uid": 5, "gid": 6},
+    ]
+    names = [volume["name"] for volume in volumes]
+    app = shell(
+        "echo hello",
+        user="/bin/busybox",
+        group="/etc",
+        mounts=[{"volume": name, "path": f"/volumes/{name}"} for name in names],
+        readOnlyRootFS=True,
+    )
+    return make_pod({"a": app, "b": app}, volumes=volumes)
 
 
 def record(faults: Faults, pod: PodDirectory) -> list[Call]:
@@ -66,21 +87,33 @@ def record(faults: Faults, pod: PodDirectory) -> list[Call]:
     return [call for index, call in enumerate(calls) if index >= first and call.name not in NEVER_FAIL]
 
 
-def cases_of(calls: Iterable[Call], kind: str) -> Iterator[tuple[Call, int]]:
-    """Yield each call to fail with the error it fails with: in an ordinary run the last of each name."""
-    chosen = list(calls)
+def cases_of(calls: list[Call], kind: str) -> Iterator[Case]:
+    """Yield the calls to fail in one process: in an ordinary run the last of each name before the pod is ready."""
+    roles = Roles(calls)
+    who = {
+        "launcher": LAUNCHER,
+        "PID 1": roles.pid_1,
+        "app": roles.apps[0],
+        "spawner": roles.spawner,
+        "sidecar": roles.sidecars[0],
+    }[kind]
+    ready = calls.index(Call(roles.pid_1, "symlink", 1))
+    chosen = [index for index, call in enumerate(calls) if call.who == who]
     if not LONG:
-        chosen = list({call.name: call for call in chosen}.values())
-    for index, call in enumerate(chosen):
+        chosen = list({calls[index].name: index for index in chosen if index <= ready}.values())
+    for count, index in enumerate(chosen):
         # A console with an I/O error is given up, which is no failure of the sidecar.
-        yield call, errno.ENOMEM if kind == "sidecar" else ERRORS[index % len(ERRORS)]
+        number = errno.ENOMEM if kind == "sidecar" else ERRORS[count % len(ERRORS)]
+        tolerated = HARMLESS[kind]
+        harmless = index > ready or tolerated is ALL or calls[index].name in tolerated
+        yield Case(kind, calls[index], number, harmless)
 
 
-def fail(faults: Faults, pod: PodDirectory, call: Call, number: int, kind: str) -> str:
+def run(faults: Faults, pod: PodDirectory, case: Case) -> str:
     """Start a pod of which one call fails, and return what is wrong with how it ended; empty if nothing is."""
     mounts = pod.mounts()
     reader, writer = os.pipe()
-    process = pod.start(under=faults.fault(writer, call, number), pass_fds=(writer,))
+    process = pod.start(under=faults.fault(writer, case.call, case.errno), pass_fds=(writer,))
     os.close(writer)
     result = pod.finish(process)
     with open(reader) as events:
@@ -91,9 +124,9 @@ def fail(faults: Faults, pod: PodDirectory, call: Call, number: int, kind: str) 
     problems = [] if pod.mounts() == mounts else ["mounts"]
     if pod.gc().returncode or pod.control_groups():
         problems.append("gc")
-    line = _expected_line(call, number, kind)
+    line = _expected_line(case)
     if result.returncode == 0:
-        if was_reached and HARMLESS[kind] is not ALL and call.name not in HARMLESS[kind]:
+        if was_reached and not case.may_be_harmless:
             problems.append("no failure")
         # A sidecar says why it ends before another one goes on.
         said = [text for text in result.stderr.splitlines() if not text.startswith("iottymux: app a: ")]
@@ -102,18 +135,18 @@ def fail(faults: Faults, pod: PodDirectory, call: Call, number: int, kind: str) 
     elif result.returncode != (203 if line.startswith("a") else 254) or not re.fullmatch(line, result.stderr):
         problems.append("not one line")
     if problems:
-        end = f"{result.returncode} {statuses} {result.stdout!r} {result.stderr!r}"
-        return f"{' '.join(problems)}: {' '.join(map(str, call))} {reason_of(number)}: {end}"
+        return f"{' '.join(problems)}: {case}: {result.returncode} {statuses} {result.stdout!r} {result.stderr!r}"
     pod.remove()
     return ""
 
 
-def _expected_line(call: Call, number: int, kind: str) -> str:
-    if kind == "app" and call.name == "execve":
-        return rf'a\[\d+\]: Error: Unable to execute "/bin/sh": {os.strerror(number)}\n'
-    who = 'app "a": ' if kind == "app" else ""
-    # The interpreter does not say why a file that it looked for is not there.
-    return rf"stage1: {who}[^:]+.*: ({reason_of(number)}|No module named '[a-z.]+')\n"
+def _expected_line(case: Case) -> str:
+    if case.kind == "app" and case.call.name == "execve":
+        return rf'a\[\d+\]: Error: Unable to execute "/bin/sh": {os.strerror(case.errno)}\n'
+    who = 'app "a": ' if case.kind == "app" else ""
+    # A file that seemed not to be there: the reason shows in what comes of it.
+    missed = "|file exists|No module named '[a-z.]+'" if case.call.name == "newfstatat" else ""
+    return rf"stage1: {who}[^:]+.*: ({reason_of(case.errno)}{missed})\n"
 
 
 @pytest.mark.parametrize("kind", HARMLESS)
@@ -123,17 +156,8 @@ def test_every_step_that_fails_is_named(make_pod: MakePod, faults: Faults, kind:
 
     Nothing hangs, nothing is left, and what is harmless stands in a list.
     """
-    calls = record(faults, two_apps(make_pod))
-    roles = Roles(calls)
-    processes = {
-        "launcher": LAUNCHER,
-        "PID 1": roles.pid_1,
-        "app": roles.apps[0],
-        "spawner": roles.spawner,
-        "sidecar": roles.sidecars[0],
-    }
-    cases = list(cases_of((call for call in calls if call.who == processes[kind]), kind))
+    cases = list(cases_of(record(faults, two_apps(make_pod)), kind))
     assert len(cases) >= 8
     with ThreadPoolExecutor(2) as executor:
-        wrong = list(executor.map(lambda case: fail(faults, two_apps(make_pod), *case, kind), cases))
+        wrong = list(executor.map(lambda case: run(faults, two_apps(make_pod), case), cases))
     assert not any(wrong), "\n".join(filter(None, wrong))

@@ -63,6 +63,15 @@ def test_end_of_file_is_none(pair: tuple[Socket, Socket]):
     assert receive_message(pair[1]) == (None, [])
 
 
+def test_a_peer_that_went_away_without_reading_was_heard(pair: tuple[Socket, Socket]):
+    """What it said before is received, and then its end."""
+    send_message(pair[1], {"for": "nobody"})
+    send_message(pair[0], {"last": "words"})
+    pair[0].close()
+    assert receive_message(pair[1]) == ({"last": "words"}, [])
+    assert receive_message(pair[1]) == (None, [])
+
+
 def test_a_peer_that_is_gone_is_an_error_not_a_signal(pair: tuple[Socket, Socket]):
     """Sending to nobody raises and does not kill."""
     pair[1].close()

@@ -8,8 +8,10 @@ children that speak as a starting app does and then do what the test says.
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
+import select
 import signal
 import stat
 import sys
@@ -461,6 +463,28 @@ def test_an_app_that_dies_as_the_last_is_prepared_does_not_take_pid_1_along(root
     os.mkfifo(root / "gate")
     outcome = supervise(root, groups, {"a": sleeps, "b": killed}, drive)
     assert (outcome.exit_code, outcome.status["b"]) == (137, 137)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "after go"])
+def test_an_app_that_fails_as_it_waits_says_why(root: Path, groups, late: bool):
+    """The step it names is reported and recorded, though it was prepared, and whether or not it was told to go."""
+
+    def fails(report: Socket) -> None:
+        prepare(report)
+        if late:
+            select.select([report], [], [])
+        send_message(report, {"step": "wait", "errno": errno.EIO})
+        os._exit(254)
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
+        if not late:
+            dead(supervisor.apps["a"])
+            # As when the death of another process has woken it: the reports are not looked at yet.
+            supervisor._reap()
+
+    outcome = supervise(root, groups, {"a": fails}, drive)
+    assert (outcome.exit_code, outcome.status) == (254, {"a": 254})
+    assert outcome.errors.endswith('stage1: app "a": wait: input/output error\n')
 
 
 def test_a_stop_during_the_start_kills_what_only_prepares(root: Path, groups):
