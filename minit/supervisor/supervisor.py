@@ -212,10 +212,7 @@ class Supervisor:
             self._reap()
 
     def _on_launcher(self) -> None:
-        try:
-            message, _ = receive_message(self._launcher)
-        except ConnectionResetError:
-            message = None  # it died without having read what it was sent
+        message, _ = receive_message(self._launcher)
         if message is None:
             self._on_launcher_end()
         elif message["stop"] == _signal.SIGHUP:
