@@ -25,6 +25,7 @@ FORWARDED = (*HALT_SIGNALS, _signal.SIGHUP)
 # How long PID 1 has to be gone once it has said its code. The kernel keeps it until the last process of its namespace
 # can be reaped, which a tracer on the host or a frozen control group may put off for ever.
 _PATIENCE_SECONDS = 2.0
+_PAUSE_SECONDS = 0.01
 
 
 class Watch:
@@ -46,6 +47,7 @@ class Watch:
         self._interrupted = False
         self._code: int | None = None
         self._patient_until: float | None = None
+        self._has_ended = False
         self._signals = syscalls.signalfd(FORWARDED)
         # In this order: what PID 1 said is heard before its end.
         self._sources: dict[int, Callable[[], None]] = {
@@ -141,9 +143,20 @@ class Watch:
     def _on_end(self) -> None:
         del self._sources[self._pidfd]
         self._patient_until = None
+        self._has_ended = True
+
+    def _collect(self) -> os.waitid_result | None:
+        """Return how PID 1 ended, None if only its tracer could tell, or if it has not."""
+        # A tracer is told first; one that means no harm takes but a moment to pass it on.
+        until = time.monotonic() + (_PATIENCE_SECONDS if self._has_ended else 0)
+        while (result := os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)) is None:
+            if time.monotonic() >= until:
+                return None
+            time.sleep(_PAUSE_SECONDS)
+        return result
 
     def _exit_code(self) -> int:
-        result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
+        result = self._collect()
         if result is None:
             complain("stage1: the pod has ended, but for processes that a tracer or a freezer keeps from ending")
             return EXIT_FAILURE if self._code is None else self._code

@@ -243,7 +243,7 @@ class Supervisor:
         if message is not None and "prepared" in message:
             [app.namespace] = descriptors
             self._handle(app, lifecycle.READY_TO_EXEC)
-            if all(other.state == lifecycle.PREPARED for other in self.apps.values()):
+            if all(each.state == lifecycle.PREPARED and each.report is not None for each in self.apps.values()):
                 self._go()
             return
         if message is not None:
@@ -344,7 +344,8 @@ class Supervisor:
                 self._handle(app, lifecycle.HANDLE_START)
 
     def _execute(self, app: App) -> None:
-        assert app.report is not None
+        if app.report is None:
+            return  # it failed after preparing itself, and is about to be reaped
         if app.spec.pre_start is not None:
             try:
                 write_file(paths.started_marker(app.name), b"")

@@ -30,7 +30,7 @@ ALL = {"all"}
 # Calls that cannot fail, that the C library and the interpreter make for their own memory, or that end the process.
 NEVER_FAIL = {"close", "umask", "lseek", "getpid", "gettid", "geteuid", "rseq", "brk", "mmap", "munmap", "exit_group"}
 
-# Where a failure before the pod is ready may do no harm, and why: all others end the start.
+# Where a failure during the start may do no harm, and why: all others end it.
 HARMLESS = {
     "launcher": {
         *("newfstatat", "ioctl", "readlink"),  # looks at a file that decide nothing, before a mkdir(2) say
@@ -88,7 +88,7 @@ def record(faults: Faults, pod: PodDirectory) -> list[Call]:
 
 
 def cases_of(calls: list[Call], kind: str) -> Iterator[Case]:
-    """Yield the calls to fail in one process: in an ordinary run the last of each name before the pod is ready."""
+    """Yield the calls to fail in one process: in an ordinary run the last of each name during the start."""
     roles = Roles(calls)
     who = {
         "launcher": LAUNCHER,
@@ -97,15 +97,16 @@ def cases_of(calls: list[Call], kind: str) -> Iterator[Case]:
         "spawner": roles.spawner,
         "sidecar": roles.sidecars[0],
     }[kind]
-    ready = calls.index(Call(roles.pid_1, "symlink", 1))
+    # Until the pod is ready, or an app has ended already.
+    started = min(calls.index(Call(roles.pid_1, name, 1)) for name in ("symlink", "waitid"))
     chosen = [index for index, call in enumerate(calls) if call.who == who]
     if not LONG:
-        chosen = list({calls[index].name: index for index in chosen if index <= ready}.values())
+        chosen = list({calls[index].name: index for index in chosen if index <= started}.values())
     for count, index in enumerate(chosen):
         # A console with an I/O error is given up, which is no failure of the sidecar.
         number = errno.ENOMEM if kind == "sidecar" else ERRORS[count % len(ERRORS)]
         tolerated = HARMLESS[kind]
-        harmless = index > ready or tolerated is ALL or calls[index].name in tolerated
+        harmless = index >= started or tolerated is ALL or calls[index].name in tolerated
         yield Case(kind, calls[index], number, harmless)
 
 

@@ -487,6 +487,32 @@ def test_an_app_that_fails_as_it_waits_says_why(root: Path, groups, late: bool):
     assert outcome.errors.endswith('stage1: app "a": wait: input/output error\n')
 
 
+def test_an_app_that_failed_as_it_waited_keeps_the_others_from_starting(root: Path, groups):
+    """Its failure counts from when it says so, not from its end."""
+
+    def fails(report: Socket) -> None:
+        prepare(report)
+        send_message(report, {"step": "wait", "errno": errno.EIO})
+        report.close()
+        os.read(os.open("/end", os.O_RDONLY), 1)
+        os._exit(254)
+
+    def slow(report: Socket) -> None:
+        os.read(os.open("/gate", os.O_RDONLY), 1)
+        sleeps(report)
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
+        turn_until(supervisor, lambda: supervisor.apps["a"].report is None)
+        os.close(os.open("/gate", os.O_WRONLY))
+        turn_until(supervisor, lambda: supervisor.apps["b"].state == lifecycle.PREPARED)
+        os.close(os.open("/end", os.O_WRONLY))
+
+    for name in ("gate", "end"):
+        os.mkfifo(root / name)
+    outcome = supervise(root, groups, {"a": fails, "b": slow}, drive)
+    assert (outcome.exit_code, outcome.status) == (254, {"a": 254})
+
+
 def test_a_stop_during_the_start_kills_what_only_prepares(root: Path, groups):
     """Nothing ran, so nothing has a status, and the requested stop ends with 0."""
 
