@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from minit import syscalls
 from tests.support.guest import GUEST
 from tests.support.pods import MakePod, PodDirectory, app_section, guest, handlers, shell
 from tests.support.processes import descriptors_of
@@ -70,9 +71,18 @@ def test_the_surroundings_of_a_handler(make_pod: MakePod, own_rootfs: Path) -> N
         eventHandlers=reports,
     )
     pod = make_pod({"a": section}, own_rootfs)
+
+    def spoil() -> None:
+        effective, permitted, _ = syscalls.get_capabilities()
+        syscalls.set_capabilities(effective, permitted, permitted)
+        os.umask(0o777)
+        Path("/proc/self/oom_score_adj").write_text("321")
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
     leaks = [os.open("/", os.O_RDONLY) for _ in range(64)]
     try:
-        result = pod.run(pass_fds=leaks)
+        result = pod.run(pass_fds=leaks, preexec_fn=spoil)
     finally:
         for fd in leaks:
             os.close(fd)

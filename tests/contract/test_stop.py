@@ -126,13 +126,18 @@ def test_a_hangup_is_not_a_second_stop(make_pod: MakePod, signals: list[str]) ->
     assert pod.status("a") == 0
 
 
-def test_a_signal_to_every_process_of_a_pod_is_one_stop(make_pod: MakePod) -> None:
+@pytest.mark.parametrize("first", ["launcher", "pod"])
+def test_a_signal_to_every_process_of_a_pod_is_one_stop(make_pod: MakePod, first: str) -> None:
     """As systemd stops a unit by default: PID 1 gets it as well as the launcher, and the app keeps its time."""
     pod = make_pod({"a": shell(until_told(0))})
     process = started(pod)
     pod.wait_file("a", "/tmp/up")
-    for pid in (process.pid, *pod.members()):
-        os.kill(pid, signal.SIGTERM)
+    groups = [process.pid], [pid for pid in pod.members() if status_of(pid)["Name"] != "sleep"]
+    for pids in groups if first == "launcher" else reversed(groups):
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+        # Each way in by itself: signals that wait together are one.
+        wait_for(lambda: not pod.is_ready(), "the shutdown")
     wait_for(lambda: not pod.is_ready(), "the shutdown")
     assert pod.ask({"op": "state"})["state"] == "stopping"
     pod.file("a", "/tmp/go").touch()

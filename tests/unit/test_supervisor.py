@@ -37,6 +37,7 @@ from minit.supervisor.app import App
 from minit.supervisor.child import join_cgroups, reset_signals
 from minit.supervisor.group import Group, GroupEnds
 from minit.supervisor.journal import Journal
+from minit.supervisor.streams import Streams
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 from minit.value import replace
 
@@ -724,6 +725,30 @@ def test_what_is_killed_by_force_has_no_post_stop(root: Path, groups):
     assert outcome.status == {"a": 137}
     assert not (root / "ran").exists()
     assert "handler.skipped" in outcome.events
+
+
+def test_a_handler_that_is_in_no_group_yet_is_killed_too(root: Path, groups):
+    """Between its fork and joining the groups only its pidfd leads to it."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> float:
+        handler_module.spawn_handler = hang  # type: ignore[assignment]
+        turn_until(supervisor, lambda: supervisor.apps["a"].handler is not None)
+        started = time.monotonic()
+        supervisor.request_stop()
+        turn_until(supervisor, lambda: supervisor.finished)
+        return time.monotonic() - started
+
+    def hang(app: App, name: str) -> handler_module.Handler:
+        pid, pidfd = syscalls.clone3()
+        if pid == 0:
+            syscalls.set_parent_death_signal(signal.SIGKILL)
+            while True:
+                signal.pause()
+        return handler_module.Handler(name, pid, pidfd, Streams(app.name))
+
+    outcome = supervise(root, groups, {"a": exits(0)}, drive, specific={"a": handlers(root, pre_start="exit 0")})
+    assert (outcome.exit_code, outcome.status) == (0, {})
+    assert outcome.result < 2
 
 
 def test_a_handler_that_cannot_be_forked_is_tried_again(root: Path, groups):
