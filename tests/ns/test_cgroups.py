@@ -196,7 +196,7 @@ def test_a_frozen_group_is_thawed(
 
 
 def test_a_group_tells_when_it_is_empty(hierarchies: list[Hierarchy], groups: PodGroups, spawn):
-    """Its events poll as exceptional once, and again after they were read; v1 has none."""
+    """Its events poll as exceptional, and again after they were read; v1 has none."""
     [ends, _] = groups.apps
     assert Group(replace(ends, is_v2=False)).open_events() is None
     if not ends.is_v2:
@@ -208,10 +208,11 @@ def test_a_group_tells_when_it_is_empty(hierarchies: list[Hierarchy], groups: Po
     for _ in range(2):
         pid = spawn("a")
         os.pread(events, 256, 0)
-        assert poller.poll(0) == []
         os.kill(pid, signal.SIGKILL)
+        # The kernel may put off an event by some 10 ms: that of the process's coming is met here then.
         assert poller.poll(10_000)
-        assert b"populated 0" in os.pread(events, 256, 0)
+        while b"populated 1" in os.pread(events, 256, 0):
+            assert poller.poll(10_000)
         os.waitpid(pid, 0)
     os.close(events)
 
