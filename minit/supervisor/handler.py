@@ -13,10 +13,10 @@ import os
 import resource
 
 from minit import syscalls
-from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, describe
+from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
 from minit.plan.app import STREAM_NULL
 from minit.reaper.diagnose import diagnose_exec
-from minit.reaper.exit_status import STEP_EXEC
+from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.supervisor.child import forget_imports, join_cgroups, reset_oom_score, reset_signals
 from minit.supervisor.credentials import become_user, clear_inheritable
 from minit.supervisor.streams import Streams
@@ -94,9 +94,10 @@ def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
         step = "change user"
         clear_inheritable()
         become_user(0, 0, ())
-        step, path = STEP_EXEC, app.spec.handlers[name][0]
+        step = "reset signals"
         reset_signals()
         syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
+        step, path = STEP_EXEC, app.spec.handlers[name][0]
         os.execve(path, arguments, environment)
     except BaseException as error:
         # The last frame of a forked process: whatever went wrong is said, and nothing returns to PID 1's code.
@@ -104,10 +105,17 @@ def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
             if step == STEP_EXEC and isinstance(error, OSError):
                 reason = diagnose_exec(path, errno.ENOENT if error.errno is None else error.errno)
             else:
-                reason = f"{step} {describe(error)}" if isinstance(error, OSError) else f"{step}: {error!r}"
+                reason = _describe_step(step, error)
             os.write(2, f"Error: {reason}\n".encode(errors="surrogateescape"))
         finally:
             os._exit(EXIT_EXEC_FAILED if step == STEP_EXEC else EXIT_FAILURE)
+
+
+def _describe_step(step: str, error: BaseException) -> str:
+    if not isinstance(error, OSError) or error.errno is None:
+        return f"{step}: {error!r}"
+    path = None if error.filename is None else os.fsdecode(error.filename)
+    return ExitStatus(step=step, errno=error.errno, path=path).describe()
 
 
 def _join_v2_group(directory: int) -> None:
