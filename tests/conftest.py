@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests: the stage1 image, built once, and pods on it; and the strict mode."""
+"""Fixtures shared by all tests: the stage1 image, built once, and pods on it; own mounts; and the strict mode."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from minit import syscalls
 from tests.support.campaign import LONG, campaign
 from tests.support.guest import GUEST, build_guest
 from tests.support.pods import STAGE1_TREE_ID, MakePod, PodDirectory, make_rootfs
@@ -25,6 +26,13 @@ hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("campaign", max_examples=campaign(100))
 if STRICT:
     hypothesis.settings.load_profile("campaign" if LONG else "same")
+
+
+def pytest_configure() -> None:
+    """Give the session mounts of its own: nobody else's come and go meanwhile, and none of its own outlive it."""
+    if os.geteuid() == 0:
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
 
 
 @pytest.hookimpl(wrapper=True)
