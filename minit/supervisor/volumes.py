@@ -14,6 +14,7 @@ import stat
 from minit import syscalls
 from minit.errors import LaunchError, MinitError, describe
 from minit.plan.mounts import SYSFS
+from minit.reaper.record import write_file
 from minit.supervisor.mounts import apply_mounts
 from minit.supervisor.targets import open_existing, open_target, resolve_target
 
@@ -88,7 +89,7 @@ def _exists(root: int, target: str) -> bool:
 
 def _attach_file(file: AppFile, root: int) -> None:
     if file.text is not None:
-        _write(file.source, file.text)
+        write_file(file.source, file.text)
     tree = syscalls.open_tree(syscalls.AT_FDCWD, file.source, syscalls.OPEN_TREE_CLONE)
     try:
         if file.text is None:
@@ -96,15 +97,6 @@ def _attach_file(file: AppFile, root: int) -> None:
         _attach(tree, root, file.target)
     finally:
         os.close(tree)
-
-
-def _write(path: str, text: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    try:
-        while text:
-            text = text[os.write(fd, text) :]
-    finally:
-        os.close(fd)
 
 
 def _failure(volume: VolumeMount, error: Exception) -> LaunchError:

@@ -73,7 +73,7 @@ MODULES_OF = {
         "entrypoints.enter",
         *("minit.launcher.enter", "minit.launcher.stop"),
         *("minit.plan.app", "minit.plan.capabilities", "minit.plan.mounts", "minit.plan.stopping"),
-        *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status"),
+        *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status", "minit.reaper.record"),
         *("minit.supervisor.child", "minit.supervisor.credentials", "minit.supervisor.mounts"),
         *("minit.supervisor.targets", "minit.supervisor.volumes"),
     },
