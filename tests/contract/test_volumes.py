@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.pods import MakePod, app_section, guest, shell
+from tests.support.processes import descriptors_of
 from tests.support.refusals import assert_refused
 from tests.support.waiting import wait_for
 
@@ -167,8 +168,7 @@ def test_volumes_are_seen_by_their_apps_only(make_pod: MakePod, source: Path) ->
     pod.wait_file("a", "/tmp/report")
     for pid in (pod.pid, process.pid):
         assert str(source) not in Path(f"/proc/{pid}/mountinfo").read_text()
-    targets = [os.readlink(f"/proc/{pod.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pod.pid}/fd")]
-    assert not [target for target in targets if str(source) in target]
+    assert not [target for target in descriptors_of(pod.pid).values() if str(source) in target]
     (source / "stop").touch()
     result = pod.finish(process)
     assert str(source) not in result.stdout
