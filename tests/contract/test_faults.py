@@ -150,39 +150,6 @@ def _expected_line(case: Case) -> str:
     return rf"stage1: {who}[^:]+.*: ({reason_of(case.errno)}{missed})\n"
 
 
-def test_every_step_of_an_event_handler_that_fails_is_named(make_pod: MakePod, faults: Faults) -> None:
-    """Its own output says which and why, and the app whose pre-start handler failed is never started."""
-
-    def pod() -> PodDirectory:
-        handler = {"name": "pre-start", "exec": ["/bin/true"]}
-        return make_pod({"a": shell("echo hello", eventHandlers=[handler])})
-
-    calls = record(faults, pod())
-    [who] = Roles(calls).handlers
-    # Once each: the last.
-    cases = {call.name: call for call in calls if call.who == who and call.name != "getrandom"}
-    assert len(cases) > 10
-
-    def fail(call: Call) -> str:
-        reader, writer = os.pipe()
-        with open(reader):
-            own = pod()
-            process = own.start(under=faults.fault(writer, call, errno.ENOMEM), pass_fds=(writer,))
-            os.close(writer)
-            result = own.finish(process)
-        own.wait_exited()
-        # One comes from the sidecar, the other one from PID 1.
-        said, verdict = sorted(result.stderr.splitlines(), key=lambda line: line.startswith("stage1: "))
-        right = (result.returncode, result.stdout) == (254, "")
-        right = right and re.fullmatch(r"(a\[\d+\]: )?Error: [^:]+.*: [cC]annot allocate memory", said) is not None
-        right = right and verdict in [f'stage1: app "a": pre-start: exited with {code}' for code in (203, 254)]
-        return "" if right and own.gc().returncode == 0 else f"{call}: {result}"
-
-    with ThreadPoolExecutor(2) as executor:
-        wrong = list(executor.map(fail, cases.values()))
-    assert not any(wrong), "\n".join(filter(None, wrong))
-
-
 @pytest.mark.parametrize("kind", HARMLESS)
 def test_every_step_that_fails_is_named(make_pod: MakePod, faults: Faults, kind: str) -> None:
     """
