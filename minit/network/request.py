@@ -1,0 +1,18 @@
+"""What a plugin is asked for: the parameters of the CNI beside the configuration."""
+
+from __future__ import annotations
+
+from minit.value import Value
+
+
+class Request(Value):
+    """
+    The attachment of one interface of a pod to one network.
+
+    `namespace` is the path of the pod's network namespace, empty when it has vanished; `args` is CNI_ARGS as given.
+    """
+
+    container_id: str
+    namespace: str
+    interface: str
+    args: str = ""
