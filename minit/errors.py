@@ -40,6 +40,10 @@ class SourceMissing(LaunchError):
     exit_code = EXIT_NO_SOURCE
 
 
+class NetworkError(MinitError):
+    """A pod's network could not be set up."""
+
+
 class ControlError(MinitError):
     """The supervisor could not be reached, or refused a request."""
 

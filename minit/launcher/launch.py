@@ -19,6 +19,7 @@ from minit.launcher.watch import FORWARDED, Watch
 from minit.messages import Socket, socket_pair
 from minit.plan.flags import RunFlags
 from minit.plan.pod import PodPlan, plan_pod
+from minit.podfile import write_pod_file
 from minit.stdio import complain, open_standard_streams
 from minit.supervisor.boot import SupervisorEnds, run_supervisor
 from minit.supervisor.supervisor import WATCHED_SIGNALS
@@ -68,7 +69,7 @@ def launch(flags: RunFlags, lock: int) -> int:
         step = "make control groups"
         subcgroup = pod_subcgroup(hierarchies, plan.uuid)
         # Written first: gc could not find the groups of a pod that died between the two.
-        _write_pod_file(paths.POD_SUBCGROUP, subcgroup)
+        write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
         groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
         if any(app.handlers for app in plan.apps):
             # Here, since PID 1 cannot import it between leaving the image's old paths and finding the new ones.
@@ -78,7 +79,7 @@ def launch(flags: RunFlags, lock: int) -> int:
         step = "make PID 1"
         pid, pidfd, link = _clone_supervisor(plan, groups, trees, lock, open_files, terminal)
         step = "wait for PID 1"
-        watch = Watch(pidfd, link, terminal, entered=lambda: _write_pod_file(paths.POD_PID, f"{pid}\n"))
+        watch = Watch(pidfd, link, terminal, entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid))
         return watch.run()
     except (OSError, ImportError) as error:
         raise LaunchError(f"failed to {step}: {describe(error)}") from error
@@ -175,16 +176,3 @@ def _clone_supervisor(
     syscalls.close_all_but((0, 1, 2, lock, pidfd, ours.fileno()))
     return pid, pidfd, ours
 
-
-def _write_pod_file(name: str, text: str) -> None:
-    """Write a file of the pod directory so that readers see it whole or not at all."""
-    temporary = f".{name}.new"
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        try:
-            os.write(fd, os.fsencode(text))
-        finally:
-            os.close(fd)
-        os.rename(temporary, name)
-    except OSError as error:
-        raise LaunchError(f"failed to write {name}: {describe(error)}") from error

@@ -47,7 +47,7 @@ MODULES_OF = {
         *("minit.iottymux", "minit.iottymux.sidecar", "minit.iottymux.spawner"),
         *("minit.jsontext", "minit.kernel", "minit.messages", "minit.mountinfo"),
         *("minit.launcher.cgroups", "minit.launcher.launch", "minit.launcher.load", "minit.launcher.reexec"),
-        "minit.launcher.watch",
+        *("minit.launcher.watch", "minit.podfile"),
         *("minit.manifest", "minit.manifest.app", "minit.manifest.image", "minit.manifest.labels"),
         *("minit.manifest.names", "minit.manifest.pod", "minit.manifest.reader"),
         *("minit.plan.app", "minit.plan.capabilities", "minit.plan.files", "minit.plan.flags", "minit.plan.mounts"),

@@ -1,0 +1,78 @@
+"""
+The network namespace of a pod, which has a name of its own on the host, as `ip netns` gives them (ip-netns(8)).
+
+The name is made of the pod's UUID, so that it is found even if nothing recorded it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+
+from minit import syscalls
+from minit.errors import NetworkError, describe
+
+_DIRECTORY = "/var/run/netns"
+
+
+def namespace_path(uuid: str) -> str:
+    """Return where the network namespace of a pod is mounted."""
+    return f"{_DIRECTORY}/cni-{uuid}"
+
+
+def make_namespace(path: str) -> None:
+    """Make a network namespace and mount it at `path`; this process stays in its own."""
+    try:
+        _share_directory()
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
+        own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            syscalls.unshare(syscalls.CLONE_NEWNET)
+            try:
+                syscalls.mount("/proc/self/ns/net", path, None, syscalls.MS_BIND)
+            finally:
+                syscalls.setns(own, syscalls.CLONE_NEWNET)
+        finally:
+            os.close(own)
+    except OSError as error:
+        raise NetworkError(f"cannot make a network namespace: {describe(error)}") from error
+
+
+def remove_namespace(path: str) -> None:
+    """Take the name from a network namespace, which ends with its last process; no error if it has none."""
+    try:
+        syscalls.umount2(path, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        # EINVAL: nothing is mounted, as after a reboot or when making it was cut short.
+        if error.errno != errno.EINVAL:
+            raise
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def is_namespace(path: str) -> bool:
+    """Tell whether a namespace is mounted at `path`."""
+    return os.path.ismount(path)
+
+
+def _share_directory() -> None:
+    """Make the directory a shared mount: what is unmounted there has to go from other mount namespaces too."""
+    os.makedirs(_DIRECTORY, 0o755, exist_ok=True)
+    directory = os.open(_DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # As ip(8) does: two that find it is no mount would mount it twice.
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        try:
+            syscalls.mount(None, _DIRECTORY, None, syscalls.MS_SHARED | syscalls.MS_REC)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            syscalls.mount(_DIRECTORY, _DIRECTORY, None, syscalls.MS_BIND | syscalls.MS_REC)
+            syscalls.mount(None, _DIRECTORY, None, syscalls.MS_SHARED | syscalls.MS_REC)
+    finally:
+        os.close(directory)

@@ -1,0 +1,31 @@
+"""Files of the pod directory that stage0 and other programs read while they may be written."""
+
+from __future__ import annotations
+
+import os
+
+from minit.errors import LaunchError, describe
+
+
+def write_pod_file(name: str, data: bytes) -> None:
+    """Write a file of the pod directory so that readers see it whole or not at all; LaunchError names it."""
+    directory, base = os.path.split(name)
+    temporary = os.path.join(directory, f".{base}.new")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+        finally:
+            os.close(fd)
+        os.rename(temporary, name)
+    except OSError as error:
+        raise LaunchError(f"failed to write {name}: {describe(error)}") from error
+
+
+def remove_pod_file(name: str) -> None:
+    """Remove a file of the pod directory; no error if there is none."""
+    try:
+        os.unlink(name)
+    except FileNotFoundError:
+        pass
