@@ -12,9 +12,9 @@ from minit.launcher.stop import open_supervisor
 from minit.plan.app import DEFAULT_PATH, DEFAULT_TERM
 from minit.reaper.diagnose import diagnose_exec
 from minit.stdio import complain
-from minit.supervisor.child import forget_imports, reset_signals
 from minit.supervisor.client import ask
 from minit.supervisor.credentials import become_user, clear_inheritable, drop_bounding_set
+from minit.supervisor.process import forget_imports, reset_signals
 from minit.supervisor.protocol import OP_NAMESPACE
 
 TYPE_CHECKING = False

@@ -9,12 +9,10 @@ the mount namespace, or {"step", "errno", "path"}; end of file after "go" means 
 
 from __future__ import annotations
 
-import _signal
 import errno
 import os
 import resource
 import stat
-import sys
 
 from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError
@@ -24,6 +22,7 @@ from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
 from minit.supervisor.credentials import become_user, clear_inheritable, drop_bounding_set
 from minit.supervisor.mounts import apply_mounts, enter_root
+from minit.supervisor.process import forget_imports, join_cgroups, reset_oom_score, reset_signals
 from minit.supervisor.volumes import attach_files, attach_volumes
 from minit.value import Value
 
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
 
     from minit.messages import Socket
     from minit.plan.app import AppSpec
-
-_UNBLOCKABLE = (_signal.SIGKILL, _signal.SIGSTOP)
-_LAST_SIGNAL = 64
 
 
 class ChildEnds(Value):
@@ -147,36 +143,6 @@ def find_executable(spec: AppSpec) -> str:
             return candidate
     name = spec.candidates[0].rpartition("/")[2]
     raise NotFound(f'unable to find "{name}" in "{spec.search}"')
-
-
-def join_cgroups(tasks: Sequence[int]) -> None:
-    """Move this process into the v1 groups of the `tasks` files; 0 stands for the writer."""
-    for fd in tasks:
-        os.write(fd, b"0")
-
-
-def reset_oom_score() -> None:
-    """Give up PID 1's protection from the OOM killer: an app starts neutral, as under rkt's stage1."""
-    fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-    os.write(fd, b"0")
-    os.close(fd)
-
-
-def forget_imports() -> None:
-    """Make any later import fail instead of reading files that the app's image chose."""
-    sys.path[:] = []
-    sys.meta_path[:] = []
-    sys.path_hooks[:] = []
-
-
-def reset_signals() -> None:
-    """Give the new program default dispositions and an empty mask; Python ignores SIGPIPE and SIGXFSZ."""
-    # All 64, not just those that the C library hands out: whoever was started by its posix_spawn(3), a command of
-    # make(1) say, ignores the two it keeps for itself.
-    for number in range(1, _LAST_SIGNAL + 1):
-        if number not in _UNBLOCKABLE:
-            syscalls.reset_signal(number)
-    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 
 
 def _build_root(spec: AppSpec, rootfs: str, trees: Sequence[int]) -> tuple[int, int]:

@@ -17,8 +17,8 @@ from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
 from minit.plan.app import STREAM_NULL
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
-from minit.supervisor.child import forget_imports, join_cgroups, reset_oom_score, reset_signals
 from minit.supervisor.credentials import become_user, clear_inheritable
+from minit.supervisor.process import forget_imports, join_cgroups, reset_oom_score, reset_signals
 from minit.supervisor.streams import Streams
 
 TYPE_CHECKING = False

@@ -56,7 +56,8 @@ MODULES_OF = {
         "minit.reaper.record",
         *("minit.supervisor.app", "minit.supervisor.boot", "minit.supervisor.child", "minit.supervisor.credentials"),
         *("minit.supervisor.group", "minit.supervisor.journal", "minit.supervisor.lifecycle"),
-        *("minit.supervisor.loopback", "minit.supervisor.mounts", "minit.supervisor.relocate"),
+        *("minit.supervisor.loopback", "minit.supervisor.mounts", "minit.supervisor.process"),
+        "minit.supervisor.relocate",
         *("minit.supervisor.streams", "minit.supervisor.supervisor", "minit.supervisor.targets"),
         *("minit.supervisor.sidecars", "minit.supervisor.sources", "minit.supervisor.volumes"),
     },
@@ -73,9 +74,8 @@ MODULES_OF = {
         "entrypoints.enter",
         *("minit.launcher.enter", "minit.launcher.stop"),
         *("minit.plan.app", "minit.plan.capabilities", "minit.plan.mounts", "minit.plan.stopping"),
-        *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status", "minit.reaper.record"),
-        *("minit.supervisor.child", "minit.supervisor.credentials", "minit.supervisor.mounts"),
-        *("minit.supervisor.targets", "minit.supervisor.volumes"),
+        *("minit.reaper", "minit.reaper.diagnose"),
+        *("minit.supervisor.credentials", "minit.supervisor.process"),
     },
 }
 ENTRYPOINTS = sorted(path.stem for path in (PROJECT / "entrypoints").glob("[a-z]*.py"))

@@ -34,9 +34,9 @@ from minit.supervisor import handler as handler_module
 from minit.supervisor import lifecycle
 from minit.supervisor import supervisor as supervisor_module
 from minit.supervisor.app import App
-from minit.supervisor.child import join_cgroups, reset_signals
 from minit.supervisor.group import Group, GroupEnds
 from minit.supervisor.journal import Journal
+from minit.supervisor.process import join_cgroups, reset_signals
 from minit.supervisor.streams import Streams
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 from minit.value import replace

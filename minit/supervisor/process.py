@@ -1,0 +1,46 @@
+"""What a process sheds of PID 1, or of `enter`, before it becomes another program: groups, score, imports, signals."""
+
+from __future__ import annotations
+
+import _signal
+import os
+import sys
+
+from minit import syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_UNBLOCKABLE = (_signal.SIGKILL, _signal.SIGSTOP)
+_LAST_SIGNAL = 64
+
+
+def join_cgroups(tasks: Sequence[int]) -> None:
+    """Move this process into the v1 groups of the `tasks` files; 0 stands for the writer."""
+    for fd in tasks:
+        os.write(fd, b"0")
+
+
+def reset_oom_score() -> None:
+    """Give up PID 1's protection from the OOM killer: an app starts neutral, as under rkt's stage1."""
+    fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    os.write(fd, b"0")
+    os.close(fd)
+
+
+def forget_imports() -> None:
+    """Make any later import fail instead of reading files that the app's image chose."""
+    sys.path[:] = []
+    sys.meta_path[:] = []
+    sys.path_hooks[:] = []
+
+
+def reset_signals() -> None:
+    """Give the new program default dispositions and an empty mask; Python ignores SIGPIPE and SIGXFSZ."""
+    # All 64, not just those that the C library hands out: whoever was started by its posix_spawn(3), a command of
+    # make(1) say, ignores the two it keeps for itself.
+    for number in range(1, _LAST_SIGNAL + 1):
+        if number not in _UNBLOCKABLE:
+            syscalls.reset_signal(number)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
