@@ -6,7 +6,7 @@ from minit.errors import PlanError
 from minit.paths import ANNOTATION_STREAM
 from minit.plan.capabilities import DEFAULT
 from minit.plan.mounts import SYSFS, MountOp, app_mounts
-from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, DEFAULT_STOPPING, Stopping
+from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, DEFAULT_STOPPING
 from minit.value import Value
 
 TYPE_CHECKING = False
@@ -110,16 +110,14 @@ def plan_app(
     runtime: RuntimeApp,
     app: App,
     flags: RunFlags,
-    ids: tuple[int, int],
     metadata_url: str | None = None,
     terminal_type: str | None = None,
-    stopping: Stopping = DEFAULT_STOPPING,
 ) -> tuple[AppSpec, list[str]]:
     """
     Return the spec of an app and the warnings to show; PlanError for what it cannot have.
 
-    `ids` are its uid and gid; `metadata_url` is where it finds the metadata service, None without one;
-    `terminal_type` is the caller's TERM.
+    What is decided elsewhere still has its defaults: ids, volumes, files, and how it is stopped. `metadata_url` is
+    where it finds the metadata service, None without one; `terminal_type` is the caller's TERM.
     """
     name = runtime.name
     warnings = _refuse_unbuilt(runtime, app)
@@ -138,8 +136,6 @@ def plan_app(
             arguments=app.exec[1:],
             environment=plan_environment(name, app.environment, metadata_url, term),
             working_directory=working_directory,
-            uid=ids[0],
-            gid=ids[1],
             supplementary_gids=app.supplementary_gids,
             bounding=None if flags.disable_capabilities else DEFAULT,
             stdin=stdin,
@@ -149,8 +145,6 @@ def plan_app(
             read_only_root=runtime.read_only_root_fs,
             pre_start=handlers.get(HANDLER_PRE_START),
             post_stop=handlers.get(HANDLER_POST_STOP),
-            stop_signal=stopping.signal,
-            stop_grace_seconds=stopping.grace_seconds,
         ),
         warnings,
     )

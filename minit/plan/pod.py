@@ -16,6 +16,8 @@ from minit.value import Value, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from minit.manifest.app import App
     from minit.manifest.image import ImageManifest
     from minit.manifest.pod import PodManifest, RuntimeApp
@@ -92,25 +94,33 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     _check_host(facts)
     _refuse_unbuilt(pod.manifest, flags)
     _refuse_shared_files(pod.manifest)
-    images = dict(pod.images)
+    of_name = dict(pod.images)
+    images = [of_name[runtime.name] for runtime in pod.manifest.apps]
+    sections = [app_section(runtime, image) for runtime, image in zip(pod.manifest.apps, images)]
     lookups = dict(pod.lookups)
     metadata_url = _plan_metadata_url(flags)
     hostname = _plan_hostname(flags)
     grace_seconds = plan_pod_grace(pod.manifest)
     apps = []
     warnings = [f"warning: ignoring {name}: not supported yet" for name in facts.ignored_variables]
-    volumes, notes = _plan_volumes(pod, flags)
+    volumes, notes = _plan_volumes(pod.manifest, sections, images, flags)
     warnings += notes
-    for index, runtime in enumerate(pod.manifest.apps):
-        image = images[runtime.name]
-        app = app_section(runtime, image)
-        ids = plan_ids(runtime.name, app, image, lookups.get(runtime.name, AppLookups()))
+    for runtime, app, image, mounts in zip(pod.manifest.apps, sections, images, volumes):
+        uid, gid = plan_ids(runtime.name, app, image, lookups.get(runtime.name, AppLookups()))
         _refuse_unknown_annotations(runtime, image)
         stopping = plan_stopping(runtime, image, grace_seconds)
-        spec, notes = plan_app(runtime, app, flags, ids, metadata_url, facts.terminal_type, stopping)
-        files = plan_files(runtime.name, hostname, flags, pod.texts)
-        apps.append(replace(spec, volumes=volumes[index], files=files))
+        spec, notes = plan_app(runtime, app, flags, metadata_url, facts.terminal_type)
         warnings += notes
+        spec = replace(
+            spec,
+            uid=uid,
+            gid=gid,
+            volumes=mounts,
+            files=plan_files(runtime.name, hostname, flags, pod.texts),
+            stop_signal=stopping.signal,
+            stop_grace_seconds=stopping.grace_seconds,
+        )
+        apps.append(spec)
         notifies = image.annotation("appc.io/executor/supports-systemd-notify")
         if BOOLEANS.get(notifies or ""):
             warnings.append(f'warning: app "{runtime.name}" is ready when it is started; READY=1 is not supported yet')
@@ -159,14 +169,13 @@ def _refuse_shared_files(manifest: PodManifest) -> None:
                 raise PlanError(f'app "{other}" cannot be in a pod with app "{name}": rename one of them')
 
 
-def _plan_volumes(pod: Pod, flags: RunFlags) -> tuple[list[tuple[VolumeMount, ...]], list[str]]:
+def _plan_volumes(
+    manifest: PodManifest, sections: Sequence[App], images: Sequence[ImageManifest], flags: RunFlags
+) -> tuple[list[tuple[VolumeMount, ...]], list[str]]:
     """Return the volumes of each app and the host's files it gets, and the warnings to show."""
-    images = dict(pod.images)
-    in_order = [images[runtime.name] for runtime in pod.manifest.apps]
-    sections = [app_section(runtime, images[runtime.name]) for runtime in pod.manifest.apps]
     wanted = (
-        pod.manifest.volumes,
-        *(runtime.mounts for runtime in pod.manifest.apps),
+        manifest.volumes,
+        *(runtime.mounts for runtime in manifest.apps),
         *(app.mount_points for app in sections),
         "host" in (flags.resolv_mode, flags.hosts_mode),
     )
@@ -174,7 +183,7 @@ def _plan_volumes(pod: Pod, flags: RunFlags) -> tuple[list[tuple[VolumeMount, ..
         return [()] * len(sections), []
     from minit.plan.volumes import host_files, plan_volumes
 
-    planned, warnings = plan_volumes(pod.manifest, sections, in_order)
+    planned, warnings = plan_volumes(manifest, sections, images)
     return [(*volumes, *host_files(flags)) for volumes in planned], warnings
 
 

@@ -22,12 +22,11 @@ from minit.value import replace
 FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11")
 APP = App(exec=("/bin/app", "-v"), user="0", group="0")
 RUNTIME = RuntimeApp(name="web")
-IDS = (0, 0)
 
 
 def spec_of(**fields: object) -> AppSpec:
     """Return the spec of the least app with some fields changed; no warning may come with it."""
-    spec, warnings = plan_app(RUNTIME, replace(APP, **fields), FLAGS, IDS)
+    spec, warnings = plan_app(RUNTIME, replace(APP, **fields), FLAGS)
     assert warnings == []
     return spec
 
@@ -35,7 +34,7 @@ def spec_of(**fields: object) -> AppSpec:
 def refusal_of(runtime: RuntimeApp = RUNTIME, **fields: object) -> str:
     """Return why the least app with some fields changed cannot be."""
     with pytest.raises(PlanError) as caught:
-        plan_app(runtime, replace(APP, **fields), FLAGS, IDS)
+        plan_app(runtime, replace(APP, **fields), FLAGS)
     return str(caught.value)
 
 
@@ -194,10 +193,9 @@ def test_every_variable_is_set_once(own: dict[str, str]):
     }
 
 
-def test_ids():
-    """They are those it is given; the supplementary groups are exactly the list, in its order."""
-    spec, _ = plan_app(RUNTIME, replace(APP, supplementary_gids=(5, 4, 3)), FLAGS, (12, 34))
-    assert (spec.uid, spec.gid, spec.supplementary_gids) == (12, 34, (5, 4, 3))
+def test_supplementary_groups():
+    """They are exactly the list, in its order."""
+    assert spec_of(supplementary_gids=(5, 4, 3)).supplementary_gids == (5, 4, 3)
 
 
 # Streams.
@@ -207,14 +205,14 @@ def test_ids():
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_streams(stream: str, mode: str, planned: str):
     """A stream is the log unless it is null, and the two are independent."""
-    spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", mode), APP, FLAGS, IDS)
+    spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", mode), APP, FLAGS)
     assert {"stdout": spec.stdout, "stderr": spec.stderr} == {"stdout": "log", "stderr": "log", stream: planned}
 
 
 @pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
 def test_a_stream_can_be_the_console(stream: str):
     """By an annotation, and for that stream alone."""
-    spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", "interactive"), APP, FLAGS, IDS)
+    spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", "interactive"), APP, FLAGS)
     streams = {"stdin": spec.stdin, "stdout": spec.stdout, "stderr": spec.stderr}
     assert streams == {"stdin": "null", "stdout": "log", "stderr": "log", stream: "console"}
     assert spec.has_console
@@ -223,7 +221,7 @@ def test_a_stream_can_be_the_console(stream: str):
 @pytest.mark.parametrize("mode", ["log", "null", "stream", "tty", "interactive"])
 def test_interactive_beats_annotations(mode: str):
     """With --interactive all three streams are the console."""
-    spec, _ = plan_app(annotated("coreos.com/rkt/stage2/stdout", mode), APP, replace(FLAGS, interactive=True), IDS)
+    spec, _ = plan_app(annotated("coreos.com/rkt/stage2/stdout", mode), APP, replace(FLAGS, interactive=True))
     assert (spec.stdin, spec.stdout, spec.stderr) == ("console", "console", "console")
 
 
@@ -240,19 +238,19 @@ def test_interactive_beats_annotations(mode: str):
 def test_term_of_an_app_with_a_console(own: str | None, callers: str | None, expected: str):
     """Its own, else the caller's, else vt100."""
     app = APP if own is None else replace(APP, environment=(("TERM", own),))
-    spec, _ = plan_app(RUNTIME, app, replace(FLAGS, interactive=True), IDS, terminal_type=callers)
+    spec, _ = plan_app(RUNTIME, app, replace(FLAGS, interactive=True), terminal_type=callers)
     assert dict(spec.environment)["TERM"] == expected
 
 
 def test_term_of_an_app_without_a_console():
     """The caller's is none of its business."""
-    spec, _ = plan_app(RUNTIME, APP, FLAGS, IDS, terminal_type="xterm")
+    spec, _ = plan_app(RUNTIME, APP, FLAGS, terminal_type="xterm")
     assert "TERM" not in dict(spec.environment)
 
 
 def test_dev_console():
     """It is there for an app with a console, and for no other."""
-    with_console, _ = plan_app(RUNTIME, APP, replace(FLAGS, interactive=True), IDS)
+    with_console, _ = plan_app(RUNTIME, APP, replace(FLAGS, interactive=True))
     assert BindTree(source="/dev/console", target="/dev/console") in with_console.mounts
     assert "/dev/console" not in {operation.target for operation in spec_of().mounts}
 
@@ -267,7 +265,7 @@ def test_streams_that_are_not_built(stream: str, mode: str):
 @pytest.mark.parametrize("mode", ["null", "log", "other"])
 def test_a_stdin_that_needs_nothing_is_accepted(mode: str):
     """Every other mode of stdin means /dev/null."""
-    plan_app(annotated("coreos.com/rkt/stage2/stdin", mode), APP, FLAGS, IDS)
+    plan_app(annotated("coreos.com/rkt/stage2/stdin", mode), APP, FLAGS)
 
 
 # What cannot be had.
@@ -315,7 +313,7 @@ def test_what_is_refused(runtime: dict[str, object], fields: dict[str, object], 
 def test_an_unknown_isolator_is_warned_about():
     """An isolator nobody knows is ignored, as appc wants, but said."""
     isolators = (Isolator(name="acme.com/x", value=None),)
-    _, warnings = plan_app(RUNTIME, replace(APP, isolators=isolators), FLAGS, IDS)
+    _, warnings = plan_app(RUNTIME, replace(APP, isolators=isolators), FLAGS)
     assert warnings == ['warning: app "web": ignoring unknown isolator acme.com/x']
 
 
@@ -339,13 +337,13 @@ def test_an_ordinary_port_needs_nothing():
 
 def test_annotations_of_others_are_ignored():
     """Only names of ours are checked."""
-    spec, warnings = plan_app(annotated("example.com/x", "y"), APP, FLAGS, IDS)
+    spec, warnings = plan_app(annotated("example.com/x", "y"), APP, FLAGS)
     assert (spec, warnings) == (spec_of(), [])
 
 
 def test_disabled_capability_restriction_leaves_the_bounding_set_alone():
     """`--insecure-options=capabilities` means no mask at all, not a full one."""
-    spec, _ = plan_app(RUNTIME, APP, replace(FLAGS, disable_capabilities=True), IDS)
+    spec, _ = plan_app(RUNTIME, APP, replace(FLAGS, disable_capabilities=True))
     assert spec.bounding is None
 
 
@@ -382,7 +380,7 @@ def test_describe_what_the_pod_asks_for():
 
 def test_a_read_only_root():
     """What the pod says about the app's root is in the plan."""
-    spec, _ = plan_app(replace(RUNTIME, read_only_root_fs=True), APP, FLAGS, IDS)
+    spec, _ = plan_app(replace(RUNTIME, read_only_root_fs=True), APP, FLAGS)
     assert spec.read_only_root
 
 

@@ -98,14 +98,16 @@ def test_without_a_network_there_is_no_metadata_service():
 def test_users_of_each_app():
     """Each app's ids come from what was looked up for it; an app without lookups has numbers."""
     apps = tuple(
-        RuntimeApp(name=name, app=replace(APP, user=user)) for name, user in (("a", "me"), ("b", "me"), ("c", "3"))
+        RuntimeApp(name=name, app=replace(APP, user=user, group="7"))
+        for name, user in (("a", "me"), ("b", "me"), ("c", "3"))
     )
     lookups = tuple(
         (name, AppLookups(user=Lookup(database=b"me:x:%d:0:::\n" % number))) for name, number in (("a", 1), ("b", 2))
     )
     images = tuple((app.name, IMAGE) for app in apps)
     pod = Pod(manifest=replace(MANIFEST, apps=apps), images=images, lookups=lookups)
-    assert [(app.name, app.uid) for app in plan_pod(pod, FLAGS, FACTS).apps] == [("a", 1), ("b", 2), ("c", 3)]
+    ids = [(app.name, app.uid, app.gid) for app in plan_pod(pod, FLAGS, FACTS).apps]
+    assert ids == [("a", 1, 7), ("b", 2, 7), ("c", 3, 7)]
 
 
 @pytest.mark.parametrize(
