@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from minit import paths
-from minit.errors import ManifestError, describe
+from minit.boundedfile import read_bounded
+from minit.errors import LaunchError, ManifestError, describe
 from minit.launcher.cgroups import Hierarchy
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.pod import parse_pod_manifest
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from minit.manifest.app import App
     from minit.plan.flags import RunFlags
 
-_MAXIMUM_MANIFEST_BYTES = 4 << 20
+_MAXIMUM_BYTES = 4 << 20
 # What rkt and the host's service manager hand on to a stage1, and this one cannot use yet.
 _UNSUPPORTED_VARIABLES = ("RKT_SELINUX_CONTEXT", "RKT_SELINUX_MOUNT_CONTEXT", "LISTEN_FDS", "NOTIFY_SOCKET")
 
@@ -40,7 +41,7 @@ def load_pod(flags: RunFlags) -> Pod:
         image = parse_image_manifest(_read(path), path)
         images.append((runtime.name, image))
         lookups.append((runtime.name, _look_up_ids(runtime.name, app_section(runtime, image))))
-    hosts, resolv_conf = (_read_text(path) if path else None for path in text_sources(flags))
+    hosts, resolv_conf = (_read(path) if path else None for path in text_sources(flags))
     texts = EtcTexts(hosts=hosts, resolv_conf=resolv_conf)
     return Pod(manifest=manifest, images=tuple(images), lookups=tuple(lookups), texts=texts)
 
@@ -64,24 +65,9 @@ def _look_up_ids(name: str, app: App) -> AppLookups:
     return look_up_ids(name, app)
 
 
-def _read_text(path: str) -> bytes:
-    text = _read(path)
-    if len(text) > _MAXIMUM_MANIFEST_BYTES:
-        raise ManifestError(f"failed to load pod: {path}: larger than {_MAXIMUM_MANIFEST_BYTES} bytes")
-    return text
-
-
 def _read(path: str) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            data = b""
-            while len(data) <= _MAXIMUM_MANIFEST_BYTES and (block := os.read(fd, 1 << 16)):
-                data += block
-            return data
-        finally:
-            os.close(fd)
-    except OSError as error:
-        # A failed read(2) names no file.
-        error.filename = path
+        return read_bounded(fd, path, _MAXIMUM_BYTES)
+    except (OSError, LaunchError) as error:
         raise ManifestError(f"failed to load pod: {describe(error)}") from error

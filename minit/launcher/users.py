@@ -11,7 +11,8 @@ import os
 import stat
 
 from minit import paths, syscalls
-from minit.errors import PlanError, describe
+from minit.boundedfile import read_bounded
+from minit.errors import LaunchError, describe
 from minit.plan.users import DATABASES, GROUP, USER, AppLookups, Lookup, is_path, parse_id
 
 TYPE_CHECKING = False
@@ -42,10 +43,10 @@ def _look_up(root: int, kind: str, text: str) -> Lookup:
             return Lookup(owner=uid if kind == USER else gid)
         return Lookup(database=_read_regular_file(root, path))
     except OSError as error:
-        # fstat(2) and read(2) know no name.
+        # fstat(2) knows no name.
         error.filename = path
         return Lookup(failure=describe(error))
-    except PlanError as error:
+    except LaunchError as error:
         return Lookup(failure=describe(error))
 
 
@@ -53,19 +54,11 @@ def _read_regular_file(root: int, path: str) -> bytes:
     found = syscalls.openat2(root, path, os.O_PATH, resolve=_RESOLVE)
     try:
         if not stat.S_ISREG(os.fstat(found).st_mode):
-            raise PlanError(f"{path}: not a regular file")
+            raise LaunchError(f"{path}: not a regular file")
         fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
         os.close(found)
-    try:
-        data = b""
-        while len(data) <= _MAXIMUM_DATABASE_BYTES and (block := os.read(fd, 1 << 16)):
-            data += block
-    finally:
-        os.close(fd)
-    if len(data) > _MAXIMUM_DATABASE_BYTES:
-        raise PlanError(f"{path}: larger than {_MAXIMUM_DATABASE_BYTES} bytes")
-    return data
+    return read_bounded(fd, path, _MAXIMUM_DATABASE_BYTES)
 
 
 def _owner(root: int, path: str) -> tuple[int, int]:

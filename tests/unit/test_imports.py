@@ -43,7 +43,7 @@ STDLIB_OF = {
 MODULES_OF = {
     "run": {
         *SHARED,
-        "entrypoints.run",
+        *("entrypoints.run", "minit.boundedfile"),
         *("minit.iottymux", "minit.iottymux.sidecar", "minit.iottymux.spawner"),
         *("minit.jsontext", "minit.kernel", "minit.messages", "minit.mountinfo"),
         *("minit.launcher.cgroups", "minit.launcher.launch", "minit.launcher.load", "minit.launcher.reexec"),
