@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from entrypoints._main import run_entrypoint
-from minit.errors import EXIT_FAILURE, UsageError
+from minit.errors import EXIT_FAILURE, MinitError, UsageError
 from minit.goflags import parse_flags, usage
-from minit.launcher.gc import collect_pod
+from minit.launcher.gc import detach_networks, remove_groups
 from minit.plan.flags import parse_uuid
 from minit.stdio import complain
 
@@ -22,10 +22,20 @@ def main() -> NoReturn:
 
 
 def _collect(arguments: list[str]) -> int:
-    _, operands = parse_flags(arguments, _FLAGS)
+    values, operands = parse_flags(arguments, _FLAGS)
     if len(operands) != 1:
         raise UsageError(f"expected one UUID, got {len(operands)} arguments")
-    problems = collect_pod(parse_uuid(operands[0]))
+    uuid = parse_uuid(operands[0])
+    failure: MinitError | None = None
+    problems = []
+    try:
+        problems = remove_groups(uuid)
+    except MinitError as error:
+        failure = error
     for problem in problems:
         complain(f"stage1 gc: {problem}")
+    for problem in detach_networks(uuid, str(values["local-config"])):
+        complain(f"networking: {problem}")
+    if failure is not None:
+        raise failure
     return EXIT_FAILURE if problems else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import hypothesis
 import pytest
 
 from minit import syscalls
+from minit.supervisor.loopback import bring_up_loopback
 from tests.support.campaign import LONG, campaign
 from tests.support.guest import GUEST, build_guest
 from tests.support.pods import STAGE1_TREE_ID, MakePod, PodDirectory, make_rootfs
@@ -29,10 +31,23 @@ if STRICT:
 
 
 def pytest_configure() -> None:
-    """Give the session mounts of its own: nobody else's come and go meanwhile, and none of its own outlive it."""
-    if os.geteuid() == 0:
-        syscalls.unshare(syscalls.CLONE_NEWNS)
-        syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    """
+    Give the session mounts and a network of its own.
+
+    Nobody else's come and go meanwhile, none of its own outlive it, and the machine's addresses, routes and rules are
+    never touched. The terminal's signals work as in a shell, though the suite may have been started in the background,
+    where they are ignored.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    if os.geteuid() != 0:
+        return
+    syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    bring_up_loopback()
+    for directory in ("/run/netns", "/var/lib/cni"):
+        os.makedirs(directory, exist_ok=True)
+        syscalls.mount("tmpfs", directory, "tmpfs", 0)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from minit import paths
 from minit.errors import LaunchError
 from minit.launcher.cgroups import read_hierarchies, remove_pod_groups
 
 
-def collect_pod(uuid: str) -> list[str]:
+def remove_groups(uuid: str) -> list[str]:
     """
     Remove the control groups of the pod in the working directory and return what could not be removed.
 
@@ -23,3 +25,14 @@ def collect_pod(uuid: str) -> list[str]:
     if parts[-1] != paths.pod_cgroup_name(uuid) or ".." in parts:
         raise LaunchError(f'{paths.POD_SUBCGROUP}: "{subcgroup}" is not a control group of pod {uuid}')
     return remove_pod_groups(read_hierarchies(), subcgroup)
+
+
+def detach_networks(uuid: str, local_config: str) -> list[str]:
+    """Undo the networks of the pod in the working directory and return what went wrong, for which nothing is left."""
+    if not os.path.lexists(paths.POD_NETNS):
+        return []
+    # With pyroute2 behind it, which no other pod has to wait for.
+    from minit.network.cni import PluginSearch
+    from minit.network.teardown import tear_down
+
+    return tear_down(uuid, PluginSearch(local_config))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from minit.launcher.cgroups import PodGroups
+    from minit.launcher.network import NetworkHelper
     from minit.terminal import CallerTerminal
 
 _CLONE_FLAGS = {
@@ -56,6 +57,7 @@ def lock_descriptor(environment: Mapping[str, str]) -> int:
 def launch(flags: RunFlags, lock: int) -> int:
     """Run the pod in the working directory and return its exit code."""
     step = "shed what the caller left"
+    network: NetworkHelper | None = None
     try:
         open_files = _shed(flags, lock)
         step = "find the control groups of this process"
@@ -64,6 +66,7 @@ def launch(flags: RunFlags, lock: int) -> int:
         plan = plan_pod(load_pod(flags), flags, collect_facts(hierarchies))
         for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
             complain(f"stage1: {line}")
+        network = _start_network(plan, flags, lock)
         step = "open volumes"
         trees = _open_volumes(plan)
         step = "make control groups"
@@ -76,13 +79,22 @@ def launch(flags: RunFlags, lock: int) -> int:
             import minit.supervisor.handler  # noqa: F401
         step = "prepare the console"
         terminal = _prepare_console(plan)
+        if network is not None:
+            step = "setup network"
+            plan = _join_network(plan, network, flags)
         step = "make PID 1"
         pid, pidfd, link = _clone_supervisor(plan, groups, trees, lock, open_files, terminal)
+        if network is not None:
+            network.release()
+            network = None
         step = "wait for PID 1"
         watch = Watch(pidfd, link, terminal, entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid))
         return watch.run()
     except (OSError, ImportError) as error:
         raise LaunchError(f"failed to {step}: {describe(error)}") from error
+    finally:
+        if network is not None:
+            network.undo()
 
 
 def _shed(flags: RunFlags, lock: int) -> tuple[int, int]:
@@ -109,6 +121,32 @@ def _raise_descriptor_limit() -> tuple[int, int]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return soft, hard
+
+
+def _start_network(plan: PodPlan, flags: RunFlags, lock: int) -> NetworkHelper | None:
+    if plan.network is None:
+        if plan.has_loopback_only:
+            complain("networking: networking namespace with loopback only")
+            # As rkt's: the pod has networks, none of them.
+            write_pod_file(paths.POD_NET_INFO, b"null")
+        return None
+    from minit.launcher.network import NetworkHelper
+
+    return NetworkHelper(plan.network, flags, lock)
+
+
+def _join_network(plan: PodPlan, network: NetworkHelper, flags: RunFlags) -> PodPlan:
+    """Move this process, from which PID 1 is made, into the pod's network, and return the plan with what it offers."""
+    from minit.plan.connection import connect
+    from minit.supervisor.loopback import bring_up_loopback
+
+    connection = network.wait(FORWARDED)
+    plan = connect(plan, connection, flags.mds_token)
+    namespace = os.open(connection.namespace, os.O_RDONLY | os.O_CLOEXEC)
+    syscalls.setns(namespace, syscalls.CLONE_NEWNET)
+    os.close(namespace)
+    bring_up_loopback()
+    return plan
 
 
 def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
@@ -175,4 +213,3 @@ def _clone_supervisor(
     theirs.close()
     syscalls.close_all_but((0, 1, 2, lock, pidfd, ours.fileno()))
     return pid, pidfd, ours
-

@@ -11,14 +11,16 @@ from minit.launcher.cgroups import Hierarchy
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.pod import parse_pod_manifest
 from minit.plan.files import EtcTexts, text_sources
-from minit.plan.pod import HostFacts, Pod, app_section
+from minit.plan.pod import HostFacts, Pod, app_section, joins_networks
 from minit.plan.users import AppLookups, parse_id
+from minit.stdio import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from minit.manifest.app import App
+    from minit.manifest.network import NetworkConfig
     from minit.plan.flags import RunFlags
 
 _MAXIMUM_BYTES = 4 << 20
@@ -42,8 +44,13 @@ def load_pod(flags: RunFlags) -> Pod:
         images.append((runtime.name, image))
         lookups.append((runtime.name, _look_up_ids(runtime.name, app_section(runtime, image))))
     hosts, resolv_conf = (_read(path) if path else None for path in text_sources(flags))
-    texts = EtcTexts(hosts=hosts, resolv_conf=resolv_conf)
-    return Pod(manifest=manifest, images=tuple(images), lookups=tuple(lookups), texts=texts)
+    return Pod(
+        manifest=manifest,
+        images=tuple(images),
+        lookups=tuple(lookups),
+        texts=EtcTexts(hosts=hosts, resolv_conf=resolv_conf),
+        networks=_load_networks(flags),
+    )
 
 
 def collect_facts(hierarchies: Sequence[Hierarchy]) -> HostFacts:
@@ -55,6 +62,17 @@ def collect_facts(hierarchies: Sequence[Hierarchy]) -> HostFacts:
         terminal_type=os.environ.get("TERM"),
         ignored_variables=tuple(name for name in _UNSUPPORTED_VARIABLES if os.environ.get(name)),
     )
+
+
+def _load_networks(flags: RunFlags) -> tuple[NetworkConfig, ...]:
+    if not joins_networks(flags.networks):
+        return ()
+    from minit.network.configs import load_networks
+
+    networks, notes = load_networks(flags.local_config, flags.networks)
+    for note in notes:
+        complain(f"networking: {note}")
+    return tuple(networks)
 
 
 def _look_up_ids(name: str, app: App) -> AppLookups:

@@ -7,7 +7,7 @@ from minit.paths import ANNOTATION_STREAM
 from minit.plan.capabilities import DEFAULT
 from minit.plan.mounts import SYSFS, MountOp, app_mounts
 from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, DEFAULT_STOPPING
-from minit.value import Value
+from minit.value import Value, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ STREAM_NULL = "null"
 STREAM_CONSOLE = "console"
 HANDLER_PRE_START = "pre-start"
 HANDLER_POST_STOP = "post-stop"
+_METADATA_URL = "AC_METADATA_URL"
 _ANNOTATIONS = (ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL)
 _KNOWN_ISOLATORS = (
     *("resource/cpu", "resource/memory", "resource/block-bandwidth", "resource/block-iops"),
@@ -110,14 +111,13 @@ def plan_app(
     runtime: RuntimeApp,
     app: App,
     flags: RunFlags,
-    metadata_url: str | None = None,
     terminal_type: str | None = None,
 ) -> tuple[AppSpec, list[str]]:
     """
     Return the spec of an app and the warnings to show; PlanError for what it cannot have.
 
-    What is decided elsewhere still has its defaults: ids, volumes, files, and how it is stopped. `metadata_url` is
-    where it finds the metadata service, None without one; `terminal_type` is the caller's TERM.
+    What is decided elsewhere still has its defaults: ids, volumes, files, and how it is stopped. `terminal_type` is
+    the caller's TERM.
     """
     name = runtime.name
     warnings = _refuse_unbuilt(runtime, app)
@@ -134,7 +134,7 @@ def plan_app(
             candidates=candidates,
             search=search,
             arguments=app.exec[1:],
-            environment=plan_environment(name, app.environment, metadata_url, term),
+            environment=plan_environment(name, app.environment, term),
             working_directory=working_directory,
             supplementary_gids=app.supplementary_gids,
             bounding=None if flags.disable_capabilities else DEFAULT,
@@ -171,21 +171,25 @@ def plan_executable(name: str, app: App, working_directory: str) -> tuple[tuple[
 
 
 def plan_environment(
-    name: str, own: tuple[tuple[str, str], ...], metadata_url: str | None = None, term: str | None = None
+    name: str, own: tuple[tuple[str, str], ...], term: str | None = None
 ) -> tuple[tuple[str, str], ...]:
     """
     Return the environment of an app: defaults it does not set, its own, then what the executor sets.
 
     `term` is the default of TERM, None for an app without a terminal.
     """
-    set_here: tuple[tuple[str, str], ...] = (("AC_APP_NAME", name), ("container", "rkt"))
-    if metadata_url is not None:
-        set_here = (*set_here, ("AC_METADATA_URL", metadata_url))
+    set_here = (("AC_APP_NAME", name), ("container", "rkt"))
     names = {key for key, _ in own}
     forced = {key for key, _ in set_here}
     offered = DEFAULT_ENVIRONMENT if term is None else (*DEFAULT_ENVIRONMENT, ("TERM", term))
     defaults = tuple(pair for pair in offered if pair[0] not in names)
     return (*defaults, *(pair for pair in own if pair[0] not in forced), *set_here)
+
+
+def add_metadata_url(spec: AppSpec, url: str) -> AppSpec:
+    """Return the spec of an app that finds the metadata service at `url`, whatever its image says."""
+    others = (pair for pair in spec.environment if pair[0] != _METADATA_URL)
+    return replace(spec, environment=(*others, (_METADATA_URL, url)))
 
 
 def _join(directory: str, path: str) -> str:

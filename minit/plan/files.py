@@ -54,16 +54,9 @@ def text_sources(flags: RunFlags) -> tuple[str | None, str | None]:
 def plan_files(app: str, hostname: str, flags: RunFlags, texts: EtcTexts) -> tuple[AppFile, ...]:
     """Return the files of an app, in the order in which they are bound."""
     files = [AppFile(target="/etc/hostname", source=_HOSTNAME)]
-    # In the mode "default" this would be what a network's plugin says; without one the image's own file stays.
+    # In the mode "default" this is what a network says (`connection.connect`), or else the image's own file stays.
     if texts.resolv_conf is not None:
-        files.append(
-            AppFile(
-                target="/etc/resolv.conf",
-                source=paths.etc_file(app, "resolv.conf"),
-                text=texts.resolv_conf,
-                required=True,
-            )
-        )
+        files.append(resolv_conf(app, texts.resolv_conf))
     if texts.hosts is not None:
         fallback = flags.hosts_mode == "default"
         files.append(
@@ -76,6 +69,11 @@ def plan_files(app: str, hostname: str, flags: RunFlags, texts: EtcTexts) -> tup
             )
         )
     return tuple(files)
+
+
+def resolv_conf(app: str, text: bytes) -> AppFile:
+    """Return the configuration of DNS of an app."""
+    return AppFile(target="/etc/resolv.conf", source=paths.etc_file(app, "resolv.conf"), text=text, required=True)
 
 
 def add_hostname(hosts: bytes, hostname: bytes) -> bytes:

@@ -37,3 +37,16 @@ class NetworkPlan(Value):
         """The network that ports are forwarded to: the first that masquerades, else the last (rkt)."""
         masquerading = [network for network in self.networks if network.config.ip_masq]
         return (masquerading or list(self.networks[-1:]) or [None])[0]
+
+
+class Connection(Value):
+    """
+    What a pod's networks came to, as far as its apps need to know.
+
+    `namespace` is the path of the pod's network namespace. `host_address` is the address of the host on the
+    forwardable network, `resolv_conf` the text of a resolv.conf(5) from the first network with one.
+    """
+
+    namespace: str
+    host_address: str | None = None
+    resolv_conf: str | None = None

@@ -6,7 +6,7 @@ from minit.errors import PlanError
 from minit.goflags import BOOLEANS
 from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
 from minit.paths import created_marker, started_marker
-from minit.plan.app import STREAM_CONSOLE, AppSpec, plan_app
+from minit.plan.app import STREAM_CONSOLE, AppSpec, add_metadata_url, plan_app
 from minit.plan.capabilities import DEFAULT
 from minit.plan.files import EtcTexts, plan_files
 from minit.plan.mounts import MountOp, pod_mounts
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
     from minit.manifest.app import App
     from minit.manifest.image import ImageManifest
+    from minit.manifest.network import NetworkConfig
     from minit.manifest.pod import PodManifest, RuntimeApp
     from minit.plan.flags import RunFlags
+    from minit.plan.network import NetworkPlan
     from minit.plan.volumes import VolumeMount
 
+_HOST_LOOPBACK = "127.0.0.1"
 _METADATA_PORT = 18112  # where rkt's metadata service listens
 _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
 
@@ -31,13 +34,14 @@ _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
 class Pod(Value):
     """
     A pod directory as loaded: its manifest, of each app by name the image manifest and what was looked up in its
-    root, and the texts that stage0 or the stage1 image has for files of /etc.
+    root, the texts that stage0 or the stage1 image has for files of /etc, and the networks there are to join.
     """
 
     manifest: PodManifest
     images: tuple[tuple[str, ImageManifest], ...]
     lookups: tuple[tuple[str, AppLookups], ...] = ()
     texts: EtcTexts = EtcTexts()
+    networks: tuple[NetworkConfig, ...] = ()
 
 
 class HostFacts(Value):
@@ -56,7 +60,12 @@ class HostFacts(Value):
 
 
 class PodPlan(Value):
-    """Everything decided about a pod before any effect. `namespaces` are namespaces(7) names under /proc/PID/ns."""
+    """
+    Everything decided about a pod before any effect.
+
+    `namespaces` are namespaces(7) names under /proc/PID/ns of what is made together with PID 1. With a `network` it
+    joins a namespace that is made for that.
+    """
 
     uuid: str
     hostname: str
@@ -64,12 +73,13 @@ class PodPlan(Value):
     apps: tuple[AppSpec, ...]
     bounding: int | None
     mounts: tuple[MountOp, ...] = ()
+    network: NetworkPlan | None = None
     warnings: tuple[str, ...] = ()
     debug: bool = False
 
     @property
-    def own_network(self) -> bool:
-        """Whether the pod has a network namespace of its own."""
+    def has_loopback_only(self) -> bool:
+        """Whether the pod has a network namespace with nothing but lo."""
         return "net" in self.namespaces
 
     @property
@@ -98,7 +108,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     images = [of_name[runtime.name] for runtime in pod.manifest.apps]
     sections = [app_section(runtime, image) for runtime, image in zip(pod.manifest.apps, images)]
     lookups = dict(pod.lookups)
-    metadata_url = _plan_metadata_url(flags)
+    network = _plan_network(pod, flags, sections)
     hostname = _plan_hostname(flags)
     grace_seconds = plan_pod_grace(pod.manifest)
     apps = []
@@ -109,7 +119,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         uid, gid = plan_ids(runtime.name, app, image, lookups.get(runtime.name, AppLookups()))
         _refuse_unknown_annotations(runtime, image)
         stopping = plan_stopping(runtime, image, grace_seconds)
-        spec, notes = plan_app(runtime, app, flags, metadata_url, facts.terminal_type)
+        spec, notes = plan_app(runtime, app, flags, facts.terminal_type)
         warnings += notes
         spec = replace(
             spec,
@@ -120,6 +130,8 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
             stop_signal=stopping.signal,
             stop_grace_seconds=stopping.grace_seconds,
         )
+        if flags.mds_token and not is_contained(flags.networks):
+            spec = add_metadata_url(spec, metadata_url(flags.mds_token, _HOST_LOOPBACK))
         apps.append(spec)
         notifies = image.annotation("appc.io/executor/supports-systemd-notify")
         if BOOLEANS.get(notifies or ""):
@@ -127,7 +139,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     namespaces = ["mnt", "pid", "uts"]
     if flags.ipc != "parent":
         namespaces.append("ipc")
-    if _contained(flags.networks):
+    if is_contained(flags.networks) and network is None:
         namespaces.append("net")
     return PodPlan(
         uuid=flags.uuid,
@@ -136,6 +148,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         apps=tuple(apps),
         bounding=None if flags.disable_capabilities else DEFAULT,
         mounts=pod_mounts(),
+        network=network,
         warnings=tuple(warnings),
         debug=flags.debug,
     )
@@ -193,17 +206,38 @@ def _refuse_unknown_annotations(runtime: RuntimeApp, image: ImageManifest) -> No
             raise PlanError(f'app "{runtime.name}": image {image.name}: unknown annotation "{name}"')
 
 
-def _contained(networks: tuple[str, ...]) -> bool:
+def is_contained(networks: tuple[str, ...]) -> bool:
+    """Tell whether entries of --net mean that the pod is not in the host's network."""
     # An absent list means the host's network, and `host` beats everything else (stage1 contract 15.1).
     return bool(networks) and "host" not in networks
 
 
-def _plan_metadata_url(flags: RunFlags) -> str | None:
-    if not flags.mds_token:
+def joins_networks(networks: tuple[str, ...]) -> bool:
+    """Tell whether entries of --net ask for networks that have to be set up."""
+    return is_contained(networks) and "none" not in networks
+
+
+def metadata_url(token: str, address: str) -> str:
+    """Return where rkt's metadata service is for a pod with this token."""
+    return f"http://{address}:{_METADATA_PORT}/{token}"
+
+
+def _plan_network(pod: Pod, flags: RunFlags, sections: Sequence[App]) -> NetworkPlan | None:
+    if not joins_networks(flags.networks):
+        if not is_contained(flags.networks):
+            return None
+        for what, wanted in (("--mds-token", flags.mds_token), ("forwarding ports", pod.manifest.ports)):
+            if wanted:
+                raise PlanError(f"failed to setup network: {what} needs a network, --net=none gives none")
         return None
-    if _contained(flags.networks):
-        raise PlanError("failed to setup network: --net=none leads to no metadata service: use --net=host")
-    return f"http://127.0.0.1:{_METADATA_PORT}/{flags.mds_token}"
+    from minit.plan.network import NetworkPlan, plan_networks
+    from minit.plan.ports import plan_ports
+
+    names = [runtime.name for runtime in pod.manifest.apps]
+    return NetworkPlan(
+        networks=plan_networks(pod.networks, flags.networks),
+        ports=plan_ports(pod.manifest, dict(zip(names, sections))),
+    )
 
 
 def _plan_hostname(flags: RunFlags) -> str:
@@ -224,15 +258,10 @@ def _refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
     for name, given in unbuilt:
         if given:
             raise PlanError(f"{name} is not supported yet")
-    if _contained(flags.networks) and "none" not in flags.networks:
-        names = ",".join(flags.networks)
-        raise PlanError(f"failed to setup network: --net={names} is not supported yet: use --net=none or --net=host")
     if not manifest.apps:
         raise PlanError("the pod has no apps")
     if manifest.isolators:
         raise PlanError(f"pod isolator {manifest.isolators[0].name} is not supported yet")
-    if manifest.ports:
-        raise PlanError(f"forwarding of port {manifest.ports[0].name} is not supported yet")
     for name, _ in manifest.annotations:
         if name.startswith(_ANNOTATION_EXPERIMENT):
             raise PlanError(f"annotation {name} is not supported yet")

@@ -118,7 +118,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
         control = _listen()
         step = "set the host name"
         syscalls.sethostname(plan.hostname)
-        if plan.own_network:
+        if plan.has_loopback_only:
             step = "bring up lo"
             bring_up_loopback()
         step = "drop capabilities"

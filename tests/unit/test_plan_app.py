@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from minit.errors import PlanError
 from minit.manifest.app import App, EventHandler, Isolator, Port
 from minit.manifest.pod import RuntimeApp
-from minit.plan.app import AppSpec, plan_app, plan_environment, plan_executable
+from minit.plan.app import AppSpec, add_metadata_url, plan_app, plan_environment, plan_executable
 from minit.plan.capabilities import DEFAULT
 from minit.plan.files import AppFile
 from minit.plan.flags import RunFlags
@@ -177,7 +177,7 @@ def test_the_metadata_service():
     """An app is told where it is, whatever it says itself; without one its own variable stays."""
     own = (("AC_METADATA_URL", "http://evil"),)
     assert plan_environment("web", own)[-3:] == (*own, ("AC_APP_NAME", "web"), ("container", "rkt"))
-    told = plan_environment("web", own, "http://127.0.0.1:18112/0a")
+    told = add_metadata_url(spec_of(environment=own), "http://127.0.0.1:18112/0a").environment
     assert dict(told)["AC_METADATA_URL"] == "http://127.0.0.1:18112/0a"
     assert len(dict(told)) == len(told)
 

@@ -10,9 +10,12 @@ from minit.errors import PlanError
 from minit.kernel import parse_kernel_release
 from minit.manifest.app import MAX_ID, App, EventHandler, Isolator, MountPoint, Port
 from minit.manifest.image import ImageManifest
+from minit.manifest.network import NetworkConfig
 from minit.manifest.pod import ExposedPort, Mount, PodManifest, RuntimeApp, Volume
 from minit.plan.capabilities import DEFAULT
+from minit.plan.connection import connect
 from minit.plan.flags import RunFlags
+from minit.plan.network import Connection
 from minit.plan.pod import HostFacts, Pod, PodPlan, plan_pod
 from minit.plan.users import AppLookups, Lookup
 from minit.value import replace
@@ -23,19 +26,24 @@ FACTS = HostFacts(effective_uid=0, kernel_release="6.1.0-18-amd64", has_cgroups=
 APP = App(exec=("/bin/app",), user="0", group="0")
 IMAGE = ImageManifest(ac_version="0.8.11", name="example.com/web", app=APP)
 MANIFEST = PodManifest(ac_version="0.8.11", apps=(RuntimeApp(name="web"),))
+NETWORKS = tuple(
+    NetworkConfig(name=name, file_name=f"{name}.conf", directory="/etc/rkt/net.d", text=b"{}")
+    for name in ("default", "other")
+)
 
 
 def plan_of(
     manifest: PodManifest = MANIFEST, image: ImageManifest = IMAGE, flags: RunFlags = FLAGS, facts: HostFacts = FACTS
 ) -> PodPlan:
-    """Return the plan of a pod whose apps all have the same image."""
-    return plan_pod(Pod(manifest=manifest, images=tuple((app.name, image) for app in manifest.apps)), flags, facts)
+    """Return the plan of a pod whose apps all have the same image, where there are two networks to join."""
+    images = tuple((app.name, image) for app in manifest.apps)
+    return plan_pod(Pod(manifest=manifest, images=images, networks=NETWORKS), flags, facts)
 
 
-def refusal_of(**changes: object) -> str:
+def refusal_of(*manifest: PodManifest, **changes: object) -> str:
     """Return why a pod cannot be; the arguments are those of plan_of."""
     with pytest.raises(PlanError) as caught:
-        plan_of(**changes)  # type: ignore[arg-type]
+        plan_of(*manifest, **changes)  # type: ignore[arg-type]
     return str(caught.value)
 
 
@@ -49,7 +57,7 @@ def test_the_least_pod():
     plan = plan_of()
     assert (plan.uuid, plan.hostname) == (UUID, f"rkt-{UUID}")
     assert plan.namespaces == ("mnt", "pid", "uts", "ipc", "net")
-    assert plan.own_network
+    assert plan.has_loopback_only
     assert [app.name for app in plan.apps] == ["web"]
     assert (plan.bounding, plan.warnings, plan.debug) == (DEFAULT, (), False)
     assert [(app.stop_signal, app.stop_grace_seconds) for app in plan.apps] == [(15, 10.0)]
@@ -61,16 +69,22 @@ def test_the_least_pod():
 )
 def test_the_network(networks: tuple[str, ...], own: bool):
     """No list means the host's network, `host` beats everything beside it, `none` is a namespace with lo alone."""
-    assert plan_of(flags=replace(FLAGS, networks=networks)).own_network is own
+    assert plan_of(flags=replace(FLAGS, networks=networks)).has_loopback_only is own
 
 
-@pytest.mark.parametrize("networks", [("default",), ("default", "foo"), ("all",)])
-def test_networks_that_are_not_built(networks: tuple[str, ...]):
-    """Any other network is refused with the two that work."""
-    text = refusal_of(flags=replace(FLAGS, networks=networks))
-    assert text == (
-        f"failed to setup network: --net={','.join(networks)} is not supported yet: use --net=none or --net=host"
-    )
+@pytest.mark.parametrize("networks", [("default",), ("other", "default"), ("all",)])
+def test_a_pod_with_networks(networks: tuple[str, ...]):
+    """The namespace is made for the networks, before PID 1, so that it is none of those that PID 1 is made with."""
+    plan = plan_of(flags=replace(FLAGS, networks=networks))
+    assert plan.network is not None
+    assert "net" not in plan.namespaces
+    assert not plan.has_loopback_only
+
+
+def test_networks_that_do_not_exist():
+    """They are named."""
+    text = refusal_of(flags=replace(FLAGS, networks=("lan", "default")))
+    assert text == "failed to setup network: networks not found: lan"
 
 
 @pytest.mark.parametrize(("ipc", "own"), [("", True), ("auto", True), ("private", True), ("parent", False)])
@@ -91,8 +105,28 @@ def test_the_metadata_service(networks: tuple[str, ...]):
 def test_without_a_network_there_is_no_metadata_service():
     """A pod that could not reach it is refused, as by rkt."""
     assert refusal_of(flags=replace(FLAGS, mds_token="0a")) == (
-        "failed to setup network: --net=none leads to no metadata service: use --net=host"
+        "failed to setup network: --mds-token needs a network, --net=none gives none"
     )
+
+
+def test_without_a_network_no_port_leads_to_the_pod():
+    """A pod whose ports could not be forwarded is refused; the host's network has nothing to forward."""
+    manifest = replace(MANIFEST, ports=(ExposedPort(name="http", host_port=80, pod_port=80),))
+    assert refusal_of(manifest) == "failed to setup network: forwarding ports needs a network, --net=none gives none"
+    assert plan_of(manifest, flags=replace(FLAGS, networks=())).network is None
+
+
+def test_what_networks_offer_to_apps():
+    """Each app gets name servers in a file of its own, and is told where the metadata service is."""
+    plan = plan_of(flags=replace(FLAGS, networks=("default",)))
+    connection = Connection(namespace="/n", host_address="172.16.28.1", resolv_conf="nameserver 1.2.3.4\n")
+    [spec] = connect(plan, connection, mds_token="0a").apps
+    assert dict(spec.environment)["AC_METADATA_URL"] == "http://172.16.28.1:18112/0a"
+    [file] = [file for file in spec.files if file.target == "/etc/resolv.conf"]
+    assert (file.text, file.source) == (b"nameserver 1.2.3.4\n", "/rkt/minit/etc/web.resolv.conf")
+    assert connect(plan, Connection(namespace="/n"), mds_token="") == plan
+    with pytest.raises(PlanError, match="--mds-token needs"):
+        connect(plan, Connection(namespace="/n"), mds_token="0a")
 
 
 def test_users_of_each_app():

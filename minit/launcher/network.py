@@ -1,0 +1,140 @@
+"""
+The network helper: a process that connects the pod to its networks while the launcher goes on, and is gone afterwards.
+
+It loads what the launcher must not have in its memory, since PID 1 is a copy of that. It holds the pod's lock, or the
+pod could be collected beside it. Until it is told that the pod has what it needs, the end of the launcher, for whatever
+reason, makes it undo all it did.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import select
+
+from minit import syscalls
+from minit.errors import MinitError, NetworkError, describe
+from minit.launcher.reexec import image_descriptor
+from minit.messages import Socket, receive_message, send_message, socket_pair
+from minit.plan.network import Connection
+from minit.stdio import complain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+    from minit.plan.flags import RunFlags
+    from minit.plan.network import NetworkPlan
+
+
+class NetworkHelper:
+    """The launcher's side of the helper; the process exists from the beginning until `release` or `undo`."""
+
+    def __init__(self, plan: NetworkPlan, flags: RunFlags, lock: int) -> None:
+        self._socket, theirs = socket_pair()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _help(plan, flags, lock, theirs)
+        theirs.close()
+
+    def wait(self, signals: Sequence[int]) -> Connection:
+        """
+        Return what the networks came to; NetworkError if they failed, or one of the (blocked) signals came before.
+
+        Nothing is left of them then.
+        """
+        stopped = None
+        signal_source = syscalls.signalfd(signals)
+        try:
+            poller = select.poll()
+            poller.register(self._socket.fileno(), select.POLLIN)
+            poller.register(signal_source, select.POLLIN)
+            while self._socket.fileno() not in dict(poller.poll()):
+                stopped = syscalls.read_signals(signal_source)[0]
+                poller.unregister(signal_source)
+                self._socket.shutdown(_socket.SHUT_WR)
+        finally:
+            os.close(signal_source)
+        message, _ = receive_message(self._socket)
+        if stopped is not None:
+            raise NetworkError(f"failed to setup network: interrupted by signal {stopped}")
+        if message is None:
+            raise NetworkError("failed to setup network: the process that did it died")
+        if "failed" in message:
+            raise NetworkError(f"failed to setup network: {message['failed']}")
+        return Connection(
+            namespace=str(message["namespace"]),
+            host_address=_optional(message["host_address"]),
+            resolv_conf=_optional(message["resolv_conf"]),
+        )
+
+    def release(self) -> None:
+        """Let the helper go: the networks are the pod's from now on, and gc undoes them."""
+        send_message(self._socket, {"keep": True})
+        self._end()
+
+    def undo(self) -> None:
+        """Have everything undone and wait for that."""
+        self._end()
+
+    def _end(self) -> None:
+        self._socket.close()
+        os.waitpid(self._pid, 0)
+
+
+def _optional(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _help(plan: NetworkPlan, flags: RunFlags, lock: int, socket: Socket) -> NoReturn:
+    try:
+        syscalls.set_process_name("minit-network")
+        # What the terminal sends reaches the launcher, which decides.
+        os.setsid()
+        image = image_descriptor()
+        syscalls.close_all_but([0, 1, 2, lock, socket.fileno(), *([] if image is None else [image])])
+        _connect(plan, flags, socket)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    os._exit(0)
+
+
+def _connect(plan: NetworkPlan, flags: RunFlags, socket: Socket) -> None:
+    try:
+        from minit.network.cni import PluginSearch
+        from minit.network.setup import set_up
+    except ImportError as error:
+        send_message(socket, {"failed": describe(error)})
+        return
+    search = PluginSearch(flags.local_config)
+    try:
+        connection = set_up(plan, flags, search, socket.fileno())
+        send_message(
+            socket,
+            {
+                "namespace": connection.namespace,
+                "host_address": connection.host_address,
+                "resolv_conf": connection.resolv_conf,
+            },
+        )
+    except (MinitError, OSError) as error:
+        undo_networks(flags.uuid, flags.local_config)
+        send_message(socket, {"failed": describe(error)})
+        return
+    message, _ = receive_message(socket)
+    if message is None:
+        undo_networks(flags.uuid, flags.local_config)
+
+
+def undo_networks(uuid: str, local_config: str) -> None:
+    """Take the pod in the working directory off its networks; what goes wrong is a line on stderr."""
+    from minit.network.cni import PluginSearch
+    from minit.network.record import forget_network
+    from minit.network.teardown import tear_down
+
+    for problem in tear_down(uuid, PluginSearch(local_config)):
+        complain(f"networking: {problem}")
+    forget_network()

@@ -1,0 +1,140 @@
+"""
+What a pod directory says about the pod's networks: `netns`, `net-info.json` and the copies in `net/`.
+
+The copy of a configuration is there from before the network is attached until it is detached, so that whoever cleans
+up knows what is left to do, however much of the rest is missing.
+"""
+
+from __future__ import annotations
+
+import os
+
+from minit import jsontext, paths
+from minit.errors import ManifestError, MinitError, NetworkError, describe
+from minit.manifest.network import parse_network_config
+from minit.plan.network import PlannedNetwork, interface_name
+from minit.podfile import remove_pod_file, write_pod_file
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_CONFIGURATIONS = (".conf", ".conflist")
+
+
+class NetInfo(Value):
+    """
+    One network of `net-info.json`: `ip` and `mask` are dotted quads, empty while it is being attached.
+
+    `file_name` is the name of the configuration's copy, `plugin` the path of its first plugin as it was found.
+    """
+
+    name: str
+    file_name: str
+    plugin: str
+    interface: str
+    args: str
+    ip: str = ""
+    mask: str = ""
+
+
+def copy_configuration(network: PlannedNetwork) -> None:
+    """Put the configuration of a network that is about to be attached into the pod directory."""
+    os.makedirs(paths.POD_NET, 0o755, exist_ok=True)
+    write_pod_file(f"{paths.POD_NET}/{network.config.file_name}", network.config.text)
+
+
+def forget_configuration(file_name: str) -> None:
+    """Remove the copy of the configuration of a network that is detached."""
+    remove_pod_file(f"{paths.POD_NET}/{file_name}")
+
+
+def write_net_info(networks: Iterable[NetInfo]) -> None:
+    """Write what stage0 shows of the pod's networks."""
+    entries = [
+        {
+            "netName": network.name,
+            "netConf": f"{paths.POD_NET}/{network.file_name}",
+            "pluginPath": network.plugin,
+            "ifName": network.interface,
+            "ip": network.ip,
+            "args": network.args,
+            "mask": network.mask,
+        }
+        for network in networks
+    ]
+    write_pod_file(paths.POD_NET_INFO, jsontext.dump(entries))
+
+
+def read_attached() -> tuple[list[PlannedNetwork], list[str]]:
+    """
+    Return the networks that are not detached yet, in the order in which they were attached, and what is unreadable.
+
+    Where `net-info.json` does not help, the copies do: they are in the same order, and interfaces are numbered by it.
+    """
+    problems = []
+    copies = _copies()
+    try:
+        known = _read_net_info()
+    except (ManifestError, OSError) as error:
+        problems.append(f"error loading {paths.POD_NET_INFO}: {describe(error)}")
+        known = []
+    if not known:
+        known = [(name, interface_name(index), "") for index, name in enumerate(copies)]
+    networks = []
+    for file_name, interface, args in known:
+        if file_name not in copies:
+            continue
+        path = f"{paths.POD_NET}/{file_name}"
+        try:
+            with open(path, "rb") as file:
+                config = parse_network_config(file.read(), file_name, paths.POD_NET)
+        except (MinitError, OSError) as error:
+            problems.append(f'error loading "{path}"; ignoring: {describe(error)}')
+            continue
+        networks.append(PlannedNetwork(config=config, args=args, interface=interface))
+    return networks, problems
+
+
+def write_namespace(path: str) -> None:
+    """Record where the pod's network namespace is."""
+    write_pod_file(paths.POD_NETNS, os.fsencode(path))
+
+
+def has_network() -> bool:
+    """Tell whether the pod in the working directory ever began to have networks."""
+    return os.path.lexists(paths.POD_NETNS)
+
+
+def forget_network() -> None:
+    """Remove the records of a pod whose networks were all undone before it ran."""
+    for name in (paths.POD_NET_INFO, paths.POD_NETNS):
+        remove_pod_file(name)
+
+
+def _copies() -> list[str]:
+    try:
+        names = os.listdir(paths.POD_NET)
+    except FileNotFoundError:
+        return []
+    return sorted(name for name in names if name.endswith(_CONFIGURATIONS) and not name.startswith("."))
+
+
+def _read_net_info() -> list[tuple[str, str, str]]:
+    """Return file name, interface and arguments of each network."""
+    try:
+        with open(paths.POD_NET_INFO, "rb") as file:
+            entries = jsontext.parse(file.read(), paths.POD_NET_INFO)
+    except FileNotFoundError:
+        return []
+    if entries is None:
+        return []
+    found = []
+    for entry in entries if isinstance(entries, list) else [None]:
+        fields = [entry.get(key) for key in ("netConf", "ifName", "args")] if isinstance(entry, dict) else [None]
+        if not all(isinstance(field, str) for field in fields):
+            raise NetworkError(f"{paths.POD_NET_INFO}: not a list of networks")
+        path, interface, args = map(str, fields)
+        found.append((os.path.basename(path), interface, args))
+    return found

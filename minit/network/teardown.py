@@ -1,0 +1,44 @@
+"""Undoing a pod's networks, whatever is left of them: after its end, or after a failure on the way to its start."""
+
+from __future__ import annotations
+
+from minit.errors import MinitError, describe
+from minit.network import firewall
+from minit.network.cni import PluginSearch, detach
+from minit.network.namespace import is_namespace, namespace_path, remove_namespace
+from minit.network.record import forget_configuration, read_attached
+from minit.network.request import Request
+
+
+def tear_down(uuid: str, search: PluginSearch) -> list[str]:
+    """
+    Detach the pod in the working directory from its networks, the last one first, and return what went wrong.
+
+    Nothing needs to be there any more: neither the namespace, nor plugins, nor records. What fails is not tried again,
+    as in rkt: a plugin that cannot detach a network would keep the pod for ever.
+    """
+    problems = []
+    try:
+        firewall.delete_table(firewall.ports_table(uuid))
+    except (MinitError, OSError) as error:
+        problems.append(f"error removing forwarded ports: {describe(error)}")
+    namespace = namespace_path(uuid)
+    networks, unreadable = read_attached()
+    problems += unreadable
+    for network in reversed(networks):
+        request = Request(
+            container_id=uuid,
+            namespace=namespace if is_namespace(namespace) else "",
+            interface=network.interface,
+            args=network.args,
+        )
+        try:
+            detach(network, request, search)
+        except (MinitError, OSError) as error:
+            problems.append(f'error deleting "{network.config.name}": {describe(error)}')
+        forget_configuration(network.config.file_name)
+    try:
+        remove_namespace(namespace)
+    except OSError as error:
+        problems.append(f"error removing the network namespace: {describe(error)}")
+    return problems
