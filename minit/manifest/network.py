@@ -1,12 +1,26 @@
-"""Network configurations: one plugin of the CNI (`*.conf`) or a list of them (`*.conflist`)."""
+"""
+Network configurations: one plugin of the CNI (`*.conf`) or a list of them (`*.conflist`).
+
+The CNI specification, section 1, has the format. What a plugin's own settings mean is left to the plugin.
+"""
 
 from __future__ import annotations
 
+from minit import jsontext
+from minit.manifest.reader import Node
 from minit.value import Value
+
+CNI_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
+"""The versions of the specification that a configuration may be written for, oldest first."""
+
+LIST_SUFFIX = ".conflist"
+
+_OLDEST = CNI_VERSIONS[0]
+_MAX_NAME_BYTES = 255  # NAME_MAX, limits.h(0p)
 
 
 class PluginConfig(Value):
-    """One plugin's part of a configuration; `text` is its JSON object as it stands in the file."""
+    """One plugin's part of a configuration: `text` is its JSON object, byte for byte unless it is out of a list."""
 
     type: str
     text: bytes
@@ -25,8 +39,69 @@ class NetworkConfig(Value):
     file_name: str
     directory: str
     text: bytes
-    cni_version: str = "0.1.0"
+    cni_version: str = _OLDEST
     plugins: tuple[PluginConfig, ...] = ()
     is_list: bool = False
     ip_masq: bool = False
     disable_check: bool = False
+
+
+def parse_network_config(data: bytes, file_name: str, directory: str) -> NetworkConfig:
+    """
+    Return the configuration in the bytes of a file, a list if `file_name` ends in `.conflist`.
+
+    ManifestError names the file and the place in it.
+    """
+    root = _read_root(data, file_name, directory)
+    version = root["cniVersion"].optional(Node.string)
+    is_list = file_name.endswith(LIST_SUFFIX)
+    plugins = root["plugins"].each(_parse_plugin) if is_list else (PluginConfig(type=_read_type(root), text=data),)
+    if not plugins:
+        raise root["plugins"].error("a list of at least one plugin")
+    return NetworkConfig(
+        name=_read_name(root["name"]),
+        file_name=file_name,
+        directory=directory,
+        text=data,
+        cni_version=root["cniVersion"].one_of(*CNI_VERSIONS) if version else _OLDEST,
+        plugins=plugins,
+        is_list=is_list,
+        ip_masq=any(root["plugins"].each(_masquerades)) if is_list else _masquerades(root),
+        disable_check=root["disableCheck"].optional(Node.boolean) or False,
+    )
+
+
+def parse_network_name(data: bytes, file_name: str, directory: str) -> str | None:
+    """Return only the name in a file, None if it gives none; ManifestError if it is no object with a name or not."""
+    return _read_root(data, file_name, directory)["name"].optional(Node.string)
+
+
+def is_at_least(version: str, other: str) -> bool:
+    """Return whether one of CNI_VERSIONS is another one or newer."""
+    return CNI_VERSIONS.index(version) >= CNI_VERSIONS.index(other)
+
+
+def _read_root(data: bytes, file_name: str, directory: str) -> Node:
+    source = f"{directory}/{file_name}"
+    return Node(jsontext.parse(data, source), None, source)
+
+
+def _parse_plugin(node: Node) -> PluginConfig:
+    return PluginConfig(type=_read_type(node), text=jsontext.dump(node.raw()))
+
+
+def _masquerades(node: Node) -> bool:
+    return node["ipMasq"].optional(Node.boolean) or False
+
+
+def _read_name(node: Node) -> str:
+    return node.matching(_is_file_name, "the name of a network, usable as a file name")
+
+
+def _read_type(node: Node) -> str:
+    return node["type"].matching(_is_file_name, "the name of a plugin, a file without directory")
+
+
+def _is_file_name(text: str) -> bool:
+    # Both become parts of paths: of the plugin, and of the directory with the network's leases.
+    return text not in ("", ".", "..") and "/" not in text and len(text.encode()) <= _MAX_NAME_BYTES
