@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from minit.errors import PlanError
 from minit.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from minit.manifest.network import NetworkConfig
+
+_ALL = "all"
 
 
 class PlannedNetwork(Value):
@@ -35,8 +40,10 @@ class NetworkPlan(Value):
     @property
     def forwardable(self) -> PlannedNetwork | None:
         """The network that ports are forwarded to: the first that masquerades, else the last (rkt)."""
-        masquerading = [network for network in self.networks if network.config.ip_masq]
-        return (masquerading or list(self.networks[-1:]) or [None])[0]
+        for network in self.networks:
+            if network.config.ip_masq:
+                return network
+        return self.networks[-1] if self.networks else None
 
 
 class Connection(Value):
@@ -50,3 +57,40 @@ class Connection(Value):
     namespace: str
     host_address: str | None = None
     resolv_conf: str | None = None
+
+
+def interface_name(index: int) -> str:
+    """Return the name of the pod's end of the network that is joined as number `index`, from 0 on."""
+    return f"eth{index}"
+
+
+def wants_network(wanted: tuple[str, ...], name: str) -> bool:
+    """Return whether the entries of --net, NAME or NAME:ARGS, ask for the network of that name."""
+    names = [entry.partition(":")[0] for entry in wanted]
+    return _ALL in names or name in names
+
+
+def plan_networks(configs: Iterable[NetworkConfig], wanted: tuple[str, ...]) -> tuple[PlannedNetwork, ...]:
+    """
+    Return the networks among `configs` that the entries of --net ask for, in the order in which they are joined.
+
+    That is the order of their file names, whatever the directory; the interfaces are eth0, eth1 and so on. PlanError if
+    one is not there, or if two could not be told apart by what the pod directory keeps of them.
+    """
+    arguments = {name: args for name, _, args in (entry.partition(":") for entry in wanted)}
+    joined = sorted((config for config in configs if wants_network(wanted, config.name)), key=_file_name)
+    missing = sorted(arguments.keys() - {_ALL} - {config.name for config in joined})
+    if missing:
+        raise PlanError(f"failed to setup network: networks not found: {', '.join(missing)}")
+    for one, other in zip(joined, joined[1:]):
+        if one.file_name == other.file_name:
+            places = f"{one.directory} and {other.directory}"
+            raise PlanError(f"failed to setup network: different networks in {one.file_name} of {places}: rename one")
+    return tuple(
+        PlannedNetwork(config=config, args=arguments.get(config.name, ""), interface=interface_name(index))
+        for index, config in enumerate(joined)
+    )
+
+
+def _file_name(config: NetworkConfig) -> str:
+    return config.file_name
