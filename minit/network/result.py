@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from minit.value import Value
+import _socket
+
+from minit.manifest.network import CNI_VERSIONS, is_at_least
+from minit.manifest.reader import Node
+from minit.value import Value, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    JsonObject = dict[str, object]
+
+_LISTS_SINCE = "0.3.0"  # before, a result had at most one address of each family, with its own routes
+_FAMILY_OMITTED_SINCE = "1.0.0"
+_FAMILIES = {"4": (_socket.AF_INET, 32), "6": (_socket.AF_INET6, 128)}
+_LARGEST_INDEX = (1 << 31) - 1
 
 
 class Interface(Value):
@@ -19,6 +34,26 @@ class Address(Value):
     address: str
     gateway: str | None = None
     interface: int | None = None
+
+    @property
+    def ip(self) -> str:
+        """The address without the length of its prefix."""
+        return self.address.partition("/")[0]
+
+    @property
+    def mask(self) -> str:
+        """The network mask of an IPv4 address as a dotted quad."""
+        return _dotted(_mask(self._prefix_bits))
+
+    @property
+    def subnet(self) -> str:
+        """The network of an IPv4 address in CIDR notation."""
+        own = int.from_bytes(_socket.inet_aton(self.ip), "big")
+        return f"{_dotted(own & _mask(self._prefix_bits))}/{self._prefix_bits}"
+
+    @property
+    def _prefix_bits(self) -> int:
+        return int(self.address.partition("/")[2])
 
 
 class Route(Value):
@@ -44,3 +79,197 @@ class Result(Value):
     addresses: tuple[Address, ...] = ()
     routes: tuple[Route, ...] = ()
     dns: Dns = Dns()
+
+    @property
+    def ipv4(self) -> Address | None:
+        """The pod's first IPv4 address, the only one that rkt knows; None without any."""
+        return self.first_address("4")
+
+    def first_address(self, family: str) -> Address | None:
+        """Return the pod's first address of the family "4" or "6"; None without any."""
+        for address in self.addresses:
+            if _family(address.address) == family and self._is_inside(address):
+                return address
+        return None
+
+    def _is_inside(self, address: Address) -> bool:
+        # A plugin may also report addresses that it gave to the host's end.
+        index = address.interface
+        return index is None or not 0 <= index < len(self.interfaces) or bool(self.interfaces[index].sandbox)
+
+
+def ipv4_address(result: Result) -> str | None:
+    """Return the pod's IPv4 address on a network, the first if there are more; rkt knows no other kind."""
+    return None if result.ipv4 is None else result.ipv4.ip
+
+
+def ipv4_mask(result: Result) -> str | None:
+    """Return the network mask of the pod's IPv4 address as a dotted quad."""
+    return None if result.ipv4 is None else result.ipv4.mask
+
+
+def ipv4_subnet(result: Result) -> str | None:
+    """Return the network of the pod's IPv4 address in CIDR notation."""
+    return None if result.ipv4 is None else result.ipv4.subnet
+
+
+def ipv4_gateway(result: Result) -> str | None:
+    """Return the gateway that goes with the pod's IPv4 address."""
+    return None if result.ipv4 is None else result.ipv4.gateway
+
+
+def read_result(value: object, source: str, version: str) -> Result:
+    """
+    Return the result in a JSON value, of the version that it says, or of `version` if it says none.
+
+    In those before 0.3.0, name servers without an IPv4 address count for nothing, as in rkt. ManifestError names
+    `source` and the place in it.
+    """
+    root = Node(value, None, source)
+    if root["cniVersion"].optional(Node.string):
+        version = root["cniVersion"].one_of(*CNI_VERSIONS)
+    if not is_at_least(version, _LISTS_SINCE):
+        return _read_old(root)
+    return Result(
+        interfaces=root["interfaces"].each(_read_interface),
+        addresses=root["ips"].each(_read_address),
+        routes=root["routes"].each(_read_route),
+        dns=_read_dns(root["dns"]),
+    )
+
+
+def write_result(result: Result, version: str) -> JsonObject:
+    """
+    Return `result` as the JSON object of a version of the specification.
+
+    Before 0.3.0 only the first address of each family has a place, and the routes of these families.
+    """
+    written: JsonObject = {"cniVersion": version}
+    if not is_at_least(version, _LISTS_SINCE):
+        _write_old(result, written)
+    else:
+        with_family = not is_at_least(version, _FAMILY_OMITTED_SINCE)
+        if result.interfaces:
+            written["interfaces"] = [_write_interface(interface) for interface in result.interfaces]
+        if result.addresses:
+            written["ips"] = [_write_address(address, with_family) for address in result.addresses]
+        if result.routes:
+            written["routes"] = _write_routes(result.routes)
+    written["dns"] = _write_dns(result.dns)
+    return written
+
+
+def _read_old(root: Node) -> Result:
+    addresses = []
+    routes: list[Route] = []
+    for family in _FAMILIES:
+        section = root[f"ip{family}"]
+        if section.given:
+            address = section["ip"].matching(_is_cidr, "an address in CIDR notation")
+            addresses.append(Address(address=address, gateway=_read_ip(section["gateway"])))
+            routes += section["routes"].each(_read_route)
+    result = Result(addresses=tuple(addresses), routes=tuple(routes), dns=_read_dns(root["dns"]))
+    return result if result.ipv4 else replace(result, dns=Dns())
+
+
+def _read_interface(node: Node) -> Interface:
+    return Interface(
+        name=node["name"].string(),
+        mac=node["mac"].optional(Node.string) or "",
+        sandbox=node["sandbox"].optional(Node.string) or "",
+    )
+
+
+def _read_address(node: Node) -> Address:
+    return Address(
+        address=node["address"].matching(_is_cidr, "an address in CIDR notation"),
+        gateway=_read_ip(node["gateway"]),
+        interface=node["interface"].optional(_read_index),
+    )
+
+
+def _read_index(node: Node) -> int:
+    return node.integer(-1, _LARGEST_INDEX)
+
+
+def _read_route(node: Node) -> Route:
+    destination = node["dst"].matching(_is_cidr, "a destination in CIDR notation")
+    return Route(destination=destination, gateway=_read_ip(node["gw"]))
+
+
+def _read_ip(node: Node) -> str | None:
+    text = node.optional(Node.string)
+    return node.matching(_is_ip, "an IP address") if text else None
+
+
+def _read_dns(node: Node) -> Dns:
+    return Dns(
+        nameservers=node["nameservers"].each(Node.string),
+        domain=node["domain"].optional(Node.string) or "",
+        search=node["search"].each(Node.string),
+        options=node["options"].each(Node.string),
+    )
+
+
+def _write_old(result: Result, written: JsonObject) -> None:
+    for family in _FAMILIES:
+        address = result.first_address(family)
+        if address is not None:
+            routes = [route for route in result.routes if _family(route.destination) == family]
+            section: JsonObject = {"gateway": address.gateway, "routes": _write_routes(routes)}
+            written[f"ip{family}"] = {"ip": address.address, **_without_empty(section)}
+
+
+def _write_interface(interface: Interface) -> JsonObject:
+    return {"name": interface.name, **_without_empty({"mac": interface.mac, "sandbox": interface.sandbox})}
+
+
+def _write_address(address: Address, with_family: bool) -> JsonObject:
+    written: JsonObject = {"version": _family(address.address)} if with_family else {}
+    if address.interface is not None:
+        written["interface"] = address.interface
+    written["address"] = address.address
+    if address.gateway:
+        written["gateway"] = address.gateway
+    return written
+
+
+def _write_routes(routes: Iterable[Route]) -> list[JsonObject]:
+    return [_without_empty({"dst": route.destination, "gw": route.gateway}) for route in routes]
+
+
+def _write_dns(dns: Dns) -> JsonObject:
+    return _without_empty(
+        {"nameservers": dns.nameservers, "domain": dns.domain, "search": dns.search, "options": dns.options}
+    )
+
+
+def _without_empty(fields: JsonObject) -> JsonObject:
+    return {name: value for name, value in fields.items() if value}
+
+
+def _mask(prefix_bits: int) -> int:
+    return (1 << 32) - (1 << 32 - prefix_bits)
+
+
+def _dotted(number: int) -> str:
+    return _socket.inet_ntoa(number.to_bytes(4, "big"))
+
+
+def _is_cidr(text: str) -> bool:
+    ip, _, bits = text.partition("/")
+    if not (_is_ip(ip) and bits.isascii() and bits.isdecimal() and len(bits) <= 3):
+        return False
+    return int(bits) <= _FAMILIES[_family(ip)][1]
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        _socket.inet_pton(_FAMILIES[_family(text)][0], text)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _family(text: str) -> str:
+    return "6" if ":" in text else "4"

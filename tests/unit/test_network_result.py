@@ -1,0 +1,199 @@
+"""minit.network.result: what plugins of all versions answer, and how it is passed on."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minit.errors import ManifestError
+from minit.manifest.network import CNI_VERSIONS
+from minit.network.result import (
+    Address,
+    Dns,
+    Interface,
+    Result,
+    Route,
+    ipv4_address,
+    ipv4_gateway,
+    ipv4_mask,
+    ipv4_subnet,
+    read_result,
+    write_result,
+)
+from minit.value import replace
+
+OLD = CNI_VERSIONS[:2]
+WITH_FAMILY = CNI_VERSIONS[2:5]
+NEW = CNI_VERSIONS[5:]
+DNS = {"nameservers": ["10.0.0.1"], "domain": "example.com", "search": ["a", "b"], "options": ["rotate"]}
+READ_DNS = Dns(nameservers=("10.0.0.1",), domain="example.com", search=("a", "b"), options=("rotate",))
+
+
+def read(value: object, version: str) -> Result:
+    """Read a result of a plugin that was given a configuration of `version`."""
+    return read_result(value, "result", version)
+
+
+@pytest.mark.parametrize("version", OLD)
+def test_an_old_result(version: str) -> None:
+    """Before 0.3.0 there is one address of each family, with its routes."""
+    value = {
+        "cniVersion": version,
+        "ip4": {"ip": "10.0.0.2/24", "gateway": "10.0.0.1", "routes": [{"dst": "0.0.0.0/0"}]},
+        "ip6": {"ip": "fd00::2/64", "routes": [{"dst": "::/0", "gw": "fd00::1"}]},
+        "dns": DNS,
+    }
+    result = Result(
+        addresses=(Address(address="10.0.0.2/24", gateway="10.0.0.1"), Address(address="fd00::2/64")),
+        routes=(Route(destination="0.0.0.0/0"), Route(destination="::/0", gateway="fd00::1")),
+        dns=READ_DNS,
+    )
+    assert read(value, "1.0.0") == result
+    assert write_result(result, version) == json.loads(json.dumps(value), object_hook=lists_to_tuples)
+
+
+def lists_to_tuples(value: dict[str, object]) -> dict[str, object]:
+    """Turn the lists of strings in an object into the tuples that values hold."""
+    return {
+        key: tuple(item) if isinstance(item, list) and item and isinstance(item[0], str) else item
+        for key, item in value.items()
+    }
+
+
+@pytest.mark.parametrize("version", WITH_FAMILY + NEW)
+def test_a_new_result(version: str) -> None:
+    """From 0.3.0 on there are lists; until 1.0.0 each address says of which family it is."""
+    family = {"version": "4"} if version in WITH_FAMILY else {}
+    value = {
+        "cniVersion": version,
+        "interfaces": [{"name": "cni0", "mac": "aa:bb"}, {"name": "eth0", "sandbox": "/run/netns/x"}],
+        "ips": [{**family, "interface": 1, "address": "10.0.0.2/24", "gateway": "10.0.0.1"}],
+        "routes": [{"dst": "0.0.0.0/0", "gw": "10.0.0.1"}],
+        "dns": DNS,
+    }
+    result = Result(
+        interfaces=(Interface(name="cni0", mac="aa:bb"), Interface(name="eth0", sandbox="/run/netns/x")),
+        addresses=(Address(address="10.0.0.2/24", gateway="10.0.0.1", interface=1),),
+        routes=(Route(destination="0.0.0.0/0", gateway="10.0.0.1"),),
+        dns=READ_DNS,
+    )
+    assert read(value, "0.1.0") == result
+    assert write_result(result, version) == json.loads(json.dumps(value), object_hook=lists_to_tuples)
+
+
+def test_a_result_without_version_is_of_that_of_the_configuration() -> None:
+    """Plugins of the first days say no version."""
+    assert ipv4_address(read({"ip4": {"ip": "10.0.0.2/24"}}, "0.1.0")) == "10.0.0.2"
+    assert ipv4_address(read({"ips": [{"address": "10.0.0.2/24"}]}, "0.3.1")) == "10.0.0.2"
+    assert ipv4_address(read({"ip4": {"ip": "10.0.0.2/24"}}, "0.3.1")) is None
+
+
+def test_what_rkt_shows_of_an_address() -> None:
+    """Address, mask, subnet and gateway are had one by one."""
+    result = read({"ip4": {"ip": "172.16.28.9/22", "gateway": "172.16.28.1"}}, "0.1.0")
+    assert ipv4_address(result) == "172.16.28.9"
+    assert ipv4_mask(result) == "255.255.252.0"
+    assert ipv4_subnet(result) == "172.16.28.0/22"
+    assert ipv4_gateway(result) == "172.16.28.1"
+
+
+def test_without_an_ipv4_address_nothing_is_shown() -> None:
+    """An address of another family counts for nothing with rkt, and then its name servers do not either."""
+    for value in ({"dns": DNS}, {"ip6": {"ip": "fd00::2/64"}, "dns": DNS}):
+        result = read(value, "0.2.0")
+        assert [f(result) for f in (ipv4_address, ipv4_mask, ipv4_subnet, ipv4_gateway)] == [None] * 4
+        assert result.dns == Dns()
+    assert read({"dns": DNS}, "1.0.0").dns == READ_DNS
+
+
+def test_addresses_of_the_host_are_not_the_pods() -> None:
+    """An address on an interface without a sandbox is the host's; a wrong index says nothing."""
+    value = {
+        "interfaces": [{"name": "cni0"}, {"name": "eth0", "sandbox": "/run/netns/x"}],
+        "ips": [
+            {"address": "10.0.0.1/24", "interface": 0},
+            {"address": "fd00::2/64", "interface": 1},
+            {"address": "10.0.0.2/24", "interface": 1},
+            {"address": "10.0.0.3/24", "interface": 1},
+        ],
+    }
+    assert ipv4_address(read(value, "1.0.0")) == "10.0.0.2"
+    assert ipv4_address(read({"ips": [{"address": "10.0.0.1/24", "interface": 7}]}, "1.0.0")) == "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (7, "result: expected an object, got 7"),
+        ({"cniVersion": "9.0.0"}, 'result: cniVersion: expected "0.1.0" or'),
+        ({"ips": [{"address": "10.0.0.2"}]}, "ips[0].address: expected an address in CIDR notation"),
+        ({"ips": [{"address": "10.0.0.2/33"}]}, 'got "10.0.0.2/33"'),
+        ({"ips": [{"address": "10.0.0/8"}]}, 'got "10.0.0/8"'),
+        ({"ips": [{"address": "fd00::g/8"}]}, 'got "fd00::g/8"'),
+        ({"ips": [{"address": "10.0.0.2/8", "gateway": "x"}]}, 'ips[0].gateway: expected an IP address, got "x"'),
+        ({"ips": [{"address": "10.0.0.2/8", "interface": "0"}]}, "ips[0].interface: expected an integer"),
+        ({"routes": [{"dst": "default"}]}, 'routes[0].dst: expected a destination in CIDR notation, got "default"'),
+        ({"interfaces": [{}]}, "interfaces[0].name: expected a string, got nothing"),
+        ({"dns": {"nameservers": "10.0.0.1"}}, "dns.nameservers: expected a list"),
+    ],
+)
+def test_garbage(value: object, expected: str) -> None:
+    """What is no result is refused with the place of it."""
+    with pytest.raises(ManifestError) as caught:
+        read(value, "1.0.0")
+    assert expected in str(caught.value)
+
+
+def test_an_old_result_must_have_addresses_where_it_says_so() -> None:
+    """An `ip4` without `ip` is no result."""
+    with pytest.raises(ManifestError, match="ip4.ip: expected an address in CIDR notation, got nothing"):
+        read({"ip4": {}}, "0.2.0")
+
+
+_TEXT = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=8)
+_IPV4_NETWORKS = st.builds("{}/{}".format, st.ip_addresses(v=4), st.integers(0, 32))
+_IPV6_NETWORKS = st.builds("{}/{}".format, st.ip_addresses(v=6), st.integers(0, 128))
+_NETWORKS = _IPV4_NETWORKS | _IPV6_NETWORKS
+_GATEWAYS = st.none() | st.ip_addresses().map(str)
+_TEXTS = st.lists(_TEXT, max_size=3).map(tuple)
+_RESULTS = st.builds(
+    Result,
+    interfaces=st.lists(
+        st.builds(Interface, name=_TEXT, mac=st.just("") | _TEXT, sandbox=st.just("") | _TEXT), max_size=3
+    ).map(tuple),
+    addresses=st.lists(
+        st.builds(Address, address=_NETWORKS, gateway=_GATEWAYS, interface=st.none() | st.integers(0, 3)), max_size=4
+    ).map(tuple),
+    routes=st.lists(st.builds(Route, destination=_NETWORKS, gateway=_GATEWAYS), max_size=4).map(tuple),
+    dns=st.builds(Dns, nameservers=_TEXTS, domain=st.just("") | _TEXT, search=_TEXTS, options=_TEXTS),
+)
+
+
+@given(_RESULTS, st.sampled_from(WITH_FAMILY + NEW))
+def test_a_new_result_survives_being_passed_on(result: Result, version: str) -> None:
+    """What is written in a version with lists is read as the same."""
+    assert read(json.loads(json.dumps(write_result(result, version))), "0.1.0") == result
+
+
+@given(_RESULTS, st.sampled_from(OLD))
+def test_an_old_result_keeps_what_it_has_a_place_for(result: Result, version: str) -> None:
+    """Of each family the first address and all routes stay, and the name servers if there is an IPv4 address."""
+    written = read(json.loads(json.dumps(write_result(result, version))), "1.0.0")
+    firsts = [address for address in (result.first_address("4"), result.first_address("6")) if address]
+    assert written.addresses == tuple(replace(address, interface=None) for address in firsts)
+    assert set(written.routes) <= set(result.routes)
+    assert written.dns == (result.dns if result.ipv4 else Dns())
+    # Nothing is lost any more when it is written once more.
+    assert read(json.loads(json.dumps(write_result(written, version))), "1.0.0") == written
+
+
+@given(st.ip_addresses(v=4), st.integers(0, 32))
+def test_mask_and_subnet(ip: ipaddress.IPv4Address, bits: int) -> None:
+    """Mask and subnet are those of the standard library."""
+    address = Address(address=f"{ip}/{bits}")
+    network = ipaddress.ip_network(f"{ip}/{bits}", strict=False)
+    assert (address.ip, address.mask, address.subnet) == (str(ip), str(network.netmask), str(network))
