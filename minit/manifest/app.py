@@ -87,7 +87,7 @@ def read_app(node: Node) -> App:
         environment=node["environment"].each_named("environment variable", _read_variable),
         event_handlers=node["eventHandlers"].each_named("event handler", _read_event_handler),
         mount_points=node["mountPoints"].each(_read_mount_point),
-        ports=node["ports"].each(_read_port),
+        ports=node["ports"].each(read_port),
         isolators=read_isolators(node["isolators"]),
         user_annotations=node["userAnnotations"].string_map(),
         user_labels=node["userLabels"].string_map(),
@@ -109,6 +109,19 @@ def read_isolators(node: Node) -> tuple[Isolator, ...]:
 def read_id(node: Node) -> int:
     """Read a user or group number."""
     return node.integer(0, MAX_ID)
+
+
+def read_port(node: Node) -> Port:
+    """Read a port of an app."""
+    port = read_port_number(node["port"])
+    return Port(
+        name=node["name"].ac_name(),
+        protocol=node["protocol"].non_empty(),
+        port=port,
+        # Go writes a count that nobody set as 0.
+        count=node["count"].optional(lambda count: count.integer(0, MAX_PORT + 1 - port)) or 1,
+        socket_activated=node["socketActivated"].optional(Node.boolean) or False,
+    )
 
 
 def read_port_number(node: Node) -> int:
@@ -137,18 +150,6 @@ def _read_mount_point(node: Node) -> MountPoint:
         name=node["name"].ac_name(),
         path=node["path"].optional(Node.string) or "",
         read_only=node["readOnly"].optional(Node.boolean) or False,
-    )
-
-
-def _read_port(node: Node) -> Port:
-    port = read_port_number(node["port"])
-    return Port(
-        name=node["name"].ac_name(),
-        protocol=node["protocol"].non_empty(),
-        port=port,
-        # Go writes a count that nobody set as 0.
-        count=node["count"].optional(lambda count: count.integer(0, MAX_PORT + 1 - port)) or 1,
-        socket_activated=node["socketActivated"].optional(Node.boolean) or False,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minit.manifest.app import read_app, read_id, read_isolators, read_port_number
+from minit.manifest.app import read_app, read_id, read_isolators, read_port, read_port_number
 from minit.manifest.labels import find, read_annotations, read_labels
 from minit.manifest.reader import Node, read_document
 from minit.paths import ANNOTATION_MUTABLE
@@ -10,7 +10,7 @@ from minit.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from minit.manifest.app import App, Isolator
+    from minit.manifest.app import App, Isolator, Port
 
 _GO_TRUE = ("1", "t", "T", "true", "TRUE", "True")  # strconv.ParseBool, by which rkt reads the annotation
 
@@ -43,12 +43,12 @@ class Mount(Value):
 
 
 class ExposedPort(Value):
-    """A port of the host that leads to the app port `name`, or to `pod_port`; no `host_ip` means all."""
+    """A port of the host that leads to `pod_port`, without one to the app port `name`; no `host_ip` means all."""
 
     name: str
     host_port: int
     host_ip: str | None = None
-    pod_port: int | None = None
+    pod_port: Port | None = None
 
 
 class RuntimeApp(Value):
@@ -172,7 +172,7 @@ def _read_exposed_port(node: Node) -> ExposedPort:
         name=node["name"].ac_name(),
         host_port=read_port_number(node["hostPort"]),
         host_ip=node["hostIP"].optional(_read_host_ip) or None,
-        pod_port=node["podPort"].optional(read_port_number),
+        pod_port=node["podPort"].optional(read_port),
     )
 
 

@@ -11,9 +11,7 @@ def check_ports(pod: PodManifest, place: str) -> None:
     """Raise PodError, naming the `place` where ports are asked for, for one that cannot be had."""
     taken: list[tuple[ExposedPort, str]] = []
     for exposed in pod.ports:
-        if exposed.pod_port is not None:  # leads to a number, not to a port of an app
-            continue
-        protocol = _find_port(pod, exposed.name, place).protocol
+        protocol = (exposed.pod_port or _find_port(pod, exposed.name, place)).protocol
         for other, other_protocol in taken:
             if protocol == other_protocol and _overlap(exposed, other):
                 raise PodError(

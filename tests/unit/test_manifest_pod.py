@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minit.errors import ManifestError
-from minit.manifest.app import App, Isolator
+from minit.manifest.app import App, Isolator, Port
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.pod import ExposedPort, Mount, PodManifest, RuntimeApp, Volume, parse_pod_manifest
 
@@ -58,6 +58,7 @@ def refusal(document: object) -> str:
     return message
 
 
+WEB = {"name": "web", "protocol": "tcp", "port": 8080, "count": 1, "socketActivated": False}
 FULL_POD: JsonObject = {
     "acVersion": "1.30.0+git",
     "acKind": "PodManifest",
@@ -99,7 +100,7 @@ FULL_POD: JsonObject = {
     "isolators": [{"name": "resource/cpu", "value": {"limit": "1"}}],
     "annotations": [{"name": "minit/stop-grace", "value": "3"}],
     "ports": [
-        {"name": "http", "hostPort": 80, "hostIP": "10.0.0.1", "podPort": 8080},
+        {"name": "http", "hostPort": 80, "hostIP": "10.0.0.1", "podPort": WEB},
         {"name": "https", "hostPort": 443, "hostIP": "", "podPort": None},
     ],
     "userAnnotations": {"A": "1", "a": "2"},
@@ -136,7 +137,9 @@ def test_a_full_pod_manifest_becomes_values() -> None:
         isolators=(Isolator(name="resource/cpu", value={"limit": "1"}),),
         annotations=(("minit/stop-grace", "3"),),
         ports=(
-            ExposedPort(name="http", host_port=80, host_ip="10.0.0.1", pod_port=8080),
+            ExposedPort(
+                name="http", host_port=80, host_ip="10.0.0.1", pod_port=Port(name="web", protocol="tcp", port=8080)
+            ),
             ExposedPort(name="https", host_port=443),
         ),
         user_annotations=(("A", "1"), ("a", "2")),

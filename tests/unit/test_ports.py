@@ -16,6 +16,7 @@ def app(name: str, *ports: Port) -> RuntimeApp:
 
 
 HTTP = Port(name="http", protocol="tcp", port=80)
+UDP = Port(name="stream", protocol="udp", port=8080)
 APPS = (
     app("web", HTTP, Port(name="https", protocol="tcp", port=443)),
     app("dns", Port(name="domain", protocol="udp", port=53)),
@@ -41,11 +42,12 @@ def want(name: str, port: int, address: str | None = None) -> ExposedPort:
         (want("http", 53), want("domain", 53)),
         (want("http", 80, "10.0.0.1"), want("https", 80, "10.0.0.2")),
         (want("http", 80), want("http", 81)),
-        (ExposedPort(name="unknown", host_port=80, pod_port=8080),),
+        (ExposedPort(name="unknown", host_port=80, pod_port=HTTP),),
+        (want("http", 80), ExposedPort(name="unknown", host_port=80, pod_port=UDP)),
     ],
 )
 def test_ports_that_can_be_had(ports: tuple[ExposedPort, ...]) -> None:
-    """Ports differ by number, protocol or address; one that leads to a number needs no app."""
+    """Ports differ by number, protocol or address; one that says where it leads needs no app."""
     check(*ports)
 
 
@@ -60,6 +62,10 @@ def test_ports_that_can_be_had(ports: tuple[ExposedPort, ...]) -> None:
         (
             (want("http", 80, "10.0.0.1"), want("https", 80)),
             '--port: "http" and "https" both want tcp port 80 of the host',
+        ),
+        (
+            (want("http", 80), ExposedPort(name="unknown", host_port=80, pod_port=HTTP)),
+            '--port: "http" and "unknown" both want tcp port 80 of the host',
         ),
         (
             (want("http", 80, "10.0.0.1"), want("http", 80, "10.0.0.1")),
