@@ -68,6 +68,9 @@ def describe(error: BaseException) -> str:
     """Return `error` as one line, system errors in Go's lower-case form (`open /x: no such file or directory`)."""
     if isinstance(error, OSError) and error.errno is not None:
         reason = reason_of(error.errno)
+        explanation = getattr(error, "explanation", "")  # the kernel's own, which comes with an error of netlink(7)
+        if explanation:
+            reason = f"{reason} ({explanation})"
         name = error.filename
         if name is None:
             return reason

@@ -12,8 +12,6 @@ import os
 
 from pyroute2.netlink import NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR
 
-from minit.errors import MinitError
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,13 +21,27 @@ NETLINK_ROUTE = 0
 NETLINK_NETFILTER = 12
 
 _SOL_NETLINK = 270
+_NETLINK_CAP_ACK = 10
 _NETLINK_EXT_ACK = 11
+_NLM_F_DUMP_INTR = 0x10
+_NLM_F_ACK_TLVS = 0x200
+_NLMSGERR_ATTR_MSG = 1
+_SO_SNDBUFFORCE = 32
 _RECEIVE_BYTES = 1 << 18
+_USUAL_SEND_BYTES = 1 << 17
 _HEADER_BYTES = 16
+_DUMP_ATTEMPTS = 10
 
 
 class NetlinkError(OSError):
-    """The kernel refused a request; `strerror` holds its own explanation if it gave one."""
+    """
+    The kernel refused a request.
+
+    `explanation` is what it says itself about the reason, or empty; `message` is what it refused.
+    """
+
+    explanation: str = ""
+    message: Any = None
 
 
 class Netlink:
@@ -43,6 +55,7 @@ class Netlink:
     def __init__(self, protocol: int) -> None:
         self._socket = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, protocol)
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
         self._sequence = 0
 
     def __enter__(self) -> Netlink:
@@ -61,42 +74,72 @@ class Netlink:
 
         NetlinkError with the first refusal. nf_tables applies a batch as a whole or not at all.
         """
+        sent = {}
         waiting = set()
         data = b""
         for message in messages:
             wants_answer = acknowledged is None or any(message is one for one in acknowledged)
             data += self._encode(message, NLM_F_ACK if wants_answer else 0)
+            sent[self._sequence] = message
             if wants_answer:
                 waiting.add(self._sequence)
-        self._socket.send(data)
-        failure: OSError | None = None
+        self._send(data)
+        failure: NetlinkError | None = None
         while waiting:
-            for kind, _, sequence, body in self._receive():
-                if kind != NLMSG_ERROR:
+            for answer in self._receive():
+                if answer.kind != NLMSG_ERROR or answer.sequence not in sent:
                     continue
-                error = _refusal(body)
-                if error is not None:
-                    failure = failure or error
-                waiting.discard(sequence)
+                error = _refusal(answer, sent[answer.sequence])
+                failure = failure or error
+                if error is not None and answer.sequence not in waiting:
+                    # Of the batch itself; whether acknowledgements come all the same depends on the reason.
+                    raise error
+                waiting.discard(answer.sequence)
         if failure is not None:
             raise failure
 
+    def ask(self, message: Any) -> Any:
+        """Return the one answer to a request that is no dump, decoded as a message of the same class."""
+        self._send(self._encode(message, NLM_F_ACK))
+        decoded = None
+        while True:
+            for answer in self._receive():
+                if answer.sequence != self._sequence:
+                    continue
+                if answer.kind != NLMSG_ERROR:
+                    decoded = _decode(answer, message)
+                    continue
+                error = _refusal(answer, message)
+                if error is not None:
+                    raise error
+                return decoded
+
     def dump(self, message: Any) -> list[Any]:
         """Return the answers to a dump request, decoded as messages of the same class."""
-        data = self._encode(message, NLM_F_DUMP)
-        self._socket.send(data)
-        answers = []
+        answers, is_consistent = self._dump(message)
+        for _ in range(_DUMP_ATTEMPTS):
+            if is_consistent:
+                break
+            answers, is_consistent = self._dump(message)
+        return answers
+
+    def _dump(self, message: Any) -> tuple[list[Any], bool]:
+        """Return the answers to one dump request, and whether nothing changed while they were collected."""
+        self._send(self._encode(message, NLM_F_DUMP))
+        answers: list[Any] = []
+        is_consistent = True
         while True:
-            for kind, raw, sequence, body in self._receive():
-                if sequence != self._sequence:
+            for answer in self._receive():
+                if answer.sequence != self._sequence:
                     continue
-                if kind == NLMSG_DONE:
-                    return answers
-                if kind == NLMSG_ERROR:
-                    raise _refusal(body) or MinitError("netlink: a dump was acknowledged instead of answered")
-                answer = type(message)(raw)
-                answer.decode()
-                answers.append(answer)
+                is_consistent = is_consistent and not answer.flags & _NLM_F_DUMP_INTR
+                if answer.kind not in (NLMSG_DONE, NLMSG_ERROR):
+                    answers.append(_decode(answer, message))
+                    continue
+                error = _refusal(answer, message)
+                if error is not None:
+                    raise error
+                return answers, is_consistent
 
     def _encode(self, message: Any, flags: int) -> bytes:
         self._sequence += 1
@@ -107,19 +150,60 @@ class Netlink:
         message.encode()
         return bytes(message.data)
 
-    def _receive(self) -> list[tuple[int, bytes, int, bytes]]:
-        """Return the messages of the next datagram: type, whole message, sequence number, content."""
+    def _send(self, data: bytes) -> None:
+        if len(data) > _USUAL_SEND_BYTES:
+            # A datagram that exceeds the buffer is refused.
+            self._socket.setsockopt(_socket.SOL_SOCKET, _SO_SNDBUFFORCE, 2 * len(data))
+        self._socket.send(data)
+
+    def _receive(self) -> list[_Answer]:
+        """Return the messages of the next datagram."""
         data = self._socket.recv(_RECEIVE_BYTES)
-        messages = []
+        answers = []
         while len(data) >= _HEADER_BYTES:
             size = int.from_bytes(data[0:4], "little")
-            kind = int.from_bytes(data[4:6], "little")
-            sequence = int.from_bytes(data[8:12], "little")
-            messages.append((kind, data[:size], sequence, data[_HEADER_BYTES:size]))
+            answers.append(_Answer(data[:size]))
             data = data[(size + 3) & ~3 :]
-        return messages
+        return answers
 
 
-def _refusal(body: bytes) -> NetlinkError | None:
+class _Answer:
+    """A message as it came: the whole of it, and what its header says."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.kind = int.from_bytes(data[4:6], "little")
+        self.flags = int.from_bytes(data[6:8], "little")
+        self.sequence = int.from_bytes(data[8:12], "little")
+
+
+def _decode(answer: _Answer, message: Any) -> Any:
+    decoded = type(message)(answer.data)
+    decoded.decode()
+    return decoded
+
+
+def _refusal(answer: _Answer, message: Any) -> NetlinkError | None:
+    """Return the error that the end of an answer reports, None for success."""
+    body = answer.data[_HEADER_BYTES:]
     number = -int.from_bytes(body[0:4], "little", signed=True)
-    return NetlinkError(number, os.strerror(number)) if number else None
+    if number <= 0:
+        return None
+    error = NetlinkError(number, os.strerror(number))
+    error.explanation = _explanation(answer, body)
+    error.message = message
+    return error
+
+
+def _explanation(answer: _Answer, body: bytes) -> str:
+    """Return the kernel's text about an error, linux/netlink.h: `struct nlmsgerr` and its attributes."""
+    if not answer.flags & _NLM_F_ACK_TLVS:
+        return ""
+    # After the errno comes the header of what was refused, and without NETLINK_CAP_ACK also the rest of that.
+    attributes = body[4 + _HEADER_BYTES :] if answer.kind == NLMSG_ERROR else body[4:]
+    while len(attributes) >= 4:
+        size = int.from_bytes(attributes[0:2], "little")
+        if int.from_bytes(attributes[2:4], "little") == _NLMSGERR_ATTR_MSG:
+            return attributes[4:size].rstrip(b"\0").decode("utf-8", "replace")
+        attributes = attributes[max(4, (size + 3) & ~3) :]
+    return ""
