@@ -1,0 +1,197 @@
+"""
+What a pod needs of the kernel's packet filter: its packets masqueraded, and ports of the host that lead to it.
+
+One table for each purpose (`table_name`, `ports_table`), which is written and deleted as a whole, so that nobody else's
+rules are ever touched. Chains of other tables at the same hook are evaluated too: what ours lets through others may
+still refuse.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from minit.errors import NetworkError, describe
+from minit.network import nftables
+from minit.network.hostlink import host_interface
+from minit.network.nftables import Chain, Hook, Rule, Table
+from minit.network.portuse import PORTS_CHAIN, port_comment, ports_table, refuse_taken_ports
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minit.plan.network import ForwardedPort
+
+__all__ = ["delete_table", "forward_ports", "masquerade", "ports_table", "refuse_taken_ports", "table_name"]
+
+_PREFIX = "minit-"
+_LOOPBACK = "127.0.0.0/8"
+_MULTICAST = "224.0.0.0/4"
+_LOCALNET_COMMENT = "route_localnet of "
+_LOCK_DIRECTORY = "/run/minit"
+_LOCK = f"{_LOCK_DIRECTORY}/firewall.lock"
+
+_PREROUTING = Hook(kind=nftables.NAT, point=nftables.PREROUTING, priority=nftables.PRIORITY_DSTNAT)
+_OUTPUT = Hook(kind=nftables.NAT, point=nftables.OUTPUT, priority=nftables.PRIORITY_DSTNAT)
+_POSTROUTING = Hook(kind=nftables.NAT, point=nftables.POSTROUTING, priority=nftables.PRIORITY_SRCNAT)
+_FIRST = Hook(kind=nftables.FILTER, point=nftables.PREROUTING, priority=nftables.PRIORITY_RAW)
+
+
+def table_name(container_id: str, interface: str) -> str:
+    """Return the name of the table that masquerades what a pod sends by one of its interfaces."""
+    return f"{_PREFIX}{container_id}-{interface}"
+
+
+def masquerade(table: str, address: str, subnet: str) -> None:
+    """Hide a pod's `address` behind the host's, except from `subnet` (CIDR notation) and from multicast groups."""
+    source = nftables.source_in(address)
+    rules = (
+        Rule(expressions=(*source, *nftables.destination_in(subnet), *nftables.leave())),
+        Rule(expressions=(*source, *nftables.destination_not_in(_MULTICAST), *nftables.masquerade())),
+    )
+    chain = Chain(name="postrouting", rules=rules, hook=_POSTROUTING)
+    nftables.replace_table(Table(name=table, chains=(chain,)))
+
+
+def forward_ports(table: str, ports: Sequence[ForwardedPort], address: str, gateway: str) -> None:
+    """
+    Let ports of the host lead to a pod's `address`; `gateway` is the host's own address in the pod's network.
+
+    A port that includes 127.0.0.1 needs `route_localnet` on the interface of the host that leads to the pod, which is
+    switched on. NetworkError if a port is taken or the kernel refuses. The working directory is the pod's.
+    """
+    interface = host_interface(address, gateway)
+    lock = _take_lock()
+    try:
+        for ended in refuse_taken_ports(ports, table):
+            _delete(ended)
+        _delete(table)
+        with_loopback = any(port.host_ip is None or port.host_ip.startswith("127.") for port in ports)
+        chains = [_redirections(ports, address), *_redirecting(), _returning(address, interface)]
+        if not with_loopback:
+            nftables.replace_table(Table(name=table, chains=tuple(chains)))
+            return
+        chains.append(_guard(interface))
+        # Written first: whoever deletes the table knows from the comment what else there is to undo.
+        comment = f"{_LOCALNET_COMMENT}{interface}" if _is_ours_to_switch(interface) else ""
+        nftables.replace_table(Table(name=table, chains=tuple(chains), comment=comment))
+        _switch_localnet(interface, "1")
+    finally:
+        os.close(lock)
+
+
+def delete_table(table: str) -> None:
+    """Remove a table, and what was switched on for it; no error if it is gone."""
+    lock = _take_lock()
+    try:
+        _delete(table)
+    finally:
+        os.close(lock)
+
+
+# The table of forwarded ports.
+
+
+def _redirections(ports: Sequence[ForwardedPort], address: str) -> Chain:
+    rules = []
+    for port in ports:
+        place = nftables.destination_in(port.host_ip) if port.host_ip else ()
+        match = (*place, *nftables.destination_port(port.protocol, port.host_port))
+        action = nftables.redirect_to(address, port.pod_port)
+        rules.append(Rule(expressions=(*match, *action), comment=port_comment(port)))
+    return Chain(name=PORTS_CHAIN, rules=tuple(rules))
+
+
+def _redirecting() -> tuple[Chain, ...]:
+    """Return the chains for what comes from elsewhere and for what this machine sends itself."""
+    redirect = (*nftables.destination_is_local(), *nftables.jump(PORTS_CHAIN))
+    # A neighbour's packet to 127.0.0.1 would be redirected before the kernel sees that it cannot be right.
+    from_outside = Rule(expressions=(*nftables.destination_not_in(_LOOPBACK), *redirect))
+    return (
+        Chain(name="prerouting", rules=(from_outside,), hook=_PREROUTING),
+        Chain(name="output", rules=(Rule(expressions=redirect),), hook=_OUTPUT),
+    )
+
+
+def _returning(address: str, interface: str) -> Chain:
+    """Return the chain that makes answers come back this way, where they would go another or nowhere."""
+    to_pod = nftables.destination_in(address)
+    by_one_interface = (*nftables.enters_by(interface), *nftables.leaves_by(interface))
+    rules = (
+        # No answer to 127.0.0.1 leaves the pod.
+        Rule(expressions=(*nftables.source_in(_LOOPBACK), *to_pod, *nftables.masquerade())),
+        # The pod takes no packet that seems to come from itself.
+        Rule(expressions=(*nftables.source_in(address), *to_pod, *nftables.masquerade())),
+        # A neighbour on the same bridge would be answered directly, by an address that it never spoke to.
+        Rule(expressions=(*by_one_interface, *to_pod, *nftables.was_redirected(), *nftables.masquerade())),
+    )
+    return Chain(name="postrouting", rules=rules, hook=_POSTROUTING)
+
+
+def _guard(interface: str) -> Chain:
+    """Return the chain that keeps the pod from what listens on 127.0.0.1 of the host (CVE-2020-8558)."""
+    rules = tuple(
+        Rule(expressions=(*nftables.enters_by(interface), *match, *nftables.drop()))
+        for match in (nftables.destination_in(_LOOPBACK), nftables.source_in(_LOOPBACK))
+    )
+    return Chain(name="guard", rules=rules, hook=_FIRST)
+
+
+# route_localnet, which pods on one bridge share.
+
+
+def _is_ours_to_switch(interface: str) -> bool:
+    """Tell whether `route_localnet` is off, or on because of another pod."""
+    return _read_localnet(interface) != "1" or interface in _switched_for_others("")
+
+
+def _delete(table: str) -> None:
+    comment = nftables.read_tables(table).get(table)
+    if comment is None:
+        return
+    interface = comment.removeprefix(_LOCALNET_COMMENT)
+    if interface != comment and interface not in _switched_for_others(table):
+        # Before the table goes, and its guard with it.
+        _switch_localnet(interface, "0")
+    nftables.delete_table(table)
+
+
+def _switched_for_others(table: str) -> list[str]:
+    """Return the interfaces whose `route_localnet` was switched on for another table than this."""
+    comments = [comment for name, comment in nftables.read_tables(_PREFIX).items() if name != table]
+    return [comment.removeprefix(_LOCALNET_COMMENT) for comment in comments if comment.startswith(_LOCALNET_COMMENT)]
+
+
+def _localnet_path(interface: str) -> str:
+    return f"/proc/sys/net/ipv4/conf/{interface}/route_localnet"
+
+
+def _read_localnet(interface: str) -> str:
+    try:
+        with open(_localnet_path(interface), encoding="ascii") as file:
+            return file.read().strip()
+    except OSError as error:
+        raise NetworkError(f"cannot forward from 127.0.0.1: {describe(error)}") from error
+
+
+def _switch_localnet(interface: str, value: str) -> None:
+    try:
+        with open(_localnet_path(interface), "w", encoding="ascii") as file:
+            file.write(value)
+    except FileNotFoundError as error:
+        if value != "0":  # an interface that is gone needs nothing switched off
+            raise NetworkError(f"cannot forward from 127.0.0.1: {describe(error)}") from error
+    except OSError as error:
+        raise NetworkError(f"cannot switch route_localnet: {describe(error)}") from error
+
+
+def _take_lock() -> int:
+    """Return a descriptor that holds the lock of all who change these tables; closing it gives the lock up."""
+    try:
+        os.makedirs(_LOCK_DIRECTORY, 0o755, exist_ok=True)
+        lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError as error:
+        raise NetworkError(f"cannot lock the firewall: {describe(error)}") from error
+    return lock

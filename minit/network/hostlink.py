@@ -1,0 +1,48 @@
+"""Finding the interface of the host that leads to a pod."""
+
+from __future__ import annotations
+
+import _socket
+
+from pyroute2.netlink.rtnl import RTM_GETADDR, RTM_GETROUTE
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+from minit.errors import NetworkError, describe
+from minit.network.netlink import NETLINK_ROUTE, Netlink
+
+_ADDRESS_BITS = 32
+
+
+def host_interface(address: str, gateway: str) -> str:
+    """
+    Return the name of the interface by which this machine reaches the pod's `address`.
+
+    NetworkError unless `gateway` is an address of this machine: where the pod's answers go by somebody else they do
+    not come back to be translated.
+    """
+    try:
+        with Netlink(NETLINK_ROUTE) as netlink:
+            if not _has_address(netlink, gateway):
+                raise NetworkError(f'no interface found with IP "{gateway}": ports are forwarded by the pod\'s gateway')
+            return _socket.if_indextoname(_interface_towards(netlink, address))
+    except OSError as error:
+        raise NetworkError(f"cannot find the interface that leads to {address}: {describe(error)}") from error
+
+
+def _has_address(netlink: Netlink, address: str) -> bool:
+    request = ifaddrmsg()
+    request["header"]["type"] = RTM_GETADDR
+    request["family"] = _socket.AF_INET
+    answers = netlink.dump(request)
+    # Between point-to-point ends IFA_ADDRESS is the other one's.
+    return any(address == (one.get_attr("IFA_LOCAL") or one.get_attr("IFA_ADDRESS")) for one in answers)
+
+
+def _interface_towards(netlink: Netlink, address: str) -> int:
+    request = rtmsg()
+    request["header"]["type"] = RTM_GETROUTE
+    request["family"] = _socket.AF_INET
+    request["dst_len"] = _ADDRESS_BITS
+    request["attrs"] = [("RTA_DST", address)]
+    return int(netlink.ask(request).get_attr("RTA_OIF"))
