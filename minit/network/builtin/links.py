@@ -1,0 +1,337 @@
+"""Links, addresses and routes of one network namespace, rtnetlink(7)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+
+from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
+from pyroute2.netlink.rtnl import (
+    RTM_DELADDR,
+    RTM_DELLINK,
+    RTM_GETADDR,
+    RTM_GETLINK,
+    RTM_GETROUTE,
+    RTM_NEWADDR,
+    RTM_NEWLINK,
+    RTM_NEWROUTE,
+    RTM_SETLINK,
+)
+from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_NOPREFIXROUTE, ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+from minit import syscalls
+from minit.errors import NetworkError
+from minit.network.builtin.ipv4 import Subnet, format_address, parse_address
+from minit.network.netlink import NETLINK_ROUTE, Netlink, NetlinkError
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
+
+SCOPE_UNIVERSE = 0
+SCOPE_LINK = 253
+SCOPE_HOST = 254
+
+_AF_INET = 2
+_IFF_UP = 0x1
+_IFF_PROMISC = 0x100
+_RTEXT_FILTER_SKIP_STATS = 1 << 3
+_TABLE_MAIN = 254
+_PROTOCOL_BOOT = 3  # what `ip route add` and the reference plugins say
+_TYPE_UNICAST = 1
+_BROADCAST_PREFIX_MAX = 30  # RFC 3021: longer prefixes have no broadcast address
+
+_RUNNING_TIMEOUT_SECONDS = 5.0
+_RUNNING_PAUSE_SECONDS = 0.001
+
+
+class Link(Value):
+    """A network interface: `peer` and `master` are indices, 0 for none; `running` says that it can carry packets."""
+
+    index: int
+    name: str
+    mac: str = ""
+    mtu: int = 0
+    kind: str = ""
+    master: int = 0
+    peer: int = 0
+    up: bool = False
+    running: bool = False
+
+
+class Route(Value):
+    """A route of the main table; the default route's destination is 0.0.0.0/0."""
+
+    destination: Subnet
+    gateway: int | None = None
+    index: int = 0
+
+
+class Links:
+    """
+    The links of the network namespace of the descriptor `namespace`, or of this process.
+
+    Changes raise NetworkError with what could not be done.
+    """
+
+    def __init__(self, namespace: int | None = None) -> None:
+        self._netlink = _netlink() if namespace is None else run_in_namespace(namespace, _netlink)
+
+    def __enter__(self) -> Links:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._netlink.__exit__()
+
+    def find(self, name: str) -> Link | None:
+        """Return the link of that name, None if there is none."""
+        message = _link_message(RTM_GETLINK)
+        message["attrs"] = [["IFLA_IFNAME", name], ["IFLA_EXT_MASK", _RTEXT_FILTER_SKIP_STATS]]
+        try:
+            return _link_of(self._netlink.get(message))
+        except NetlinkError as error:
+            if error.errno == errno.ENODEV:
+                return None
+            raise _cannot(f"look up interface {name}", error) from error
+
+    def get(self, name: str) -> Link:
+        """Return the link of that name."""
+        link = self.find(name)
+        if link is None:
+            raise NetworkError(f"interface {name} has vanished")
+        return link
+
+    def add_veth(self, name: str, peer: str, peer_namespace: int, mtu: int | None) -> None:
+        """Make a pair of links: `name` here and up, `peer` in the namespace of the descriptor and down."""
+        size = [] if mtu is None else [["IFLA_MTU", mtu]]
+        other = {"attrs": [["IFLA_IFNAME", peer], ["IFLA_NET_NS_FD", peer_namespace], *size]}
+        pair = {"attrs": [["IFLA_INFO_KIND", "veth"], ["IFLA_INFO_DATA", {"attrs": [["VETH_INFO_PEER", other]]}]]}
+        message = _link_message(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL)
+        message["flags"] = message["change"] = _IFF_UP
+        message["attrs"] = [["IFLA_IFNAME", name], *size, ["IFLA_LINKINFO", pair]]
+        self._change(f"create interface {peer} with its host end {name}", message)
+
+    def add_bridge(self, name: str, mtu: int | None) -> None:
+        """Make a bridge, unless there is a link of that name."""
+        message = _link_message(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL)
+        size = [] if mtu is None else [["IFLA_MTU", mtu]]
+        kind = {"attrs": [["IFLA_INFO_KIND", "bridge"]]}
+        message["attrs"] = [["IFLA_IFNAME", name], *size, ["IFLA_LINKINFO", kind]]
+        self._change(f"create bridge {name}", message, unless=errno.EEXIST)
+
+    def join_bridge(self, link: Link, bridge: Link, hairpin: bool) -> None:
+        """Make a link a port of a bridge; with `hairpin` the bridge sends back by a port what came in by it."""
+        message = _link_message(RTM_SETLINK)
+        message["index"] = link.index
+        message["attrs"] = [["IFLA_MASTER", bridge.index]]
+        self._change(f"connect {link.name} to bridge {bridge.name}", message)
+        if not hairpin:
+            return
+        port = [["IFLA_INFO_SLAVE_KIND", "bridge"], ["IFLA_INFO_SLAVE_DATA", {"attrs": [["IFLA_BRPORT_MODE", 1]]}]]
+        message = _link_message(RTM_NEWLINK)
+        message["index"] = link.index
+        message["attrs"] = [["IFLA_LINKINFO", {"attrs": port}]]
+        self._change(f"set hairpin mode of {link.name}", message)
+
+    def delete(self, link: Link) -> None:
+        """Remove a link; nothing if it has vanished."""
+        message = _link_message(RTM_DELLINK)
+        message["index"] = link.index
+        self._change(f"remove interface {link.name}", message, unless=errno.ENODEV)
+
+    def set_up(self, link: Link, up: bool = True) -> None:
+        """Bring a link up, or down."""
+        self._set_flags(f"bring {link.name} {'up' if up else 'down'}", link, _IFF_UP, up)
+
+    def set_promiscuous(self, link: Link) -> None:
+        """Have a link receive every packet."""
+        self._set_flags(f"set {link.name} promiscuous", link, _IFF_PROMISC, True)
+
+    def fix_mac(self, link: Link) -> None:
+        """Give a bridge the hardware address it has: left alone it always takes the lowest of its ports."""
+        message = _link_message(RTM_SETLINK)
+        message["index"] = link.index
+        message["attrs"] = [["IFLA_ADDRESS", link.mac]]
+        self._change(f"set the hardware address of {link.name}", message)
+
+    def addresses(self, link: Link) -> list[tuple[int, int]]:
+        """Return the IPv4 addresses of a link with their prefix lengths."""
+        message = ifaddrmsg()
+        message["header"]["type"] = RTM_GETADDR
+        message["family"] = _AF_INET
+        answers = [answer for answer in self._netlink.dump(message) if answer["index"] == link.index]
+        return [(parse_address(answer.get_attr("IFA_LOCAL")), answer["prefixlen"]) for answer in answers]
+
+    def add_address(self, link: Link, address: int, prefix: int, prefix_route: bool = True) -> None:
+        """Add an address; without `prefix_route` the kernel adds no route to its subnet."""
+        message = _address_message(RTM_NEWADDR, link, address, prefix)
+        message["header"]["flags"] = NLM_F_CREATE | NLM_F_EXCL
+        if prefix <= _BROADCAST_PREFIX_MAX:
+            broadcast = Subnet(address=address, prefix=prefix).broadcast
+            message["attrs"].append(["IFA_BROADCAST", format_address(broadcast)])
+        if not prefix_route:
+            message["attrs"].append(["IFA_FLAGS", IFA_F_NOPREFIXROUTE])
+        self._change(f"add address {format_address(address)}/{prefix} to {link.name}", message)
+
+    def delete_address(self, link: Link, address: int, prefix: int) -> None:
+        """Remove an address."""
+        message = _address_message(RTM_DELADDR, link, address, prefix)
+        self._change(f"remove address {format_address(address)}/{prefix} from {link.name}", message)
+
+    def routes(self) -> list[Route]:
+        """Return the IPv4 routes of the main table."""
+        message = rtmsg()
+        message["header"]["type"] = RTM_GETROUTE
+        message["family"] = _AF_INET
+        return [_route_of(answer) for answer in self._netlink.dump(message) if answer["table"] == _TABLE_MAIN]
+
+    def add_route(
+        self,
+        link: Link,
+        destination: Subnet,
+        gateway: int | None = None,
+        source: int | None = None,
+        scope: int = SCOPE_UNIVERSE,
+    ) -> None:
+        """Add a route by a link; packets of the host itself go out with the address `source`, if it is given."""
+        message = rtmsg()
+        message["header"]["type"] = RTM_NEWROUTE
+        message["header"]["flags"] = NLM_F_CREATE | NLM_F_EXCL
+        message["family"] = _AF_INET
+        message["dst_len"] = destination.prefix
+        message["table"] = _TABLE_MAIN
+        message["proto"] = _PROTOCOL_BOOT
+        message["scope"] = scope
+        message["type"] = _TYPE_UNICAST
+        message["attrs"] = [["RTA_DST", format_address(destination.address)], ["RTA_OIF", link.index]]
+        via = ""
+        if gateway is not None:
+            via = f" via {format_address(gateway)}"
+            message["attrs"].append(["RTA_GATEWAY", format_address(gateway)])
+        if source is not None:
+            message["attrs"].append(["RTA_PREFSRC", format_address(source)])
+        self._change(f"add route {destination}{via} by {link.name}", message)
+
+    def wait_until_running(self, name: str) -> None:
+        """Wait for the kernel to notice that both ends are up: until then what is sent by the link is lost."""
+        end = time.monotonic() + _RUNNING_TIMEOUT_SECONDS
+        while not self.get(name).running:
+            if time.monotonic() > end:
+                raise NetworkError(f"interface {name} is up and does not carry packets")
+            time.sleep(_RUNNING_PAUSE_SECONDS)
+
+    def _set_flags(self, what: str, link: Link, flags: int, on: bool) -> None:
+        message = _link_message(RTM_SETLINK)
+        message["index"] = link.index
+        message["flags"] = flags if on else 0
+        message["change"] = flags
+        self._change(what, message)
+
+    def _change(self, what: str, message: Any, unless: int | None = None) -> None:
+        try:
+            self._netlink.request(message)
+        except NetlinkError as error:
+            if error.errno != unless:
+                raise _cannot(what, error) from error
+
+
+def open_namespace(path: str) -> int:
+    """Return a descriptor of the network namespace at `path`; FileNotFoundError if there is none."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        run_in_namespace(fd, bool)
+    except OSError as error:
+        os.close(fd)
+        if error.errno != errno.EINVAL:
+            raise
+        # After a reboot the file that it was bound on is left.
+        raise FileNotFoundError(errno.ENOENT, "no network namespace", path) from error
+    return fd
+
+
+def run_in_namespace(namespace: int, function: Callable[[], T]) -> T:
+    """Return what `function` does in the network namespace of a descriptor, and come back."""
+    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        syscalls.setns(namespace, syscalls.CLONE_NEWNET)
+        try:
+            return function()
+        finally:
+            syscalls.setns(own, syscalls.CLONE_NEWNET)
+    finally:
+        os.close(own)
+
+
+def write_sysctl(name: str, value: str) -> None:
+    """Set a parameter of this network namespace, `net/…`, unless it has the value already; NetworkError if it fails."""
+    path = f"/proc/sys/{name}"
+    try:
+        with open(path, "rb") as file:
+            if file.read().strip() == value.encode():
+                return
+        with open(path, "wb", buffering=0) as file:
+            file.write(value.encode())
+    except OSError as error:
+        raise _cannot(f"set {path} to {value}", error) from error
+
+
+def _netlink() -> Netlink:
+    return Netlink(NETLINK_ROUTE)
+
+
+def _link_message(kind: int, flags: int = 0) -> Any:
+    message = ifinfmsg()
+    message["header"]["type"] = kind
+    message["header"]["flags"] = flags
+    return message
+
+
+def _address_message(kind: int, link: Link, address: int, prefix: int) -> Any:
+    message = ifaddrmsg()
+    message["header"]["type"] = kind
+    message["family"] = _AF_INET
+    message["prefixlen"] = prefix
+    message["index"] = link.index
+    text = format_address(address)
+    message["attrs"] = [["IFA_LOCAL", text], ["IFA_ADDRESS", text]]
+    return message
+
+
+def _link_of(answer: Any) -> Link:
+    information = answer.get_attr("IFLA_LINKINFO")
+    return Link(
+        index=answer["index"],
+        name=answer.get_attr("IFLA_IFNAME"),
+        mac=answer.get_attr("IFLA_ADDRESS") or "",
+        mtu=answer.get_attr("IFLA_MTU") or 0,
+        kind=(information and information.get_attr("IFLA_INFO_KIND")) or "",
+        master=answer.get_attr("IFLA_MASTER") or 0,
+        peer=answer.get_attr("IFLA_LINK") or 0,
+        up=bool(answer["flags"] & _IFF_UP),
+        running=answer.get_attr("IFLA_OPERSTATE") == "UP",
+    )
+
+
+def _route_of(answer: Any) -> Route:
+    gateway = answer.get_attr("RTA_GATEWAY")
+    return Route(
+        destination=Subnet(address=parse_address(answer.get_attr("RTA_DST") or "0.0.0.0"), prefix=answer["dst_len"]),
+        gateway=None if gateway is None else parse_address(gateway),
+        index=answer.get_attr("RTA_OIF") or 0,
+    )
+
+
+def _cannot(what: str, error: OSError) -> NetworkError:
+    reason = error.strerror or "unknown error"
+    return NetworkError(f"cannot {what}: {reason[:1].lower()}{reason[1:]}")
