@@ -13,7 +13,7 @@ import minit
 from minit.errors import ImageError
 from minit.value import Value
 
-PACKAGES = ("trio", "structlog", "attr", "attrs", "outcome", "sniffio", "sortedcontainers")
+PACKAGES = ("trio", "structlog", "attr", "attrs", "outcome", "pyroute2", "sniffio", "sortedcontainers")
 """What may come into the image from outside the standard library and minit."""
 
 _OURS = ("minit", "entrypoints")
@@ -36,6 +36,9 @@ _IMPORTED_LATE = (
 
 # Their importers do without them: hashlib has its own digests, shutil only loses archive formats.
 _OMITTED = ("_hashlib", "_uuid", "bz2", "lzma", "zlib")
+
+# The package's own module would bring all others with it; those that are used are imported one by one.
+_EMPTIED = ("pyroute2",)
 
 
 class Module(Value):
@@ -97,6 +100,7 @@ def stage1_modules() -> list[Module]:
         ":".join(directories),
         ",".join(allowed),
         ",".join(_OMITTED),
+        ",".join(_EMPTIED),
         *("trio", "structlog"),
         *_IMPORTED_LATE,
         *_own_modules(),

@@ -75,6 +75,22 @@ async def main():
 trio.run(main)
 """
 
+# Run in a network namespace with a link of a kind that the image's pyroute2 has no class for.
+RUN_NETLINK = """\
+from minit.network.builtin.ipv4 import parse_address, parse_subnet
+from minit.network.builtin.links import Links
+links = Links()
+links.add_bridge("br0", 1400)
+bridge = links.get("br0")
+links.set_up(bridge)
+address = parse_address("10.0.0.1")
+links.add_address(bridge, address, 24)
+links.add_route(bridge, parse_subnet("10.1.0.0/16"), gateway=parse_address("10.0.0.9"))
+assert links.addresses(bridge) == [(address, 24)]
+assert [str(route.destination) for route in links.routes()] == ["10.0.0.0/24", "10.1.0.0/16"]
+print(bridge.kind, bridge.mtu, links.get("tun0").kind)
+"""
+
 
 @pytest.fixture
 def root(stage1_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -281,6 +297,19 @@ def test_trio_and_structlog_work_on_the_stand_ins(root: Path) -> None:
     done = subprocess.run([*python(root), RUN_TRIO], capture_output=True, text=True, env={"LC_ALL": "C"})
     assert done.returncode == 0, done.stderr
     assert "works" in done.stdout
+
+
+def test_netlink_works_on_the_stand_ins(root: Path) -> None:
+    """What stands in for parts of pyroute2 is enough to make links, addresses and routes and to read them."""
+    script = 'ip tuntap add tun0 mode tun; exec "$@"'
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", script, "sh", *python(root), RUN_NETLINK],
+        capture_output=True,
+        text=True,
+        env={"PATH": os.environ["PATH"], "LC_ALL": "C"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "bridge 1400 tun\n"
 
 
 def test_nothing_is_written_below_the_tree(root: Path) -> None:

@@ -40,8 +40,16 @@ def test_what_is_installed_by_chance_stays_out() -> None:
 def test_large_modules_have_stand_ins() -> None:
     """What PID 1 imports and never calls comes from minit's own stand-ins."""
     sources = {module.name: module.source for module in stage1_modules()}
-    for name in ("asyncio", "idna", "ssl", "ctypes.util"):
+    for name in ("asyncio", "idna", "ssl", "ctypes.util", "pyroute2", "pyroute2.config", "pyroute2.netlink.nlsocket"):
         assert "standins" in sources[name].parts
+
+
+def test_of_pyroute2_only_messages_are_carried() -> None:
+    """The classes of messages come without the sockets, databases and tools that the package loads with them."""
+    names = {module.name for module in stage1_modules()}
+    assert {"pyroute2.netlink.rtnl.ifinfmsg", "pyroute2.netlink.rtnl.rtmsg"} <= names
+    assert not names & {"pyroute2.ndb", "pyroute2.iproute", "pyroute2.netns", "multiprocessing", "sqlite3"}
+    assert len([name for name in names if name.startswith("pyroute2")]) < 20
 
 
 def test_bytecode_names_no_directory_of_this_machine(tmp_path: Path) -> None:
