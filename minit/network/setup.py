@@ -8,7 +8,7 @@ from minit.network.cni import PluginSearch, attach, plugin_path
 from minit.network.namespace import make_namespace, namespace_path
 from minit.network.record import NetInfo, copy_configuration, write_namespace, write_net_info
 from minit.network.request import Request
-from minit.network.result import Dns, ipv4_address, ipv4_gateway, ipv4_mask, ipv4_subnet
+from minit.network.result import Dns, ipv4_address, ipv4_gateway, ipv4_mask
 from minit.plan.network import Connection
 from minit.stdio import complain
 from minit.value import replace
@@ -77,10 +77,10 @@ def _forward_ports(plan: NetworkPlan, uuid: str, results: Sequence[Result]) -> N
     if not plan.ports or network is None:
         return
     result = results[plan.networks.index(network)]
-    address, subnet, gateway = ipv4_address(result), ipv4_subnet(result), ipv4_gateway(result)
-    if address is None or subnet is None or gateway is None:
+    address, gateway = ipv4_address(result), ipv4_gateway(result)
+    if address is None or gateway is None:
         raise NetworkError(f'cannot forward ports: network "{network.config.name}" gave no IPv4 address and gateway')
-    firewall.forward_ports(firewall.ports_table(uuid), plan.ports, address, subnet, gateway)
+    firewall.forward_ports(firewall.ports_table(uuid), plan.ports, address, gateway)
 
 
 def _resolv_conf(plan: NetworkPlan, results: Sequence[Result]) -> str | None:

@@ -99,7 +99,7 @@ class Links:
         message = _link_message(RTM_GETLINK)
         message["attrs"] = [["IFLA_IFNAME", name], ["IFLA_EXT_MASK", _RTEXT_FILTER_SKIP_STATS]]
         try:
-            return _link_of(self._netlink.get(message))
+            return _link_of(self._netlink.ask(message))
         except NetlinkError as error:
             if error.errno == errno.ENODEV:
                 return None
