@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from minit.launcher.cgroups import PodGroups
     from minit.launcher.network import NetworkHelper
+    from minit.launcher.sockets import InheritedSocket
     from minit.terminal import CallerTerminal
 
 _CLONE_FLAGS = {
@@ -59,13 +60,16 @@ def launch(flags: RunFlags, lock: int) -> int:
     step = "shed what the caller left"
     network: NetworkHelper | None = None
     try:
-        open_files = _shed(flags, lock)
+        open_files, inherited = _shed(flags, lock)
         step = "find the control groups of this process"
         hierarchies = read_hierarchies()
         step = "load pod"
         plan = plan_pod(load_pod(flags), flags, collect_facts(hierarchies))
         for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
             complain(f"stage1: {line}")
+        step = "take over sockets"
+        sockets = _match_sockets(plan, inherited)
+        step = "setup network"
         network = _start_network(plan, flags, lock)
         step = "open volumes"
         trees = _open_volumes(plan)
@@ -83,7 +87,7 @@ def launch(flags: RunFlags, lock: int) -> int:
             step = "setup network"
             plan = _join_network(plan, network, flags)
         step = "make PID 1"
-        pid, pidfd, link = _clone_supervisor(plan, groups, trees, lock, open_files, terminal)
+        pid, pidfd, link = _clone_supervisor(plan, groups, trees, sockets, lock, open_files, terminal)
         if network is not None:
             network.release()
             network = None
@@ -97,23 +101,39 @@ def launch(flags: RunFlags, lock: int) -> int:
             network.undo()
 
 
-def _shed(flags: RunFlags, lock: int) -> tuple[int, int]:
-    """Undo what the caller did to this process, and return its limits of open files, soft and hard."""
+def _shed(flags: RunFlags, lock: int) -> tuple[tuple[int, int], list[InheritedSocket]]:
+    """
+    Undo what the caller did to this process.
+
+    Returns what is kept of it: its limits of open files, soft and hard, and the sockets that it passed.
+    """
     syscalls.set_process_name("minit-launcher")
     open_standard_streams()
     if flags.disable_capabilities:
         start_from_read_only_mount()
-    image = image_descriptor()
+    sockets = _find_sockets()
+    own = [lock] if (image := image_descriptor()) is None else [lock, image]
     # Callers leak descriptors into rkt; one that reached an app or outlived us would be a hole or hold a lock.
-    syscalls.close_all_but([0, 1, 2, lock, *([] if image is None else [image])])
-    os.set_inheritable(lock, False)
+    syscalls.close_all_but([0, 1, 2, *own, *(socket.fd for socket in sockets)])
+    syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
     # What the caller made of these must not decide about the pod's files, nor have the kernel reap its children.
     os.umask(0o022)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     open_files = _raise_descriptor_limit()
     # Blocked before PID 1 exists: a SIGTERM that met PID 1 without a handler would vanish.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, (*WATCHED_SIGNALS, *FORWARDED))
-    return open_files
+    return open_files, sockets
+
+
+def _find_sockets() -> list[InheritedSocket]:
+    if "LISTEN_PID" not in os.environ:
+        return []
+    from minit.launcher.sockets import find_sockets
+
+    sockets, warnings = find_sockets(os.environ, os.getpid())
+    for line in warnings:
+        complain(f"stage1: {line}")
+    return sockets
 
 
 def _raise_descriptor_limit() -> tuple[int, int]:
@@ -157,6 +177,20 @@ def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
     return tuple(open_volumes(app) for app in plan.apps)
 
 
+def _match_sockets(plan: PodPlan, inherited: list[InheritedSocket]) -> tuple[tuple[int | None, ...], ...]:
+    if any(app.sockets for app in plan.apps):
+        # Here, since PID 1 cannot import it later.
+        import minit.supervisor.sockets  # noqa: F401
+    if not inherited:
+        return tuple((None,) * len(app.sockets) for app in plan.apps)
+    from minit.launcher.sockets import match_sockets
+
+    matched, warnings = match_sockets(plan.apps, inherited)
+    for line in warnings:
+        complain(f"stage1: {line}")
+    return matched
+
+
 def _prepare_console(plan: PodPlan) -> CallerTerminal | None:
     """Return what the caller has for a terminal, None if no app has a console."""
     if plan.console_uid is None:
@@ -173,6 +207,7 @@ def _clone_supervisor(
     plan: PodPlan,
     groups: PodGroups,
     trees: tuple[tuple[int, ...], ...],
+    sockets: tuple[tuple[int | None, ...], ...],
     lock: int,
     open_files: tuple[int, int],
     terminal: CallerTerminal | None,
@@ -197,6 +232,7 @@ def _clone_supervisor(
         open_files=open_files,
         terminal=terminal,
         trees=trees,
+        sockets=sockets,
     )
     flags = 0
     for name in plan.namespaces:

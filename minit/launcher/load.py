@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MAXIMUM_BYTES = 4 << 20
 # What rkt and the host's service manager hand on to a stage1, and this one cannot use yet.
-_UNSUPPORTED_VARIABLES = ("RKT_SELINUX_CONTEXT", "RKT_SELINUX_MOUNT_CONTEXT", "LISTEN_FDS", "NOTIFY_SOCKET")
+_UNSUPPORTED_VARIABLES = ("RKT_SELINUX_CONTEXT", "RKT_SELINUX_MOUNT_CONTEXT", "NOTIFY_SOCKET")
 
 
 def load_pod(flags: RunFlags) -> Pod:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from minit.manifest.pod import RuntimeApp
     from minit.plan.files import AppFile
     from minit.plan.flags import RunFlags
+    from minit.plan.sockets import ListenSocket
     from minit.plan.volumes import VolumeMount
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -53,8 +54,8 @@ class AppSpec(Value):
     `candidates` are the paths tried in order for the executable, which is also argv[0]; `search` is the path list
     to name when none of them is there, None when exec[0] was a path. `bounding` is a capability mask, None to leave
     the bounding set alone. `mounts` come first in the app's root, then `volumes` from the outer to the inner, then
-    `files`; with `read_only_root` nothing else of the root can be written at last. `pre_start` and `post_stop` are the
-    arguments of the event handlers, None without one.
+    `files`; with `read_only_root` nothing else of the root can be written at last. It is executed with `sockets` open.
+    `pre_start` and `post_stop` are the arguments of the event handlers, None without one.
     """
 
     name: str
@@ -74,6 +75,7 @@ class AppSpec(Value):
     volumes: tuple[VolumeMount, ...] = ()
     files: tuple[AppFile, ...] = ()
     read_only_root: bool = False
+    sockets: tuple[ListenSocket, ...] = ()
     pre_start: tuple[str, ...] | None = None
     post_stop: tuple[str, ...] | None = None
     stop_signal: int = DEFAULT_STOPPING.signal
@@ -99,6 +101,7 @@ class AppSpec(Value):
             f"app {self.name}: stdin {self.stdin} stdout {self.stdout} stderr {self.stderr}",
             f"app {self.name}: stopped by signal {self.stop_signal}, killed after {self.stop_grace_seconds:g} s",
         ]
+        lines += [f"app {self.name}: socket {socket.name} on {socket.describe()}" for socket in self.sockets]
         lines += [f"app {self.name}: {name} {list(arguments)}" for name, arguments in self.handlers.items()]
         lines += [f"app {self.name}: {operation.describe()}" for operation in self.mounts]
         lines.append(f"app {self.name}: {SYSFS.describe()}{', but below volumes there' if self.volumes else ''}")
@@ -116,8 +119,8 @@ def plan_app(
     """
     Return the spec of an app and the warnings to show; PlanError for what it cannot have.
 
-    What is decided elsewhere still has its defaults: ids, volumes, files, and how it is stopped. `terminal_type` is
-    the caller's TERM.
+    What is decided elsewhere still has its defaults: ids, volumes, files, sockets, and how it is stopped.
+    `terminal_type` is the caller's TERM.
     """
     name = runtime.name
     warnings = _refuse_unbuilt(runtime, app)
@@ -242,9 +245,6 @@ def _refuse_unbuilt(runtime: RuntimeApp, app: App) -> list[str]:
         if isolator.name in _KNOWN_ISOLATORS:
             raise PlanError(f"{prefix}isolator {isolator.name} is not supported yet")
         warnings.append(f"warning: {prefix}ignoring unknown isolator {isolator.name}")
-    for port in app.ports:
-        if port.socket_activated:
-            raise PlanError(f"{prefix}socket activation of port {port.name} is not supported yet")
     for annotation, _ in runtime.annotations:
         if annotation.startswith("minit/") and annotation not in _ANNOTATIONS:
             raise PlanError(f'{prefix}unknown annotation "{annotation}"')

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from minit.manifest.pod import PodManifest, RuntimeApp
     from minit.plan.flags import RunFlags
     from minit.plan.network import NetworkPlan
+    from minit.plan.sockets import ListenSocket
     from minit.plan.volumes import VolumeMount
 
 _HOST_LOOPBACK = "127.0.0.1"
@@ -121,12 +122,15 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         stopping = plan_stopping(runtime, image, grace_seconds)
         spec, notes = plan_app(runtime, app, flags, facts.terminal_type)
         warnings += notes
+        sockets, notes = _plan_sockets(pod.manifest, runtime, app)
+        warnings += notes
         spec = replace(
             spec,
             uid=uid,
             gid=gid,
             volumes=mounts,
             files=plan_files(runtime.name, hostname, flags, pod.texts),
+            sockets=sockets,
             stop_signal=stopping.signal,
             stop_grace_seconds=stopping.grace_seconds,
         )
@@ -198,6 +202,14 @@ def _plan_volumes(
 
     planned, warnings = plan_volumes(manifest, sections, images)
     return [(*volumes, *host_files(flags)) for volumes in planned], warnings
+
+
+def _plan_sockets(manifest: PodManifest, runtime: RuntimeApp, app: App) -> tuple[tuple[ListenSocket, ...], list[str]]:
+    if not any(port.socket_activated for port in app.ports):
+        return (), []
+    from minit.plan.sockets import plan_sockets
+
+    return plan_sockets(manifest, runtime, app)
 
 
 def _refuse_unknown_annotations(runtime: RuntimeApp, image: ImageManifest) -> None:

@@ -25,15 +25,19 @@ class App:
     """
     An app of the pod; the supervisor alone changes it.
 
-    `open_files` is the RLIMIT_NOFILE of its processes. `handler` is the event handler that runs; `begun` says that
+    `open_files` is the RLIMIT_NOFILE of its processes. `sockets` are those of its spec, open for as long as the pod
+    lives. `handler` is the event handler that runs; `begun` says that
     the first program of the app was started, be it the pre-start handler, and `executed` that its own was.
     """
 
-    def __init__(self, spec: AppSpec, ends: GroupEnds, open_files: tuple[int, int]) -> None:
+    def __init__(
+        self, spec: AppSpec, ends: GroupEnds, open_files: tuple[int, int], sockets: tuple[int, ...] = ()
+    ) -> None:
         self.spec = spec
         self.name = spec.name
         self.ends = ends
         self.open_files = open_files
+        self.sockets = sockets
         self.group = Group(ends)
         self.group_events: int | None = None
         self.state = PREPARING
@@ -75,6 +79,7 @@ def spawn_app(app: App, trees: tuple[int, ...] = (), console: int | None = None)
         cgroup_tasks=app.ends.tasks,
         open_files=app.open_files,
         trees=trees,
+        sockets=app.sockets,
     )
     # Fork and registration: nothing may be reaped between them.
     app.pid, app.pidfd = syscalls.clone3(cgroup=app.ends.directory if app.ends.is_v2 else None)

@@ -55,7 +55,8 @@ class SupervisorEnds(Value):
     namespace copies that with its mounts, while a descriptor would still name the host's mount. `stage1_root` is the
     path that the interpreter has imported from so far, which may be below the descriptor `image`. `open_files` is the
     caller's RLIMIT_NOFILE, soft and hard, which the apps get. `trees` has a detached mount of each volume of each app,
-    in the plan's order. `terminal` is given for a pod with a console.
+    in the plan's order. So has `sockets` a descriptor of each socket of each app, None for one that PID 1 opens.
+    `terminal` is given for a pod with a console.
     """
 
     launcher: Socket
@@ -67,6 +68,7 @@ class SupervisorEnds(Value):
     groups: tuple[GroupEnds, ...]
     open_files: tuple[int, int]
     trees: tuple[tuple[int, ...], ...]
+    sockets: tuple[tuple[int | None, ...], ...]
     terminal: CallerTerminal | None = None
 
     def descriptors(self) -> list[int]:
@@ -74,6 +76,7 @@ class SupervisorEnds(Value):
         own = [self.launcher.fileno(), self.lock, self.root, *self.tasks]
         own += [] if self.image is None else [self.image]
         own += [tree for trees in self.trees for tree in trees]
+        own += [fd for sockets in self.sockets for fd in sockets if fd is not None]
         return own + [fd for group in self.groups for fd in group.descriptors()]
 
 
@@ -121,6 +124,8 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
         if plan.has_loopback_only:
             step = "bring up lo"
             bring_up_loopback()
+        step = "open sockets"
+        sockets = _open_sockets(plan, ends.sockets)
         step = "drop capabilities"
         drop_bounding_set(plan.bounding)
         step = "write the apps' environment"
@@ -139,8 +144,8 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
         _tell_launcher(ends.launcher, {"entered": True}, [] if master is None else [master])
         apps = []
         groups = {group.app: group for group in ends.groups}
-        for spec, trees in zip(plan.apps, ends.trees):
-            app = App(spec, groups[spec.name], ends.open_files)
+        for spec, trees, listening in zip(plan.apps, ends.trees, sockets):
+            app = App(spec, groups[spec.name], ends.open_files, listening)
             spawn_app(app, trees, slave)
             apps.append(app)
         # After the apps, which prepare themselves on another processor meanwhile.
@@ -241,6 +246,14 @@ def _listen() -> Socket:
     os.umask(mask)
     socket.listen(_CONTROL_BACKLOG)
     return socket
+
+
+def _open_sockets(plan: PodPlan, inherited: Sequence[Sequence[int | None]]) -> list[tuple[int, ...]]:
+    if not any(app.sockets for app in plan.apps):
+        return [()] * len(plan.apps)
+    from minit.supervisor.sockets import open_sockets  # loaded by the launcher
+
+    return [open_sockets(app, fds) for app, fds in zip(plan.apps, inherited)]
 
 
 def _write_environment(app: str, environment: tuple[tuple[str, str], ...]) -> None:

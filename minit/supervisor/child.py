@@ -16,7 +16,7 @@ import stat
 
 from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError
-from minit.messages import send_message
+from minit.messages import Socket, send_message
 from minit.plan.app import STREAM_CONSOLE
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from minit.messages import Socket
     from minit.plan.app import AppSpec
 
 
@@ -40,7 +39,7 @@ class ChildEnds(Value):
     What an app's process takes over from PID 1: the report socket, its output (None for null) and cgroup files.
 
     `console` is the slave of the pod's console for the streams that are it. `open_files` is the RLIMIT_NOFILE it gets,
-    soft and hard. `trees` are detached mounts, one of each of its volumes.
+    soft and hard. `trees` are detached mounts, one of each of its volumes. `sockets` are what it listens on.
     """
 
     report: Socket
@@ -50,11 +49,12 @@ class ChildEnds(Value):
     cgroup_tasks: tuple[int, ...] = ()
     open_files: tuple[int, int]
     trees: tuple[int, ...] = ()
+    sockets: tuple[int, ...] = ()
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that the process keeps; all others of PID 1 are closed."""
         streams = [fd for fd in (self.stdout, self.stderr, self.console) if fd is not None]
-        return [self.report.fileno(), *streams, *self.cgroup_tasks, *self.trees]
+        return [self.report.fileno(), *streams, *self.cgroup_tasks, *self.trees, *self.sockets]
 
 
 class NotFound(Exception):
@@ -64,6 +64,7 @@ class NotFound(Exception):
 def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
     """Turn this forked process into the app whose root is at `rootfs` in the stage1 root; never returns."""
     step, path = "close descriptors", ""
+    report = ends.report
     try:
         syscalls.close_all_but((0, 1, 2, *ends.descriptors()))
         step = "start session"
@@ -80,7 +81,12 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         reset_oom_score()
         step = "encode arguments"
         arguments = [os.fsencode(word) for word in spec.arguments]
-        environment = {os.fsencode(name): os.fsencode(value) for name, value in spec.environment}
+        variables = dict(spec.environment)
+        if ends.sockets:
+            from minit.supervisor.sockets import place_sockets, socket_environment  # loaded by the launcher
+
+            variables |= socket_environment(spec)
+        environment = {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
         step = "unshare mount namespace"
         syscalls.unshare(syscalls.CLONE_NEWNS)
         namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -107,16 +113,22 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         reset_signals()
         step = "close descriptors"
         syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
+        if ends.sockets:
+            step = "pass sockets"
+            moved, namespace = place_sockets(ends.sockets, (report.fileno(), namespace))
+            # The old number is a socket of the app's now, which nothing may close.
+            report.detach()
+            report = Socket(fileno=moved)
         step = "wait for the other apps"
-        send_message(ends.report, {"prepared": True}, [namespace])
-        if ends.report.recv(16) != b"go":
+        send_message(report, {"prepared": True}, [namespace])
+        if report.recv(16) != b"go":
             os._exit(EXIT_FAILURE)
         step = STEP_EXEC
         os.execve(path, [os.fsencode(path), *arguments], environment)
     except BaseException as error:
         # The last frame of a forked process: whatever went wrong is reported, and nothing returns to PID 1's code.
         try:
-            _report(ends.report, step, error)
+            _report(report, step, error)
             if step == STEP_EXEC:
                 number = error.errno if isinstance(error, OSError) else None
                 reason = diagnose_exec(path, errno.ENOENT if number is None else number)

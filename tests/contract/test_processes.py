@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support.activation import activated
 from tests.support.pods import MakePod, PodDirectory, app_section, run_all, shell
-from tests.support.processes import control_groups_of, descriptors_of, status_of
+from tests.support.processes import children_of, control_groups_of, descriptors_of, status_of
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 
+SOCKETS = [("http", 80), ("https", 443)]
 FOREVER = "while :; do sleep 1; done"
 DEFAULT_BOUNDING = 0xA80425FB  # rkt's default set of 14
 
@@ -110,6 +113,33 @@ def test_descriptors_of_a_pod_with_a_console(make_pod: MakePod) -> None:
                 f"{_count(pid, expected)} to be {expected}",
                 timeout_seconds=5,
             )
+
+
+def test_descriptors_of_a_pod_with_sockets(make_pod: MakePod) -> None:
+    """PID 1 holds every socket that an app is started with, each app its own; nobody else has any."""
+    ports = [{"name": name, "port": number, "protocol": "tcp", "socketActivated": True} for name, number in SOCKETS]
+    with socket.create_server(("127.0.0.1", 0)) as inherited:
+        ports.append({**ports[0], "name": "inherited", "port": inherited.getsockname()[1]})
+        pod = make_pod({"a": shell(FOREVER, ports=ports), "b": shell(FOREVER)})
+        process = pod.start(**activated(inherited.fileno()))
+    pod.wait_ready()
+    assert pod.ask({"op": "ping"})["ok"]
+    children = pod.children()
+    held = {
+        process.pid: DESCRIPTORS["launcher"][SOCKET],
+        pod.pid: DESCRIPTORS["pid 1"][SOCKET] + len(ports),
+        children["minit-spawner"]: DESCRIPTORS["minit-spawner"][SOCKET],
+        children["iottymux-a"]: 0,
+        children["iottymux-b"]: 0,
+    }
+    for pid, expected in held.items():
+        wait_for(
+            lambda pid=pid, expected=expected: _count(pid, {SOCKET: 0}).get(SOCKET, 0) == expected,  # type: ignore[misc]
+            f"{_count(pid, {SOCKET: 0})} of {status_of(pid)['Name']} to have {expected} sockets",
+            timeout_seconds=5,
+        )
+    apps = [pid for pid in children_of(pod.pid) if status_of(pid)["Name"] == "sh"]
+    assert sorted(sorted(descriptors_of(pid)) for pid in apps) == [[0, 1, 2], [0, 1, 2, 3, 4, 5]]
 
 
 def test_the_lock_is_held_by_the_launcher_and_pid_1_alone(make_pod: MakePod) -> None:

@@ -15,12 +15,14 @@
  * guest inject TEXT          types TEXT into every terminal it can find, by TIOCSTI, and exits 0
  * guest hangup PATH          hangs up its terminal as login programs do, opens PATH again and writes "again" there
  * guest escape                breaks out of a chroot as root can, and lists what is at the top
+ * guest answer FILE COUNT    reports to FILE; answers COUNT clients, the next on any of its LISTEN_FDS, with its name
  */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -29,6 +31,7 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -285,11 +288,48 @@ static int escape(void)
     return 0;
 }
 
+static int answer(int count)
+{
+    const char *fds = getenv("LISTEN_FDS"), *pid = getenv("LISTEN_PID");
+    struct pollfd sockets[64];
+    int number = fds && pid && atoi(pid) == getpid() ? atoi(fds) : 0;
+    char line[512];
+
+    for (int i = 0; i < number; i++)
+        sockets[i] = (struct pollfd){.fd = 3 + i, .events = POLLIN};
+    while (number && count) {
+        if (poll(sockets, number, -1) < 0)
+            return 1;
+        for (int i = 0; i < number; i++) {
+            struct sockaddr_storage peer;
+            socklen_t size = sizeof peer;
+            int type;
+            if (!sockets[i].revents)
+                continue;
+            snprintf(line, sizeof line, "%s %d", getenv("AC_APP_NAME"), sockets[i].fd);
+            getsockopt(sockets[i].fd, SOL_SOCKET, SO_TYPE, &type, &(socklen_t){sizeof type});
+            if (type == SOCK_DGRAM) {
+                recvfrom(sockets[i].fd, &(char){0}, 1, 0, (void *)&peer, &size);
+                sendto(sockets[i].fd, line, strlen(line), 0, (void *)&peer, size);
+            } else {
+                int client = accept(sockets[i].fd, NULL, NULL);
+                if (write(client, line, strlen(line)) < 0)
+                    return 1;
+                close(client);
+            }
+            count--;
+        }
+    }
+    return number ? 0 : 2;
+}
+
 int main(int argc, char **argv)
 {
     const char *verb = argc > 1 ? argv[1] : "";
     if (!strcmp(verb, "report") && argc > 2)
         return report(argv[2], argc, argv);
+    if (!strcmp(verb, "answer") && argc == 4)
+        return report(argv[2], argc, argv) || answer(atoi(argv[3]));
     if (!strcmp(verb, "meet") && argc == 5)
         return meet(atoi(argv[2]), argv[3], atoi(argv[4]));
     if (!strcmp(verb, "orphans") && argc == 4)

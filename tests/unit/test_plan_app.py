@@ -295,11 +295,6 @@ def test_a_stdin_that_needs_nothing_is_accepted(mode: str):
             {"event_handlers": (EventHandler(name="post-stop", exec=()),)},
             'event handler post-stop: expected an absolute path, got ""',
         ),
-        (
-            {},
-            {"ports": (Port(name="http", protocol="tcp", port=80, socket_activated=True),)},
-            "socket activation of port http is not supported",
-        ),
         ({"annotations": (("minit/what", "x"),)}, {}, 'unknown annotation "minit/what"'),
     ],
 )

@@ -1,0 +1,105 @@
+"""
+Sockets that the caller, a service manager, has opened for the pod: sd_listen_fds(3).
+
+Each goes to the app with a socket-activated port of its protocol and number. Anything else is closed, with a
+warning.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+
+from minit.errors import LaunchError, describe
+from minit.plan.sockets import TCP, UDP
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from minit.plan.app import AppSpec
+    from minit.plan.sockets import ListenSocket
+
+_FIRST = 3  # SD_LISTEN_FDS_START
+_MAXIMUM = 1024
+_MPTCP = 262  # IPPROTO_MPTCP, which systemd's SocketProtocol=mptcp asks for
+_PROTOCOLS = {_socket.IPPROTO_TCP: TCP, _MPTCP: TCP, _socket.IPPROTO_UDP: UDP}
+
+
+class InheritedSocket(Value):
+    """A socket of the caller; `protocol` is tcp or udp, and `name`, which may be empty, what the caller calls it."""
+
+    fd: int
+    name: str
+    protocol: str
+    port: int
+
+
+def find_sockets(environment: Mapping[str, str], pid: int) -> tuple[list[InheritedSocket], list[str]]:
+    """
+    Return the sockets that the caller passed to process `pid`, and warnings about what it passed else.
+
+    To be called before anything else is opened: a descriptor that is announced and missing would be another's. What
+    was passed to another process is not looked at. LaunchError if the number of descriptors makes no sense.
+    """
+    if environment.get("LISTEN_PID") != str(pid):
+        return [], []
+    text = environment.get("LISTEN_FDS", "0")
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(_MAXIMUM)) and int(text) <= _MAXIMUM):
+        raise LaunchError(f"LISTEN_FDS={text}: expected a number up to {_MAXIMUM}")
+    count = int(text)
+    names = environment.get("LISTEN_FDNAMES", "").split(":")
+    if len(names) != count or not all(name.isascii() and name.isprintable() for name in names):
+        names = [""] * count
+    sockets = []
+    warnings = []
+    for fd, name in enumerate(names, _FIRST):
+        try:
+            sockets.append(_identify(fd, name))
+        except (OSError, LaunchError) as error:
+            warnings.append(_ignored(fd, name, describe(error)))
+    return sockets, warnings
+
+
+def match_sockets(
+    apps: Sequence[AppSpec], inherited: Sequence[InheritedSocket]
+) -> tuple[tuple[tuple[int | None, ...], ...], list[str]]:
+    """
+    Return for each socket of each app the descriptor of an inherited one, None without one, and the warnings to show.
+
+    A socket that no app wants is closed.
+    """
+    free = list(inherited)
+    matched = tuple(tuple(_take(free, wanted) for wanted in app.sockets) for app in apps)
+    warnings = []
+    for socket in free:
+        os.close(socket.fd)
+        what = f"no app has a socket-activated port for {socket.protocol} port {socket.port}"
+        warnings.append(_ignored(socket.fd, socket.name, what))
+    return matched, warnings
+
+
+def _identify(fd: int, name: str) -> InheritedSocket:
+    socket = _socket.socket(fileno=fd)
+    try:
+        protocol = _PROTOCOLS.get(socket.proto)
+        if socket.family not in (_socket.AF_INET, _socket.AF_INET6) or protocol is None:
+            raise LaunchError("expected a TCP or UDP socket")
+        if protocol == TCP and not socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_ACCEPTCONN):
+            raise LaunchError("expected a listening socket")
+        return InheritedSocket(fd=fd, name=name, protocol=protocol, port=socket.getsockname()[1])
+    finally:
+        socket.detach()
+
+
+def _take(free: list[InheritedSocket], wanted: ListenSocket) -> int | None:
+    for index, socket in enumerate(free):
+        if (socket.protocol, socket.port) == (wanted.protocol, wanted.port):
+            return free.pop(index).fd
+    return None
+
+
+def _ignored(fd: int, name: str, reason: str) -> str:
+    called = f' ("{name}")' if name else ""
+    return f"warning: ignoring descriptor {fd}{called} of LISTEN_FDS: {reason}"

@@ -1,0 +1,79 @@
+"""Sockets that an app finds open when it starts: opening them in the pod's network, and handing them over."""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import fcntl
+import os
+
+from minit.errors import LaunchError, describe
+from minit.plan.sockets import TCP
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minit.plan.app import AppSpec
+    from minit.plan.sockets import ListenSocket
+
+_FIRST = 3  # SD_LISTEN_FDS_START
+_NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+
+
+def open_sockets(app: AppSpec, inherited: Sequence[int | None]) -> tuple[int, ...]:
+    """
+    Return the app's sockets in the order of its ports: the inherited ones, and where there is none a new one.
+
+    New ones are bound to all addresses of this network namespace.
+    """
+    return tuple(_open(app.name, socket) if fd is None else fd for socket, fd in zip(app.sockets, inherited))
+
+
+def place_sockets(sockets: Sequence[int], others: Sequence[int]) -> list[int]:
+    """
+    Move an app's sockets to the descriptors from 3 on, where they survive execve(2), and return where `others` are now.
+
+    `others` are close-on-exec, and may have been in the way.
+    """
+    beyond = _FIRST + len(sockets)
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, beyond) for fd in (*others, *sockets)]
+    for index, fd in enumerate(moved[len(others) :]):
+        os.dup2(fd, _FIRST + index)
+    return moved[: len(others)]
+
+
+def socket_environment(app: AppSpec) -> dict[str, str]:
+    """Return the variables by which this process, the app, knows its sockets, sd_listen_fds(3)."""
+    return {
+        "LISTEN_FDS": str(len(app.sockets)),
+        "LISTEN_PID": str(os.getpid()),
+        "LISTEN_FDNAMES": ":".join(socket.name for socket in app.sockets),
+    }
+
+
+def _open(app: str, wanted: ListenSocket) -> int:
+    try:
+        try:
+            return _listen(wanted, _socket.AF_INET6, "::")
+        except OSError as error:
+            if error.errno not in _NO_IPV6:
+                raise
+        return _listen(wanted, _socket.AF_INET, "0.0.0.0")
+    except OSError as error:
+        raise LaunchError(f'app "{app}": cannot listen on {wanted.describe()}: {describe(error)}') from error
+
+
+def _listen(wanted: ListenSocket, family: int, address: str) -> int:
+    kind = _socket.SOCK_STREAM if wanted.protocol == TCP else _socket.SOCK_DGRAM
+    socket = _socket.socket(family, kind | _socket.SOCK_CLOEXEC)
+    if family == _socket.AF_INET6:
+        # For IPv4 as well, whatever the machine's default is.
+        socket.setsockopt(_socket.IPPROTO_IPV6, _socket.IPV6_V6ONLY, 0)
+    if wanted.protocol == TCP:
+        # Connections of an earlier pod may linger. Of a UDP port it would allow two owners.
+        socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+    socket.bind((address, wanted.port))
+    if wanted.protocol == TCP:
+        socket.listen(_socket.SOMAXCONN)
+    return socket.detach()

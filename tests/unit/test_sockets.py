@@ -1,0 +1,141 @@
+"""minit.plan.sockets and minit.launcher.sockets: which sockets an app is started with, and which of them are there."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minit.errors import LaunchError, PlanError
+from minit.launcher.sockets import InheritedSocket, find_sockets, match_sockets
+from minit.manifest.app import App, Port
+from minit.manifest.image import ImageManifest
+from minit.manifest.pod import ExposedPort, PodManifest, RuntimeApp
+from minit.plan.app import AppSpec
+from minit.plan.flags import RunFlags
+from minit.plan.pod import HostFacts, Pod, plan_pod
+from minit.plan.sockets import ListenSocket, plan_sockets
+from minit.value import replace
+
+RUNTIME = RuntimeApp(name="web")
+APP = App(exec=("/bin/app",), user="0", group="0")
+MANIFEST = PodManifest(ac_version="0.8.11", apps=(RUNTIME,))
+HTTP = Port(name="http", protocol="tcp", port=80, socket_activated=True)
+PID = 1234
+
+
+def planned(*ports: Port, exposed: tuple[ExposedPort, ...] = ()) -> tuple[tuple[ListenSocket, ...], list[str]]:
+    """Return the plan of an app with these ports."""
+    return plan_sockets(replace(MANIFEST, ports=exposed), RUNTIME, replace(APP, ports=ports))
+
+
+def test_the_port_of_the_host():
+    """It counts, and that of the manifest does not; of two entries of one name it is the first."""
+    exposed = [ExposedPort(name=name, host_port=port) for name, port in (("x", 1), ("http", 8080), ("http", 8081))]
+    assert planned(HTTP, exposed=tuple(exposed)) == ((ListenSocket(name="http", protocol="tcp", port=8080),), [])
+
+
+def test_no_port_of_the_host():
+    """The manifest's is assumed, with rkt's warning."""
+    sockets, warnings = planned(HTTP)
+    assert sockets == (ListenSocket(name="http", protocol="tcp", port=80),)
+    assert warnings == [
+        'warning: no --port option for socket-activated port "http", assuming port 80 as specified in the manifest'
+    ]
+
+
+def test_which_ports_are_sockets():
+    """Those that are socket-activated, in their order; a range is its first port."""
+    plain = Port(name="plain", protocol="sctp", port=1)
+    dns = Port(name="dns", protocol="udp", port=53, count=4, socket_activated=True)
+    sockets, _ = planned(dns, plain, HTTP)
+    assert [(each.name, each.protocol, each.port) for each in sockets] == [("dns", "udp", 53), ("http", "tcp", 80)]
+
+
+@pytest.mark.parametrize("protocol", ["sctp", "TCP", "unix"])
+def test_other_protocols(protocol: str):
+    """They are refused, where rkt would ignore the case of none."""
+    with pytest.raises(PlanError, match=f'^app "web": port http: unrecognized protocol: {protocol}$'):
+        planned(replace(HTTP, protocol=protocol))
+
+
+def test_sockets_in_the_plan_of_a_pod():
+    """Each app has its own, --debug shows them, and the warnings are the pod's."""
+    apps = tuple(RuntimeApp(name=name, app=replace(APP, ports=ports)) for name, ports in (("a", (HTTP,)), ("b", ())))
+    image = ImageManifest(ac_version="0.8.11", name="test/image")
+    pod = Pod(manifest=replace(MANIFEST, apps=apps), images=(("a", image), ("b", image)))
+    facts = HostFacts(effective_uid=0, kernel_release="6.1", has_cgroups=True)
+    plan = plan_pod(pod, RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"), facts)
+    assert [app.sockets for app in plan.apps] == [(ListenSocket(name="http", protocol="tcp", port=80),), ()]
+    assert "app a: socket http on tcp port 80" in plan.describe()
+    assert len(plan.warnings) == 1
+
+
+def passed(**variables: str) -> dict[str, str]:
+    """Return an environment that passes descriptors to PID."""
+    return {"LISTEN_PID": str(PID), **variables}
+
+
+def test_nothing_is_passed():
+    """Without variables, with none for this process, and with a number of 0 there is nothing to look at."""
+    for environment in ({}, {"LISTEN_FDS": "3", "LISTEN_PID": str(PID + 1)}, {"LISTEN_FDS": "x"}, passed()):
+        assert find_sockets(environment, PID) == ([], [])
+    assert find_sockets(passed(LISTEN_FDS="0", LISTEN_FDNAMES=""), PID) == ([], [])
+
+
+@given(st.text(max_size=8))
+def test_any_number_of_descriptors(text: str):
+    """It is a decimal number up to 1024, or refused; what it announces and is not there is a warning for each."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= 4 and int(text) <= 1024
+    if not is_number:
+        with pytest.raises(LaunchError, match="expected a number up to 1024"):
+            find_sockets(passed(LISTEN_FDS=text), PID)
+        return
+    sockets, warnings = find_sockets(passed(LISTEN_FDS=text), PID)
+    assert len(sockets) + len(warnings) == int(text)
+
+
+@given(st.text(max_size=40))
+def test_any_names(names: str):
+    """They are shown if there is one for each descriptor and all of them can be shown."""
+    _, [warning] = find_sockets(passed(LISTEN_FDS="1", LISTEN_FDNAMES=names), PID)
+    shown = f' ("{names}")' if names and ":" not in names and names.isascii() and names.isprintable() else ""
+    assert warning.startswith(f"warning: ignoring descriptor 3{shown} of LISTEN_FDS: ")
+
+
+APPS = st.lists(
+    st.lists(
+        st.builds(ListenSocket, name=st.just("x"), protocol=st.sampled_from(["tcp", "udp"]), port=st.integers(1, 4))
+    ),
+    max_size=3,
+)
+
+
+@given(APPS, st.lists(st.tuples(st.sampled_from(["tcp", "udp"]), st.integers(1, 4)), max_size=8))
+def test_matching(apps: list[list[ListenSocket]], passed_ports: list[tuple[str, int]]):
+    """A match has protocol and port, nobody gets what another has, and nothing that fits is left over or stays open."""
+    with socket.socket() as original:
+        inherited = [
+            InheritedSocket(fd=os.dup(original.fileno()), name="", protocol=protocol, port=port)
+            for protocol, port in passed_ports
+        ]
+        specs = [AppSpec(name="x", candidates=("/x",), sockets=tuple(sockets)) for sockets in apps]
+        matched, warnings = match_sockets(specs, inherited)
+        of_fd = {each.fd: (each.protocol, each.port) for each in inherited}
+        pairs = [pair for spec, fds in zip(specs, matched, strict=True) for pair in zip(spec.sockets, fds, strict=True)]
+        used = [fd for _, fd in pairs if fd is not None]
+        assert len(set(used)) == len(used) == len(inherited) - len(warnings)
+        unused = [of_fd[fd] for fd in of_fd if fd not in used]
+        for wanted, fd in pairs:
+            if fd is None:
+                assert (wanted.protocol, wanted.port) not in unused
+            else:
+                assert of_fd[fd] == (wanted.protocol, wanted.port)
+        for fd in used:
+            os.close(fd)
+        for fd in set(of_fd) - set(used):
+            with pytest.raises(OSError):
+                os.close(fd)
