@@ -91,6 +91,7 @@ def launch(flags: RunFlags, lock: int) -> int:
         if network is not None:
             network.release()
             network = None
+        syscalls.close_all_but((0, 1, 2, lock, pidfd, link.fileno()))
         step = "wait for PID 1"
         watch = Watch(pidfd, link, terminal, entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid))
         return watch.run()
@@ -247,5 +248,4 @@ def _clone_supervisor(
         run_supervisor(plan, ends)
     os.fchdir(pod_directory)
     theirs.close()
-    syscalls.close_all_but((0, 1, 2, lock, pidfd, ours.fileno()))
     return pid, pidfd, ours
