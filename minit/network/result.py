@@ -239,9 +239,8 @@ def _write_routes(routes: Iterable[Route]) -> list[JsonObject]:
 
 
 def _write_dns(dns: Dns) -> JsonObject:
-    return _without_empty(
-        {"nameservers": dns.nameservers, "domain": dns.domain, "search": dns.search, "options": dns.options}
-    )
+    lists = {"nameservers": dns.nameservers, "search": dns.search, "options": dns.options}
+    return _without_empty({"domain": dns.domain, **{name: list(items) for name, items in lists.items()}})
 
 
 def _without_empty(fields: JsonObject) -> JsonObject:

@@ -1,0 +1,106 @@
+"""
+Finding the configurations of networks: those of the stage1 image, the vendor's, and the administrator's.
+
+A later directory has the last word on a network it knows by the same name. Which of the files matter, and what is said
+about them, is as in rkt: files for networks that nobody asked for are not looked at beyond their name.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from minit import paths
+from minit.boundedfile import read_bounded
+from minit.errors import ManifestError, MinitError, NetworkError, describe
+from minit.manifest.network import LIST_SUFFIX, parse_network_config, parse_network_name
+from minit.plan.network import wants_network
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.manifest.network import NetworkConfig
+
+_SUFFIX = ".conf"
+_VENDOR = "/usr/lib/rkt/net.d"
+_MAX_CONFIG_BYTES = 1 << 20
+
+
+def config_directories(local_config: str) -> tuple[str, ...]:
+    """Return where configurations are looked for, the pod directory being the working directory."""
+    return f"{paths.POD_STAGE1_ROOTFS}/etc/rkt/net.d", _VENDOR, f"{local_config}/net.d"
+
+
+def load_networks(local_config: str, wanted: tuple[str, ...]) -> tuple[list[NetworkConfig], list[str]]:
+    """
+    Return the networks that the entries of --net ask for, and the lines to print about what was found.
+
+    NetworkError names the file that cannot be read or used. A network that is not there is no error here.
+    """
+    networks: dict[str, NetworkConfig] = {}
+    lines: list[str] = []
+    for directory in config_directories(local_config):
+        try:
+            found = _load_directory(directory, wanted, lines)
+        except (MinitError, OSError) as error:
+            raise NetworkError(f"failed to setup network: {describe(error)}") from error
+        lines += [f'overriding "{name}" network with one from {directory}' for name in found if name in networks]
+        networks |= found
+    return list(networks.values()), lines
+
+
+def _load_directory(directory: str, wanted: tuple[str, ...], lines: list[str]) -> dict[str, NetworkConfig]:
+    found: dict[str, NetworkConfig] = {}
+    for file_name in _list_files(directory):
+        config = _load_file(file_name, directory, wanted, lines)
+        if config is None:
+            continue
+        if config.name in found:
+            lines.append(f'"{config.name}" network already defined, ignoring {file_name}')
+        else:
+            found[config.name] = config
+    return found
+
+
+def _list_files(directory: str) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    return sorted(name for name in names if name.endswith((_SUFFIX, LIST_SUFFIX)))
+
+
+def _load_file(file_name: str, directory: str, wanted: tuple[str, ...], lines: list[str]) -> NetworkConfig | None:
+    """Return the network in a file, None if it is not wanted."""
+    data = _read(f"{directory}/{file_name}")
+    if data is None:
+        lines.append(f"ignoring {directory}/{file_name}: not a regular file")
+        return None
+    try:
+        name = parse_network_name(data, file_name, directory)
+    except ManifestError as error:
+        # rkt reads no lists: what an administrator has of them never kept one of its pods from starting.
+        asks_for_all = wants_network(wanted, "")
+        if not file_name.endswith(LIST_SUFFIX) or asks_for_all:
+            raise
+        lines.append(f"ignoring {error}")
+        return None
+    if not wants_network(wanted, name or ""):
+        return None
+    return parse_network_config(data, file_name, directory)
+
+
+def _read(path: str) -> bytes | None:
+    """Return the content of a regular file, None if it is something else, which to open may wait or do harm."""
+    found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            return None
+        try:
+            fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            error.filename = path
+            raise
+    finally:
+        os.close(found)
+    return read_bounded(fd, path, _MAX_CONFIG_BYTES)
