@@ -20,11 +20,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Watch:
-    """Collects (name, event) pairs of a directory until it is closed."""
+    """Collects (name, event) pairs of a directory until it is closed; its descriptor is readable when there are any."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, watched: int = _WATCHED) -> None:
         self._fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-        if _libc.inotify_add_watch(self._fd, os.fsencode(directory), _WATCHED) < 0:
+        if _libc.inotify_add_watch(self._fd, os.fsencode(directory), watched) < 0:
             raise OSError(ctypes.get_errno(), "inotify_add_watch", str(directory))
         self._events: list[tuple[str, int]] = []
 
@@ -33,6 +33,10 @@ class Watch:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         os.close(self._fd)
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._fd
 
     def events(self) -> list[tuple[str, int]]:
         """Return all events so far."""

@@ -1,0 +1,199 @@
+"""
+Running one plugin of the CNI: a program that is asked on standard input and answers on standard output.
+
+It runs in a session of its own, so that it can be killed with all that it started, and dies with this process. Its
+standard error is the caller's.
+"""
+
+from __future__ import annotations
+
+import _signal
+import math
+import os
+import select
+import time
+
+from minit import jsontext, syscalls
+from minit.errors import ManifestError, NetworkError, describe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
+
+_MAX_OUTPUT_BYTES = 1 << 20
+_MAX_SHOWN = 1000  # characters of what a plugin printed that make it into a message
+_UNBLOCKABLE = (_signal.SIGKILL, _signal.SIGSTOP)
+_LAST_SIGNAL = 64
+_UMASK = 0o022
+_BLOCK_BYTES = 1 << 16
+
+
+def run_plugin(
+    path: str, request: bytes, environment: Mapping[str, str], timeout_seconds: float, cancelled: int | None = None
+) -> bytes:
+    """
+    Return what the plugin at `path` prints when it is given `request`.
+
+    NetworkError is what the plugin says in the CNI's form, or how it ended if it says nothing. It is killed, with what
+    it started, if it takes too long, prints too much, or the descriptor `cancelled` becomes readable.
+    """
+    name = f'plugin "{os.path.basename(path)}"'
+    # Who ignores it is not told how a child ended.
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    try:
+        pid, output = _start(path, request, environment)
+    except OSError as error:
+        raise NetworkError(f"{name} cannot be executed: {path}: {describe(error)}") from error
+    pidfd = -1
+    ended = None
+    try:
+        pidfd = os.pidfd_open(pid)
+        data = _read_output(name, output, pidfd, timeout_seconds, cancelled)
+        ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+    except OSError as error:
+        raise NetworkError(f"{name}: {describe(error)}") from error
+    finally:
+        if ended is None:
+            os.killpg(pid, _signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.close(output)
+        if pidfd >= 0:
+            os.close(pidfd)
+    assert ended is not None
+    if ended.si_code != os.CLD_EXITED:
+        raise NetworkError(f"{name} was killed by signal {ended.si_status}")
+    if ended.si_status != 0:
+        raise NetworkError(_own_error(data) or _exit_text(name, ended.si_status, data))
+    return data
+
+
+def first_line(output: bytes) -> str:
+    """Return the first line of what a plugin printed as it can be part of a message."""
+    lines = output.decode(errors="replace").split("\n")
+    first = next((line.strip() for line in lines if line.strip()), "")
+    return _printable(first)
+
+
+def _start(path: str, request: bytes, environment: Mapping[str, str]) -> tuple[int, int]:
+    """Start the plugin and return its pid and the descriptor of its output; OSError if it cannot be executed."""
+    ours = []
+    theirs = []
+    try:
+        # A file, not a pipe: nobody has to write while the plugin reads, or cares if it never does.
+        standard_input = os.memfd_create("request", os.MFD_CLOEXEC)
+        theirs.append(standard_input)
+        while request:
+            request = request[os.write(standard_input, request) :]
+        os.lseek(standard_input, 0, os.SEEK_SET)
+        for _ in ("output", "report"):
+            reader, writer = os.pipe2(os.O_CLOEXEC)
+            ours.append(reader)
+            theirs.append(writer)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _become_plugin(path, environment, theirs, parent)
+        while theirs:
+            os.close(theirs.pop())
+        output, report = ours
+        # The end of the file means that the plugin is executed.
+        failure = os.read(report, 8)
+        if failure:
+            os.waitpid(pid, 0)
+            raise OSError(int(failure), os.strerror(int(failure)))
+        os.set_blocking(output, False)
+        ours.remove(output)
+        return pid, output
+    finally:
+        for fd in (*ours, *theirs):
+            os.close(fd)
+
+
+def _become_plugin(path: str, environment: Mapping[str, str], ends: Sequence[int], parent: int) -> NoReturn:
+    """Turn this forked process into the plugin, with the ends of its input, its output, and the report of a failure."""
+    standard_input, output, report = ends
+    try:
+        os.setsid()
+        syscalls.set_parent_death_signal(_signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        os.umask(_UMASK)
+        os.dup2(standard_input, 0)
+        os.dup2(output, 1)
+        syscalls.close_all_but((0, 1, 2, report))
+        for number in range(1, _LAST_SIGNAL + 1):
+            if number not in _UNBLOCKABLE:
+                syscalls.reset_signal(number)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        os.execve(path, [path], environment)
+    except OSError as error:
+        os.write(report, b"%d" % (error.errno or 0))
+    finally:
+        os._exit(1)
+
+
+def _read_output(name: str, output: int, pidfd: int, timeout_seconds: float, cancelled: int | None) -> bytes:
+    """
+    Return what the plugin prints until it ends, which it has when this returns.
+
+    What it leaves running may keep the output open for ever: such a process is nobody's concern here.
+    """
+    poll = select.poll()
+    poll.register(output, select.POLLIN)
+    poll.register(pidfd, select.POLLIN)
+    if cancelled is not None:
+        poll.register(cancelled, select.POLLIN)
+    end = time.monotonic() + timeout_seconds
+    data = b""
+    while True:
+        left = math.ceil(1000 * (end - time.monotonic()))
+        events = [fd for fd, _ in poll.poll(left)] if left > 0 else []
+        if not events:
+            raise NetworkError(f"{name} did not finish within {timeout_seconds:g} seconds")
+        # Before its output is read: what it prints before it ends must not be missed.
+        has_ended = pidfd in events
+        if output in events or has_ended:
+            block = _read_block(output)
+            while block:
+                data += block
+                if len(data) > _MAX_OUTPUT_BYTES:
+                    raise NetworkError(f"{name} printed more than {_MAX_OUTPUT_BYTES} bytes")
+                block = _read_block(output)
+            if block is not None and not has_ended:
+                poll.unregister(output)
+        if has_ended:
+            return data
+        if cancelled in events:
+            raise NetworkError(f"{name} was killed: the pod is not wanted any more")
+
+
+def _read_block(fd: int) -> bytes | None:
+    """Return what is there to read, None if nothing is yet, nothing at the end of the file."""
+    try:
+        return os.read(fd, _BLOCK_BYTES)
+    except BlockingIOError:
+        return None
+
+
+def _own_error(output: bytes) -> str | None:
+    """Return the message in an error of the CNI specification, None if `output` is no such thing."""
+    try:
+        error = jsontext.parse(output, "")
+    except ManifestError:
+        return None
+    if not isinstance(error, dict) or not isinstance(error.get("msg"), str) or not error["msg"]:
+        return None
+    details = error.get("details")
+    return _printable(f"{error['msg']}; {details}" if details and isinstance(details, str) else error["msg"])
+
+
+def _exit_text(name: str, code: int, output: bytes) -> str:
+    line = first_line(output)
+    return f"{name} exited with code {code}{': ' if line else ''}{line}"
+
+
+def _printable(text: str) -> str:
+    line = " ".join(text.split())
+    line = "".join([character if character.isprintable() else "?" for character in line])
+    return line if len(line) <= _MAX_SHOWN else line[: _MAX_SHOWN - 3] + "..."
