@@ -58,7 +58,7 @@ _LAUNCHER_FLAGS = (
 
 _DIRECTORIES = (
     *("dev", "etc", "proc", "run", "sys", "tmp", "entrypoints"),
-    *("rkt/env", "rkt/iottymux", "rkt/minit", "rkt/status", "opt/stage2"),
+    *("rkt/env", "rkt/iottymux", "rkt/minit", "rkt/status", "opt/stage2", "etc/rkt/net.d"),
 )
 _PRIVATE = ("rkt/minit",)  # where PID 1 keeps its control socket
 
@@ -80,6 +80,24 @@ ID=minit
 VERSION_ID={minit.__version__}
 PRETTY_NAME="minit stage1 {minit.__version__}"
 """
+
+# The networks that rkt's own stage1 images have, with rkt's addresses.
+_NETWORKS = {
+    "99-default.conf": {
+        "cniVersion": "0.1.0",
+        "name": "default",
+        "type": "ptp",
+        "ipMasq": True,
+        "ipam": {"type": "host-local", "subnet": "172.16.28.0/24", "routes": [{"dst": "0.0.0.0/0"}]},
+    },
+    "99-default-restricted.conf": {
+        "cniVersion": "0.1.0",
+        "name": "default-restricted",
+        "type": "ptp",
+        "ipMasq": False,
+        "ipam": {"type": "host-local", "subnet": "172.31.0.0/16"},
+    },
+}
 
 
 def build_stage1(output: Path, progress: Progress) -> None:
@@ -155,6 +173,8 @@ def _add_fixed_files(root: Path) -> None:
         (root / directory).mkdir(parents=True)
     (root / "etc/hosts-fallback").write_text(_HOSTS_FALLBACK)
     (root / "etc/os-release").write_text(_OS_RELEASE)
+    for name, network in _NETWORKS.items():
+        (root / "etc/rkt/net.d" / name).write_bytes(jsontext.dump(network) + b"\n")
     (root / "etc/mtab").symlink_to("../proc/self/mounts")
 
 

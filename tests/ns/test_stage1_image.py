@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from minit.image.libraries import LibrarySearch
 from minit.image.modules import entrypoint_names
 from minit.image.stage1 import ENTRYPOINT_ANNOTATIONS
 from minit.manifest.image import parse_image_manifest
+from minit.manifest.network import parse_network_config
 from tests.support.unpack import unpack
 
 STAGE1_FLY_SIZE_BYTES = 9_900_000
@@ -193,6 +195,21 @@ def test_the_rootfs_is_what_the_contract_asks_for(stage1_image: Path) -> None:
     assert entries["etc/mtab"].linkname == "../proc/self/mounts"
     assert not [name for name, entry in entries.items() if name.startswith("rkt/") and not entry.isdir()]
     assert {(entry.uid, entry.gid, entry.uname, entry.mtime) for entry in entries.values()} == {(0, 0, "", 0)}
+
+
+def test_the_networks_of_the_image_are_rkts(root: Path) -> None:
+    """The networks `default` and `default-restricted` have rkt's addresses, and only the first masquerades."""
+    directory = root / "etc/rkt/net.d"
+    networks = [parse_network_config(path.read_bytes(), path.name, "net.d") for path in sorted(directory.iterdir())]
+    assert [(network.file_name, network.name, network.cni_version, network.ip_masq) for network in networks] == [
+        ("99-default-restricted.conf", "default-restricted", "0.1.0", False),
+        ("99-default.conf", "default", "0.1.0", True),
+    ]
+    assert [network.plugins[0].type for network in networks] == ["ptp", "ptp"]
+    assert [json.loads(network.text)["ipam"] for network in networks] == [
+        {"type": "host-local", "subnet": "172.31.0.0/16"},
+        {"type": "host-local", "subnet": "172.16.28.0/24", "routes": [{"dst": "0.0.0.0/0"}]},
+    ]
 
 
 def test_an_entrypoint_is_found_by_its_own_path(root: Path, tmp_path: Path) -> None:
