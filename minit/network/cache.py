@@ -2,7 +2,7 @@
 What the pod directory keeps of an attached network, beside the copy of its configuration in `net/`.
 
 `FILE.plugins` says which plugins were chosen, so that those that added the pod also delete it, whatever was installed
-since. `FILE.result` is the outcome of ADD, which later requests repeat to the plugins.
+since. `FILE.result` is the outcome of ADD, as far as it got, which later requests repeat to the plugins.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def cached_plugins(file_name: str) -> tuple[str, ...]:
 
 
 def cache_result(file_name: str, result: JsonObject) -> None:
-    """Note the outcome of ADD."""
+    """Note the outcome of ADD, of a list that of the plugins so far."""
     _write(_result_path(file_name), result)
 
 
 def cached_result(file_name: str) -> JsonObject | None:
-    """Return the outcome of ADD, None if it never succeeded or the note cannot be used."""
+    """Return the outcome of ADD, None if no plugin got so far or the note cannot be used."""
     value = _read(_result_path(file_name))
     return value if isinstance(value, dict) else None
 

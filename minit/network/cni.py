@@ -90,12 +90,13 @@ def attach(
     cache.cache_plugins(config.file_name, plugins)
     try:
         written = attachment.add(plugins)
-        cache.cache_result(config.file_name, written)
     except MinitError as error:
         try:
             detach(network, request, search, timeout_seconds)
         except MinitError as problem:
-            raise NetworkError(f"{error} (and it could not be undone: {problem})") from error
+            # A plugin that cannot work at all says the same about both.
+            if str(problem) != str(error):
+                raise NetworkError(f"{error} (and it could not be undone: {problem})") from error
         raise
     return attachment.read(written, config.plugins[-1])
 
@@ -166,7 +167,7 @@ class _Attachment:
         self._cancelled = cancelled
 
     def add(self, plugins: Sequence[str]) -> JsonObject:
-        """Have each plugin add the pod and return the last one's result, in the version of the configuration."""
+        """Have each plugin add the pod and return the last result, in the version of the configuration."""
         version = self._config.cni_version
         previous: JsonObject = {}
         for plugin, found in zip(self._config.plugins, plugins):
@@ -174,6 +175,8 @@ class _Attachment:
             result = self.read(written, plugin)
             # As it is, what minit knows nothing of passes on, too.
             previous = written if written.get("cniVersion") == version else write_result(result, version)
+            # After each of them: if the next one fails, those before it may need the result to undo what they did.
+            cache.cache_result(self._config.file_name, previous)
         return previous
 
     def call(self, command: str, plugin: PluginConfig, found: str, previous: JsonObject | None) -> JsonObject:

@@ -369,11 +369,11 @@ def test_a_long_message_is_cut(world: World) -> None:
 
 
 def test_a_failure_within_a_list_undoes_all_of_it(world: World) -> None:
-    """Every plugin is asked to delete, in reverse: also the one that failed, and those that never ran."""
+    """All plugins are asked to delete, in reverse, with the result so far: also the one that failed, and those after."""
     network = world.chain({"ADD": {"print": NEW_RESULT}}, {"ADD": {"exit": 1, "print": {"msg": "no"}}}, {})
     assert world.refusal(network) == "no"
     assert world.commands() == ["ADD stub0", "ADD stub1", "DEL stub2", "DEL stub1", "DEL stub0"]
-    assert all("prevResult" not in config for config in world.inputs()[2:])
+    assert all(config["prevResult"] == NEW_RESULT for config in world.inputs()[2:])
 
 
 def test_what_cannot_be_undone_is_told(world: World) -> None:
@@ -393,6 +393,12 @@ def test_a_plugin_that_cannot_be_executed(world: World, mode: int, text: str, re
     (world.plugins / "stub").chmod(mode)
     message = world.refusal(world.network({"type": "stub"}))
     assert message.startswith(f'plugin "stub" cannot be executed: {world.plugins}/stub: {reason}')
+
+
+def test_a_plugin_that_says_the_same_about_deleting(world: World) -> None:
+    """One that cannot work at all is not quoted twice."""
+    action = {"exit": 1, "print": {"msg": "incompatible"}}
+    assert world.refusal(world.stub(ADD=action, DEL=action)) == "incompatible"
 
 
 def test_a_result_that_cannot_be_kept(world: World) -> None:
