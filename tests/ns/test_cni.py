@@ -369,7 +369,7 @@ def test_a_long_message_is_cut(world: World) -> None:
 
 
 def test_a_failure_within_a_list_undoes_all_of_it(world: World) -> None:
-    """All plugins are asked to delete, in reverse, with the result so far: also the one that failed, and those after."""
+    """All plugins delete, in reverse, with the result so far: also the one that failed, and those after it."""
     network = world.chain({"ADD": {"print": NEW_RESULT}}, {"ADD": {"exit": 1, "print": {"msg": "no"}}}, {})
     assert world.refusal(network) == "no"
     assert world.commands() == ["ADD stub0", "ADD stub1", "DEL stub2", "DEL stub1", "DEL stub0"]
