@@ -108,9 +108,9 @@ def connect(sides: Sides, request: Request, mtu: int | None, undo: Undo) -> tupl
         raise NetworkError(f"interface {request.interface} exists already in the pod's network namespace")
     if sides.host.find(name) is not None:
         raise NetworkError(f"interface {name} exists already: {request.interface} of this pod was not removed")
+    undo.add(lambda: _delete_host_end(sides.host, request))
     sides.host.add_veth(name, request.interface, sides.namespace, mtu)
     host = sides.host.get(name)
-    undo.add(lambda: sides.host.delete(host))
     try:
         write_sysctl(f"net/ipv6/conf/{name}/accept_ra", "0")
     except NetworkError:
@@ -167,9 +167,7 @@ def delete(config: Mapping[str, object], request: Request) -> None:
 
 def _delete_links(_: Mapping[str, object], request: Request) -> None:
     with Links() as host:
-        link = host.find(host_end(request))
-        if link is not None and link.kind == _VETH:
-            host.delete(link)
+        if _delete_host_end(host, request):
             return
     # The host's end of a pair that a real plugin made has a name nobody knows.
     try:
@@ -183,6 +181,15 @@ def _delete_links(_: Mapping[str, object], request: Request) -> None:
                 pod.delete(link)
     finally:
         os.close(namespace)
+
+
+def _delete_host_end(host: Links, request: Request) -> bool:
+    """Remove the pair by its end on the host; tell whether it was there."""
+    link = host.find(host_end(request))
+    if link is None or link.kind != _VETH:
+        return False
+    host.delete(link)
+    return True
 
 
 def _delete_masquerade(config: Mapping[str, object], request: Request) -> None:

@@ -25,7 +25,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from minit import syscalls
 from minit.errors import NetworkError
 from minit.network.builtin.ipv4 import Subnet, format_address, parse_address
-from minit.network.netlink import NETLINK_ROUTE, Netlink, NetlinkError
+from minit.network.netlink import NETLINK_ROUTE, Netlink
 from minit.value import Value
 
 TYPE_CHECKING = False
@@ -100,7 +100,7 @@ class Links:
         message["attrs"] = [["IFLA_IFNAME", name], ["IFLA_EXT_MASK", _RTEXT_FILTER_SKIP_STATS]]
         try:
             return _link_of(self._netlink.ask(message))
-        except NetlinkError as error:
+        except OSError as error:
             if error.errno == errno.ENODEV:
                 return None
             raise _cannot(f"look up interface {name}", error) from error
@@ -241,7 +241,7 @@ class Links:
     def _change(self, what: str, message: Any, unless: int | None = None) -> None:
         try:
             self._netlink.request(message)
-        except NetlinkError as error:
+        except OSError as error:
             if error.errno != unless:
                 raise _cannot(what, error) from error
 
