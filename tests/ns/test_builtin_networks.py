@@ -18,6 +18,7 @@ import pytest
 from minit.errors import ManifestError, NetworkError, describe
 from minit.network.builtin import Builtin, find_builtin
 from minit.network.builtin.attachment import host_end
+from minit.network.builtin.ipv4 import parse_address, parse_subnet
 from minit.network.builtin.links import Links
 from minit.network.request import Request
 from minit.network.result import Dns, Result, Route
@@ -126,6 +127,12 @@ def routes(namespace: str | None = None) -> list[str]:
 
     text = show() if namespace is None else within(namespace, show)
     return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def tables() -> list[str]:
+    """Return the names of the nf_tables tables here."""
+    shown = subprocess.run(["nft", "list", "tables", "ip"], check=True, capture_output=True, text=True)
+    return [line.split()[-1] for line in shown.stdout.splitlines()]
 
 
 KINDS = {"ptp": {}, "bridge": {"isGateway": True, "bridge": "br-test"}}
@@ -328,12 +335,33 @@ def test_deleting_gives_all_back(world: World, kind: str) -> None:
     config = world.config(kind, ipMasq=True, **KINDS[kind])
     request, other = world.pod(), world.pod()
     add(config, other)
-    before = links(), world.leased()
+    before = links(), world.leased(), tables()
     add(config, request)
+    assert tables() == [f"minit-{pod.container_id}-eth0" for pod in (other, request)]
     for namespace in (request.namespace, request.namespace, "", "/nowhere"):
         delete(config, replace(request, namespace=namespace))
-        assert (links(), world.leased()) == before
+        assert (links(), world.leased(), tables()) == before
     assert within(request.namespace, links) == []
+
+
+def test_only_masquerading_networks_hide_their_pods(world: World, kind: str) -> None:
+    """A peer beyond the host sees the host's address with ipMasq, and the pod's without."""
+    outside = world.pod()
+    peer = within(outside.namespace, lambda: os.open("/proc/self/ns/net", os.O_RDONLY))
+    beyond = Links(peer)
+    Links().add_veth("out", "eth0", peer, None)
+    Links().add_address(Links().get("out"), parse_address("192.168.7.1"), 24)
+    beyond.add_address(beyond.get("eth0"), parse_address("192.168.7.2"), 24)
+    beyond.set_up(beyond.get("eth0"))
+    beyond.add_route(beyond.get("eth0"), parse_subnet("10.9.8.0/24"), gateway=parse_address("192.168.7.1"))
+    Links().wait_until_running("out")
+    os.close(peer)
+    hidden, shown = world.pod(), world.pod()
+    add(world.config(kind, ipMasq=True, routes=EVERYWHERE, **KINDS[kind]), hidden)
+    address = address_of(add(world.config(kind, routes=EVERYWHERE, **KINDS[kind]), shown))
+    with within(outside.namespace, lambda: listen("192.168.7.2")) as server:
+        assert talk(hidden.namespace, server) == "192.168.7.1"
+        assert talk(shown.namespace, server) == address
 
 
 def test_deleting_without_the_namespace(world: World, kind: str) -> None:
@@ -480,7 +508,7 @@ def test_killed_at_any_step_of_add(world: World, kind: str) -> None:
     while killed_child(lambda: add(config, request), step):
         delete(config, request)
         assert [name for name in links() if name.startswith("veth")] == []
-        assert world.leased() == {}
+        assert (world.leased(), tables()) == ({}, [])
         step += 1
     assert step > 10
     delete(config, request)
@@ -496,7 +524,8 @@ def test_killed_at_any_step_of_delete(world: World, kind: str) -> None:
         add(config, request)
         killed = killed_child(lambda: delete(config, request), step)
         delete(config, request)
-        assert [name for name in links() if name.startswith("veth")] == [] and world.leased() == {}
+        assert [name for name in links() if name.startswith("veth")] == []
+        assert (world.leased(), tables()) == ({}, [])
         step += 1
     assert step > 4
 
@@ -505,7 +534,7 @@ def test_failing_at_any_step_of_add(world: World, kind: str) -> None:
     """Whichever step of ADD fails, nothing is left and the error is one line."""
     config = world.config(kind, ipMasq=True, routes=EVERYWHERE, **KINDS[kind])
     add(config, world.pod())
-    before = links(), world.leased()
+    before = links(), world.leased(), tables()
     request = world.pod()
 
     def fail() -> None:
@@ -521,7 +550,7 @@ def test_failing_at_any_step_of_add(world: World, kind: str) -> None:
         except (NetworkError, OSError) as error:
             assert "annot allocate memory" in describe(error)
             failures += 1
-            assert (links(), world.leased()) == before
+            assert (links(), world.leased(), tables()) == before
             assert within(request.namespace, links) == []
         finally:
             sys.setprofile(None)

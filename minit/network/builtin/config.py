@@ -176,7 +176,7 @@ def _pool(root: Node, ipam: Node) -> Pool:
     block = ranges[0] if ranges and not ipam["subnet"].given else ipam
     subnet = _read(block["subnet"], parse_subnet, "an IPv4 subnet")
     if subnet.prefix > _MAX_POOL_PREFIX:
-        raise block["subnet"].error(f"a subnet of at most {_MAX_POOL_PREFIX} bits of prefix")
+        raise block["subnet"].error(f"a prefix of at most {_MAX_POOL_PREFIX}")
 
     def in_subnet(name: str, otherwise: int) -> int:
         if not block[name].given:
