@@ -1,0 +1,218 @@
+"""
+A host between the outside and its pods, each a network namespace, and packets sent among them.
+
+    outside 192.0.2.2 --- 192.0.2.1 host 10.1.0.1 --- 10.1.0.2, 10.1.0.3, … pods
+
+Sockets stay in the namespace in which they were made, so that one process can be all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.support.networks import make_network, remove_network, within
+
+T = TypeVar("T")
+
+HOST = "192.0.2.1"
+OTHER_HOST = "192.0.2.10"
+OUTSIDE = "192.0.2.2"
+GATEWAY = "10.1.0.1"
+SUBNET = "10.1.0.0/24"
+BRIDGE = "cni0"
+
+_KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
+_PATIENCE_SECONDS = 5.0
+# How long it takes until what does not arrive counts as lost. What does arrive takes a tenth of a millisecond.
+_LOSS_SECONDS = 0.3
+
+
+class Place:
+    """A network namespace."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = make_network(path)
+
+    def remove(self) -> None:
+        """Give the namespace up."""
+        remove_network(self.path)
+
+    def do(self, function: Callable[[], T]) -> T:
+        """Return what `function` does here."""
+        return within(self.path, function)
+
+    def run(self, *commands: str) -> str:
+        """Run commands here and return what they print."""
+        output = ""
+        for command in commands:
+            words = ["nsenter", f"--net={self.path}", *shlex.split(command)]
+            output += subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        return output
+
+    def sysctl(self, name: str, value: str | None = None) -> str:
+        """Return a setting of net.ipv4, after changing it if there is a value."""
+        path = Path("/proc/sys/net/ipv4") / name
+
+        def work() -> str:
+            if value is not None:
+                path.write_text(value)
+            return path.read_text().strip()
+
+        return self.do(work)
+
+    def listen(self, protocol: str, port: int, address: str = "0.0.0.0") -> socket.socket:
+        """Return a socket to which others can send."""
+
+        def work() -> socket.socket:
+            server = socket.socket(socket.AF_INET, _KINDS[protocol])
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind((address, port))
+            if protocol == "tcp":
+                server.listen()
+            return server
+
+        return self.do(work)
+
+    def send(self, protocol: str, address: str, port: int, *servers: socket.socket) -> tuple[str, int] | None:
+        """
+        Send a word from here and let whichever server got it answer.
+
+        Returns the address that the server saw and its own number among `servers`, None if none was reached.
+        """
+        with self.do(lambda: socket.socket(socket.AF_INET, _KINDS[protocol])) as client:
+            client.settimeout(_LOSS_SECONDS)
+            try:
+                client.connect((address, port))
+                client.send(b"question")
+            except OSError:
+                return None
+            for number, server in enumerate(servers):
+                try:
+                    server.settimeout(_LOSS_SECONDS / len(servers))
+                    source = _answer(protocol, server)
+                except TimeoutError:
+                    continue
+                client.settimeout(_PATIENCE_SECONDS)
+                assert client.recv(100) == b"answer"
+                return source, number
+        return None
+
+
+class Topology:
+    """A host with `eth0` to the outside and pods behind it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._places: list[Place] = []
+        self.host = self._place("host")
+        self.outside = self._place("outside")
+        self.host.run(
+            f"ip link add eth0 type veth peer name eth0 netns {self.outside.path}",
+            f"ip address add {HOST}/24 dev eth0",
+            f"ip address add {OTHER_HOST}/24 dev eth0",
+            "ip link set eth0 up",
+        )
+        self.host.sysctl("ip_forward", "1")
+        self.outside.run(f"ip address add {OUTSIDE}/24 dev eth0", "ip link set eth0 up")
+
+    def close(self) -> None:
+        """Take everything away."""
+        for place in self._places:
+            place.remove()
+
+    def add_pod(self, address: str, *, with_default_route: bool = True) -> Place:
+        """Return a pod at the end of a link of its own, as the ptp plugin connects it."""
+        pod = self._place(f"pod-{address}")
+        link = self.link_of(address)
+        self.host.run(
+            f"ip link add {link} type veth peer name eth0 netns {pod.path}",
+            f"ip address add {GATEWAY}/32 dev {link}",
+            f"ip link set {link} up",
+            f"ip route add {address}/32 dev {link}",
+        )
+        pod.run(
+            f"ip address add {address}/24 dev eth0",
+            "ip link set eth0 up",
+            f"ip route delete {SUBNET}",
+            f"ip route add {GATEWAY}/32 dev eth0 scope link src {address}",
+            f"ip route add {SUBNET} via {GATEWAY} src {address}",
+        )
+        if with_default_route:
+            pod.run(f"ip route add default via {GATEWAY}")
+        return pod
+
+    def add_bridged_pod(self, address: str) -> Place:
+        """Return a pod on a bridge of the host, which is made for the first of them."""
+        pod = self._place(f"pod-{address}")
+        if not self.host.do(lambda: os.path.exists(f"/proc/sys/net/ipv4/conf/{BRIDGE}")):
+            self.host.run(
+                f"ip link add {BRIDGE} type bridge",
+                f"ip address add {GATEWAY}/24 dev {BRIDGE}",
+                f"ip link set {BRIDGE} up",
+            )
+        link = self.link_of(address)
+        self.host.run(
+            f"ip link add {link} type veth peer name eth0 netns {pod.path}",
+            f"ip link set {link} master {BRIDGE}",
+            f"ip link set {link} up",
+        )
+        pod.run(
+            f"ip address add {address}/24 dev eth0",
+            "ip link set eth0 up",
+            f"ip route add default via {GATEWAY}",
+        )
+        return pod
+
+    def filter_bridged(self, filtered: bool) -> None:
+        """Decide whether packets that only cross the bridge meet the rules for those that are routed."""
+        path = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+        if self.host.do(path.exists):
+            self.host.do(lambda: path.write_text(str(int(filtered))))
+        elif filtered:
+            pytest.skip("the kernel does not filter bridged packets")
+
+    def link_of(self, address: str) -> str:
+        """Return the name of the host's end of a pod's link."""
+        return f"veth{address.replace('.', '')}"
+
+    def rules(self) -> str:
+        """Return all that the host's packet filter has, with the handles by which the kernel knows it."""
+        return self.host.run("nft --handle --stateless list ruleset")
+
+    def _place(self, name: str) -> Place:
+        place = Place(self._directory / name)
+        self._places.append(place)
+        return place
+
+
+@contextlib.contextmanager
+def make_topology(directory: Path) -> Iterator[Topology]:
+    """Make a host and an outside for the length of a with block."""
+    topology = Topology(directory)
+    try:
+        yield topology
+    finally:
+        topology.close()
+
+
+def _answer(protocol: str, server: socket.socket) -> str:
+    if protocol == "udp":
+        data, peer = server.recvfrom(100)
+        server.sendto(b"answer", peer)
+    else:
+        connection, peer = server.accept()
+        with connection:
+            connection.settimeout(_PATIENCE_SECONDS)
+            data = connection.recv(100)
+            connection.send(b"answer")
+    assert data == b"question"
+    return str(peer[0])
