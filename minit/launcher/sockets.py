@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FIRST = 3  # SD_LISTEN_FDS_START
 _MAXIMUM = 1024
-_MPTCP = 262  # IPPROTO_MPTCP, which systemd's SocketProtocol=mptcp asks for
+_MPTCP = 262  # IPPROTO_MPTCP: systemd's SocketProtocol=mptcp, and what programs in Go listen with
 _PROTOCOLS = {_socket.IPPROTO_TCP: TCP, _MPTCP: TCP, _socket.IPPROTO_UDP: UDP}
 
 

@@ -116,8 +116,6 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         if ends.sockets:
             step = "pass sockets"
             moved, namespace = place_sockets(ends.sockets, (report.fileno(), namespace))
-            # The old number is a socket of the app's now, which nothing may close.
-            report.detach()
             report = Socket(fileno=moved)
         step = "wait for the other apps"
         send_message(report, {"prepared": True}, [namespace])

@@ -308,6 +308,22 @@ def test_one_of_two_sockets_on_one_port(make_pod: MakePod) -> None:
     assert "ignoring descriptor 4 of LISTEN_FDS: no app has" in result.stderr
 
 
+def test_a_multipath_socket_of_the_caller(make_pod: MakePod) -> None:
+    """MPTCP counts as TCP: clients of either find it."""
+    try:
+        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+    except OSError:
+        pytest.skip("the kernel has no MPTCP")
+    with bound:
+        bound.bind(("127.0.0.1", 0))
+        bound.listen()
+        pod = make_pod({"a": answering(port("http", number_of(bound)))})
+        process = pod.start(**activated(bound.fileno()))
+        pod.wait_ready()
+        assert ask(number_of(bound)) == "a 3"
+    assert pod.finish(process).returncode == 0
+
+
 def test_what_was_passed_to_another_process(make_pod: MakePod) -> None:
     """It is closed like anything the caller leaks, and nothing is said about it."""
     with listener() as bound:
@@ -365,12 +381,13 @@ def test_a_port_in_use(make_pod: MakePod, protocol: str) -> None:
     assert pod.gc().returncode == 0
 
 
-def test_one_port_of_two_apps(make_pod: MakePod) -> None:
+@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+def test_one_port_of_two_apps(make_pod: MakePod, protocol: str) -> None:
     """The second one cannot have it."""
-    pod = make_pod({name: answering(port("http", PORT)) for name in ("a", "b")})
+    pod = make_pod({name: answering(port("http", PORT, protocol)) for name in ("a", "b")})
     result = pod.run()
     assert result.returncode == 254
-    assert 'stage1: app "b": cannot listen on tcp port 8080: address already in use' in said(result)
+    assert said(result)[-1] == f'stage1: app "b": cannot listen on {protocol} port 8080: address already in use'
 
 
 def test_a_protocol_that_has_no_sockets(make_pod: MakePod) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import socket
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -187,6 +188,19 @@ def test_what_is_inherited(world: World) -> None:
     subprocess.run(["sh", "-c", script], env=world.environment(), check=True)
     status = (world.dump / "run.status").read_text()
     assert _signal_lines(status) == plain
+
+
+def test_sockets_of_the_caller(world: World) -> None:
+    """What a service manager passes reaches the entrypoint: the descriptor, and the variables that speak of it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        fd = fcntl.fcntl(server.fileno(), fcntl.F_DUPFD, 50)
+    command = world.command("run", f"--stage1-path={world.stage1}", world.app)
+    subprocess.run(command, env=world.environment(LISTEN_FDS="1", LISTEN_PID="2"), pass_fds=(fd,), check=True)
+    target = os.readlink(f"/proc/self/fd/{fd}")
+    os.close(fd)
+    call = world.call("run")
+    assert call.fds[fd] == target
+    assert (call.environment["LISTEN_FDS"], call.environment["LISTEN_PID"]) == ("1", "2")
 
 
 def _signals(command: list[str], world: World) -> list[str]:
