@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from minit import jsontext, paths
-from minit.errors import ManifestError, MinitError, NetworkError, describe
+from minit.errors import MinitError, NetworkError, describe
 from minit.manifest.network import parse_network_config
 from minit.plan.network import PlannedNetwork, interface_name
 from minit.podfile import remove_pod_file, write_pod_file
@@ -77,7 +77,7 @@ def read_attached() -> tuple[list[PlannedNetwork], list[str]]:
     copies = _copies()
     try:
         known = _read_net_info()
-    except (ManifestError, OSError) as error:
+    except (MinitError, OSError) as error:
         problems.append(f"error loading {paths.POD_NET_INFO}: {describe(error)}")
         known = []
     if not known:

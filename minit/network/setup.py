@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from minit.errors import NetworkError
+from minit.errors import MinitError, NetworkError
 from minit.network import firewall
 from minit.network.cni import PluginSearch, attach, plugin_path
 from minit.network.namespace import make_namespace, namespace_path
-from minit.network.record import NetInfo, copy_configuration, write_namespace, write_net_info
+from minit.network.record import NetInfo, copy_configuration, forget_configuration, write_namespace, write_net_info
 from minit.network.request import Request
 from minit.network.result import Dns, ipv4_address, ipv4_gateway, ipv4_mask
 from minit.plan.network import Connection
@@ -49,7 +49,12 @@ def set_up(plan: NetworkPlan, flags: RunFlags, search: PluginSearch, cancelled: 
             complain(f"networking: loading network {network.config.name} with type {first}")
         copy_configuration(network)
         request = Request(container_id=flags.uuid, namespace=namespace, interface=network.interface, args=network.args)
-        result = attach(network, request, search, cancelled)
+        try:
+            result = attach(network, request, search, cancelled)
+        except MinitError:
+            # It has undone what it did itself.
+            forget_configuration(network.config.file_name)
+            raise
         records[index] = replace(records[index], ip=ipv4_address(result) or "", mask=ipv4_mask(result) or "")
         results.append(result)
     write_net_info(records)

@@ -1,0 +1,457 @@
+"""Pods with networks: what `run` makes of --net, what the apps get of it, and that `gc` leaves nothing."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cniplugin import calls, install_plugin
+from tests.support.hostnet import LEASES, leftovers
+from tests.support.pods import MakePod, PodDirectory, app_section, shell
+from tests.support.processes import children_of, descriptors_of, namespace_of, status_of
+from tests.support.waiting import wait_for
+
+DEFAULT = ipaddress.ip_network("172.16.28.0/24")
+RESTRICTED = ipaddress.ip_network("172.31.0.0/16")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Whatever a test does, its pods leave nothing in the host's network once they are collected."""
+    assert leftovers() == []
+    yield
+    assert leftovers() == []
+
+
+class LocalConfig:
+    """A directory of local configuration, with networks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.networks = path / "net.d"
+        self.networks.mkdir()
+        self.flag = f"--local-config={path}"
+        self.record = path / "record"
+
+    def write(self, name: str, config: object) -> None:
+        """Write a configuration file."""
+        self.networks.joinpath(name).write_text(config if isinstance(config, str) else json.dumps(config))
+
+    def plugin(self, name: str, file_name: str | None = None, **config: Any) -> None:
+        """Configure the network `name` of a plugin that records what it gets and does what `config` says."""
+        install_plugin(self.networks, "recorder")
+        config = {"record": str(self.record), "ADD": {"print": {}}, **config}
+        self.write(file_name or f"{name}.conf", {"cniVersion": "0.1.0", "name": name, "type": "recorder", **config})
+
+    @property
+    def calls(self) -> list[str]:
+        """What plugins were asked to do, with the network's name."""
+        return [
+            f"{call['environment']['CNI_COMMAND']} {json.loads(call['stdin'])['name']}" for call in calls(self.record)
+        ]
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> LocalConfig:
+    """A directory of local configuration."""
+    return LocalConfig(tmp_path)
+
+
+def collect(pod: PodDirectory, local: LocalConfig | None = None) -> str:
+    """Run `gc`, which must succeed, and return what it had to say."""
+    result = pod.call("gc", *([] if local is None else [local.flag]), pod.uuid)
+    assert result.returncode == 0, result.stderr
+    return result.stderr
+
+
+def networks_of(pod: PodDirectory) -> list[dict[str, str]]:
+    """Return what stage0 would show of a pod's networks."""
+    found: list[dict[str, str]] = json.loads((pod.path / "net-info.json").read_text())
+    return found
+
+
+def test_the_default_network(make_pod: MakePod) -> None:
+    """The pod has an address, a default route by the host's address, and reaches the host; gc undoes it."""
+    pod = make_pod({"a": shell("ip -4 addr show eth0; ip route; ping -c 1 -W 5 172.16.28.1")})
+    result = pod.run(net="default")
+    assert result.returncode == 0, result.stdout + result.stderr
+    [network] = networks_of(pod)
+    assert ipaddress.ip_address(network["ip"]) in DEFAULT
+    assert f"inet {network['ip']}/24" in result.stdout
+    assert "default via 172.16.28.1 dev eth0" in result.stdout
+    assert network == {
+        "netName": "default",
+        "netConf": "net/99-default.conf",
+        "pluginPath": "builtin:ptp",
+        "ifName": "eth0",
+        "ip": network["ip"],
+        "args": "",
+        "mask": "255.255.255.0",
+    }
+    assert (pod.path / "netns").read_text() == f"/var/run/netns/cni-{pod.uuid}"
+    assert (LEASES / "default" / network["ip"]).read_text().split() == [pod.uuid, "eth0"]
+    assert collect(pod) == ""
+    assert leftovers() == []
+    assert collect(pod) == ""
+
+
+def test_the_restricted_network(make_pod: MakePod) -> None:
+    """The pod reaches the host and its own network, and has no default route."""
+    pod = make_pod({"a": shell("ip route; ping -c 1 -W 5 172.31.0.1")})
+    result = pod.run(net="default-restricted")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "default" not in result.stdout
+    [network] = networks_of(pod)
+    assert ipaddress.ip_address(network["ip"]) in RESTRICTED
+    collect(pod)
+
+
+def test_two_networks(make_pod: MakePod) -> None:
+    """They get eth0 and eth1 by the names of their files, whatever their order in --net; arguments go to theirs."""
+    pod = make_pod({"a": shell("ip -4 addr")})
+    result = pod.run(net="default-restricted:IP=172.31.7.7,default")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert [(network["netName"], network["ifName"], network["args"]) for network in networks_of(pod)] == [
+        ("default-restricted", "eth0", "IP=172.31.7.7"),
+        ("default", "eth1", ""),
+    ]
+    assert "inet 172.31.7.7/16" in result.stdout
+    collect(pod)
+
+
+def test_two_pods_meet(make_pod: MakePod) -> None:
+    """A pod on the default network reaches another one by its address."""
+    server = make_pod({"a": shell("echo hello | nc -l -p 8080")})
+    process = server.start(net="default")
+    server.wait_ready()
+    [network] = networks_of(server)
+    client = make_pod({"a": shell(f"nc -w 5 {network['ip']} 8080 </dev/null")})
+    assert "hello" in client.run(net="default").stdout
+    assert server.finish(process).returncode == 0
+    for pod in (server, client):
+        collect(pod)
+
+
+def test_a_port_of_the_host(make_pod: MakePod) -> None:
+    """A forwarded port is reached by the host's loopback and is gone after gc."""
+    section = app_section(
+        *("/bin/sh", "-c", "echo hello | nc -l -p 80"), ports=[{"name": "http", "protocol": "tcp", "port": 80}]
+    )
+    pod = make_pod({"a": section}, ports=[{"name": "http", "hostPort": 8080}])
+    process = pod.start(net="default")
+    pod.wait_ready()
+    answer = subprocess.run(
+        ["busybox", "nc", "-w", "5", "127.0.0.1", "8080"], stdin=subprocess.DEVNULL, capture_output=True, check=True
+    )
+    assert answer.stdout == b"hello\n"
+    assert pod.finish(process).returncode == 0
+    collect(pod)
+
+
+def test_a_pod_with_loopback_only(make_pod: MakePod) -> None:
+    """`none` is recorded as networks that are none of any, with rkt's words, and nothing is made on the host."""
+    pod = make_pod({"a": shell("true")})
+    result = pod.run(net="none")
+    assert result.stderr == "networking: networking namespace with loopback only\n"
+    assert networks_of(pod) is None
+    assert leftovers() == []
+    assert not (pod.path / "netns").exists()
+
+
+def test_the_host_network_is_not_recorded(make_pod: MakePod) -> None:
+    """A pod in the host's network has no networks, and none are set up."""
+    pod = make_pod({"a": shell("true")})
+    assert pod.run(net="default,host").returncode == 0
+    assert not (pod.path / "net-info.json").exists()
+
+
+def test_the_pod_is_in_its_namespace_and_the_launcher_too(make_pod: MakePod) -> None:
+    """PID 1 and the launcher are in the namespace that has a name, with `lo` up; the helper is gone."""
+    pod = make_pod({"a": shell("while :; do sleep 1; done")})
+    process = pod.start(net="default")
+    pod.wait_ready()
+    named = os.stat(f"/run/netns/cni-{pod.uuid}").st_ino
+    assert namespace_of(pod.pid, "net") == namespace_of(process.pid, "net") == f"net:[{named}]"
+    assert children_of(process.pid) == [pod.pid]
+    assert "<LOOPBACK,UP,LOWER_UP>" in pod.enter("a", "/bin/ip", "link", "show", "lo").stdout
+    pod.stop()
+    pod.finish(process)
+    collect(pod)
+
+
+def test_a_plugin_gets_what_rkts_gives(make_pod: MakePod, local: LocalConfig) -> None:
+    """File, environment and working directory of a plain configuration are rkt's; gc asks it to undo."""
+    local.plugin("lan", ADD={"print": {"ip4": {"ip": "10.1.2.3/20"}}})
+    pod = make_pod({"a": shell("true")})
+    result = pod.run(local.flag, net="lan:A=1;B=2")
+    assert (result.returncode, result.stderr) == (0, "")
+    [network] = networks_of(pod)
+    assert (network["ip"], network["mask"], network["args"]) == ("10.1.2.3", "255.255.240.0", "A=1;B=2")
+    assert network["pluginPath"] == str(local.networks / "recorder")
+    collect(pod, local)
+    add, delete = calls(local.record)
+    for call, command in ((add, "ADD"), (delete, "DEL")):
+        environment = {name: value for name, value in call["environment"].items() if name.startswith("CNI_")}
+        assert environment == {
+            "CNI_VERSION": "0.1.0",
+            "CNI_COMMAND": command,
+            "CNI_CONTAINERID": pod.uuid,
+            "CNI_NETNS": f"/var/run/netns/cni-{pod.uuid}",
+            "CNI_ARGS": "A=1;B=2",
+            "CNI_IFNAME": "eth0",
+            "CNI_PATH": f"{local.networks}:/usr/lib/rkt/plugins/net:stage1/rootfs/usr/lib/rkt/plugins/net",
+        }
+        assert call["stdin"] == (local.networks / "lan.conf").read_text()
+        assert call["cwd"] == str(pod.path)
+        assert call["network"] == os.readlink("/proc/self/ns/net")
+        assert call["descriptors"] == ["0", "1", "2", "3"]  # the last is the listing's own
+
+
+def test_name_servers_of_a_network(make_pod: MakePod, local: LocalConfig) -> None:
+    """The first network with an opinion about DNS gives the apps their resolv.conf, in rkt's form."""
+    result = {"ip4": {"ip": "10.1.2.3/24"}}
+    dns = {"nameservers": ["10.1.2.1", "10.1.2.2"], "domain": "d", "search": ["s", "t"], "options": ["ndots:2"]}
+    local.plugin("a-silent", ADD={"print": result})
+    local.plugin("b-first", ADD={"print": {**result, "dns": dns}})
+    local.plugin("c-second", ADD={"print": {**result, "dns": {"nameservers": ["9.9.9.9"]}}})
+    pod = make_pod({"a": shell("cat /etc/resolv.conf")})
+    run = pod.run(local.flag, net="a-silent,b-first,c-second")
+    lines = [line.partition(": ")[2] for line in run.stdout.splitlines()]
+    assert lines == [
+        "# Generated by rkt from network b-first",
+        "",
+        "search s t",
+        "nameserver 10.1.2.1",
+        "nameserver 10.1.2.2",
+        "options ndots:2",
+        "domain d",
+    ]
+    assert run.stderr == (
+        "networking: Warning: network c-second plugin specified DNS configuration, but DNS already supplied\n"
+    )
+    collect(pod, local)
+
+
+def test_name_servers_that_are_not_wanted(make_pod: MakePod, local: LocalConfig) -> None:
+    """With another mode for resolv.conf what the networks say does not count."""
+    local.plugin("lan", ADD={"print": {"ip4": {"ip": "10.1.2.3/24"}, "dns": {"nameservers": ["10.1.2.1"]}}})
+    pod = make_pod({"a": shell("test ! -e /etc/resolv.conf")})
+    assert pod.run(local.flag, "--dns-conf-mode=resolv=none,hosts=default", net="lan").returncode == 0
+    collect(pod, local)
+
+
+def test_the_metadata_service_is_at_the_hosts_address(make_pod: MakePod) -> None:
+    """Apps are given the address of the host in the network of the pod."""
+    pod = make_pod({"a": shell("echo $AC_METADATA_URL")})
+    assert "http://172.16.28.1:18112/0a0b\n" in pod.run("--mds-token=0a0b", net="default").stdout
+    collect(pod)
+
+
+# Failures.
+
+
+def refused(pod: PodDirectory, local: LocalConfig, net: str, *flags: str) -> str:
+    """Run a pod whose network cannot be, check that nothing is left of it, and return why."""
+    result = pod.run(local.flag, *flags, net=net)
+    assert (result.returncode, result.stdout) == (254, "")
+    [line] = result.stderr.splitlines()
+    assert line.startswith("stage1: failed to setup network: ")
+    assert leftovers() == []
+    assert not (pod.path / "net-info.json").exists()
+    assert not (pod.path / "netns").exists()
+    assert [name for name in os.listdir(pod.path / "net")] == [] if (pod.path / "net").exists() else True
+    collect(pod, local)
+    return line.removeprefix("stage1: failed to setup network: ")
+
+
+def test_an_unknown_network(make_pod: MakePod, local: LocalConfig) -> None:
+    """All that are unknown are named."""
+    pod = make_pod({"a": shell("true")})
+    assert refused(pod, local, "x,default,b") == "networks not found: b, x"
+
+
+def test_a_missing_plugin(make_pod: MakePod, local: LocalConfig) -> None:
+    """The first network is not joined either."""
+    local.plugin("a")
+    local.write("b.conf", {"name": "b", "type": "no-such"})
+    assert refused(make_pod({"a": shell("true")}), local, "a,b") == 'Could not find plugin "no-such"'
+    assert local.calls == []
+
+
+@pytest.mark.parametrize(
+    ("action", "text"),
+    [
+        ({"print": {"code": 7, "msg": "no", "details": "more"}, "exit": 1}, "no; more"),
+        ({"print": "junk", "exit": 3}, 'plugin "recorder" exited with code 3: junk'),
+        ({"print": "junk"}, 'plugin "recorder" printed no result: junk'),
+        ({"signal": 9}, 'plugin "recorder" was killed by signal 9'),
+    ],
+)
+def test_a_failing_plugin(make_pod: MakePod, local: LocalConfig, action: dict[str, Any], text: str) -> None:
+    """What it says is shown, it is told to undo what it did, and so are those before it, the last one first."""
+    local.plugin("a")
+    local.plugin("b", ADD=action)
+    local.plugin("c")
+    assert refused(make_pod({"a": shell("true")}), local, "default,a,b,c").endswith(text)
+    assert local.calls == ["ADD a", "ADD b", "DEL b", "DEL a"]
+
+
+def test_a_port_that_is_taken(make_pod: MakePod, local: LocalConfig) -> None:
+    """A port that a program of the host listens on is refused."""
+    section = app_section("/bin/true", ports=[{"name": "http", "protocol": "tcp", "port": 80}])
+    pod = make_pod({"a": section}, ports=[{"name": "http", "hostPort": 8081}])
+    import socket
+
+    with socket.create_server(("127.0.0.1", 8081)):
+        assert "8081" in refused(pod, local, "default")
+
+
+def test_an_address_that_is_taken(make_pod: MakePod, local: LocalConfig) -> None:
+    """The second pod that asks for it is refused, and the first keeps it."""
+    first = make_pod({"a": shell("while :; do sleep 1; done")})
+    process = first.start(net="default:IP=172.16.28.9")
+    first.wait_ready()
+    result = make_pod({"a": shell("true")}).run(net="default:IP=172.16.28.9")
+    assert result.returncode == 254
+    assert re.fullmatch(r"stage1: failed to setup network: .*172\.16\.28\.9.*\n", result.stderr)
+    assert "inet 172.16.28.9/24" in first.enter("a", "/bin/ip", "addr").stdout
+    first.stop()
+    first.finish(process)
+    collect(first)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_a_plugin_hangs(make_pod: MakePod, local: LocalConfig, number: signal.Signals) -> None:
+    """The plugin is killed, the networks are undone, and `run` ends at once."""
+    local.plugin("a")
+    local.plugin("b", ADD={"hang": True})
+    pod = make_pod({"a": shell("true")})
+    process = pod.start(local.flag, net="a,b")
+    wait_for((local.record / "hanging").exists, "the plugin")
+    process.send_signal(number)
+    result = pod.finish(process)
+    assert result.returncode == 254
+    assert result.stderr == f"stage1: failed to setup network: interrupted by signal {int(number)}\n"
+    assert local.calls == ["ADD a", "ADD b", "DEL b", "DEL a"]
+    collect(pod, local)
+
+
+def test_the_helper_holds_what_it_needs(make_pod: MakePod, local: LocalConfig) -> None:
+    """It has its socket and the lock, without which the pod could be collected beside it, and its own name."""
+    local.plugin("lan", ADD={"hang": True})
+    pod = make_pod({"a": shell("true")})
+    process = pod.start(local.flag, net="lan")
+    wait_for((local.record / "hanging").exists, "the plugin")
+    [helper] = children_of(process.pid)
+    assert status_of(helper)["Name"] == "minit-network"
+    held = [target for fd, target in descriptors_of(helper).items() if fd > 2]
+    assert sum(target == str(pod.path) for target in held) == 1
+    others = [re.sub(r"\d+", "N", target) for target in held if target != str(pod.path)]
+    assert sorted(others) == ["anon_inode:[pidfd]", "pipe:[N]", "socket:[N]"]  # pidfd and pipe are the plugin's
+    process.terminate()
+    pod.finish(process)
+
+
+def test_a_launcher_that_is_killed_while_a_plugin_hangs(make_pod: MakePod, local: LocalConfig) -> None:
+    """The helper undoes the networks, and the pod counts as running until it has."""
+    local.plugin("a")
+    local.plugin("b", ADD={"hang": True})
+    pod = make_pod({"a": shell("true")})
+    process = pod.start(local.flag, net="default,a,b")
+    wait_for((local.record / "hanging").exists, "the plugin")
+    process.kill()
+    pod.finish(process)
+    pod.wait_exited()
+    assert local.calls == ["ADD a", "ADD b", "DEL b", "DEL a"]
+    assert leftovers() == []
+
+
+def test_a_helper_that_is_killed(make_pod: MakePod, local: LocalConfig) -> None:
+    """The pod does not start; gc cleans up what it did."""
+    local.plugin("b", "zz.conf", ADD={"hang": True})
+    pod = make_pod({"a": shell("true")})
+    process = pod.start(local.flag, net="default,b")
+    wait_for((local.record / "hanging").exists, "the plugin")
+    [helper] = children_of(process.pid)
+    os.kill(helper, signal.SIGKILL)
+    result = pod.finish(process)
+    assert (result.returncode, result.stderr) == (
+        254,
+        "stage1: failed to setup network: the process that did it died\n",
+    )
+    assert leftovers() != []
+    collect(pod, local)
+    assert local.calls == ["ADD b", "DEL b"]
+
+
+# gc with things missing.
+
+
+def ended_pod(make_pod: MakePod, local: LocalConfig) -> PodDirectory:
+    """Return a pod that ran on the default network and one of a plugin, and has not been collected."""
+    local.plugin("lan", ADD={"print": {"ip4": {"ip": "10.1.2.3/24"}}})
+    pod = make_pod({"a": shell("true")})
+    assert pod.run(local.flag, net="default,lan").returncode == 0
+    return pod
+
+
+@pytest.mark.parametrize("content", [None, "", "junk", "{}", '[{"netName": 1}]'])
+def test_gc_with_a_broken_net_info(make_pod: MakePod, local: LocalConfig, content: str | None) -> None:
+    """Networks are found by the copies of their configurations; what is broken is said."""
+    pod = ended_pod(make_pod, local)
+    path = pod.path / "net-info.json"
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    said = collect(pod, local)
+    assert said.startswith("networking: error loading net-info.json: ") if content is not None else said == ""
+    assert local.calls == ["ADD lan", "DEL lan"]
+
+
+def test_gc_after_a_reboot(make_pod: MakePod, local: LocalConfig) -> None:
+    """Without the namespace plugins are asked all the same, with an empty CNI_NETNS."""
+    pod = ended_pod(make_pod, local)
+    subprocess.run(["ip", "netns", "delete", f"cni-{pod.uuid}"], check=True)
+    assert collect(pod, local) == ""
+    assert calls(local.record)[-1]["environment"]["CNI_NETNS"] == ""
+
+
+def test_gc_without_the_plugin(make_pod: MakePod, local: LocalConfig) -> None:
+    """It is said, and the other networks are undone."""
+    pod = ended_pod(make_pod, local)
+    (local.networks / "recorder").unlink()
+    said = collect(pod, local)
+    assert said.startswith('networking: error deleting "lan": ')
+
+
+def test_gc_with_a_failing_plugin(make_pod: MakePod, local: LocalConfig) -> None:
+    """It is said, the other networks are undone, and a second gc does not try again."""
+    local.plugin("lan", DEL={"print": {"code": 1, "msg": "not now"}, "exit": 1})
+    pod = make_pod({"a": shell("true")})
+    assert pod.run(local.flag, net="default,lan").returncode == 0
+    assert collect(pod, local) == 'networking: error deleting "lan": not now\n'
+    assert collect(pod, local) == ""
+
+
+def test_gc_without_the_configuration(make_pod: MakePod, local: LocalConfig) -> None:
+    """A network whose copy is gone has been left already."""
+    pod = ended_pod(make_pod, local)
+    (pod.path / "net/lan.conf").unlink()
+    assert collect(pod, local) == ""
+    assert local.calls == ["ADD lan"]
+
+
+def test_gc_with_a_broken_configuration(make_pod: MakePod, local: LocalConfig) -> None:
+    """It is said and passed over."""
+    pod = ended_pod(make_pod, local)
+    (pod.path / "net/lan.conf").write_text("junk")
+    assert collect(pod, local).startswith('networking: error loading "net/lan.conf"; ignoring: ')

@@ -1,0 +1,32 @@
+"""What pods leave in the network of the host, which for the tests is a namespace of their session's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+LEASES = Path("/var/lib/cni/networks")
+NAMESPACES = Path("/run/netns")
+_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
+
+
+def leftovers() -> list[str]:
+    """Return links, tables of the packet filter, leases and named namespaces, of whatever pod."""
+    found = [f"link {link['ifname']}" for link in ip("link") if link["ifname"].startswith(("veth", "eth"))]
+    found += [f"table {line}" for line in _output("nft", "list", "tables").splitlines() if "minit-" in line]
+    found += [f"lease {path}" for path in LEASES.glob("*/*") if _ADDRESS.fullmatch(path.name)]
+    return found + [f"namespace {name}" for name in os.listdir(NAMESPACES)]
+
+
+def ip(*arguments: str) -> list[dict[str, Any]]:
+    """Return what ip(8) says, for example of `link` or `route`."""
+    found: list[dict[str, Any]] = json.loads(_output("ip", "-json", *arguments) or "[]")
+    return found
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
