@@ -45,7 +45,7 @@ def pytest_configure() -> None:
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     bring_up_loopback()
-    for directory in ("/run/netns", "/var/lib/cni"):
+    for directory in ("/run/netns", "/run/minit", "/var/lib/cni"):
         os.makedirs(directory, exist_ok=True)
         syscalls.mount("tmpfs", directory, "tmpfs", 0)
 
