@@ -23,6 +23,7 @@ from minit.podfile import write_pod_file
 from minit.stdio import complain, open_standard_streams
 from minit.supervisor.boot import SupervisorEnds, run_supervisor
 from minit.supervisor.supervisor import WATCHED_SIGNALS
+from minit.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def launch(flags: RunFlags, lock: int) -> int:
         for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
             complain(f"stage1: {line}")
         step = "take over sockets"
-        sockets = _match_sockets(plan, inherited)
+        plan, sockets = _match_sockets(plan, inherited)
         step = "setup network"
         network = _start_network(plan, flags, lock)
         step = "open volumes"
@@ -178,18 +179,30 @@ def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
     return tuple(open_volumes(app) for app in plan.apps)
 
 
-def _match_sockets(plan: PodPlan, inherited: list[InheritedSocket]) -> tuple[tuple[int | None, ...], ...]:
+def _match_sockets(
+    plan: PodPlan, inherited: list[InheritedSocket]
+) -> tuple[PodPlan, tuple[tuple[int | None, ...], ...]]:
+    """Return of each socket of each app the inherited descriptor, if there is one, and the plan that goes with it."""
     if any(app.sockets for app in plan.apps):
         # Here, since PID 1 cannot import it later.
         import minit.supervisor.sockets  # noqa: F401
     if not inherited:
-        return tuple((None,) * len(app.sockets) for app in plan.apps)
+        return plan, tuple((None,) * len(app.sockets) for app in plan.apps)
     from minit.launcher.sockets import match_sockets
 
     matched, warnings = match_sockets(plan.apps, inherited)
     for line in warnings:
         complain(f"stage1: {line}")
-    return matched
+    if plan.network is not None:
+        # What is said to the host's own socket already reaches the app.
+        taken = [
+            (socket.protocol, socket.port)
+            for app, fds in zip(plan.apps, matched)
+            for socket, fd in zip(app.sockets, fds)
+            if fd is not None
+        ]
+        plan = replace(plan, network=plan.network.without_ports(taken))
+    return plan, matched
 
 
 def _prepare_console(plan: PodPlan) -> CallerTerminal | None:

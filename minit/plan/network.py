@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
-from minit.value import Value
+from minit.value import Value, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +36,12 @@ class NetworkPlan(Value):
 
     networks: tuple[PlannedNetwork, ...] = ()
     ports: tuple[ForwardedPort, ...] = ()
+
+    def without_ports(self, taken: Iterable[tuple[str, int]]) -> NetworkPlan:
+        """Return the plan without the ports, as protocol and number, that apps have on the host itself."""
+        numbers = set(taken)
+        ports = (port for port in self.ports if (port.protocol, port.host_port) not in numbers)
+        return replace(self, ports=tuple(ports))
 
     @property
     def forwardable(self) -> PlannedNetwork | None:

@@ -49,6 +49,8 @@ def describe_port(port: ForwardedPort) -> str:
 
 def _plan_port(exposed: ExposedPort, place: str, sections: Mapping[str, App]) -> ForwardedPort:
     port = exposed.pod_port or _find_port(exposed.name, sections)
+    # The app finds it open, in the pod, at the number by which the host's service manager knows it (`plan_sockets`).
+    number = exposed.host_port if port.socket_activated else port.port
     if port.protocol not in _PROTOCOLS:
         raise PlanError(f'{place}: port "{exposed.name}": cannot forward protocol "{port.protocol}", only tcp and udp')
     if exposed.host_ip is not None and ":" in exposed.host_ip:
@@ -56,7 +58,7 @@ def _plan_port(exposed: ExposedPort, place: str, sections: Mapping[str, App]) ->
     return ForwardedPort(
         protocol=port.protocol,
         host_port=exposed.host_port,
-        pod_port=port.port,
+        pod_port=number,
         host_ip=None if exposed.host_ip == EVERY_ADDRESS else exposed.host_ip,
     )
 

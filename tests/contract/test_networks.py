@@ -268,7 +268,7 @@ def refused(pod: PodDirectory, local: LocalConfig, net: str, *flags: str) -> str
     assert leftovers() == []
     assert not (pod.path / "net-info.json").exists()
     assert not (pod.path / "netns").exists()
-    assert [name for name in os.listdir(pod.path / "net")] == [] if (pod.path / "net").exists() else True
+    assert not (pod.path / "net").exists() or os.listdir(pod.path / "net") == []
     collect(pod, local)
     return line.removeprefix("stage1: failed to setup network: ")
 

@@ -154,6 +154,18 @@ def test_the_port_of_the_host_is_listened_on(make_pod: MakePod) -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+def test_a_forwarded_port_leads_to_the_socket(make_pod: MakePod, protocol: str) -> None:
+    """In a network of its own the pod is reached by the host's port, which the app finds open."""
+    ports = [{"name": "http", "hostPort": PORT}]
+    pod = make_pod({"a": answering(port("http", 80, protocol))}, ports=ports)
+    process = pod.start(net="default")
+    pod.wait_ready()
+    assert ask(PORT, protocol) == "a 3"
+    assert pod.finish(process).returncode == 0
+    assert pod.gc().returncode == 0
+
+
 def test_two_apps_have_their_own(make_pod: MakePod) -> None:
     """Each has its socket as 3, and not the other's."""
     pod = make_pod({"a": answering(port("http", 80)), "b": answering(port("http", 81)), "c": shell("env")})
@@ -258,6 +270,20 @@ def test_a_socket_of_the_caller(make_pod: MakePod, flags: tuple[str, ...], net: 
     assert said(result) == [assumed("own", PORT), assumed("http", number)]
     assert sorted(pod.report("a").descriptors) == [0, 1, 2, 3, 4]
     assert pod.report("a").environment["LISTEN_FDNAMES"] == "own:http"
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+def test_a_socket_of_the_caller_is_no_port_to_forward(make_pod: MakePod, protocol: str) -> None:
+    """What is said to the host's port reaches the app by the host's socket, though the pod has another network."""
+    with listener(protocol) as bound:
+        number = number_of(bound)
+        ports = [{"name": "http", "hostPort": number}]
+        pod = make_pod({"a": answering(port("http", 80, protocol))}, ports=ports)
+        process = pod.start(net="default", **activated(bound.fileno()))
+        pod.wait_ready()
+        assert ask(number, protocol) == "a 3"
+        assert pod.finish(process).returncode == 0
+    assert pod.gc().returncode == 0
 
 
 def test_sockets_of_the_caller_for_two_apps(make_pod: MakePod, tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_pods_on_a_bridge(pods: Pods, topology: Topology, protocol: str):
 
 @PROTOCOLS
 def test_pods_on_a_filtered_bridge(pods: Pods, topology: Topology, protocol: str):
-    """Where the bridge itself redirects, answers are translated in the bridge; the pod's own port needs hairpin mode."""
+    """Where the bridge itself redirects, it translates answers too; the pod's own port needs hairpin mode."""
     pod, neighbour = topology.add_bridged_pod(POD), topology.add_bridged_pod(SECOND_POD)
     topology.filter_bridged(True)
     topology.host.run(f"ip link set {topology.link_of(POD)} type bridge_slave hairpin on")

@@ -10,7 +10,7 @@ from minit.errors import PlanError
 from minit.manifest.app import App, Port
 from minit.manifest.pod import ExposedPort, PodManifest, RuntimeApp
 from minit.network.portuse import parse_port_comment, port_comment
-from minit.plan.network import ForwardedPort
+from minit.plan.network import ForwardedPort, NetworkPlan
 from minit.plan.ports import overlap, plan_ports
 
 HTTP = Port(name="http", protocol="tcp", port=80)
@@ -55,6 +55,18 @@ def test_ports_by_name() -> None:
         forwarded("tcp", 8080, 80),
         forwarded("tcp", 8443, 443),
     )
+
+
+def test_a_socket_activated_port() -> None:
+    """It leads to the same number in the pod, where the app finds it open."""
+    sections = {"web": section(Port(name="http", protocol="tcp", port=80, socket_activated=True))}
+    assert plan(want("http", 8080), sections=sections) == (forwarded("tcp", 8080, 8080),)
+
+
+def test_ports_that_apps_have_on_the_host() -> None:
+    """They are taken out of the plan, by protocol and number."""
+    ports = (forwarded("tcp", 53, 53), forwarded("udp", 53, 53))
+    assert NetworkPlan(ports=ports).without_ports([("udp", 53), ("tcp", 80)]).ports == ports[:1]
 
 
 def test_a_port_that_says_where_it_leads() -> None:
