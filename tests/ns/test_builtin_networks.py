@@ -18,6 +18,8 @@ import pytest
 from minit.errors import ManifestError, NetworkError, describe
 from minit.network.builtin import Builtin, find_builtin
 from minit.network.builtin.attachment import host_end
+from minit.network.builtin.config import read_ptp
+from minit.network.builtin.hostlocal import reserve
 from minit.network.builtin.ipv4 import parse_address, parse_subnet
 from minit.network.builtin.links import Links
 from minit.network.request import Request
@@ -203,8 +205,10 @@ def test_the_result_of_bridge(world: World) -> None:
         "10.9.8.0/24 dev eth0 proto kernel scope link src 10.9.8.2",
     ]
     assert routes() == ["10.9.8.0/24 dev cni0 proto kernel scope link src 10.9.8.1"]
-    for _ in range(4):
-        assert add(config, world.pod()).interfaces[0] == bridge
+    lowest = ["ip", "link", "add", "low", "address", "02:00:00:00:00:00", "type", "veth", "peer", "low2"]
+    subprocess.run(lowest, check=True)
+    Links().join_bridge(Links().get("low"), Links().get("cni0"), hairpin=False)
+    assert add(config, world.pod()).interfaces[0] == bridge
 
 
 def test_what_config_and_resolv_conf_say_about_dns(world: World, tmp_path: Path) -> None:
@@ -567,6 +571,29 @@ def test_leases_of_a_killed_plugin(world: World) -> None:
     (world.leases / "net/10.9.8.2").touch()
     (world.leases / "net/.new").write_text("half")
     assert address_of(add(config, world.pod())) == "10.9.8.2"
+
+
+def test_leases_taken_at_once_differ(world: World) -> None:
+    """Pods that start together get an address each."""
+    pool = read_ptp(world.config("ptp")).ipam.pool
+    go, start = os.pipe()
+    children = []
+    for number in range(16):
+        request = Request(container_id=f"pod-{number}", namespace="", interface="eth0")
+        children.append(os.fork())
+        if children[-1] == 0:
+            os.close(start)
+            os.read(go, 1)
+            status = 1
+            try:
+                reserve(pool, request)
+                status = 0
+            finally:
+                os._exit(status)
+    os.close(go)
+    os.close(start)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 16
+    assert sorted(world.leased().values()) == sorted(f"pod-{number}\r\neth0" for number in range(16))
 
 
 def test_what_leases_look_like(world: World) -> None:
