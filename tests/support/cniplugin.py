@@ -39,6 +39,7 @@ def main() -> None:
     record.mkdir(exist_ok=True)
     call = {
         "argv": sys.orig_argv,
+        "blocked": list(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
         "cwd": os.getcwd(),
         "descriptors": sorted(os.listdir("/proc/self/fd")),
         "environment": dict(os.environ),
