@@ -206,7 +206,7 @@ def test_pods_on_a_bridge(pods: Pods, topology: Topology, protocol: str):
 
 @PROTOCOLS
 def test_pods_on_a_filtered_bridge(pods: Pods, topology: Topology, protocol: str):
-    """Where the bridge itself redirects, it translates answers too; the pod's own port needs hairpin mode."""
+    """Where the bridge redirects it translates the answers too, and the pod's own port needs hairpin mode."""
     pod, neighbour = topology.add_bridged_pod(POD), topology.add_bridged_pod(SECOND_POD)
     topology.filter_bridged(True)
     topology.host.run(f"ip link set {topology.link_of(POD)} type bridge_slave hairpin on")
@@ -433,6 +433,8 @@ def test_a_port_that_a_program_has(pods: Pods, topology: Topology, protocol: str
             assert pods.refusal(port(protocol, host_ip=HOST)) == f"{protocol} port 8080 of {HOST} {message}"
         if listener in ("address", "loopback", "mapped"):
             pods.forward(port(protocol, host_ip=OTHER_HOST))
+        if listener == "both":
+            pods.forward(port(protocol, host_ip="203.0.113.1"))  # which is not the host's, or not yet
         pods.forward(port(protocol, 8081), port({"tcp": "udp", "udp": "tcp"}[protocol]))
 
 
