@@ -75,5 +75,6 @@ class Roles:
         [self.pid_1] = {call.who for call in calls if call.name == "sethostname"}
         below = {call.who for call in calls if call.who.rpartition(".")[0] == self.pid_1}
         self.apps = sorted({call.who for call in calls if call.name == "pivot_root"} & below)
+        self.handlers = sorted({call.who for call in calls if call.name == "setns"} & below)
         [self.spawner] = {call.who for call in calls if call.name == "clone3"} & below
         self.sidecars = sorted({call.who for call in calls if call.who.rpartition(".")[0] == self.spawner})
