@@ -71,7 +71,10 @@ class NetworkHelper:
 
     def release(self) -> None:
         """Let the helper go: the networks are the pod's from now on, and gc undoes them."""
-        send_message(self._socket, {"keep": True})
+        try:
+            send_message(self._socket, {"keep": True})
+        except BrokenPipeError:
+            pass  # it was killed when it had done its work
         self._end()
 
     def undo(self) -> None:

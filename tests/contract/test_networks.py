@@ -134,7 +134,7 @@ def test_two_pods_meet(make_pod: MakePod) -> None:
     process = server.start(net="default")
     server.wait_ready()
     [network] = networks_of(server)
-    client = make_pod({"a": shell(f"nc -w 5 {network['ip']} 8080 </dev/null")})
+    client = make_pod({"a": shell(f"until nc -w 5 {network['ip']} 8080 </dev/null; do sleep 0.05; done")})
     assert "hello" in client.run(net="default").stdout
     assert server.finish(process).returncode == 0
     for pod in (server, client):
@@ -149,12 +149,15 @@ def test_a_port_of_the_host(make_pod: MakePod) -> None:
     pod = make_pod({"a": section}, ports=[{"name": "http", "hostPort": 8080}])
     process = pod.start(net="default")
     pod.wait_ready()
-    answer = subprocess.run(
-        ["busybox", "nc", "-w", "5", "127.0.0.1", "8080"], stdin=subprocess.DEVNULL, capture_output=True, check=True
-    )
-    assert answer.stdout == b"hello\n"
+    assert wait_for(lambda: said_at(8080), "an answer") == b"hello\n"
     assert pod.finish(process).returncode == 0
     collect(pod)
+
+
+def said_at(port: int) -> bytes:
+    """Return what whoever listens at a port of the host's loopback says first; nothing if nobody does."""
+    command = ["busybox", "nc", "-w", "5", "127.0.0.1", str(port)]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).stdout
 
 
 def test_a_pod_with_loopback_only(make_pod: MakePod) -> None:
@@ -254,6 +257,61 @@ def test_the_metadata_service_is_at_the_hosts_address(make_pod: MakePod) -> None
     pod = make_pod({"a": shell("echo $AC_METADATA_URL")})
     assert "http://172.16.28.1:18112/0a0b\n" in pod.run("--mds-token=0a0b", net="default").stdout
     collect(pod)
+
+
+def test_every_network(make_pod: MakePod, local: LocalConfig) -> None:
+    """`all` means every configured one, also those of the image; one of the local configuration takes the place of
+    the image's of its name, which is said."""
+    own = {"type": "host-local", "subnet": "10.9.0.0/24"}
+    local.write("10-lan.conf", {"name": "lan", "type": "ptp", "ipam": {**own, "subnet": "10.8.0.0/24"}})
+    local.write("20-default.conf", {"name": "default", "type": "ptp", "ipam": own})
+    pod = make_pod({"a": shell("true")})
+    result = pod.run(local.flag, net="all")
+    assert (result.returncode, result.stdout) == (0, "")
+    assert result.stderr == f'networking: overriding "default" network with one from {local.networks}\n'
+    assert [(network["netName"], network["ifName"], network["ip"]) for network in networks_of(pod)] == [
+        ("lan", "eth0", "10.8.0.2"),
+        ("default", "eth1", "10.9.0.2"),
+        ("default-restricted", "eth2", "172.31.0.2"),
+    ]
+    collect(pod, local)
+
+
+def test_a_list_of_built_in_and_other_plugins(make_pod: MakePod, local: LocalConfig) -> None:
+    """What a built-in plugin came to is passed to programs of the distribution, and what these did is undone."""
+    bridge = {"type": "bridge", "bridge": "br-test", "isGateway": True, "ipMasq": True}
+    local.write(
+        "lan.conflist",
+        {
+            "cniVersion": "0.4.0",
+            "name": "lan",
+            "plugins": [
+                {**bridge, "ipam": {"type": "host-local", "subnet": "10.7.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}},
+                {"type": "firewall", "backend": "iptables"},
+                {"type": "tuning", "sysctl": {"net.ipv4.conf.all.log_martians": "1"}},
+            ],
+        },
+    )
+    pod = make_pod({"a": shell("cat /proc/sys/net/ipv4/conf/all/log_martians; ping -c 1 -W 5 10.7.0.1; exec sleep 60")})
+    process = pod.start(local.flag, net="lan")
+    pod.wait_ready()
+    try:
+        assert forwarding_rules("10.7.0.2/32")
+        pod.stop()
+        result = pod.finish(process)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert "1 packets received" in result.stdout
+        assert result.stdout.splitlines()[0].endswith(": 1")
+        collect(pod, local)
+        assert not forwarding_rules("10.7.0.2/32")
+    finally:
+        subprocess.run(["ip", "link", "delete", "br-test"], check=False)
+
+
+def forwarding_rules(address: str) -> list[str]:
+    """Return the rules of iptables that name an address."""
+    listed = subprocess.run(["iptables-save"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if address in line]
 
 
 # Failures.
