@@ -13,9 +13,10 @@ import os
 
 from minit.errors import NetworkError, describe
 from minit.network import nftables
-from minit.network.hostlink import host_interface
+from minit.network.conntrack import forget_datagrams
+from minit.network.hostlink import host_addresses, host_interface
 from minit.network.nftables import Chain, Hook, Rule, Table
-from minit.network.portuse import PORTS_CHAIN, port_comment, ports_table, refuse_taken_ports
+from minit.network.portuse import PORTS_CHAIN, port_comment, ports_table, read_ports, refuse_taken_ports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,16 +68,8 @@ def forward_ports(table: str, ports: Sequence[ForwardedPort], address: str, gate
         for ended in refuse_taken_ports(ports, table):
             _delete(ended)
         _delete(table)
-        with_loopback = any(port.host_ip is None or port.host_ip.startswith("127.") for port in ports)
-        chains = [_redirections(ports, address), *_redirecting(), _returning(address, interface)]
-        if not with_loopback:
-            nftables.replace_table(Table(name=table, chains=tuple(chains)))
-            return
-        chains.append(_guard(interface))
-        # Written first: whoever deletes the table knows from the comment what else there is to undo.
-        comment = f"{_LOCALNET_COMMENT}{interface}" if _is_ours_to_switch(interface) else ""
-        nftables.replace_table(Table(name=table, chains=tuple(chains), comment=comment))
-        _switch_localnet(interface, "1")
+        _write(table, ports, address, interface)
+        _forget_datagrams(ports)
     finally:
         os.close(lock)
 
@@ -91,6 +84,38 @@ def delete_table(table: str) -> None:
 
 
 # The table of forwarded ports.
+
+
+def _write(table: str, ports: Sequence[ForwardedPort], address: str, interface: str) -> None:
+    chains = [_redirections(ports, address), *_redirecting(), _returning(address, interface)]
+    if not any(port.host_ip is None or port.host_ip.startswith("127.") for port in ports):
+        nftables.replace_table(Table(name=table, chains=tuple(chains)))
+        return
+    chains.append(_guard(interface))
+    # Written first: whoever deletes the table knows from the comment what else there is to undo.
+    comment = f"{_LOCALNET_COMMENT}{interface}" if _is_ours_to_switch(interface) else ""
+    nftables.replace_table(Table(name=table, chains=tuple(chains), comment=comment))
+    _switch_localnet(interface, "1")
+
+
+def _delete(table: str) -> None:
+    comment = nftables.read_tables(table).get(table)
+    if comment is None:
+        return
+    ports = read_ports(table)
+    interface = comment.removeprefix(_LOCALNET_COMMENT)
+    if interface != comment and interface not in _switched_for_others(table):
+        # Before the table goes, and its guard with it.
+        _switch_localnet(interface, "0")
+    nftables.delete_table(table)
+    _forget_datagrams(ports)
+
+
+def _forget_datagrams(ports: Sequence[ForwardedPort]) -> None:
+    ports = [port for port in ports if port.protocol == "udp"]
+    every = host_addresses() if any(port.host_ip is None for port in ports) else set()
+    for port in ports:
+        forget_datagrams(port.host_port, every if port.host_ip is None else {port.host_ip})
 
 
 def _redirections(ports: Sequence[ForwardedPort], address: str) -> Chain:
@@ -144,17 +169,6 @@ def _guard(interface: str) -> Chain:
 def _is_ours_to_switch(interface: str) -> bool:
     """Tell whether `route_localnet` is off, or on because of another pod."""
     return _read_localnet(interface) != "1" or interface in _switched_for_others("")
-
-
-def _delete(table: str) -> None:
-    comment = nftables.read_tables(table).get(table)
-    if comment is None:
-        return
-    interface = comment.removeprefix(_LOCALNET_COMMENT)
-    if interface != comment and interface not in _switched_for_others(table):
-        # Before the table goes, and its guard with it.
-        _switch_localnet(interface, "0")
-    nftables.delete_table(table)
 
 
 def _switched_for_others(table: str) -> list[str]:

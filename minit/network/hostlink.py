@@ -1,4 +1,4 @@
-"""Finding the interface of the host that leads to a pod."""
+"""The addresses of the host, and which of its interfaces leads to a pod."""
 
 from __future__ import annotations
 
@@ -21,22 +21,27 @@ def host_interface(address: str, gateway: str) -> str:
     NetworkError unless `gateway` is an address of this machine: where the pod's answers go by somebody else they do
     not come back to be translated.
     """
+    if gateway not in host_addresses():
+        raise NetworkError(f'no interface found with IP "{gateway}": ports are forwarded by the pod\'s gateway')
     try:
         with Netlink(NETLINK_ROUTE) as netlink:
-            if not _has_address(netlink, gateway):
-                raise NetworkError(f'no interface found with IP "{gateway}": ports are forwarded by the pod\'s gateway')
             return _socket.if_indextoname(_interface_towards(netlink, address))
     except OSError as error:
         raise NetworkError(f"cannot find the interface that leads to {address}: {describe(error)}") from error
 
 
-def _has_address(netlink: Netlink, address: str) -> bool:
+def host_addresses() -> set[str]:
+    """Return the IPv4 addresses of this machine."""
     request = ifaddrmsg()
     request["header"]["type"] = RTM_GETADDR
     request["family"] = _socket.AF_INET
-    answers = netlink.dump(request)
+    try:
+        with Netlink(NETLINK_ROUTE) as netlink:
+            answers = netlink.dump(request)
+    except OSError as error:
+        raise NetworkError(f"cannot read the addresses of this machine: {describe(error)}") from error
     # Between point-to-point ends IFA_ADDRESS is the other one's.
-    return any(address == (one.get_attr("IFA_LOCAL") or one.get_attr("IFA_ADDRESS")) for one in answers)
+    return {str(one.get_attr("IFA_LOCAL") or one.get_attr("IFA_ADDRESS")) for one in answers}
 
 
 def _interface_towards(netlink: Netlink, address: str) -> int:

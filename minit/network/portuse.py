@@ -55,6 +55,12 @@ def refuse_taken_ports(ports: Sequence[ForwardedPort], own_table: str) -> list[s
     return ended
 
 
+def read_ports(table: str) -> list[ForwardedPort]:
+    """Return the ports that a table forwards."""
+    ports = map(parse_port_comment, read_rule_comments(table, PORTS_CHAIN))
+    return [port for port in ports if port is not None]
+
+
 def port_comment(port: ForwardedPort) -> str:
     """Return the comment of the rule that forwards a port."""
     return f"{port.protocol} {port.host_ip or EVERY_ADDRESS}:{port.host_port}{_COMMENT_ARROW}{port.pod_port}"
@@ -78,8 +84,7 @@ def parse_port_comment(text: str) -> ForwardedPort | None:
 def _tables(own_table: str) -> Iterator[tuple[str, list[ForwardedPort]]]:
     for table in sorted(read_tables(_PREFIX)):
         if table.endswith(_SUFFIX) and table != own_table:
-            held = map(parse_port_comment, read_rule_comments(table, PORTS_CHAIN))
-            yield table, [port for port in held if port is not None]
+            yield table, read_ports(table)
 
 
 def _refuse_held(ports: Sequence[ForwardedPort], table: str, held: Sequence[ForwardedPort]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import socket
 import uuid
 from collections.abc import Iterator
@@ -402,9 +403,36 @@ def test_its_own_ports(pods: Pods, topology: Topology):
     """A table is written anew where one was left."""
     server = topology.add_pod(POD).listen("tcp", 80)
     pods.forward(port(), port(host_port=1))
-    pods.forward(port(host_port=2))
+    pods.forward(port(host_port=1), port(host_port=2))
+    assert topology.outside.send("tcp", HOST, 1, server) == (OUTSIDE, 0)
     assert topology.outside.send("tcp", HOST, 2, server) == (OUTSIDE, 0)
     assert topology.outside.send("tcp", HOST, 8080, server) is None
+
+
+@pytest.mark.parametrize("host_ip", [None, HOST])
+def test_a_client_that_goes_on_sending(pods: Pods, topology: Topology, host_ip: str | None):
+    """Its datagrams follow the port, to nobody, to a pod and to the next one, and what else it says goes on."""
+    servers = [topology.add_pod(address).listen("udp", 80) for address in (POD, SECOND_POD)]
+    # The kernel keeps track of connections as long as anybody's rules ask for it.
+    topology.host.do(lambda: masquerade("minit-x-eth0", SECOND_POD, SUBNET))
+    with topology.outside.do(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as client:
+        client.bind((OUTSIDE, 4444))
+        assert exchange(client, *servers) is None
+        first = pods.forward(port("udp", host_ip=host_ip))
+        assert exchange(client, *servers) == 0
+        pods.delete(first)
+        assert exchange(client, *servers) is None
+        pods.forward(port("udp", host_ip=host_ip), pod=pods.start(), address=SECOND_POD)
+        assert exchange(client, *servers) == 1
+
+
+def exchange(client: socket.socket, *servers: socket.socket) -> int | None:
+    """Send a datagram to the port and return the number of the server that got it."""
+    client.sendto(b"question", (HOST, 8080))
+    reached, _, _ = select.select(servers, [], [], 0.2)
+    for server in reached:
+        assert server.recvfrom(100) == (b"question", (OUTSIDE, 4444))
+    return servers.index(reached[0]) if reached else None
 
 
 LISTENERS = {

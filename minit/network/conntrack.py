@@ -1,0 +1,94 @@
+"""Forgetting where datagrams went: the kernel's table of connections, by which NAT is decided only once for each."""
+
+from __future__ import annotations
+
+import _socket
+import errno
+
+from pyroute2.netlink import NLA_F_NESTED, nla
+from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_CTNETLINK, nfgen_msg
+
+from minit.errors import NetworkError, describe
+from minit.network.netlink import NETLINK_NETFILTER, Netlink
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from typing import Any
+
+_MESSAGE_GET = 1
+_MESSAGE_DELETE = 2
+_UDP = 17
+# CTA_FILTER_F_CTA_PROTO_NUM and _DST_PORT of the kernel's nf_internals.h, which no header shows to programs.
+_BY_PROTOCOL_AND_PORT = 1 << 3 | 1 << 5
+
+
+def forget_datagrams(port: int, addresses: Collection[str]) -> None:
+    """
+    Forget the UDP conversations with a port of any of these addresses of this machine.
+
+    Their datagrams would go where they went before, to a pod that has ended or to nobody, for as long as they come.
+    """
+    try:
+        with Netlink(NETLINK_NETFILTER) as netlink:
+            for entry in netlink.dump(_request(port)):
+                if _destination(entry) in addresses:
+                    _delete(netlink, entry)
+    except OSError as error:
+        if error.errno not in (errno.EPROTONOSUPPORT, errno.EOPNOTSUPP, errno.EINVAL):  # without CONFIG_NF_CT_NETLINK
+            raise NetworkError(f"cannot forget conversations with udp port {port}: {describe(error)}") from error
+
+
+class _Entry(nfgen_msg):  # type: ignore[misc]
+    # linux/netfilter/nfnetlink_conntrack.h, as far as it is used.
+    nla_map = ((1, "CTA_TUPLE_ORIG", "cta_tuple"), (25, "CTA_FILTER", "cta_filter"))
+
+    class cta_tuple(nla):  # type: ignore[misc]
+        nla_flags = NLA_F_NESTED
+        nla_map = ((1, "CTA_TUPLE_IP", "cta_ip"), (2, "CTA_TUPLE_PROTO", "cta_proto"))
+
+        class cta_ip(nla):  # type: ignore[misc]
+            nla_flags = NLA_F_NESTED
+            nla_map = ((1, "CTA_IP_V4_SRC", "ip4addr"), (2, "CTA_IP_V4_DST", "ip4addr"))
+
+        class cta_proto(nla):  # type: ignore[misc]
+            nla_flags = NLA_F_NESTED
+            nla_map = (
+                (1, "CTA_PROTO_NUM", "uint8"),
+                (2, "CTA_PROTO_SRC_PORT", "be16"),
+                (3, "CTA_PROTO_DST_PORT", "be16"),
+            )
+
+    class cta_filter(nla):  # type: ignore[misc]
+        nla_flags = NLA_F_NESTED
+        nla_map = ((1, "CTA_FILTER_ORIG_FLAGS", "uint32"), (2, "CTA_FILTER_REPLY_FLAGS", "uint32"))
+
+
+def _request(port: int) -> Any:
+    protocol = {"attrs": [("CTA_PROTO_NUM", _UDP), ("CTA_PROTO_DST_PORT", port)]}
+    flags = [("CTA_FILTER_ORIG_FLAGS", _BY_PROTOCOL_AND_PORT), ("CTA_FILTER_REPLY_FLAGS", 0)]
+    return _message(
+        _MESSAGE_GET,
+        ("CTA_TUPLE_ORIG", {"attrs": [("CTA_TUPLE_PROTO", protocol)]}),
+        ("CTA_FILTER", {"attrs": flags}),
+    )
+
+
+def _delete(netlink: Netlink, entry: Any) -> None:
+    request = _message(_MESSAGE_DELETE, ("CTA_TUPLE_ORIG", {"attrs": entry.get_attr("CTA_TUPLE_ORIG")["attrs"]}))
+    try:
+        netlink.request(request)
+    except FileNotFoundError:
+        pass  # it ended by itself
+
+
+def _destination(entry: Any) -> str:
+    return str(entry.get_nested("CTA_TUPLE_ORIG", "CTA_TUPLE_IP", "CTA_IP_V4_DST"))
+
+
+def _message(number: int, *attributes: tuple[str, object]) -> Any:
+    message = _Entry()
+    message["header"]["type"] = NFNL_SUBSYS_CTNETLINK << 8 | number
+    message["nfgen_family"] = _socket.AF_INET
+    message["attrs"] = list(attributes)
+    return message
