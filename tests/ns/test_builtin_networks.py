@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from minit.network.builtin.links import Links
 from minit.network.request import Request
 from minit.network.result import Dns, Result, Route
 from minit.value import replace
+from tests.support.effects import at_effect, killed_child
 from tests.support.networks import make_network, own_network, remove_network, within
 
 TIMEOUT_SECONDS = 10
@@ -470,38 +470,6 @@ def test_loopback(world: World) -> None:
     with pytest.raises(NetworkError):
         check(config, request, result)
     delete(config, replace(request, namespace=""))
-
-
-EFFECTS = {"send", "rename", "unlink", "setns", "write", "mkdir"}
-
-
-def at_effect(number: int, act: Callable[[], None]) -> list[int]:
-    """Have `act` happen before the `number`-th call of this process that changes anything; return the counter."""
-    count = [0]
-
-    def watch(_: object, event: str, argument: object) -> None:
-        if event == "c_call" and getattr(argument, "__name__", "") in EFFECTS:
-            count[0] += 1
-            if count[0] == number:
-                act()
-
-    sys.setprofile(watch)
-    return count
-
-
-def killed_child(function: Callable[[], object], number: int) -> bool:
-    """Run a function in a child that is killed before its `number`-th effect; tell whether it got that far."""
-    child = os.fork()
-    if child == 0:
-        try:
-            at_effect(number, lambda: os.kill(os.getpid(), signal.SIGKILL))
-            function()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert status in (0, signal.SIGKILL)
-    return status == signal.SIGKILL
 
 
 def test_killed_at_any_step_of_add(world: World, kind: str) -> None:

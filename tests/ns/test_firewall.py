@@ -23,6 +23,7 @@ from minit.network.firewall import (
     table_name,
 )
 from minit.plan.network import ForwardedPort
+from tests.support.effects import killed_child
 from tests.support.topology import (
     BRIDGE,
     GATEWAY,
@@ -605,6 +606,31 @@ def test_deleting_takes_the_exact_name(pods: Pods, topology: Topology):
     pods.delete("minit-x-eth")
     assert "table ip minit-x-eth01 " in topology.rules()
     assert "table ip minit-x-eth0 " not in topology.rules()
+
+
+@PROTOCOLS
+def test_killed_at_any_step(pods: Pods, topology: Topology, protocol: str):
+    """Whenever forwarding is killed, and deleting is killed after it, deleting leaves nothing; nor is any lock left."""
+    topology.add_pod(POD)
+    link = topology.link_of(POD)
+    table = ports_table(pods.own)
+    step = 1
+    while killed_child(lambda: pods.forward(port(protocol)), step):
+        # What makes the pod's packets to 127.0.0.1 possible is never there without the guard.
+        assert localnet_of(topology, link) == "0" or "chain guard" in topology.rules()
+        pods.delete(table)
+        assert (topology.rules(), localnet_of(topology, link)) == ("", "0")
+        step += 1
+    assert step > 5
+    step = 1
+    while killed_child(lambda: pods.delete(table), step):
+        assert localnet_of(topology, link) == "0" or "chain guard" in topology.rules()
+        pods.delete(table)
+        assert (topology.rules(), localnet_of(topology, link)) == ("", "0")
+        pods.forward(port(protocol))
+        step += 1
+    assert step > 3
+    assert (topology.rules(), localnet_of(topology, link)) == ("", "0")
 
 
 def test_without_the_right(topology: Topology):

@@ -1,0 +1,40 @@
+"""Stopping a function before any of the calls by which it changes something."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+# Methods and functions written in C, by their own names.
+_EFFECTS = {"send", "rename", "unlink", "setns", "write", "__exit__", "mkdir"}
+
+
+def at_effect(number: int, act: Callable[[], None]) -> list[int]:
+    """Have `act` happen before the `number`-th call of this process that changes anything; return the counter."""
+    count = [0]
+
+    def watch(_: object, event: str, argument: object) -> None:
+        if event == "c_call" and getattr(argument, "__name__", "") in _EFFECTS:
+            count[0] += 1
+            if count[0] == number:
+                act()
+
+    sys.setprofile(watch)
+    return count
+
+
+def killed_child(function: Callable[[], object], number: int) -> bool:
+    """Run a function in a child that is killed before its `number`-th effect; tell whether it got that far."""
+    child = os.fork()
+    if child == 0:
+        try:
+            at_effect(number, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            function()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert status in (0, signal.SIGKILL)
+    return status == signal.SIGKILL
