@@ -1,0 +1,158 @@
+"""minit.network.nftables and minit.network.netlink: tables and their comments, and what is said of what is refused."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from pyroute2.netlink import NLM_F_CREATE, NLM_F_REPLACE
+from pyroute2.netlink.rtnl import RTM_GETROUTE, RTM_NEWROUTE
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+from minit.errors import NetworkError, describe
+from minit.network import nftables
+from minit.network.netlink import NETLINK_ROUTE, Netlink, NetlinkError
+from minit.network.nftables import Chain, Hook, Rule, Table
+from tests.support.networks import own_network
+
+# pyroute2 can encode it, but no kernel has an expression of this name.
+UNKNOWN = ("offload", ())
+
+
+@pytest.fixture(autouse=True)
+def network() -> Iterator[None]:
+    """A network namespace of this process."""
+    with own_network():
+        yield
+
+
+def nft(*words: str) -> str:
+    """Return what nft(8) prints."""
+    return subprocess.run(["nft", *words], check=True, capture_output=True, text=True).stdout
+
+
+def table_with(*rules: Rule, hook: Hook | None = None, comment: str = "") -> Table:
+    """Return a table of one chain."""
+    return Table(name="minit-test", chains=(Chain(name="only", rules=rules, hook=hook),), comment=comment)
+
+
+def test_every_match_and_action():
+    """nft reads each rule back as it was meant."""
+    rules = {
+        "ip saddr 10.1.2.3 return": (*nftables.source_in("10.1.2.3"), *nftables.leave()),
+        "ip saddr 10.0.0.0/8 return": (*nftables.source_in("10.1.2.3/8"), *nftables.leave()),
+        "ip daddr 10.1.0.0/20 return": (*nftables.destination_in("10.1.2.3/20"), *nftables.leave()),
+        "ip daddr != 10.1.2.3 return": (*nftables.destination_not_in("10.1.2.3"), *nftables.leave()),
+        "fib daddr type local drop": (*nftables.destination_is_local(), *nftables.drop()),
+        "tcp dport 443 dnat to 10.0.0.1:8443": (
+            *nftables.destination_port("tcp", 443),
+            *nftables.redirect_to("10.0.0.1", 8443),
+        ),
+        "udp dport 53 return": (*nftables.destination_port("udp", 53), *nftables.leave()),
+        'iifname "in" return': (*nftables.enters_by("in"), *nftables.leave()),
+        'iifname "fifteen-letters" return': (*nftables.enters_by("fifteen-letters"), *nftables.leave()),
+        "ct status dnat return": (*nftables.was_redirected(), *nftables.leave()),
+    }
+    hook = Hook(kind=nftables.NAT, point=nftables.PREROUTING, priority=-100)
+    nftables.replace_table(table_with(*(Rule(expressions=rule) for rule in rules.values()), hook=hook))
+    written = nft("list", "chain", "minit-test", "only").splitlines()
+    assert [line.strip() for line in written[3:-2]] == list(rules)
+    hook = Hook(kind=nftables.NAT, point=nftables.POSTROUTING, priority=100)
+    nftables.replace_table(
+        table_with(Rule(expressions=(*nftables.leaves_by("out"), *nftables.masquerade())), hook=hook)
+    )
+    assert 'oifname "out" masquerade' in nft("list", "table", "minit-test")
+
+
+@pytest.mark.parametrize("comment", ["", "a comment", "ünïcödé", "x" * 300])
+def test_comments(comment: str):
+    """Comments of tables and rules are read back, as far as there is space for them."""
+    shown = comment[:127]
+    nftables.replace_table(table_with(Rule(expressions=nftables.leave(), comment=comment), comment=comment))
+    assert nftables.read_tables("minit-") == {"minit-test": shown}
+    assert nftables.read_rule_comments("minit-test", "only") == [shown]
+
+
+def test_comments_of_nft():
+    """What nft itself wrote is read, other families and names are left out, and so are other chains."""
+    nft('add table ip minit-nft { comment "by hand"; }')
+    nft('add table ip6 minit-six; add table ip other { comment "no"; }')
+    nft("add chain ip minit-nft a; add chain ip minit-nft b")
+    nft('add rule ip minit-nft a accept comment "first"; add rule ip minit-nft a accept')
+    nft('add rule ip minit-nft b accept comment "other"')
+    assert nftables.read_tables("minit-") == {"minit-nft": "by hand"}
+    assert nftables.read_rule_comments("minit-nft", "a") == ["first", ""]
+    assert nftables.read_rule_comments("minit-nft", "c") == []
+    assert nftables.read_rule_comments("nobody", "a") == []
+
+
+def test_a_table_that_is_refused_changes_nothing():
+    """The table that was there stays as it was."""
+    nftables.replace_table(table_with(Rule(expressions=nftables.leave(), comment="stays")))
+    before = nft("--handle", "list", "ruleset")
+    with pytest.raises(NetworkError):
+        nftables.replace_table(table_with(Rule(expressions=(UNKNOWN,))))
+    assert nft("--handle", "list", "ruleset") == before
+
+
+def refusal_of(table: Table) -> str:
+    """Return why a table cannot be."""
+    with pytest.raises(NetworkError) as caught:
+        nftables.replace_table(table)
+    return str(caught.value)
+
+
+def test_a_kernel_without_a_part():
+    """What a kernel lacks is named by its configuration options; to it, a misspelt part is one that it lacks."""
+    start = "cannot write nftables table minit-test: the kernel's nf_tables "
+    chain = table_with(hook=Hook(kind="nat-misspelt", point=0, priority=0))
+    assert refusal_of(chain) == start + "has no NAT (CONFIG_NFT_NAT, CONFIG_NF_NAT)"
+    rule = Rule(expressions=(*nftables.was_redirected(), *nftables.destination_is_local(), UNKNOWN))
+    assert refusal_of(table_with(rule)) == start + "lacks one of CONFIG_NFT_CT, CONFIG_NFT_FIB_IPV4"
+
+
+def test_a_part_in_the_wrong_place():
+    """A refusal that is not about a missing part has the kernel's own reason."""
+    hook = Hook(kind=nftables.FILTER, point=nftables.PREROUTING, priority=0)
+    assert refusal_of(table_with(Rule(expressions=nftables.masquerade()), hook=hook)) == (
+        "cannot write nftables table minit-test: operation not supported"
+    )
+
+
+def route(number: int, address: str, gateway: str | None = None) -> rtmsg:
+    """Return a message about a route."""
+    message = rtmsg()
+    message["header"]["type"] = number
+    message["header"]["flags"] = NLM_F_CREATE | NLM_F_REPLACE if number == RTM_NEWROUTE else 0
+    message["family"] = 2
+    message["dst_len"] = 32
+    message["table"] = 254
+    message["type"] = 1
+    message["attrs"] = [("RTA_DST", address)] + ([("RTA_GATEWAY", gateway)] if gateway else [])
+    return message
+
+
+def test_the_kernels_own_words():
+    """An error has the text that came with it, and which of several messages it is about."""
+    good, bad = route(RTM_NEWROUTE, "127.1.1.1", "127.0.0.1"), route(RTM_NEWROUTE, "10.1.1.1", "192.0.2.77")
+    with Netlink(NETLINK_ROUTE) as netlink:
+        for messages in ([bad], [bad, good], [good, bad]):
+            with pytest.raises(NetlinkError) as caught:
+                netlink.batch(messages)
+            assert caught.value.explanation
+    with pytest.raises(NetlinkError) as caught, Netlink(NETLINK_ROUTE) as netlink:
+        netlink.request(bad)
+    assert caught.value.message is bad
+    assert caught.value.errno == errno.ENETUNREACH
+    assert describe(caught.value) == "network is unreachable (Nexthop has invalid gateway)"
+
+
+def test_a_question():
+    """One answer is one message, and a refusal leaves the socket as it was."""
+    with Netlink(NETLINK_ROUTE) as netlink:
+        assert netlink.ask(route(RTM_GETROUTE, "127.0.0.1")).get_attr("RTA_OIF") == 1
+        with pytest.raises(NetlinkError):
+            netlink.ask(route(RTM_GETROUTE, "192.0.2.1"))
+        assert netlink.ask(route(RTM_GETROUTE, "127.0.0.1")).get_attr("RTA_OIF") == 1
