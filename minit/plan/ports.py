@@ -28,7 +28,7 @@ def plan_ports(manifest: PodManifest, sections: Mapping[str, App]) -> tuple[Forw
     """
     planned: list[ForwardedPort] = []
     for index, exposed in enumerate(manifest.ports):
-        port = _plan_port(exposed, f"pod: ports[{index}]", sections)
+        port = _plan_port(exposed, f"pod: ports[{index}]", manifest, sections)
         for other in planned:
             if overlap(port, other):
                 raise PlanError(f"port {describe_port(port)} already mapped to pod port {other.pod_port}")
@@ -47,10 +47,12 @@ def describe_port(port: ForwardedPort) -> str:
     return f"{port.protocol}-{port.host_ip or EVERY_ADDRESS}:{port.host_port}"
 
 
-def _plan_port(exposed: ExposedPort, place: str, sections: Mapping[str, App]) -> ForwardedPort:
+def _plan_port(exposed: ExposedPort, place: str, manifest: PodManifest, sections: Mapping[str, App]) -> ForwardedPort:
     port = exposed.pod_port or _find_port(exposed.name, sections)
-    # The app finds it open, in the pod, at the number by which the host's service manager knows it (`plan_sockets`).
-    number = exposed.host_port if port.socket_activated else port.port
+    number = port.port
+    if port.socket_activated and exposed.pod_port is None:
+        # The app finds it open at the number by which the host's service manager knows it (`plan_sockets`).
+        number = next(other.host_port for other in manifest.ports if other.name == exposed.name)
     if port.protocol not in _PROTOCOLS:
         raise PlanError(f'{place}: port "{exposed.name}": cannot forward protocol "{port.protocol}", only tcp and udp')
     if exposed.host_ip is not None and ":" in exposed.host_ip:

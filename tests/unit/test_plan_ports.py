@@ -12,6 +12,7 @@ from minit.manifest.pod import ExposedPort, PodManifest, RuntimeApp
 from minit.network.portuse import parse_port_comment, port_comment
 from minit.plan.network import ForwardedPort, NetworkPlan
 from minit.plan.ports import overlap, plan_ports
+from minit.plan.sockets import plan_sockets
 
 HTTP = Port(name="http", protocol="tcp", port=80)
 HTTPS = Port(name="https", protocol="tcp", port=443)
@@ -57,12 +58,6 @@ def test_ports_by_name() -> None:
     )
 
 
-def test_a_socket_activated_port() -> None:
-    """It leads to the same number in the pod, where the app finds it open."""
-    sections = {"web": section(Port(name="http", protocol="tcp", port=80, socket_activated=True))}
-    assert plan(want("http", 8080), sections=sections) == (forwarded("tcp", 8080, 8080),)
-
-
 def test_ports_that_apps_have_on_the_host() -> None:
     """They are taken out of the plan, by protocol and number."""
     ports = (forwarded("tcp", 53, 53), forwarded("udp", 53, 53))
@@ -83,6 +78,21 @@ def test_a_range_is_its_first_port() -> None:
     assert plan(want("range", 100), sections={"a": section(Port(name="range", protocol="tcp", port=7, count=9))}) == (
         forwarded("tcp", 100, 7),
     )
+
+
+def test_a_socket_activated_port() -> None:
+    """It leads to the socket that the app is started with, whose number is that of the host's first port for it."""
+    port = Port(name="http", protocol="tcp", port=80, socket_activated=True)
+    sections = {"web": section(port)}
+    manifest = PodManifest(
+        ac_version="1.30.0",
+        apps=(RuntimeApp(name="web", app=sections["web"]),),
+        ports=(want("http", 8080), want("http", 8081), want("http", 8082, None, port)),
+    )
+    planned = plan_ports(manifest, sections)
+    assert planned == (forwarded("tcp", 8080, 8080), forwarded("tcp", 8081, 8080), forwarded("tcp", 8082, 80))
+    [socket], _ = plan_sockets(manifest, manifest.apps[0], sections["web"])
+    assert socket.port == planned[0].pod_port
 
 
 def test_addresses() -> None:
