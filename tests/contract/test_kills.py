@@ -1,7 +1,8 @@
-"""SIGKILL for the launcher or PID 1 at any system call of a pod's life, and `status`, `gc` or `rm` right after it."""
+"""SIGKILL for a process of a pod at any system call of its life, and `status`, `gc` or `rm` right after it."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -14,24 +15,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from tests.support.campaign import LONG
 from tests.support.faults import ANY, KILL, LAUNCHER, Call, Faults, Roles
+from tests.support.hostnet import left_by, leftovers
 from tests.support.pods import TIMEOUT_SECONDS, control_group_name
 from tests.support.stage0_world import World, worlds, write_app
 
-KILLS = 300 if LONG else 20
+# By the pod's network. What an ordinary run has of the second adds to tests/contract/test_network_kills.py.
+KILLS = {"none": 300, "default": 300} if LONG else {"none": 20, "default": 8}
 # What is traced is `python -m minit`, from the first program on: stage0 becomes the launcher.
 EXECS = 1
 ENDS_ITSELF = ("exit 7", "sleep 60")
 ENDS_AFTER_A_WHILE = ("sleep 0.3; exit 7", "sleep 60")
 ALL_SUCCEED = ("true", "sleep 0.1")
+SECOND_APP = "second.aci"
+# A port of the host for each pod, since two that are not in one data directory never share one.
+PORTS = itertools.count(20000)
 
 
 class Kill(NamedTuple):
-    """Who is killed at which of its calls, in a pod of which scripts, and what is run right after."""
+    """Who is killed at which of its calls, in a pod of which network and scripts, and what is run right after."""
 
     who: str
     nth: int
+    network: str
     scripts: tuple[str, str]
     command: str
 
@@ -41,22 +50,26 @@ def own_world(stage1_image: Path) -> Iterator[World]:
     """Yield a data directory with minit's own stage1, in which nobody else runs `gc`."""
     for world in worlds(Path(tempfile.mkdtemp(prefix="kills-", dir=stage1_image.parent))):
         world.stage1 = stage1_image
-        write_app(world.app, app={"exec": ["/bin/sh"], "user": "0", "group": "0"})
+        port = {"name": "http", "protocol": "tcp", "port": 80}
+        app = {"exec": ["/bin/sh"], "user": "0", "group": "0"}
+        write_app(world.app, "example.com/server", {**app, "ports": [port]})
+        write_app(world.root / SECOND_APP, "example.com/second", app)
         yield world
 
 
-def prepare(world: World, scripts: tuple[str, str]) -> str:
-    """Prepare a pod of two apps with a volume, and return its UUID."""
+def prepare(world: World, network: str, scripts: tuple[str, str]) -> str:
+    """Prepare a pod of two apps with a volume and, if it has a network, a forwarded port, and return its UUID."""
     words: list[object] = ["--volume=data,kind=empty"]
-    for name, script in zip("ab", scripts):
-        words += [world.app, f"--name={name}", "--mount=volume=data,target=/data", "--", "-c", script, "---"]
+    words += [] if network == "none" else [f"--port=http:{next(PORTS)}"]
+    for name, image, script in zip("ab", (world.app, world.root / SECOND_APP), scripts):
+        words += [image, f"--name={name}", "--mount=volume=data,target=/data", "--", "-c", script, "---"]
     return world.prepare(*words[:-1])
 
 
-def start(world: World, pod: str, under: list[str], fd: int) -> subprocess.Popen[bytes]:
+def start(world: World, network: str, pod: str, under: list[str], fd: int) -> subprocess.Popen[bytes]:
     """Run a prepared pod under the tracer."""
     return subprocess.Popen(
-        [*under, *world.command("run-prepared", "--net=none", pod)],
+        [*under, *world.command("run-prepared", f"--net={network}", pod)],
         env=world.environment(),
         cwd=world.root,
         stdin=subprocess.DEVNULL,
@@ -66,37 +79,41 @@ def start(world: World, pod: str, under: list[str], fd: int) -> subprocess.Popen
     )
 
 
-def record(world: World, faults: Faults, scripts: tuple[str, str]) -> dict[str, tuple[int, int]]:
-    """Return for launcher and PID 1 the first and the last of its calls to be killed at, counted from 1 on."""
-    pod = prepare(world, scripts)
+def record(world: World, faults: Faults, network: str, scripts: tuple[str, str]) -> dict[str, tuple[int, int]]:
+    """Return for each process to be killed the first and the last of its calls for that, counted from 1 on."""
+    pod = prepare(world, network, scripts)
     with tempfile.TemporaryFile("w+") as log:
-        start(world, pod, faults.recording(log.fileno()), log.fileno()).wait(TIMEOUT_SECONDS)
+        start(world, network, pod, faults.recording(log.fileno()), log.fileno()).wait(TIMEOUT_SECONDS)
         log.seek(0)
         calls = faults.read_calls(log)
     world.minit("rm", pod)
-    pid_1 = Roles(calls).pid_1
+    roles = Roles(calls)
     own = [call for call in calls if call.who == LAUNCHER]
     # Before its first mount the process is a command that has changed nothing.
     first = own.index(Call(LAUNCHER, "mount", 1)) + 1
-    return {LAUNCHER: (first, len(own)), pid_1: (1, len([call for call in calls if call.who == pid_1]))}
+    others = [who for who in (roles.pid_1, roles.network_helper) if who is not None]
+    counts = {who: len([call for call in calls if call.who == who]) for who in others}
+    return {LAUNCHER: (first, len(own)), **{who: (1, count) for who, count in counts.items()}}
 
 
-def kills(world: World, faults: Faults, seed: int) -> Iterator[Kill]:
+def kills(world: World, faults: Faults, network: str, seed: int) -> Iterator[Kill]:
     """Yield the kills of a campaign, the same ones for the same seed."""
     chosen = random.Random(seed)
-    ranges = {scripts: record(world, faults, scripts) for scripts in (ENDS_ITSELF, ENDS_AFTER_A_WHILE, ALL_SUCCEED)}
-    for count in range(KILLS):
-        scripts = chosen.choice(list(ranges))
-        who = list(ranges[scripts])[count // 2 % 2]
-        yield Kill(who, chosen.randint(*ranges[scripts][who]), scripts, chosen.choice(("status", "gc", "rm")))
+    all_scripts = (ENDS_ITSELF, ENDS_AFTER_A_WHILE, ALL_SUCCEED)
+    ranges = {scripts: record(world, faults, network, scripts) for scripts in all_scripts}
+    for count in range(KILLS[network]):
+        scripts = chosen.choice(all_scripts)
+        victims = list(ranges[scripts].items())
+        who, calls = victims[count // 2 % len(victims)]
+        yield Kill(who, chosen.randint(*calls), network, scripts, chosen.choice(("status", "gc", "rm")))
 
 
 def kill(world: World, faults: Faults, case: Kill) -> tuple[bool, str]:
     """Kill a process of a pod and return whether it got so far, and what is wrong then; empty if nothing is."""
-    pod = prepare(world, case.scripts)
+    pod = prepare(world, case.network, case.scripts)
     reader, writer = os.pipe()
     call = Call(case.who, ANY, case.nth)
-    process = start(world, pod, faults.fault(writer, call, KILL), writer)
+    process = start(world, case.network, pod, faults.fault(writer, call, KILL), writer)
     os.close(writer)
     # The line of the kill, or the end of the pod that came before.
     assert select.select([reader], [], [], TIMEOUT_SECONDS)[0]
@@ -155,7 +172,7 @@ def _leaks(world: World, pod: str) -> list[str]:
     group = control_group_name(pod)
     problems += [f"group {path}" for path, names, _ in os.walk("/sys/fs/cgroup") if group in names]
     problems += [f"process {pid}" for pid in _processes(pod)]
-    return problems
+    return problems + left_by(pod)
 
 
 def _processes(pod: str) -> list[str]:
@@ -170,19 +187,21 @@ def _processes(pod: str) -> list[str]:
     return found
 
 
-def test_kills_at_any_moment_leave_nothing(stage1_image: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("network", KILLS)
+def test_kills_at_any_moment_leave_nothing(stage1_image: Path, tmp_path: Path, network: str) -> None:
     """
     Whatever is killed, the commands work at once, no status is torn or invented, and after rm nothing is left.
 
-    What a mount, a group, a process or a lock would show is looked at after each kill.
+    What a mount, a group, a process, a lock or a network would show is looked at after each kill.
     """
     faults = Faults(tmp_path, EXECS)
     seed = random.randrange(1 << 32) if LONG else 1
     with own_world(stage1_image) as one, own_world(stage1_image) as other, ThreadPoolExecutor(2) as executor:
-        cases = list(kills(one, faults, seed))
+        cases = list(kills(one, faults, network, seed))
         halves = ((one, cases[::2]), (other, cases[1::2]))
         ends = [*executor.map(lambda half: [kill(half[0], faults, case) for case in half[1]], halves)]
     reached, problems = zip(*(end for half in ends for end in half))
     assert not any(problems), f"seed {seed}\n" + "\n".join(filter(None, problems))
+    assert leftovers() == []
     # What comes in which order differs a little from one pod to the next.
-    assert sum(reached) > KILLS * 0.8
+    assert sum(reached) > len(cases) * 0.8

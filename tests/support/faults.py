@@ -73,6 +73,8 @@ class Roles:
     def __init__(self, calls: Iterable[Call]) -> None:
         calls = list(calls)
         [self.pid_1] = {call.who for call in calls if call.name == "sethostname"}
+        own = {call.who for call in calls if call.who.rpartition(".")[0] == LAUNCHER}
+        self.network_helper = next(iter({call.who for call in calls if call.name == "unshare"} & own), None)
         below = {call.who for call in calls if call.who.rpartition(".")[0] == self.pid_1}
         self.apps = sorted({call.who for call in calls if call.name == "pivot_root"} & below)
         self.handlers = sorted({call.who for call in calls if call.name == "setns"} & below)

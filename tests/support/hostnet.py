@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,17 @@ def leftovers() -> list[str]:
     found += [f"table {line}" for line in _output("nft", "list", "tables").splitlines() if "minit-" in line]
     found += [f"lease {path}" for path in LEASES.glob("*/*") if _ADDRESS.fullmatch(path.name)]
     return found + [f"namespace {name}" for name in os.listdir(NAMESPACES)]
+
+
+def left_by(pod: str) -> list[str]:
+    """Return what the pod of that UUID has left: all of it but links, whose names do not tell whose they are."""
+    found = [f"table {line}" for line in _output("nft", "list", "tables").splitlines() if pod in line]
+    found += [f"namespace {name}" for name in os.listdir(NAMESPACES) if pod in name]
+    for path in LEASES.glob("*/*"):
+        # Other pods come and go meanwhile.
+        with suppress(FileNotFoundError):
+            found += [f"lease {path}"] if _ADDRESS.fullmatch(path.name) and pod in path.read_text() else []
+    return found
 
 
 def ip(*arguments: str) -> list[dict[str, Any]]:
