@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,10 @@ import pytest
 
 from tests.support.cniplugin import calls, install_plugin
 from tests.support.hostnet import LEASES, leftovers
+from tests.support.networks import within
 from tests.support.pods import MakePod, PodDirectory, app_section, shell
 from tests.support.processes import children_of, descriptors_of, namespace_of, status_of
-from tests.support.waiting import wait_for
+from tests.support.waiting import TIMEOUT_SECONDS, wait_for
 
 DEFAULT = ipaddress.ip_network("172.16.28.0/24")
 RESTRICTED = ipaddress.ip_network("172.31.0.0/16")
@@ -151,6 +153,23 @@ def test_a_port_of_the_host(make_pod: MakePod) -> None:
     pod.wait_ready()
     assert wait_for(lambda: said_at(8080), "an answer") == b"hello\n"
     assert pod.finish(process).returncode == 0
+    collect(pod)
+
+
+def test_a_udp_port_of_the_host(make_pod: MakePod) -> None:
+    """Datagrams to a forwarded port get into the pod, and nothing is left of it after gc."""
+    section = app_section("/bin/sleep", "100", ports=[{"name": "dns", "protocol": "udp", "port": 53}])
+    pod = make_pod({"a": section}, ports=[{"name": "dns", "hostPort": 5353}])
+    process = pod.start(net="default")
+    pod.wait_ready()
+    server = within(f"/var/run/netns/cni-{pod.uuid}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    with server, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        server.bind(("0.0.0.0", 53))
+        server.settimeout(TIMEOUT_SECONDS)
+        client.sendto(b"question", ("127.0.0.1", 5353))
+        assert server.recvfrom(100)[0] == b"question"
+    process.terminate()
+    pod.finish(process)
     collect(pod)
 
 
@@ -367,8 +386,6 @@ def test_a_port_that_is_taken(make_pod: MakePod, local: LocalConfig) -> None:
     """A port that a program of the host listens on is refused."""
     section = app_section("/bin/true", ports=[{"name": "http", "protocol": "tcp", "port": 80}])
     pod = make_pod({"a": section}, ports=[{"name": "http", "hostPort": 8081}])
-    import socket
-
     with socket.create_server(("127.0.0.1", 8081)):
         assert "8081" in refused(pod, local, "default")
 
