@@ -166,6 +166,16 @@ def test_a_forwarded_port_leads_to_the_socket(make_pod: MakePod, protocol: str) 
     assert pod.gc().returncode == 0
 
 
+def test_two_forwarded_ports_of_one_name(make_pod: MakePod) -> None:
+    """The socket is bound to the first one's number, and both lead to it."""
+    ports = [{"name": "http", "hostPort": number} for number in (PORT, PORT + 1)]
+    pod = make_pod({"a": answering(port("http", 80), clients=2)}, ports=ports)
+    process = pod.start(net="default")
+    pod.wait_ready()
+    assert [ask(number) for number in (PORT, PORT + 1)] == ["a 3", "a 3"]
+    assert pod.finish(process).returncode == 0
+
+
 def test_two_apps_have_their_own(make_pod: MakePod) -> None:
     """Each has its socket as 3, and not the other's."""
     pod = make_pod({"a": answering(port("http", 80)), "b": answering(port("http", 81)), "c": shell("env")})
