@@ -34,7 +34,7 @@ def _collect(arguments: list[str]) -> int:
         failure = error
     for problem in problems:
         complain(f"stage1 gc: {problem}")
-    for problem in detach_networks(uuid, str(values["local-config"])):
+    for problem in detach_networks(uuid, str(values["local-config"]), debug=bool(values["debug"])):
         complain(f"networking: {problem}")
     if failure is not None:
         raise failure

@@ -27,7 +27,7 @@ def remove_groups(uuid: str) -> list[str]:
     return remove_pod_groups(read_hierarchies(), subcgroup)
 
 
-def detach_networks(uuid: str, local_config: str) -> list[str]:
+def detach_networks(uuid: str, local_config: str, *, debug: bool) -> list[str]:
     """Undo the networks of the pod in the working directory and return what went wrong, for which nothing is left."""
     if not os.path.lexists(paths.POD_NETNS):
         return []
@@ -35,4 +35,4 @@ def detach_networks(uuid: str, local_config: str) -> list[str]:
     from minit.network.cni import PluginSearch
     from minit.network.teardown import tear_down
 
-    return tear_down(uuid, PluginSearch(local_config))
+    return tear_down(uuid, PluginSearch(local_config), debug=debug)

@@ -8,14 +8,16 @@ from minit.network.cni import PluginSearch, detach
 from minit.network.namespace import is_namespace, namespace_path, remove_namespace
 from minit.network.record import forget_configuration, read_attached
 from minit.network.request import Request
+from minit.stdio import complain
 
 
-def tear_down(uuid: str, search: PluginSearch) -> list[str]:
+def tear_down(uuid: str, search: PluginSearch, *, debug: bool = False) -> list[str]:
     """
     Detach the pod in the working directory from its networks, the last one first, and return what went wrong.
 
     Nothing needs to be there any more: neither the namespace, nor plugins, nor records. What fails is not tried again,
-    as in rkt: a plugin that cannot detach a network would keep the pod for ever.
+    as in rkt: a plugin that cannot detach a network would keep the pod for ever. With `debug` each network is a line
+    on stderr.
     """
     problems = []
     try:
@@ -32,6 +34,8 @@ def tear_down(uuid: str, search: PluginSearch) -> list[str]:
             interface=network.interface,
             args=network.args,
         )
+        if debug:
+            complain(f"networking: teardown - executing net-plugin {network.config.plugins[0].type}")
         try:
             detach(network, request, search)
         except (MinitError, OSError) as error:

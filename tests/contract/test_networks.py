@@ -492,6 +492,17 @@ def test_gc_with_a_broken_net_info(make_pod: MakePod, local: LocalConfig, conten
     assert local.calls == ["ADD lan", "DEL lan"]
 
 
+def test_gc_tells_what_it_does(make_pod: MakePod, local: LocalConfig) -> None:
+    """With --debug it names the plugins in rkt's words, the last network first, and nothing after them."""
+    pod = ended_pod(make_pod, local)
+    result = pod.call("gc", "--debug", "--local-config", str(local.path), pod.uuid)
+    assert (result.returncode, result.stdout) == (0, "")
+    assert result.stderr.splitlines() == [
+        "networking: teardown - executing net-plugin recorder",
+        "networking: teardown - executing net-plugin ptp",
+    ]
+
+
 def test_gc_after_a_reboot(make_pod: MakePod, local: LocalConfig) -> None:
     """Without the namespace plugins are asked all the same, with an empty CNI_NETNS."""
     pod = ended_pod(make_pod, local)

@@ -322,7 +322,7 @@ def test_a_requested_address(world: World, kind: str) -> None:
     config = world.config(kind, rangeStart="10.9.8.10", **KINDS[kind])
     request = world.pod(args="IgnoreUnknown=true;IP=10.9.8.77/24;X=y")
     assert address_of(add(config, request)) == "10.9.8.77"
-    taken = f'^requested address 10.9.8.77 of network "net" is taken by {request.container_id}$'
+    taken = f'^requested IP address "10.9.8.77" is not available in network: net: .* to {request.container_id}$'
     with pytest.raises(NetworkError, match=taken):
         add(config, world.pod(args="IP=10.9.8.77"))
     foreign = '^requested address 10.9.8.9 is not one of network "net": 10.9.8.10-10.9.8.254$'

@@ -128,7 +128,9 @@ def _check_wanted(directory: int, pool: Pool, wanted: int) -> int:
         raise NetworkError(f'requested address {text} is not one of network "{pool.network}": {pool}')
     holder = _read(directory, text).split()
     if holder:
-        raise NetworkError(f'requested address {text} of network "{pool.network}" is taken by {holder[0]}')
+        raise NetworkError(
+            f'requested IP address "{text}" is not available in network: {pool.network}: it is leased to {holder[0]}'
+        )
     return wanted
 
 
