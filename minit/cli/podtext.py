@@ -123,4 +123,5 @@ def _pod_rows(pod: PodStatus, now_ns: int, *, full: bool) -> list[list[str]]:
 
 def _networks(pod: PodStatus) -> str:
     fields = [dict(network) for network in pod.networks]
-    return ", ".join(f"{network['netName']}:ip4={network['ip']}" for network in fields)
+    # An address that is not known as Go prints it.
+    return ", ".join(f"{network['netName']}:ip4={network['ip'] or '<nil>'}" for network in fields)

@@ -5,80 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pty
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.stage0_world import REPOSITORY, write_app
-
-needs_rkt = pytest.mark.skipif(shutil.which("rkt") is None, reason="no rkt binary on PATH")
-
-
-class Stage0:
-    """One of the two commands, on a data directory of its own."""
-
-    def __init__(self, words: list[str], root: Path, stage1: Path) -> None:
-        self.data = root / "data"
-        self._words = [*words, "--insecure-options=image", f"--dir={self.data}"]
-        self._stage1 = stage1
-        self._root = root
-        self._uuid = root / "uuid"
-
-    @property
-    def uuid(self) -> str:
-        """The UUID of the pod that was run last."""
-        return self._uuid.read_text().strip()
-
-    def call(self, *words: object, **options: object) -> subprocess.CompletedProcess[str]:
-        """Run the command to its end."""
-        defaults = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 100, "check": False}
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-        return subprocess.run([*self._words, *map(str, words)], env=environment, **{**defaults, **options})
-
-    def run_words(self, *words: object) -> list[object]:
-        """Return the words of a `run` with minit's stage1 and no network."""
-        flags = ["--net=none", f"--stage1-path={self._stage1}", f"--uuid-file-save={self._uuid}"]
-        return ["run", *flags, *words]
-
-    def shell(self, script: str, *flags: object, app: tuple[object, ...] = (), **image: object) -> str:
-        """Run a script as an app that succeeds, and return its output without the prefixes."""
-        result = self.try_shell(script, *flags, app=app, **image)
-        assert result.returncode == 0, result.stderr
-        return "".join(line.partition("]: ")[2] for line in result.stdout.splitlines(keepends=True))
-
-    def try_shell(
-        self, script: str, *flags: object, app: tuple[object, ...] = (), **image: object
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a script as an app; `flags` are the pod's, `app` the app's, `image` is for its image's app section."""
-        return self.call(*self.run_words(*flags, self.image(**image), *app, "--exec=/bin/sh", "--", "-c", script))
-
-    def image(self, **section: object) -> Path:
-        """Return an image file of a busybox."""
-        path = self._root / "busybox.aci"
-        write_app(path, app={"exec": ["/bin/sh"], "user": "0", "group": "0", **section})
-        return path
-
-    def clean_up(self) -> None:
-        """Remove every pod, and what may still be mounted."""
-        self.call("gc", "--grace-period=0s")
-        with open("/proc/self/mountinfo") as lines:
-            points = [line.split()[4] for line in lines]
-        for point in reversed(points):
-            if point.startswith(f"{self._root}/"):
-                subprocess.run(["umount", "-l", point], check=True)
-
-
-@pytest.fixture(params=["minit", pytest.param("rkt", marks=needs_rkt)])
-def stage0(request: pytest.FixtureRequest, tmp_path: Path, stage1_image: Path) -> Iterator[Stage0]:
-    """Each of the two commands in turn."""
-    words = ["rkt"] if request.param == "rkt" else [sys.executable, "-m", "minit"]
-    command = Stage0(words, tmp_path, stage1_image)
-    yield command
-    command.clean_up()
+from tests.support.commands import Stage0
 
 
 def test_a_host_volume(stage0: Stage0, tmp_path: Path) -> None:

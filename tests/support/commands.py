@@ -1,0 +1,94 @@
+"""The two commands that can run pods on minit's stage1, minit itself and rkt, each on a data directory of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.stage0_world import REPOSITORY, write_app
+from tests.support.waiting import wait_for
+
+
+class Stage0:
+    """One of the two commands, on a data directory of its own; `pod_flags` are given to every `run`."""
+
+    def __init__(self, words: list[str], root: Path, stage1: Path) -> None:
+        self.data = root / "data"
+        self.local_config = root / "local"
+        self.pod_flags = ["--net=none"]
+        self.stage1_flag = f"--stage1-path={stage1}"
+        flags = ["--insecure-options=image", f"--dir={self.data}", f"--local-config={self.local_config}"]
+        self._words = [*words, *flags]
+        self._root = root
+        self._uuid = root / "uuid"
+
+    @property
+    def uuid(self) -> str:
+        """The UUID of the pod that was run last."""
+        return self._uuid.read_text().strip()
+
+    def call(self, *words: object, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run the command to its end."""
+        defaults = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 100, "check": False}
+        return subprocess.run(self._command(words), env=self._environment(), **{**defaults, **options})
+
+    @contextmanager
+    def running(self, *words: object, uuid: str | None = None) -> Iterator[str]:
+        """Run a pod, the prepared one of this UUID or a new one, which is ready in the block and ended after it."""
+        self._uuid.unlink(missing_ok=True)
+        process = subprocess.Popen(
+            self._command(words), env=self._environment(), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            uuid = uuid or wait_for(lambda: self._uuid.exists() and self.uuid, "the pod's UUID")
+            try:
+                assert self.call("status", "--wait-ready=30s", uuid).returncode == 0
+                yield uuid
+            finally:
+                self.call("stop", uuid)
+                _, errors = process.communicate(timeout=100)
+            assert process.returncode == 0, errors
+        finally:
+            process.kill()
+            process.wait()
+
+    def run_words(self, *words: object) -> list[object]:
+        """Return the words of a `run` with minit's stage1."""
+        return ["run", *self.pod_flags, self.stage1_flag, f"--uuid-file-save={self._uuid}", *words]
+
+    def shell(self, script: str, *flags: object, app: tuple[object, ...] = (), **image: object) -> str:
+        """Run a script as an app that succeeds, and return its output without the prefixes."""
+        result = self.try_shell(script, *flags, app=app, **image)
+        assert result.returncode == 0, result.stderr
+        return "".join(line.partition("]: ")[2] for line in result.stdout.splitlines(keepends=True))
+
+    def try_shell(
+        self, script: str, *flags: object, app: tuple[object, ...] = (), **image: object
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script as an app; `flags` are the pod's, `app` the app's, `image` is for its image's app section."""
+        return self.call(*self.run_words(*flags, self.image(**image), *app, "--exec=/bin/sh", "--", "-c", script))
+
+    def image(self, **section: object) -> Path:
+        """Return an image file of a busybox."""
+        path = self._root / "busybox.aci"
+        write_app(path, app={"exec": ["/bin/sh"], "user": "0", "group": "0", **section})
+        return path
+
+    def clean_up(self) -> None:
+        """Remove every pod, and what may still be mounted."""
+        self.call("gc", "--grace-period=0s")
+        with open("/proc/self/mountinfo") as lines:
+            points = [line.split()[4] for line in lines]
+        for point in reversed(points):
+            if point.startswith(f"{self._root}/"):
+                subprocess.run(["umount", "-l", point], check=True)
+
+    def _command(self, words: tuple[object, ...]) -> list[str]:
+        return [*self._words, *map(str, words)]
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(REPOSITORY)}
