@@ -53,11 +53,11 @@ def run(ctx: click.Context, /, uuid_file_save: Path | None, quiet: bool, **optio
     The exit code is that of the first app that fails, 0 if none does, 254 if the pod cannot be run.
 
     \b
-      minit run --net=none busybox.aci --exec /bin/sh -- -c 'exit 42'
-      minit run --net=host web.aci --name=web --- client.aci -- http://localhost:8080
+      minit run busybox.aci --exec /bin/sh -- -c 'exit 42'
+      minit run --port=http:8080 web.aci --name=web --- client.aci -- http://localhost
       minit run --net=none --volume=data,kind=host,source=/srv/data \\
         web.aci --mount=volume=data,target=/www --readonly-rootfs
-      minit run --net=host --dns=192.0.2.53 --hosts-entry=192.0.2.7=db --set-env-file=web.env web.aci
+      minit run --net=lan:IP=10.1.0.7 --dns=192.0.2.53 --hosts-entry=192.0.2.7=db --set-env-file=web.env web.aci
 
     """
     invocation = invocation_of(ctx)

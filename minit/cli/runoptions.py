@@ -99,8 +99,8 @@ run_options = _options(
         bare=DEFAULT_NETWORK,
         multiple=True,
         metavar="LIST",
-        help="Networks, separated by commas; `host` and `none`, the only ones that minit's own stage1 has so far, "
-        "stand for the host's and for no network.  "
+        help="Networks, separated by commas: names of configured ones, each with arguments if need be "
+        "(NAME:IP=ADDRESS), or `all` of them; `none` for `lo` alone; `host` for that of the host.  "
         f"[default: {DEFAULT_NETWORK}]",
     ),
     click.option("--hostname", metavar="NAME", help="Host name of the pod.  [default: rkt-UUID]"),
