@@ -19,6 +19,19 @@ cleanup() {
 }
 trap cleanup EXIT INT TERM
 
+# The port of the host for the web server: 8080, or any other one if that is taken.
+port=$(python3 -c '
+import socket
+
+for number in (8080, 0):
+    try:
+        with socket.create_server(("", number)) as server:
+            print(server.getsockname()[1])
+            break
+    except OSError:
+        continue
+')
+
 show() {
     printf '\n$ minit %s\n' "$*"
     minit --dir "$MINIT_DIR" "$@"
@@ -29,27 +42,45 @@ mkdir -p "$work/site/www"
 echo "hello from a pod without systemd" >"$work/site/www/index.html"
 show image build --output "$work/web.aci" --from-host /usr/bin/python3 --rootfs "$work/site" \
     --port name=http,protocol=tcp,port=8080 \
-    --exec /usr/bin/python3 -- -u -m http.server --bind 127.0.0.1 --directory /www 8080
+    --exec /usr/bin/python3 -- -u -m http.server --bind 0.0.0.0 --directory /www 8080
 show image build --output "$work/client.aci" --from-host /bin/busybox --exec /bin/busybox \
     -- sh -c 'until busybox wget -qO- http://127.0.0.1:8080/ 2>/dev/null; do busybox sleep 0.1; done'
 show image build --output "$work/script.aci" --from-host /bin/busybox --exec /bin/busybox \
     -- sh -c 'for n in 1 2 3; do echo "step $n of $AC_APP_NAME"; done'
 
+# Starts the pod and tells whether all its apps have been started.
+start() {
+    printf '\n$ minit run %s --uuid-file-save=pod.uuid web.aci client.aci script.aci &\n' "$1"
+    rm -f "$work/pod.uuid"
+    minit --dir "$MINIT_DIR" run "$1" --uuid-file-save="$work/pod.uuid" \
+        "$work/web.aci" "$work/client.aci" "$work/script.aci" &
+    run=$!
+    until [ -s "$work/pod.uuid" ]; do
+        kill -0 "$run" || return # the run command is gone
+        sleep 0.1
+    done
+    pod=$(cat "$work/pod.uuid")
+    minit --dir "$MINIT_DIR" status --wait-ready "$pod" >/dev/null 2>&1
+}
+
 echo
-echo "Running them in one pod, in the background"
-printf '\n$ minit run --net=none --uuid-file-save=pod.uuid web.aci client.aci script.aci &\n'
-minit --dir "$MINIT_DIR" run --net=none --uuid-file-save="$work/pod.uuid" \
-    "$work/web.aci" "$work/client.aci" "$work/script.aci" &
-run=$!
-until [ -s "$work/pod.uuid" ]; do
-    kill -0 "$run" # the run command is gone: give up
-    sleep 0.1
-done
-pod=$(cat "$work/pod.uuid")
-minit --dir "$MINIT_DIR" status --wait-ready "$pod" >/dev/null
+echo "Running them in one pod on the default network, in the background"
+with_network=yes
+if ! start "--port=http:$port"; then
+    # The kernel may lack veth, or NAT by nf_tables.
+    with_network=
+    wait "$run" || [ -n "$pod" ]
+    printf '\nThis machine cannot connect the pod to the network. Once more without.\n'
+    show rm "$pod"
+    start --net=none
+fi
 until grep -qs . "$MINIT_DIR/pods/run/$pod/stage1/rootfs/rkt/status/client"; do sleep 0.1; done
 
 show list
+if [ "$with_network" ]; then
+    printf '\n$ busybox wget -qO- http://127.0.0.1:%s/\n' "$port"
+    busybox wget -qO- "http://127.0.0.1:$port/"
+fi
 show status "$pod"
 show enter --app=web "$pod" /usr/bin/python3 -c 'import os; print("inside:", os.uname().nodename, os.listdir("/www"))'
 show stop "$pod"
