@@ -182,8 +182,8 @@ def said_at(port: int) -> bytes:
 def test_a_pod_with_loopback_only(make_pod: MakePod) -> None:
     """`none` is recorded as networks that are none of any, with rkt's words, and nothing is made on the host."""
     pod = make_pod({"a": shell("true")})
-    result = pod.run(net="none")
-    assert result.stderr == "networking: networking namespace with loopback only\n"
+    _, stderr = pod.start(net="none").communicate()
+    assert stderr == b"networking: networking namespace with loopback only\n"
     assert networks_of(pod) is None
     assert leftovers() == []
     assert not (pod.path / "netns").exists()

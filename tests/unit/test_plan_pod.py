@@ -265,7 +265,6 @@ def test_bad_grace(text: str):
             {"isolators": (Isolator(name="resource/memory", value=1),)},
             "pod isolator resource/memory is not supported yet",
         ),
-        ({"ports": (ExposedPort(name="http", host_port=80),)}, "forwarding of port http is not supported yet"),
         (
             {"annotations": (("coreos.com/rkt/experiment/logmode", "k8s-plain"),)},
             "annotation coreos.com/rkt/experiment/logmode is not supported yet",
