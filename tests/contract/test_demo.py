@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_demo_runs_a_pod_and_leaves_nothing():
-    """The demo's pod ends with 0 everywhere and is reached from the host; no directory, mount or network of it stays."""
+    """The demo's pod ends with 0 and is reached from the host; no directory, mount or network of it stays."""
     before = set(Path("/var/tmp").glob("minit-demo.*"))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     # With the usual port taken it takes another one.

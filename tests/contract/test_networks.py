@@ -288,10 +288,11 @@ def test_every_network(make_pod: MakePod, local: LocalConfig) -> None:
     result = pod.run(local.flag, net="all")
     assert (result.returncode, result.stdout) == (0, "")
     assert result.stderr == f'networking: overriding "default" network with one from {local.networks}\n'
-    assert [(network["netName"], network["ifName"], network["ip"]) for network in networks_of(pod)] == [
-        ("lan", "eth0", "10.8.0.2"),
-        ("default", "eth1", "10.9.0.2"),
-        ("default-restricted", "eth2", "172.31.0.2"),
+    found = [(network["netName"], network["ifName"], network["ip"].split(".")[:2]) for network in networks_of(pod)]
+    assert found == [
+        ("lan", "eth0", ["10", "8"]),
+        ("default", "eth1", ["10", "9"]),
+        ("default-restricted", "eth2", ["172", "31"]),
     ]
     collect(pod, local)
 
