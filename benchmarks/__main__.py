@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import first_instruction, memory, stop
+from benchmarks import first_instruction, memory, networks, stop
 from benchmarks.table import machine
 
-BENCHMARKS = {"first-instruction": first_instruction.main, "memory": memory.main, "stop": stop.main}
+BENCHMARKS = {
+    "first-instruction": first_instruction.main,
+    "networks": networks.main,
+    "memory": memory.main,
+    "stop": stop.main,
+}
 
 
 def main() -> None:
