@@ -138,7 +138,7 @@ def test_files_for_stage0(make_pod: MakePod, overlay: bool) -> None:
 
 
 def test_a_status_is_never_seen_in_part(make_pod: MakePod) -> None:
-    """It appears under its name by a rename and is never written there; so do subcgroup and pid."""
+    """It appears under its name by a rename and is never written there; so do the files that stage0 reads."""
     pod = make_pod({f"a{number}": guest("meet", "8", "exit", str(number)) for number in range(8)})
     with Watch(pod.stage1 / "rkt/status") as statuses, Watch(pod.path) as files:
         pod.run()
@@ -146,8 +146,10 @@ def test_a_status_is_never_seen_in_part(make_pod: MakePod) -> None:
         for number in range(8):
             assert [mask for name, mask in seen if name == f"a{number}"] == [MOVED_TO]
         in_pod = files.events()
-    assert [name for name, mask in in_pod if mask == MOVED_TO] == ["subcgroup", "pid"]
-    assert not [name for name, mask in in_pod if name in ("subcgroup", "pid") and mask in (CREATE, MODIFY)]
+    assert [name for name, mask in in_pod if mask == MOVED_TO] == ["net-info.json", "subcgroup", "pid"]
+    assert not [
+        name for name, mask in in_pod if name in ("net-info.json", "subcgroup", "pid") and mask in (CREATE, MODIFY)
+    ]
 
 
 def test_pid_names_pid_1_of_the_pod(make_pod: MakePod) -> None:
