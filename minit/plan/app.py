@@ -6,6 +6,7 @@ from minit.errors import PlanError
 from minit.paths import ANNOTATION_STREAM
 from minit.plan.capabilities import DEFAULT
 from minit.plan.mounts import SYSFS, MountOp, app_mounts
+from minit.plan.protection import Protection
 from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, DEFAULT_STOPPING
 from minit.value import Value, replace
 
@@ -54,7 +55,8 @@ class AppSpec(Value):
     `candidates` are the paths tried in order for the executable, which is also argv[0]; `search` is the path list
     to name when none of them is there, None when exec[0] was a path. `bounding` is a capability mask, None to leave
     the bounding set alone. `mounts` come first in the app's root, then `volumes` from the outer to the inner, then
-    `files`; with `read_only_root` nothing else of the root can be written at last. It is executed with `sockets` open.
+    `files`, and `protection` is for all of them; with `read_only_root` nothing else of the root can be written at last.
+    It is executed with `sockets` open.
     `pre_start` and `post_stop` are the arguments of the event handlers, None without one.
     """
 
@@ -75,6 +77,7 @@ class AppSpec(Value):
     volumes: tuple[VolumeMount, ...] = ()
     files: tuple[AppFile, ...] = ()
     read_only_root: bool = False
+    protection: Protection = Protection()
     sockets: tuple[ListenSocket, ...] = ()
     pre_start: tuple[str, ...] | None = None
     post_stop: tuple[str, ...] | None = None
@@ -107,6 +110,7 @@ class AppSpec(Value):
         lines.append(f"app {self.name}: {SYSFS.describe()}{', but below volumes there' if self.volumes else ''}")
         lines += [f"app {self.name}: {volume.describe()}" for volume in self.volumes]
         lines += [f"app {self.name}: {file.describe()}" for file in self.files]
+        lines += [f"app {self.name}: {line}" for line in self.protection.describe()]
         return lines + ([f"app {self.name}: root read-only"] if self.read_only_root else [])
 
 
@@ -119,8 +123,8 @@ def plan_app(
     """
     Return the spec of an app and the warnings to show; PlanError for what it cannot have.
 
-    What is decided elsewhere still has its defaults: ids, volumes, files, sockets, and how it is stopped.
-    `terminal_type` is the caller's TERM.
+    What is decided elsewhere still has its defaults: ids, volumes, files, protected paths, sockets, and how it is
+    stopped. `terminal_type` is the caller's TERM.
     """
     name = runtime.name
     warnings = _refuse_unbuilt(runtime, app)

@@ -86,6 +86,9 @@ class BindTree(Value):
 
 MountOp = MakeDirectory | MakeFile | MakeNode | MakeSymlink | MountFilesystem | BindTree
 
+# In the stage1 root: what hides paths in the apps' roots.
+EMPTY_DIRECTORY = "/run/inaccessible/directory"
+EMPTY_FILE = "/run/inaccessible/file"
 CONSOLE = "/dev/console"
 # appc spec, OS-SPEC "Device nodes".
 _DEVICES = (
@@ -113,11 +116,15 @@ SYSFS = BindTree(source="/sys", target="/sys")
 _DEV = MountFilesystem(fstype="tmpfs", target="/dev", options=(("mode", "0755"), ("size", "64k")), nodev=False)
 
 
-def pod_mounts() -> tuple[MountOp, ...]:
-    """Return what is mounted in the stage1 root, for PID 1 and as the source of the apps' mounts."""
+def pod_mounts(writable: bool = False) -> tuple[MountOp, ...]:
+    """
+    Return what is mounted in the stage1 root, for PID 1 and as the source of the apps' mounts.
+
+    `writable` leaves /sys to those who may change it.
+    """
     return (
         MountFilesystem(fstype="proc", target="/proc"),
-        MountFilesystem(fstype="sysfs", target="/sys", read_only=True),
+        MountFilesystem(fstype="sysfs", target="/sys", read_only=not writable),
         _DEV,
         *_DEVICES,
         MakeDirectory(target="/dev/pts"),
@@ -131,6 +138,10 @@ def pod_mounts() -> tuple[MountOp, ...]:
         MakeDirectory(target="/dev/shm"),
         MountFilesystem(fstype="tmpfs", target="/dev/shm", options=(("mode", "1777"),), noexec=False),
         *_LINKS,
+        MountFilesystem(fstype="tmpfs", target="/run", options=(("mode", "0755"), ("size", "64k"))),
+        MakeDirectory(target="/run/inaccessible"),
+        MakeDirectory(target=EMPTY_DIRECTORY, mode=0),
+        MakeFile(target=EMPTY_FILE, mode=0),
     )
 
 

@@ -10,6 +10,7 @@ from minit.plan.app import STREAM_CONSOLE, AppSpec, add_metadata_url, plan_app
 from minit.plan.capabilities import DEFAULT
 from minit.plan.files import EtcTexts, plan_files
 from minit.plan.mounts import MountOp, pod_mounts
+from minit.plan.protection import plan_protection
 from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, plan_pod_grace, plan_stopping
 from minit.plan.users import AppLookups, plan_ids
 from minit.value import Value, replace
@@ -112,6 +113,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     network = _plan_network(pod, flags, sections)
     hostname = _plan_hostname(flags)
     grace_seconds = plan_pod_grace(pod.manifest)
+    protection = plan_protection(flags.disable_paths, is_contained(flags.networks))
     apps = []
     warnings = [f"warning: ignoring {name}: not supported yet" for name in facts.ignored_variables]
     volumes, notes = _plan_volumes(pod.manifest, sections, images, flags)
@@ -130,6 +132,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
             gid=gid,
             volumes=mounts,
             files=plan_files(runtime.name, hostname, flags, pod.texts),
+            protection=protection,
             sockets=sockets,
             stop_signal=stopping.signal,
             stop_grace_seconds=stopping.grace_seconds,
@@ -151,7 +154,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         namespaces=tuple(namespaces),
         apps=tuple(apps),
         bounding=None if flags.disable_capabilities else DEFAULT,
-        mounts=pod_mounts(),
+        mounts=pod_mounts(writable=flags.disable_paths),
         network=network,
         warnings=tuple(warnings),
         debug=flags.debug,

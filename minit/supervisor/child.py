@@ -23,6 +23,7 @@ from minit.reaper.exit_status import STEP_EXEC
 from minit.supervisor.credentials import become_user, clear_inheritable, drop_bounding_set
 from minit.supervisor.mounts import apply_mounts, enter_root
 from minit.supervisor.process import forget_imports, join_cgroups, reset_oom_score, reset_signals
+from minit.supervisor.protection import protect_paths
 from minit.supervisor.volumes import attach_files, attach_volumes
 from minit.value import Value
 
@@ -166,6 +167,7 @@ def _build_root(spec: AppSpec, rootfs: str, trees: Sequence[int]) -> tuple[int, 
     null = syscalls.openat2(tree, "/dev/null", os.O_RDWR, resolve=syscalls.RESOLVE_IN_ROOT)
     attach_volumes(spec.volumes, trees, tree)
     attach_files(spec.files, tree)
+    protect_paths(spec.protection, tree)
     if spec.read_only_root:
         syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)
     os.umask(0o022)

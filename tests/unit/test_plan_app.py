@@ -16,6 +16,7 @@ from minit.plan.capabilities import DEFAULT
 from minit.plan.files import AppFile
 from minit.plan.flags import RunFlags
 from minit.plan.mounts import SYSFS, BindTree, MakeDirectory, MountFilesystem, app_mounts, pod_mounts
+from minit.plan.protection import Protection
 from minit.plan.volumes import VolumeMount
 from minit.value import replace
 
@@ -365,10 +366,14 @@ def test_describe_what_the_pod_asks_for():
     )
     file = AppFile(target="/etc/hosts", source="/rkt/minit/etc/web.hosts", text=b"", if_missing=True)
     spec = replace(spec_of(), volumes=(volume,), files=(file,), read_only_root=True)
-    assert spec.describe()[-4:] == [
+    spec = replace(spec, protection=Protection(masked=("/a", "/b"), read_only=("/c",), writable=("/c/d",)))
+    assert spec.describe()[-7:] == [
         "app web: bind /sys on /sys, but below volumes there",
         "app web: volume v: host /src on /dst (read_only,recursive)",
         "app web: file /etc/hosts from /rkt/minit/etc/web.hosts unless there is one",
+        "app web: masked /a /b",
+        "app web: read-only /c",
+        "app web: writable /c/d",
         "app web: root read-only",
     ]
 
@@ -385,7 +390,7 @@ def test_a_read_only_root():
 @pytest.mark.parametrize("operations", [app_mounts(), pod_mounts()])
 def test_every_mount_point_is_made_or_there(operations):
     """A target below /dev comes after the mount of /dev, and its directory before it."""
-    made = {"/", "/proc", "/sys", "/dev"} if operations == pod_mounts() else {"/"}
+    made = {"/", "/proc", "/sys", "/dev", "/run"} if operations == pod_mounts() else {"/"}
     for operation in operations:
         if isinstance(operation, MakeDirectory):
             made.add(operation.target)

@@ -15,8 +15,10 @@ from minit.manifest.pod import ExposedPort, Mount, PodManifest, RuntimeApp, Volu
 from minit.plan.capabilities import DEFAULT
 from minit.plan.connection import connect
 from minit.plan.flags import RunFlags
+from minit.plan.mounts import MountFilesystem
 from minit.plan.network import Connection
 from minit.plan.pod import HostFacts, Pod, PodPlan, plan_pod
+from minit.plan.protection import Protection
 from minit.plan.users import AppLookups, Lookup
 from minit.value import replace
 
@@ -114,6 +116,22 @@ def test_without_a_network_no_port_leads_to_the_pod():
     manifest = replace(MANIFEST, ports=(ExposedPort(name="http", host_port=80, pod_port=80),))
     assert refusal_of(manifest) == "failed to setup network: forwarding ports needs a network, --net=none gives none"
     assert plan_of(manifest, flags=replace(FLAGS, networks=())).network is None
+
+
+@pytest.mark.parametrize(("networks", "writable"), [(("none",), ("/proc/sys/net",)), ((), ())])
+def test_protected_paths(networks: tuple[str, ...], writable: tuple[str, ...]):
+    """They are the same for all apps; the parameters of a network of the pod's own are not among them."""
+    [spec] = plan_of(flags=replace(FLAGS, networks=networks)).apps
+    assert spec.protection.writable == writable
+    assert "/proc/kcore" in spec.protection.masked
+    assert "/proc/sys" in spec.protection.read_only
+
+
+def test_no_protected_paths():
+    """With --disable-paths there are none, and /sys is as writable as it is."""
+    plan = plan_of(flags=replace(FLAGS, disable_paths=True))
+    assert plan.apps[0].protection == Protection()
+    assert not [mount for mount in plan.mounts if isinstance(mount, MountFilesystem) and mount.read_only]
 
 
 def test_what_networks_offer_to_apps():

@@ -1,0 +1,66 @@
+"""
+Hiding paths of an app's root and making them read-only, in the app's own mount namespace.
+
+What covers a masked path comes from a filesystem of PID 1's that no app ever sees: nobody can exchange it for something
+else before it is mounted (the class of CVE-2025-31133).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from minit import syscalls
+from minit.plan.mounts import EMPTY_DIRECTORY, EMPTY_FILE
+from minit.supervisor.targets import open_existing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.plan.protection import Protection
+
+
+def protect_paths(protection: Protection, root: int) -> None:
+    """Apply `protection` inside the directory `root`; OSError names the path that failed."""
+    writable = [(path, _copy_mount(root, path)) for path in protection.writable]
+    for path in protection.read_only:
+        tree = _copy_mount(root, path)
+        if tree is not None:
+            syscalls.mount_setattr(tree, flags=syscalls.AT_RECURSIVE, set=syscalls.MOUNT_ATTR_RDONLY)
+            _cover(tree, root, path)
+    for path, tree in writable:
+        if tree is not None:
+            _cover(tree, root, path)
+    for path in protection.masked:
+        where = open_existing(root, path)
+        if where is not None:
+            cover = EMPTY_DIRECTORY if stat.S_ISDIR(os.fstat(where).st_mode) else EMPTY_FILE
+            tree = syscalls.open_tree(syscalls.AT_FDCWD, cover, syscalls.OPEN_TREE_CLONE)
+            syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)
+            _attach(tree, where, path)
+
+
+def _copy_mount(root: int, path: str) -> int | None:
+    """Return a detached copy of what is at a path with all below it, None if there is nothing."""
+    found = open_existing(root, path)
+    if found is None:
+        return None
+    try:
+        return syscalls.open_tree(found, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
+    finally:
+        os.close(found)
+
+
+def _cover(tree: int, root: int, path: str) -> None:
+    where = open_existing(root, path)
+    assert where is not None  # it was there a moment ago, and in a mount that nobody else changes
+    _attach(tree, where, path)
+
+
+def _attach(tree: int, where: int, path: str) -> None:
+    try:
+        syscalls.move_mount(tree, where)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+    finally:
+        os.close(where)
+        os.close(tree)

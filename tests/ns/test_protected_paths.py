@@ -1,0 +1,103 @@
+"""Paths of /proc and /sys that are hidden in an app or cannot be written (stage1 contract 9.3)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from minit.plan.protection import Protection, plan_protection
+from tests.support.pods import MakePod, shell
+
+ALL: Protection = plan_protection(disabled=False, own_network=True)
+
+# Whether there are the others depends on the kernel.
+WRITES = (
+    *("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/vm/panic_on_oom"),
+    *("/proc/sysrq-trigger", "/proc/sys/kernel/hostname", "/sys/kernel/profiling"),
+)
+
+
+def lines_of(output: str) -> list[str]:
+    """Return the lines of an app's output without their prefix."""
+    return [line.partition("]: ")[2] for line in output.splitlines()]
+
+
+def test_masked_paths(make_pod: MakePod) -> None:
+    """Each is an empty node without any permission, of the kind it covers, that nobody can use or change."""
+    present = [path for path in ALL.masked if os.path.lexists(path)]
+    assert {"/proc/kallsyms", "/proc/timer_list", "/sys/firmware", "/sys/fs"} <= set(present)
+    script = (
+        f"for path in {' '.join(present)}; do stat -c '%n %F %a %u:%g %s' $path; done; touch /sys/fs/x /proc/kallsyms"
+    )
+    pod = make_pod({"a": shell(script)})
+    result = pod.run("--disable-capabilities-restriction")
+    kinds = {path: "directory" if Path(path).is_dir() else "regular empty file" for path in present}
+    sizes = {"directory": "40", "regular empty file": "0"}
+    assert lines_of(result.stdout) == [f"{path} {kinds[path]} 0 0:0 {sizes[kinds[path]]}" for path in present]
+    assert result.stderr.count("ead-only file system") == 2
+
+
+def test_an_unprivileged_app_cannot_look_into_them(make_pod: MakePod) -> None:
+    """Without CAP_DAC_OVERRIDE not even listing works."""
+    pod = make_pod({"a": shell("ls /sys/firmware; cat /proc/kallsyms", user="1000", group="1000")})
+    assert pod.run().stderr.count("ermission denied") == 2
+
+
+def test_read_only_paths(make_pod: MakePod) -> None:
+    """A write fails with EROFS, whatever the capabilities; reading works."""
+    writes = [path for path in WRITES if os.path.exists(path)]
+    assert "/proc/sys/kernel/core_pattern" in writes
+    script = f"cat /proc/sys/kernel/core_pattern >/dev/null && for x in {' '.join(writes)}; do echo x > $x; done"
+    pod = make_pod({"a": shell(script)})
+    result = pod.run("--disable-capabilities-restriction")
+    assert result.stderr.count("ead-only file system") == len(writes), result.stderr
+
+
+@pytest.mark.parametrize(("net", "code"), [("none", 0), ("default", 0), ("host", 1)])
+def test_parameters_of_the_network(make_pod: MakePod, net: str, code: int) -> None:
+    """They can be set by a pod with a network of its own, as they are its own then."""
+    pod = make_pod({"a": shell("echo 1 > /proc/sys/net/ipv4/conf/lo/log_martians")})
+    assert pod.run(net=net).returncode == code
+
+
+def test_in_every_app(make_pod: MakePod) -> None:
+    """An app protects its own view; the pod's /proc that another one gets is as it was."""
+    script = "stat -c %a /proc/kallsyms; echo x > /proc/sys/kernel/core_pattern; true"
+    apps = {name: shell(script) for name in ("a", "b")}
+    result = make_pod(apps).run()
+    assert lines_of(result.stdout) == ["0", "0"]
+    assert result.stderr.count("ead-only file system") == 2
+
+
+def test_a_volume_does_not_lift_it(make_pod: MakePod) -> None:
+    """Where the host's own /sys is mounted the protected paths in it are protected, too."""
+    volumes = [{"name": "sys", "kind": "host", "source": "/sys", "readOnly": False, "recursive": True}]
+    section = shell("stat -c %a /sys/firmware /sys/fs; touch /sys/kernel/x", mounts=[{"volume": "sys", "path": "/sys"}])
+    result = make_pod({"a": section}, volumes=volumes).run()
+    assert lines_of(result.stdout) == ["0", "0"]
+    assert "ead-only file system" in result.stderr
+
+
+def test_links_in_the_way_stay_in_the_root(make_pod: MakePod, tmp_path: Path) -> None:
+    """A volume at /proc decides what is there: what a link in it leads to is covered in the app, and nowhere else."""
+    outside = tmp_path / "outside"
+    outside.write_text("x")
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    (proc / "kcore").symlink_to(f"../../../../../../../../../../{outside}")
+    volumes = [{"name": "p", "kind": "host", "source": str(proc)}]
+    pod = make_pod({"a": shell("true", mounts=[{"volume": "p", "path": "/proc"}])}, volumes=volumes)
+    assert pod.run().returncode == 0
+    assert outside.read_text() == "x"
+
+
+def test_without_protection(make_pod: MakePod) -> None:
+    """--disable-paths leaves everything as the kernel has it."""
+    script = "stat -c %a /sys/firmware; echo x > /proc/sys/kernel/ostype 2>&1; grep sysfs /proc/mounts"
+    pod = make_pod({"a": shell(script)})
+    result = pod.run("--disable-paths", "--disable-capabilities-restriction")
+    assert lines_of(result.stdout)[0] == "755"
+    assert "ead-only" not in result.stderr + result.stdout
+    assert " /sys sysfs rw" in result.stdout
