@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -62,7 +63,11 @@ def discard(pod: Pod) -> None:
 
 
 def _run_stage1_gc(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
-    """Run the `gc` entrypoint; a failure is noted and must not keep the pod from being deleted."""
+    """
+    Run the `gc` entrypoint; a failure is noted and must not keep the pod from being deleted.
+
+    PodError if it was killed: what it has not come to would be left for ever, while a later one finishes it.
+    """
     rootfs = pod.path / paths.POD_STAGE1_ROOTFS
     mounted = False
     try:
@@ -87,6 +92,8 @@ def _run_stage1_gc(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
         return
     try:
         code = call(rootfs / entrypoint, arguments, pod.path, show_stdout=False)
+        if code == -signal.SIGKILL:
+            raise PodError(f'pod "{pod.uuid}" not removed: stage1 GC was killed; remove the pod again')
         if code != 0:
             note(f'pod "{pod.uuid}": stage1 GC failed: exit status {code}')
     except OSError as error:

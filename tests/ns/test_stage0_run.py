@@ -432,6 +432,20 @@ def test_failing_and_missing_gc(world: World) -> None:
     assert world.pods("exited-garbage") == []
 
 
+def test_a_killed_gc(world: World) -> None:
+    """A gc entrypoint that was killed has not done its work: the pod stays, and another rm or gc has it done."""
+    world.minit("run", f"--stage1-path={world.stage1}", world.app)
+    uuid = only_pod(world)
+    (world.dump / "gc-signal").write_text("KILL")
+    result = world.minit("rm", uuid, code=254)
+    assert f'rm: pod "{uuid}" not removed: stage1 GC was killed; remove the pod again\n' in result.stderr
+    assert f'pod "{uuid}" not removed: stage1 GC was killed' in world.minit("gc", "--grace-period=0s").stderr
+    assert world.pods("exited-garbage") == [uuid]
+    (world.dump / "gc-signal").unlink()
+    assert world.minit("rm", uuid).stdout == f'"{uuid}"\n'
+    assert world.pods("exited-garbage") == []
+
+
 def test_term_at_any_moment(world: World) -> None:
     """A SIGTERM sent to minit at any moment of its start ends it or the entrypoint; gc removes what is left."""
     world.minit("fetch", world.stage1, world.app)

@@ -53,6 +53,7 @@ if [ -e "$STAGE1_DUMP/code" ]; then exit "$(cat "$STAGE1_DUMP/code")"; fi
 _OTHER = """
 echo "NAME on stdout"
 echo "NAME on stderr" >&2
+if [ -e "$STAGE1_DUMP/NAME-signal" ]; then kill -s "$(cat "$STAGE1_DUMP/NAME-signal")" $$; fi
 if [ -e "$STAGE1_DUMP/NAME-code" ]; then exit "$(cat "$STAGE1_DUMP/NAME-code")"; fi
 """
 
