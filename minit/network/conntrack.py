@@ -5,9 +5,11 @@ from __future__ import annotations
 import _socket
 import errno
 
+from pyroute2.netlink import NLA_F_NESTED, nla
+from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_CTNETLINK, nfgen_msg
+
 from minit.errors import NetworkError, describe
 from minit.network.netlink import NETLINK_NETFILTER, Netlink
-from minit.network.netlinkmessages import NFNL_SUBSYS_CTNETLINK, NLA_F_NESTED, nfgen_msg, nla
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import _socket
 
+from pyroute2.netlink.rtnl import RTM_GETADDR, RTM_GETROUTE
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
 from minit.errors import NetworkError, describe
 from minit.network.netlink import NETLINK_ROUTE, Netlink
-from minit.network.netlinkmessages import RTM_GETADDR, RTM_GETROUTE, ifaddrmsg, rtmsg
 
 _ADDRESS_BITS = 32
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import _socket
 import os
 
-from minit.network.netlinkmessages import NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR
+from pyroute2.netlink import NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,24 +10,23 @@ import errno
 import sys
 from _socket import inet_aton
 
-from minit.errors import NetworkError, describe
-from minit.network.netlink import NETLINK_NETFILTER, Netlink, NetlinkError
-from minit.network.netlinkmessages import (
-    NFNL_SUBSYS_NFTABLES,
+from pyroute2.netlink import NLM_F_APPEND, NLM_F_CREATE
+from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_NFTABLES, nfgen_msg
+from pyroute2.netlink.nfnetlink.nftsocket import (
     NFT_MSG_DELTABLE,
     NFT_MSG_GETRULE,
     NFT_MSG_GETTABLE,
     NFT_MSG_NEWCHAIN,
     NFT_MSG_NEWRULE,
     NFT_MSG_NEWTABLE,
-    NLM_F_APPEND,
-    NLM_F_CREATE,
-    nfgen_msg,
     nft_chain_msg,
     nft_map_be32,
     nft_rule_msg,
     nft_table_msg,
 )
+
+from minit.errors import NetworkError, describe
+from minit.network.netlink import NETLINK_NETFILTER, Netlink, NetlinkError
 from minit.value import Value
 
 TYPE_CHECKING = False

@@ -93,20 +93,6 @@ assert [str(route.destination) for route in links.routes()] == ["10.0.0.0/24", "
 print(bridge.kind, bridge.mtu, links.get("tun0").kind)
 """
 
-# What pyroute2's modules import without need, and who has got what stands in for that.
-LIST_STAND_INS = """\
-import sys
-import minit.network.builtin.ptp, minit.network.setup, minit.network.teardown
-print(*sorted({"logging", "re", "socket", "threading", "traceback", "typing", "weakref"} & set(sys.modules)))
-from minit.network import netlinkmessages
-kinds = (netlinkmessages._Ignored, netlinkmessages._Half)
-for name, module in sorted(sys.modules.items()):
-    if not name.startswith("pyroute2") and any(isinstance(value, kinds) for value in vars(module).values()):
-        print(name)
-import logging, socket, threading, weakref
-print(logging.getLogger("x").name, threading.Thread.__name__, bool(weakref.WeakSet()), socket.SOL_SOCKET)
-"""
-
 
 @pytest.fixture
 def root(stage1_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -341,13 +327,6 @@ def test_netlink_works_on_the_stand_ins(root: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "bridge 1400 tun\n"
-
-
-def test_connecting_a_pod_loads_little(root: Path) -> None:
-    """pyroute2's messages come without the modules that they never use, which all others get as they are."""
-    done = subprocess.run([*python(root), LIST_STAND_INS], capture_output=True, text=True, env={"LC_ALL": "C"})
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["", "x Thread False 1"]
 
 
 def test_nothing_is_written_below_the_tree(root: Path) -> None:

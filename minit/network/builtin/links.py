@@ -6,14 +6,8 @@ import errno
 import os
 import time
 
-from minit import syscalls
-from minit.errors import NetworkError
-from minit.network.builtin.ipv4 import Subnet, format_address, parse_address
-from minit.network.netlink import NETLINK_ROUTE, Netlink
-from minit.network.netlinkmessages import (
-    IFA_F_NOPREFIXROUTE,
-    NLM_F_CREATE,
-    NLM_F_EXCL,
+from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
+from pyroute2.netlink.rtnl import (
     RTM_DELADDR,
     RTM_DELLINK,
     RTM_GETADDR,
@@ -23,10 +17,15 @@ from minit.network.netlinkmessages import (
     RTM_NEWLINK,
     RTM_NEWROUTE,
     RTM_SETLINK,
-    ifaddrmsg,
-    ifinfmsg,
-    rtmsg,
 )
+from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_NOPREFIXROUTE, ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+from minit import syscalls
+from minit.errors import NetworkError
+from minit.network.builtin.ipv4 import Subnet, format_address, parse_address
+from minit.network.netlink import NETLINK_ROUTE, Netlink
 from minit.value import Value
 
 TYPE_CHECKING = False
