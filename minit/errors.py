@@ -44,6 +44,14 @@ class NetworkError(MinitError):
     """A pod's network could not be set up."""
 
 
+class StrandedError(BaseException):
+    """
+    The process cannot get back to the host's network: whatever it did from now on, it would do to another one.
+
+    No MinitError, and no Exception even, or it would be taken for a step that failed and is to be taken back.
+    """
+
+
 class ControlError(MinitError):
     """The supervisor could not be reached, or refused a request."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from minit import paths
-from minit.errors import LaunchError
+from minit.errors import LaunchError, NetworkError, StrandedError
 from minit.launcher.cgroups import read_hierarchies, remove_pod_groups
 
 
@@ -35,4 +35,7 @@ def detach_networks(uuid: str, local_config: str, *, debug: bool) -> list[str]:
     from minit.network.cni import PluginSearch
     from minit.network.teardown import tear_down
 
-    return tear_down(uuid, PluginSearch(local_config), debug=debug)
+    try:
+        return tear_down(uuid, PluginSearch(local_config), debug=debug)
+    except StrandedError as error:
+        raise NetworkError(f"networking: {error}; run gc again") from error

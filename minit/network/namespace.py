@@ -11,7 +11,7 @@ import fcntl
 import os
 
 from minit import syscalls
-from minit.errors import NetworkError, describe
+from minit.errors import NetworkError, StrandedError, describe
 
 _DIRECTORY = "/var/run/netns"
 
@@ -32,11 +32,19 @@ def make_namespace(path: str) -> None:
             try:
                 syscalls.mount("/proc/self/ns/net", path, None, syscalls.MS_BIND)
             finally:
-                syscalls.setns(own, syscalls.CLONE_NEWNET)
+                return_to(own)
         finally:
             os.close(own)
     except OSError as error:
         raise NetworkError(f"cannot make a network namespace: {describe(error)}") from error
+
+
+def return_to(own: int) -> None:
+    """Put this process back into the network namespace of a descriptor; StrandedError if that cannot be done."""
+    try:
+        syscalls.setns(own, syscalls.CLONE_NEWNET)
+    except OSError as error:
+        raise StrandedError(f"cannot return to the host's network: {describe(error)}") from error
 
 
 def remove_namespace(path: str) -> None:

@@ -25,6 +25,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from minit import syscalls
 from minit.errors import NetworkError
 from minit.network.builtin.ipv4 import Subnet, format_address, parse_address
+from minit.network.namespace import return_to
 from minit.network.netlink import NETLINK_ROUTE, Netlink
 from minit.value import Value
 
@@ -268,7 +269,7 @@ def run_in_namespace(namespace: int, function: Callable[[], T]) -> T:
         try:
             return function()
         finally:
-            syscalls.setns(own, syscalls.CLONE_NEWNET)
+            return_to(own)
     finally:
         os.close(own)
 
