@@ -90,7 +90,12 @@ def launch(flags: RunFlags, lock: int) -> int:
         step = "make PID 1"
         pid, pidfd, link = _clone_supervisor(plan, groups, trees, sockets, lock, open_files, terminal)
         if network is not None:
-            network.release()
+            step = "setup network"
+            try:
+                network.release()
+            except BaseException:
+                syscalls.pidfd_send_signal(pidfd, _signal.SIGKILL)
+                raise
             network = None
         syscalls.close_all_but((0, 1, 2, lock, pidfd, link.fileno()))
         step = "wait for PID 1"

@@ -12,8 +12,8 @@ import _socket
 import os
 import select
 
-from minit import syscalls
-from minit.errors import MinitError, NetworkError, describe
+from minit import paths, syscalls
+from minit.errors import MinitError, NetworkError, StrandedError, describe
 from minit.launcher.reexec import image_descriptor
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.plan.network import Connection
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from minit.plan.flags import RunFlags
     from minit.plan.network import NetworkPlan
+
+_DIED = "the process that did it died"
 
 
 class NetworkHelper:
@@ -60,7 +62,7 @@ class NetworkHelper:
         if stopped is not None:
             raise NetworkError(f"failed to setup network: interrupted by signal {stopped}")
         if message is None:
-            raise NetworkError("failed to setup network: the process that did it died")
+            raise NetworkError(f"failed to setup network: {_DIED}")
         if "failed" in message:
             raise NetworkError(f"failed to setup network: {message['failed']}")
         return Connection(
@@ -92,52 +94,78 @@ def _optional(value: object) -> str | None:
 
 def _help(plan: NetworkPlan, flags: RunFlags, lock: int, socket: Socket) -> NoReturn:
     try:
-        syscalls.set_process_name("minit-network")
-        # What the terminal sends reaches the launcher, which decides.
-        os.setsid()
-        image = image_descriptor()
-        syscalls.close_all_but([0, 1, 2, lock, socket.fileno(), *([] if image is None else [image])])
-        _connect(plan, flags, socket)
+        _work(plan, flags, lock, socket)
     except BaseException:
         import traceback
 
         traceback.print_exc()
-    os._exit(0)
+    finally:
+        # Whatever was raised, even by that import: this process must not return into the launcher's code.
+        os._exit(0)
 
 
-def _connect(plan: NetworkPlan, flags: RunFlags, socket: Socket) -> None:
+def _work(plan: NetworkPlan, flags: RunFlags, lock: int, socket: Socket) -> None:
     try:
-        from minit.network.cni import PluginSearch
-        from minit.network.setup import set_up
-    except ImportError as error:
-        send_message(socket, {"failed": describe(error)})
-        return
-    search = PluginSearch(flags.local_config)
+        _connect(plan, flags, lock, socket)
+    except StrandedError as error:
+        _report(socket, str(error))  # and gc undoes it
+    except Exception as error:
+        reason = describe(error)
+        if not isinstance(error, (MinitError, OSError, ImportError)):
+            reason = f"{type(error).__name__}: {reason}"  # a defect, which leaves nothing behind either
+        undo_networks(flags.uuid, flags.local_config)
+        _report(socket, reason)
+    else:
+        if not _is_kept(socket):
+            undo_networks(flags.uuid, flags.local_config)
+
+
+def _connect(plan: NetworkPlan, flags: RunFlags, lock: int, socket: Socket) -> None:
+    syscalls.set_process_name("minit-network")
+    # What the terminal sends reaches the launcher, which decides.
+    os.setsid()
+    image = image_descriptor()
+    syscalls.close_all_but([0, 1, 2, lock, socket.fileno(), *([] if image is None else [image])])
+    from minit.network.cni import PluginSearch
+    from minit.network.setup import set_up
+
+    connection = set_up(plan, flags, PluginSearch(flags.local_config), socket.fileno())
+    send_message(
+        socket,
+        {
+            "namespace": connection.namespace,
+            "host_address": connection.host_address,
+            "resolv_conf": connection.resolv_conf,
+        },
+    )
+
+
+def _report(socket: Socket, reason: str) -> None:
     try:
-        connection = set_up(plan, flags, search, socket.fileno())
-        send_message(
-            socket,
-            {
-                "namespace": connection.namespace,
-                "host_address": connection.host_address,
-                "resolv_conf": connection.resolv_conf,
-            },
-        )
-    except (MinitError, OSError) as error:
-        undo_networks(flags.uuid, flags.local_config)
-        send_message(socket, {"failed": describe(error)})
-        return
-    message, _ = receive_message(socket)
-    if message is None:
-        undo_networks(flags.uuid, flags.local_config)
+        send_message(socket, {"failed": reason})
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the launcher was killed, which may have been the reason
+
+
+def _is_kept(socket: Socket) -> bool:
+    """Wait for the launcher and tell whether the pod goes on, as it must be taken to do if that cannot be known."""
+    try:
+        message, _ = receive_message(socket)
+    except OSError:
+        return True
+    return message is not None
 
 
 def undo_networks(uuid: str, local_config: str) -> None:
-    """Take the pod in the working directory off its networks; what goes wrong is a line on stderr."""
+    """Take the pod in the working directory off its networks; what goes wrong is a line on stderr, and left to gc."""
+    if not os.path.lexists(paths.POD_NETNS):
+        return
     from minit.network.cni import PluginSearch
     from minit.network.record import forget_network
     from minit.network.teardown import tear_down
 
-    for problem in tear_down(uuid, PluginSearch(local_config)):
+    problems = tear_down(uuid, PluginSearch(local_config), is_last=False)
+    for problem in problems:
         complain(f"networking: {problem}")
-    forget_network()
+    if not problems:
+        forget_network()

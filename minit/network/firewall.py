@@ -183,7 +183,7 @@ def _localnet_path(interface: str) -> str:
 
 def _read_localnet(interface: str) -> str:
     try:
-        with open(_localnet_path(interface), encoding="ascii") as file:
+        with open(_localnet_path(interface), encoding="utf-8") as file:
             return file.read().strip()
     except OSError as error:
         raise NetworkError(f"cannot forward from 127.0.0.1: {describe(error)}") from error
@@ -191,7 +191,7 @@ def _read_localnet(interface: str) -> str:
 
 def _switch_localnet(interface: str, value: str) -> None:
     try:
-        with open(_localnet_path(interface), "w", encoding="ascii") as file:
+        with open(_localnet_path(interface), "w", encoding="utf-8") as file:
             file.write(value)
     except FileNotFoundError as error:
         if value != "0":  # an interface that is gone needs nothing switched off

@@ -137,7 +137,7 @@ def _listening(path: str, port: ForwardedPort) -> Iterator[str]:
     state = _TAKING_STATES[port.protocol]
     suffix = f":{port.host_port:04X}"
     try:
-        with open(path, encoding="ascii") as lines:
+        with open(path, encoding="utf-8") as lines:
             next(lines, None)  # the heading
             for line in lines:
                 _, local, _, state_of_line = line.split(None, 4)[:4]

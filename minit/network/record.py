@@ -102,11 +102,6 @@ def write_namespace(path: str) -> None:
     write_pod_file(paths.POD_NETNS, os.fsencode(path))
 
 
-def has_network() -> bool:
-    """Tell whether the pod in the working directory ever began to have networks."""
-    return os.path.lexists(paths.POD_NETNS)
-
-
 def forget_network() -> None:
     """Remove the records of a pod whose networks were all undone before it ran."""
     for name in (paths.POD_NET_INFO, paths.POD_NETNS):

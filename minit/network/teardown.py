@@ -10,14 +10,18 @@ from minit.network.record import forget_configuration, read_attached
 from minit.network.request import Request
 from minit.stdio import complain
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.plan.network import PlannedNetwork
 
-def tear_down(uuid: str, search: PluginSearch, *, debug: bool = False) -> list[str]:
+
+def tear_down(uuid: str, search: PluginSearch, *, is_last: bool = True, debug: bool = False) -> list[str]:
     """
     Detach the pod in the working directory from its networks, the last one first, and return what went wrong.
 
-    Nothing needs to be there any more: neither the namespace, nor plugins, nor records. What fails is not tried again,
-    as in rkt: a plugin that cannot detach a network would keep the pod for ever. With `debug` each network is a line
-    on stderr.
+    Nothing needs to be there any more: neither the namespace, nor plugins, nor records. What fails is not tried again
+    if this is the last time, as in rkt: a plugin that cannot detach a network would keep the pod for ever. With `debug`
+    each network is a line on stderr.
     """
     problems = []
     try:
@@ -36,13 +40,25 @@ def tear_down(uuid: str, search: PluginSearch, *, debug: bool = False) -> list[s
         )
         if debug:
             complain(f"networking: teardown - executing net-plugin {network.config.plugins[0].type}")
+        is_left = False
         try:
             detach(network, request, search)
+            is_left = True
         except (MinitError, OSError) as error:
             problems.append(f'error deleting "{network.config.name}": {describe(error)}')
-        forget_configuration(network.config.file_name)
+        if is_left or is_last:
+            problems += _forget(network)
     try:
         remove_namespace(namespace)
     except OSError as error:
         problems.append(f"error removing the network namespace: {describe(error)}")
     return problems
+
+
+def _forget(network: PlannedNetwork) -> list[str]:
+    try:
+        forget_configuration(network.config.file_name)
+    except OSError as error:
+        # It will be detached once more, which does no harm.
+        return [f'error forgetting "{network.config.name}": {describe(error)}']
+    return []

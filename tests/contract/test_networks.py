@@ -451,6 +451,24 @@ def test_a_launcher_that_is_killed_while_a_plugin_hangs(make_pod: MakePod, local
     assert leftovers() == []
 
 
+def test_what_could_not_be_undone_is_left_to_gc(make_pod: MakePod, local: LocalConfig) -> None:
+    """A network that the pod could not leave after a failure is told at once, and gc tries once more."""
+    local.plugin("a", DEL={"print": {"code": 1, "msg": "not now"}, "exit": 1})
+    local.plugin("b")
+    local.plugin("c", ADD={"print": "junk"})
+    pod = make_pod({"a": shell("true")})
+    result = pod.run(local.flag, net="a,b,c")
+    assert result.returncode == 254
+    assert result.stderr.splitlines() == [
+        'networking: error deleting "a": not now',
+        'stage1: failed to setup network: plugin "recorder" printed no result: junk',
+    ]
+    assert local.calls[-1] == "DEL a"
+    assert collect(pod, local) == 'networking: error deleting "a": not now\n'
+    assert local.calls[-3:] == ["DEL b", "DEL a", "DEL a"]
+    assert collect(pod, local) == ""
+
+
 def test_a_helper_that_is_killed(make_pod: MakePod, local: LocalConfig) -> None:
     """The pod does not start; gc cleans up what it did."""
     local.plugin("b", "zz.conf", ADD={"hang": True})
