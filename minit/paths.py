@@ -36,8 +36,11 @@ STAGE1_SUPERVISOR_LOG = "/rkt/minit/supervisor.log"
 STAGE1_STATUS = "/rkt/status"
 STAGE1_ENV = "/rkt/env"
 STAGE1_READY = "/rkt/supervisor-status"
+STAGE1_FILTERS = "/usr/lib/minit/seccomp"
 
 READY_TARGET = "ready"
+# In the order in which they have to be installed.
+DEFAULT_FILTERS = ("arguments.bpf", "calls.bpf")
 STATUS_DIRECTORY = "rkt/status"
 
 ANNOTATION_STAGE1 = "coreos.com/rkt/stage1/"

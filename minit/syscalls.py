@@ -24,6 +24,7 @@ _syscall.restype = ctypes.c_long
 _MACHINE = os.uname().machine
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(_MACHINE, 41)
 _SYS_RT_SIGACTION = {"x86_64": 13, "aarch64": 134}.get(_MACHINE, 134)
+_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(_MACHINE, 277)
 _SYS_PIDFD_SEND_SIGNAL = 424
 _SYS_OPEN_TREE = 428
 _SYS_MOVE_MOUNT = 429
@@ -103,6 +104,9 @@ _KERNEL_SIGSET_BYTES = 8
 
 _CAPABILITY_VERSION_3 = 0x20080522
 
+_SECCOMP_SET_MODE_FILTER = 1
+_SOCK_FILTER_BYTES = 8
+
 
 class _CloneArgs(ctypes.Structure):
     _fields_ = [
@@ -120,6 +124,10 @@ class _OpenHow(ctypes.Structure):
 
 class _MountAttr(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
+
+
+class _SockFprog(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
 
 
 class _CapHeader(ctypes.Structure):
@@ -354,7 +362,7 @@ def read_signals(fd: int) -> list[int]:
     return [int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), SIGNALFD_INFO_SIZE)]
 
 
-# Privileges: prctl(2) and capset(2).
+# Privileges: prctl(2), seccomp(2) and capset(2).
 
 
 def _prctl(option: int, argument: int = 0, third: int = 0) -> int:
@@ -383,6 +391,16 @@ def set_dumpable(dumpable: bool) -> None:
 def set_no_new_privileges() -> None:
     """Make execve(2) unable to grant privileges from here on."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def install_seccomp_filter(program: bytes) -> None:
+    """
+    Have this thread's system calls filtered by an array of struct sock_filter, seccomp(2).
+
+    EACCES without no_new_privs and CAP_SYS_ADMIN.
+    """
+    filter = _SockFprog(len(program) // _SOCK_FILTER_BYTES, program)
+    _call(None, _SYS_SECCOMP, _long(_SECCOMP_SET_MODE_FILTER), _long(0), ctypes.byref(filter))
 
 
 def last_capability() -> int:

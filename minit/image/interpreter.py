@@ -4,6 +4,7 @@ Copies the running Python interpreter so that it works wherever the copy is, and
     ld.so       the dynamic loader, run by its path: the kernel would look for one at a path of the host
     bin/        the interpreter
     lib/        the shared libraries, and python3.X/ with the modules
+    seccomp/    the filters that apps get by default, compiled by the copy
 """
 
 from __future__ import annotations
@@ -19,17 +20,26 @@ from minit.errors import ImageError, describe
 from minit.image.libraries import LibrarySearch
 from minit.image.modules import Module, compile_modules, landmark
 from minit.image.toolchain import run_tool
+from minit.libseccomp import LIBRARY as LIBSECCOMP
 
 _LOADER = Path("ld.so")
 _PROGRAM = Path("bin/python3")
 _LIBRARIES = Path("lib")
 _MODULES = Path(sys.platlibdir, Path(os.__file__).parent.name)
 _EXTENSIONS = _MODULES / "lib-dynload"
+_FILTERS = Path("seccomp")
 
 _IMPORT_ALL = """\
 import sys
 for name in sys.argv[1:]:
     __import__(name)
+"""
+_WRITE_FILTERS = """\
+import sys
+from minit.launcher.seccomp import write_default_filters
+write_default_filters(sys.argv[1])
+"""
+_PRINT_FILES = """\
 with open("/proc/self/maps") as file:
     print(*{line.split(maxsplit=5)[5].strip() for line in file if "/" in line}, sep="\\n")
 """
@@ -46,6 +56,8 @@ def copy_interpreter(directory: Path, modules: Sequence[Module]) -> None:
 
     objects = {_PROGRAM: interpreter}
     objects |= {_extension_path(extension): extension.source for extension in extensions}
+    # No program needs it by its headers: minit.libseccomp loads it.
+    objects[_LIBRARIES / LIBSECCOMP] = find_libseccomp()
     libraries = search.closure(objects.values())
     # A library that needs the loader by name is content with the one that runs.
     loader_name = search.elf(Path(loader)).soname
@@ -66,11 +78,28 @@ def copy_interpreter(directory: Path, modules: Sequence[Module]) -> None:
     compile_modules(sources, directory / _MODULES)
 
 
+def find_libseccomp() -> Path:
+    """Return the library that filters are compiled with; ImageError if it is not on this machine."""
+    library = LibrarySearch().find(LIBSECCOMP, Path(sys.executable).resolve())
+    if library is None:
+        raise ImageError(f"{LIBSECCOMP} is not on this machine: install it (Debian: libseccomp2)")
+    return library.path.resolve()
+
+
 def check_interpreter(directory: Path, names: Iterable[str]) -> None:
     """Import modules with nothing but the copy in `directory`; ImageError if it is not sufficient."""
+    _try_interpreter(directory, _IMPORT_ALL, *names)
+
+
+def compile_filters(directory: Path) -> None:
+    """Compile the filters that apps get by default, with nothing but the copy in `directory`."""
+    _try_interpreter(directory, _WRITE_FILTERS, str(directory / _FILTERS))
+
+
+def _try_interpreter(directory: Path, code: str, *arguments: str) -> None:
     loader, program = str(directory / _LOADER), str(directory / _PROGRAM)
     command = [loader, "--inhibit-cache", "--argv0", program, program, "-I", "-S", "-B", "-X", "utf8"]
-    command += ["-c", _IMPORT_ALL, *names]
+    command += ["-c", code + _PRINT_FILES, *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, env={"LC_ALL": "C"}, check=False)
     except PermissionError as error:

@@ -15,6 +15,7 @@ from minit.errors import LaunchError, describe
 from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies
 from minit.launcher.load import collect_facts, load_pod
 from minit.launcher.reexec import image_descriptor, image_root, start_from_read_only_mount
+from minit.launcher.seccomp import add_filters
 from minit.launcher.watch import FORWARDED, Watch
 from minit.messages import Socket, socket_pair
 from minit.plan.flags import RunFlags
@@ -68,6 +69,8 @@ def launch(flags: RunFlags, lock: int) -> int:
         plan = plan_pod(load_pod(flags), flags, collect_facts(hierarchies))
         for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
             complain(f"stage1: {line}")
+        step = "load seccomp filters"
+        plan = add_filters(plan)
         step = "take over sockets"
         plan, sockets = _match_sockets(plan, inherited)
         step = "setup network"

@@ -7,6 +7,8 @@ from minit.paths import ANNOTATION_STREAM
 from minit.plan.capabilities import DEFAULT
 from minit.plan.mounts import SYSFS, MountOp, app_mounts
 from minit.plan.protection import Protection
+from minit.plan.seccomp import DEFAULT_POLICY
+from minit.plan.seccomp import ISOLATORS as SECCOMP_ISOLATORS
 from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, DEFAULT_STOPPING
 from minit.value import Value, replace
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from minit.manifest.pod import RuntimeApp
     from minit.plan.files import AppFile
     from minit.plan.flags import RunFlags
+    from minit.plan.seccomp import SeccompPolicy
     from minit.plan.sockets import ListenSocket
     from minit.plan.volumes import VolumeMount
 
@@ -42,7 +45,6 @@ _ANNOTATIONS = (ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL)
 _KNOWN_ISOLATORS = (
     *("resource/cpu", "resource/memory", "resource/block-bandwidth", "resource/block-iops"),
     *("resource/network-bandwidth", "os/linux/capabilities-retain-set", "os/linux/capabilities-remove-set"),
-    *("os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set", "os/linux/no-new-privileges"),
     *("os/linux/oom-score-adj", "os/linux/cpu-shares", "os/linux/selinux-context", "os/linux/apparmor-profile"),
     "os/unix/sysctl",
 )
@@ -54,7 +56,8 @@ class AppSpec(Value):
 
     `candidates` are the paths tried in order for the executable, which is also argv[0]; `search` is the path list
     to name when none of them is there, None when exec[0] was a path. `bounding` is a capability mask, None to leave
-    the bounding set alone. `mounts` come first in the app's root, then `volumes` from the outer to the inner, then
+    the bounding set alone. `seccomp` is None if every system call is allowed; `filters` are the programs that the
+    launcher has made of it. `mounts` come first in the app's root, then `volumes` from the outer to the inner, then
     `files`, and `protection` is for all of them; with `read_only_root` nothing else of the root can be written at last.
     It is executed with `sockets` open.
     `pre_start` and `post_stop` are the arguments of the event handlers, None without one.
@@ -70,6 +73,9 @@ class AppSpec(Value):
     gid: int = 0
     supplementary_gids: tuple[int, ...] = ()
     bounding: int | None = DEFAULT
+    no_new_privileges: bool = False
+    seccomp: SeccompPolicy | None = DEFAULT_POLICY
+    filters: tuple[bytes, ...] = ()
     stdin: str = STREAM_NULL
     stdout: str = STREAM_LOG
     stderr: str = STREAM_LOG
@@ -90,6 +96,11 @@ class AppSpec(Value):
         return STREAM_CONSOLE in (self.stdin, self.stdout, self.stderr)
 
     @property
+    def sheds_privileges(self) -> bool:
+        """Whether no exec may grant privileges: rkt's rule for an app with a filter that does not run as root."""
+        return self.no_new_privileges or (self.seccomp is not None and self.uid != 0)
+
+    @property
     def handlers(self) -> dict[str, tuple[str, ...]]:
         """The arguments of the event handlers there are, by name."""
         both = {HANDLER_PRE_START: self.pre_start, HANDLER_POST_STOP: self.post_stop}
@@ -100,7 +111,8 @@ class AppSpec(Value):
         lines = [
             f"app {self.name}: exec {' or '.join(self.candidates)} {list(self.arguments)}",
             f"app {self.name}: uid {self.uid} gid {self.gid} groups {list(self.supplementary_gids)}"
-            f" cwd {self.working_directory}",
+            f" cwd {self.working_directory}{', no_new_privs' if self.sheds_privileges else ''}",
+            f"app {self.name}: {'all system calls' if self.seccomp is None else self.seccomp.describe()}",
             f"app {self.name}: stdin {self.stdin} stdout {self.stdout} stderr {self.stderr}",
             f"app {self.name}: stopped by signal {self.stop_signal}, killed after {self.stop_grace_seconds:g} s",
         ]
@@ -135,6 +147,8 @@ def plan_app(
     handlers = _plan_handlers(name, app)
     working_directory = app.working_directory or "/"
     candidates, search = plan_executable(name, app, working_directory)
+    seccomp, no_new_privileges, notes = _plan_seccomp(name, app)
+    warnings += notes
     return (
         AppSpec(
             name=name,
@@ -145,6 +159,8 @@ def plan_app(
             working_directory=working_directory,
             supplementary_gids=app.supplementary_gids,
             bounding=None if flags.disable_capabilities else DEFAULT,
+            no_new_privileges=no_new_privileges,
+            seccomp=None if flags.disable_seccomp else seccomp,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
@@ -229,6 +245,15 @@ def _plan_handlers(name: str, app: App) -> dict[str, tuple[str, ...]]:
     return {handler.name: handler.exec for handler in app.event_handlers}
 
 
+def _plan_seccomp(name: str, app: App) -> tuple[SeccompPolicy | None, bool, list[str]]:
+    if not any(isolator.name in SECCOMP_ISOLATORS for isolator in app.isolators):
+        return DEFAULT_POLICY, False, []
+    from minit.plan.seccompisolators import plan_no_new_privileges, plan_seccomp
+
+    seccomp, warnings = plan_seccomp(name, app.isolators)
+    return seccomp, plan_no_new_privileges(name, app.isolators), warnings
+
+
 def _refuse_nul(name: str, app: App) -> None:
     # JSON can say it; no argument, variable or path of a program can hold it.
     for what, texts in (
@@ -248,7 +273,8 @@ def _refuse_unbuilt(runtime: RuntimeApp, app: App) -> list[str]:
     for isolator in app.isolators:
         if isolator.name in _KNOWN_ISOLATORS:
             raise PlanError(f"{prefix}isolator {isolator.name} is not supported yet")
-        warnings.append(f"warning: {prefix}ignoring unknown isolator {isolator.name}")
+        if isolator.name not in SECCOMP_ISOLATORS:
+            warnings.append(f"warning: {prefix}ignoring unknown isolator {isolator.name}")
     for annotation, _ in runtime.annotations:
         if annotation.startswith("minit/") and annotation not in _ANNOTATIONS:
             raise PlanError(f'{prefix}unknown annotation "{annotation}"')

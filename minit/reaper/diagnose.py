@@ -1,5 +1,5 @@
 """
-Why an exec failed, in rkt's words.
+Why an exec failed, in rkt's words, or will fail.
 
 Runs in the failed app's own process, inside its root and with its privileges, so it can neither see nor reach more
 than the app; it imports nothing. The texts are those of rkt's stage1 diagnostic, which its users match on.
@@ -14,6 +14,7 @@ import stat
 # What a look at the file explains; anything else, too many arguments say, is not its fault.
 _FAULTS_OF_FILES = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP, errno.ELIBBAD)
 _MAXIMUM_DEPTH = 8
+_KERNEL_DEPTH = 5  # of interpreters of interpreters, fs/exec.c
 _SHEBANG_LIMIT = 256  # BINPRM_BUF_SIZE of Linux 5.1 and later
 _PT_INTERP = 3
 
@@ -23,6 +24,40 @@ def diagnose_exec(path: str, number: int = errno.ENOENT) -> str:
     if number not in _FAULTS_OF_FILES:
         return f'Unable to execute "{path}": {os.strerror(number)}'
     return _diagnose(path, 0)
+
+
+def check_exec(path: str) -> None:
+    """
+    Raise the OSError with which execve(2) of `path` will fail because the file or its interpreter is missing.
+
+    For a process that can report nothing once it has tried. What cannot be read is taken to be in order.
+    """
+    file = path
+    for _ in range(_KERNEL_DEPTH):
+        try:
+            regular = stat.S_ISREG(os.stat(file).st_mode)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        if not regular or not os.access(file, os.X_OK):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
+        interpreter = _find_interpreter(file)
+        if not interpreter:
+            return
+        file = interpreter
+
+
+def _find_interpreter(path: str) -> str | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        head = _read_at(fd, _SHEBANG_LIMIT, 0)
+        if head.startswith(b"#!"):
+            return _interpreter_of_script(head)
+        return _interpreter_of_elf(fd, head) if _is_known_elf(head) else None
+    finally:
+        os.close(fd)
 
 
 def _diagnose(path: str, depth: int) -> str:
@@ -52,21 +87,39 @@ def _diagnose(path: str, depth: int) -> str:
 
 
 def _diagnose_script(path: str, head: bytes, depth: int) -> str:
-    line, newline, _ = head[2:].partition(b"\n")
-    if not newline and len(head) == _SHEBANG_LIMIT:
+    if b"\n" not in head and len(head) == _SHEBANG_LIMIT:
         return "Shebang line too long"
-    # Only blanks separate words and only NUL ends them, for the kernel too: a carriage return belongs to the name.
-    words = line.split(b"\0")[0].replace(b"\t", b" ").strip(b" ").split(b" ")
-    if not words[0]:
+    interpreter = _interpreter_of_script(head)
+    if not interpreter:
         return f'Unable to determine interpreter for "{path}"'
-    return _diagnose(os.fsdecode(words[0]), depth + 1)
+    return _diagnose(interpreter, depth + 1)
 
 
 def _diagnose_elf(path: str, fd: int, head: bytes, depth: int) -> str:
-    if len(head) < 64 or head[4] != 2 or head[5] != 1:
+    if not _is_known_elf(head):
         return "Unsupported ELF format"
     if head[6] != 1:
         return f"Unsupported ELF version: {head[6]}"
+    interpreter = _interpreter_of_elf(fd, head)
+    if interpreter is None:
+        return f'Unable to determine interpreter for "{path}"'
+    return _diagnose(interpreter, depth + 1)
+
+
+def _interpreter_of_script(head: bytes) -> str:
+    """Return what the first line of a script names, which may be nothing."""
+    line = head[2:].partition(b"\n")[0]
+    # Only blanks separate words and only NUL ends them, for the kernel too: a carriage return belongs to the name.
+    words = line.split(b"\0")[0].replace(b"\t", b" ").strip(b" ").split(b" ")
+    return os.fsdecode(words[0])
+
+
+def _is_known_elf(head: bytes) -> bool:
+    return head.startswith(b"\x7fELF") and len(head) >= 64 and head[4] == 2 and head[5] == 1
+
+
+def _interpreter_of_elf(fd: int, head: bytes) -> str | None:
+    """Return the loader that a 64-bit program names, None for a static one."""
 
     def number(at: int, size: int, data: bytes = head) -> int:
         return int.from_bytes(data[at : at + size], "little")
@@ -75,9 +128,8 @@ def _diagnose_elf(path: str, fd: int, head: bytes, depth: int) -> str:
     for index in range(min(entries, 128)):
         entry = _read_at(fd, 56, table + index * entry_size)
         if len(entry) == 56 and number(0, 4, entry) == _PT_INTERP:
-            name = _read_at(fd, min(number(32, 8, entry), 4096), number(8, 8, entry)).split(b"\0")[0]
-            return _diagnose(os.fsdecode(name), depth + 1)
-    return f'Unable to determine interpreter for "{path}"'
+            return os.fsdecode(_read_at(fd, min(number(32, 8, entry), 4096), number(8, 8, entry)).split(b"\0")[0])
+    return None
 
 
 def _read_at(fd: int, size_bytes: int, offset: int) -> bytes:

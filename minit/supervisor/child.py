@@ -18,7 +18,8 @@ from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError
 from minit.messages import Socket, send_message
 from minit.plan.app import STREAM_CONSOLE
-from minit.reaper.diagnose import diagnose_exec
+from minit.plan.seccomp import DEFAULT_POLICY
+from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
 from minit.supervisor.credentials import become_user, clear_inheritable, drop_bounding_set
 from minit.supervisor.mounts import apply_mounts, enter_root
@@ -110,6 +111,9 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         clear_inheritable()
         step = "change user"
         become_user(spec.uid, spec.gid, spec.supplementary_gids)
+        if spec.sheds_privileges:
+            step = "set no_new_privs"
+            syscalls.set_no_new_privileges()
         step = "reset signals"
         reset_signals()
         step = "close descriptors"
@@ -123,6 +127,14 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         if report.recv(16) != b"go":
             os._exit(EXIT_FAILURE)
         step = STEP_EXEC
+        if spec.filters:
+            if spec.seccomp != DEFAULT_POLICY:
+                # Under filters of the user's own nothing may be left by which a failed exec could be reported.
+                check_exec(path)
+            step = "install seccomp filters"
+            for program in spec.filters:
+                syscalls.install_seccomp_filter(program)
+            step = STEP_EXEC
         os.execve(path, [os.fsencode(path), *arguments], environment)
     except BaseException as error:
         # The last frame of a forked process: whatever went wrong is reported, and nothing returns to PID 1's code.

@@ -1,0 +1,43 @@
+"""Which system calls an app may make, and what becomes of the others."""
+
+from __future__ import annotations
+
+import errno
+
+from minit.value import Value
+
+RETAIN = "os/linux/seccomp-retain-set"
+REMOVE = "os/linux/seccomp-remove-set"
+NO_NEW_PRIVILEGES = "os/linux/no-new-privileges"
+ISOLATORS = (RETAIN, REMOVE, NO_NEW_PRIVILEGES)
+
+
+class SeccompPolicy(Value):
+    """
+    Which system calls an app may make: those of a whitelist, or, with `is_blacklist`, all but those of a list.
+
+    `names` are system calls, some of which this machine may not have; None stands for the default whitelist. `own` are
+    those that the manifest names one by one. A call that is refused fails with `error`, an errno; None kills the app.
+    """
+
+    is_blacklist: bool = False
+    names: frozenset[str] | None = None
+    own: tuple[str, ...] = ()
+    error: int | None = None
+
+    @property
+    def is_default_list(self) -> bool:
+        """Whether the calls are those that an app may make which says nothing about them."""
+        return self.names is None
+
+    def describe(self) -> str:
+        """Return the decision as a line for --debug."""
+        if self.names is None:
+            calls = "the default whitelist"
+        else:
+            calls = f"{'all but' if self.is_blacklist else 'only'} {len(self.names)} listed"
+        refusal = "are fatal" if self.error is None else f"fail with {errno.errorcode.get(self.error, self.error)}"
+        return f"system calls: {calls}, others {refusal}"
+
+
+DEFAULT_POLICY = SeccompPolicy()

@@ -1,0 +1,84 @@
+"""What the isolators about system calls and privileges mean."""
+
+from __future__ import annotations
+
+import errno
+
+from minit.manifest.reader import Node
+from minit.plan.seccomp import DEFAULT_POLICY, NO_NEW_PRIVILEGES, REMOVE, RETAIN, SeccompPolicy
+from minit.plan.syscallsets import ALL, EMPTY, SETS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from minit.manifest.app import Isolator
+
+# Missing in Python's errno module.
+_MORE_ERRORS = {"EHWPOISON": 133}
+
+
+def plan_seccomp(app: str, isolators: Iterable[Isolator]) -> tuple[SeccompPolicy | None, list[str]]:
+    """
+    Return the policy that the isolators of an app ask for, None for no filter at all, and the warnings to show.
+
+    ManifestError for a value that is none of a seccomp isolator.
+    """
+    for isolator in isolators:
+        if isolator.name in (RETAIN, REMOVE):
+            return _plan_set(app, isolator)
+    return DEFAULT_POLICY, []
+
+
+def plan_no_new_privileges(app: str, isolators: Iterable[Isolator]) -> bool:
+    """Return whether any isolator says that an exec may grant no privileges; there may be several."""
+    given = [_node(app, isolator).boolean() for isolator in isolators if isolator.name == NO_NEW_PRIVILEGES]
+    return True in given
+
+
+def _plan_set(app: str, isolator: Isolator) -> tuple[SeccompPolicy | None, list[str]]:
+    node = _node(app, isolator)
+    words = node["set"].each(Node.non_empty)
+    if not words:
+        raise node["set"].error("at least one system call")
+    error = node["errno"].optional(_read_error)
+    is_blacklist = isolator.name == REMOVE
+    decisive = next((word for word in words if word in (ALL, EMPTY)), None)
+    policy: SeccompPolicy | None
+    if decisive is None:
+        policy, notes = _policy_of(words, is_blacklist, error)
+    else:
+        # rkt's rule: the first of the two decides alone.
+        notes = [f"{decisive} stands alone, what else is in the set is ignored"] if len(words) > 1 else []
+        policy = SeccompPolicy(is_blacklist=is_blacklist, names=frozenset(), error=error)
+        if decisive == ALL:
+            if is_blacklist:
+                notes.append(f"{ALL} removes nothing: every system call is allowed")
+            else:
+                policy = None
+        elif is_blacklist:
+            policy = SeccompPolicy(error=error)
+    return policy, [f'warning: app "{app}": {isolator.name}: {note}' for note in notes]
+
+
+def _policy_of(words: tuple[str, ...], is_blacklist: bool, error: int | None) -> tuple[SeccompPolicy, list[str]]:
+    own = tuple(dict.fromkeys(word for word in words if not word.startswith("@")))
+    sets = [word for word in words if word.startswith("@")]
+    names = frozenset(own).union(*(SETS[word] for word in sets if word in SETS))
+    notes = [f"ignoring unknown set {word}" for word in sets if word not in SETS]
+    return SeccompPolicy(is_blacklist=is_blacklist, names=names, own=own, error=error), notes
+
+
+def _node(app: str, isolator: Isolator) -> Node:
+    return Node(isolator.value, None, f'app "{app}": isolator {isolator.name}')
+
+
+def _read_error(node: Node) -> int | None:
+    name = node.string()
+    # Go writes an error that nobody named as "".
+    if not name:
+        return None
+    number = _MORE_ERRORS.get(name) or getattr(errno, name, None)
+    if not name.startswith("E") or not isinstance(number, int):
+        raise node.error("the name of an error, EPERM for one")
+    return number

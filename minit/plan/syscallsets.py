@@ -1,0 +1,185 @@
+"""
+Named sets of system calls, as a seccomp isolator can ask for them, and the lists that filters are made of.
+
+The members are those that rkt gives them (its docs and stage1, `@docker/` and `@rkt/`) and systemd 252
+(`systemd-analyze syscall-filter`, `@systemd/`). A name that an architecture does not have means nothing there.
+"""
+
+from __future__ import annotations
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_DOCKER_WHITELIST = _names(
+    """
+    _llseek _newselect accept accept4 access alarm arch_prctl bind brk capget capset chdir chmod chown chown32
+    chroot clock_getres clock_gettime clock_nanosleep clone close connect copy_file_range creat dup dup2 dup3
+    epoll_create epoll_create1 epoll_ctl epoll_ctl_old epoll_pwait epoll_wait epoll_wait_old eventfd eventfd2
+    execve execveat exit exit_group faccessat fadvise64 fadvise64_64 fallocate fanotify_mark fchdir fchmod
+    fchmodat fchown fchown32 fchownat fcntl fcntl64 fdatasync fgetxattr flistxattr flock fork fremovexattr
+    fsetxattr fstat fstat64 fstatat64 fstatfs fstatfs64 fsync ftruncate ftruncate64 futex futimesat
+    get_robust_list get_thread_area getcpu getcwd getdents getdents64 getegid getegid32 geteuid geteuid32 getgid
+    getgid32 getgroups getgroups32 getitimer getpeername getpgid getpgrp getpid getppid getpriority getrandom
+    getresgid getresgid32 getresuid getresuid32 getrlimit getrusage getsid getsockname getsockopt gettid
+    gettimeofday getuid getuid32 getxattr inotify_add_watch inotify_init inotify_init1 inotify_rm_watch
+    io_cancel io_destroy io_getevents io_setup io_submit ioctl ioprio_get ioprio_set ipc kill lchown lchown32
+    lgetxattr link linkat listen listxattr llistxattr lremovexattr lseek lsetxattr lstat lstat64 madvise
+    memfd_create mincore mkdir mkdirat mknod mknodat mlock mlock2 mlockall mmap mmap2 modify_ldt mprotect
+    mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink mremap msgctl msgget msgrcv msgsnd
+    msync munlock munlockall munmap nanosleep newfstatat open openat pause personality pipe pipe2 poll ppoll
+    prctl pread64 preadv prlimit64 pselect6 pwrite64 pwritev read readahead readlink readlinkat readv recv
+    recvfrom recvmmsg recvmsg remap_file_pages removexattr rename renameat renameat2 restart_syscall rmdir
+    rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait
+    rt_tgsigqueueinfo sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr
+    sched_getparam sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam
+    sched_setscheduler sched_yield seccomp select semctl semget semop semtimedop send sendfile sendfile64
+    sendmmsg sendmsg sendto set_robust_list set_thread_area set_tid_address setfsgid setfsgid32 setfsuid
+    setfsuid32 setgid setgid32 setgroups setgroups32 setitimer setpgid setpriority setregid setregid32 setresgid
+    setresgid32 setresuid setresuid32 setreuid setreuid32 setrlimit setsid setsockopt setuid setuid32 setxattr
+    shmat shmctl shmdt shmget shutdown sigaltstack signalfd signalfd4 sigreturn socket socketcall socketpair
+    splice stat stat64 statfs statfs64 symlink symlinkat sync sync_file_range syncfs sysinfo syslog tee tgkill
+    time timer_create timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime
+    timerfd_settime times tkill truncate truncate64 ugetrlimit umask uname unlink unlinkat utime utimensat
+    utimes vfork vmsplice wait4 waitid waitpid write writev
+    """
+)
+
+# rkt's list has them on these architectures only, and no other has them.
+_ARM = _names(
+    """
+    arm_fadvise64_64 arm_sync_file_range breakpoint cacheflush set_tls sync_file_range2
+    """
+)
+
+_DOCKER_BLACKLIST = _names(
+    """
+    _sysctl acct add_key adjtimex bpf clock_adjtime clock_settime create_module delete_module finit_module
+    get_kernel_syms get_mempolicy init_module ioperm iopl kcmp kexec_file_load kexec_load keyctl lookup_dcookie
+    mbind mount move_pages name_to_handle_at nfsservctl open_by_handle_at perf_event_open pivot_root
+    process_vm_readv process_vm_writev ptrace query_module quotactl reboot request_key set_mempolicy setns
+    settimeofday stime swapoff swapon sysfs umount umount2 unshare uselib userfaultfd ustat vm86 vm86old
+    """
+)
+
+_CLOCK = _names(
+    """
+    adjtimex clock_adjtime clock_adjtime64 clock_settime clock_settime64 settimeofday
+    """
+)
+
+_RAW_IO = _names(
+    """
+    ioperm iopl pciconfig_iobase pciconfig_read pciconfig_write
+    """
+)
+
+MINIMUM = _names(
+    """
+    arch_prctl brk cacheflush clock_getres clock_getres_time64 clock_gettime clock_gettime64 clock_nanosleep
+    clock_nanosleep_time64 execve exit exit_group futex futex_time64 futex_waitv get_robust_list get_thread_area
+    getegid getegid32 geteuid geteuid32 getgid getgid32 getgroups getgroups32 getpgid getpgrp getpid getppid
+    getrandom getresgid getresgid32 getresuid getresuid32 getrlimit getsid gettid gettimeofday getuid getuid32
+    membarrier mmap mmap2 mprotect munmap nanosleep pause prlimit64 restart_syscall rseq rt_sigreturn
+    sched_getaffinity sched_yield set_robust_list set_thread_area set_tid_address set_tls sigreturn time
+    ugetrlimit
+    """
+)
+"""
+What every whitelist allows, though it may not say so: without these nothing can be executed, or end.
+
+It is what systemd, and so rkt's own stage1, adds to a whitelist.
+"""
+
+_MOUNT = _names(
+    """
+    chroot fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_tree pivot_root umount umount2
+    """
+)
+
+_NETWORK_IO = _names(
+    """
+    accept accept4 bind connect getpeername getsockname getsockopt listen recv recvfrom recvmmsg recvmmsg_time64
+    recvmsg send sendmmsg sendmsg sendto setsockopt shutdown socket socketcall socketpair
+    """
+)
+
+_OBSOLETE = _names(
+    """
+    _sysctl afs_syscall bdflush break create_module ftime get_kernel_syms getpmsg gtty idle lock mpx prof profil
+    putpmsg query_module security sgetmask ssetmask stime stty sysfs tuxcall ulimit uselib ustat vserver
+    """
+)
+
+_PROCESS = _names(
+    """
+    capget clone clone3 execveat fork getrusage kill pidfd_open pidfd_send_signal prctl rt_sigqueueinfo
+    rt_tgsigqueueinfo setns swapcontext tgkill times tkill unshare vfork wait4 waitid waitpid
+    """
+)
+
+_PRIVILEGED = _names(
+    """
+    chown chown32 fchown fchown32 fchownat lchown lchown32 delete_module finit_module init_module
+    kexec_file_load kexec_load reboot swapoff swapon _sysctl acct bpf capset chroot fanotify_init fanotify_mark
+    nfsservctl open_by_handle_at pivot_root quotactl quotactl_fd setdomainname setfsuid setfsuid32 setgroups
+    setgroups32 sethostname setresuid setresuid32 setreuid setreuid32 setuid setuid32 vhangup
+    """
+)
+
+ALL = "@appc.io/all"
+EMPTY = "@appc.io/empty"
+
+SETS = {
+    "@docker/default-blacklist": _DOCKER_BLACKLIST,
+    "@docker/default-whitelist": _DOCKER_WHITELIST,
+    "@rkt/default-blacklist": _DOCKER_BLACKLIST,
+    "@rkt/default-whitelist": _DOCKER_WHITELIST | _ARM,
+    "@systemd/clock": _CLOCK,
+    "@systemd/default-whitelist": MINIMUM,
+    "@systemd/mount": _MOUNT,
+    "@systemd/network-io": _NETWORK_IO,
+    "@systemd/obsolete": _OBSOLETE,
+    "@systemd/privileged": _PRIVILEGED | _CLOCK | _RAW_IO,
+    "@systemd/process": _PROCESS,
+    "@systemd/raw-io": _RAW_IO,
+}
+"""The members of each set that can be named, but for ALL and EMPTY, which change what an isolator means."""
+
+_LATER = _names(
+    """
+    membarrier pkey_alloc pkey_free pkey_mprotect preadv2 pwritev2 statx io_pgetevents io_pgetevents_time64 rseq
+    pidfd_send_signal pidfd_open close_range openat2 faccessat2 epoll_pwait2 landlock_add_rule
+    landlock_create_ruleset landlock_restrict_self memfd_secret process_mrelease futex_waitv futex_wake
+    futex_wait futex_requeue cachestat fchmodat2 map_shadow_stack mseal clock_getres_time64 clock_gettime64
+    clock_nanosleep_time64 futex_time64 mq_timedreceive_time64 mq_timedsend_time64 ppoll_time64 pselect6_time64
+    recvmmsg_time64 rt_sigtimedwait_time64 sched_rr_get_interval_time64 semtimedop_time64 timer_gettime64
+    timer_settime64 timerfd_gettime64 timerfd_settime64 utimensat_time64
+    """
+)
+
+DEFAULT = SETS["@rkt/default-whitelist"] | _LATER
+"""
+What an app may call that says nothing about it: rkt's list of 2016, and what C libraries use since.
+
+`clone3` is not in it: its flags are in memory, where no filter can see them. Nor is io_uring, which makes calls that
+no filter sees.
+"""
+
+# Of Linux 4.10 and in no list of rkt's.
+_OTHERS = _names(
+    """
+    afs_syscall bdflush break fanotify_init ftime getpmsg gtty idle lock migrate_pages mpx nice oldfstat
+    oldlstat oldolduname oldstat olduname pciconfig_iobase pciconfig_read pciconfig_write prof profil putpmsg
+    readdir security setdomainname sethostname sgetmask sigaction signal sigpending sigprocmask sigsuspend
+    ssetmask stty tuxcall ulimit vhangup vserver
+    """
+)
+
+ANCIENT = _DOCKER_WHITELIST | _ARM | _DOCKER_BLACKLIST | _OTHERS
+"""
+The calls there were when rkt's lists were written (Linux 4.10), but for some that C libraries began to use later.
+
+A program that makes one of them means it. Any other may be a trial, with something older to fall back on.
+"""
