@@ -44,14 +44,14 @@ def add_filters(plan: PodPlan) -> PodPlan:
 def write_default_filters(directory: str) -> None:
     """Compile what an app gets that asks for nothing into files below `directory`, which is made."""
     os.makedirs(directory, exist_ok=True)
-    for name, program in zip(paths.DEFAULT_FILTERS, _compile(DEFAULT_POLICY), strict=True):
+    for name, program in zip(paths.DEFAULT_FILTERS, compile_policy(DEFAULT_POLICY), strict=True):
         with open(os.path.join(directory, name), "wb") as file:
             file.write(program)
 
 
 def _load_filters(policy: SeccompPolicy) -> tuple[bytes, ...]:
     if policy != DEFAULT_POLICY:
-        return _compile(policy)
+        return compile_policy(policy)
     directory = f"{image_root()}{paths.STAGE1_FILTERS}"
     programs = []
     for name in paths.DEFAULT_FILTERS:
@@ -60,7 +60,8 @@ def _load_filters(policy: SeccompPolicy) -> tuple[bytes, ...]:
     return tuple(programs)
 
 
-def _compile(policy: SeccompPolicy) -> tuple[bytes, ...]:
+def compile_policy(policy: SeccompPolicy) -> tuple[bytes, ...]:
+    """Return the filters of a policy as the kernel takes them, in the order in which they have to be installed."""
     from minit.libseccomp import compile_filter
     from minit.plan.syscallfilter import filters_of
 

@@ -177,7 +177,10 @@ _OTHERS = _names(
     """
 )
 
-ANCIENT = _DOCKER_WHITELIST | _ARM | _DOCKER_BLACKLIST | _OTHERS
+# Each is many calls in one, by which i386 makes those that have names of their own.
+_MULTIPLEXED = _names("ipc socketcall")
+
+ANCIENT = (_DOCKER_WHITELIST | _ARM | _DOCKER_BLACKLIST | _OTHERS) - _MULTIPLEXED
 """
 The calls there were when rkt's lists were written (Linux 4.10), but for some that C libraries began to use later.
 

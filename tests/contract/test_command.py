@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -131,12 +132,19 @@ def test_streams(world: World) -> None:
     assert [line.partition("]: ")[2] for line in (result.stdout + result.stderr).splitlines()] == ["err"]
 
 
+def test_system_calls(world: World) -> None:
+    """What --seccomp takes away fails as it says, and --insecure-options=seccomp gives it back."""
+    command = (world.app, "--seccomp=mode=remove,errno=EXFULL,chmod,fchmod,fchmodat", *shell("busybox chmod 755 /bin"))
+    assert os.strerror(errno.EXFULL) in run(world, *command, code=1).stderr
+    run(world, "--insecure-options=seccomp", *command)
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [
         ("--stdin=stream", 'stdin mode "stream" is not supported yet'),
         ("--memory=64M", "isolator resource/memory is not supported yet"),
-        ("--seccomp=mode=remove,chmod", "isolator os/linux/seccomp-remove-set is not supported yet"),
+        ("--cpu=500m", "isolator resource/cpu is not supported yet"),
     ],
 )
 def test_what_stage1_refuses(world: World, option: str, message: str) -> None:

@@ -116,7 +116,6 @@ def test_what_cannot_be_is_refused(make_pod: MakePod, flags: tuple[str, ...], wo
     [
         ({"isolators": [{"name": "resource/memory", "value": {"limit": "64Mi"}}]}, "resource/memory"),
         ({"isolators": [{"name": "os/linux/capabilities-retain-set", "value": {"set": []}}]}, "capabilities-retain"),
-        ({"isolators": [{"name": "os/linux/no-new-privileges", "value": True}]}, "no-new-privileges"),
         (
             {"eventHandlers": [{"name": "pre-start", "exec": ["true"]}]},
             "pre-start: expected an absolute path",

@@ -14,6 +14,9 @@
  * guest packets COUNT        writes COUNT unfinished two-byte packets, each into a slot of its own, then "\ncd\n"
  * guest inject TEXT          types TEXT into every terminal it can find, by TIOCSTI, and exits 0
  * guest hangup PATH          hangs up its terminal as login programs do, opens PATH again and writes "again" there
+ * guest call CALL             makes a system call, WAY:NUMBER:ARGUMENT..., by way of native, i386 or x32; exits with errno
+ * guest calls FILE CALL...    reports to FILE; makes each of the calls in a child; a line "errno N" or "signal N" for each
+ * guest threads COUNT         makes COUNT threads and waits for them, exits 0
  * guest escape                breaks out of a chroot as root can, and lists what is at the top
  * guest answer FILE COUNT    reports to FILE; answers COUNT clients, the next on any of its LISTEN_FDS, with its name
  */
@@ -23,6 +26,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -323,6 +327,62 @@ static int answer(int count)
     return number ? 0 : 2;
 }
 
+static int call(const char *text)
+{
+    long values[7] = {0}, result;
+    const char *rest = strchr(text, ':');
+    for (int i = 0; rest && i < 7; i++, rest = strchr(rest + 1, ':'))
+        values[i] = strtol(rest + 1, NULL, 0);
+    if (!strncmp(text, "i386:", 5)) {
+#ifdef __x86_64__
+        int narrow;
+        __asm__ volatile("int $0x80"
+                         : "=a"(narrow)
+                         : "a"((int)values[0]), "b"(values[1]), "c"(values[2]), "d"(values[3])
+                         : "memory", "r8", "r9", "r10", "r11");
+        return narrow < 0 ? -narrow : 0;
+#else
+        return 255;
+#endif
+    }
+    if (!strncmp(text, "x32:", 4))
+        values[0] |= 0x40000000;
+    result = syscall(values[0], values[1], values[2], values[3], values[4], values[5], values[6]);
+    return result == -1 ? errno : 0;
+}
+
+static int calls(int count, char **texts)
+{
+    for (int i = 0; i < count; i++) {
+        int status;
+        pid_t child = fork();
+        if (child == 0)
+            _exit(call(texts[i]));
+        if (child < 0 || waitpid(child, &status, 0) != child)
+            return 1;
+        if (WIFSIGNALED(status))
+            printf("signal %d\n", WTERMSIG(status));
+        else
+            printf("errno %d\n", WEXITSTATUS(status));
+    }
+    return 0;
+}
+
+static void *idle(void *argument)
+{
+    return argument;
+}
+
+static int threads(int count)
+{
+    while (count--) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, idle, NULL) || pthread_join(thread, NULL))
+            return 1;
+    }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *verb = argc > 1 ? argv[1] : "";
@@ -340,6 +400,12 @@ int main(int argc, char **argv)
         return inject(argv[2]);
     if (!strcmp(verb, "hangup") && argc == 3)
         return hangup(argv[2]);
+    if (!strcmp(verb, "call") && argc == 3)
+        return call(argv[2]);
+    if (!strcmp(verb, "calls") && argc > 2)
+        return report(argv[2], argc, argv) || calls(argc - 3, argv + 3);
+    if (!strcmp(verb, "threads") && argc == 3)
+        return threads(atoi(argv[2]));
     if (!strcmp(verb, "escape") && argc == 2)
         return escape();
     if (!strcmp(verb, "stubborn") && argc == 3) {

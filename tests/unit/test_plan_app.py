@@ -278,8 +278,8 @@ def test_a_stdin_that_needs_nothing_is_accepted(mode: str):
         ({}, {"isolators": (Isolator(name="resource/memory", value={}),)}, "isolator resource/memory is not supported"),
         (
             {},
-            {"isolators": (Isolator(name="os/linux/seccomp-retain-set", value={}),)},
-            "isolator os/linux/seccomp-retain-set",
+            {"isolators": (Isolator(name="os/linux/selinux-context", value={}),)},
+            "isolator os/linux/selinux-context",
         ),
         (
             {},
@@ -346,9 +346,10 @@ def test_disabled_capability_restriction_leaves_the_bounding_set_alone():
 def test_describe():
     """The debug lines name the executable, the ids, streams and every mount, each with the app in front."""
     spec = spec_of(exec=("app", "x y"), environment=(("PATH", "/a:/b"),), supplementary_gids=(9,))
-    first, second, third, fourth, *mounts, last = spec.describe()
+    first, second, calls, third, fourth, *mounts, last = spec.describe()
     assert first == "app web: exec /a/app or /b/app ['x y']"
     assert second == "app web: uid 0 gid 0 groups [9] cwd /"
+    assert calls == "app web: system calls: the default whitelist, others are fatal"
     assert third == "app web: stdin null stdout log stderr log"
     assert fourth == "app web: stopped by signal 15, killed after 10 s"
     assert len(mounts) == len(spec.mounts)

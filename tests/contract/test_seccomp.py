@@ -1,0 +1,346 @@
+"""What becomes of the system calls of an app: the default filters, those of isolators, and who gets none."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minit import paths
+from minit.launcher.seccomp import compile_policy
+from minit.libseccomp import LIBRARY
+from minit.plan.seccomp import DEFAULT_POLICY
+from tests.support.bpf import AARCH64, I386, X86_64, Calls
+from tests.support.guest import GUEST, Report
+from tests.support.pods import MakePod, app_section, guest, handlers, shell
+
+MACHINE = os.uname().machine
+NATIVE = Calls({"x86_64": X86_64, "aarch64": AARCH64}[MACHINE])
+RETAIN, REMOVE = "os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set"
+WHITELIST, BLACKLIST = "@rkt/default-whitelist", "@rkt/default-blacklist"
+FATAL = f"signal {signal.SIGSYS}"
+DIED = 128 + signal.SIGSYS
+CLONE_NEWUSER = 0x10000000
+TIOCSTI = 0x5412
+
+needs_x86 = pytest.mark.skipif(MACHINE != "x86_64", reason="other machines run no programs of i386")
+
+
+def fails(name: str) -> str:
+    """Return how the guest reports a call that failed."""
+    return f"errno {getattr(errno, name)}"
+
+
+def native(name: str, *arguments: int) -> str:
+    """Return a call for the guest."""
+    return ":".join(["native", str(NATIVE.number(name)), *map(str, arguments)])
+
+
+def seccomp(name: str, *words: str, error: str = "") -> dict[str, Any]:
+    """Return an isolator as stage0 writes it."""
+    return {"name": name, "value": {"set": [*words], "errno": error}}
+
+
+def no_new_privileges(value: bool) -> dict[str, Any]:
+    """Return the isolator of that name."""
+    return {"name": "os/linux/no-new-privileges", "value": value}
+
+
+def ask(
+    make_pod: MakePod, *calls: str, flags: tuple[str, ...] = (), stderr: str = "", **fields: Any
+) -> tuple[Report, list[str]]:
+    """Return how an app found itself and what became of its calls; `stderr` is what stage1 says of it."""
+    pod = make_pod({"a": guest("calls", "/tmp/report", *calls, **fields)})
+    result = pod.run(*flags, net=None)
+    assert (result.returncode, result.stderr) == (0, stderr), result
+    return pod.report("a"), [line.partition("]: ")[2] for line in result.stdout.splitlines()]
+
+
+# The calls that the tests make do no harm if they are allowed: their arguments are wrong.
+UMOUNT = native("umount2", 0, 0)
+UNSHARE = native("unshare", 0)
+CHMOD = native("fchmod", -1, 0)
+GETPPID = native("getppid")
+STATX = native("statx", -1, 0, 0x1000)
+
+
+def test_the_default(make_pod: MakePod) -> None:
+    """rkt's blacklist is fatal, what is new and not in the default is unknown, and what C libraries use is there."""
+    allowed = [GETPPID, native("getuid"), native("sched_yield")]
+    bad_descriptor = [CHMOD, STATX, native("pidfd_send_signal", -1, 0, 0, 0), native("fsync", -1)]
+    fatal = [UMOUNT, UNSHARE, native("ptrace", 0), native("keyctl", 0), native("bpf", 0), native("kexec_load", 0)]
+    unknown = [native("clone3", 0, 0), native("io_uring_setup", 0, 0), native("fsopen", 0), "native:1000", "native:-1"]
+    refused = [native("clone", CLONE_NEWUSER | signal.SIGCHLD), native("ioctl", 0, TIOCSTI | 1 << 32)]
+    report, results = ask(make_pod, *allowed, *bad_descriptor, *fatal, *unknown, *refused)
+    assert results == [
+        *["errno 0"] * len(allowed),
+        *[fails("EBADF")] * len(bad_descriptor),
+        *[FATAL] * len(fatal),
+        *[fails("ENOSYS")] * len(unknown),
+        *[fails("EPERM")] * len(refused),
+    ]
+    assert (report.status["Seccomp"], report.status["Seccomp_filters"]) == ("2", "2")
+    assert report.status["NoNewPrivs"] == "0"
+
+
+@needs_x86
+def test_calls_of_other_architectures(make_pod: MakePod) -> None:
+    """A program may be one of i386, and has the same list; one of x32 is killed by its first call."""
+    i386 = Calls(I386)
+    calls = [f"i386:{i386.number(name)}" for name in ("getppid", "umount2", "unshare", "clone3")]
+    _, results = ask(make_pod, *calls, f"x32:{NATIVE.number('getppid')}", "x32:1000")
+    assert results == ["errno 0", FATAL, FATAL, fails("ENOSYS"), FATAL, FATAL]
+
+
+def test_threads(make_pod: MakePod) -> None:
+    """A C library that would rather make threads by clone3 makes them by clone."""
+    assert make_pod({"a": guest("threads", "3")}).run().returncode == 0
+
+
+def test_a_fatal_call_is_the_status_of_a_signal(make_pod: MakePod) -> None:
+    """The status is 159, as of any program that died of SIGSYS."""
+    pod = make_pod({"a": guest("call", UMOUNT)})
+    assert pod.run().returncode == DIED == 159
+    assert pod.status("a") == DIED
+    assert pod.record("a")["signal"] == signal.SIGSYS
+
+
+SETS: dict[str, tuple[dict[str, Any], list[str], int | None, bool]] = {
+    # isolator; what fchmod, umount2, getppid and statx of the guest become; number of filters; no_new_privs at uid 1000
+    "retain": (seccomp(RETAIN, WHITELIST), [fails("EBADF"), FATAL, "errno 0", fails("ENOSYS")], 2, True),
+    "retain-docker": (
+        seccomp(RETAIN, "@docker/default-whitelist", "umount2", error="EPERM"),
+        [fails("EBADF"), "-", "errno 0", fails("ENOSYS")],
+        2,
+        True,
+    ),
+    "retain-all": (seccomp(RETAIN, "@appc.io/all"), [fails("EBADF"), "-", "errno 0", "-"], 0, False),
+    "remove": (seccomp(REMOVE, "fchmod"), [FATAL, "-", "errno 0", "-"], 1, True),
+    "remove-error": (
+        seccomp(REMOVE, "fchmod", "getppid", error="EXFULL"),
+        [fails("EXFULL"), "-", fails("EXFULL"), "-"],
+        1,
+        True,
+    ),
+    "remove-exotic": (seccomp(REMOVE, "fchmod", error="EMULTIHOP"), [fails("EMULTIHOP"), "-", "errno 0", "-"], 1, True),
+    "remove-set": (
+        seccomp(REMOVE, BLACKLIST, "statx", error="ENOLINK"),
+        [fails("EBADF"), fails("ENOLINK"), "errno 0", fails("ENOLINK")],
+        1,
+        True,
+    ),
+    "remove-docker": (seccomp(REMOVE, "@docker/default-blacklist"), [fails("EBADF"), FATAL, "errno 0", "-"], 1, True),
+    "remove-empty": (
+        seccomp(REMOVE, "@appc.io/empty", error="EDOM"),
+        [fails("EBADF"), fails("EDOM"), "errno 0", "-"],
+        2,
+        True,
+    ),
+    "remove-systemd": (seccomp(REMOVE, "@systemd/mount"), [fails("EBADF"), FATAL, "errno 0", "-"], 1, True),
+}
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+@pytest.mark.parametrize("name", SETS)
+def test_isolators(make_pod: MakePod, name: str, uid: int) -> None:
+    """
+    Each kind of set is enforced, for whomever; with a filter an app that does not run as root has no_new_privs.
+
+    "-" is a call that reaches the kernel.
+    """
+    isolator, wanted, filters, is_confined = SETS[name]
+    calls = [CHMOD, UMOUNT, GETPPID, STATX]
+    report, results = ask(make_pod, *calls, isolators=[isolator], user=str(uid), group="0")
+    assert len(results) == len(wanted)
+    for result, expected in zip(results, wanted):
+        assert result == expected or expected == "-" and result not in (FATAL, fails("ENOSYS"), fails("EPERM"))
+    assert int(report.status["Seccomp_filters"]) == filters
+    assert report.status["NoNewPrivs"] == str(int(is_confined and uid != 0))
+
+
+@pytest.mark.parametrize("values", [[True], [False], [False, True], [True, False], [False, False]])
+def test_no_new_privileges(make_pod: MakePod, values: list[bool]) -> None:
+    """Any isolator of that name that says so is enough, with every system call allowed and for root, too."""
+    isolators = [*map(no_new_privileges, values), seccomp(RETAIN, "@appc.io/all")]
+    report, _ = ask(make_pod, isolators=isolators)
+    assert (report.status["NoNewPrivs"], report.status["Seccomp"]) == (str(int(any(values))), "0")
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+@pytest.mark.parametrize("isolators", [[], [seccomp(REMOVE, "getppid")]], ids=["default", "remove"])
+def test_seccomp_can_be_disabled(make_pod: MakePod, uid: int, isolators: list[dict[str, Any]]) -> None:
+    """With --disable-seccomp there is no filter, and nothing is forced that belongs to one."""
+    report, results = ask(
+        *(make_pod, GETPPID, native("unshare", 0), native("io_uring_setup", 0, 0)),
+        flags=("--disable-seccomp",),
+        isolators=isolators,
+        user=str(uid),
+    )
+    assert results[:2] == ["errno 0", "errno 0"] and results[2] != FATAL
+    assert (report.status["Seccomp"], report.status["NoNewPrivs"]) == ("0", "0")
+
+
+def test_no_new_privileges_stays_with_seccomp_disabled(make_pod: MakePod) -> None:
+    """It is an isolator of its own."""
+    report, _ = ask(make_pod, flags=("--disable-seccomp",), isolators=[no_new_privileges(True)])
+    assert report.status["NoNewPrivs"] == "1"
+
+
+@pytest.mark.parametrize("app_in_image", [False, True], ids=["pod", "image"])
+def test_each_app_has_its_own(make_pod: MakePod, app_in_image: bool) -> None:
+    """What one app of a pod may call says nothing about another, wherever the app section stands."""
+    apps = {
+        "plain": guest("calls", "/tmp/report", GETPPID, UMOUNT),
+        "strict": guest("calls", "/tmp/report", GETPPID, isolators=[seccomp(REMOVE, "getppid", error="EDOM")]),
+        "free": guest("calls", "/tmp/report", UNSHARE, isolators=[seccomp(RETAIN, "@appc.io/all")]),
+    }
+    pod = make_pod(apps, app_in_image=app_in_image)
+    lines = sorted(line.partition("[")[0] + line.partition("]")[2] for line in pod.run().stdout.splitlines())
+    assert lines == ["free: errno 0", "plain: errno 0", f"plain: {FATAL}", f"strict: {fails('EDOM')}"]
+    assert [pod.report(name).status["Seccomp_filters"] for name in apps] == ["2", "1", "0"]
+
+
+def test_event_handlers_are_exempt(make_pod: MakePod) -> None:
+    """They run as root around an app that may do nothing of what they do, without its filter and no_new_privs."""
+    section = guest(
+        *("calls", "/tmp/report", UNSHARE),
+        user="1000",
+        isolators=[seccomp(REMOVE, BLACKLIST, error="EDOM")],
+        eventHandlers=handlers(
+            pre_start=(GUEST, "calls", "/tmp/before", UNSHARE), post_stop=(GUEST, "calls", "/tmp/after", UNSHARE)
+        ),
+    )
+    pod = make_pod({"a": section})
+    assert pod.run().returncode == 0
+    found = [pod.report("a", f"/tmp/{name}").status for name in ("before", "report", "after")]
+    assert [(status["Seccomp"], status["NoNewPrivs"]) for status in found] == [("0", "0"), ("2", "1"), ("0", "0")]
+    results = [line.split(b" ", 3)[3] for line in pod.log("a").splitlines()]
+    assert results == [b"errno 0", fails("EDOM").encode(), b"errno 0"]
+
+
+# What a list of the user's own does to the start itself.
+
+
+def test_the_least_whitelist(make_pod: MakePod) -> None:
+    """A list with nothing in it still lets a program be executed and end, by what it does of its own accord."""
+    section = guest("call", UMOUNT, isolators=[seccomp(RETAIN, "@appc.io/empty", error="EDOM")])
+    pod = make_pod({"a": section})
+    assert pod.run().returncode == errno.EDOM
+
+
+@pytest.mark.parametrize("error", ["", "EPERM"])
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("/bin/missing", 'Unable to open "/bin/missing": No such file or directory'),
+        ("/etc", '"/etc" is not a regular file'),
+        ("/bin/script", 'Unable to open "/bin/interpreter": No such file or directory'),
+    ],
+)
+def test_a_failed_exec_is_explained_under_any_filter(
+    make_pod: MakePod, own_rootfs: Path, program: str, message: str, error: str
+) -> None:
+    """A whitelist without a call to report by does not turn a missing program into a death by SIGSYS."""
+    (own_rootfs / "bin/script").write_text("#!/bin/interpreter\n")
+    (own_rootfs / "bin/script").chmod(0o755)
+    pod = make_pod({"a": app_section(program, isolators=[seccomp(RETAIN, "exit", error=error)])}, own_rootfs)
+    result = pod.run()
+    assert result.returncode == 203
+    assert message in result.stderr
+
+
+def test_an_exec_that_is_refused_itself(make_pod: MakePod) -> None:
+    """An app whose list takes execve away never starts: by the error it asked for, or by SIGSYS."""
+    refused = make_pod({"a": guest("report", "/tmp/r", isolators=[seccomp(REMOVE, "execve", error="EDOM")])})
+    result = refused.run()
+    assert result.returncode == 203
+    assert os.strerror(errno.EDOM) in result.stderr
+    fatal = make_pod({"a": guest("report", "/tmp/r", isolators=[seccomp(REMOVE, "execve")])})
+    assert fatal.run().returncode == DIED
+
+
+# What is said about an isolator.
+
+
+@pytest.mark.parametrize(
+    ("isolator", "warnings"),
+    [
+        (seccomp(REMOVE, "getppid", "no_such"), ["ignoring unknown system call no_such"]),
+        (seccomp(REMOVE, "@rkt/other", "getppid"), [f"{REMOVE}: ignoring unknown set @rkt/other"]),
+        (seccomp(REMOVE, "@rkt"), [f"{REMOVE}: ignoring unknown set @rkt"]),
+        (
+            seccomp(RETAIN, "read", "@appc.io/all"),
+            [f"{RETAIN}: @appc.io/all stands alone, what else is in the set is ignored"],
+        ),
+        (seccomp(REMOVE, "@appc.io/all"), [f"{REMOVE}: @appc.io/all removes nothing: every system call is allowed"]),
+    ],
+)
+def test_what_has_no_effect_is_said(make_pod: MakePod, isolator: dict[str, Any], warnings: list[str]) -> None:
+    """A line for each, on standard error, and the rest holds."""
+    said = "".join(f'stage1: warning: app "a": {warning}\n' for warning in warnings)
+    _, results = ask(make_pod, GETPPID, isolators=[isolator], stderr=said)
+    assert results == [FATAL if "getppid" in isolator["value"]["set"] else "errno 0"]
+
+
+@pytest.mark.parametrize(
+    ("isolator", "words"),
+    [
+        (
+            seccomp(RETAIN),
+            'app "a": isolator os/linux/seccomp-retain-set: set: expected at least one system call, got []',
+        ),
+        (seccomp(REMOVE, "read", ""), 'seccomp-remove-set: set[1]: expected a non-empty string, got ""'),
+        (seccomp(REMOVE, "read", error="ENONE"), "seccomp-remove-set: errno: expected the name of an error"),
+        ({"name": REMOVE, "value": None}, "seccomp-remove-set: set: expected at least one system call"),
+        ({"name": REMOVE, "value": {"set": "read"}}, "seccomp-remove-set: set: expected a list"),
+        ({"name": "os/linux/no-new-privileges", "value": 1}, "no-new-privileges: expected true or false, got 1"),
+    ],
+)
+def test_what_is_no_isolator_is_refused(make_pod: MakePod, isolator: dict[str, Any], words: str) -> None:
+    """One line that says what stands where, and no pod."""
+    pod = make_pod({"a": shell("true", isolators=[isolator])})
+    result = pod.run()
+    assert (result.returncode, result.stderr.count("\n")) == (254, 1)
+    assert words in result.stderr
+    assert not (pod.path / "pid").exists()
+
+
+def test_two_sets_in_one_app_are_refused(make_pod: MakePod) -> None:
+    """They would contradict each other."""
+    pod = make_pod({"a": shell("true", isolators=[seccomp(RETAIN, "read"), seccomp(REMOVE, "read")])})
+    result = pod.run()
+    assert result.returncode == 254
+    assert "expected at most one seccomp isolator" in result.stderr
+
+
+def test_debug_shows_the_decision(make_pod: MakePod) -> None:
+    """With --debug there is a line for each app."""
+    apps = {
+        "plain": shell("true"),
+        "strict": shell("true", isolators=[seccomp(REMOVE, "getppid", error="EDOM")], user="1000"),
+        "free": shell("true", isolators=[seccomp(RETAIN, "@appc.io/all")]),
+    }
+    lines = make_pod(apps).run("--debug").stderr.splitlines()
+    assert "stage1: app plain: system calls: the default whitelist, others are fatal" in lines
+    assert "stage1: app strict: system calls: all but 1 listed, others fail with EDOM" in lines
+    assert "stage1: app free: all system calls" in lines
+    assert [line for line in lines if line.startswith("stage1: app strict: uid 1000") and "no_new_privs" in line]
+
+
+def test_the_default_filters_are_in_the_image(make_pod: MakePod, stage1_tree: Path) -> None:
+    """What an app gets that asks for nothing was compiled with it; any other is compiled by the image's library."""
+    directory = stage1_tree / "rootfs" / paths.STAGE1_FILTERS.lstrip("/")
+    assert tuple((directory / name).read_bytes() for name in paths.DEFAULT_FILTERS) == compile_policy(DEFAULT_POLICY)
+    for isolators, libraries in (([], []), ([seccomp(REMOVE, "keyctl")], [f"/usr/lib/minit/lib/{LIBRARY}"])):
+        pod = make_pod({"a": shell("while :; do sleep 1; done", isolators=isolators)})
+        launcher = pod.start()
+        pod.wait_ready()
+        with open(f"/proc/{launcher.pid}/maps") as maps:
+            mapped = {line.split(maxsplit=5)[5].strip() for line in maps if "libseccomp" in line}
+        assert [path.rpartition("rootfs")[2] for path in mapped] == libraries
+        pod.stop("--force")
+        pod.finish(launcher)

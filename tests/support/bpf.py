@@ -1,0 +1,76 @@
+"""A reader of seccomp filters: runs a program of classic BPF on a system call, as the kernel would."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+
+from minit.libseccomp import LIBRARY
+
+X86_64 = 0xC000003E  # AUDIT_ARCH_X86_64
+I386 = 0x40000003
+ARM = 0x40000028
+AARCH64 = 0xC00000B7
+X32_BIT = 0x40000000
+
+_JUMPS = {
+    0x15: lambda a, k: a == k,
+    0x25: lambda a, k: a > k,
+    0x35: lambda a, k: a >= k,
+    0x45: lambda a, k: bool(a & k),
+}
+
+
+class Program:
+    """A filter as an array of struct sock_filter."""
+
+    def __init__(self, data: bytes) -> None:
+        self.instructions = list(struct.iter_unpack("=HBBI", data))
+
+    def run(self, architecture: int, number: int, arguments: Sequence[int] = ()) -> int:
+        """Return what it answers to a system call."""
+        words = [*arguments, *[0] * (6 - len(arguments))]
+        data = struct.pack("=IIQ6Q", number & 0xFFFFFFFF, architecture, 0, *words)
+        accumulator, at = 0, 0
+        memory = [0] * 16
+        while True:
+            code, if_true, if_false, value = self.instructions[at]
+            at += 1
+            if code == 0x06:
+                return value
+            if code == 0x20:
+                [accumulator] = struct.unpack_from("=I", data, value)
+            elif code == 0x54:
+                accumulator &= value
+            elif code == 0x05:
+                at += value
+            elif code == 0x02:
+                memory[value] = accumulator
+            elif code == 0x60:
+                accumulator = memory[value]
+            else:
+                at += if_true if _JUMPS[code](accumulator, value) else if_false
+
+
+def answer(programs: Sequence[Program], architecture: int, number: int, arguments: Sequence[int] = ()) -> int:
+    """Return what several filters answer together: the action that comes first in the kernel's order, seccomp(2)."""
+    # As signed numbers, the smaller is the more severe, SECCOMP_RET_KILL_PROCESS the most.
+    answers = [program.run(architecture, number, arguments) for program in programs]
+    return min(answers, key=lambda action: action - (1 << 32) if action >> 31 else action)
+
+
+class Calls:
+    """The system calls of an architecture, by number, as the library names them."""
+
+    def __init__(self, architecture: int, highest: int = 500) -> None:
+        library = ctypes.CDLL(LIBRARY)
+        library.seccomp_syscall_resolve_num_arch.restype = ctypes.c_void_p
+        self.names: dict[int, str] = {}
+        for number in range(highest):
+            if text := library.seccomp_syscall_resolve_num_arch(ctypes.c_uint32(architecture), number):
+                self.names[number] = ctypes.string_at(text).decode()
+
+    def number(self, name: str) -> int:
+        """Return the number of a call."""
+        return next(number for number, other in self.names.items() if other == name)

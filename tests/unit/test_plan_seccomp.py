@@ -1,0 +1,207 @@
+"""minit.plan.seccompisolators: which system calls the isolators of an app leave it, and what is said about them."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minit.errors import ManifestError
+from minit.manifest.app import App, Isolator
+from minit.manifest.pod import RuntimeApp
+from minit.plan.app import plan_app
+from minit.plan.flags import RunFlags
+from minit.plan.seccomp import DEFAULT_POLICY, NO_NEW_PRIVILEGES, REMOVE, RETAIN, SeccompPolicy
+from minit.plan.seccompisolators import plan_no_new_privileges, plan_seccomp
+from minit.plan.syscallfilter import ALLOW, KILL, Filter, fail_with, filters_of
+from minit.plan.syscallsets import ALL, ANCIENT, DEFAULT, EMPTY, MINIMUM, SETS
+from minit.value import replace
+
+WORDS = st.sampled_from(["read", "umount2", "mmap", "no_such_call", "@docker/x", "@x", "@", ALL, EMPTY, *SETS])
+FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11")
+APP = App(exec=("/bin/app",), user="0", group="0")
+
+
+def isolator(name: str, *words: str, error: str | None = None) -> Isolator:
+    """Return an isolator with a set of system calls."""
+    return Isolator(name=name, value={"set": [*words]} | ({} if error is None else {"errno": error}))
+
+
+def policy_of(name: str, *words: str, error: str | None = None) -> SeccompPolicy | None:
+    """Return the policy that a set gives without a warning."""
+    policy, warnings = plan_seccomp("web", [isolator(name, *words, error=error)])
+    assert warnings == []
+    return policy
+
+
+def test_without_an_isolator():
+    """The default whitelist, and what is not in it is fatal."""
+    assert plan_seccomp("web", []) == (DEFAULT_POLICY, [])
+    assert plan_app(RuntimeApp(name="web"), APP, FLAGS)[0].seccomp == DEFAULT_POLICY
+    assert SeccompPolicy(is_blacklist=False, names=None, own=(), error=None) == DEFAULT_POLICY
+
+
+def test_sets_and_names():
+    """The names of a set and its members of sets are one list; a name stands for itself, known or not."""
+    policy = policy_of(RETAIN, "read", "@systemd/clock", "odd", "read", error="EPERM")
+    assert policy == SeccompPolicy(
+        names=frozenset({"read", "odd"}) | SETS["@systemd/clock"], own=("read", "odd"), error=errno.EPERM
+    )
+    assert policy_of(REMOVE, "@systemd/clock") == SeccompPolicy(is_blacklist=True, names=SETS["@systemd/clock"])
+
+
+def test_all_and_empty():
+    """`all` to retain is no filter, `empty` to remove is the default; the other way round nothing is listed."""
+    assert policy_of(RETAIN, ALL) is None
+    assert policy_of(REMOVE, EMPTY, error="EDOM") == SeccompPolicy(error=errno.EDOM)
+    assert policy_of(RETAIN, EMPTY) == SeccompPolicy(names=frozenset())
+    policy, warnings = plan_seccomp("web", [isolator(REMOVE, ALL)])
+    assert policy == SeccompPolicy(is_blacklist=True, names=frozenset())
+    assert warnings == [f'warning: app "web": {REMOVE}: {ALL} removes nothing: every system call is allowed']
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "policy"),
+    [
+        (RETAIN, ("read", ALL, EMPTY), None),
+        (RETAIN, (EMPTY, ALL), SeccompPolicy(names=frozenset())),
+        (REMOVE, ("read", EMPTY), DEFAULT_POLICY),
+        (REMOVE, (ALL, EMPTY), SeccompPolicy(is_blacklist=True, names=frozenset())),
+    ],
+)
+def test_the_first_of_all_and_empty_decides(name: str, words: tuple[str, ...], policy: SeccompPolicy | None):
+    """What stands beside it is ignored, as in rkt, and that is said."""
+    planned, warnings = plan_seccomp("web", [isolator(name, *words)])
+    first = next(word for word in words if word in (ALL, EMPTY))
+    assert planned == policy
+    assert warnings[0] == f'warning: app "web": {name}: {first} stands alone, what else is in the set is ignored'
+
+
+@pytest.mark.parametrize("word", ["@x", "@", "@rkt/", "@rkt/default", "@systemd/everything", "@RKT/default-whitelist"])
+def test_unknown_sets(word: str):
+    """They are ignored and said."""
+    policy, warnings = plan_seccomp("web", [isolator(REMOVE, word, "read")])
+    assert policy == SeccompPolicy(is_blacklist=True, names=frozenset({"read"}), own=("read",))
+    assert warnings == [f'warning: app "web": {REMOVE}: ignoring unknown set {word}']
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("EPERM", 1), ("EXFULL", 54), ("EMULTIHOP", 72), ("EWOULDBLOCK", 11), ("EHWPOISON", 133), ("", None)],
+)
+def test_errors(name: str, number: int | None):
+    """Every error of Linux has its name; an empty one is none."""
+    assert policy_of(REMOVE, "read", error=name) == SeccompPolicy(
+        is_blacklist=True, names=frozenset({"read"}), own=("read",), error=number
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "set: expected at least one system call, got nothing"),
+        ([], "expected an object, got []"),
+        ({"set": []}, "set: expected at least one system call, got []"),
+        ({"set": ["read", 1]}, "set[1]: expected a non-empty string, got 1"),
+        ({"set": ["a\0b"]}, "set[0]: expected a string without NUL"),
+        ({"set": ["read"], "errno": 1}, "errno: expected a string, got 1"),
+        ({"set": ["read"], "errno": "EVERYTHING"}, "errno: expected the name of an error, EPERM for one"),
+        ({"set": ["read"], "errno": "errorcode"}, "errno: expected the name of an error"),
+    ],
+)
+def test_what_is_no_set(value: object, message: str):
+    """The error names the app, the isolator and the place in it."""
+    with pytest.raises(ManifestError) as caught:
+        plan_seccomp("web", [Isolator(name=RETAIN, value=value)])
+    assert str(caught.value).startswith(f'app "web": isolator {RETAIN}: {message}')
+
+
+@given(st.sampled_from([RETAIN, REMOVE]), st.lists(WORDS, min_size=1, max_size=8), st.sampled_from(["", "EPERM"]))
+def test_any_set(name: str, words: list[str], error: str):
+    """
+    Of any words there are filters, of which a whitelist never lacks what an exec needs, and never allows what is not in
+    it; whatever is ignored is said.
+    """
+    policy, warnings = plan_seccomp("web", [isolator(name, *words, error=error)])
+    unknown = [word for word in words if word.startswith("@") and word not in (ALL, EMPTY, *SETS)]
+    assert len(warnings) >= (bool(unknown) if not {ALL, EMPTY} & {*words} else len(words) > 1)
+    if policy is None:
+        assert ALL in words and name == RETAIN
+        return
+    filters = filters_of(policy)
+    allowed = {rule.call for rule in filters[-1].rules if rule.action == ALLOW}
+    if policy.is_blacklist:
+        assert len(filters) == 1 and filters[0].default == ALLOW and not allowed
+    else:
+        wanted = DEFAULT if policy.names is None else policy.names
+        assert allowed == MINIMUM | wanted
+        assert filters[-1].default == fail_with(errno.ENOSYS)
+        assert {rule.call for rule in filters[-1].rules} == ANCIENT | allowed
+
+
+def test_rules_never_contradict():
+    """No filter has an unconditional rule beside another for one call: a library would have to choose."""
+    policies = [DEFAULT_POLICY, SeccompPolicy(error=errno.ENOSYS)]
+    policies += [
+        SeccompPolicy(is_blacklist=is_blacklist, names=names | {"ioctl", "clone"})
+        for is_blacklist in (False, True)
+        for names in SETS.values()
+    ]
+    for policy in policies:
+        for filter in filters_of(policy):
+            flat = [rule.call for rule in filter.rules if rule.argument is None]
+            conditional = {rule.call for rule in filter.rules if rule.argument is not None}
+            assert len(flat) == len(set(flat)) and not conditional & {*flat}
+            assert all(rule.action != filter.default for rule in filter.rules)
+
+
+def test_the_guard_of_the_default():
+    """The first filter of a whitelist refuses two requests of ioctl; the default's also namespaces made by clone."""
+    assert filters_of(SeccompPolicy(names=frozenset()))[0] == Filter(
+        default=ALLOW, rules=tuple(rule for rule in filters_of(DEFAULT_POLICY)[0].rules if rule.call == "ioctl")
+    )
+    assert [rule.call for rule in filters_of(DEFAULT_POLICY)[0].rules] == ["ioctl"] * 2 + ["clone"] * 7
+    assert {rule.action for rule in filters_of(DEFAULT_POLICY)[1].rules} == {ALLOW, KILL}
+
+
+@pytest.mark.parametrize(
+    ("values", "result"), [([], False), ([False], False), ([False, True, False], True), ([True, True], True)]
+)
+def test_no_new_privileges(values: list[bool], result: bool):
+    """Any isolator that says so is enough."""
+    assert plan_no_new_privileges("web", [Isolator(name=NO_NEW_PRIVILEGES, value=value) for value in values]) is result
+
+
+@pytest.mark.parametrize("value", [None, 1, "true", [True]])
+def test_no_new_privileges_is_a_boolean(value: object):
+    """Whatever else is refused, also behind one that says yes."""
+    isolators = [Isolator(name=NO_NEW_PRIVILEGES, value=each) for each in (True, value)]
+    with pytest.raises(ManifestError, match="expected true or false"):
+        plan_no_new_privileges("web", isolators)
+
+
+@pytest.mark.parametrize(
+    ("uid", "flag", "words", "isolated", "sheds"),
+    [
+        (0, False, None, False, False),
+        (1, False, None, False, True),
+        (1, True, None, False, False),
+        (1, False, ALL, False, False),
+        (1, False, "read", False, True),
+        (0, False, "read", False, False),
+        (0, True, ALL, True, True),
+    ],
+)
+def test_who_sheds_privileges(uid: int, flag: bool, words: str | None, isolated: bool, sheds: bool):
+    """Whoever asks for it, and with a filter whoever is not root."""
+    isolators: list[Isolator] = [] if words is None else [isolator(RETAIN, words)]
+    isolators += [Isolator(name=NO_NEW_PRIVILEGES, value=True)] if isolated else []
+    app: App = replace(APP, isolators=tuple(isolators))
+    spec, warnings = plan_app(RuntimeApp(name="web"), app, replace(FLAGS, disable_seccomp=flag))
+    assert warnings == []
+    shown: Any = replace(spec, uid=uid)
+    assert shown.sheds_privileges is sheds
+    assert any(line.endswith("no_new_privs") for line in shown.describe()) is sheds

@@ -1,0 +1,187 @@
+"""minit.plan.syscallfilter and minit.libseccomp: what the compiled filters answer, against the policy they are from."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minit.launcher.seccomp import compile_policy
+from minit.libseccomp import compile_filter, is_system_call
+from minit.plan.seccomp import DEFAULT_POLICY, SeccompPolicy
+from minit.plan.syscallfilter import ALLOW, KILL, fail_with
+from minit.plan.syscallsets import ANCIENT, DEFAULT, MINIMUM, SETS
+from tests.support.bpf import AARCH64, ARM, I386, X32_BIT, X86_64, Calls, Program, answer
+
+NATIVE, SECONDARY = {"x86_64": (X86_64, I386), "aarch64": (AARCH64, ARM)}[os.uname().machine]
+TABLES = {architecture: Calls(architecture) for architecture in (NATIVE, SECONDARY)}
+UNKNOWN = fail_with(errno.ENOSYS)
+NOT_PERMITTED = fail_with(errno.EPERM)
+TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+CLONE_NEWUSER, CLONE_NEWTIME, CLONE_VM_AND_SIGCHLD = 0x10000000, 0x80, 0x111
+
+# i386 has one call for all that sockets can do, and one for System V IPC; the library looks at what is asked for.
+MULTIPLEXED = {"socketcall", "ipc"}
+
+
+def programs_of(policy: SeccompPolicy) -> list[Program]:
+    """Return the compiled filters of a policy."""
+    return [Program(data) for data in compile_policy(policy)]
+
+
+def expected(policy: SeccompPolicy, name: str) -> int:
+    """Return what the policy says about a call with harmless arguments."""
+    refusal = KILL if policy.error is None else fail_with(policy.error)
+    if policy.is_blacklist:
+        return refusal if name in (policy.names or ()) else ALLOW
+    allowed = MINIMUM | (DEFAULT if policy.names is None else policy.names)
+    if name in allowed:
+        return ALLOW
+    return refusal if name in ANCIENT else UNKNOWN
+
+
+def assert_enforced(policy: SeccompPolicy) -> None:
+    """Every system call of both architectures is answered as the policy says, and a whitelist allows no other."""
+    programs = programs_of(policy)
+    for architecture, calls in TABLES.items():
+        for number in range(600):
+            name = calls.names.get(number)
+            if name in MULTIPLEXED:
+                continue
+            wanted = expected(policy, name) if name else ALLOW if policy.is_blacklist else UNKNOWN
+            assert answer(programs, architecture, number) == wanted, (architecture, number, name)
+
+
+def test_the_default():
+    """An app that says nothing may make rkt's calls and newer ones of C libraries; others are fatal or unknown."""
+    assert_enforced(DEFAULT_POLICY)
+
+
+@pytest.mark.parametrize("error", [None, errno.EXFULL, errno.ENOSYS])
+@pytest.mark.parametrize("name", sorted(SETS))
+@pytest.mark.parametrize("is_blacklist", [False, True], ids=["retain", "remove"])
+def test_every_set(is_blacklist: bool, name: str, error: int | None):
+    """Each set holds in a list of either kind, with the answer that was asked for."""
+    assert_enforced(SeccompPolicy(is_blacklist=is_blacklist, names=SETS[name], error=error))
+
+
+KNOWN = sorted(set().union(*(calls.names.values() for calls in TABLES.values())) - MULTIPLEXED - {"clone", "ioctl"})
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    names=st.frozensets(st.sampled_from(KNOWN), max_size=60),
+    is_blacklist=st.booleans(),
+    error=st.none() | st.sampled_from([errno.EPERM, errno.ENOSYS, errno.EMULTIHOP]),
+)
+def test_any_list(names: frozenset[str], is_blacklist: bool, error: int | None):
+    """Whatever is in a list, every number of every architecture gets the answer of its name."""
+    assert_enforced(SeccompPolicy(is_blacklist=is_blacklist, names=names, error=error))
+
+
+POLICIES = [
+    DEFAULT_POLICY,
+    SeccompPolicy(error=errno.EPERM),
+    SeccompPolicy(names=SETS["@docker/default-whitelist"]),
+    SeccompPolicy(is_blacklist=True, names=SETS["@docker/default-blacklist"]),
+    SeccompPolicy(is_blacklist=True, names=frozenset()),
+]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("request_number", [TIOCSTI, TIOCLINUX])
+@pytest.mark.parametrize("hidden", [0, 1 << 32, 0xFFFFFFFF << 32])
+def test_typing_into_a_terminal_is_refused(policy: SeccompPolicy, request_number: int, hidden: int):
+    """In every filter, whatever is in the half of the argument that the kernel does not look at."""
+    programs = programs_of(policy)
+    for architecture, calls in TABLES.items():
+        number = calls.number("ioctl")
+        assert answer(programs, architecture, number, [0, request_number | hidden]) == NOT_PERMITTED
+        assert answer(programs, architecture, number, [request_number, request_number + 1]) == ALLOW
+
+
+def test_a_list_without_ioctl_refuses_all_of_it():
+    """What is refused altogether is so for these requests too."""
+    for policy in (
+        SeccompPolicy(names=frozenset({"read"})),
+        SeccompPolicy(is_blacklist=True, names=frozenset({"ioctl"})),
+    ):
+        programs = programs_of(policy)
+        for architecture, calls in TABLES.items():
+            assert answer(programs, architecture, calls.number("ioctl"), [0, TIOCSTI]) == KILL
+
+
+@pytest.mark.parametrize("flag", [1 << bit for bit in range(8, 32)])
+def test_clone_makes_no_namespaces_by_default(flag: int):
+    """The default whitelist lets clone make processes and threads; unshare, which it lacks, would be fatal."""
+    makes_namespace = flag & 0x7E020000
+    for architecture, calls in TABLES.items():
+        number = calls.number("clone")
+        wanted = NOT_PERMITTED if makes_namespace else ALLOW
+        assert answer(programs_of(DEFAULT_POLICY), architecture, number, [flag | CLONE_VM_AND_SIGCHLD]) == wanted
+
+
+def test_clone_makes_namespaces_where_it_is_listed():
+    """rkt's sets allow it as it is."""
+    programs = programs_of(SeccompPolicy(names=SETS["@rkt/default-whitelist"]))
+    for architecture, calls in TABLES.items():
+        assert answer(programs, architecture, calls.number("clone"), [CLONE_NEWUSER]) == ALLOW
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_other_architectures_are_fatal(policy: SeccompPolicy):
+    """Where a number means another call, no list of calls holds; nor for x32, whose calls have several numbers."""
+    programs = programs_of(policy)
+    for architecture in {X86_64, I386, ARM, AARCH64, 0, 0xC0000015} - set(TABLES):
+        for number in (0, 1, 39, 500):
+            assert answer(programs, architecture, number) == KILL
+    if NATIVE == X86_64:
+        for number in range(600):
+            assert answer(programs, X86_64, X32_BIT | number) == KILL
+
+
+@pytest.mark.parametrize("number", [600, 1000, 4095, 0x3FFFFFFF])
+def test_numbers_nobody_has_are_unknown_to_a_whitelist(number: int):
+    """A kernel answers ENOSYS to what it does not have, and so does a whitelist to what it has never heard of."""
+    for architecture in TABLES:
+        assert answer(programs_of(DEFAULT_POLICY), architecture, number) == UNKNOWN
+
+
+@pytest.mark.skipif(NATIVE != X86_64, reason="i386 alone has one call for all that sockets can do")
+@pytest.mark.parametrize("is_blacklist", [False, True])
+def test_the_calls_within_socketcall(is_blacklist: bool):
+    """i386 asks for a socket by socketcall, too: its first argument is what the name of the list is held against."""
+    programs = programs_of(SeccompPolicy(is_blacklist=is_blacklist, names=frozenset({"socket"}), error=errno.EPERM))
+    number, socket, bind = TABLES[I386].number("socketcall"), 1, 2
+    answers = [answer(programs, I386, number, [call]) for call in (socket, bind)]
+    assert answers == ([NOT_PERMITTED, ALLOW] if is_blacklist else [ALLOW, NOT_PERMITTED])
+
+
+def test_the_library_of_this_machine_has_the_names():
+    """A name that was mistyped in a list would protect nothing."""
+    everywhere = ANCIENT | DEFAULT | MINIMUM | frozenset().union(*SETS.values())
+    # Newer than the library of Debian 12.
+    assert {name for name in everywhere if not is_system_call(name)} <= {"mseal"}
+
+
+def test_rkts_lists():
+    """They have as many names as rkt's, none in both; ours has nothing of rkt's blacklist."""
+    white, black = SETS["@docker/default-whitelist"], SETS["@docker/default-blacklist"]
+    assert (len(white), len(black)) == (309, 50)
+    assert not white & black and not DEFAULT & black
+    assert white < SETS["@rkt/default-whitelist"] and black == SETS["@rkt/default-blacklist"]
+
+
+def test_the_same_policy_gives_the_same_bytes():
+    """Or an image could not be built again."""
+    assert compile_policy(DEFAULT_POLICY) == compile_policy(DEFAULT_POLICY)
+
+
+def test_an_unknown_call_is_left_out():
+    """The rest of a filter holds though one of its names means nothing."""
+    program = Program(compile_filter(ALLOW, [("no_such_call", KILL, None), ("read", KILL, None)]))
+    assert program.run(NATIVE, TABLES[NATIVE].number("read")) == KILL
+    assert not is_system_call("no_such_call") and not is_system_call("")
