@@ -8,6 +8,7 @@ import re
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.table import Measure, compare, missing
 from benchmarks.world import World, world
@@ -47,17 +48,21 @@ def peer(program: str, measure: Measure) -> Measure | str:
     return f"{program} is not installed" if missing(program) else measure
 
 
-def minit(bench: World) -> float:
-    """Return the milliseconds minit takes."""
-    with bench.pod("/bin/first") as pod:
+def minit(bench: World, *flags: str, **fields: Any) -> float:
+    """Return the milliseconds minit takes, with more flags of `run` and fields of the app section."""
+    with bench.pod("/bin/first", **fields) as pod:
         start = time.monotonic_ns()
-        result = pod.run()
+        result = pod.run(*flags)
     return since(start, result.stdout.partition(": ")[2])
 
 
-def oci(bench: World, runtime: str) -> float:
-    """Return the milliseconds an OCI runtime takes for the same root and the same namespaces."""
-    bundle = bench.path / "bundle"
+def oci(bench: World, runtime: str, seccomp: dict[str, Any] | None = None) -> float:
+    """
+    Return the milliseconds an OCI runtime takes for the same root and the same namespaces.
+
+    `seccomp` is that part of its configuration, None for no filter.
+    """
+    bundle = bench.path / ("bundle" if seccomp is None else "filtered-bundle")
     if not bundle.exists():
         bundle.mkdir()
         subprocess.run(["runc", "spec", "--bundle", bundle], check=True)
@@ -69,6 +74,8 @@ def oci(bench: World, runtime: str) -> float:
         linux["namespaces"] = [entry for entry in linux["namespaces"] if entry["type"] != "cgroup"]
         for unused in ("seccomp", "resources"):
             linux.pop(unused, None)
+        if seccomp is not None:
+            linux["seccomp"] = seccomp
         (bundle / "config.json").write_text(json.dumps(config))
     command = [runtime, "run", "--bundle", str(bundle), f"bench-{os.getpid()}"]
     return in_plain_cgroups(command) if runtime == "crun" else timed(command)

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from minit.image.stage1 import build_stage1
 from minit.progress import silent
@@ -43,9 +44,9 @@ class World:
         subprocess.run(["cc", "-O2", "-static", "-o", self.rootfs / "bin/first", source], check=True)
 
     @contextmanager
-    def pod(self, *command: str) -> Iterator[PodDirectory]:
-        """A prepared one-app pod that runs `command`, removed afterwards."""
-        pod = PodDirectory(self.path / "data", self.stage1, self.rootfs, {"app": app_section(*command)})
+    def pod(self, *command: str, **fields: Any) -> Iterator[PodDirectory]:
+        """A prepared one-app pod that runs `command`, with `fields` of its app section; removed afterwards."""
+        pod = PodDirectory(self.path / "data", self.stage1, self.rootfs, {"app": app_section(*command, **fields)})
         try:
             yield pod
         finally:

@@ -1,5 +1,5 @@
 """
-Linux system calls that the `os` module of Python 3.11 lacks; the only importer of ctypes.
+Linux system calls that the `os` module of Python 3.11 lacks; the only importer of ctypes but for libseccomp.
 
 One small function per call, without policy: arguments as in the manual page, descriptors as ints, failures as
 OSError with errno and, where there is one, the path. Everything is bound at import, so that nothing is looked up

@@ -204,6 +204,13 @@ def test_each_app_has_its_own(make_pod: MakePod, app_in_image: bool) -> None:
     assert [pod.report(name).status["Seccomp_filters"] for name in apps] == ["2", "1", "0"]
 
 
+def test_the_library_is_found_wherever_the_image_is(make_pod: MakePod) -> None:
+    """A launcher that runs from a read-only mount of its own, which has no path, compiles a list as well."""
+    isolators = [seccomp(REMOVE, "getppid", error="EDOM")]
+    _, results = ask(make_pod, GETPPID, flags=("--disable-capabilities-restriction",), isolators=isolators)
+    assert results == [fails("EDOM")]
+
+
 def test_event_handlers_are_exempt(make_pod: MakePod) -> None:
     """They run as root around an app that may do nothing of what they do, without its filter and no_new_privs."""
     section = guest(

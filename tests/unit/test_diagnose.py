@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minit.reaper.diagnose import diagnose_exec
+from minit.reaper.diagnose import check_exec, diagnose_exec
 
 FILES = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -241,3 +241,70 @@ def test_what_is_not_the_files_fault(tmp_path: Path) -> None:
     """Too many arguments are no matter of the file, and the error's own text says so."""
     path = executable(tmp_path / "app", b"#!/bin/sh\n")
     assert diagnose_exec(path, errno.E2BIG) == f'Unable to execute "{path}": Argument list too long'
+
+
+# Looking beforehand.
+
+
+def errno_of_exec(path: str) -> int:
+    """Return how an exec of a file fails, 0 if it does not."""
+    reader, writer = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            os.dup2(os.open("/dev/null", os.O_RDWR), 2)
+            os.execve(path, [path], {})
+        except OSError as error:
+            os.write(writer, bytes([error.errno or 255]))
+        finally:
+            os._exit(1)
+    os.close(writer)
+    answer = os.read(reader, 1)
+    os.close(reader)
+    os.waitpid(pid, 0)
+    return answer[0] if answer else 0
+
+
+def errno_of_check(path: str) -> int:
+    """Return the error that is foreseen, 0 for none; it names the program."""
+    try:
+        check_exec(path)
+    except OSError as error:
+        assert error.filename == path
+        return error.errno or 255
+    return 0
+
+
+def test_what_is_missing_is_foreseen(tmp_path: Path):
+    """An exec that fails because of a file fails with the error that was foreseen."""
+    missing = b"#!" + bytes(tmp_path) + b"/missing\n"
+    chain = executable(tmp_path / "chain", b"#! " + executable(tmp_path / "inner", missing).encode() + b" x\n")
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path, number in (
+        (str(tmp_path / "missing"), errno.ENOENT),
+        (executable(tmp_path / "script", missing), errno.ENOENT),
+        (chain, errno.ENOENT),
+        (executable(tmp_path / "dynamic", elf(bytes(tmp_path) + b"/ld.so")), errno.ENOENT),
+        (executable(tmp_path / "plain", b"#!/bin/sh\n", 0o644), errno.EACCES),
+        (executable(tmp_path / "outer", b"#!" + bytes(tmp_path / "plain") + b"\n"), errno.EACCES),
+        (str(tmp_path), errno.EACCES),
+        (f"{tmp_path}/plain/x", errno.ENOTDIR),
+        (str(loop), errno.ELOOP),
+    ):
+        assert errno_of_check(path) == errno_of_exec(path) == number, path
+
+
+@pytest.mark.parametrize("content", [b"#!/bin/sh\nexit 3\n", Path("/bin/true").read_bytes()])
+def test_what_can_be_executed_is_let_through(tmp_path: Path, content: bytes):
+    """Scripts and programs, also those that nobody may read."""
+    for mode in (0o755, 0o111):
+        assert errno_of_check(executable(tmp_path / f"app-{mode:o}", content, mode)) == 0
+
+
+@FILES
+@given(content=st.one_of(st.binary(max_size=300), st.binary(max_size=40).map(lambda tail: b"#!" + tail)))
+def test_nothing_is_foreseen_that_does_not_happen(tmp_path: Path, content: bytes):
+    """Whatever is in a file, an exec that would work is not given up, and nothing but its errors is raised."""
+    path = executable(tmp_path / "any", content)
+    foreseen = errno_of_check(path)
+    assert not foreseen or errno_of_exec(path)

@@ -1,0 +1,37 @@
+"""What filters of system calls add to the time until the app's first instruction, against runc and crun."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.first_instruction import RUNS, minit, oci, peer
+from benchmarks.table import Measure, compare
+from benchmarks.world import world
+from minit.plan.syscallsets import ANCIENT, DEFAULT, MINIMUM
+
+ALLOWED = sorted(MINIMUM | DEFAULT)
+# The same list in the words of OCI, without what it cannot say about arguments.
+PROFILE: dict[str, Any] = {
+    "defaultAction": "SCMP_ACT_ERRNO",
+    "defaultErrnoRet": 38,
+    "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86"],
+    "syscalls": [
+        {"names": ALLOWED, "action": "SCMP_ACT_ALLOW"},
+        {"names": sorted(ANCIENT - {*ALLOWED}), "action": "SCMP_ACT_KILL_PROCESS"},
+    ],
+}
+ISOLATOR = {"name": "os/linux/seccomp-retain-set", "value": {"set": ALLOWED}}
+
+
+def main() -> None:
+    """Print the table."""
+    with world() as bench:
+        measures: dict[str, Measure | str] = {
+            "minit, by default": lambda: minit(bench),
+            "minit, no filter": lambda: minit(bench, "--disable-seccomp"),
+            "minit, the same list as an isolator": lambda: minit(bench, isolators=[ISOLATOR]),
+        }
+        for runtime in ("runc", "crun"):
+            measures[f"{runtime}, no filter"] = peer(runtime, lambda name=runtime: oci(bench, name))
+            measures[f"{runtime}, the same list"] = peer(runtime, lambda name=runtime: oci(bench, name, PROFILE))
+        compare("exec to first instruction, filtered", "ms", measures, RUNS)
