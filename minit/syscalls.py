@@ -416,6 +416,11 @@ def last_capability() -> int:
         number += 1
 
 
+def bounding_set() -> int:
+    """Return the bounding set as a bit mask."""
+    return sum(1 << number for number in range(last_capability() + 1) if _prctl(_PR_CAPBSET_READ, number))
+
+
 def drop_bounding_capability(number: int) -> None:
     """Remove a capability from the bounding set for good."""
     _prctl(_PR_CAPBSET_DROP, number)

@@ -21,7 +21,7 @@ from minit.plan.app import STREAM_CONSOLE
 from minit.plan.seccomp import DEFAULT_POLICY
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
-from minit.supervisor.credentials import become_user, clear_inheritable, drop_bounding_set
+from minit.supervisor.credentials import become_user, drop_bounding_set, give_up_capabilities
 from minit.supervisor.mounts import apply_mounts, enter_root
 from minit.supervisor.process import forget_imports, join_cgroups, reset_oom_score, reset_signals
 from minit.supervisor.protection import protect_paths
@@ -102,13 +102,16 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         enter_root(root)
         step = "open standard streams"
         _open_streams(spec, ends, null)
+        step = "close descriptors"
+        # Before any path of the manifest or the image is followed: /proc/self/fd leads past the mounts of the root.
+        syscalls.close_all_but((0, 1, 2, report.fileno(), namespace, *ends.sockets))
+        step = "drop capabilities"
+        drop_bounding_set(spec.bounding)
+        give_up_capabilities()
         step = "find executable"
         path = find_executable(spec)
         step = "change directory to"
         os.chdir(spec.working_directory)
-        step = "drop capabilities"
-        drop_bounding_set(spec.bounding)
-        clear_inheritable()
         step = "change user"
         become_user(spec.uid, spec.gid, spec.supplementary_gids)
         if spec.sheds_privileges:

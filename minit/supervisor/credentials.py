@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 
 from minit import syscalls
+from minit.plan.capabilities import capability_mask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+# Of what a program does not get: changing the user, and seccomp(2) without no_new_privs.
+_UNTIL_EXEC = capability_mask("CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_SYS_ADMIN")
 
 
 def drop_bounding_set(kept: int | None) -> None:
@@ -20,10 +24,17 @@ def drop_bounding_set(kept: int | None) -> None:
             syscalls.drop_bounding_capability(number)
 
 
-def clear_inheritable() -> None:
-    """Empty the inheritable and ambient sets, or files with inheritable capabilities would gain them."""
+def give_up_capabilities() -> None:
+    """
+    Keep of all capabilities those of the bounding set and what is left to do before an exec takes.
+
+    From here on paths are followed as the new program could: with CAP_SYS_PTRACE a working directory or a "#!" line
+    below /proc/1 would lead into the stage1 root. The inheritable and ambient sets become empty, or files with
+    inheritable capabilities would gain them.
+    """
     effective, permitted, _ = syscalls.get_capabilities()
-    syscalls.set_capabilities(effective, permitted, 0)
+    kept = syscalls.bounding_set() | _UNTIL_EXEC
+    syscalls.set_capabilities(effective & kept, permitted & kept, 0)
     syscalls.clear_ambient_capabilities()
 
 

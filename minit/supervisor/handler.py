@@ -17,7 +17,7 @@ from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
 from minit.plan.app import STREAM_NULL
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
-from minit.supervisor.credentials import become_user, clear_inheritable
+from minit.supervisor.credentials import become_user, give_up_capabilities
 from minit.supervisor.process import forget_imports, join_cgroups, reset_oom_score, reset_signals
 from minit.supervisor.streams import Streams
 
@@ -88,15 +88,18 @@ def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
         forget_imports()
         syscalls.setns(app.namespace, syscalls.CLONE_NEWNS)
         os.umask(0o022)
+        step = "close descriptors"
+        # Before any path of the manifest or the image is followed: /proc/self/fd leads to the host's control groups.
+        syscalls.close_range(3)
+        # The bounding set stays PID 1's: a handler prepares what the app itself may not.
+        step = "drop capabilities"
+        give_up_capabilities()
         step = "change directory to"
         os.chdir(app.spec.working_directory)
-        # The bounding set stays PID 1's: a handler prepares what the app itself may not.
         step = "change user"
-        clear_inheritable()
         become_user(0, 0, ())
         step = "reset signals"
         reset_signals()
-        syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
         step, path = STEP_EXEC, app.spec.handlers[name][0]
         os.execve(path, arguments, environment)
     except BaseException as error:
