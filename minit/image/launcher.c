@@ -5,13 +5,26 @@
  * rendered. The kernel would resolve a "#!" line and the interpreter of a dynamic program against
  * the host's root, so this program is static, uses no C library, finds <root> from its own path,
  * and runs entrypoints/NAME.py with the interpreter, loader and libraries of the image.
+ *
+ * They are executed through a detached read-only mount of <root>. What an entrypoint makes, PID 1 or
+ * a command in an app, is a copy of it at first, and an image can name /proc/self/exe as the program
+ * that it becomes: whoever opens that file for writing later must find it read-only, or the host
+ * would execute what an app wrote (the class of CVE-2019-5736).
  */
 
 #define PATH_SIZE 4096
 #define AT_FDCWD (-100)
+#define AT_EMPTY_PATH 0x1000
+#define OPEN_TREE_CLONE 1
+#define MOUNT_ATTR_RDONLY 1
+#define MS_PRIVATE (1 << 18)
+#define EPERM 1
 #define SIG_BLOCK 0
 #define SIGINT 2
 #define EXIT_FAILURE 254 /* what rkt's stage1 ends with when it fails itself */
+
+/* The same on every architecture. */
+enum { SYS_open_tree = 428, SYS_mount_setattr = 442 };
 
 #if defined(__x86_64__)
 enum { SYS_write = 1, SYS_rt_sigprocmask = 14, SYS_execve = 59, SYS_exit_group = 231, SYS_readlinkat = 267 };
@@ -23,13 +36,14 @@ __asm__(".globl _start\n"
         "    and $-16, %rsp\n"
         "    call launch\n");
 
-static long system_call(long number, long a, long b, long c, long d)
+static long system_call(long number, long a, long b, long c, long d, long e)
 {
     register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
     long result;
     __asm__ volatile("syscall"
                      : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
                      : "rcx", "r11", "memory");
     return result;
 }
@@ -42,14 +56,15 @@ __asm__(".globl _start\n"
         "    mov x0, sp\n"
         "    bl launch\n");
 
-static long system_call(long number, long a, long b, long c, long d)
+static long system_call(long number, long a, long b, long c, long d, long e)
 {
     register long x8 __asm__("x8") = number;
     register long x0 __asm__("x0") = a;
     register long x1 __asm__("x1") = b;
     register long x2 __asm__("x2") = c;
     register long x3 __asm__("x3") = d;
-    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
+    register long x4 __asm__("x4") = e;
+    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
     return x0;
 }
 #else
@@ -64,22 +79,46 @@ static char *append(char *end, const char *text)
     return end;
 }
 
+static char *append_number(char *end, long number)
+{
+    char digits[24];
+    char *digit = digits + sizeof digits;
+
+    *--digit = 0;
+    do
+        *--digit = '0' + number % 10;
+    while ((number /= 10) > 0);
+    return append(end, digit);
+}
+
 static __attribute__((noreturn)) void fail(const char *what, const char *path, long number)
 {
     char line[PATH_SIZE + 256];
-    char digits[8];
-    char *digit = digits + sizeof digits;
     char *end = append(append(append(append(line, "minit: "), what), " "), path);
 
-    *--digit = 0;
-    for (number = -number; number > 0 && digit > digits; number /= 10)
-        *--digit = '0' + number % 10;
-    if (*digit)
-        end = append(append(end, ": errno "), digit);
+    if (number < 0)
+        end = append_number(append(end, ": errno "), -number);
     end = append(end, "\n");
-    system_call(SYS_write, 2, (long)line, end - line, 0);
+    system_call(SYS_write, 2, (long)line, end - line, 0, 0);
     for (;;)
-        system_call(SYS_exit_group, EXIT_FAILURE, 0, 0, 0);
+        system_call(SYS_exit_group, EXIT_FAILURE, 0, 0, 0, 0);
+}
+
+/* Replaces the path of the image by that of a read-only mount of it, which lasts as long as a descriptor. */
+static void use_read_only_mount(char *path)
+{
+    unsigned long attributes[] = {MOUNT_ATTR_RDONLY, 0, MS_PRIVATE, 0};
+    long tree = system_call(SYS_open_tree, AT_FDCWD, (long)(*path ? path : "/"), OPEN_TREE_CLONE, 0, 0);
+    long result;
+
+    if (tree == -EPERM)
+        return; /* not root: it can set up nothing, and the entrypoint says so */
+    if (tree < 0)
+        fail("cannot open the stage1 image", path, tree);
+    result = system_call(SYS_mount_setattr, tree, (long)"", AT_EMPTY_PATH, (long)attributes, sizeof attributes);
+    if (result < 0)
+        fail("cannot make a read-only mount of the stage1 image", path, result);
+    append_number(append(path, "/proc/self/fd/"), tree);
 }
 
 static int starts_with(const char *text, const char *prefix)
@@ -110,7 +149,7 @@ __attribute__((noreturn, used)) void launch(long *stack)
     long length, i, count;
 
     /* Leave room in the other buffers for what is put after the root. */
-    length = system_call(SYS_readlinkat, AT_FDCWD, (long)"/proc/self/exe", (long)path, PATH_SIZE - 64);
+    length = system_call(SYS_readlinkat, AT_FDCWD, (long)"/proc/self/exe", (long)path, PATH_SIZE - 64, 0);
     if (length < 0)
         fail("cannot find the stage1 image: readlink", "/proc/self/exe", length);
     if (length == PATH_SIZE - 64)
@@ -121,11 +160,12 @@ __attribute__((noreturn, used)) void launch(long *stack)
         /* The name becomes a part of a Python statement. */
         if (!((*letter >= 'a' && *letter <= 'z') || *letter == '_'))
             fail("not the name of an entrypoint:", name, 0);
+    append(append(append(command, "from entrypoints."), name), " import main; main()");
     cut(path, name - 1);
+    use_read_only_mount(path);
 
     append(append(loader, path), "/usr/lib/minit/ld.so");
     append(append(python, path), "/usr/lib/minit/bin/python3");
-    append(append(append(command, "from entrypoints."), name), " import main; main()");
 
     while (environment[environment_length])
         environment_length++;
@@ -150,8 +190,8 @@ __attribute__((noreturn, used)) void launch(long *stack)
 
     /* Until entrypoints/__init__.py unblocks it: while the interpreter starts, a Ctrl-C would print its traceback. */
     unsigned long interrupt = 1UL << (SIGINT - 1);
-    system_call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&interrupt, 0, sizeof interrupt);
+    system_call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&interrupt, 0, sizeof interrupt, 0);
 
     fail("cannot run", loader,
-         system_call(SYS_execve, (long)loader, (long)new_argv, (long)new_environment, 0));
+         system_call(SYS_execve, (long)loader, (long)new_argv, (long)new_environment, 0, 0));
 }

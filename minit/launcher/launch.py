@@ -14,7 +14,7 @@ from minit import paths, syscalls
 from minit.errors import LaunchError, describe
 from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies
 from minit.launcher.load import collect_facts, load_pod
-from minit.launcher.reexec import image_descriptor, image_root, start_from_read_only_mount
+from minit.launcher.ownimage import image_descriptor, image_root
 from minit.launcher.seccomp import add_filters
 from minit.launcher.watch import FORWARDED, Watch
 from minit.messages import Socket, socket_pair
@@ -62,7 +62,7 @@ def launch(flags: RunFlags, lock: int) -> int:
     step = "shed what the caller left"
     network: NetworkHelper | None = None
     try:
-        open_files, inherited = _shed(flags, lock)
+        open_files, inherited = _shed(lock)
         step = "find the control groups of this process"
         hierarchies = read_hierarchies()
         step = "load pod"
@@ -111,7 +111,7 @@ def launch(flags: RunFlags, lock: int) -> int:
             network.undo()
 
 
-def _shed(flags: RunFlags, lock: int) -> tuple[tuple[int, int], list[InheritedSocket]]:
+def _shed(lock: int) -> tuple[tuple[int, int], list[InheritedSocket]]:
     """
     Undo what the caller did to this process.
 
@@ -119,8 +119,6 @@ def _shed(flags: RunFlags, lock: int) -> tuple[tuple[int, int], list[InheritedSo
     """
     syscalls.set_process_name("minit-launcher")
     open_standard_streams()
-    if flags.disable_capabilities:
-        start_from_read_only_mount()
     sockets = _find_sockets()
     own = [lock] if (image := image_descriptor()) is None else [lock, image]
     # Callers leak descriptors into rkt; one that reached an app or outlived us would be a hole or hold a lock.

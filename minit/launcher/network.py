@@ -14,7 +14,7 @@ import select
 
 from minit import paths, syscalls
 from minit.errors import MinitError, NetworkError, StrandedError, describe
-from minit.launcher.reexec import image_descriptor
+from minit.launcher.ownimage import image_descriptor
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.plan.network import Connection
 from minit.stdio import complain

@@ -83,7 +83,7 @@ class SupervisorEnds(Value):
 def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> NoReturn:
     """Be PID 1 of the pod until it ends; exits with the pod's code."""
     try:
-        code = _supervise(_boot(plan, ends), ends.stage1_root)
+        code = _supervise(_boot(plan, ends), ends)
     except (MinitError, OSError, ImportError) as error:
         complain(f"stage1: {describe(error)}")
         code = EXIT_FAILURE
@@ -173,14 +173,14 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
     return supervisor
 
 
-def _supervise(supervisor: Supervisor, stage1_root: str) -> int:
+def _supervise(supervisor: Supervisor, ends: SupervisorEnds) -> int:
     try:
-        return _run(supervisor, stage1_root)
+        return _run(supervisor, ends)
     except OSError as error:
         raise LaunchError(f"supervise the apps: {describe(error)}") from error
 
 
-def _run(supervisor: Supervisor, stage1_root: str) -> int:
+def _run(supervisor: Supervisor, ends: SupervisorEnds) -> int:
     start_until = time.monotonic() + _START_SECONDS
     while supervisor.starting and not supervisor.finished and (left := start_until - time.monotonic()) > 0:
         supervisor.turn(left)
@@ -188,7 +188,9 @@ def _run(supervisor: Supervisor, stage1_root: str) -> int:
     while not supervisor.finished and (left := quick_until - time.monotonic()) > 0:
         supervisor.turn(left)
     if not supervisor.finished:
-        relocate_imports(stage1_root)
+        relocate_imports(ends.stage1_root)
+        if ends.image is not None:
+            os.close(ends.image)
         try:
             from minit.supervisor.serve import serve
         except (OSError, ImportError) as error:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("guest.c")
 GUEST = "/bin/guest"
 
 
 def build_guest(output: Path) -> None:
     """Compile the guest program, linked statically."""
-    subprocess.run(["cc", "-static", "-O1", "-Wall", "-Werror", "-o", str(output), str(SOURCE)], check=True)
+    build_program("guest", output)
+
+
+def build_program(name: str, output: Path) -> None:
+    """Compile the program of that name beside this file, linked statically."""
+    source = Path(__file__).with_name(f"{name}.c")
+    subprocess.run(["cc", "-static", "-O1", "-Wall", "-Werror", "-o", str(output), str(source)], check=True)
 
 
 class Report:

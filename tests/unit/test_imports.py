@@ -46,7 +46,7 @@ MODULES_OF = {
         *("entrypoints.run", "minit.boundedfile"),
         *("minit.iottymux", "minit.iottymux.sidecar", "minit.iottymux.spawner"),
         *("minit.jsontext", "minit.kernel", "minit.messages", "minit.mountinfo"),
-        *("minit.launcher.cgroups", "minit.launcher.launch", "minit.launcher.load", "minit.launcher.reexec"),
+        *("minit.launcher.cgroups", "minit.launcher.launch", "minit.launcher.load", "minit.launcher.ownimage"),
         *("minit.launcher.seccomp", "minit.launcher.watch", "minit.podfile"),
         *("minit.manifest", "minit.manifest.app", "minit.manifest.image", "minit.manifest.labels"),
         *("minit.manifest.names", "minit.manifest.pod", "minit.manifest.reader"),
