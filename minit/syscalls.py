@@ -25,6 +25,7 @@ _MACHINE = os.uname().machine
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(_MACHINE, 41)
 _SYS_RT_SIGACTION = {"x86_64": 13, "aarch64": 134}.get(_MACHINE, 134)
 _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(_MACHINE, 277)
+_SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(_MACHINE, 280)
 _SYS_PIDFD_SEND_SIGNAL = 424
 _SYS_OPEN_TREE = 428
 _SYS_MOVE_MOUNT = 429
@@ -107,6 +108,12 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _SECCOMP_SET_MODE_FILTER = 1
 _SOCK_FILTER_BYTES = 8
 
+BPF_PROG_TYPE_CGROUP_DEVICE = 15
+BPF_CGROUP_DEVICE = 6
+_BPF_PROG_LOAD = 5
+_BPF_PROG_ATTACH = 8
+_BPF_INSTRUCTION_BYTES = 8
+
 
 class _CloneArgs(ctypes.Structure):
     _fields_ = [
@@ -132,6 +139,25 @@ class _SockFprog(ctypes.Structure):
 
 class _CapHeader(ctypes.Structure):
     _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+class _BpfLoad(ctypes.Structure):
+    _fields_ = [
+        ("prog_type", ctypes.c_uint32),
+        ("insn_cnt", ctypes.c_uint32),
+        ("insns", ctypes.c_uint64),
+        ("license", ctypes.c_uint64),
+        ("log_level", ctypes.c_uint32),
+        ("log_size", ctypes.c_uint32),
+        ("log_buf", ctypes.c_uint64),
+        ("kern_version", ctypes.c_uint32),
+        ("prog_flags", ctypes.c_uint32),
+        ("prog_name", ctypes.c_char * 16),
+    ]
+
+
+class _BpfAttach(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint32) for name in ("target_fd", "attach_bpf_fd", "attach_type", "attach_flags")]
 
 
 class _CapData(ctypes.Structure):
@@ -454,3 +480,24 @@ def set_capabilities(effective: int, permitted: int, inheritable: int) -> None:
     )
     if _libc.capset(ctypes.byref(header), ctypes.byref(data)) < 0:
         raise _os_error()
+
+
+# BPF programs on control groups: bpf(2).
+
+
+def bpf_prog_load(prog_type: int, instructions: bytes, name: str) -> int:
+    """Return a close-on-exec descriptor of a program that the kernel has checked, bpf(2); `name` is for bpftool(8)."""
+    attributes = _BpfLoad(prog_type=prog_type, insn_cnt=len(instructions) // _BPF_INSTRUCTION_BYTES)
+    code = ctypes.create_string_buffer(instructions, len(instructions))
+    # It decides which functions of the kernel the program may call.
+    license = ctypes.create_string_buffer(b"GPL")
+    attributes.insns = ctypes.addressof(code)
+    attributes.license = ctypes.addressof(license)
+    attributes.prog_name = _bytes(name)[:15]
+    return _call(None, _SYS_BPF, _long(_BPF_PROG_LOAD), ctypes.byref(attributes), _long(ctypes.sizeof(attributes)))
+
+
+def bpf_prog_attach(group: int, program: int, attach_type: int, flags: int = 0) -> None:
+    """Attach a program to the cgroup v2 directory `group`, bpf(2); without flags instead of the one that is there."""
+    attributes = _BpfAttach(group, program, attach_type, flags)
+    _call(None, _SYS_BPF, _long(_BPF_PROG_ATTACH), ctypes.byref(attributes), _long(ctypes.sizeof(attributes)))

@@ -28,11 +28,15 @@ _LIBRARIES = Path("lib")
 _MODULES = Path(sys.platlibdir, Path(os.__file__).parent.name)
 _EXTENSIONS = _MODULES / "lib-dynload"
 _FILTERS = Path("seccomp")
+# Loaded by minit.libseccomp and by pyudev, with the packages that Debian has them in.
+_LOADED_LIBRARIES = {LIBSECCOMP: "libseccomp2", "libudev.so.1": "libudev1"}
 
 _IMPORT_ALL = """\
 import sys
 for name in sys.argv[1:]:
     __import__(name)
+import pyudev
+pyudev.Context()
 """
 _WRITE_FILTERS = """\
 import sys
@@ -56,8 +60,7 @@ def copy_interpreter(directory: Path, modules: Sequence[Module]) -> None:
 
     objects = {_PROGRAM: interpreter}
     objects |= {_extension_path(extension): extension.source for extension in extensions}
-    # No program needs it by its headers: minit.libseccomp loads it.
-    objects[_LIBRARIES / LIBSECCOMP] = find_libseccomp()
+    objects |= {_LIBRARIES / name: path for name, path in loaded_libraries().items()}
     libraries = search.closure(objects.values())
     # A library that needs the loader by name is content with the one that runs.
     loader_name = search.elf(Path(loader)).soname
@@ -78,12 +81,9 @@ def copy_interpreter(directory: Path, modules: Sequence[Module]) -> None:
     compile_modules(sources, directory / _MODULES)
 
 
-def find_libseccomp() -> Path:
-    """Return the library that filters are compiled with; ImageError if it is not on this machine."""
-    library = LibrarySearch().find(LIBSECCOMP, Path(sys.executable).resolve())
-    if library is None:
-        raise ImageError(f"{LIBSECCOMP} is not on this machine: install it (Debian: libseccomp2)")
-    return library.path.resolve()
+def loaded_libraries() -> dict[str, Path]:
+    """Return the libraries that no program needs by its headers; ImageError if one is not on this machine."""
+    return {name: _find_library(name, package) for name, package in _LOADED_LIBRARIES.items()}
 
 
 def check_interpreter(directory: Path, names: Iterable[str]) -> None:
@@ -110,6 +110,13 @@ def _try_interpreter(directory: Path, code: str, *arguments: str) -> None:
     for path in done.stdout.splitlines():
         if not path.startswith(f"{directory}/"):
             raise ImageError(f"its interpreter uses {path} of this machine")
+
+
+def _find_library(name: str, debian_package: str) -> Path:
+    library = LibrarySearch().find(name, Path(sys.executable).resolve())
+    if library is None:
+        raise ImageError(f"{name} is not on this machine: install it (Debian: {debian_package})")
+    return library.path.resolve()
 
 
 def _copy_loader(source: Path, copy: Path) -> None:

@@ -13,7 +13,7 @@ import minit
 from minit.errors import ImageError
 from minit.value import Value
 
-PACKAGES = ("trio", "structlog", "attr", "attrs", "outcome", "pyroute2", "sniffio", "sortedcontainers")
+PACKAGES = ("trio", "structlog", "attr", "attrs", "outcome", "pyroute2", "pyudev", "sniffio", "sortedcontainers")
 """What may come into the image from outside the standard library and minit."""
 
 _OURS = ("minit", "entrypoints")

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 import minit
 from minit import jsontext, paths
 from minit.errors import ImageError, describe
-from minit.image.interpreter import check_interpreter, compile_filters, copy_interpreter, find_libseccomp
+from minit.image.interpreter import check_interpreter, compile_filters, copy_interpreter, loaded_libraries
 from minit.image.modules import entrypoint_names, package_versions, source_files, stage1_modules
 from minit.image.tarwriter import AciWriter
 from minit.image.toolchain import run_tool
@@ -144,7 +144,8 @@ def stage1_fingerprint() -> str:
         digest.update(f"{fact}\n".encode())
     for name, path in source_files():
         digest.update(f"{name}\n".encode() + path.read_bytes())
-    digest.update(find_libseccomp().read_bytes())
+    for path in loaded_libraries().values():
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

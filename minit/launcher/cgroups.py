@@ -85,6 +85,11 @@ def pod_subcgroup(hierarchies: Sequence[Hierarchy], uuid: str) -> str:
     return f"{hierarchies[0].own_path}/{paths.pod_cgroup_name(uuid)}".lstrip("/")
 
 
+def app_group(hierarchy: Hierarchy, subcgroup: str, app: str) -> str:
+    """Return the directory of an app's group in a hierarchy."""
+    return f"{hierarchy.mount_point}/{subcgroup}/{_APPS}/{app}.service"
+
+
 def make_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str, apps: Iterable[str]) -> PodGroups:
     """Make the groups of PID 1 and of each app in every hierarchy; LaunchError names the one that failed."""
     names = list(apps)
@@ -102,7 +107,7 @@ def make_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str, apps: Iter
             else:
                 tasks.append(_open_tasks(f"{base}/{_INIT_SCOPE}"))
             for name in names:
-                group = f"{base}/{_APPS}/{name}.service"
+                group = app_group(hierarchy, subcgroup, name)
                 _make_group(hierarchy, group)
                 if name not in directories:
                     directories[name] = (_open_directory(group), hierarchy.is_v2)

@@ -13,6 +13,7 @@ import resource
 from minit import paths, syscalls
 from minit.errors import LaunchError, describe
 from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies
+from minit.launcher.devices import apply_policies, device_group
 from minit.launcher.load import collect_facts, load_pod
 from minit.launcher.ownimage import image_descriptor, image_root
 from minit.launcher.seccomp import add_filters
@@ -28,9 +29,11 @@ from minit.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from minit.launcher.cgroups import PodGroups
+    from minit.launcher.cgroups import Hierarchy, PodGroups
+    from minit.launcher.devicefollower import DeviceVolume
+    from minit.launcher.devicehelper import DeviceHelper
     from minit.launcher.network import NetworkHelper
     from minit.launcher.sockets import InheritedSocket
     from minit.terminal import CallerTerminal
@@ -61,6 +64,7 @@ def launch(flags: RunFlags, lock: int) -> int:
     """Run the pod in the working directory and return its exit code."""
     step = "shed what the caller left"
     network: NetworkHelper | None = None
+    devices: DeviceHelper | None = None
     try:
         open_files, inherited = _shed(lock)
         step = "find the control groups of this process"
@@ -77,11 +81,15 @@ def launch(flags: RunFlags, lock: int) -> int:
         network = _start_network(plan, flags, lock)
         step = "open volumes"
         trees = _open_volumes(plan)
+        step = "look for devices"
+        devices = _look_for_devices(plan, trees)
         step = "make control groups"
         subcgroup = pod_subcgroup(hierarchies, plan.uuid)
         # Written first: gc could not find the groups of a pod that died between the two.
         write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
         groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
+        step = "set device policy"
+        plan, devices = _restrict_devices(plan, devices, hierarchies, subcgroup)
         if any(app.handlers for app in plan.apps):
             # Here, since PID 1 cannot import it between leaving the image's old paths and finding the new ones.
             import minit.supervisor.handler  # noqa: F401
@@ -100,15 +108,20 @@ def launch(flags: RunFlags, lock: int) -> int:
                 syscalls.pidfd_send_signal(pidfd, _signal.SIGKILL)
                 raise
             network = None
-        syscalls.close_all_but((0, 1, 2, lock, pidfd, link.fileno()))
+        kept = [] if devices is None else [devices.fileno()]
+        syscalls.close_all_but((0, 1, 2, lock, pidfd, link.fileno(), *kept))
         step = "wait for PID 1"
         watch = Watch(pidfd, link, terminal, entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid))
+        if devices is not None:
+            watch.add_helper(devices.fileno(), devices.report_death)
         return watch.run()
     except (OSError, ImportError) as error:
         raise LaunchError(f"failed to {step}: {describe(error)}") from error
     finally:
         if network is not None:
             network.undo()
+        if devices is not None:
+            devices.end()
 
 
 def _shed(lock: int) -> tuple[tuple[int, int], list[InheritedSocket]]:
@@ -183,6 +196,39 @@ def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
     from minit.launcher.volumes import open_volumes
 
     return tuple(open_volumes(app) for app in plan.apps)
+
+
+def _look_for_devices(plan: PodPlan, trees: tuple[tuple[int, ...], ...]) -> DeviceHelper | None:
+    """Start finding out about the apps' volumes that are devices, if there are any it matters for."""
+    volumes: tuple[DeviceVolume, ...] = ()
+    if any(trees):
+        from minit.launcher.volumes import has_devices
+
+        if any(has_devices(volume) for app in plan.apps for volume in app.volumes):
+            from minit.launcher.devicehelper import DeviceHelper, find_device_volumes
+
+            volumes = find_device_volumes(plan, trees)
+    for app in plan.apps:
+        if app.hotplug and not any(volume.app is app for volume in volumes):
+            complain(f'stage1: warning: app "{app.name}": minit/hotplug: no volume of it is a device')
+    return DeviceHelper(volumes, debug=plan.debug) if volumes else None
+
+
+def _restrict_devices(
+    plan: PodPlan, devices: DeviceHelper | None, hierarchies: Sequence[Hierarchy], subcgroup: str
+) -> tuple[PodPlan, DeviceHelper | None]:
+    """Let each app use its devices and no others; returns the plan with them, and the helper if it has more to do."""
+    if devices is not None:
+        plan = replace(plan, apps=devices.allow_devices(plan.apps))
+    for line in apply_policies(hierarchies, subcgroup, plan.apps):
+        complain(f"stage1: {line}")
+    if devices is not None:
+        if devices.follows:
+            devices.follow({app.name: device_group(hierarchies, subcgroup, app.name) for app in plan.apps})
+        else:
+            devices.end()
+            devices = None
+    return plan, devices
 
 
 def _match_sockets(

@@ -8,6 +8,7 @@ in the host's namespace, where removing the pod would reach into it.
 from __future__ import annotations
 
 import os
+import stat
 
 from minit import paths, syscalls
 from minit.errors import LaunchError, SourceMissing, describe
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from minit.plan.app import AppSpec
     from minit.plan.volumes import VolumeMount
 
+_DEVICES = "/dev"
 _MODE = 0o755
 _PRIVATE_MODE = 0o770  # until owner and mode are those that the volume asks for
 
@@ -35,7 +37,7 @@ def _open_volume(app: str, volume: VolumeMount) -> int:
     try:
         if volume.kind != HOST:
             _make_directory(app, volume)
-        return _open_tree(volume)
+        return open_tree(volume)
     except FileNotFoundError as error:
         if volume.kind == HOST:
             # systemd-nspawn's words, which rkt's users look for.
@@ -47,7 +49,8 @@ def _open_volume(app: str, volume: VolumeMount) -> int:
         raise LaunchError(f'{volume.place}: volume "{volume.volume}": {describe(error)}') from error
 
 
-def _open_tree(volume: VolumeMount) -> int:
+def open_tree(volume: VolumeMount) -> int:
+    """Return a detached mount of a volume's source."""
     depth = syscalls.AT_RECURSIVE if volume.recursive else 0
     tree = syscalls.open_tree(syscalls.AT_FDCWD, volume.source, syscalls.OPEN_TREE_CLONE | depth)
     # What the host mounts later below a recursive volume appears in the app; below a read-only one it would be
@@ -59,7 +62,30 @@ def _open_tree(volume: VolumeMount) -> int:
         set=syscalls.MOUNT_ATTR_RDONLY if volume.read_only else 0,
         propagation=syscalls.MS_SLAVE if follows else syscalls.MS_PRIVATE,
     )
+    if has_devices(volume):
+        # This mount alone: what is mounted below it, /dev/shm say, has its own reasons.
+        syscalls.mount_setattr(tree, clear=syscalls.MOUNT_ATTR_NODEV)
     return tree
+
+
+def has_devices(volume: VolumeMount) -> bool:
+    """Tell whether a volume is devices of the host."""
+    return volume.kind == HOST and is_device_source(volume.source)
+
+
+def is_device_source(path: str) -> bool:
+    """
+    Tell whether a source is devices: a device node itself, or a directory of the file system that is mounted on /dev.
+
+    Nowhere else: in an ordinary directory an app of another pod may have left nodes that it could not use.
+    """
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    if stat.S_ISDIR(status.st_mode):
+        return status.st_dev == os.stat(_DEVICES).st_dev != os.stat("/").st_dev
+    return stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
 
 
 def _make_directory(app: str, volume: VolumeMount) -> None:

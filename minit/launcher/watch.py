@@ -56,6 +56,15 @@ class Watch:
             pidfd: self._on_end,
         }
 
+    def add_helper(self, fd: int, died: Callable[[], None]) -> None:
+        """Watch a helper of the pod by its socket, on which nothing but its end is expected."""
+
+        def on_death() -> None:
+            del self._sources[fd]
+            died()
+
+        self._sources[fd] = on_death
+
     def run(self) -> int:
         """Return the pod's exit code when PID 1 has ended and all output of the console is delivered."""
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from minit.errors import PlanError
 from minit.paths import ANNOTATION_STREAM
 from minit.plan.capabilities import DEFAULT
+from minit.plan.devices import ANNOTATION_HOTPLUG
 from minit.plan.mounts import SYSFS, MountOp, app_mounts
 from minit.plan.protection import Protection
 from minit.plan.seccomp import DEFAULT_POLICY
@@ -16,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from minit.manifest.app import App
     from minit.manifest.pod import RuntimeApp
+    from minit.plan.devices import DeviceRule
     from minit.plan.files import AppFile
     from minit.plan.flags import RunFlags
     from minit.plan.seccomp import SeccompPolicy
@@ -41,7 +43,7 @@ STREAM_CONSOLE = "console"
 HANDLER_PRE_START = "pre-start"
 HANDLER_POST_STOP = "post-stop"
 _METADATA_URL = "AC_METADATA_URL"
-_ANNOTATIONS = (ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL)
+_ANNOTATIONS = (ANNOTATION_HOTPLUG, ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL)
 _KNOWN_ISOLATORS = (
     *("resource/cpu", "resource/memory", "resource/block-bandwidth", "resource/block-iops"),
     *("resource/network-bandwidth", "os/linux/capabilities-retain-set", "os/linux/capabilities-remove-set"),
@@ -60,7 +62,8 @@ class AppSpec(Value):
     launcher has made of it. `mounts` come first in the app's root, then `volumes` from the outer to the inner, then
     `files`, and `protection` is for all of them; with `read_only_root` nothing else of the root can be written at last.
     It is executed with `sockets` open.
-    `pre_start` and `post_stop` are the arguments of the event handlers, None without one.
+    `pre_start` and `post_stop` are the arguments of the event handlers, None without one. `devices` is what it may
+    use, None for everything; with `hotplug` those that are volumes come and go as they do on the host.
     """
 
     name: str
@@ -87,6 +90,8 @@ class AppSpec(Value):
     sockets: tuple[ListenSocket, ...] = ()
     pre_start: tuple[str, ...] | None = None
     post_stop: tuple[str, ...] | None = None
+    devices: tuple[DeviceRule, ...] | None = None
+    hotplug: bool = False
     stop_signal: int = DEFAULT_STOPPING.signal
     stop_grace_seconds: float = DEFAULT_STOPPING.grace_seconds
 
@@ -116,6 +121,8 @@ class AppSpec(Value):
             f"app {self.name}: stdin {self.stdin} stdout {self.stdout} stderr {self.stderr}",
             f"app {self.name}: stopped by signal {self.stop_signal}, killed after {self.stop_grace_seconds:g} s",
         ]
+        rules = ("all" if self.devices is None else ", ".join(rule.describe() for rule in self.devices)) or "none"
+        lines.append(f"app {self.name}: devices {rules}{', as they come and go' if self.hotplug else ''}")
         lines += [f"app {self.name}: socket {socket.name} on {socket.describe()}" for socket in self.sockets]
         lines += [f"app {self.name}: {name} {list(arguments)}" for name, arguments in self.handlers.items()]
         lines += [f"app {self.name}: {operation.describe()}" for operation in self.mounts]

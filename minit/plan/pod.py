@@ -8,6 +8,7 @@ from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
 from minit.paths import created_marker, started_marker
 from minit.plan.app import STREAM_CONSOLE, AppSpec, add_metadata_url, plan_app
 from minit.plan.capabilities import DEFAULT
+from minit.plan.devices import ANNOTATION_HOTPLUG, DEFAULT_RULES, plan_hotplug
 from minit.plan.files import EtcTexts, plan_files
 from minit.plan.mounts import MountOp, pod_mounts
 from minit.plan.protection import plan_protection
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _HOST_LOOPBACK = "127.0.0.1"
 _METADATA_PORT = 18112  # where rkt's metadata service listens
 _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
+_ANNOTATIONS = (ANNOTATION_HOTPLUG, ANNOTATION_STOP_GRACE)
 
 
 class Pod(Value):
@@ -134,6 +136,8 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
             files=plan_files(runtime.name, hostname, flags, pod.texts),
             protection=protection,
             sockets=sockets,
+            devices=None if flags.disable_paths else DEFAULT_RULES,
+            hotplug=plan_hotplug(runtime, pod.manifest),
             stop_signal=stopping.signal,
             stop_grace_seconds=stopping.grace_seconds,
         )
@@ -280,5 +284,5 @@ def _refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
     for name, _ in manifest.annotations:
         if name.startswith(_ANNOTATION_EXPERIMENT):
             raise PlanError(f"annotation {name} is not supported yet")
-        if name.startswith("minit/") and name != ANNOTATION_STOP_GRACE:
+        if name.startswith("minit/") and name not in _ANNOTATIONS:
             raise PlanError(f'unknown annotation "{name}"')

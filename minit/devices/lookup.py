@@ -1,0 +1,110 @@
+"""
+What devices there are, from the nodes below a path and from the kernel's own list; the only importer of pyudev.
+
+No udevd is needed: nodes are made by the kernel (devtmpfs), and events come from it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+import pyudev
+
+from minit.plan.devices import BLOCK, CHARACTER, Device
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PYUDEV_KINDS = {BLOCK: "block", CHARACTER: "char"}
+
+
+class DeviceLookup:
+    """A view of the kernel's devices (sysfs)."""
+
+    def __init__(self) -> None:
+        self._context = pyudev.Context()
+
+    def find(self, source: str) -> list[Device]:
+        """
+        Return the device that the node `source` stands for, or all below a directory, on the same file system.
+
+        None at all for what is not there, and none by a symlink.
+        """
+        try:
+            status = os.lstat(source)
+        except FileNotFoundError:
+            return []
+        if not stat.S_ISDIR(status.st_mode):
+            return self._look_up(source, status)
+        nodes = sorted(_walk(source, status.st_dev))
+        return [device for path, found in nodes for device in self._look_up(path, found)]
+
+    def watch(self) -> DeviceEvents:
+        """Return the kernel's events about devices from now on."""
+        return DeviceEvents(self._context)
+
+    def _look_up(self, path: str, status: os.stat_result) -> list[Device]:
+        if not (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
+            return []
+        kind = CHARACTER if stat.S_ISCHR(status.st_mode) else BLOCK
+        try:
+            device = pyudev.Devices.from_device_number(self._context, _PYUDEV_KINDS[kind], status.st_rdev)
+            subsystem = device.subsystem
+        except pyudev.DeviceNotFoundError:
+            subsystem = None
+        return [
+            Device(
+                path=path,
+                kind=kind,
+                major=os.major(status.st_rdev),
+                minor=os.minor(status.st_rdev),
+                mode=stat.S_IMODE(status.st_mode),
+                subsystem=subsystem,
+            )
+        ]
+
+
+class DeviceEvents:
+    """Events that tell that something has changed; what there is now is found by looking."""
+
+    def __init__(self, context: pyudev.Context) -> None:
+        self._monitor = pyudev.Monitor.from_netlink(context, source="kernel")
+        self._monitor.start()
+
+    def fileno(self) -> int:
+        """Return a descriptor that can be read while there are events."""
+        descriptor: int = self._monitor.fileno()
+        return descriptor
+
+    def drain(self) -> None:
+        """Take all events that have come."""
+        while True:
+            try:
+                if self._monitor.poll(timeout=0) is None:
+                    return
+            except OSError as error:
+                # More came than the socket holds: some are lost, which does not matter to who looks afterwards.
+                if error.errno != errno.ENOBUFS:
+                    raise
+
+
+def _walk(directory: str, filesystem: int) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield everything below a directory; what vanishes meanwhile, or is mounted there, is left out."""
+    try:
+        entries = list(os.scandir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if status.st_dev != filesystem:
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            yield from _walk(entry.path, filesystem)
+        else:
+            yield entry.path, status

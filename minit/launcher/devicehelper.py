@@ -1,0 +1,180 @@
+"""
+The device helper: a process of the host that finds out what the devices are that apps have as volumes.
+
+It loads what the launcher must not have in its memory, since PID 1 is a copy of that. For a pod with minit/hotplug it
+stays as long as the launcher does, and has the apps follow: what is gone is denied, then taken off; what came is
+allowed, then put there.
+"""
+
+from __future__ import annotations
+
+import _signal
+import os
+import select
+
+from minit import syscalls
+from minit.errors import LaunchError, describe
+from minit.launcher.devicefollower import DeviceFollower, DeviceVolume, device_rules
+from minit.launcher.devices import DeviceGroup
+from minit.launcher.exchange import identify
+from minit.launcher.reexec import image_descriptor
+from minit.launcher.volumes import has_devices
+from minit.messages import Socket, receive_message, send_message, socket_pair
+from minit.plan.devices import Device
+from minit.stdio import complain
+from minit.value import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+    from minit.devices.lookup import DeviceEvents, DeviceLookup
+    from minit.plan.app import AppSpec
+    from minit.plan.pod import PodPlan
+
+_RETRY_MILLISECONDS = 1000
+
+
+def find_device_volumes(plan: PodPlan, trees: Sequence[Sequence[int]]) -> tuple[DeviceVolume, ...]:
+    """Return the volumes of the pod that are devices; `trees` has a detached mount of each."""
+    return tuple(
+        DeviceVolume(app=app, volume=volume, identity=identify(os.fstat(tree)))
+        for app, fds in zip(plan.apps, trees)
+        for volume, tree in zip(app.volumes, fds)
+        if has_devices(volume)
+    )
+
+
+class DeviceHelper:
+    """The launcher's side of the helper; the process exists from the beginning until `end`."""
+
+    def __init__(self, volumes: Sequence[DeviceVolume], *, debug: bool) -> None:
+        self._volumes = volumes
+        self._debug = debug
+        self._socket, theirs = socket_pair()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._socket.close()
+            _help(volumes, theirs, debug)
+        theirs.close()
+
+    @property
+    def follows(self) -> bool:
+        """Whether there is an app whose devices follow those of the host."""
+        return _any_follows(self._volumes)
+
+    def allow_devices(self, apps: Sequence[AppSpec]) -> tuple[AppSpec, ...]:
+        """Return the apps' specs with the devices of their volumes allowed; LaunchError if they cannot be found out."""
+        found = list(zip(self._volumes, self._wait()))
+        allowed = []
+        for app in apps:
+            own = [(volume, devices) for volume, devices in found if volume.app is app]
+            for line in (device.describe() for _, devices in own for device in devices) if self._debug else ():
+                complain(f"stage1: app {app.name}: {line}")
+            if app.devices is not None:
+                rules = device_rules(app.devices, [volume for volume, _ in own], [devices for _, devices in own])
+                app = replace(app, devices=rules)
+            allowed.append(app)
+        return tuple(allowed)
+
+    def _wait(self) -> list[list[Device]]:
+        found: list[list[Device]] = [[] for _ in self._volumes]
+        while True:
+            message, _ = receive_message(self._socket)
+            if message is None:
+                raise LaunchError("the process that looks for devices died")
+            if "failed" in message:
+                raise LaunchError(str(message["failed"]))
+            if "volume" not in message:
+                return found
+            index = message["volume"]
+            assert isinstance(index, int) and isinstance(message["device"], dict)
+            found[index].append(Device(**message["device"]))
+
+    def follow(self, groups: dict[str, DeviceGroup | None]) -> None:
+        """Have the apps follow from now on; `groups` are those with the device policies, by app."""
+        places = {app: None if group is None else [group.directory, group.is_v2] for app, group in groups.items()}
+        send_message(self._socket, {"follow": places})
+
+    def fileno(self) -> int:
+        """Return a descriptor that can be read when the helper died."""
+        return self._socket.fileno()
+
+    def report_death(self) -> None:
+        """Say that nothing is followed any more."""
+        complain("stage1: warning: devices do not follow those of the host any more: the process that did it died")
+
+    def end(self) -> None:
+        """Have the helper gone."""
+        self._socket.close()
+        os.kill(self._pid, _signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+
+
+def _any_follows(volumes: Sequence[DeviceVolume]) -> bool:
+    return any(volume.app.hotplug for volume in volumes)
+
+
+def _help(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> NoReturn:
+    try:
+        syscalls.set_process_name("minit-devices")
+        syscalls.set_dumpable(False)
+        # What the terminal sends reaches the launcher, which decides.
+        os.setsid()
+        image = image_descriptor()
+        syscalls.close_all_but([0, 1, 2, socket.fileno(), *([] if image is None else [image])])
+        _serve(volumes, socket, debug)
+    except BrokenPipeError:
+        pass  # the launcher is gone
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    os._exit(0)
+
+
+def _serve(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
+    try:
+        from minit.devices.lookup import DeviceLookup
+
+        lookup = DeviceLookup()
+        # Before looking: what happens in between is an event.
+        events = lookup.watch() if _any_follows(volumes) else None
+        devices = [lookup.find(volume.volume.source) for volume in volumes]
+    except (ImportError, OSError) as error:
+        send_message(socket, {"failed": describe(error)})
+        return
+    for index, found in enumerate(devices):
+        for device in found:
+            fields = {name: getattr(device, name) for name in device._fields}
+            send_message(socket, {"volume": index, "device": fields})
+    send_message(socket, {"found": True})
+    if events is None:
+        return
+    message, _ = receive_message(socket)
+    if message is None:
+        return
+    assert isinstance(message["follow"], dict)
+    groups = {
+        app: None if place is None else DeviceGroup(directory=place[0], is_v2=place[1])
+        for app, place in message["follow"].items()
+    }
+    followers = []
+    for app in dict.fromkeys(volume.app for volume in volumes if volume.app.hotplug):
+        own = [(volume, found) for volume, found in zip(volumes, devices) if volume.app is app]
+        followers.append(DeviceFollower(own, groups[app.name], debug=debug))
+    _follow(followers, lookup, events, socket)
+
+
+def _follow(followers: Sequence[DeviceFollower], lookup: DeviceLookup, events: DeviceEvents, socket: Socket) -> None:
+    poller = select.poll()
+    poller.register(socket.fileno(), select.POLLIN)
+    poller.register(events.fileno(), select.POLLIN)
+    is_done = True
+    while socket.fileno() not in dict(poller.poll(None if is_done else _RETRY_MILLISECONDS)):
+        # An event only tells when to look. What is there then counts: whatever somebody wrote to an `uevent` file, and
+        # however many events were lost for want of room.
+        events.drain()
+        answers = [follower.look(lookup) for follower in followers]
+        is_done = all(answers)

@@ -1,0 +1,245 @@
+"""Devices: which an app may use and make, those it has as volumes, and how they come and go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.loopdevices import LoopDevice
+from tests.support.pods import MakePod, PodDirectory, app_section, handlers, shell
+from tests.support.waiting import wait_for
+
+NO_LIMITS = ("--disable-capabilities-restriction",)
+FOREVER = "while :; do sleep 1; done"
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopDevice]:
+    """A block device that the test may add and remove."""
+    device = LoopDevice()
+    yield device
+    device.remove()
+
+
+def volume(source: object, **fields: Any) -> dict[str, Any]:
+    """Return the fields of a pod and of its app for one volume of the host at /v."""
+    return {"volumes": [{"name": "v", "kind": "host", "source": str(source), **fields}]}
+
+
+AT_V = [{"volume": "v", "path": "/v"}]
+
+
+def output_of(pod: PodDirectory, *flags: str) -> list[str]:
+    """Return what the only app wrote."""
+    result = pod.run(*flags)
+    assert (result.returncode, result.stderr) == (0, ""), result
+    return [line.partition("]: ")[2] for line in result.stdout.splitlines()]
+
+
+def allowed_devices(pod: PodDirectory, app: str = "a") -> list[str]:
+    """Return the rules that the kernel shows for an app's group."""
+    [group] = [path for path in pod.control_groups() if "/cgroup/devices/" in str(path)]
+    return (group / f"system.slice/{app}.service/devices.list").read_text().splitlines()
+
+
+# What an app may make and use.
+
+MAKE = 'for d in "c 1 3" "c 5 2" "c 10 237" "b 7 0"; do mknod /tmp/n $d 2>&1 && rm /tmp/n && echo made; done; true'
+
+
+def test_devices_an_app_can_make(make_pod: MakePod) -> None:
+    """It may make those of every /dev, and neither a terminal multiplexer nor a device of the host."""
+    refused = "mknod: /tmp/n: Operation not permitted"
+    assert output_of(make_pod({"a": shell(MAKE)})) == ["made", refused, refused, refused]
+
+
+def test_paths_can_be_disabled(make_pod: MakePod) -> None:
+    """With --disable-paths nothing keeps an app from making and using any device."""
+    script = f"{MAKE}; mknod /tmp/d b 7 0 && true <> /tmp/d && echo opened"
+    assert output_of(make_pod({"a": shell(script)}), "--disable-paths") == ["made"] * 4 + ["opened"]
+
+
+def test_a_node_that_was_left_somewhere_cannot_be_used(make_pod: MakePod, work_directory: Path) -> None:
+    """Whoever made it: the policy of the app decides, even where its user may do anything."""
+    node = work_directory / "node"
+    os.mknod(node, 0o666 | 0o060000, os.stat("/dev/loop0").st_rdev)
+    script = "cat /v/node; true > /v/node"
+    pod = make_pod({"a": shell(f"{{ {script}; }} 2>&1; true", mounts=AT_V)}, **volume(work_directory))
+    lines = output_of(pod)
+    assert [line.rpartition(": ")[2] for line in lines] == ["Operation not permitted"] * 2
+    node.unlink()
+
+
+def test_the_default_devices_work(make_pod: MakePod) -> None:
+    """Those of every /dev can be read and written, and terminals opened, by any user."""
+    script = (
+        "for n in null zero full random urandom; do head -c 1 /dev/$n | wc -c; done; echo > /dev/null;"
+        " true <> /dev/ptmx && echo ptmx; ls -l /dev/net/tun | wc -l"
+    )
+    pod = make_pod({"a": shell(script, user="1000", group="1000")})
+    assert output_of(pod) == ["0", "1", "1", "1", "1", "ptmx", "1"]
+
+
+def test_the_rules_of_the_kernel(make_pod: MakePod) -> None:
+    """Each app's group has the default list and what its own volumes add; PID 1's has no policy."""
+    apps = {"a": shell(FOREVER, mounts=AT_V), "b": shell(FOREVER)}
+    pod = make_pod(apps, **volume("/dev/loop-control", readOnly=True))
+    pod.start()
+    pod.wait_ready()
+    default = [f"c {device} rwm" for device in ("1:3", "1:5", "1:7", "1:8", "1:9", "5:0", "10:200")]
+    default += ["c 5:2 rw", *(f"c {major}:* rw" for major in range(136, 144))]
+    assert sorted(allowed_devices(pod, "b")) == sorted(default)
+    assert sorted(allowed_devices(pod)) == sorted([*default, "c 10:237 r"])
+    [group] = [path for path in pod.control_groups() if "/cgroup/devices/" in str(path)]
+    assert (group / "init.scope/devices.list").read_text() == "a *:* rwm\n"
+
+
+def test_event_handlers_have_the_policy_of_their_app(make_pod: MakePod) -> None:
+    """A pre-start handler, which runs as root, cannot make more devices."""
+    script = "mknod /tmp/n b 7 0 2>&1; mknod /tmp/n c 1 3 && echo made; true"
+    app = shell("true", eventHandlers=handlers(pre_start=("/bin/sh", "-c", script)), user="1000")
+    assert output_of(make_pod({"a": app})) == ["mknod: /tmp/n: Operation not permitted", "made"]
+
+
+# Volumes that are devices.
+
+
+def test_a_device_as_a_volume(make_pod: MakePod) -> None:
+    """It can be opened for reading and writing, and not be made elsewhere."""
+    script = "true <> /v && echo opened; mknod /tmp/n c 10 237 2>&1; true"
+    pod = make_pod({"a": shell(script, mounts=AT_V)}, **volume("/dev/loop-control"))
+    assert output_of(pod) == ["opened", "mknod: /tmp/n: Operation not permitted"]
+
+
+def test_a_read_only_device_cannot_be_written(make_pod: MakePod, loop: LoopDevice) -> None:
+    """A read-only mount alone would not keep anybody from writing to a block device."""
+    script = "true < /v && echo read; true <> /v; true > /v"
+    pod = make_pod({"a": shell(f"{{ {script}; }} 2>&1; true", mounts=AT_V)}, **volume(loop.path, readOnly=True))
+    lines = output_of(pod)
+    assert lines[0] == "read" and len(lines) == 3
+    assert {line.rpartition(": ")[2] for line in lines[1:]} == {"Operation not permitted"}
+
+
+def test_only_the_app_with_the_volume_may_use_the_device(make_pod: MakePod) -> None:
+    """Another app of the pod, that can reach the node through a shared directory, may not."""
+    a = shell("while [ ! -e /s/done ]; do sleep 0.01; done", mounts=[*AT_V, {"volume": "s", "path": "/s"}])
+    b = shell(
+        "true < /dev/shm/n; mknod /dev/shm/n c 10 237 2>&1; touch /s/done", mounts=[{"volume": "s", "path": "/s"}]
+    )
+    volumes = [*volume("/dev/loop-control")["volumes"], {"name": "s", "kind": "empty"}]
+    result = make_pod({"a": a, "b": b}, volumes=volumes).run()
+    assert "mknod: /dev/shm/n: Operation not permitted" in result.stdout
+
+
+def test_a_device_of_a_mount_that_allows_none(make_pod: MakePod, work_directory: Path) -> None:
+    """A node given as a volume works also where the host's own mount of it has nodev."""
+    from minit import syscalls
+
+    directory = work_directory / "nodev"
+    directory.mkdir()
+    syscalls.mount("tmpfs", str(directory), "tmpfs", syscalls.MS_NODEV)
+    os.mknod(directory / "n", 0o666 | 0o020000, os.stat("/dev/loop-control").st_rdev)
+    pod = make_pod({"a": shell("true < /v && echo opened", mounts=AT_V)}, **volume(directory / "n"))
+    assert output_of(pod) == ["opened"]
+    syscalls.umount2(str(directory))
+
+
+def test_a_symlink_to_a_device_is_none(make_pod: MakePod, work_directory: Path) -> None:
+    """It leads where it leads, but allows nothing: who may change the link would decide about devices."""
+    link = work_directory / "link"
+    link.symlink_to("/dev/loop-control")
+    pod = make_pod({"a": shell("ls -lL /v | head -c 1; echo; { true < /v; } 2>&1; true", mounts=AT_V)}, **volume(link))
+    lines = output_of(pod)
+    assert lines[0] == "c" and lines[1].endswith("Operation not permitted")
+    link.unlink()
+
+
+def test_a_directory_of_devices(make_pod: MakePod) -> None:
+    """All nodes below a directory of /dev can be used, read-only ones only read."""
+    script = "true < /v/loop-control && echo read; { true <> /v/loop-control && echo written; } 2>&1; true"
+    [read, write] = output_of(make_pod({"a": shell(script, mounts=AT_V)}, **volume("/dev", readOnly=True)))
+    assert read == "read" and write.endswith("Operation not permitted")
+    assert output_of(make_pod({"a": shell(script, mounts=AT_V)}, **volume("/dev"))) == ["read", "written"]
+
+
+def test_an_ordinary_directory_with_a_node(make_pod: MakePod, work_directory: Path) -> None:
+    """It is no directory of devices, though it lies on the host's root file system or on one that allows devices."""
+    directory = work_directory / "nodes"
+    directory.mkdir()
+    os.mknod(directory / "n", 0o666 | 0o020000, os.stat("/dev/loop-control").st_rdev)
+    pod = make_pod({"a": shell("{ true < /v/n; } 2>&1; true", mounts=AT_V)}, **volume(directory))
+    [line] = output_of(pod)
+    assert line.endswith("Operation not permitted")
+
+
+def test_devices_are_described(make_pod: MakePod) -> None:
+    """--debug says what a volume of devices was found to be, from the kernel's own list."""
+    pod = make_pod({"a": app_section("/bin/true", mounts=AT_V)}, **volume("/dev/loop-control"))
+    result = pod.run("--debug")
+    mode = os.stat("/dev/loop-control").st_mode & 0o7777
+    assert f"stage1: app a: device /dev/loop-control: c 10:237 mode {mode:o} subsystem misc\n" in result.stderr
+
+
+# Hotplug.
+
+HOTPLUG = [{"name": "minit/hotplug", "value": "true"}]
+# One line for each change of what can be done with the device at /v, until /tmp/end.
+WATCH = """
+last=
+while [ ! -e /tmp/end ]; do
+    if [ ! -b {path} ]; then now=missing; elif true < {path}; then now=opens; else now=refused; fi
+    [ $now = "$last" ] || echo $now
+    last=$now; sleep 0.02
+done 2> /dev/null
+"""
+
+
+class Watched:
+    """A running pod whose app writes down what it can do with a device."""
+
+    def __init__(self, make_pod: MakePod, source: object, *flags: str, path: str = "/v", **fields: Any) -> None:
+        read_only_root = fields.pop("readOnlyRootFS", False)
+        self.pod = make_pod(
+            {"a": shell(WATCH.format(path=path), mounts=AT_V, annotations=HOTPLUG, readOnlyRootFS=read_only_root)},
+            **volume(source, **fields),
+        )
+        self.process = self.pod.start(*flags)
+        self.seen: list[str] = []
+
+    def expect(self, *lines: str) -> None:
+        """Wait until the app has seen just these changes so far."""
+        wait_for(lambda: self._lines() == list(lines), f"the app to have seen {lines}", timeout_seconds=10)
+
+    def _lines(self) -> list[str]:
+        try:
+            words = [line.split()[-1] for line in self.pod.log("a").decode().splitlines()]
+        except FileNotFoundError:
+            return []
+        # A look may meet the moment between denying and taking off or not.
+        return [word for word, following in zip(words, [*words[1:], ""]) if (word, following) != ("refused", "missing")]
+
+    def end(self) -> str:
+        """End the pod and return what minit said."""
+        self.pod.file("a", "/tmp/end").touch()
+        result = self.pod.finish(self.process)
+        assert result.returncode == 0, result
+        return result.stderr
+
+
+def test_a_device_that_goes_and_comes_back(make_pod: MakePod, loop: LoopDevice) -> None:
+    """Its node disappears from the app and returns, and the kernel's rule with it."""
+    watched = Watched(make_pod, loop.path)
+    watched.expect("opens")
+    rule = loop.rule
+    assert f"{rule} rw" in allowed_devices(watched.pod)
+    loop.remove()
+    watched.expect("opens", "missing")
+    assert not [line for line in allowed_devices(watched.pod) if line.startswith(rule)]
+    loop.add()
+    watched.expect("opens", "missing", "opens")
+    assert f"{loop.rule} rw" in allowed_devices(watched.pod)
+    assert watched.end() == ""
