@@ -6,6 +6,7 @@ No udevd is needed: nodes are made by the kernel (devtmpfs), and events come fro
 
 from __future__ import annotations
 
+import _socket
 import errno
 import os
 import stat
@@ -18,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_BUFFER_BYTES = 64 * 1024
 _PYUDEV_KINDS = {BLOCK: "block", CHARACTER: "char"}
 
 
@@ -72,6 +74,8 @@ class DeviceEvents:
 
     def __init__(self, context: pyudev.Context) -> None:
         self._monitor = pyudev.Monitor.from_netlink(context, source="kernel")
+        # As libudev has it, the kernel could keep 128 MiB of events for a process that is held up.
+        self._monitor.set_receive_buffer_size(_BUFFER_BYTES)
         self._monitor.start()
 
     def fileno(self) -> int:
@@ -86,9 +90,17 @@ class DeviceEvents:
                 if self._monitor.poll(timeout=0) is None:
                     return
             except OSError as error:
-                # More came than the socket holds: some are lost, which does not matter to who looks afterwards.
-                if error.errno != errno.ENOBUFS:
+                # More came than the socket holds: some are lost, which does not matter to who looks afterwards. pyudev
+                # knows nothing of it when poll(2) tells.
+                if errno.ENOBUFS not in (error.errno, self._take_error()):
                     raise
+
+    def _take_error(self) -> int:
+        socket = _socket.socket(fileno=self.fileno())
+        try:
+            return socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
+        finally:
+            socket.detach()
 
 
 def _walk(directory: str, filesystem: int) -> Iterator[tuple[str, os.stat_result]]:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+import select
+import shutil
+import signal
+import stat
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +16,9 @@ import pytest
 
 from tests.support.loopdevices import LoopDevice
 from tests.support.pods import MakePod, PodDirectory, app_section, handlers, shell
+from tests.support.processes import children_of, descriptors_of, status_of
 from tests.support.waiting import wait_for
 
-NO_LIMITS = ("--disable-capabilities-restriction",)
 FOREVER = "while :; do sleep 1; done"
 
 
@@ -30,6 +35,7 @@ def volume(source: object, **fields: Any) -> dict[str, Any]:
     return {"volumes": [{"name": "v", "kind": "host", "source": str(source), **fields}]}
 
 
+_SOCKET = re.compile(r"socket:\[(\d+)\]")
 AT_V = [{"volume": "v", "path": "/v"}]
 
 
@@ -201,26 +207,32 @@ done 2> /dev/null
 class Watched:
     """A running pod whose app writes down what it can do with a device."""
 
-    def __init__(self, make_pod: MakePod, source: object, *flags: str, path: str = "/v", **fields: Any) -> None:
-        read_only_root = fields.pop("readOnlyRootFS", False)
-        self.pod = make_pod(
-            {"a": shell(WATCH.format(path=path), mounts=AT_V, annotations=HOTPLUG, readOnlyRootFS=read_only_root)},
-            **volume(source, **fields),
-        )
-        self.process = self.pod.start(*flags)
-        self.seen: list[str] = []
+    def __init__(
+        self, make_pod: MakePod, source: object, *flags: str, path: str = "/v", under: Sequence[str] = (), **app: Any
+    ) -> None:
+        script = WATCH.format(path=path)
+        section = shell(script, **{"mounts": AT_V, "annotations": HOTPLUG, **app})
+        self.pod = make_pod({"a": section}, **volume(source))
+        self.process = self.pod.start(*flags, under=under)
 
-    def expect(self, *lines: str) -> None:
+    @property
+    def helper(self) -> int:
+        """The process that follows the devices."""
+        [helper] = [pid for pid in children_of(self.process.pid) if status_of(pid)["Name"] == "minit-devices"]
+        return helper
+
+    def expect(self, *words: str) -> None:
         """Wait until the app has seen just these changes so far."""
-        wait_for(lambda: self._lines() == list(lines), f"the app to have seen {lines}", timeout_seconds=10)
+        wait_for(lambda: self._words() == list(words), f"the app to have seen {words}", timeout_seconds=10)
 
-    def _lines(self) -> list[str]:
+    def _words(self) -> list[str]:
         try:
             words = [line.split()[-1] for line in self.pod.log("a").decode().splitlines()]
         except FileNotFoundError:
             return []
-        # A look may meet the moment between denying and taking off or not.
-        return [word for word, following in zip(words, [*words[1:], ""]) if (word, following) != ("refused", "missing")]
+        # A look may meet the moment between two steps or not.
+        words = [word for index, word in enumerate(words) if word != "refused" or index == len(words) - 1]
+        return [word for word, last in zip(words, ["", *words]) if word != last]
 
     def end(self) -> str:
         """End the pod and return what minit said."""
@@ -230,16 +242,229 @@ class Watched:
         return result.stderr
 
 
-def test_a_device_that_goes_and_comes_back(make_pod: MakePod, loop: LoopDevice) -> None:
-    """Its node disappears from the app and returns, and the kernel's rule with it."""
-    watched = Watched(make_pod, loop.path)
+@pytest.mark.parametrize("target", ["/v", "/dev/disk", "/new/directory/disk"])
+def test_a_device_that_goes_and_comes_back(make_pod: MakePod, loop: LoopDevice, target: str) -> None:
+    """Its node disappears from the app and returns, and the kernel's rule with it, any number of times."""
+    watched = Watched(make_pod, loop.path, path=target, mounts=[{"volume": "v", "path": target}])
     watched.expect("opens")
     rule = loop.rule
     assert f"{rule} rw" in allowed_devices(watched.pod)
+    words = ["opens"]
+    for _ in range(3):
+        loop.remove()
+        words.append("missing")
+        watched.expect(*words)
+        assert not [line for line in allowed_devices(watched.pod) if line.startswith(rule)]
+        # Not as an empty file either, which could be written in its place.
+        assert "none" in _look(watched.pod, target)
+        loop.add()
+        words.append("opens")
+        watched.expect(*words)
+        assert f"{loop.rule} rw" in allowed_devices(watched.pod)
+    mounts = watched.pod.enter("a", "/bin/grep", "-c", f" {target} ", "/proc/self/mounts")
+    assert mounts.stdout == "1\n"
+    assert watched.end() == ""
+
+
+def _look(pod: PodDirectory, path: str) -> str:
+    return pod.enter("a", "/bin/sh", "-c", f"ls -l {path} 2> /dev/null || echo none").stdout
+
+
+def test_a_device_that_is_gone_when_the_app_is_prepared(make_pod: MakePod, loop: LoopDevice) -> None:
+    """What happens before there is anything to take off is made up for as soon as there is."""
+    slow = {"eventHandlers": handlers(pre_start=("/bin/sh", "-c", "while [ ! -e /tmp/go ]; do sleep 0.01; done"))}
+    watched = Watched(make_pod, loop.path, **slow)
+    wait_for(lambda: watched.pod.path.joinpath("pid").exists(), "the pod")
+    loop.remove()
+    wait_for(lambda: "none" in _look(watched.pod, "/v"), "the node to be gone")
+    watched.pod.file("a", "/tmp/go").touch()
+    watched.expect("missing")
+    loop.add()
+    watched.expect("missing", "opens")
+    watched.end()
+
+
+def test_a_read_only_root_keeps_an_empty_file(make_pod: MakePod, loop: LoopDevice) -> None:
+    """The device still goes and comes; what it was mounted on cannot be removed there."""
+    watched = Watched(make_pod, loop.path, readOnlyRootFS=True)
+    watched.expect("opens")
     loop.remove()
     watched.expect("opens", "missing")
-    assert not [line for line in allowed_devices(watched.pod) if line.startswith(rule)]
+    assert "none" not in _look(watched.pod, "/v")
     loop.add()
     watched.expect("opens", "missing", "opens")
-    assert f"{loop.rule} rw" in allowed_devices(watched.pod)
     assert watched.end() == ""
+
+
+def test_a_directory_follows(make_pod: MakePod, loop: LoopDevice) -> None:
+    """New nodes can be used, and what is gone is denied, also before its number means another device."""
+    loop.remove()
+    watched = Watched(make_pod, "/dev", path=f"/v/{loop.path.name}")
+    watched.expect("missing")
+    before = allowed_devices(watched.pod)
+    loop.add()
+    wait_for(lambda: f"{loop.rule} rw" in allowed_devices(watched.pod), "the rule")
+    watched.expect("missing", "opens")
+    rule = loop.rule
+    loop.remove()
+    wait_for(lambda: f"{rule} rw" not in allowed_devices(watched.pod), "the rule to be gone")
+    assert sorted(allowed_devices(watched.pod)) == sorted(before)
+    watched.end()
+
+
+def test_a_directory_that_is_made_again(make_pod: MakePod, loop: LoopDevice) -> None:
+    """As the kernel does with one of which the last node is gone: the app does not stay with the old one."""
+    directory = Path(f"/dev/minit-test-{os.getpid()}")
+    node = directory / "n"
+
+    def make() -> None:
+        directory.mkdir()
+        os.mknod(node, 0o600 | stat.S_IFBLK, os.stat(loop.path).st_rdev)
+
+    make()
+    try:
+        watched = Watched(make_pod, directory, path="/v/n")
+        watched.expect("opens")
+        shutil.rmtree(directory)
+        loop.announce("change")
+        watched.expect("opens", "missing")
+        make()
+        loop.announce("change")
+        watched.expect("opens", "missing", "opens")
+        assert watched.end() == ""
+    finally:
+        shutil.rmtree(directory)
+
+
+def test_events_that_did_not_happen(make_pod: MakePod, loop: LoopDevice) -> None:
+    """Whoever may write to an uevent file can announce anything; what is there counts."""
+    watched = Watched(make_pod, "/dev", path=f"/v/{loop.path.name}")
+    watched.expect("opens")
+    loop.announce("remove")
+    other = LoopDevice()
+    try:
+        wait_for(lambda: f"{other.rule} rw" in allowed_devices(watched.pod), "the rule of another device")
+        assert f"{loop.rule} rw" in allowed_devices(watched.pod)
+    finally:
+        other.remove()
+    watched.expect("opens")
+    watched.end()
+
+
+def test_more_events_than_the_socket_holds(make_pod: MakePod, loop: LoopDevice) -> None:
+    """The helper looks at everything when it has lost some."""
+    other = LoopDevice()
+    try:
+        watched = Watched(make_pod, loop.path)
+        watched.expect("opens")
+        os.kill(watched.helper, signal.SIGSTOP)
+        for _ in range(5000):
+            other.announce("change")
+        loop.remove()
+        assert _dropped_events(watched.helper) > 0
+        os.kill(watched.helper, signal.SIGCONT)
+        watched.expect("opens", "missing")
+        watched.end()
+    finally:
+        other.remove()
+
+
+def _dropped_events(pid: int) -> int:
+    """Return how many events did not fit into the sockets of a process (proc_netlink in net/netlink/af_netlink.c)."""
+    sockets = {match[1] for match in map(_SOCKET.fullmatch, descriptors_of(pid).values()) if match}
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/netlink").read_text().splitlines()]
+    drops, inode = (rows[0].index(name) for name in ("Drops", "Inode"))
+    return sum(int(row[drops]) for row in rows[1:] if row[inode] in sockets)
+
+
+def test_without_paths_the_node_follows(make_pod: MakePod, loop: LoopDevice) -> None:
+    """--disable-paths lifts the policy, not the coming and going."""
+    watched = Watched(make_pod, loop.path, "--disable-paths")
+    watched.expect("opens")
+    loop.remove()
+    watched.expect("opens", "missing")
+    loop.add()
+    watched.expect("opens", "missing", "opens")
+    assert allowed_devices(watched.pod) == ["a *:* rwm"]
+    assert watched.end() == ""
+
+
+def test_what_followed_is_described(make_pod: MakePod, loop: LoopDevice) -> None:
+    """--debug has a line for each device that goes and that comes."""
+    watched = Watched(make_pod, loop.path, "--debug")
+    watched.expect("opens")
+    loop.remove()
+    watched.expect("opens", "missing")
+    loop.add()
+    watched.expect("opens", "missing", "opens")
+    said = watched.end()
+    for word in ("gone", "new"):
+        assert f"stage1: app a: {word}: device {loop.path}: b " in said
+
+
+def test_a_helper_that_is_killed(make_pod: MakePod, loop: LoopDevice) -> None:
+    """The pod goes on without, which is said."""
+    watched = Watched(make_pod, loop.path)
+    watched.expect("opens")
+    os.kill(watched.helper, signal.SIGKILL)
+    said = "stage1: warning: devices do not follow those of the host any more: the process that did it died\n"
+    assert watched.end() == said
+
+
+def test_the_helper_ends_with_the_launcher(make_pod: MakePod, loop: LoopDevice) -> None:
+    """However that ends; nothing of it is left on the host."""
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        watched = Watched(make_pod, loop.path)
+        watched.expect("opens")
+        helper = os.pidfd_open(watched.helper)
+        watched.process.send_signal(number)
+        assert select.select([helper], [], [], 10)[0]
+        os.close(helper)
+        watched.process.wait()
+
+
+def test_no_helper_stays_without_hotplug(make_pod: MakePod, loop: LoopDevice) -> None:
+    """The process that looks for devices is gone when the pod runs, and nothing follows."""
+    watched = Watched(make_pod, loop.path, annotations=[])
+    watched.expect("opens")
+    assert [status_of(pid)["Name"] for pid in children_of(watched.process.pid)] == ["minit"]
+    loop.remove()
+    watched.expect("opens", "refused")
+    watched.end()
+
+
+def test_hotplug_without_devices(make_pod: MakePod) -> None:
+    """There is nothing to follow, which is worth a warning."""
+    result = make_pod({"a": shell("true", annotations=HOTPLUG)}).run()
+    warning = 'stage1: warning: app "a": minit/hotplug: no volume of it is a device\n'
+    assert (result.returncode, result.stderr) == (0, warning)
+
+
+# Kernels that decide by BPF, or not at all.
+
+WITHOUT_V1 = ("unshare", "--mount", "/bin/sh", "-c", 'umount /sys/fs/cgroup/devices && exec "$@"', "sh")
+WITHOUT_BOTH = (*WITHOUT_V1[:4], f"umount /sys/fs/cgroup/unified && {WITHOUT_V1[4]}", "sh")
+
+
+def test_the_policy_without_the_v1_controller(make_pod: MakePod, loop: LoopDevice) -> None:
+    """A BPF program on the v2 group does the same, and follows."""
+    pod = make_pod({"a": shell(MAKE)})
+    result = pod.finish(pod.start(under=WITHOUT_V1))
+    refused = "mknod: /tmp/n: Operation not permitted"
+    assert [line.partition("]: ")[2] for line in result.stdout.splitlines()] == ["made", refused, refused, refused]
+    watched = Watched(make_pod, loop.path, under=WITHOUT_V1)
+    watched.expect("opens")
+    loop.remove()
+    watched.expect("opens", "missing")
+    loop.add()
+    watched.expect("opens", "missing", "opens")
+    assert watched.end() == ""
+
+
+def test_a_machine_without_any_device_control(make_pod: MakePod) -> None:
+    """The pod runs, with a warning for each app."""
+    pod = make_pod({"a": shell(MAKE)})
+    result = pod.finish(pod.start(under=WITHOUT_BOTH))
+    assert result.stdout.count("made") == 4
+    reason = "no hierarchy has the devices controller, and cgroup v2 is not mounted"
+    assert result.stderr == f'stage1: warning: app "a" can use every device it can make: {reason}\n'

@@ -346,12 +346,13 @@ def test_disabled_capability_restriction_leaves_the_bounding_set_alone():
 def test_describe():
     """The debug lines name the executable, the ids, streams and every mount, each with the app in front."""
     spec = spec_of(exec=("app", "x y"), environment=(("PATH", "/a:/b"),), supplementary_gids=(9,))
-    first, second, calls, third, fourth, *mounts, last = spec.describe()
+    first, second, calls, third, fourth, fifth, *mounts, last = spec.describe()
     assert first == "app web: exec /a/app or /b/app ['x y']"
     assert second == "app web: uid 0 gid 0 groups [9] cwd /"
     assert calls == "app web: system calls: the default whitelist, others are fatal"
     assert third == "app web: stdin null stdout log stderr log"
     assert fourth == "app web: stopped by signal 15, killed after 10 s"
+    assert fifth == "app web: devices all"
     assert len(mounts) == len(spec.mounts)
     assert "app web: bind /proc on /proc" in mounts
     assert "app web: device /dev/null c 1:3 666" in mounts
