@@ -142,6 +142,33 @@ def test_descriptors_of_a_pod_with_sockets(make_pod: MakePod) -> None:
     assert sorted(sorted(descriptors_of(pid)) for pid in apps) == [[0, 1, 2], [0, 1, 2, 3, 4, 5]]
 
 
+def test_descriptors_of_a_pod_that_follows_devices(make_pod: MakePod) -> None:
+    """The helper holds its socket to the launcher and one for the kernel's events; it is no child of the pod."""
+    mounts = [{"volume": "v", "path": "/v"}]
+    app = shell(FOREVER, mounts=mounts, annotations=[{"name": "minit/hotplug", "value": "true"}])
+    pod = make_pod({"a": app}, volumes=[{"name": "v", "kind": "host", "source": "/dev/loop-control"}])
+    leaks = [os.open("/", os.O_RDONLY) for _ in range(64)]
+    try:
+        process = pod.start(pass_fds=leaks)
+    finally:
+        for fd in leaks:
+            os.close(fd)
+    pod.wait_ready()
+    [helper] = [pid for pid in children_of(process.pid) if pid != pod.pid]
+    status = status_of(helper)
+    assert status["Name"] == "minit-devices"
+    assert status["CapEff"] == status_of(os.getpid())["CapEff"]
+    assert control_groups_of(helper) == control_groups_of(os.getpid())
+    assert os.stat(f"/proc/{helper}/ns/pid") == os.stat("/proc/self/ns/pid")
+    tables = {helper: {SOCKET: 2}, process.pid: {**DESCRIPTORS["launcher"], SOCKET: 2}}
+    for pid, expected in tables.items():
+        wait_for(
+            lambda pid=pid, expected=expected: _count(pid, expected) == expected,  # type: ignore[misc]
+            f"{_count(pid, expected)} to be {expected}",
+            timeout_seconds=5,
+        )
+
+
 def test_the_lock_is_held_by_the_launcher_and_pid_1_alone(make_pod: MakePod) -> None:
     """In anybody else's hands it would keep a dead pod running."""
     pod, processes = running_pod(make_pod)

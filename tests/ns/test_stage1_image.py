@@ -94,6 +94,17 @@ print(bridge.kind, bridge.mtu, links.get("tun0").kind)
 """
 
 
+# Loads libudev by its name, which must not be the host's.
+RUN_PYUDEV = """\
+from minit.devices.lookup import DeviceLookup
+lookup = DeviceLookup()
+lookup.watch().drain()
+print(lookup.find("/dev/null")[0].subsystem)
+with open("/proc/self/maps") as file:
+    print(*{line.split(maxsplit=5)[5].strip() for line in file if "libudev" in line})
+"""
+
+
 @pytest.fixture
 def root(stage1_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The image's rootfs, unpacked in a place of its own."""
@@ -327,6 +338,13 @@ def test_netlink_works_on_the_stand_ins(root: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "bridge 1400 tun\n"
+
+
+def test_pyudev_works_on_the_stand_ins(root: Path) -> None:
+    """It finds the image's own libudev, and runs no program to do so."""
+    done = subprocess.run([*python(root), RUN_PYUDEV], capture_output=True, text=True, env={"LC_ALL": "C"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"mem\n{root}/usr/lib/minit/lib/libudev.so.1\n"
 
 
 def test_nothing_is_written_below_the_tree(root: Path) -> None:

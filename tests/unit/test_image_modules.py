@@ -52,6 +52,13 @@ def test_of_pyroute2_only_messages_are_carried() -> None:
     assert len([name for name in names if name.startswith("pyroute2")]) < 20
 
 
+def test_of_pyudev_no_toolkits_are_carried() -> None:
+    """What it has for the event loops of graphical toolkits stays out."""
+    names = {module.name for module in stage1_modules()}
+    assert {"pyudev.core", "pyudev.monitor", "pyudev.device"} <= names
+    assert not names & {"pyudev.glib", "pyudev.pyqt5", "pyudev.pyside6", "pyudev._qt_base"}
+
+
 def test_bytecode_names_no_directory_of_this_machine(tmp_path: Path) -> None:
     """A traceback shows the module's path in the package, and the image does not depend on where it was built."""
     code = marshal.loads(compiled(tmp_path, "def f(): pass\n")[16:])
