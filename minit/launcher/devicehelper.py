@@ -17,7 +17,7 @@ from minit.errors import LaunchError, describe
 from minit.launcher.devicefollower import DeviceFollower, DeviceVolume, device_rules
 from minit.launcher.devices import DeviceGroup
 from minit.launcher.exchange import identify
-from minit.launcher.reexec import image_descriptor
+from minit.launcher.ownimage import image_descriptor
 from minit.launcher.volumes import has_devices
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.plan.devices import Device

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from minit import paths
-from minit.launcher.reexec import image_root
+from minit.launcher.ownimage import image_root
 from minit.plan.seccomp import DEFAULT_POLICY
 from minit.stdio import complain
 from minit.value import replace

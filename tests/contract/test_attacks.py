@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.guest import build_program
-from tests.support.pods import MakePod, PodDirectory, app_section, handlers, shell
+from tests.support.pods import MakePod, PodDirectory, app_section, shell
 
 ATTACKER = "/bin/attacker"
 FIFO = "/shared/fifo"
@@ -48,9 +47,7 @@ def lines_of(output: str, app: str = "a") -> list[str]:
 SELF = {"program": ["/proc/self/exe", FIFO], "interpreter": ["/bin/trap"]}
 
 
-def pod_with_a_fifo(
-    make_pod: MakePod, rootfs: Path, source: Path, apps: dict[str, dict[str, Any]]
-) -> PodDirectory:
+def pod_with_a_fifo(make_pod: MakePod, rootfs: Path, source: Path, apps: dict[str, dict[str, Any]]) -> PodDirectory:
     """Return a pod whose apps share a FIFO, at which a loader waits that has it for a program."""
     source.mkdir()
     os.mkfifo(source / "fifo")
@@ -63,7 +60,7 @@ def pod_with_a_fifo(
 def test_the_interpreter_that_an_app_was_made_with_cannot_be_written(
     make_pod: MakePod, hostile_rootfs: Path, tmp_path: Path, command: list[str]
 ) -> None:
-    """An app that executes /proc/self/exe runs the stage1's loader (CVE-2019-5736); its file is on a read-only mount."""
+    """An app that executes /proc/self/exe runs the stage1's loader (CVE-2019-5736); that is on a read-only mount."""
     apps = {"a": app_section(*command), "b": attacker("exe", FIFO)}
     pod = pod_with_a_fifo(make_pod, hostile_rootfs, tmp_path / "shared", apps)
     # As long as the launcher and PID 1 run it is busy as well.
@@ -74,7 +71,7 @@ def test_the_interpreter_that_an_app_was_made_with_cannot_be_written(
 def test_the_interpreter_of_enter_cannot_be_written(
     make_pod: MakePod, hostile_rootfs: Path, tmp_path: Path, command: list[str]
 ) -> None:
-    """The same for the tree store's loader, which a command that is entered is made with, when nobody runs it any more."""
+    """The same for the tree store's loader, which a command that is entered is made with, once nobody runs it."""
     apps = {"a": shell(FOREVER), "b": attacker("exe", FIFO)}
     pod = pod_with_a_fifo(make_pod, hostile_rootfs, tmp_path / "shared", apps)
     process = pod.start()
