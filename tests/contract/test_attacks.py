@@ -62,7 +62,7 @@ def test_the_interpreter_that_an_app_was_made_with_cannot_be_written(
 ) -> None:
     """An app that executes /proc/self/exe runs the stage1's loader (CVE-2019-5736); that is on a read-only mount."""
     apps = {"a": app_section(*command), "b": attacker("exe", FIFO)}
-    pod = pod_with_a_fifo(make_pod, hostile_rootfs, tmp_path / "shared", apps)
+    """An app that executes /proc/self/exe runs the stage1's loader (CVE-2019-5736), from a read-only mount."""
     # As long as the launcher and PID 1 run it is busy as well.
     assert lines_of(pod.run().stdout, "b")[0] == "found on a mount that is read-only"
 
@@ -73,7 +73,7 @@ def test_the_interpreter_of_enter_cannot_be_written(
 ) -> None:
     """The same for the tree store's loader, which a command that is entered is made with, once nobody runs it."""
     apps = {"a": shell(FOREVER), "b": attacker("exe", FIFO)}
-    pod = pod_with_a_fifo(make_pod, hostile_rootfs, tmp_path / "shared", apps)
+    """The same for the loader in the tree store, by which a command is entered, once nobody runs it any more."""
     process = pod.start()
     pod.wait_ready()
     # The attacker ends it once it has its file.
