@@ -47,7 +47,9 @@ def lines_of(output: str, app: str = "a") -> list[str]:
 SELF = {"program": ["/proc/self/exe", FIFO], "interpreter": ["/bin/trap"]}
 
 
-def pod_with_a_fifo(make_pod: MakePod, rootfs: Path, source: Path, apps: dict[str, dict[str, Any]]) -> PodDirectory:
+def pod_with_a_fifo(
+    make_pod: MakePod, rootfs: Path, source: Path, apps: dict[str, dict[str, Any]]
+) -> PodDirectory:
     """Return a pod whose apps share a FIFO, at which a loader waits that has it for a program."""
     source.mkdir()
     os.mkfifo(source / "fifo")
@@ -62,7 +64,7 @@ def test_the_interpreter_that_an_app_was_made_with_cannot_be_written(
 ) -> None:
     """An app that executes /proc/self/exe runs the stage1's loader (CVE-2019-5736); that is on a read-only mount."""
     apps = {"a": app_section(*command), "b": attacker("exe", FIFO)}
-    """An app that executes /proc/self/exe runs the stage1's loader (CVE-2019-5736), from a read-only mount."""
+    pod = pod_with_a_fifo(make_pod, hostile_rootfs, tmp_path / "shared", apps)
     # As long as the launcher and PID 1 run it is busy as well.
     assert lines_of(pod.run().stdout, "b")[0] == "found on a mount that is read-only"
 
@@ -71,9 +73,9 @@ def test_the_interpreter_that_an_app_was_made_with_cannot_be_written(
 def test_the_interpreter_of_enter_cannot_be_written(
     make_pod: MakePod, hostile_rootfs: Path, tmp_path: Path, command: list[str]
 ) -> None:
-    """The same for the tree store's loader, which a command that is entered is made with, once nobody runs it."""
+    """The same for the tree store's loader, by which a command is entered, once nobody runs it."""
     apps = {"a": shell(FOREVER), "b": attacker("exe", FIFO)}
-    """The same for the loader in the tree store, by which a command is entered, once nobody runs it any more."""
+    pod = pod_with_a_fifo(make_pod, hostile_rootfs, tmp_path / "shared", apps)
     process = pod.start()
     pod.wait_ready()
     # The attacker ends it once it has its file.
