@@ -10,7 +10,7 @@ from __future__ import annotations
 import _sha1
 import os
 
-from minit.errors import MinitError, NetworkError, describe
+from minit.errors import MinitError, NetworkError, describe, reason_of
 from minit.network.builtin.arguments import parse_arguments
 from minit.network.builtin.config import lease_parent, masquerades, network_name
 from minit.network.builtin.hostlocal import lease_directory, release, reserve
@@ -205,4 +205,5 @@ def _open_namespace(request: Request) -> int:
     try:
         return open_namespace(request.namespace)
     except OSError as error:
-        raise NetworkError(f"network namespace {describe(error)}") from error
+        # Of an error of setns(2) the path is not known.
+        raise NetworkError(f"network namespace {request.namespace}: {reason_of(error.errno or 0)}") from error
