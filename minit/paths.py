@@ -47,6 +47,7 @@ ANNOTATION_STAGE1 = "coreos.com/rkt/stage1/"
 ANNOTATION_INTERFACE_VERSION = "coreos.com/rkt/stage1/interface-version"
 ANNOTATION_MUTABLE = "coreos.com/rkt/stage1/mutable"
 ANNOTATION_STREAM = "coreos.com/rkt/stage2/"
+ANNOTATION_PIDS_LIMIT = "minit/pids-limit"
 INTERFACE_VERSION = 6
 
 

@@ -10,7 +10,7 @@ import errno
 import os
 import time
 
-from minit import paths
+from minit import paths, syscalls
 from minit.errors import LaunchError, describe
 from minit.mountinfo import Mount, read_mountinfo
 from minit.supervisor.group import GroupEnds
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 # The names systemd would give them, which is where rkt's tools look.
 _INIT_SCOPE = "init.scope"
-_APPS = "system.slice"
+LAUNCHER_SCOPE = "launcher.scope"
+APPS = "system.slice"
+_TOP = "/sys/fs/cgroup"
 _CPUSET_FILES = ("cpuset.cpus", "cpuset.mems")
 # How long removing waits for processes to leave, in all: a process that stays must not hold up rkt per group.
 _REMOVE_PATIENCE_SECONDS = 1.0
@@ -76,6 +78,21 @@ def find_hierarchies(mounts: Sequence[Mount], memberships: Iterable[str]) -> lis
     return sorted(hierarchies, key=lambda hierarchy: hierarchy.controllers)
 
 
+def offered_controllers(hierarchies: Sequence[Hierarchy]) -> frozenset[str]:
+    """Return the controllers that can be had in some hierarchy; those of v2 as its root has them."""
+    offered = {name for hierarchy in hierarchies for name in hierarchy.controllers}
+    for hierarchy in hierarchies:
+        if hierarchy.is_v2:
+            offered.update(read_controllers(hierarchy.mount_point))
+    return frozenset(offered)
+
+
+def read_controllers(group: str, file: str = "cgroup.controllers") -> set[str]:
+    """Return the controllers in a file of a v2 group: those it has, or those it gives (`cgroup.subtree_control`)."""
+    with open(f"{group}/{file}", encoding="utf-8") as names:
+        return set(names.read().split())
+
+
 def pod_subcgroup(hierarchies: Sequence[Hierarchy], uuid: str) -> str:
     """Return the path of the pod's groups, without a leading slash: below this process's own group."""
     by_name = {name: hierarchy for hierarchy in hierarchies for name in hierarchy.controllers or ("",)}
@@ -85,9 +102,23 @@ def pod_subcgroup(hierarchies: Sequence[Hierarchy], uuid: str) -> str:
     return f"{hierarchies[0].own_path}/{paths.pod_cgroup_name(uuid)}".lstrip("/")
 
 
+def write_group_file(path: str, text: str) -> None:
+    """Write a file of a control group, all at once."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def apps_group(hierarchy: Hierarchy, subcgroup: str) -> str:
+    """Return the directory of the group around all apps of a pod."""
+    return f"{hierarchy.mount_point}/{subcgroup}/{APPS}"
+
+
 def app_group(hierarchy: Hierarchy, subcgroup: str, app: str) -> str:
     """Return the directory of an app's group in a hierarchy."""
-    return f"{hierarchy.mount_point}/{subcgroup}/{_APPS}/{app}.service"
+    return f"{apps_group(hierarchy, subcgroup)}/{app}.service"
 
 
 def make_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str, apps: Iterable[str]) -> PodGroups:
@@ -131,6 +162,21 @@ def make_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str, apps: Iter
             for name in names
         ),
     )
+
+
+def open_hierarchies(hierarchies: Sequence[Hierarchy]) -> int | None:
+    """Return a detached, read-only copy of what the host has below /sys/fs/cgroup; None if its hierarchies are not."""
+    if not any(f"{hierarchy.mount_point}/".startswith(f"{_TOP}/") for hierarchy in hierarchies):
+        return None
+    tree = syscalls.open_tree(syscalls.AT_FDCWD, _TOP, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
+    attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
+    syscalls.mount_setattr(
+        tree,
+        flags=syscalls.AT_RECURSIVE,
+        set=attributes | syscalls.MOUNT_ATTR_RDONLY,
+        propagation=syscalls.MS_PRIVATE,
+    )
+    return tree
 
 
 def remove_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from minit import paths
+from minit import paths, syscalls
 from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, ManifestError, describe
-from minit.launcher.cgroups import Hierarchy
+from minit.launcher.cgroups import Hierarchy, offered_controllers
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.pod import parse_pod_manifest
 from minit.plan.files import EtcTexts, text_sources
-from minit.plan.pod import HostFacts, Pod, app_section, joins_networks
+from minit.plan.pod import HostFacts, Pod, app_section, has_isolators, joins_networks
 from minit.plan.users import AppLookups, parse_id
 from minit.stdio import complain
 
@@ -53,14 +53,18 @@ def load_pod(flags: RunFlags) -> Pod:
     )
 
 
-def collect_facts(hierarchies: Sequence[Hierarchy]) -> HostFacts:
-    """Return what planning needs to know about this machine."""
+def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod) -> HostFacts:
+    """Return what planning `pod` needs to know about this machine."""
+    isolated = has_isolators(pod)
     return HostFacts(
         effective_uid=os.geteuid(),
         kernel_release=os.uname().release,
         has_cgroups=bool(hierarchies),
+        is_unified=all(hierarchy.is_v2 for hierarchy in hierarchies),
         terminal_type=os.environ.get("TERM"),
         ignored_variables=tuple(name for name in _UNSUPPORTED_VARIABLES if os.environ.get(name)),
+        controllers=offered_controllers(hierarchies) if isolated else frozenset(),
+        capabilities=syscalls.bounding_set() if isolated else 0,
     )
 
 

@@ -136,16 +136,21 @@ class Node:
             raise self.error(f"an integer from {lowest} to {highest}")
         return value
 
-    def error(self, expected: str, got: str | None = None) -> ManifestError:
-        """Build the error that says what was expected here; `got` replaces the value in it."""
+    @property
+    def where(self) -> str:
+        """The value's place, `FILE: JSON.PATH`."""
         steps: list[str] = []
         node = self
         while node._parent is not None:
             steps.append(_step_text(node._step))
             node = node._parent
         path = "".join(reversed(steps)).removeprefix(".")
+        return f"{node._step}: {path}" if path else str(node._step)
+
+    def error(self, expected: str, got: str | None = None) -> ManifestError:
+        """Build the error that says what was expected here; `got` replaces the value in it."""
         found = got or ("nothing" if self._value is _ABSENT else _show(self._value))
-        return ManifestError(f"{node._step}: {path}{': ' if path else ''}expected {expected}, got {found}")
+        return ManifestError(f"{self.where}: expected {expected}, got {found}")
 
     def _elements(self) -> list[Node]:
         if not self.given:
@@ -174,6 +179,14 @@ def read_document(data: bytes, source: str, kind: str) -> Node:
     root["acKind"].one_of(kind)
     root["acVersion"].matching(is_version, "a semantic version")
     return root
+
+
+def place(source: str, *steps: str | int) -> Node:
+    """Return a node without a value, for what is read of a manifest later than the rest; errors name `source`."""
+    node = Node(_ABSENT, None, source)
+    for step in steps:
+        node = Node(_ABSENT, node, step)
+    return node
 
 
 def _fold(key: str) -> str:

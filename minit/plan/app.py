@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
-from minit.paths import ANNOTATION_STREAM
-from minit.plan.capabilities import DEFAULT
+from minit.paths import ANNOTATION_PIDS_LIMIT, ANNOTATION_STREAM
+from minit.plan.capabilities import DEFAULT, capability_names
 from minit.plan.devices import ANNOTATION_HOTPLUG
-from minit.plan.mounts import SYSFS, MountOp, app_mounts
+from minit.plan.mounts import SYSFS, BindTree, MountOp, app_mounts
 from minit.plan.protection import Protection
 from minit.plan.seccomp import DEFAULT_POLICY
 from minit.plan.seccomp import ISOLATORS as SECCOMP_ISOLATORS
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from minit.plan.devices import DeviceRule
     from minit.plan.files import AppFile
     from minit.plan.flags import RunFlags
+    from minit.plan.limits import Limits
     from minit.plan.seccomp import SeccompPolicy
     from minit.plan.sockets import ListenSocket
     from minit.plan.volumes import VolumeMount
@@ -43,13 +44,9 @@ STREAM_CONSOLE = "console"
 HANDLER_PRE_START = "pre-start"
 HANDLER_POST_STOP = "post-stop"
 _METADATA_URL = "AC_METADATA_URL"
-_ANNOTATIONS = (ANNOTATION_HOTPLUG, ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL)
-_KNOWN_ISOLATORS = (
-    *("resource/cpu", "resource/memory", "resource/block-bandwidth", "resource/block-iops"),
-    *("resource/network-bandwidth", "os/linux/capabilities-retain-set", "os/linux/capabilities-remove-set"),
-    *("os/linux/oom-score-adj", "os/linux/cpu-shares", "os/linux/selinux-context", "os/linux/apparmor-profile"),
-    "os/unix/sysctl",
-)
+_ANNOTATIONS = (ANNOTATION_HOTPLUG, ANNOTATION_PIDS_LIMIT, ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL)
+# All others are decided in minit.plan.isolators, and those of system calls in minit.plan.seccompisolators.
+_UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
 
 
 class AppSpec(Value):
@@ -58,10 +55,10 @@ class AppSpec(Value):
 
     `candidates` are the paths tried in order for the executable, which is also argv[0]; `search` is the path list
     to name when none of them is there, None when exec[0] was a path. `bounding` is a capability mask, None to leave
-    the bounding set alone. `seccomp` is None if every system call is allowed; `filters` are the programs that the
-    launcher has made of it. `mounts` come first in the app's root, then `volumes` from the outer to the inner, then
-    `files`, and `protection` is for all of them; with `read_only_root` nothing else of the root can be written at last.
-    It is executed with `sockets` open.
+    the bounding set alone; `oom_score_adj` and `limits` are None if nobody asks for any. `seccomp` is None if every
+    system call is allowed; `filters` are the programs that the launcher has made of it. `mounts` come first in the
+    app's root, then `sysfs`, `volumes` from the outer to the inner, and `files`; `protection` is for all of them. With
+    `read_only_root` nothing else of the root can be written at last. It is executed with `sockets` open.
     `pre_start` and `post_stop` are the arguments of the event handlers, None without one. `devices` is what it may
     use, None for everything; with `hotplug` those that are volumes come and go as they do on the host.
     """
@@ -76,6 +73,8 @@ class AppSpec(Value):
     gid: int = 0
     supplementary_gids: tuple[int, ...] = ()
     bounding: int | None = DEFAULT
+    oom_score_adj: int | None = None
+    limits: Limits | None = None
     no_new_privileges: bool = False
     seccomp: SeccompPolicy | None = DEFAULT_POLICY
     filters: tuple[bytes, ...] = ()
@@ -83,6 +82,7 @@ class AppSpec(Value):
     stdout: str = STREAM_LOG
     stderr: str = STREAM_LOG
     mounts: tuple[MountOp, ...] = ()
+    sysfs: BindTree = SYSFS
     volumes: tuple[VolumeMount, ...] = ()
     files: tuple[AppFile, ...] = ()
     read_only_root: bool = False
@@ -123,10 +123,17 @@ class AppSpec(Value):
         ]
         rules = ("all" if self.devices is None else ", ".join(rule.describe() for rule in self.devices)) or "none"
         lines.append(f"app {self.name}: devices {rules}{', as they come and go' if self.hotplug else ''}")
+        if self.bounding != DEFAULT:
+            held = "any" if self.bounding is None else " ".join(capability_names(self.bounding)) or "none"
+            lines.append(f"app {self.name}: capabilities {held}")
+        if self.oom_score_adj is not None:
+            lines.append(f"app {self.name}: oom_score_adj {self.oom_score_adj}")
+        if self.limits is not None:
+            lines.append(f"app {self.name}: limits {self.limits.describe()}")
         lines += [f"app {self.name}: socket {socket.name} on {socket.describe()}" for socket in self.sockets]
         lines += [f"app {self.name}: {name} {list(arguments)}" for name, arguments in self.handlers.items()]
         lines += [f"app {self.name}: {operation.describe()}" for operation in self.mounts]
-        lines.append(f"app {self.name}: {SYSFS.describe()}{', but below volumes there' if self.volumes else ''}")
+        lines.append(f"app {self.name}: {self.sysfs.describe()}{', but below volumes there' if self.volumes else ''}")
         lines += [f"app {self.name}: {volume.describe()}" for volume in self.volumes]
         lines += [f"app {self.name}: {file.describe()}" for file in self.files]
         lines += [f"app {self.name}: {line}" for line in self.protection.describe()]
@@ -142,11 +149,11 @@ def plan_app(
     """
     Return the spec of an app and the warnings to show; PlanError for what it cannot have.
 
-    What is decided elsewhere still has its defaults: ids, volumes, files, protected paths, sockets, and how it is
-    stopped. `terminal_type` is the caller's TERM.
+    What is decided elsewhere still has its defaults: ids, volumes, files, protected paths, sockets, isolation, and how
+    it is stopped. `terminal_type` is the caller's TERM.
     """
     name = runtime.name
-    warnings = _refuse_unbuilt(runtime, app)
+    _refuse_unbuilt(runtime, app)
     stdin, stdout, stderr = (_plan_stream(runtime, stream, flags) for stream in ("stdin", "stdout", "stderr"))
     has_console = STREAM_CONSOLE in (stdin, stdout, stderr)
     term = terminal_type or DEFAULT_TERM if has_console else None
@@ -154,8 +161,7 @@ def plan_app(
     handlers = _plan_handlers(name, app)
     working_directory = app.working_directory or "/"
     candidates, search = plan_executable(name, app, working_directory)
-    seccomp, no_new_privileges, notes = _plan_seccomp(name, app)
-    warnings += notes
+    seccomp, no_new_privileges, warnings = _plan_seccomp(name, app)
     return (
         AppSpec(
             name=name,
@@ -165,7 +171,6 @@ def plan_app(
             environment=plan_environment(name, app.environment, term),
             working_directory=working_directory,
             supplementary_gids=app.supplementary_gids,
-            bounding=None if flags.disable_capabilities else DEFAULT,
             no_new_privileges=no_new_privileges,
             seccomp=None if flags.disable_seccomp else seccomp,
             stdin=stdin,
@@ -273,16 +278,12 @@ def _refuse_nul(name: str, app: App) -> None:
             raise PlanError(f'app "{name}": {what} holds a NUL character')
 
 
-def _refuse_unbuilt(runtime: RuntimeApp, app: App) -> list[str]:
-    """Raise PlanError for anything that would have an effect which is not built; return warnings for the rest."""
-    warnings = []
+def _refuse_unbuilt(runtime: RuntimeApp, app: App) -> None:
+    """Raise PlanError for anything that would have an effect which is not built."""
     prefix = f'app "{runtime.name}": '
     for isolator in app.isolators:
-        if isolator.name in _KNOWN_ISOLATORS:
+        if isolator.name in _UNBUILT_ISOLATORS:
             raise PlanError(f"{prefix}isolator {isolator.name} is not supported yet")
-        if isolator.name not in SECCOMP_ISOLATORS:
-            warnings.append(f"warning: {prefix}ignoring unknown isolator {isolator.name}")
     for annotation, _ in runtime.annotations:
         if annotation.startswith("minit/") and annotation not in _ANNOTATIONS:
             raise PlanError(f'{prefix}unknown annotation "{annotation}"')
-    return warnings

@@ -74,14 +74,15 @@ class MountFilesystem(Value):
 
 
 class BindTree(Value):
-    """The mount at `source`, in the stage1 root, shown at `target` as well."""
+    """The mount at `source`, in the stage1 root, shown at `target` as well; `recursive` with all that lies on it."""
 
     source: str
     target: str
+    recursive: bool = False
 
     def describe(self) -> str:
         """Return the operation as a line for --debug."""
-        return f"bind {self.source} on {self.target}"
+        return f"{'rbind' if self.recursive else 'bind'} {self.source} on {self.target}"
 
 
 MountOp = MakeDirectory | MakeFile | MakeNode | MakeSymlink | MountFilesystem | BindTree
@@ -112,6 +113,8 @@ _LINKS = (
 )
 # Not in app_mounts: an app that has a volume at or below its /sys does without (stage1 contract 9.2).
 SYSFS = BindTree(source="/sys", target="/sys")
+# With the control groups, where there is nothing but the unified hierarchy.
+SYSFS_AND_CGROUPS = BindTree(source="/sys", target="/sys", recursive=True)
 # mode=0755: without it the root of a tmpfs is world-writable.
 _DEV = MountFilesystem(fstype="tmpfs", target="/dev", options=(("mode", "0755"), ("size", "64k")), nodev=False)
 

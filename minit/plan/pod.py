@@ -5,12 +5,12 @@ from __future__ import annotations
 from minit.errors import PlanError
 from minit.goflags import BOOLEANS
 from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
-from minit.paths import created_marker, started_marker
+from minit.paths import ANNOTATION_PIDS_LIMIT, POD_MANIFEST, app_manifest, created_marker, started_marker
 from minit.plan.app import STREAM_CONSOLE, AppSpec, add_metadata_url, plan_app
 from minit.plan.capabilities import DEFAULT
 from minit.plan.devices import ANNOTATION_HOTPLUG, DEFAULT_RULES, plan_hotplug
 from minit.plan.files import EtcTexts, plan_files
-from minit.plan.mounts import MountOp, pod_mounts
+from minit.plan.mounts import SYSFS, SYSFS_AND_CGROUPS, MountOp, pod_mounts
 from minit.plan.protection import plan_protection
 from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, plan_pod_grace, plan_stopping
 from minit.plan.users import AppLookups, plan_ids
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from minit.manifest.network import NetworkConfig
     from minit.manifest.pod import PodManifest, RuntimeApp
     from minit.plan.flags import RunFlags
+    from minit.plan.isolators import Isolation
+    from minit.plan.limits import Limits
     from minit.plan.network import NetworkPlan
     from minit.plan.sockets import ListenSocket
     from minit.plan.volumes import VolumeMount
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 _HOST_LOOPBACK = "127.0.0.1"
 _METADATA_PORT = 18112  # where rkt's metadata service listens
 _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
-_ANNOTATIONS = (ANNOTATION_HOTPLUG, ANNOTATION_STOP_GRACE)
+_ANNOTATIONS = (ANNOTATION_HOTPLUG, ANNOTATION_PIDS_LIMIT, ANNOTATION_STOP_GRACE)
 
 
 class Pod(Value):
@@ -52,15 +54,20 @@ class HostFacts(Value):
     """
     What planning needs to know about the machine, collected beforehand.
 
-    `terminal_type` is the caller's TERM. `ignored_variables` are environment variables that ask for something which is
-    not built.
+    `is_unified` tells that there is no hierarchy of control groups but the unified one. `terminal_type` is the
+    caller's TERM. `ignored_variables` are environment variables that ask for something which is not built.
+    `controllers` are those of control groups that there are, `capabilities` is a mask of those that the caller can
+    pass on; both are looked at by the planning of isolators only.
     """
 
     effective_uid: int
     kernel_release: str
     has_cgroups: bool
+    is_unified: bool = False
     terminal_type: str | None = None
     ignored_variables: tuple[str, ...] = ()
+    controllers: frozenset[str] = frozenset()
+    capabilities: int = 0
 
 
 class PodPlan(Value):
@@ -68,7 +75,7 @@ class PodPlan(Value):
     Everything decided about a pod before any effect.
 
     `namespaces` are namespaces(7) names under /proc/PID/ns of what is made together with PID 1. With a `network` it
-    joins a namespace that is made for that.
+    joins a namespace that is made for that. `limits` are those of all its apps together, None without any.
     """
 
     uuid: str
@@ -78,6 +85,7 @@ class PodPlan(Value):
     bounding: int | None
     mounts: tuple[MountOp, ...] = ()
     network: NetworkPlan | None = None
+    limits: Limits | None = None
     warnings: tuple[str, ...] = ()
     debug: bool = False
 
@@ -85,6 +93,12 @@ class PodPlan(Value):
     def has_loopback_only(self) -> bool:
         """Whether the pod has a network namespace with nothing but lo."""
         return "net" in self.namespaces
+
+    @property
+    def controllers(self) -> frozenset[str]:
+        """The controllers of control groups that its limits need."""
+        every = [self.limits, *(app.limits for app in self.apps)]
+        return frozenset().union(*(limits.controllers for limits in every if limits is not None))
 
     @property
     def console_uid(self) -> int | None:
@@ -100,6 +114,7 @@ class PodPlan(Value):
         """Return the decisions as lines for --debug."""
         lines = [f"pod {self.uuid}: hostname {self.hostname}, namespaces {' '.join(self.namespaces)}"]
         lines += [f"pod: {operation.describe()}" for operation in self.mounts]
+        lines += [] if self.limits is None else [f"pod: limits {self.limits.describe()}"]
         return lines + [line for app in self.apps for line in app.describe()]
 
 
@@ -120,7 +135,10 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     warnings = [f"warning: ignoring {name}: not supported yet" for name in facts.ignored_variables]
     volumes, notes = _plan_volumes(pod.manifest, sections, images, flags)
     warnings += notes
-    for runtime, app, image, mounts in zip(pod.manifest.apps, sections, images, volumes):
+    limits, isolations, notes = _plan_isolation(pod, sections, facts)
+    warnings += notes
+    bounding = DEFAULT
+    for runtime, app, image, mounts, isolation in zip(pod.manifest.apps, sections, images, volumes, isolations):
         uid, gid = plan_ids(runtime.name, app, image, lookups.get(runtime.name, AppLookups()))
         _refuse_unknown_annotations(runtime, image)
         stopping = plan_stopping(runtime, image, grace_seconds)
@@ -132,6 +150,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
             spec,
             uid=uid,
             gid=gid,
+            sysfs=SYSFS_AND_CGROUPS if facts.is_unified else SYSFS,
             volumes=mounts,
             files=plan_files(runtime.name, hostname, flags, pod.texts),
             protection=protection,
@@ -141,6 +160,17 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
             stop_signal=stopping.signal,
             stop_grace_seconds=stopping.grace_seconds,
         )
+        if isolation is not None:
+            spec = replace(
+                spec,
+                bounding=isolation.bounding,
+                oom_score_adj=isolation.oom_score_adj,
+                limits=isolation.limits if isolation.limits.controllers else None,
+            )
+            # What PID 1 gives up does not come back, to it or to any app.
+            bounding |= isolation.bounding
+        if flags.disable_capabilities:
+            spec = replace(spec, bounding=None)
         if flags.mds_token and not is_contained(flags.networks):
             spec = add_metadata_url(spec, metadata_url(flags.mds_token, _HOST_LOOPBACK))
         apps.append(spec)
@@ -157,9 +187,10 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         hostname=hostname,
         namespaces=tuple(namespaces),
         apps=tuple(apps),
-        bounding=None if flags.disable_capabilities else DEFAULT,
+        bounding=None if flags.disable_capabilities else bounding,
         mounts=pod_mounts(writable=flags.disable_paths),
         network=network,
+        limits=limits,
         warnings=tuple(warnings),
         debug=flags.debug,
     )
@@ -171,6 +202,18 @@ def app_section(runtime: RuntimeApp, image: ImageManifest) -> App:
     if app is None:
         raise PlanError(f'app "{runtime.name}" has no executable: neither the pod nor image {image.name} has an app')
     return app
+
+
+def has_isolators(pod: Pod) -> bool:
+    """Tell whether anybody asks for more or less isolation than there is by default."""
+    images = dict(pod.images)
+    sections = [app_section(runtime, images[runtime.name]) for runtime in pod.manifest.apps]
+    annotations = [pod.manifest.annotations, *(runtime.annotations for runtime in pod.manifest.apps)]
+    return (
+        bool(pod.manifest.isolators)
+        or any(app.isolators for app in sections)
+        or any(name == ANNOTATION_PIDS_LIMIT for pairs in annotations for name, _ in pairs)
+    )
 
 
 def _check_host(facts: HostFacts) -> None:
@@ -209,6 +252,31 @@ def _plan_volumes(
 
     planned, warnings = plan_volumes(manifest, sections, images)
     return [(*volumes, *host_files(flags)) for volumes in planned], warnings
+
+
+def _plan_isolation(
+    pod: Pod, sections: Sequence[App], facts: HostFacts
+) -> tuple[Limits | None, Sequence[Isolation | None], list[str]]:
+    """Return the limits of all apps together, what the isolators of each come to, and the warnings to show."""
+    if not has_isolators(pod):
+        return None, [None] * len(sections), []
+    from minit.manifest.reader import place
+    from minit.plan.isolators import plan_isolation, plan_pod_limits, plan_process_limit
+
+    limits, warnings = plan_pod_limits(pod.manifest.isolators, place(POD_MANIFEST, "isolators"), facts)
+    annotation = pod.manifest.annotation(ANNOTATION_PIDS_LIMIT)
+    limits, notes = plan_process_limit(limits, annotation, "", facts.controllers)
+    warnings += notes
+    isolations = []
+    for index, (runtime, app) in enumerate(zip(pod.manifest.apps, sections)):
+        path = (POD_MANIFEST, "apps", index, "app") if runtime.app else (app_manifest(runtime.name), "app")
+        isolation, notes = plan_isolation(app.isolators, place(*path, "isolators"), facts)
+        warnings += notes
+        annotation = runtime.annotation(ANNOTATION_PIDS_LIMIT)
+        own, notes = plan_process_limit(isolation.limits, annotation, f'app "{runtime.name}": ', facts.controllers)
+        warnings += notes
+        isolations.append(replace(isolation, limits=own.within(limits)))
+    return (limits if limits.controllers else None), isolations, warnings
 
 
 def _plan_sockets(manifest: PodManifest, runtime: RuntimeApp, app: App) -> tuple[tuple[ListenSocket, ...], list[str]]:
@@ -279,8 +347,8 @@ def _refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
             raise PlanError(f"{name} is not supported yet")
     if not manifest.apps:
         raise PlanError("the pod has no apps")
-    if manifest.isolators:
-        raise PlanError(f"pod isolator {manifest.isolators[0].name} is not supported yet")
+    if any(isolator.name == "os/linux/apparmor-profile" for isolator in manifest.isolators):
+        raise PlanError("pod isolator os/linux/apparmor-profile is not supported yet")
     for name, _ in manifest.annotations:
         if name.startswith(_ANNOTATION_EXPERIMENT):
             raise PlanError(f"annotation {name} is not supported yet")

@@ -3,8 +3,8 @@ The child half of starting an app: from fork to execve, straight through.
 
 Runs in a process of its own, first with PID 1's view of the pod, then inside the app's root, where nothing may be
 imported: a file of the image would run as root. So everything is bound at import, and the import system is emptied
-before the root changes. Reports go to PID 1 over a close-on-exec socket: {"prepared": true} with the descriptor of
-the mount namespace, or {"step", "errno", "path"}; end of file after "go" means that the exec happened.
+before the root changes. Reports go to PID 1 over a close-on-exec socket: {"prepared": [warnings]} with the descriptor
+of the mount namespace, or {"step", "errno", "path"}; end of file after "go" means that the exec happened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
 from minit.supervisor.credentials import become_user, drop_bounding_set, give_up_capabilities
 from minit.supervisor.mounts import apply_mounts, enter_root
-from minit.supervisor.process import forget_imports, join_cgroups, reset_oom_score, reset_signals
+from minit.supervisor.process import forget_imports, join_cgroups, reset_signals, set_oom_score
 from minit.supervisor.protection import protect_paths
 from minit.supervisor.volumes import attach_files, attach_volumes
 from minit.value import Value
@@ -66,6 +66,7 @@ class NotFound(Exception):
 def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
     """Turn this forked process into the app whose root is at `rootfs` in the stage1 root; never returns."""
     step, path = "close descriptors", ""
+    notes: list[str] = []
     report = ends.report
     try:
         syscalls.close_all_but((0, 1, 2, *ends.descriptors()))
@@ -79,8 +80,10 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
             take_console(ends.console)
         step = "join control groups"
         join_cgroups(ends.cgroup_tasks)
-        step = "reset oom_score_adj"
-        reset_oom_score()
+        step = "set oom_score_adj"
+        # Without one it starts neutral, as under rkt's stage1.
+        if not set_oom_score(spec.oom_score_adj or 0) and spec.oom_score_adj is not None:
+            notes.append(f"oom_score_adj cannot be lowered to {spec.oom_score_adj} without CAP_SYS_RESOURCE, skipping")
         step = "encode arguments"
         arguments = [os.fsencode(word) for word in spec.arguments]
         variables = dict(spec.environment)
@@ -126,7 +129,7 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
             moved, namespace = place_sockets(ends.sockets, (report.fileno(), namespace))
             report = Socket(fileno=moved)
         step = "wait for the other apps"
-        send_message(report, {"prepared": True}, [namespace])
+        send_message(report, {"prepared": notes}, [namespace])
         if report.recv(16) != b"go":
             os._exit(EXIT_FAILURE)
         step = STEP_EXEC
@@ -180,7 +183,7 @@ def _build_root(spec: AppSpec, rootfs: str, trees: Sequence[int]) -> tuple[int, 
     apply_mounts(spec.mounts, tree)
     # Before the volumes, one of which may hide it.
     null = syscalls.openat2(tree, "/dev/null", os.O_RDWR, resolve=syscalls.RESOLVE_IN_ROOT)
-    attach_volumes(spec.volumes, trees, tree)
+    attach_volumes(spec.volumes, trees, tree, spec.sysfs)
     attach_files(spec.files, tree)
     protect_paths(spec.protection, tree)
     if spec.read_only_root:

@@ -18,7 +18,7 @@ from minit.plan.app import STREAM_NULL
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.supervisor.credentials import become_user, give_up_capabilities
-from minit.supervisor.process import forget_imports, join_cgroups, reset_oom_score, reset_signals
+from minit.supervisor.process import forget_imports, join_cgroups, reset_signals, set_oom_score
 from minit.supervisor.streams import Streams
 
 TYPE_CHECKING = False
@@ -77,8 +77,8 @@ def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
         if app.ends.is_v2:
             _join_v2_group(app.ends.directory)
         join_cgroups(app.ends.tasks)
-        step = "reset oom_score_adj"
-        reset_oom_score()
+        step = "set oom_score_adj"
+        set_oom_score(0)
         step = "set resource limits"
         resource.setrlimit(resource.RLIMIT_NOFILE, app.open_files)
         step = "encode arguments"

@@ -32,7 +32,8 @@ def _apply(operation: MountOp, root: int) -> None:
         tree = _new_filesystem(operation)
         _attach(tree, root, operation.target)
     elif isinstance(operation, BindTree):
-        tree = syscalls.open_tree(syscalls.AT_FDCWD, operation.source, syscalls.OPEN_TREE_CLONE)
+        depth = syscalls.AT_RECURSIVE if operation.recursive else 0
+        tree = syscalls.open_tree(syscalls.AT_FDCWD, operation.source, syscalls.OPEN_TREE_CLONE | depth)
         _attach(tree, root, operation.target)
     else:
         parent, name = os.path.split(operation.target)

@@ -22,11 +22,20 @@ def join_cgroups(tasks: Sequence[int]) -> None:
         os.write(fd, b"0")
 
 
-def reset_oom_score() -> None:
-    """Give up PID 1's protection from the OOM killer: an app starts neutral, as under rkt's stage1."""
+def set_oom_score(adjustment: int) -> bool:
+    """
+    Set what is added to the score by which the OOM killer chooses, in place of PID 1's own: from -1000, never, to 1000.
+
+    Returns False if it would have to become lower than this process may make it, without CAP_SYS_RESOURCE.
+    """
     fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-    os.write(fd, b"0")
-    os.close(fd)
+    try:
+        os.write(fd, b"%d" % adjustment)
+    except PermissionError:
+        return False
+    finally:
+        os.close(fd)
+    return True
 
 
 def forget_imports() -> None:

@@ -242,6 +242,10 @@ class Supervisor:
         message, descriptors = receive_message(app.report)
         if message is not None and "prepared" in message:
             [app.namespace] = descriptors
+            notes = message["prepared"]
+            assert isinstance(notes, list)
+            for note in notes:
+                complain(f'stage1: warning: app "{app.name}": {note}')
             self._handle(app, lifecycle.READY_TO_EXEC)
             if all(each.state == lifecycle.PREPARED and each.report is not None for each in self.apps.values()):
                 self._go()

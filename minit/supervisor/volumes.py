@@ -13,7 +13,6 @@ import stat
 
 from minit import syscalls
 from minit.errors import LaunchError, MinitError, describe
-from minit.plan.mounts import SYSFS
 from minit.reaper.record import write_file
 from minit.supervisor.mounts import apply_mounts
 from minit.supervisor.targets import open_existing, open_target, resolve_target
@@ -23,19 +22,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from minit.plan.files import AppFile
+    from minit.plan.mounts import BindTree
     from minit.plan.volumes import VolumeMount
 
 
-def attach_volumes(volumes: Sequence[VolumeMount], trees: Sequence[int], root: int) -> None:
+def attach_volumes(volumes: Sequence[VolumeMount], trees: Sequence[int], root: int, sysfs: BindTree) -> None:
     """
-    Attach `trees`, one of each volume, inside `root`; the pod's sysfs too, unless a volume lies at or below /sys.
+    Attach `trees`, one of each volume, inside `root`; first `sysfs`, unless a volume lies at its target or below.
 
     The outer ones come first, whatever the manifest's order; of those at one place the last ends up on top.
     LaunchError names volume and target.
     """
     places = [_place_of(volume, root) for volume in volumes]
-    if not _has_one_below(SYSFS.target, places, root):
-        apply_mounts((SYSFS,), root)
+    if not _has_one_below(sysfs.target, places, root):
+        apply_mounts((sysfs,), root)
     for index in sorted(range(len(volumes)), key=places.__getitem__):
         volume, tree = volumes[index], trees[index]
         try:

@@ -275,11 +275,10 @@ def test_a_stdin_that_needs_nothing_is_accepted(mode: str):
 @pytest.mark.parametrize(
     ("runtime", "fields", "reason"),
     [
-        ({}, {"isolators": (Isolator(name="resource/memory", value={}),)}, "isolator resource/memory is not supported"),
         (
             {},
-            {"isolators": (Isolator(name="os/linux/selinux-context", value={}),)},
-            "isolator os/linux/selinux-context",
+            {"isolators": (Isolator(name="os/linux/apparmor-profile", value={}),)},
+            "isolator os/linux/apparmor-profile",
         ),
         (
             {},
@@ -306,13 +305,6 @@ def test_what_is_refused(runtime: dict[str, object], fields: dict[str, object], 
     assert "\n" not in text
 
 
-def test_an_unknown_isolator_is_warned_about():
-    """An isolator nobody knows is ignored, as appc wants, but said."""
-    isolators = (Isolator(name="acme.com/x", value=None),)
-    _, warnings = plan_app(RUNTIME, replace(APP, isolators=isolators), FLAGS)
-    assert warnings == ['warning: app "web": ignoring unknown isolator acme.com/x']
-
-
 def test_event_handlers():
     """Their arguments are kept as they are."""
     handlers = (
@@ -335,12 +327,6 @@ def test_annotations_of_others_are_ignored():
     """Only names of ours are checked."""
     spec, warnings = plan_app(annotated("example.com/x", "y"), APP, FLAGS)
     assert (spec, warnings) == (spec_of(), [])
-
-
-def test_disabled_capability_restriction_leaves_the_bounding_set_alone():
-    """`--insecure-options=capabilities` means no mask at all, not a full one."""
-    spec, _ = plan_app(RUNTIME, APP, replace(FLAGS, disable_capabilities=True))
-    assert spec.bounding is None
 
 
 def test_describe():

@@ -6,25 +6,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit.errors import PlanError
+from minit.errors import ManifestError, PlanError
 from minit.kernel import parse_kernel_release
 from minit.manifest.app import MAX_ID, App, EventHandler, Isolator, MountPoint, Port
 from minit.manifest.image import ImageManifest
 from minit.manifest.network import NetworkConfig
 from minit.manifest.pod import ExposedPort, Mount, PodManifest, RuntimeApp, Volume
-from minit.plan.capabilities import DEFAULT
+from minit.plan.capabilities import DEFAULT, capability_mask, capability_names
+from minit.plan.capabilities import NAMES as CAPABILITIES
 from minit.plan.connection import connect
 from minit.plan.flags import RunFlags
+from minit.plan.limits import Limits
 from minit.plan.mounts import MountFilesystem
 from minit.plan.network import Connection
-from minit.plan.pod import HostFacts, Pod, PodPlan, plan_pod
+from minit.plan.pod import HostFacts, Pod, PodPlan, has_isolators, plan_pod
 from minit.plan.protection import Protection
 from minit.plan.users import AppLookups, Lookup
 from minit.value import replace
 
 UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"
 FLAGS = RunFlags(uuid=UUID, networks=("none",))
-FACTS = HostFacts(effective_uid=0, kernel_release="6.1.0-18-amd64", has_cgroups=True)
+FACTS = HostFacts(
+    effective_uid=0, kernel_release="6.1.0-18-amd64", has_cgroups=True, capabilities=capability_mask(*CAPABILITIES)
+)
+ABLE = replace(FACTS, controllers=frozenset({"memory", "cpu", "pids"}))
 APP = App(exec=("/bin/app",), user="0", group="0")
 IMAGE = ImageManifest(ac_version="0.8.11", name="example.com/web", app=APP)
 MANIFEST = PodManifest(ac_version="0.8.11", apps=(RuntimeApp(name="web"),))
@@ -280,8 +285,8 @@ def test_bad_grace(text: str):
     [
         ({"apps": ()}, "the pod has no apps"),
         (
-            {"isolators": (Isolator(name="resource/memory", value=1),)},
-            "pod isolator resource/memory is not supported yet",
+            {"isolators": (Isolator(name="os/linux/apparmor-profile", value={"profile": "x"}),)},
+            "pod isolator os/linux/apparmor-profile is not supported yet",
         ),
         (
             {"annotations": (("coreos.com/rkt/experiment/logmode", "k8s-plain"),)},
@@ -339,14 +344,128 @@ def test_an_image_that_reports_its_readiness_is_warned_about(value: str, warned:
 def test_warnings_of_all_apps_are_gathered():
     """Each app's warnings reach the plan, in the order of the apps."""
     apps = tuple(
-        RuntimeApp(name=name, app=replace(APP, isolators=(Isolator(name="acme/x", value=None),))) for name in ("b", "a")
+        RuntimeApp(name=name, app=replace(APP, isolators=(Isolator(name=f"acme/{name}", value=None),)))
+        for name in ("b", "a")
     )
-    assert [warning.split('"')[1] for warning in plan_of(replace(MANIFEST, apps=apps)).warnings] == ["b", "a"]
+    assert plan_of(replace(MANIFEST, apps=apps)).warnings == (
+        "warning: ignoring unknown isolator acme/b (pod: apps[0].app.isolators[0])",
+        "warning: ignoring unknown isolator acme/a (pod: apps[1].app.isolators[0])",
+    )
 
 
-def test_disabled_capability_restriction_reaches_the_pod_too():
-    """PID 1 keeps its bounding set as well, or the apps could not have theirs."""
-    assert plan_of(flags=replace(FLAGS, disable_capabilities=True)).bounding is None
+# Isolators.
+
+
+def isolated(*isolators: Isolator, pod: tuple[Isolator, ...] = (), **changes: object) -> PodManifest:
+    """Return a pod with one app with some isolators, and some of its own."""
+    app = RuntimeApp(name="web", app=replace(APP, isolators=isolators), **changes)
+    return replace(MANIFEST, apps=(app,), isolators=pod)
+
+
+def retaining(*names: str) -> Isolator:
+    """Return the isolator that retains some capabilities."""
+    return Isolator(name="os/linux/capabilities-retain-set", value={"set": list(names)})
+
+
+def limiting(name: str, limit: str) -> Isolator:
+    """Return the isolator that limits a resource."""
+    return Isolator(name=f"resource/{name}", value={"limit": limit})
+
+
+@pytest.mark.parametrize("isolators", [(), (retaining("CAP_SYS_ADMIN"),)])
+def test_a_disabled_capability_restriction(isolators: tuple[Isolator, ...]):
+    """It leaves the bounding sets of the apps and of PID 1 alone, whatever the isolators say."""
+    plan = plan_of(isolated(*isolators), flags=replace(FLAGS, disable_capabilities=True))
+    assert (plan.bounding, [app.bounding for app in plan.apps]) == (None, [None])
+
+
+def test_the_bounding_set_of_pid_1():
+    """It is the default set and what any app retains, since what PID 1 gives up no app can have."""
+    apps = tuple(
+        RuntimeApp(name=name, app=replace(APP, isolators=isolators))
+        for name, isolators in (
+            ("a", (retaining("CAP_NET_ADMIN"),)),
+            ("b", (retaining("CAP_SYSLOG", "CAP_KILL"),)),
+            ("c", (Isolator(name="os/linux/capabilities-remove-set", value={"set": capability_names(DEFAULT)}),)),
+            ("d", ()),
+        )
+    )
+    plan = plan_of(replace(MANIFEST, apps=apps))
+    own = [capability_mask("CAP_NET_ADMIN"), capability_mask("CAP_SYSLOG", "CAP_KILL"), 0, DEFAULT]
+    assert [app.bounding for app in plan.apps] == own
+    assert plan.bounding == DEFAULT | own[0] | own[1]
+
+
+def test_the_pods_section_replaces_that_of_the_image():
+    """Of an image whose app section the pod replaces, no isolator counts; otherwise its own do, by its own place."""
+    image = replace(IMAGE, app=replace(APP, isolators=(limiting("memory", "1G"), limiting("net", "1"))))
+    assert plan_of(isolated(), image, facts=ABLE).apps[0].limits is None
+    plan = plan_of(image=image, facts=ABLE)
+    assert plan.apps[0].limits == Limits(memory_bytes=10**9)
+    place = "stage1/rootfs/opt/stage2/web/manifest: app.isolators[1]"
+    assert plan.warnings == (f"warning: ignoring unknown isolator resource/net ({place})",)
+
+
+def test_limits_of_the_pod_bound_those_of_its_apps():
+    """None of an app's own is wider; an app without its own has none."""
+    pod = (limiting("memory", "1G"), limiting("cpu", "1"))
+    plan = plan_of(isolated(limiting("memory", "2G"), limiting("cpu", "500m"), pod=pod), facts=ABLE)
+    assert plan.limits == Limits(memory_bytes=10**9, cpu_percent=100)
+    assert plan.apps[0].limits == Limits(memory_bytes=10**9, cpu_percent=50)
+    assert plan.controllers == {"memory", "cpu"}
+    assert plan_of(isolated(pod=pod), facts=ABLE).apps[0].limits is None
+    assert "pod: limits memory 1000000000 bytes, 100% of a processor" in plan.describe()
+    assert "app web: limits memory 1000000000 bytes, 50% of a processor" in plan.describe()
+
+
+def test_the_number_of_processes():
+    """The annotation limits those of an app, that of the pod those of all apps."""
+    limited = (("minit/pids-limit", "100"),)
+    plan = plan_of(isolated(annotations=limited), facts=ABLE)
+    assert (plan.limits, plan.apps[0].limits) == (None, Limits(processes=100))
+    plan = plan_of(replace(MANIFEST, annotations=limited), facts=ABLE)
+    assert (plan.limits, plan.apps[0].limits) == (Limits(processes=100), None)
+    assert plan.controllers == {"pids"}
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "many", "4194305", "9" * 5000, "\u0663"])
+def test_a_number_of_processes_that_is_none(text: str):
+    """It is refused with the annotation's name and where it stands."""
+    reason = f'annotation minit/pids-limit: expected a number of processes from 1 to 4194304, got "{text}"'
+    assert refusal_of(annotated("minit/pids-limit", text)) == reason
+    assert refusal_of(isolated(annotations=(("minit/pids-limit", text),))) == f'app "web": {reason}'
+
+
+def test_without_controllers_there_are_no_limits():
+    """Each limit that the machine cannot keep is named, in rkt's words."""
+    plan = plan_of(isolated(limiting("memory", "1G"), annotations=(("minit/pids-limit", "1"),)))
+    assert plan.apps[0].limits is None and not plan.controllers
+    assert plan.warnings == (
+        "warning: resource/memory isolator set but support disabled in the kernel, skipping"
+        " (pod: apps[0].app.isolators[0])",
+        'warning: app "web": annotation minit/pids-limit set but support disabled in the kernel, skipping',
+    )
+
+
+def test_control_groups_in_the_apps_sysfs():
+    """They are there if the unified hierarchy is the only one, as under rkt's stage1."""
+    assert [app.sysfs.recursive for app in (*plan_of().apps, *plan_of(facts=replace(FACTS, is_unified=True)).apps)] == [
+        False,
+        True,
+    ]
+
+
+def test_what_is_asked_of_the_machine():
+    """Controllers and capabilities are only looked at if anybody has isolators or the annotation."""
+    images = (("web", IMAGE),)
+    assert not has_isolators(Pod(manifest=MANIFEST, images=images))
+    for manifest in (
+        isolated(Isolator(name="a/b", value=None)),
+        isolated(pod=(Isolator(name="a/b", value=None),)),
+        annotated("minit/pids-limit", ""),
+        isolated(annotations=(("minit/pids-limit", ""),)),
+    ):
+        assert has_isolators(Pod(manifest=manifest, images=images))
 
 
 def test_describe():
@@ -383,8 +502,20 @@ ANNOTATIONS = st.dictionaries(
     max_size=2,
 ).map(lambda pairs: tuple(pairs.items()))
 ISOLATORS = st.lists(
-    st.builds(Isolator, name=st.sampled_from(["resource/memory", "acme/x"]), value=st.none() | st.integers()),
-    max_size=1,
+    st.builds(
+        Isolator,
+        name=st.sampled_from(
+            [
+                *("resource/memory", "resource/cpu", "resource/block-iops", "os/linux/cpu-shares", "acme/x"),
+                *("os/linux/oom-score-adj", "os/linux/capabilities-retain-set", "os/linux/capabilities-remove-set"),
+            ]
+        ),
+        value=st.none()
+        | st.integers()
+        | st.builds(dict, limit=st.sampled_from(["1G", "0.5", "x", 7, None]), default=st.booleans() | st.none())
+        | st.builds(dict, set=st.lists(st.sampled_from([*CAPABILITIES, "CAP_X", 1]), max_size=2)),
+    ),
+    max_size=2,
 ).map(tuple)
 
 
@@ -450,10 +581,10 @@ RUN_FLAGS = st.builds(
 @settings(deadline=None)
 @given(MANIFESTS, IMAGES, RUN_FLAGS)
 def test_any_valid_manifests_plan_or_are_refused(manifest: PodManifest, image: ImageManifest, flags: RunFlags):
-    """A plan can be described and has an app for each of the manifest's; a refusal is one PlanError of one line."""
+    """A plan can be described and has an app for each of the manifest's; a refusal is one error of one line."""
     try:
-        plan = plan_of(manifest, image, flags)
-    except PlanError as error:
+        plan = plan_of(manifest, image, flags, ABLE)
+    except (PlanError, ManifestError) as error:
         assert str(error)
         return
     assert [app.name for app in plan.apps] == [app.name for app in manifest.apps]

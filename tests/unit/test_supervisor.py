@@ -212,7 +212,7 @@ def turn_until(supervisor: Supervisor, condition: Callable[[], bool], pause_seco
 
 def prepare(report: Socket) -> None:
     """Say that everything is prepared, as a starting app does."""
-    send_message(report, {"prepared": True}, [NAMESPACE])
+    send_message(report, {"prepared": []}, [NAMESPACE])
 
 
 def execute(report: Socket) -> None:

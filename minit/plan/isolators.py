@@ -1,0 +1,209 @@
+"""
+Deciding what the isolators of an app or a pod come to: capabilities, limits, the OOM killer's score.
+
+stage1 contract 10; appc spec, ace.md, "Isolators". A value that makes no sense is refused with its place in the
+manifest, and so is a contradiction. What rkt's stage1 reads and does not apply, what nobody knows, and what this
+machine cannot do is worth a warning.
+"""
+
+from __future__ import annotations
+
+from minit.errors import ManifestError, PlanError
+from minit.manifest.quantity import BILLION, parse_quantity
+from minit.manifest.reader import Node
+from minit.paths import ANNOTATION_PIDS_LIMIT
+from minit.plan.capabilities import DEFAULT, NAMES, capability_mask, capability_names
+from minit.plan.limits import CPU, MAX_CPU_SHARES, MEMORY, MIN_CPU_SHARES, PIDS, Limits
+from minit.value import Value, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minit.manifest.app import Isolator
+    from minit.plan.pod import HostFacts
+
+RETAIN = "os/linux/capabilities-retain-set"
+REMOVE = "os/linux/capabilities-remove-set"
+_MEMORY = "resource/memory"
+_CPU = "resource/cpu"
+_CPU_SHARES = "os/linux/cpu-shares"
+_OOM_SCORE_ADJ = "os/linux/oom-score-adj"
+_UNAPPLIED = (
+    *("resource/block-bandwidth", "resource/block-iops", "resource/network-bandwidth"),
+    *("os/linux/selinux-context", "os/unix/sysctl"),
+)
+# Decided in other modules, or refused by `minit.plan.app`.
+_ELSEWHERE = (
+    *("os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set", "os/linux/no-new-privileges"),
+    "os/linux/apparmor-profile",
+)
+
+# Of appc's scope "app" alone.
+_OF_APPS = (
+    *(RETAIN, REMOVE, _CPU_SHARES, _OOM_SCORE_ADJ),
+    *("os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set", "os/linux/no-new-privileges"),
+)
+
+_MIN_MEMORY_BYTES = 4096  # a page; below, somebody most likely wrote 16m, a fraction of a byte, for 16M
+_MAX_MEMORY_BYTES = (1 << 63) - 1
+_MAX_PROCESSES = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels, proc_sys_kernel(5)
+_MAX_PROCESSORS = 100_000_000  # the kernel's quota ends not far above
+
+
+class Isolation(Value):
+    """
+    What the isolators of an app come to.
+
+    `bounding` is a capability mask; `oom_score_adj` is None if nobody asks for one.
+    """
+
+    bounding: int = DEFAULT
+    oom_score_adj: int | None = None
+    limits: Limits = Limits()
+
+
+def plan_isolation(isolators: Sequence[Isolator], where: Node, facts: HostFacts) -> tuple[Isolation, list[str]]:
+    """
+    Return what the isolators of an app come to, and the warnings to show; ManifestError for bad values.
+
+    `where` is the place of the list in its manifest. Of several isolators of one name the last one counts, but sets of
+    capabilities add up.
+    """
+    retained, removed = 0, 0
+    oom_score_adj: int | None = None
+    others = []
+    for name, node in _nodes(isolators, where):
+        if name == RETAIN:
+            retained |= _read_capabilities(node["value"])
+        elif name == REMOVE:
+            removed |= _read_capabilities(node["value"])
+        elif name == _OOM_SCORE_ADJ:
+            oom_score_adj = node["value"].integer(-1000, 1000)
+        else:
+            others.append((name, node))
+    if retained and removed:
+        raise ManifestError(f"{where.where}: cannot have both {RETAIN} and {REMOVE}")
+    limits, warnings = _plan_limits(others, facts.controllers)
+    if missing := retained & ~facts.capabilities:
+        names = " ".join(capability_names(missing))
+        warnings.append(f"warning: {names} cannot be retained: the caller does not hold it ({where.where})")
+    bounding = retained or DEFAULT & ~removed
+    return Isolation(bounding=bounding, oom_score_adj=oom_score_adj, limits=limits), warnings
+
+
+def plan_pod_limits(isolators: Sequence[Isolator], where: Node, facts: HostFacts) -> tuple[Limits, list[str]]:
+    """Return what all apps of a pod together may use, and the warnings to show; otherwise as plan_isolation."""
+    nodes = _nodes(isolators, where)
+    for name, node in nodes:
+        if name in _OF_APPS:
+            # Not ignored: the pod would look confined in a way that it is not.
+            raise ManifestError(f"{node.where}: isolator {name} is one of apps, not of pods")
+    return _plan_limits(nodes, facts.controllers)
+
+
+def _nodes(isolators: Sequence[Isolator], where: Node) -> list[tuple[str, Node]]:
+    return [(isolator.name, Node({"value": isolator.value}, where, index)) for index, isolator in enumerate(isolators)]
+
+
+def _plan_limits(nodes: Sequence[tuple[str, Node]], controllers: frozenset[str]) -> tuple[Limits, list[str]]:
+    limits = Limits()
+    warnings = []
+    for name, node in nodes:
+        value = node["value"]
+        if name == _MEMORY:
+            field, controller, limit = "memory_bytes", MEMORY, _read_memory(value)
+        elif name == _CPU:
+            field, controller, limit = "cpu_percent", CPU, _read_cpu(value)
+        elif name == _CPU_SHARES:
+            field, controller, limit = "cpu_shares", CPU, value.integer(MIN_CPU_SHARES, MAX_CPU_SHARES)
+        else:
+            if name in _UNAPPLIED:
+                warnings.append(f"warning: isolator {name} is not applied ({node.where})")
+            elif name not in _ELSEWHERE:
+                warnings.append(f"warning: ignoring unknown isolator {name} ({node.where})")
+            continue
+        if limit is None:
+            if value["request"].given:
+                warnings.append(f"warning: isolator {name} without a limit is not applied ({node.where})")
+        elif controller not in controllers:
+            warnings.append(unsupported(f"resource/{controller} isolator", node.where))
+        else:
+            limits = replace(limits, **{field: limit})
+    return limits, warnings
+
+
+def plan_process_limit(
+    limits: Limits, text: str | None, where: str, controllers: frozenset[str]
+) -> tuple[Limits, list[str]]:
+    """Return `limits` with the annotation `text`, and the warnings to show; PlanError, after `where`, for a bad one."""
+    if text is None:
+        return limits, []
+    expected = f"a number of processes from 1 to {_MAX_PROCESSES}"
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(_MAX_PROCESSES)) else 0
+    if not 1 <= number <= _MAX_PROCESSES:
+        raise PlanError(f'{where}annotation {ANNOTATION_PIDS_LIMIT}: expected {expected}, got "{text}"')
+    if PIDS not in controllers:
+        return limits, [unsupported(f"{where}annotation {ANNOTATION_PIDS_LIMIT}")]
+    return replace(limits, processes=number), []
+
+
+def unsupported(what: str, where: str | None = None) -> str:
+    """Return rkt's warning of a limit that this machine cannot keep."""
+    place = "" if where is None else f" ({where})"
+    return f"warning: {what} set but support disabled in the kernel, skipping{place}"
+
+
+def _read_capabilities(value: Node) -> int:
+    # In any case, as systemd reads them, to which rkt hands what it finds.
+    names = value["set"].each(lambda node: node.matching(_is_capability, "the name of a capability").upper())
+    if not names:
+        raise value["set"].error("at least one capability")
+    return capability_mask(*names)
+
+
+def _is_capability(text: str) -> bool:
+    # Letters beyond ASCII have upper cases within it.
+    return text.isascii() and text.upper() in NAMES
+
+
+def _read_memory(value: Node) -> int | None:
+    """Return a limit in bytes."""
+    limit = _read_limit(value)
+    if limit is None:
+        return None
+    count = -(-limit // BILLION)
+    if not _MIN_MEMORY_BYTES <= count <= _MAX_MEMORY_BYTES:
+        raise value["limit"].error(f"a quantity from {_MIN_MEMORY_BYTES} to {_MAX_MEMORY_BYTES} bytes")
+    return count
+
+
+def _read_cpu(value: Node) -> int | None:
+    """Return a limit in percent of one processor."""
+    limit = _read_limit(value)
+    if limit is None:
+        return None
+    if not 0 < limit <= _MAX_PROCESSORS * BILLION:
+        raise value["limit"].error(f"a quantity above 0 and up to {_MAX_PROCESSORS} processors")
+    thousandths = -(-limit // (BILLION // 1000))
+    # rkt cuts off what is below a percent, which would leave nothing of 9m.
+    return max(1, thousandths // 10)
+
+
+def _read_limit(value: Node) -> int | None:
+    """Return the limit of a resource in billionths; what is requested is checked and has no effect, as in rkt."""
+    if value["default"].optional(Node.boolean):
+        raise value["default"].error("false or nothing")
+    value["request"].optional(_read_quantity)
+    return value["limit"].optional(_read_quantity)
+
+
+def _read_quantity(node: Node) -> int:
+    text = node.raw()
+    # A bare number is one to rkt's parser, too.
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        text = repr(text)
+    try:
+        return parse_quantity(text if isinstance(text, str) else "")
+    except ValueError as error:
+        raise node.error('a quantity such as "500m", "16M" or "1.5Gi"') from error
