@@ -12,7 +12,7 @@ import resource
 
 from minit import paths, syscalls
 from minit.errors import LaunchError, describe
-from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies
+from minit.launcher.cgroups import make_pod_groups, open_hierarchies, pod_subcgroup, read_hierarchies
 from minit.launcher.devices import apply_policies, device_group
 from minit.launcher.load import collect_facts, load_pod
 from minit.launcher.ownimage import image_descriptor, image_root
@@ -70,13 +70,16 @@ def launch(flags: RunFlags, lock: int) -> int:
         step = "find the control groups of this process"
         hierarchies = read_hierarchies()
         step = "load pod"
-        plan = plan_pod(load_pod(flags), flags, collect_facts(hierarchies))
+        pod = load_pod(flags)
+        plan = plan_pod(pod, flags, collect_facts(hierarchies, pod))
         for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
             complain(f"stage1: {line}")
         step = "load seccomp filters"
         plan = add_filters(plan)
         step = "take over sockets"
         plan, sockets = _match_sockets(plan, inherited)
+        step = "place control groups"
+        subcgroup = _place_groups(plan, hierarchies)
         step = "setup network"
         network = _start_network(plan, flags, lock)
         step = "open volumes"
@@ -84,10 +87,14 @@ def launch(flags: RunFlags, lock: int) -> int:
         step = "look for devices"
         devices = _look_for_devices(plan, trees)
         step = "make control groups"
-        subcgroup = pod_subcgroup(hierarchies, plan.uuid)
         # Written first: gc could not find the groups of a pod that died between the two.
         write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
         groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
+        if plan.controllers:
+            step = "set limits"
+            _set_limits(plan, hierarchies, subcgroup)
+        step = "open the control group hierarchies"
+        shown = open_hierarchies(hierarchies)
         step = "set device policy"
         plan, devices = _restrict_devices(plan, devices, hierarchies, subcgroup)
         if any(app.handlers for app in plan.apps):
@@ -99,7 +106,7 @@ def launch(flags: RunFlags, lock: int) -> int:
             step = "setup network"
             plan = _join_network(plan, network, flags)
         step = "make PID 1"
-        pid, pidfd, link = _clone_supervisor(plan, groups, trees, sockets, lock, open_files, terminal)
+        pid, pidfd, link = _clone_supervisor(plan, groups, shown, trees, sockets, lock, open_files, terminal)
         if network is not None:
             step = "setup network"
             try:
@@ -190,6 +197,22 @@ def _join_network(plan: PodPlan, network: NetworkHelper, flags: RunFlags) -> Pod
     return plan
 
 
+def _place_groups(plan: PodPlan, hierarchies: Sequence[Hierarchy]) -> str:
+    """Return the path of the pod's groups, before there is another process of ours, which might be in the way."""
+    if not plan.controllers:
+        return pod_subcgroup(hierarchies, plan.uuid)
+    from minit.launcher.delegation import place_pod
+
+    return place_pod(hierarchies, plan.uuid, plan.controllers)
+
+
+def _set_limits(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> None:
+    from minit.launcher.limits import set_limits
+
+    for line in set_limits(plan, hierarchies, subcgroup):
+        complain(f"stage1: {line}")
+
+
 def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
     if not any(app.volumes for app in plan.apps):
         return ((),) * len(plan.apps)
@@ -272,6 +295,7 @@ def _prepare_console(plan: PodPlan) -> CallerTerminal | None:
 def _clone_supervisor(
     plan: PodPlan,
     groups: PodGroups,
+    hierarchies: int | None,
     trees: tuple[tuple[int, ...], ...],
     sockets: tuple[tuple[int | None, ...], ...],
     lock: int,
@@ -295,6 +319,7 @@ def _clone_supervisor(
         image=image_descriptor(),
         tasks=groups.tasks,
         groups=groups.apps,
+        hierarchies=hierarchies,
         open_files=open_files,
         terminal=terminal,
         trees=trees,

@@ -43,6 +43,7 @@ _QUICK_SECONDS = 0.02
 # An exec that takes longer, from a stuck filesystem say, is waited for under trio, where the control socket answers.
 _START_SECONDS = 2.0
 _CONTROL_BACKLOG = 64
+_CGROUPS = "/sys/fs/cgroup"
 # -1000 would exempt PID 1 altogether; one more keeps it the last choice.
 _OOM_SCORE = b"-999"
 
@@ -53,7 +54,8 @@ class SupervisorEnds(Value):
 
     `root` is a detached copy of the stage1 root and all below it. The working directory is where it came from: a
     namespace copies that with its mounts, while a descriptor would still name the host's mount. `stage1_root` is the
-    path that the interpreter has imported from so far, which may be below the descriptor `image`. `open_files` is the
+    path that the interpreter has imported from so far, which may be below the descriptor `image`. `hierarchies` is a
+    detached copy of the host's control groups, read-only, None if they are nowhere usual. `open_files` is the
     caller's RLIMIT_NOFILE, soft and hard, which the apps get. `trees` has a detached mount of each volume of each app,
     in the plan's order. So has `sockets` a descriptor of each socket of each app, None for one that PID 1 opens.
     `terminal` is given for a pod with a console.
@@ -66,6 +68,7 @@ class SupervisorEnds(Value):
     image: int | None
     tasks: tuple[int, ...]
     groups: tuple[GroupEnds, ...]
+    hierarchies: int | None
     open_files: tuple[int, int]
     trees: tuple[tuple[int, ...], ...]
     sockets: tuple[tuple[int | None, ...], ...]
@@ -74,7 +77,7 @@ class SupervisorEnds(Value):
     def descriptors(self) -> list[int]:
         """Return the descriptors that PID 1 keeps; all others of the launcher are closed."""
         own = [self.launcher.fileno(), self.lock, self.root, *self.tasks]
-        own += [] if self.image is None else [self.image]
+        own += [fd for fd in (self.image, self.hierarchies) if fd is not None]
         own += [tree for trees in self.trees for tree in trees]
         own += [fd for sockets in self.sockets for fd in sockets if fd is not None]
         return own + [fd for group in self.groups for fd in group.descriptors()]
@@ -233,6 +236,11 @@ def _build_root(plan: PodPlan, ends: SupervisorEnds) -> None:
     os.umask(0)
     apply_mounts(plan.mounts, ends.root)
     os.umask(0o022)
+    if ends.hierarchies is not None:
+        where = syscalls.openat2(ends.root, _CGROUPS, os.O_PATH | os.O_DIRECTORY, resolve=syscalls.RESOLVE_IN_ROOT)
+        syscalls.move_mount(ends.hierarchies, where)
+        os.close(where)
+        os.close(ends.hierarchies)
     enter_root(ends.root)
 
 
