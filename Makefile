@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+KERNEL := build/kernel
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace procps util-linux iproute2 \
 	nftables iptables containernetworking-plugins
 
@@ -28,7 +29,17 @@ demo: $(STAMP)
 test: $(STAMP)
 	MINIT_TEST_STRICT=1 $(BIN)/python -m pytest -q tests
 
+# The machine that tests boot. The kernel is unpacked and not installed, since it is not for the machine it is on.
+$(KERNEL):
+	command -v qemu-system-x86_64 >/dev/null || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-x86 >/dev/null; }
+	rm -rf $@.new && mkdir -p $@.new && cd $@.new && apt-get download -qq \
+		$$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9]\)/\1/p' | head -n 1)
+	cd $@.new && dpkg-deb -x linux-image-*.deb . && rm -r linux-image-*.deb lib usr
+	mv $@.new $@
+
 test-long: $(STAMP)
+	test "$$(uname -m)" != x86_64 || $(MAKE) $(KERNEL)
 	MINIT_TEST_STRICT=1 MINIT_TEST_LONG=1 $(BIN)/python -m pytest -q --timeout 1200 tests
 
 bench: $(STAMP)

@@ -143,8 +143,6 @@ def test_system_calls(world: World) -> None:
     ("option", "message"),
     [
         ("--stdin=stream", 'stdin mode "stream" is not supported yet'),
-        ("--memory=64M", "isolator resource/memory is not supported yet"),
-        ("--cpu=500m", "isolator resource/cpu is not supported yet"),
     ],
 )
 def test_what_stage1_refuses(world: World, option: str, message: str) -> None:

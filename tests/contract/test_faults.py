@@ -74,6 +74,11 @@ def two_apps(make_pod: MakePod) -> PodDirectory:
         group="/etc",
         mounts=[{"volume": name, "path": f"/volumes/{name}"} for name in names],
         readOnlyRootFS=True,
+        isolators=[
+            {"name": "resource/memory", "value": {"limit": "64Mi"}},
+            {"name": "os/linux/cpu-shares", "value": 512},
+            {"name": "os/linux/capabilities-retain-set", "value": {"set": ["CAP_NET_ADMIN"]}},
+        ],
     )
     return make_pod({"a": app, "b": app}, volumes=volumes)
 

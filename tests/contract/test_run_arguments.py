@@ -114,8 +114,6 @@ def test_what_cannot_be_is_refused(make_pod: MakePod, flags: tuple[str, ...], wo
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        ({"isolators": [{"name": "resource/memory", "value": {"limit": "64Mi"}}]}, "resource/memory"),
-        ({"isolators": [{"name": "os/linux/capabilities-retain-set", "value": {"set": []}}]}, "capabilities-retain"),
         (
             {"eventHandlers": [{"name": "pre-start", "exec": ["true"]}]},
             "pre-start: expected an absolute path",
@@ -145,12 +143,16 @@ def test_an_app_that_asks_for_more_is_refused(
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"isolators": [{"name": "resource/memory", "value": {"limit": "1G"}}]}, ["pod isolator resource/memory"]),
+        (
+            {"isolators": [{"name": "os/linux/oom-score-adj", "value": 1}]},
+            ["pod: isolators[0]: isolator os/linux/oom-score-adj is one of apps"],
+        ),
         ({"ports": [{"name": "http", "hostPort": 80}]}, ["forwarding ports needs a network"]),
         ({"annotations": {"minit/unheard-of": "1"}}, ["minit/unheard-of"]),
         ({"annotations": {"minit/stop-grace": "soon"}}, ["minit/stop-grace", '"soon"']),
+        ({"annotations": {"minit/pids-limit": "none"}}, ["minit/pids-limit", '"none"']),
     ],
-    ids=["isolator", "port", "annotation", "grace"],
+    ids=["isolator", "port", "annotation", "grace", "pids"],
 )
 def test_a_pod_that_asks_for_more_is_refused(make_pod: MakePod, fields: dict[str, Any], words: list[str]) -> None:
     """The same for what stands in the pod manifest itself."""
@@ -163,7 +165,26 @@ def test_an_unknown_isolator_is_warned_about(make_pod: MakePod) -> None:
     pod = make_pod({"a": shell("exit 0", isolators=[{"name": "example.com/shiny", "value": 1}])})
     result = pod.run()
     assert result.returncode == 0
-    assert result.stderr == 'stage1: warning: app "a": ignoring unknown isolator example.com/shiny\n'
+    place = "pod: apps[0].app.isolators[0]"
+    assert f"stage1: warning: ignoring unknown isolator example.com/shiny ({place})\n" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("resource/memory", {"limit": "64m"}, ".limit: expected a quantity from 4096"),
+        ("os/linux/capabilities-retain-set", {"set": []}, ".set: expected at least one capability"),
+        ("os/linux/capabilities-remove-set", {"set": ["CAP_FLY"]}, ".set[0]: expected the name of a capability"),
+    ],
+)
+@pytest.mark.parametrize("app_in_image", [False, True])
+def test_an_isolator_that_makes_no_sense(
+    make_pod: MakePod, name: str, value: object, message: str, app_in_image: bool
+) -> None:
+    """The line names the file and the place in it."""
+    pod = make_pod({"web": shell("true", isolators=[{"name": name, "value": value}])}, app_in_image=app_in_image)
+    place = "stage1/rootfs/opt/stage2/web/manifest: app" if app_in_image else "pod: apps[0].app"
+    assert_refused(pod, pod.run(), f"{place}.isolators[0].value{message}")
 
 
 def _edit(pod: PodDirectory, change: dict[str, Any]) -> None:

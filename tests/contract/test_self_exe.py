@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.pods import shell
 
 _TRY_TO_WRITE = """
@@ -12,10 +14,20 @@ echo tried $(ls /proc/1/map_files | wc -l)
 """
 
 
-def test_an_app_with_all_capabilities_cannot_write_the_interpreter(make_pod):
-    """With unrestricted capabilities every file PID 1 runs from is on a read-only mount, or busy."""
-    pod = make_pod({"a": shell(_TRY_TO_WRITE)})
-    result = pod.run("--disable-capabilities-restriction")
+@pytest.mark.parametrize(
+    ("retained", "flags"),
+    [
+        (None, ["--disable-capabilities-restriction"]),
+        # CAP_CHECKPOINT_RESTORE is what following a link of map_files takes.
+        (["CAP_SYS_PTRACE", "CAP_CHECKPOINT_RESTORE"], []),
+        (["CAP_SYS_PTRACE", "CAP_SYS_ADMIN"], []),
+    ],
+)
+def test_an_app_that_reaches_pid_1_cannot_write_the_interpreter(make_pod, retained, flags):
+    """Whoever holds the capabilities for it, every file PID 1 runs from is on a read-only mount, or busy."""
+    isolators = [] if retained is None else [{"name": "os/linux/capabilities-retain-set", "value": {"set": retained}}]
+    pod = make_pod({"a": shell(_TRY_TO_WRITE, isolators=isolators)})
+    result = pod.run(*flags)
     lines = [line.partition("]: ")[2] for line in result.stdout.splitlines()]
     assert result.returncode == 0, result.stderr
     assert lines[-1].startswith("tried ") and int(lines[-1].split()[1]) > 50

@@ -1,0 +1,280 @@
+"""Isolators, seen from the apps they are about and in the control groups where rkt's tools look."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minit.plan.capabilities import DEFAULT, capability_mask
+from tests.support.pods import MakePod, PodDirectory, guest, shell
+from tests.support.processes import status_of
+
+RETAIN, REMOVE = "os/linux/capabilities-retain-set", "os/linux/capabilities-remove-set"
+IDLE = "while :; do sleep 1; done"
+
+
+def isolator(name: str, value: object) -> dict[str, Any]:
+    """Return an isolator of a manifest."""
+    return {"name": name, "value": value}
+
+
+def limit(resource: str, quantity: str) -> dict[str, Any]:
+    """Return the isolator that limits a resource."""
+    return isolator(f"resource/{resource}", {"limit": quantity})
+
+
+def capabilities(pod: PodDirectory, app: str) -> dict[str, int]:
+    """Return the sets of an app that reported."""
+    status = pod.report(app).status
+    return {name: int(status[name], 16) for name in ("CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb")}
+
+
+def sets(bounding: int, held: int) -> dict[str, int]:
+    """Return the sets of a process with this bounding set that holds these."""
+    return {"CapPrm": held, "CapEff": held, "CapBnd": bounding, "CapInh": 0, "CapAmb": 0}
+
+
+def limits_of(pod: PodDirectory, group: str) -> dict[str, str]:
+    """Return what the files of a group below the pod's say, of all hierarchies together."""
+    files = (
+        *("memory.limit_in_bytes", "cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares", "pids.max"),
+        *("memory.max", "cpu.max", "cpu.weight"),
+    )
+    found = [top / group / file for top in pod.control_groups() for file in files]
+    return {path.name: path.read_text().strip() for path in found if path.exists()}
+
+
+# Capabilities.
+
+
+def test_capabilities_of_each_app(make_pod: MakePod) -> None:
+    """Retained, removed and default sets side by side; only root holds any; PID 1 gave up what no app retains."""
+    retained = [isolator(RETAIN, {"set": ["CAP_NET_ADMIN"]}), isolator(RETAIN, {"set": ["CAP_SYSLOG"]})]
+    names = ["CAP_KILL", "CAP_SYS_ADMIN", "CAP_MKNOD"]
+    pod = make_pod(
+        {
+            "retains": guest("report", "/tmp/report", isolators=retained),
+            "removes": guest("report", "/tmp/report", isolators=[isolator(REMOVE, {"set": names})]),
+            "user": guest("report", "/tmp/report", isolators=retained[1:], user="1000", group="1000"),
+            "default": guest("report", "/tmp/report"),
+            "stays": shell(IDLE),
+        }
+    )
+    process = pod.start()
+    for name in ("retains", "removes", "user", "default"):
+        assert pod.wait_status(name) == 0
+    own = capability_mask("CAP_NET_ADMIN", "CAP_SYSLOG")
+    left = DEFAULT & ~capability_mask(*names)
+    assert capabilities(pod, "retains") == sets(own, own)
+    assert capabilities(pod, "removes") == sets(left, left)
+    assert capabilities(pod, "user") == sets(capability_mask("CAP_SYSLOG"), 0)
+    assert capabilities(pod, "default") == sets(DEFAULT, DEFAULT)
+    assert int(status_of(pod.pid)["CapBnd"], 16) == DEFAULT | own
+    # A command that is entered has what any app of the pod may have.
+    assert f"CapBnd:\t{DEFAULT | own:016x}" in pod.enter("stays", "cat", "/proc/self/status").stdout
+    process.terminate()
+    assert pod.finish(process).returncode == 0
+
+
+def test_no_capabilities(make_pod: MakePod) -> None:
+    """All can be removed, from root too; a set in the image counts if the pod has no section of its own."""
+    removed = isolator(REMOVE, {"set": [f"CAP_{name}" for name in _DEFAULT_NAMES]})
+    pod = make_pod({"a": guest("report", "/tmp/report", isolators=[removed])}, app_in_image=True)
+    assert pod.run().returncode == 0
+    assert capabilities(pod, "a") == sets(0, 0)
+
+
+_DEFAULT_NAMES = (
+    *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "KILL", "MKNOD", "NET_RAW", "NET_BIND_SERVICE"),
+    *("SETUID", "SETGID", "SETPCAP", "SETFCAP", "SYS_CHROOT"),
+)
+
+
+def test_the_pods_section_counts(make_pod: MakePod) -> None:
+    """The isolators of an image are none of an app that has its section in the pod manifest."""
+    section = guest("report", "/tmp/report", isolators=[isolator(RETAIN, {"set": ["CAP_KILL"]})])
+    pod = make_pod({"a": section}, app_in_image=True)
+    manifest = json.loads((pod.path / "pod").read_text())
+    manifest["apps"][0]["app"] = guest("report", "/tmp/report", isolators=[isolator(RETAIN, {"set": ["CAP_CHOWN"]})])
+    (pod.path / "pod").write_text(json.dumps(manifest))
+    assert pod.run().returncode == 0
+    assert capabilities(pod, "a")["CapBnd"] == capability_mask("CAP_CHOWN")
+
+
+def test_a_disabled_restriction_beats_isolators(make_pod: MakePod) -> None:
+    """With --insecure-options=capabilities they restrict nothing."""
+    own = int(status_of(os.getpid())["CapBnd"], 16)
+    pod = make_pod({"a": guest("report", "/tmp/report", isolators=[isolator(RETAIN, {"set": ["CAP_KILL"]})])})
+    assert pod.run("--disable-capabilities-restriction").returncode == 0
+    assert capabilities(pod, "a")["CapBnd"] == own
+
+
+# Limits.
+
+
+def test_limits_are_where_tools_look(make_pod: MakePod) -> None:
+    """Each app's are in its own group, the pod's in the one around all apps; PID 1 has none."""
+    pod = make_pod(
+        {
+            "a": shell(
+                IDLE,
+                isolators=[limit("memory", "4194304"), limit("cpu", "100m"), isolator("os/linux/cpu-shares", 512)],
+                annotations=[{"name": "minit/pids-limit", "value": "50"}],
+            ),
+            "b": shell(IDLE),
+        },
+        isolators=[limit("memory", "1Gi"), limit("cpu", "1.5")],
+        annotations={"minit/pids-limit": "100"},
+    )
+    process = pod.start()
+    pod.wait_ready()
+    app, other, pods, ours = (
+        limits_of(pod, group)
+        for group in ("system.slice/a.service", "system.slice/b.service", "system.slice", "init.scope")
+    )
+    if "memory.max" in app:
+        assert app == {"memory.max": "4194304", "cpu.max": "10000 100000", "cpu.weight": "50", "pids.max": "50"}
+        assert pods == {"memory.max": "1073741824", "cpu.max": "150000 100000", "cpu.weight": "100", "pids.max": "100"}
+        assert other == ours == {"memory.max": "max", "cpu.max": "max 100000", "cpu.weight": "100", "pids.max": "max"}
+    else:
+        period = {"cpu.cfs_period_us": "100000"}
+        limited = {"memory.limit_in_bytes": "4194304", "cpu.cfs_quota_us": "10000", "cpu.shares": "512"}
+        assert app == {**period, **limited, "pids.max": "50"}
+        limited = {"memory.limit_in_bytes": "1073741824", "cpu.cfs_quota_us": "150000", "cpu.shares": "1024"}
+        assert pods == {**period, **limited, "pids.max": "100"}
+        unlimited = {"memory.limit_in_bytes": str((1 << 63) - 4096), "cpu.cfs_quota_us": "-1", "cpu.shares": "1024"}
+        assert other == ours == {**period, **unlimited, "pids.max": "max"}
+    process.terminate()
+    result = pod.finish(process)
+    assert (result.returncode, "warning" in result.stderr) == (0, False)
+    pod.gc()
+    assert pod.control_groups() == []
+
+
+def test_memory_that_is_not_there(make_pod: MakePod) -> None:
+    """An app that takes more than its limit is killed, and another with enough is not."""
+    take = shell("dd if=/dev/zero of=/dev/null bs=64M count=1", isolators=[limit("memory", "16M")])
+    pod = make_pod({"a": take})
+    assert (pod.run().returncode, pod.status("a")) == (137, 137)
+    pod = make_pod({"a": {**take, "isolators": [limit("memory", "256M")]}})
+    assert pod.run().returncode == 0
+
+
+def test_memory_of_all_apps_together(make_pod: MakePod) -> None:
+    """The pod's limit counts for an app without one, and PID 1 survives to record its end."""
+    take = shell("dd if=/dev/zero of=/dev/null bs=64M count=1")
+    pod = make_pod({"a": take, "b": shell(IDLE)}, isolators=[limit("memory", "16M")])
+    assert (pod.run().returncode, pod.status("a"), pod.status("b")) == (137, 137, 0)
+
+
+def test_processes_that_are_not_there(make_pod: MakePod) -> None:
+    """An app can fork up to its limit and no further, and can be stopped then."""
+    fork = "i=0; while [ $i -lt 20 ]; do sleep 1000 & i=$((i+1)); done; wait"
+    limited = [{"name": "minit/pids-limit", "value": "10"}]
+    pod = make_pod({"a": shell(fork, annotations=limited), "b": shell(IDLE)})
+    result = pod.run()
+    assert result.returncode == 2 and "can't fork: Resource temporarily unavailable" in result.stderr
+    assert (pod.status("a"), pod.status("b")) == (2, 0)
+
+
+def test_a_limit_of_one_process(make_pod: MakePod) -> None:
+    """The least there is leaves room for the app itself, and for none of its children."""
+    limited = [{"name": "minit/pids-limit", "value": "1"}]
+    pod = make_pod({"a": shell("sleep 0 & wait", annotations=limited)})
+    assert "can't fork" in pod.run().stderr
+    pod = make_pod({"a": guest("report", "/tmp/report", annotations=limited)})
+    assert pod.run().returncode == 0
+
+
+def test_processor_time(make_pod: MakePod) -> None:
+    """An app with a tenth of a processor is throttled."""
+    pod = make_pod({"a": shell("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done", isolators=[limit("cpu", "100m")])})
+    process = pod.start()
+    assert pod.wait_status("a") == 0
+    pod.finish(process)
+    [group] = [top / "system.slice/a.service/cpu.stat" for top in pod.control_groups() if _counts_throttling(top)]
+    counts = dict(line.split() for line in group.read_text().splitlines())
+    assert int(counts["nr_throttled"]) > 0
+
+
+def _counts_throttling(top: Path) -> bool:
+    path = top / "system.slice/a.service/cpu.stat"
+    return path.exists() and "nr_throttled" in path.read_text()
+
+
+# The OOM killer.
+
+
+@pytest.mark.parametrize("score", [0, 1, 500, 1000])
+def test_the_oom_score(make_pod: MakePod, score: int) -> None:
+    """The app's processes have the adjustment they ask for; an event handler and another app have none."""
+    read = "cat /proc/self/oom_score_adj"
+    handlers = [{"name": "pre-start", "exec": ["/bin/sh", "-c", f"echo handler $({read})"]}]
+    section = shell(
+        f"echo app $({read})", isolators=[isolator("os/linux/oom-score-adj", score)], eventHandlers=handlers
+    )
+    pod = make_pod({"a": section, "b": shell(f"echo other $({read})")})
+    result = pod.run()
+    said = sorted(line.partition("]: ")[2] for line in result.stdout.splitlines())
+    assert said == [f"app {score}", "handler 0", "other 0"], result.stderr
+    assert "warning" not in result.stderr
+
+
+def test_a_lower_oom_score(make_pod: MakePod) -> None:
+    """Below 0 it takes CAP_SYS_RESOURCE; without that a warning says that it is left as it is."""
+    privileged = bool(int(status_of(os.getpid())["CapEff"], 16) & capability_mask("CAP_SYS_RESOURCE"))
+    pod = make_pod({"a": shell("cat /proc/self/oom_score_adj", isolators=[isolator("os/linux/oom-score-adj", -500)])})
+    result = pod.run()
+    text = 'stage1: warning: app "a": oom_score_adj cannot be lowered to -500 without CAP_SYS_RESOURCE, skipping\n'
+    assert (text in result.stderr) is not privileged
+    assert result.stdout.endswith(f"]: {-500 if privileged else 0}\n")
+
+
+# What an app sees of control groups.
+
+_LOOK = """
+while IFS=: read -r number names path; do
+    case $names in
+        memory) file=/proc/1/root/sys/fs/cgroup/memory$path/memory.limit_in_bytes;;
+        "") file=/proc/1/root/sys/fs/cgroup$path/memory.max;;
+        *) continue;;
+    esac
+    if [ -e $file ]; then echo limit $(cat $file); (: > $file) 2>&1; mkdir ${file%/*}/child 2>&1; fi
+done < /proc/self/cgroup
+echo own $(ls /sys/fs/cgroup)
+exit 0
+"""
+
+
+def test_an_app_that_reaches_pid_1_reads_its_limits(make_pod: MakePod) -> None:
+    """The hierarchies are in the stage1 root, by the paths of the host and read-only; in the app's own root is none."""
+    retained = isolator(RETAIN, {"set": ["CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE"]})
+    pod = make_pod({"a": shell(_LOOK, isolators=[limit("memory", "64Mi"), retained])})
+    result = pod.run()
+    lines = [line.partition("]: ")[2] for line in result.stdout.splitlines()]
+    assert lines[0] == "limit 67108864", result.stderr
+    assert lines[1].endswith("Read-only file system")
+    assert lines[2].startswith("mkdir: can't create directory") and lines[2].endswith("Read-only file system")
+    assert lines[3:] == ["own"]
+
+
+def test_the_hierarchies_of_the_host_stay_as_they_are(make_pod: MakePod) -> None:
+    """Those of the pod are read-only for the pod alone."""
+    before = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "/sys/fs/cgroup" in line]
+    pod = make_pod({"a": shell(IDLE)})
+    process = pod.start()
+    pod.wait_ready()
+    inside = pod.enter(None, "/opt/stage2/a/rootfs/bin/busybox", "grep", "/sys/fs/cgroup", "/proc/self/mountinfo")
+    lines = [line.split() for line in inside.stdout.splitlines()]
+    assert len(lines) == len(before)
+    assert all({"ro", "nosuid", "nodev", "noexec"} <= set(fields[5].split(",")) for fields in lines)
+    # Neither shared with anybody nor following anybody.
+    assert all(fields[6] == "-" for fields in lines)
+    process.terminate()
+    assert pod.finish(process).returncode == 0
+    after = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "/sys/fs/cgroup" in line]
+    assert after == before

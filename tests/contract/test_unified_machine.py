@@ -1,0 +1,147 @@
+"""Pods with limits on a machine that has the unified hierarchy of control groups alone, booted for that."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.machine import BOOT_SECONDS, find_kernel, run_on_machine
+from tests.support.pods import MakePod, PodDirectory, control_group_name, shell
+
+IDLE = "while :; do sleep 1; done"
+MEASURED = ("memory.max", "cpu.max", "cpu.weight", "pids.max")
+
+# Each start is of a shell's own, which is in the group of its first argument; the second is whether it stays there.
+_SCRIPT = """
+mount -t cgroup2 none /sys/fs/cgroup
+mkdir -p /sys/fs/cgroup/system.slice/one.service /sys/fs/cgroup/user.slice/session.scope
+
+start() {  # POD GROUP FLAGS
+    cd /machine/pods/$1
+    exec 9< .
+    echo 0 > /sys/fs/cgroup/$2/cgroup.procs
+    RKT_LOCK_FD=9 exec stage1/rootfs/entrypoints/run --net=none $3 $(cat uuid)
+}
+
+show() {  # POD
+    cd /machine/pods/$1
+    until [ -L stage1/rootfs/rkt/supervisor-status ]; do sleep 0.1; done
+    echo "$1 subcgroup $(cat subcgroup)"
+    cd "/sys/fs/cgroup/$(cat subcgroup)"
+    for group in . init.scope system.slice system.slice/*; do
+        for file in %(files)s; do
+            [ ! -e $group/$file ] || echo "$1 $group/$file $(cat $group/$file)"
+        done
+    done
+    for group in . */; do echo "$1 $group $(cat $group/cgroup.procs | wc -l)"; done
+}
+
+end() {  # POD GROUP
+    kill -TERM $3
+    wait $3
+    echo "$1 code $?"
+    cd /machine/pods/$1
+    stage1/rootfs/entrypoints/gc --local-config /etc/rkt $(cat uuid)
+    echo "$1 left $(find /sys/fs/cgroup -name 'machine-rkt*' | wc -l)"
+}
+
+for run in "unit system.slice/one.service" "session user.slice/session.scope" "plain user.slice/session.scope"; do
+    set -- $run
+    [ $2 = system.slice/one.service ] || echo $$ > /sys/fs/cgroup/$2/cgroup.procs
+    (start $1 $2) > /machine/out 2>&1 &
+    show $1
+    end $1 $2 $!
+    while read -r line; do echo "$1 said $line"; done < /machine/out
+done
+(start greedy user.slice/session.scope) > /machine/out 2>&1
+echo "greedy code $?"
+(start sees user.slice/session.scope --disable-paths) > /machine/out 2>&1
+echo "sees code $?"
+while read -r line; do echo "sees said $line"; done < /machine/out
+"""
+
+
+def limits(**quantities: str) -> list[dict[str, Any]]:
+    """Return isolators that limit resources."""
+    return [{"name": f"resource/{name}", "value": {"limit": text}} for name, text in quantities.items()]
+
+
+def facts_of(said: list[str], pod: str) -> dict[str, str]:
+    """Return what was said about a pod, `POD FACT VALUE`."""
+    return dict(line.split(" ", 2)[1:] for line in said if line.startswith(f"{pod} ") and line.count(" ") > 1)
+
+
+def files_of(facts: dict[str, str], group: str) -> dict[str, str]:
+    """Return what the files of a group of a pod say."""
+    found = (key.rpartition("/") for key in facts)
+    return {file: facts[f"{group}/{file}"] for directory, _, file in found if directory == group and file in MEASURED}
+
+
+@pytest.fixture
+def make_plain_pod(make_pod: MakePod, tmp_path: Path):
+    """A function that prepares a pod without overlays, where the machine finds it."""
+
+    def make(name: str, apps: dict[str, Any], **manifest: Any) -> PodDirectory:
+        pod = make_pod(apps, overlay=False, **manifest)
+        directory = tmp_path / "machine/pods" / name
+        shutil.copytree(pod.path, directory, symlinks=True)
+        (directory / "uuid").write_text(pod.uuid)
+        return pod
+
+    return make
+
+
+@pytest.mark.timeout(BOOT_SECONDS + 60)
+def test_limits_of_the_unified_hierarchy(make_plain_pod, tmp_path: Path) -> None:
+    """
+    Where they are, with a launcher that has its group alone and one that has not; what they do; that gc removes them.
+
+    All in one boot, which takes most of the time.
+    """
+    kernel = find_kernel()
+    section = shell(
+        IDLE,
+        isolators=[*limits(memory="64Mi", cpu="250m"), {"name": "os/linux/cpu-shares", "value": 512}],
+        annotations=[{"name": "minit/pids-limit", "value": "20"}],
+    )
+    look = "cat /sys/fs/cgroup$(cat /proc/self/cgroup | { IFS=: read -r a b path; echo $path; })/memory.max; exit 0"
+    pods = {
+        "unit": make_plain_pod("unit", {"a": section, "b": shell(IDLE)}, isolators=limits(memory="128Mi")),
+        "session": make_plain_pod("session", {"a": section}),
+        "plain": make_plain_pod("plain", {"a": shell(IDLE)}),
+        "greedy": make_plain_pod(
+            "greedy", {"a": shell("dd if=/dev/zero of=/dev/null bs=64M count=1", isolators=limits(memory="16M"))}
+        ),
+        "sees": make_plain_pod("sees", {"a": shell(look, isolators=limits(memory="32Mi"))}),
+    }
+    said = run_on_machine(kernel, tmp_path / "machine", _SCRIPT % {"files": " ".join(MEASURED)}, tmp_path)
+    facts = {name: facts_of(said, name) for name in pods}
+    own = {name: control_group_name(pod.uuid) for name, pod in pods.items()}
+    unlimited = {"memory.max": "max", "cpu.max": "max 100000", "cpu.weight": "100", "pids.max": "max"}
+    limited = {"memory.max": "67108864", "cpu.max": "25000 100000", "cpu.weight": "50", "pids.max": "20"}
+
+    # Alone in its group the launcher moves into the pod, which lies there.
+    assert facts["unit"]["subcgroup"] == f"system.slice/one.service/{own['unit']}"
+    assert facts["unit"]["launcher.scope/"] == "1"
+    assert files_of(facts["unit"], "system.slice/a.service") == limited
+    assert files_of(facts["unit"], "system.slice/b.service") == unlimited
+    assert files_of(facts["unit"], "system.slice") == {**unlimited, "memory.max": "134217728"}
+    assert files_of(facts["unit"], "init.scope") == files_of(facts["unit"], ".") == unlimited
+
+    # Beside others it stays, and the pod lies beside its group.
+    assert facts["session"]["subcgroup"] == f"user.slice/{own['session']}"
+    assert "launcher.scope/" not in facts["session"]
+    assert files_of(facts["session"], "system.slice/a.service") == limited
+
+    # Without limits no group is changed.
+    assert facts["plain"]["subcgroup"] == f"user.slice/session.scope/{own['plain']}"
+    assert not [key for key in facts["plain"] if ".max" in key]
+
+    for name in ("unit", "session", "plain"):
+        assert (facts[name]["code"], facts[name]["left"]) == ("0", "0")
+    assert facts["greedy"]["code"] == "137"
+    assert [line.rpartition(" ")[2] for line in said if line.startswith("sees said a[")] == ["33554432"]
+    assert not [line for line in said if "warning" in line]
