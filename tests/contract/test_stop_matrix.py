@@ -101,13 +101,14 @@ def _fill(pod: PodDirectory) -> None:
 
 
 STUBBORN = (GUEST, "stubborn", "/tmp/up")
+ANY_CALL = [{"name": "os/linux/seccomp-retain-set", "value": {"set": ["@appc.io/all"]}}]
 KINDS = {
     "ignores-term": Kind(guest("stubborn", "/tmp/up"), 137),
     "forks-on-term": Kind(guest("breeder", "/tmp/up"), 0),
     "stopped": Kind(shell(FOREVER), 0, when_up=_stop_all),
     "frozen-v1": Kind(shell(FOREVER), 0, when_up=_freeze_v1),
     "frozen-v2": Kind(shell(FOREVER), 0, when_up=_freeze_v2),
-    "traced": Kind(guest("traced", "/tmp/up"), 137),
+    "traced": Kind(guest("traced", "/tmp/up", isolators=ANY_CALL), 137),
     "fork-bomb": Kind(
         shell("touch /tmp/up; while [ ! -e /tmp/go ]; do sleep 0.01; done; exec /bin/guest bomb /tmp/boom"),
         137,

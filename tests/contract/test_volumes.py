@@ -145,7 +145,7 @@ def test_what_an_app_mounts_stays_in_the_app(make_pod: MakePod, source: Path) ->
     for section in apps.values():
         section["mounts"] = [mount("/v"), mount("/sync", "sync")]
     pod = make_pod(apps, volumes=[host(source), empty("sync")])
-    process = pod.start("--disable-capabilities-restriction")
+    process = pod.start("--disable-capabilities-restriction", "--disable-seccomp")
     wait_for((pod.path / "sharedVolumes/sync/done").exists, "the app's mount")
     assert os.listdir(source / "dir") == []
     assert lines_of(pod.finish(process)) == ["end"]

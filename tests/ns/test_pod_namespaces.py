@@ -144,7 +144,7 @@ def test_mounts_of_a_pod_never_reach_the_host(make_pod: MakePod) -> None:
     for point in (str(pod.stage1), str(pod.file("a", ""))):
         subprocess.run(["mount", "--make-shared", point], check=True)
     before = pod.mounts()
-    process = pod.start("--disable-capabilities-restriction")
+    process = pod.start("--disable-capabilities-restriction", "--disable-seccomp")
     pod.wait_ready()
     main = app_pid(pod, "a")
     wait_for(Path(f"/proc/{main}/root/tmp/mine").exists, "the app's mount")
