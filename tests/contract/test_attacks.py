@@ -47,9 +47,7 @@ def lines_of(output: str, app: str = "a") -> list[str]:
 SELF = {"program": ["/proc/self/exe", FIFO], "interpreter": ["/bin/trap"]}
 
 
-def pod_with_a_fifo(
-    make_pod: MakePod, rootfs: Path, source: Path, apps: dict[str, dict[str, Any]]
-) -> PodDirectory:
+def pod_with_a_fifo(make_pod: MakePod, rootfs: Path, source: Path, apps: dict[str, dict[str, Any]]) -> PodDirectory:
     """Return a pod whose apps share a FIFO, at which a loader waits that has it for a program."""
     source.mkdir()
     os.mkfifo(source / "fifo")
