@@ -52,8 +52,10 @@ def _copy_mount(root: int, path: str) -> int | None:
 
 def _cover(tree: int, root: int, path: str) -> None:
     where = open_existing(root, path)
-    assert where is not None  # it was there a moment ago, and in a mount that nobody else changes
-    _attach(tree, where, path)
+    if where is None:  # no file of the kernel, but one of a volume, which somebody has renamed
+        os.close(tree)
+    else:
+        _attach(tree, where, path)
 
 
 def _attach(tree: int, where: int, path: str) -> None:
