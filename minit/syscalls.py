@@ -24,6 +24,7 @@ _syscall.restype = ctypes.c_long
 _MACHINE = os.uname().machine
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(_MACHINE, 41)
 _SYS_RT_SIGACTION = {"x86_64": 13, "aarch64": 134}.get(_MACHINE, 134)
+_SYS_KEYCTL = {"x86_64": 250, "aarch64": 219}.get(_MACHINE, 219)
 _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(_MACHINE, 277)
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(_MACHINE, 280)
 _SYS_PIDFD_SEND_SIGNAL = 424
@@ -104,6 +105,8 @@ _KERNEL_SIGACTION_BYTES = 32
 _KERNEL_SIGSET_BYTES = 8
 
 _CAPABILITY_VERSION_3 = 0x20080522
+
+_KEYCTL_JOIN_SESSION_KEYRING = 1
 
 _SECCOMP_SET_MODE_FILTER = 1
 _SOCK_FILTER_BYTES = 8
@@ -388,7 +391,7 @@ def read_signals(fd: int) -> list[int]:
     return [int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), SIGNALFD_INFO_SIZE)]
 
 
-# Privileges: prctl(2), seccomp(2) and capset(2).
+# Privileges: prctl(2), seccomp(2), capset(2) and keyctl(2).
 
 
 def _prctl(option: int, argument: int = 0, third: int = 0) -> int:
@@ -501,3 +504,8 @@ def bpf_prog_attach(group: int, program: int, attach_type: int, flags: int = 0) 
     """Attach a program to the cgroup v2 directory `group`, bpf(2); without flags instead of the one that is there."""
     attributes = _BpfAttach(group, program, attach_type, flags)
     _call(None, _SYS_BPF, _long(_BPF_PROG_ATTACH), ctypes.byref(attributes), _long(ctypes.sizeof(attributes)))
+
+
+def join_session_keyring() -> None:
+    """Make a new anonymous keyring this process's session keyring, keyctl_join_session_keyring(3)."""
+    _call(None, _SYS_KEYCTL, _long(_KEYCTL_JOIN_SESSION_KEYRING), None)

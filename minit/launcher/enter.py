@@ -13,7 +13,7 @@ from minit.plan.app import DEFAULT_PATH, DEFAULT_TERM
 from minit.reaper.diagnose import diagnose_exec
 from minit.stdio import complain
 from minit.supervisor.client import ask
-from minit.supervisor.credentials import become_user, drop_bounding_set, give_up_capabilities
+from minit.supervisor.credentials import become_user, drop_bounding_set, give_up_capabilities, leave_keyring
 from minit.supervisor.process import forget_imports, reset_signals
 from minit.supervisor.protocol import OP_NAMESPACE
 
@@ -72,6 +72,8 @@ def _run_command(
         step = "drop capabilities"
         drop_bounding_set(bounding)
         give_up_capabilities()
+        step = "join a session keyring"
+        leave_keyring()
         become_user(0, 0, ())
         reset_signals()
         syscalls.close_range(3)

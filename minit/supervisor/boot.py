@@ -19,7 +19,7 @@ from minit.messages import send_message
 from minit.reaper.record import write_file
 from minit.stdio import complain, expect_raw_terminal
 from minit.supervisor.app import App, spawn_app
-from minit.supervisor.credentials import drop_bounding_set
+from minit.supervisor.credentials import drop_bounding_set, leave_keyring
 from minit.supervisor.group import GroupEnds
 from minit.supervisor.journal import Journal
 from minit.supervisor.loopback import bring_up_loopback
@@ -44,6 +44,9 @@ _QUICK_SECONDS = 0.02
 _START_SECONDS = 2.0
 _CONTROL_BACKLOG = 64
 _CGROUPS = "/sys/fs/cgroup"
+# The one writable place of the stage1 root holds nothing but data, whoever of the pod may get there.
+_STATE = "rkt"
+_STATE_ATTRIBUTES = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
 # -1000 would exempt PID 1 altogether; one more keeps it the last choice.
 _OOM_SCORE = b"-999"
 
@@ -131,6 +134,8 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
         sockets = _open_sockets(plan, ends.sockets)
         step = "drop capabilities"
         drop_bounding_set(plan.bounding)
+        step = "join a session keyring"
+        leave_keyring()
         step = "write the apps' environment"
         for spec in plan.apps:
             _write_environment(spec.name, spec.environment)
@@ -225,9 +230,11 @@ def _build_root(plan: PodPlan, ends: SupervisorEnds) -> None:
     # Slave before anything is attached: a mount made here must never reach the host.
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
     syscalls.move_mount(ends.root, syscalls.AT_FDCWD, to_path=".")
-    writable = ["rkt", *(paths.app_rootfs(spec.name) for spec in plan.apps)]
+    writable = [_STATE, *(paths.app_rootfs(spec.name) for spec in plan.apps)]
     for path in writable:
         tree = syscalls.open_tree(ends.root, path, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
+        if path == _STATE:
+            syscalls.mount_setattr(tree, set=_STATE_ATTRIBUTES)
         where = syscalls.openat2(ends.root, path, os.O_PATH | os.O_DIRECTORY, resolve=syscalls.RESOLVE_IN_ROOT)
         syscalls.move_mount(tree, where)
         os.close(where)

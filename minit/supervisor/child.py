@@ -21,7 +21,7 @@ from minit.plan.app import STREAM_CONSOLE
 from minit.plan.seccomp import DEFAULT_POLICY
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
-from minit.supervisor.credentials import become_user, drop_bounding_set, give_up_capabilities
+from minit.supervisor.credentials import become_user, drop_bounding_set, give_up_capabilities, leave_keyring
 from minit.supervisor.mounts import apply_mounts, enter_root
 from minit.supervisor.process import forget_imports, join_cgroups, reset_signals, set_oom_score
 from minit.supervisor.protection import protect_paths
@@ -115,6 +115,9 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         path = find_executable(spec)
         step = "change directory to"
         os.chdir(spec.working_directory)
+        step = "join a session keyring"
+        # While it is root: keys of others are counted against small quotas, across all pods.
+        leave_keyring()
         step = "change user"
         become_user(spec.uid, spec.gid, spec.supplementary_gids)
         if spec.sheds_privileges:

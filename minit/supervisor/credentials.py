@@ -1,7 +1,8 @@
-"""Becoming the user of an app, with no more capabilities than its bounding set."""
+"""Becoming the user of an app, with no more capabilities than its bounding set and no keys of the caller."""
 
 from __future__ import annotations
 
+import errno
 import os
 
 from minit import syscalls
@@ -36,6 +37,16 @@ def give_up_capabilities() -> None:
     kept = syscalls.bounding_set() | _UNTIL_EXEC
     syscalls.set_capabilities(effective & kept, permitted & kept, 0)
     syscalls.clear_ambient_capabilities()
+
+
+def leave_keyring() -> None:
+    """Have a new empty session keyring, in place of the one that this process shares with its caller."""
+    try:
+        syscalls.join_session_keyring()
+    except OSError as error:
+        # A kernel without keyrings, or a filter around all of minit: an app cannot reach a key either then.
+        if error.errno not in (errno.ENOSYS, errno.EPERM):
+            raise
 
 
 def become_user(uid: int, gid: int, supplementary_gids: Sequence[int]) -> None:

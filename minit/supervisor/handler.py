@@ -17,7 +17,7 @@ from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
 from minit.plan.app import STREAM_NULL
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
-from minit.supervisor.credentials import become_user, give_up_capabilities
+from minit.supervisor.credentials import become_user, give_up_capabilities, leave_keyring
 from minit.supervisor.process import forget_imports, join_cgroups, reset_signals, set_oom_score
 from minit.supervisor.streams import Streams
 
@@ -96,6 +96,8 @@ def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
         give_up_capabilities()
         step = "change directory to"
         os.chdir(app.spec.working_directory)
+        step = "join a session keyring"
+        leave_keyring()
         step = "change user"
         become_user(0, 0, ())
         step = "reset signals"
