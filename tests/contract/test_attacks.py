@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +13,11 @@ from typing import Any
 
 import pytest
 
+from minit import syscalls
+from tests.support.campaign import campaign
 from tests.support.guest import build_program
-from tests.support.pods import MakePod, PodDirectory, app_section, shell
+from tests.support.pods import MakePod, PodDirectory, app_section, handlers, run_all, shell
+from tests.support.processes import status_of
 
 ATTACKER = "/bin/attacker"
 FIFO = "/shared/fifo"
@@ -28,7 +33,10 @@ def hostile_rootfs(work_directory: Path, app_rootfs: Path) -> Iterator[Path]:
     build_program("attacker", rootfs / ATTACKER.lstrip("/"))
     # The kernel resolves a "#!" line in the process that executes the file.
     (rootfs / "bin/trap").write_text(f"#!/proc/self/exe {FIFO}\n")
-    (rootfs / "bin/trap").chmod(0o755)
+    (rootfs / "bin/borrowed").write_text("#!/proc/1/root/entrypoints/gc\n")
+    for name in ("trap", "borrowed"):
+        (rootfs / "bin" / name).chmod(0o755)
+    (rootfs / "work").mkdir()
     yield rootfs
     shutil.rmtree(directory)
 
@@ -60,7 +68,7 @@ def pod_with_a_fifo(make_pod: MakePod, rootfs: Path, source: Path, apps: dict[st
 def test_the_interpreter_that_an_app_was_made_with_cannot_be_written(
     make_pod: MakePod, hostile_rootfs: Path, tmp_path: Path, command: list[str]
 ) -> None:
-    """An app that executes /proc/self/exe runs the stage1's loader (CVE-2019-5736); that is on a read-only mount."""
+    """What executes /proc/self/exe runs the stage1's loader (CVE-2019-5736), whose file is on a read-only mount."""
     apps = {"a": app_section(*command), "b": attacker("exe", FIFO)}
     pod = pod_with_a_fifo(make_pod, hostile_rootfs, tmp_path / "shared", apps)
     # As long as the launcher and PID 1 run it is busy as well.
@@ -71,7 +79,7 @@ def test_the_interpreter_that_an_app_was_made_with_cannot_be_written(
 def test_the_interpreter_of_enter_cannot_be_written(
     make_pod: MakePod, hostile_rootfs: Path, tmp_path: Path, command: list[str]
 ) -> None:
-    """The same for the tree store's loader, by which a command is entered, once nobody runs it."""
+    """The same for the tree store's loader, with which a command is entered, once nobody runs it any more."""
     apps = {"a": shell(FOREVER), "b": attacker("exe", FIFO)}
     pod = pod_with_a_fifo(make_pod, hostile_rootfs, tmp_path / "shared", apps)
     process = pod.start()
@@ -82,3 +90,235 @@ def test_the_interpreter_of_enter_cannot_be_written(
     pod.stop()
     lines = lines_of(pod.finish(process).stdout, "b")
     assert lines == ["found on a mount that is read-only", "write: Read-only file system"]
+
+
+# Descriptors that a process of ours might have open while it follows a path of the manifest.
+OPEN = range(3, 20)
+
+
+def test_a_working_directory_is_no_descriptor_of_ours(make_pod: MakePod, hostile_rootfs: Path) -> None:
+    """/proc/self/fd/N leads nowhere (CVE-2024-21626): neither past a read-only root nor to the host."""
+    pods = [
+        make_pod(
+            {"a": shell("echo reached $(ls -A)", workingDirectory=f"/proc/self/fd/{fd}", readOnlyRootFS=True)},
+            hostile_rootfs,
+        )
+        for fd in OPEN
+    ]
+    for fd, result in zip(OPEN, run_all_in_turns(pods)):
+        assert result.stdout == ""
+        assert result.stderr.startswith(f'stage1: app "a": change directory to /proc/self/fd/{fd}: ')
+
+
+def test_the_working_directory_of_a_handler_is_no_descriptor_of_ours(make_pod: MakePod, hostile_rootfs: Path) -> None:
+    """The same when the directory becomes a link later: a handler's process holds control groups of the host."""
+    pods = []
+    for fd in OPEN:
+        prepare = "/bin/sh", "-c", f"rmdir /work; ln -s /proc/self/fd/{fd} /work"
+        commands = handlers(pre_start=prepare, post_stop=("/bin/sh", "-c", "echo reached $(ls -A)"))
+        app = shell("exit 0", workingDirectory="/work", eventHandlers=commands)
+        pods.append(make_pod({"a": app}, hostile_rootfs))
+    for result in run_all_in_turns(pods):
+        assert "reached" not in result.stdout
+        assert "Error: change directory to /work: " in result.stderr
+
+
+def run_all_in_turns(pods: list[PodDirectory]) -> list[subprocess.CompletedProcess[str]]:
+    """Run pods to their ends, a few at a time."""
+    return [result for start in range(0, len(pods), 4) for result in run_all(pods[start : start + 4])]
+
+
+@pytest.mark.parametrize("link", ["root", "cwd"])
+def test_a_working_directory_is_not_pid_1s(make_pod: MakePod, hostile_rootfs: Path, link: str) -> None:
+    """Who may not look into PID 1 does not get there by having it done before its capabilities are dropped either."""
+    result = make_pod({"a": shell("echo reached; ls", workingDirectory=f"/proc/1/{link}")}, hostile_rootfs).run()
+    assert result.stdout == ""
+    assert result.stderr == f'stage1: app "a": change directory to /proc/1/{link}: permission denied\n'
+
+
+def test_a_program_is_not_pid_1s(make_pod: MakePod, hostile_rootfs: Path) -> None:
+    """Nothing of the stage1 image is executed, as program, handler or interpreter (rkt issue 3999)."""
+    program = "/proc/1/root/entrypoints/gc"
+    commands = {
+        "program": {"a": app_section(program)},
+        "pid-1": {"a": app_section("/proc/1/exe")},
+        "interpreter": {"a": app_section("/bin/borrowed")},
+        "searched": {"a": app_section("gc", environment=[{"name": "PATH", "value": "/proc/1/root/entrypoints"}])},
+        "handler": {"a": shell("true", eventHandlers=handlers(pre_start=(program,)))},
+    }
+    pods = [make_pod(apps, hostile_rootfs) for apps in commands.values()]
+    for result in run_all_in_turns(pods):
+        # The usage of gc would be the first that it says.
+        assert (result.stdout, "sage" in result.stderr) == ("", False)
+        assert "Error: " in result.stderr or "unable to find" in result.stderr
+        assert result.returncode in (203, 254)
+
+
+def test_our_processes_cannot_be_traced(make_pod: MakePod, hostile_rootfs: Path) -> None:
+    """Root of an app gets at no memory, descriptor or file of PID 1, spawner and sidecar; of another app it may."""
+    wait = "while [ ! -e /tmp/go ]; do sleep 0.01; done; sleep 60 & "
+    script = wait + f"for pid in $(cat /tmp/go) $!; do echo; echo $pid; {ATTACKER} trace $pid; done; kill -9 $!"
+    pod = make_pod({"a": shell(script)}, hostile_rootfs)
+    process = pod.start("--disable-seccomp")
+    pod.wait_ready()
+    targets = {"pid 1": pod.pid, **pod.children()}
+    pids = [status_of(targets[name])["NSpid"].split()[-1] for name in ("pid 1", "minit-spawner", "iottymux-a")]
+    pod.file("a", "/tmp/new").write_text(" ".join(pids))
+    pod.file("a", "/tmp/new").rename(pod.file("a", "/tmp/go"))
+    blocks = "\n".join(lines_of(pod.finish(process).stdout)).strip().split("\n\n")
+    *ours, own = [dict(line.split(": ") for line in block.splitlines()[1:]) for block in blocks]
+    assert len(ours) == 3
+    for results in ours:
+        assert set(results.values()) <= {"Operation not permitted", "Permission denied"}
+    assert {own["ptrace"], own["mem"], own["process_vm_readv"]} == {"done"}
+
+
+def test_keys_of_the_caller_stay_outside(make_pod: MakePod, hostile_rootfs: Path) -> None:
+    """Apps, handlers and commands that are entered have keyrings of their own, empty at first."""
+    commands = handlers(pre_start=(ATTACKER, "keys", "secret"), post_stop=(ATTACKER, "keys", "own"))
+    script = f"{ATTACKER} keys secret; touch /dev/shm/added; exit 0"
+    wait = "while [ ! -e /dev/shm/added ]; do sleep 0.01; done"
+    pod = make_pod(
+        {
+            "a": shell(script, user="1000", group="1000", eventHandlers=commands),
+            "b": shell(f"{wait}; {ATTACKER} keys own; {FOREVER}"),
+        },
+        hostile_rootfs,
+    )
+    process = pod.start("--disable-seccomp", preexec_fn=_make_key)
+    pod.wait_ready()
+    assert pod.wait_status("a") == 0
+    entered = pod.enter("b", ATTACKER, "keys", "secret", preexec_fn=_make_key).stdout
+    assert entered.splitlines() == NO_KEY
+    # Of the app itself, and of the command before.
+    assert pod.enter("b", ATTACKER, "keys", "own").stdout.splitlines() == NO_KEY
+    pod.stop()
+    output = pod.finish(process).stdout
+    assert lines_of(output, "a") == NO_KEY * 3
+    assert lines_of(output, "b") == NO_KEY
+
+
+NO_KEY = ["search: Required key not available", "add: done"]
+_SYS_ADD_KEY = {"x86_64": 248, "aarch64": 217}[os.uname().machine]
+
+
+def _make_key() -> None:
+    """Give this process a session keyring with a key called "secret"."""
+    syscalls.join_session_keyring()
+    session = -3  # KEY_SPEC_SESSION_KEYRING
+    assert ctypes.CDLL(None).syscall(_SYS_ADD_KEY, b"user", b"secret", b"x", ctypes.c_size_t(1), session) > 0
+
+
+def test_nothing_below_rkt_is_executable(make_pod: MakePod) -> None:
+    """An app with all capabilities can write into PID 1's state, but execute nothing there, nor use a device."""
+    state = "/proc/1/root/rkt/minit"
+    script = f"cp /bin/busybox {state}/x && ls {state}/x; {state}/x true; mknod {state}/null c 1 3; : > {state}/null"
+    pod = make_pod({"a": shell(script)})
+    result = pod.run("--disable-capabilities-restriction", "--disable-seccomp")
+    assert lines_of(result.stdout) == [f"{state}/x"]
+    assert result.stderr.count("Permission denied") == 2, result.stderr
+
+
+@pytest.mark.parametrize("flag", ["--disable-seccomp", "--disable-capabilities-restriction"])
+def test_a_release_agent_is_out_of_reach(make_pod: MakePod, flag: str) -> None:
+    """No hierarchy is in an app, and neither its capabilities nor its filter let it mount one (CVE-2022-0492)."""
+    script = (
+        "for name in memory freezer rdma none,name=x; do mount -t cgroup -o $name x /tmp && echo mounted; done;"
+        "mount -t cgroup2 x /tmp && echo mounted; find / -name release_agent -o -name cgroup.procs; ls /sys/fs"
+    )
+    result = make_pod({"a": shell(script)}).run(flag)
+    assert result.stdout == ""
+    denied = {"--disable-seccomp": "mount: permission denied", "--disable-capabilities-restriction": "Bad system call"}
+    assert result.stderr.count(denied[flag]) == 5
+
+
+def test_nothing_listens_on_an_abstract_socket(make_pod: MakePod) -> None:
+    """A pod in the host's network shares the names of such sockets (CVE-2020-15257): minit has none."""
+    before = _abstract_sockets()
+    pod = make_pod({"a": shell(FOREVER)})
+    pod.start(net="host")
+    pod.wait_ready()
+    assert pod.ask({"op": "ping"})["ok"]
+    assert _abstract_sockets() == before
+
+
+def _abstract_sockets() -> list[str]:
+    return [line for line in Path("/proc/net/unix").read_text().splitlines() if " @" in line]
+
+
+# Symlinks of an image that would put procfs, or what covers parts of it, somewhere else.
+LINKS = {
+    "elsewhere": {"proc": "/tmp"},
+    "shared-memory": {"proc": "/dev/shm"},
+    "a-chain": {"proc": "/run/proc", "run": "/tmp"},
+    "up": {"proc": "../../../../../../../../tmp"},
+    "in-sys": {"proc": "/sys"},
+    "sys-in-proc": {"sys": "/proc"},
+    "dev-in-proc": {"dev": "/proc"},
+    "proc-in-dev": {"proc": "/dev"},
+    "etc-in-proc": {"etc": "/proc"},
+    "tmp-in-proc": {"tmp": "/proc/1"},
+    "magic": {"proc": "/proc/self/root/proc"},
+    "devices": {"dev": "/proc/self/fd"},
+}
+
+
+@pytest.mark.parametrize("links", LINKS.values(), ids=LINKS)
+def test_links_of_an_image_do_not_uncover_anything(
+    make_pod: MakePod, own_rootfs: Path, hostile_rootfs: Path, links: dict[str, str]
+) -> None:
+    """Wherever an image has its procfs mounted the protected paths are protected (the class of CVE-2025-31133)."""
+    shutil.copy(hostile_rootfs / "bin/attacker", own_rootfs / "bin/attacker")
+    for name, text in links.items():
+        shutil.rmtree(own_rootfs / name, ignore_errors=True)
+        (own_rootfs / name).symlink_to(text)
+    pod = make_pod({"a": attacker("procs")}, own_rootfs)
+    before = sorted(os.listdir(pod.stage1 / "rkt"))
+    result = pod.run("--disable-seccomp")
+    assert result.returncode in (0, 254)
+    if result.returncode == 254:
+        assert result.stderr.count("\n") == 1 and "rror(" not in result.stderr
+    assert not [line for line in lines_of(result.stdout) if not line.startswith("procfs at")]
+    assert set(os.listdir(pod.stage1 / "rkt")) - set(before) <= {"supervisor-status"}
+
+
+# The target of a volume whose content decides what is mounted on, and a name in it that is swapped for a link.
+RACES = {
+    "volume": ("/outer", "x", "../../../../../rkt"),
+    "volume-absolute": ("/outer", "x", "/rkt"),
+    "file": ("/etc", "hosts", "../../../../../rkt/made"),
+    "protected": ("/proc", "bus", "../../../../../rkt"),
+}
+
+
+@pytest.mark.parametrize("race", RACES)
+def test_names_that_are_swapped_while_pods_start(
+    make_pod: MakePod, hostile_rootfs: Path, tmp_path: Path, race: str
+) -> None:
+    """Whoever exchanges a directory of a volume for a link has nothing made or mounted outside (CVE-2021-30465)."""
+    target, name, text = RACES[race]
+    outer, inner = tmp_path / "outer", tmp_path / "inner"
+    for directory in (outer, outer / name, inner):
+        directory.mkdir()
+    if race == "file":
+        (outer / name).rmdir()
+        (outer / name).touch()
+    (outer / "link").symlink_to(text)
+    places = {outer: target, inner: f"{target}/{name}/made"} if target == "/outer" else {outer: target}
+    volumes = [{"name": path.name, "kind": "host", "source": str(path)} for path in places]
+    mounts = [{"volume": path.name, "path": place} for path, place in places.items()]
+    apps = {f"a{number}": shell("true", mounts=mounts) for number in range(8)}
+    swap = [hostile_rootfs / "bin/attacker", "swap", outer / name, outer / "link"]
+    with subprocess.Popen(swap) as racer:
+        try:
+            for _ in range(campaign(4)):
+                pod = make_pod(apps, hostile_rootfs, volumes=volumes)
+                result = pod.run()
+                assert result.returncode in (0, 254)
+                if result.returncode == 254:
+                    assert result.stderr.startswith('stage1: app "a') and "rror(" not in result.stderr
+                assert not (pod.stage1 / "rkt/made").exists()
+                pod.remove()
+        finally:
+            racer.kill()
+    assert sorted(os.listdir(inner)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import socket
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.activation import activated
-from tests.support.pods import MakePod, PodDirectory, app_section, run_all, shell
+from tests.support.pods import MakePod, PodDirectory, app_section, handlers, run_all, shell
 from tests.support.processes import children_of, control_groups_of, descriptors_of, status_of
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
@@ -23,6 +24,7 @@ DEFAULT_BOUNDING = 0xA80425FB  # rkt's default set of 14
 # What each kind of process holds beside 0, 1 and 2, and how many of each; {apps} is the number of apps.
 PIPE, SOCKET, PIDFD, EPOLL = r"pipe:\[\d+\]", r"socket:\[\d+\]", r"anon_inode:\[pidfd\]", r"anon_inode:\[eventpoll\]"
 SIGNALFD, LOG = r"anon_inode:\[signalfd\]", r"/rkt/minit/log"
+IMAGE = "/"  # the root of a mount that is in no namespace
 POD_DIRECTORY = r".*/pods/run/[0-9a-f-]{36}"
 DESCRIPTORS = {
     "launcher": {
@@ -167,6 +169,81 @@ def test_descriptors_of_a_pod_that_follows_devices(make_pod: MakePod) -> None:
             f"{_count(pid, expected)} to be {expected}",
             timeout_seconds=5,
         )
+
+
+def test_an_app_before_its_exec(make_pod: MakePod) -> None:
+    """It holds its streams, its socket to PID 1 and its mount namespace, and is not dumpable."""
+    wait = "/bin/sh", "-c", "while [ ! -e /tmp/go ]; do sleep 0.01; done"
+    mounts = [{"volume": "v", "path": "/v"}]
+    section = shell("exit 0", user="1000", group="1000", mounts=mounts, eventHandlers=handlers(pre_start=wait))
+    pod = make_pod({"a": section}, volumes=[{"name": "v", "kind": "empty"}])
+    process = pod.start()
+    # The handler is there when the app has prepared itself.
+    wait_for(lambda: "sh" in pod.children(), "the handler")
+    [app] = [pid for pid in children_of(pod.pid) if status_of(pid)["Name"] == "minit"]
+    assert _count(app, {SOCKET: 1, r"mnt:\[\d+\]": 1}) == {SOCKET: 1, r"mnt:\[\d+\]": 1}
+    status = status_of(app)
+    assert {status[name] for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {"0" * 16}
+    assert int(status["CapBnd"], 16) & ~DEFAULT_BOUNDING == 0
+    # The kernel gives the files of a process that is not dumpable to root.
+    assert (status["Uid"].split()[0], os.stat(f"/proc/{app}/environ").st_uid) == ("1000", 0)
+    pod.file("a", "/tmp/go").touch()
+    assert pod.finish(process).returncode == 0
+
+
+def test_an_event_handler(make_pod: MakePod) -> None:
+    """It has three descriptors and the capabilities of PID 1's bounding set."""
+    wait = "/bin/sh", "-c", "while [ ! -e /tmp/go ]; do sleep 0.01; done"
+    pod = make_pod({"a": shell("exit 0", user="1000", group="1000", eventHandlers=handlers(pre_start=wait))})
+    process = pod.start()
+    handler = wait_for(lambda: pod.children().get("sh"), "the handler")
+    assert sorted(descriptors_of(handler)) == [0, 1, 2]
+    status, bounding = status_of(handler), status_of(pod.pid)["CapBnd"]
+    assert {status[name] for name in ("CapEff", "CapPrm", "CapBnd")} == {bounding}
+    assert {status[name] for name in ("CapInh", "CapAmb")} == {"0" * 16}
+    pod.file("a", "/tmp/go").touch()
+    assert pod.finish(process).returncode == 0
+
+
+def test_both_processes_of_enter(make_pod: MakePod) -> None:
+    """The parent holds what it was sent and where it was started from; the command has three descriptors."""
+    pod, _ = running_pod(make_pod)
+    command = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=a", "--", "sleep", "60"]
+    parent = subprocess.Popen(command, cwd=pod.path, stdin=subprocess.DEVNULL)
+    try:
+        child = wait_for(lambda: next(iter(children_of(parent.pid)), None), "the command")
+        wait_for(lambda: status_of(child)["Name"] == "sleep", "its exec")
+        expected = {PIDFD: 1, r"mnt:\[\d+\]": 1, r"/memfd:.*": 1, IMAGE: 1}
+        assert _count(parent.pid, expected) == expected
+        assert sorted(descriptors_of(child)) == [0, 1, 2]
+        assert status_of(child)["CapEff"] == status_of(pod.pid)["CapBnd"]
+        assert str(Path(f"/proc/{child}/exe").readlink()) == "/bin/busybox"
+    finally:
+        parent.kill()
+        parent.wait()
+
+
+def test_the_death_of_the_launcher_is_a_signal_too(make_pod: MakePod) -> None:
+    """Though somebody has a copy of its socket, so that it never comes to an end, PID 1 gets SIGTERM."""
+    pod = make_pod({"a": shell("trap 'exit 5' TERM; " + FOREVER)})
+    process = pod.start()
+    pod.wait_ready()
+    sockets = [fd for fd, target in descriptors_of(process.pid).items() if target.startswith("socket:")]
+    pidfd = os.pidfd_open(process.pid)
+    copies = [_get_descriptor(pidfd, fd) for fd in sockets]
+    try:
+        process.kill()
+        assert pod.wait_status("a") == 5
+        pod.wait_exited()
+    finally:
+        for fd in (*copies, pidfd):
+            os.close(fd)
+
+
+def _get_descriptor(pidfd: int, fd: int) -> int:
+    copy: int = ctypes.CDLL(None).syscall(438, pidfd, fd, 0)  # pidfd_getfd(2)
+    assert copy >= 0
+    return copy
 
 
 def test_the_lock_is_held_by_the_launcher_and_pid_1_alone(make_pod: MakePod) -> None:
