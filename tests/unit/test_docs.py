@@ -123,6 +123,18 @@ def test_every_annotation_of_ours_is_in_the_table() -> None:
     assert rows == [ANNOTATION_HOTPLUG, ANNOTATION_PIDS_LIMIT, ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL]
 
 
+def test_every_attack_has_a_defence_and_a_test() -> None:
+    """A row of docs/security.md names a module there is, unless it refers to the row above, and a test."""
+    rows = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", (ROOT / "docs/security.md").read_text(), re.MULTILINE)
+    attacks = [row for row in rows if row[0] != "Attack"]
+    assert len(attacks) > 40
+    for attack, defence, tests in attacks:
+        paths = re.findall(r"`(minit/[^`]+)`", defence)
+        assert paths or defence in ("The same", "As for programs there"), attack
+        assert not [path for path in paths if not (ROOT / path).exists()], attack
+        assert re.fullmatch(r"`tests/\S+::\w+`( `tests/\S+::\w+`)*", tests), attack
+
+
 def test_every_clause_says_where_it_is_kept() -> None:
     """A row of docs/contract.md names a module there is, or says that it is not kept yet."""
     rows = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", (ROOT / "docs/contract.md").read_text(), re.MULTILINE)
