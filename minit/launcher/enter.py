@@ -9,7 +9,7 @@ import os
 from minit import syscalls
 from minit.errors import describe
 from minit.launcher.stop import open_supervisor
-from minit.plan.app import DEFAULT_PATH, DEFAULT_TERM
+from minit.plan.environment import DEFAULT_PATH, DEFAULT_TERM
 from minit.reaper.diagnose import diagnose_exec
 from minit.stdio import complain
 from minit.supervisor.client import ask

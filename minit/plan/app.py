@@ -6,12 +6,13 @@ from minit.errors import PlanError
 from minit.paths import ANNOTATION_PIDS_LIMIT, ANNOTATION_STREAM
 from minit.plan.capabilities import DEFAULT, capability_names
 from minit.plan.devices import ANNOTATION_HOTPLUG
+from minit.plan.environment import DEFAULT_TERM, plan_environment
 from minit.plan.mounts import SYSFS, BindTree, MountOp, app_mounts
 from minit.plan.protection import Protection
 from minit.plan.seccomp import DEFAULT_POLICY
 from minit.plan.seccomp import ISOLATORS as SECCOMP_ISOLATORS
 from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, DEFAULT_STOPPING
-from minit.value import Value, replace
+from minit.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,25 +26,11 @@ if TYPE_CHECKING:
     from minit.plan.sockets import ListenSocket
     from minit.plan.volumes import VolumeMount
 
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# Given to an app that does not set them; USER is root whoever the app runs as (rkt stage1).
-DEFAULT_ENVIRONMENT = (
-    ("PATH", DEFAULT_PATH),
-    ("SHELL", "/bin/sh"),
-    ("USER", "root"),
-    ("LOGNAME", "root"),
-    ("HOME", "/root"),
-)
-
-# For an app with the pod's console, if its caller has no TERM.
-DEFAULT_TERM = "vt100"
-
 STREAM_LOG = "log"
 STREAM_NULL = "null"
 STREAM_CONSOLE = "console"
 HANDLER_PRE_START = "pre-start"
 HANDLER_POST_STOP = "post-stop"
-_METADATA_URL = "AC_METADATA_URL"
 _ANNOTATIONS = (ANNOTATION_HOTPLUG, ANNOTATION_PIDS_LIMIT, ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL)
 # All others are decided in minit.plan.isolators, and those of system calls in minit.plan.seccompisolators.
 _UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
@@ -203,28 +190,6 @@ def plan_executable(name: str, app: App, working_directory: str) -> tuple[tuple[
     entries = [working_directory, "/bin", "/usr/bin"] if path is None else path.split(":")
     directories = [_join(working_directory, entry) for entry in entries]
     return tuple(_join(directory, command) for directory in directories), ":".join(directories)
-
-
-def plan_environment(
-    name: str, own: tuple[tuple[str, str], ...], term: str | None = None
-) -> tuple[tuple[str, str], ...]:
-    """
-    Return the environment of an app: defaults it does not set, its own, then what the executor sets.
-
-    `term` is the default of TERM, None for an app without a terminal.
-    """
-    set_here = (("AC_APP_NAME", name), ("container", "rkt"))
-    names = {key for key, _ in own}
-    forced = {key for key, _ in set_here}
-    offered = DEFAULT_ENVIRONMENT if term is None else (*DEFAULT_ENVIRONMENT, ("TERM", term))
-    defaults = tuple(pair for pair in offered if pair[0] not in names)
-    return (*defaults, *(pair for pair in own if pair[0] not in forced), *set_here)
-
-
-def add_metadata_url(spec: AppSpec, url: str) -> AppSpec:
-    """Return the spec of an app that finds the metadata service at `url`, whatever its image says."""
-    others = (pair for pair in spec.environment if pair[0] != _METADATA_URL)
-    return replace(spec, environment=(*others, (_METADATA_URL, url)))
 
 
 def _join(directory: str, path: str) -> str:

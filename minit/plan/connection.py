@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from minit.errors import PlanError
-from minit.plan.app import add_metadata_url
+from minit.plan.environment import with_metadata_url
 from minit.plan.files import resolv_conf
 from minit.plan.pod import metadata_url
 from minit.value import replace
@@ -26,5 +26,5 @@ def connect(plan: PodPlan, connection: Connection, mds_token: str) -> PodPlan:
         if connection.host_address is None:
             raise PlanError("failed to setup network: no network has an address of the host, which --mds-token needs")
         url = metadata_url(mds_token, connection.host_address)
-        apps = tuple(add_metadata_url(app, url) for app in apps)
+        apps = tuple(replace(app, environment=with_metadata_url(app.environment, url)) for app in apps)
     return replace(plan, apps=apps)

@@ -6,9 +6,10 @@ from minit.errors import PlanError
 from minit.goflags import BOOLEANS
 from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
 from minit.paths import ANNOTATION_PIDS_LIMIT, POD_MANIFEST, app_manifest, created_marker, started_marker
-from minit.plan.app import STREAM_CONSOLE, AppSpec, add_metadata_url, plan_app
+from minit.plan.app import STREAM_CONSOLE, AppSpec, plan_app
 from minit.plan.capabilities import DEFAULT
 from minit.plan.devices import ANNOTATION_HOTPLUG, DEFAULT_RULES, plan_hotplug
+from minit.plan.environment import with_metadata_url
 from minit.plan.files import EtcTexts, plan_files
 from minit.plan.mounts import SYSFS, SYSFS_AND_CGROUPS, MountOp, pod_mounts
 from minit.plan.protection import plan_protection
@@ -172,7 +173,8 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         if flags.disable_capabilities:
             spec = replace(spec, bounding=None)
         if flags.mds_token and not is_contained(flags.networks):
-            spec = add_metadata_url(spec, metadata_url(flags.mds_token, _HOST_LOOPBACK))
+            url = metadata_url(flags.mds_token, _HOST_LOOPBACK)
+            spec = replace(spec, environment=with_metadata_url(spec.environment, url))
         apps.append(spec)
         notifies = image.annotation("appc.io/executor/supports-systemd-notify")
         if BOOLEANS.get(notifies or ""):

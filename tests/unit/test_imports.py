@@ -32,7 +32,7 @@ CTYPES = {
 BASE = {"entrypoints", "entrypoints._main", "minit", "minit.errors", "minit.goflags", "minit.launcher", "minit.paths"}
 STDLIB = {*BARE, *CTYPES, "errno", "gc"}
 CONTROL = {"minit.jsontext", "minit.messages", "minit.supervisor.client", "minit.supervisor.protocol"}
-SHARED = {*BASE, "minit.plan", "minit.stdio", "minit.supervisor", "minit.syscalls", "minit.value"}
+SHARED = {*BASE, "minit.plan", "minit.stdio", "minit.supervisor", "minit.syscalls"}
 
 STDLIB_OF = {
     "run": {*STDLIB, "_json", "_socket", "fcntl", "resource", "select"},
@@ -43,6 +43,7 @@ STDLIB_OF = {
 MODULES_OF = {
     "run": {
         *SHARED,
+        "minit.value",
         *("entrypoints.run", "minit.boundedfile"),
         *("minit.iottymux", "minit.iottymux.sidecar", "minit.iottymux.spawner"),
         *("minit.jsontext", "minit.kernel", "minit.messages", "minit.mountinfo"),
@@ -50,7 +51,8 @@ MODULES_OF = {
         *("minit.launcher.ownimage", "minit.launcher.seccomp", "minit.launcher.watch", "minit.podfile"),
         *("minit.manifest", "minit.manifest.app", "minit.manifest.image", "minit.manifest.labels"),
         *("minit.manifest.names", "minit.manifest.pod", "minit.manifest.reader"),
-        *("minit.plan.app", "minit.plan.capabilities", "minit.plan.devices", "minit.plan.files", "minit.plan.flags"),
+        *("minit.plan.app", "minit.plan.capabilities", "minit.plan.devices", "minit.plan.environment"),
+        *("minit.plan.files", "minit.plan.flags"),
         *("minit.plan.mounts", "minit.plan.pod", "minit.plan.protection", "minit.plan.seccomp", "minit.plan.stopping"),
         "minit.plan.users",
         *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status", "minit.reaper.reaper"),
@@ -63,9 +65,10 @@ MODULES_OF = {
         *("minit.supervisor.streams", "minit.supervisor.supervisor", "minit.supervisor.targets"),
         *("minit.supervisor.sidecars", "minit.supervisor.sources", "minit.supervisor.volumes"),
     },
-    "stop": {*SHARED, *CONTROL, "entrypoints.stop", "minit.launcher.stop", "minit.plan.flags"},
+    "stop": {*SHARED, "minit.value", *CONTROL, "entrypoints.stop", "minit.launcher.stop", "minit.plan.flags"},
     "gc": {
         *SHARED,
+        "minit.value",
         "entrypoints.gc",
         *("minit.launcher.cgroups", "minit.launcher.gc", "minit.mountinfo", "minit.plan.flags"),
         "minit.supervisor.group",
@@ -75,8 +78,7 @@ MODULES_OF = {
         *CONTROL,
         "entrypoints.enter",
         *("minit.launcher.enter", "minit.launcher.stop"),
-        *("minit.plan.app", "minit.plan.capabilities", "minit.plan.devices", "minit.plan.mounts"),
-        *("minit.plan.protection", "minit.plan.seccomp", "minit.plan.stopping"),
+        *("minit.plan.capabilities", "minit.plan.environment"),
         *("minit.reaper", "minit.reaper.diagnose"),
         *("minit.supervisor.credentials", "minit.supervisor.process"),
     },

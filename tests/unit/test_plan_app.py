@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from minit.errors import PlanError
 from minit.manifest.app import App, EventHandler, Isolator, Port
 from minit.manifest.pod import RuntimeApp
-from minit.plan.app import AppSpec, add_metadata_url, plan_app, plan_environment, plan_executable
+from minit.plan.app import AppSpec, plan_app, plan_executable
 from minit.plan.capabilities import DEFAULT
+from minit.plan.environment import plan_environment, with_metadata_url
 from minit.plan.files import AppFile
 from minit.plan.flags import RunFlags
 from minit.plan.mounts import SYSFS, BindTree, MakeDirectory, MountFilesystem, app_mounts, pod_mounts
@@ -178,7 +179,7 @@ def test_the_metadata_service():
     """An app is told where it is, whatever it says itself; without one its own variable stays."""
     own = (("AC_METADATA_URL", "http://evil"),)
     assert plan_environment("web", own)[-3:] == (*own, ("AC_APP_NAME", "web"), ("container", "rkt"))
-    told = add_metadata_url(spec_of(environment=own), "http://127.0.0.1:18112/0a").environment
+    told = with_metadata_url(spec_of(environment=own).environment, "http://127.0.0.1:18112/0a")
     assert dict(told)["AC_METADATA_URL"] == "http://127.0.0.1:18112/0a"
     assert len(dict(told)) == len(told)
 
