@@ -19,6 +19,8 @@
 #define MOUNT_ATTR_RDONLY 1
 #define MS_PRIVATE (1 << 18)
 #define EPERM 1
+#define F_DUPFD 0
+#define FIRST_OTHER_DESCRIPTOR 3
 #define SIG_BLOCK 0
 #define SIGINT 2
 #define EXIT_FAILURE 254 /* what rkt's stage1 ends with when it fails itself */
@@ -27,7 +29,15 @@
 enum { SYS_open_tree = 428, SYS_mount_setattr = 442 };
 
 #if defined(__x86_64__)
-enum { SYS_write = 1, SYS_rt_sigprocmask = 14, SYS_execve = 59, SYS_exit_group = 231, SYS_readlinkat = 267 };
+enum {
+    SYS_write = 1,
+    SYS_close = 3,
+    SYS_rt_sigprocmask = 14,
+    SYS_execve = 59,
+    SYS_fcntl = 72,
+    SYS_exit_group = 231,
+    SYS_readlinkat = 267
+};
 
 __asm__(".globl _start\n"
         "_start:\n"
@@ -48,7 +58,15 @@ static long system_call(long number, long a, long b, long c, long d, long e)
     return result;
 }
 #elif defined(__aarch64__)
-enum { SYS_write = 64, SYS_readlinkat = 78, SYS_exit_group = 94, SYS_rt_sigprocmask = 135, SYS_execve = 221 };
+enum {
+    SYS_fcntl = 25,
+    SYS_close = 57,
+    SYS_write = 64,
+    SYS_readlinkat = 78,
+    SYS_exit_group = 94,
+    SYS_rt_sigprocmask = 135,
+    SYS_execve = 221
+};
 
 __asm__(".globl _start\n"
         "_start:\n"
@@ -118,6 +136,14 @@ static void use_read_only_mount(char *path)
     result = system_call(SYS_mount_setattr, tree, (long)"", AT_EMPTY_PATH, (long)attributes, sizeof attributes);
     if (result < 0)
         fail("cannot make a read-only mount of the stage1 image", path, result);
+    if (tree < FIRST_OTHER_DESCRIPTOR) {
+        /* The caller has closed some of 0 to 2, which the entrypoint opens before anything else. */
+        result = system_call(SYS_fcntl, tree, F_DUPFD, FIRST_OTHER_DESCRIPTOR, 0, 0);
+        if (result < 0)
+            fail("cannot keep a descriptor of the stage1 image", path, result);
+        system_call(SYS_close, tree, 0, 0, 0, 0);
+        tree = result;
+    }
     append_number(append(path, "/proc/self/fd/"), tree);
 }
 
