@@ -13,7 +13,7 @@ import os
 import select
 
 from minit import syscalls
-from minit.errors import LaunchError, describe
+from minit.errors import LaunchError, MinitError, describe
 from minit.launcher.devicefollower import DeviceFollower, DeviceVolume, device_rules
 from minit.launcher.devices import DeviceGroup
 from minit.launcher.exchange import identify
@@ -118,53 +118,67 @@ def _any_follows(volumes: Sequence[DeviceVolume]) -> bool:
 
 def _help(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> NoReturn:
     try:
+        _work(volumes, socket, debug)
+    finally:
+        # Whatever was raised: this process must not return into the launcher's code.
+        os._exit(0)
+
+
+def _work(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
+    is_following = False
+    try:
         syscalls.set_process_name("minit-devices")
         syscalls.set_dumpable(False)
         # What the terminal sends reaches the launcher, which decides.
         os.setsid()
         image = image_descriptor()
         syscalls.close_all_but([0, 1, 2, socket.fileno(), *([] if image is None else [image])])
-        _serve(volumes, socket, debug)
-    except BrokenPipeError:
-        pass  # the launcher is gone
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    os._exit(0)
-
-
-def _serve(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
-    try:
         from minit.devices.lookup import DeviceLookup
 
         lookup = DeviceLookup()
         # Before looking: what happens in between is an event.
         events = lookup.watch() if _any_follows(volumes) else None
         devices = [lookup.find(volume.volume.source) for volume in volumes]
-    except (ImportError, OSError) as error:
-        send_message(socket, {"failed": describe(error)})
-        return
-    for index, found in enumerate(devices):
-        for device in found:
-            fields = {name: getattr(device, name) for name in device._fields}
-            send_message(socket, {"volume": index, "device": fields})
-    send_message(socket, {"found": True})
-    if events is None:
-        return
-    message, _ = receive_message(socket)
-    if message is None:
-        return
-    assert isinstance(message["follow"], dict)
-    groups = {
-        app: None if place is None else DeviceGroup(directory=place[0], is_v2=place[1])
-        for app, place in message["follow"].items()
-    }
+        for index, found in enumerate(devices):
+            for device in found:
+                fields = {name: getattr(device, name) for name in device._fields}
+                send_message(socket, {"volume": index, "device": fields})
+        send_message(socket, {"found": True})
+        if events is None:
+            return
+        message, _ = receive_message(socket)
+        if message is None:
+            return
+        is_following = True
+        if image is not None:
+            # With what may still be needed.
+            import minit.launcher.devicefilter  # noqa: F401
+
+            os.close(image)
+        _follow(_make_followers(volumes, devices, message["follow"], debug), lookup, events, socket)
+    except BrokenPipeError:
+        pass  # the launcher is gone
+    except Exception as error:
+        reason = describe(error)
+        if not isinstance(error, (MinitError, OSError, ImportError)):
+            reason = f"{type(error).__name__}: {reason}"  # a defect
+        if is_following:
+            complain(f"stage1: device helper: {reason}")
+        else:
+            send_message(socket, {"failed": reason})
+
+
+def _make_followers(
+    volumes: Sequence[DeviceVolume], devices: Sequence[Sequence[Device]], places: object, debug: bool
+) -> list[DeviceFollower]:
+    assert isinstance(places, dict)
     followers = []
     for app in dict.fromkeys(volume.app for volume in volumes if volume.app.hotplug):
         own = [(volume, found) for volume, found in zip(volumes, devices) if volume.app is app]
-        followers.append(DeviceFollower(own, groups[app.name], debug=debug))
-    _follow(followers, lookup, events, socket)
+        place = places[app.name]
+        group = None if place is None else DeviceGroup(directory=place[0], is_v2=place[1])
+        followers.append(DeviceFollower(own, group, debug=debug))
+    return followers
 
 
 def _follow(followers: Sequence[DeviceFollower], lookup: DeviceLookup, events: DeviceEvents, socket: Socket) -> None:

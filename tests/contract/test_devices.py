@@ -270,11 +270,11 @@ def _look(pod: PodDirectory, path: str) -> str:
     return pod.enter("a", "/bin/sh", "-c", f"ls -l {path} 2> /dev/null || echo none").stdout
 
 
-def test_a_device_that_is_gone_when_the_app_is_prepared(make_pod: MakePod, loop: LoopDevice) -> None:
-    """What happens before there is anything to take off is made up for as soon as there is."""
-    slow = {"eventHandlers": handlers(pre_start=("/bin/sh", "-c", "while [ ! -e /tmp/go ]; do sleep 0.01; done"))}
-    watched = Watched(make_pod, loop.path, **slow)
-    wait_for(lambda: watched.pod.path.joinpath("pid").exists(), "the pod")
+def test_a_device_that_goes_before_the_app_starts(make_pod: MakePod, loop: LoopDevice) -> None:
+    """The app does not find it, though it was there when the app was prepared."""
+    script = "touch /tmp/prepared; while [ ! -e /tmp/go ]; do sleep 0.01; done"
+    watched = Watched(make_pod, loop.path, eventHandlers=handlers(pre_start=("/bin/sh", "-c", script)))
+    wait_for(watched.pod.file("a", "/tmp/prepared").exists, "the handler")
     loop.remove()
     wait_for(lambda: "none" in _look(watched.pod, "/v"), "the node to be gone")
     watched.pod.file("a", "/tmp/go").touch()
