@@ -129,6 +129,8 @@ def _work(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
     try:
         syscalls.set_process_name("minit-devices")
         syscalls.set_dumpable(False)
+        # A second line: the first, the end of the socket, is not seen by one that is stopped.
+        syscalls.set_parent_death_signal(_signal.SIGKILL)
         # What the terminal sends reaches the launcher, which decides.
         os.setsid()
         image = image_descriptor()

@@ -412,11 +412,12 @@ def test_a_helper_that_is_killed(make_pod: MakePod, loop: LoopDevice) -> None:
 
 
 def test_the_helper_ends_with_the_launcher(make_pod: MakePod, loop: LoopDevice) -> None:
-    """However that ends; nothing of it is left on the host."""
-    for number in (signal.SIGKILL, signal.SIGTERM):
+    """However that ends, and even if the helper is stopped; nothing of it is left on the host."""
+    for number, of_helper in ((signal.SIGKILL, 0), (signal.SIGTERM, 0), (signal.SIGKILL, signal.SIGSTOP)):
         watched = Watched(make_pod, loop.path)
         watched.expect("opens")
         helper = os.pidfd_open(watched.helper)
+        os.kill(watched.helper, of_helper)
         watched.process.send_signal(number)
         assert select.select([helper], [], [], 10)[0]
         os.close(helper)
