@@ -422,7 +422,7 @@ def test_a_signal_while_a_plugin_hangs(make_pod: MakePod, local: LocalConfig, nu
 
 
 def test_the_helper_holds_what_it_needs(make_pod: MakePod, local: LocalConfig) -> None:
-    """It has its socket and the lock, without which the pod could be collected beside it, and its own name."""
+    """It has its socket, the image, its name, and the lock, without which the pod could be collected beside it."""
     local.plugin("lan", ADD={"hang": True})
     pod = make_pod({"a": shell("true")})
     process = pod.start(local.flag, net="lan")
@@ -432,7 +432,8 @@ def test_the_helper_holds_what_it_needs(make_pod: MakePod, local: LocalConfig) -
     held = [target for fd, target in descriptors_of(helper).items() if fd > 2]
     assert sum(target == str(pod.path) for target in held) == 1
     others = [re.sub(r"\d+", "N", target) for target in held if target != str(pod.path)]
-    assert sorted(others) == ["anon_inode:[pidfd]", "pipe:[N]", "socket:[N]"]  # pidfd and pipe are the plugin's
+    # The root of a mount of its own; pidfd and pipe are the plugin's.
+    assert sorted(others) == ["/", "anon_inode:[pidfd]", "pipe:[N]", "socket:[N]"]
     process.terminate()
     pod.finish(process)
 
