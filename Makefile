@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KERNEL := build/kernel
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace procps util-linux iproute2 \
-	nftables iptables containernetworking-plugins
+	nftables iptables containernetworking-plugins libseccomp2 libudev1
 
 .PHONY: demo test test-long bench clean packages
 
