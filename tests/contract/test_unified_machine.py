@@ -58,6 +58,9 @@ for run in "unit system.slice/one.service" "session user.slice/session.scope" "p
 done
 (start greedy user.slice/session.scope) > /machine/out 2>&1
 echo "greedy code $?"
+(start makes user.slice/session.scope) > /machine/out 2>&1
+echo "makes code $?"
+while read -r line; do echo "makes said $line"; done < /machine/out
 (start sees user.slice/session.scope --disable-paths) > /machine/out 2>&1
 echo "sees code $?"
 while read -r line; do echo "sees said $line"; done < /machine/out
@@ -97,7 +100,8 @@ def make_plain_pod(make_pod: MakePod, tmp_path: Path):
 @pytest.mark.timeout(BOOT_SECONDS + 60)
 def test_limits_of_the_unified_hierarchy(make_plain_pod, tmp_path: Path) -> None:
     """
-    Where they are, with a launcher that has its group alone and one that has not; what they do; that gc removes them.
+    Where they are, with a launcher that has its group alone and one that has not; what they do, and the BPF program for
+    devices; that gc removes them.
 
     All in one boot, which takes most of the time.
     """
@@ -108,7 +112,13 @@ def test_limits_of_the_unified_hierarchy(make_plain_pod, tmp_path: Path) -> None
         annotations=[{"name": "minit/pids-limit", "value": "20"}],
     )
     look = "cat /sys/fs/cgroup$(cat /proc/self/cgroup | { IFS=: read -r a b path; echo $path; })/memory.max; exit 0"
+    make = "for d in 'c 1 3' 'c 5 2' 'c 10 237'; do mknod /tmp/n $d && rm /tmp/n && echo made; done 2>&1"
+    use = "for f in /dev/null /dev/ptmx /console; do true <> $f && echo opened; done 2>&1; exit 0"
+    console = {"volumes": [{"name": "v", "kind": "host", "source": "/dev/console"}]}
     pods = {
+        "makes": make_plain_pod(
+            "makes", {"a": shell(f"{make}; {use}", mounts=[{"volume": "v", "path": "/console"}])}, **console
+        ),
         "unit": make_plain_pod("unit", {"a": section, "b": shell(IDLE)}, isolators=limits(memory="128Mi")),
         "session": make_plain_pod("session", {"a": section}),
         "plain": make_plain_pod("plain", {"a": shell(IDLE)}),
@@ -144,4 +154,7 @@ def test_limits_of_the_unified_hierarchy(make_plain_pod, tmp_path: Path) -> None
         assert (facts[name]["code"], facts[name]["left"]) == ("0", "0")
     assert facts["greedy"]["code"] == "137"
     assert [line.rpartition(" ")[2] for line in said if line.startswith("sees said a[")] == ["33554432"]
+    answers = [line.partition("]: ")[2].rpartition(": ")[2] for line in said if line.startswith("makes said a[")]
+    refused = "Operation not permitted"
+    assert answers == ["made", refused, refused, "opened", "opened", "opened"]
     assert not [line for line in said if "warning" in line]
