@@ -186,9 +186,9 @@ def _build_root(spec: AppSpec, rootfs: str, trees: Sequence[int]) -> tuple[int, 
     apply_mounts(spec.mounts, tree)
     # Before the volumes, one of which may hide it.
     null = syscalls.openat2(tree, "/dev/null", os.O_RDWR, resolve=syscalls.RESOLVE_IN_ROOT)
-    attach_volumes(spec.volumes, trees, tree, spec.sysfs)
+    places = attach_volumes(spec.volumes, trees, tree, spec.sysfs)
     attach_files(spec.files, tree)
-    protect_paths(spec.protection, tree)
+    protect_paths(spec.protection, tree, places)
     if spec.read_only_root:
         syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)
     os.umask(0o022)

@@ -16,11 +16,17 @@ from minit.supervisor.targets import open_existing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from minit.plan.protection import Protection
 
 
-def protect_paths(protection: Protection, root: int) -> None:
-    """Apply `protection` inside the directory `root`; OSError names the path that failed."""
+def protect_paths(protection: Protection, root: int, volumes: Sequence[tuple[str, ...]]) -> None:
+    """
+    Apply `protection` inside the directory `root`; OSError names the path that failed.
+
+    `volumes` are the names that lead to each of the app's: none of them is hidden, as somebody wants it there.
+    """
     writable = [(path, _copy_mount(root, path)) for path in protection.writable]
     for path in protection.read_only:
         tree = _copy_mount(root, path)
@@ -31,6 +37,9 @@ def protect_paths(protection: Protection, root: int) -> None:
         if tree is not None:
             _cover(tree, root, path)
     for path in protection.masked:
+        names = tuple(path.split("/")[1:])
+        if any(place[: len(names)] == names for place in volumes):
+            continue
         where = open_existing(root, path)
         if where is not None:
             cover = EMPTY_DIRECTORY if stat.S_ISDIR(os.fstat(where).st_mode) else EMPTY_FILE

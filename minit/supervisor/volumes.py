@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     from minit.plan.volumes import VolumeMount
 
 
-def attach_volumes(volumes: Sequence[VolumeMount], trees: Sequence[int], root: int, sysfs: BindTree) -> None:
+def attach_volumes(
+    volumes: Sequence[VolumeMount], trees: Sequence[int], root: int, sysfs: BindTree
+) -> list[tuple[str, ...]]:
     """
     Attach `trees`, one of each volume, inside `root`; first `sysfs`, unless a volume lies at its target or below.
+    Return the names that lead to each volume.
 
     The outer ones come first, whatever the manifest's order; of those at one place the last ends up on top.
     LaunchError names volume and target.
@@ -43,6 +46,7 @@ def attach_volumes(volumes: Sequence[VolumeMount], trees: Sequence[int], root: i
         except (LaunchError, OSError) as error:
             raise _failure(volume, error) from error
         os.close(tree)
+    return places
 
 
 def attach_files(files: Sequence[AppFile], root: int) -> None:
