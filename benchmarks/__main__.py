@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import first_instruction, memory, networks, seccomp, stop
+from benchmarks import first_instruction, isolation, memory, networks, stop
 from benchmarks.table import machine
 
 BENCHMARKS = {
     "first-instruction": first_instruction.main,
-    "seccomp": seccomp.main,
+    "isolation": isolation.main,
     "networks": networks.main,
     "memory": memory.main,
     "stop": stop.main,
