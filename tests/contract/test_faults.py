@@ -31,6 +31,10 @@ ALL = {"all"}
 # Calls that cannot fail, that the C library and the interpreter make for their own memory, or that end the process.
 NEVER_FAIL = {"close", "umask", "lseek", "getpid", "gettid", "geteuid", "rseq", "brk", "mmap", "munmap", "exit_group"}
 
+NEWER = {
+    *("open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "mount_setattr", "openat2", "clone3", "close_range"),
+}
+
 # Where a failure during the start may do no harm, and why: all others end it.
 HARMLESS = {
     "launcher": {
@@ -179,6 +183,22 @@ def test_every_step_that_fails_is_named(make_pod: MakePod, faults: Faults, kind:
     """
     cases = list(cases_of(record(faults, two_apps(make_pod)), kind))
     assert len(cases) >= 8
+    with ThreadPoolExecutor(2) as executor:
+        wrong = list(executor.map(lambda case: run(faults, two_apps(make_pod), case), cases))
+    assert not any(wrong), "\n".join(filter(None, wrong))
+
+
+def test_calls_that_a_kernel_does_not_have(make_pod: MakePod, faults: Faults) -> None:
+    """Each call of Linux 5.2 or newer that is missing ends the start with 254 and one line, and leaves nothing."""
+    calls = record(faults, two_apps(make_pod))
+    roles = Roles(calls)
+    kinds = {LAUNCHER: "launcher", roles.pid_1: "PID 1", roles.apps[0]: "app"}
+    cases = [
+        Case(kinds[call.who], call, errno.ENOSYS, False)
+        for call in calls
+        if call.who in kinds and call.name in NEWER and call.nth == 1
+    ]
+    assert {case.call.name for case in cases} == NEWER
     with ThreadPoolExecutor(2) as executor:
         wrong = list(executor.map(lambda case: run(faults, two_apps(make_pod), case), cases))
     assert not any(wrong), "\n".join(filter(None, wrong))
