@@ -126,21 +126,22 @@ static __attribute__((noreturn)) void fail(const char *what, const char *path, l
 static void use_read_only_mount(char *path)
 {
     unsigned long attributes[] = {MOUNT_ATTR_RDONLY, 0, MS_PRIVATE, 0};
-    long tree = system_call(SYS_open_tree, AT_FDCWD, (long)(*path ? path : "/"), OPEN_TREE_CLONE, 0, 0);
+    const char *root = *path ? path : "/";
+    long tree = system_call(SYS_open_tree, AT_FDCWD, (long)root, OPEN_TREE_CLONE, 0, 0);
     long result;
 
     if (tree == -EPERM)
         return; /* not root: it can set up nothing, and the entrypoint says so */
     if (tree < 0)
-        fail("cannot open the stage1 image", path, tree);
+        fail("cannot open the stage1 image", root, tree);
     result = system_call(SYS_mount_setattr, tree, (long)"", AT_EMPTY_PATH, (long)attributes, sizeof attributes);
     if (result < 0)
-        fail("cannot make a read-only mount of the stage1 image", path, result);
+        fail("cannot make a read-only mount of the stage1 image", root, result);
     if (tree < FIRST_OTHER_DESCRIPTOR) {
         /* The caller has closed some of 0 to 2, which the entrypoint opens before anything else. */
         result = system_call(SYS_fcntl, tree, F_DUPFD, FIRST_OTHER_DESCRIPTOR, 0, 0);
         if (result < 0)
-            fail("cannot keep a descriptor of the stage1 image", path, result);
+            fail("cannot keep a descriptor of the stage1 image", root, result);
         system_call(SYS_close, tree, 0, 0, 0, 0);
         tree = result;
     }
