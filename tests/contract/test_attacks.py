@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -230,6 +231,22 @@ def test_a_release_agent_is_out_of_reach(make_pod: MakePod, flag: str) -> None:
     assert result.stdout == ""
     denied = {"--disable-seccomp": "mount: permission denied", "--disable-capabilities-restriction": "Bad system call"}
     assert result.stderr.count(denied[flag]) == 5
+
+
+def test_the_hosts_disks_and_memory_are_out_of_reach(make_pod: MakePod, own_rootfs: Path) -> None:
+    """Root of an app can make no node for one of them, and use none that its image brought along."""
+    disks = [path.name.split(":") for path in sorted(Path("/sys/dev/block").iterdir())]
+    nodes = [("b", int(major), int(minor)) for major, minor in disks[:8]] + [("c", 1, minor) for minor in (1, 2, 4, 11)]
+    script = "exec 2>&1"
+    for kind, major, minor in nodes:
+        name = f"{kind}-{major}-{minor}"
+        mode = 0o600 | (stat.S_IFBLK if kind == "b" else stat.S_IFCHR)
+        os.mknod(own_rootfs / name, mode, os.makedev(major, minor))
+        script += f"; mknod /tmp/{name} {kind} {major} {minor}"
+        script += f"; true < /{name} && echo read; true >> /{name} && echo written"
+    lines = lines_of(make_pod({"a": shell(f"{script}; true")}, own_rootfs).run().stdout)
+    assert len(lines) == 3 * len(nodes) > 12
+    assert {line.rpartition(": ")[2] for line in lines} == {"Operation not permitted"}
 
 
 def test_nothing_listens_on_an_abstract_socket(make_pod: MakePod) -> None:
