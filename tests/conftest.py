@@ -35,11 +35,12 @@ def pytest_configure() -> None:
     Give the session mounts and a network of its own.
 
     Nobody else's come and go meanwhile, none of its own outlive it, and the machine's addresses, routes and rules are
-    never touched. The terminal's signals work as in a shell, though the suite may have been started in the background,
-    where they are ignored.
+    never touched. The terminal's signals work as in a shell, though the suite may have been started in the background
+    or by nohup(1), where they are ignored.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    for number in (signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     if os.geteuid() != 0:
         return
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)

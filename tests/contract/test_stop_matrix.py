@@ -186,7 +186,7 @@ def test_an_app_frozen_from_above_is_reported(make_pod: MakePod, tmp_path: Path)
     pod = make_pod({"a": guest("stubborn", "/tmp/up")}, annotations={"minit/stop-grace": "200ms"})
     # Files: the frozen app keeps the pipes of the test open.
     with (tmp_path / "errors").open("wb") as errors:
-        process = pod.start(stdout=errors, stderr=errors)
+        process = pod.start(net="host", stdout=errors, stderr=errors)
     pod.wait_file("a", "/tmp/up")
     state = group_of(pod, "freezer").parent / "freezer.state"
     state.write_text("FROZEN")
@@ -213,7 +213,7 @@ def test_an_app_held_by_a_tracer_on_the_host_has_ended(make_pod: MakePod, tmp_pa
     """A tracer that does not wait keeps the dead process from PID 1; its status and the pod's end do not wait."""
     pod = make_pod({"a": guest("stubborn", "/tmp/up")}, annotations={"minit/stop-grace": "500ms"})
     with (tmp_path / "errors").open("wb") as errors:
-        process = pod.start(stdout=errors, stderr=errors)
+        process = pod.start(net="host", stdout=errors, stderr=errors)
     pod.wait_file("a", "/tmp/up")
     [main] = processes_of(pod, "guest")
     tracer = subprocess.Popen([pod.file("a", GUEST), "trace", str(main)], stdout=subprocess.PIPE)

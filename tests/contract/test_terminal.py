@@ -107,7 +107,7 @@ def test_one_stream_on_the_console(make_pod: MakePod) -> None:
     """With stdin alone, by annotation, output goes to the log, and its lines start in the first column."""
     pod = make_pod({"a": shell("read line; echo got $line; echo to stderr >&2", annotations=[INTERACTIVE])})
     with Terminal() as terminal:
-        process = pod.start(**terminal.options)
+        process = pod.start(net="host", **terminal.options)
         wait_for(lambda: terminal.is_raw, "the raw mode")
         terminal.type(b"word\r")
         assert terminal.finish(process) == 0
@@ -121,7 +121,7 @@ def test_a_console_that_is_only_written(make_pod: MakePod) -> None:
     annotation = {"name": "coreos.com/rkt/stage2/stdout", "value": "interactive"}
     pod = make_pod({"a": shell(f"echo up; {FOREVER}", annotations=[annotation])})
     with Terminal() as terminal:
-        process = pod.start(**terminal.options)
+        process = pod.start(net="host", **terminal.options)
         terminal.expect(rb"up\r+\n")
         assert not terminal.is_raw
         terminal.type(b"x" + CTRL_C)
@@ -340,10 +340,10 @@ def test_input_that_ends(make_pod: MakePod, tmp_path: Path, kind: str, data: byt
     if kind == "file":
         (tmp_path / "input").write_bytes(data)
         with open(tmp_path / "input", "rb") as file:
-            process = pod.start("--interactive", stdin=file)
+            process = pod.start("--interactive", net="host", stdin=file)
     else:
         ours, theirs = socket.socketpair() if kind == "socket" else reversed(os.pipe())
-        process = pod.start("--interactive", stdin=theirs)
+        process = pod.start("--interactive", net="host", stdin=theirs)
         threading.Thread(target=_send, args=(ours, data)).start()
         (theirs.close if isinstance(theirs, socket.socket) else lambda: os.close(theirs))()
     out, err = process.communicate(timeout=60)
@@ -363,7 +363,7 @@ def test_input_that_ends_without_lines(make_pod: MakePod) -> None:
     """An app whose terminal has no "end of file" gets none: that key would be a byte of its input."""
     script = f"{STTY} -icanon; echo ready; head -c 2 > /tmp/got; {STTY} min 0 time 5; cat >> /tmp/got"
     pod = make_pod({"a": shell(script)})
-    process = pod.start("--interactive", stdin=subprocess.PIPE)
+    process = pod.start("--interactive", net="host", stdin=subprocess.PIPE)
     assert process.stdin is not None and process.stdout is not None
     assert process.stdout.readline() == b"ready\r\n"
     process.stdin.write(b"ab")

@@ -58,8 +58,12 @@ class Terminal:
         return not self.settings[_LOCAL_MODES] & (termios.ICANON | termios.ISIG | termios.ECHO)
 
     def run(self, pod: PodDirectory, *flags: str, **options: Any) -> subprocess.Popen[bytes]:
-        """Run a pod with --interactive and the terminal as its caller's; `options` may redirect some streams."""
-        return pod.start("--interactive", *flags, **{**self.options, **options})
+        """
+        Run a pod with --interactive and the terminal as its caller's; `options` may redirect some streams.
+
+        It has the host's network, about which nothing is said that would be among what the terminal shows.
+        """
+        return pod.start("--interactive", *flags, **{"net": "host", **self.options, **options})
 
     @property
     def options(self) -> dict[str, Any]:
