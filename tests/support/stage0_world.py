@@ -30,7 +30,8 @@ rm -f "$call".*
 printf '%s\0' "$0" "$@" > "$call.argv"
 cat /proc/$$/environ > "$call.environ"
 pwd -P > "$call.cwd"
-cat /proc/$$/status > "$call.status"
+# By the shell itself: while it forks another program it has all signals blocked.
+while IFS= read -r line; do printf '%s\n' "$line"; done < /proc/$$/status > "$call.status"
 for fd in /proc/$$/fd/*; do
     # The shell itself has its script open, as 10 in dash.
     echo "${fd##*/} $(readlink "$fd")" >> "$call.fds"
