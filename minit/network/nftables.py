@@ -215,9 +215,11 @@ def redirect_to(address: str, port: int) -> Match:
 
 def replace_table(table: Table) -> None:
     """Write a table in place of the one of its name, if there is one; NetworkError if the kernel refuses it."""
-    # Deleting what is not there would fail, and making what is there does nothing.
-    messages = [_table_message(NFT_MSG_NEWTABLE, table), _table_message(NFT_MSG_DELTABLE, table)]
-    messages.append(_table_message(NFT_MSG_NEWTABLE, table))
+    messages = [_table_message(NFT_MSG_NEWTABLE, table)]
+    if table.name in read_tables(table.name):
+        # Deleting what is not there would fail, and making what is there does nothing. Not always: whoever has deleted
+        # something waits about ten milliseconds when the socket is closed, for the kernel to free it.
+        messages += [_table_message(NFT_MSG_DELTABLE, table), _table_message(NFT_MSG_NEWTABLE, table)]
     messages += [_chain_message(table, chain) for chain in table.chains]
     messages += [_rule_message(table, chain, rule) for chain in table.chains for rule in chain.rules]
     try:
