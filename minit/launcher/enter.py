@@ -10,11 +10,11 @@ from minit import syscalls
 from minit.errors import describe
 from minit.launcher.stop import open_supervisor
 from minit.plan.environment import DEFAULT_PATH, DEFAULT_TERM
+from minit.process import forget_imports, reset_signals
 from minit.reaper.diagnose import diagnose_exec
 from minit.stdio import complain
 from minit.supervisor.client import ask
 from minit.supervisor.credentials import become_user, drop_bounding_set, give_up_capabilities, leave_keyring
-from minit.supervisor.process import forget_imports, reset_signals
 from minit.supervisor.protocol import OP_NAMESPACE
 
 TYPE_CHECKING = False

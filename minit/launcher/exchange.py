@@ -13,7 +13,7 @@ import stat
 
 from minit import syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, describe
-from minit.supervisor.process import forget_imports
+from minit.process import forget_imports
 from minit.supervisor.targets import open_existing, open_target, resolve_target
 from minit.value import Value
 

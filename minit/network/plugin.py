@@ -15,6 +15,7 @@ import time
 
 from minit import jsontext, syscalls
 from minit.errors import ManifestError, NetworkError, describe
+from minit.process import reset_signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 _MAX_OUTPUT_BYTES = 1 << 20
 _MAX_SHOWN = 1000  # characters of what a plugin printed that make it into a message
-_UNBLOCKABLE = (_signal.SIGKILL, _signal.SIGSTOP)
-_LAST_SIGNAL = 64
 _UMASK = 0o022
 _BLOCK_BYTES = 1 << 16
 
@@ -122,10 +121,7 @@ def _become_plugin(path: str, environment: Mapping[str, str], ends: Sequence[int
         os.dup2(standard_input, 0)
         os.dup2(output, 1)
         syscalls.close_all_but((0, 1, 2, report))
-        for number in range(1, _LAST_SIGNAL + 1):
-            if number not in _UNBLOCKABLE:
-                syscalls.reset_signal(number)
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        reset_signals()
         os.execve(path, [path], environment)
     except OSError as error:
         os.write(report, b"%d" % (error.errno or 0))

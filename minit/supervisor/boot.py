@@ -16,6 +16,7 @@ from minit import paths, syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
 from minit.iottymux.spawner import Spawner
 from minit.messages import send_message
+from minit.process import join_cgroups
 from minit.reaper.record import write_file
 from minit.stdio import complain, expect_raw_terminal
 from minit.supervisor.app import App, spawn_app
@@ -24,7 +25,6 @@ from minit.supervisor.group import GroupEnds
 from minit.supervisor.journal import Journal
 from minit.supervisor.loopback import bring_up_loopback
 from minit.supervisor.mounts import apply_mounts, enter_root
-from minit.supervisor.process import join_cgroups
 from minit.supervisor.relocate import relocate_imports
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 from minit.value import Value

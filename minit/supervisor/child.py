@@ -19,11 +19,11 @@ from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError
 from minit.messages import Socket, send_message
 from minit.plan.app import STREAM_CONSOLE
 from minit.plan.seccomp import DEFAULT_POLICY
+from minit.process import forget_imports, join_cgroups, reset_signals, set_oom_score
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
 from minit.supervisor.credentials import become_user, drop_bounding_set, give_up_capabilities, leave_keyring
 from minit.supervisor.mounts import apply_mounts, enter_root
-from minit.supervisor.process import forget_imports, join_cgroups, reset_signals, set_oom_score
 from minit.supervisor.protection import protect_paths
 from minit.supervisor.volumes import attach_files, attach_volumes
 from minit.value import Value

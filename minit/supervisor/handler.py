@@ -15,10 +15,10 @@ import resource
 from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
 from minit.plan.app import STREAM_NULL
+from minit.process import forget_imports, join_cgroups, reset_signals, set_oom_score
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.supervisor.credentials import become_user, give_up_capabilities, leave_keyring
-from minit.supervisor.process import forget_imports, join_cgroups, reset_signals, set_oom_score
 from minit.supervisor.streams import Streams
 
 TYPE_CHECKING = False

@@ -21,8 +21,8 @@ from minit.launcher.cgroups import (
     read_hierarchies,
     remove_pod_groups,
 )
+from minit.process import join_cgroups
 from minit.supervisor.group import Group, GroupEnds
-from minit.supervisor.process import join_cgroups
 from minit.value import replace
 from tests.support.waiting import wait_for
 

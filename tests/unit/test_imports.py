@@ -60,7 +60,7 @@ MODULES_OF = {
         *("minit.supervisor.app", "minit.supervisor.boot", "minit.supervisor.child", "minit.supervisor.credentials"),
         *("minit.supervisor.group", "minit.supervisor.journal", "minit.supervisor.lifecycle"),
         "minit.supervisor.protection",
-        *("minit.supervisor.loopback", "minit.supervisor.mounts", "minit.supervisor.process"),
+        *("minit.supervisor.loopback", "minit.supervisor.mounts", "minit.process"),
         "minit.supervisor.relocate",
         *("minit.supervisor.streams", "minit.supervisor.supervisor", "minit.supervisor.targets"),
         *("minit.supervisor.sidecars", "minit.supervisor.sources", "minit.supervisor.volumes"),
@@ -80,7 +80,7 @@ MODULES_OF = {
         *("minit.launcher.enter", "minit.launcher.stop"),
         *("minit.plan.capabilities", "minit.plan.environment"),
         *("minit.reaper", "minit.reaper.diagnose"),
-        *("minit.supervisor.credentials", "minit.supervisor.process"),
+        *("minit.supervisor.credentials", "minit.process"),
     },
 }
 ENTRYPOINTS = sorted(path.stem for path in (PROJECT / "entrypoints").glob("[a-z]*.py"))

@@ -30,13 +30,13 @@ from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarch
 from minit.messages import Socket, send_message, socket_pair
 from minit.plan.app import STREAM_LOG, STREAM_NULL, AppSpec
 from minit.plan.pod import PodPlan
+from minit.process import join_cgroups, reset_signals
 from minit.supervisor import handler as handler_module
 from minit.supervisor import lifecycle
 from minit.supervisor import supervisor as supervisor_module
 from minit.supervisor.app import App
 from minit.supervisor.group import Group, GroupEnds
 from minit.supervisor.journal import Journal
-from minit.supervisor.process import join_cgroups, reset_signals
 from minit.supervisor.streams import Streams
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 from minit.value import replace

@@ -1,4 +1,4 @@
-"""What a process sheds of PID 1, or of `enter`, before it becomes another program: groups, score, imports, signals."""
+"""What a forked process of ours sheds before it becomes another program: groups, score, imports, signals."""
 
 from __future__ import annotations
 
