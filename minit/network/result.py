@@ -46,12 +46,6 @@ class Address(Value):
         return _dotted(_mask(self._prefix_bits))
 
     @property
-    def subnet(self) -> str:
-        """The network of an IPv4 address in CIDR notation."""
-        own = int.from_bytes(_socket.inet_aton(self.ip), "big")
-        return f"{_dotted(own & _mask(self._prefix_bits))}/{self._prefix_bits}"
-
-    @property
     def _prefix_bits(self) -> int:
         return int(self.address.partition("/")[2])
 
@@ -106,11 +100,6 @@ def ipv4_address(result: Result) -> str | None:
 def ipv4_mask(result: Result) -> str | None:
     """Return the network mask of the pod's IPv4 address as a dotted quad."""
     return None if result.ipv4 is None else result.ipv4.mask
-
-
-def ipv4_subnet(result: Result) -> str | None:
-    """Return the network of the pod's IPv4 address in CIDR notation."""
-    return None if result.ipv4 is None else result.ipv4.subnet
 
 
 def ipv4_gateway(result: Result) -> str | None:

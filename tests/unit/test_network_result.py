@@ -19,7 +19,6 @@ from minit.network.result import (
     ipv4_address,
     ipv4_gateway,
     ipv4_mask,
-    ipv4_subnet,
     read_result,
     write_result,
 )
@@ -88,7 +87,6 @@ def test_what_rkt_shows_of_an_address() -> None:
     result = read({"ip4": {"ip": "172.16.28.9/22", "gateway": "172.16.28.1"}}, "0.1.0")
     assert ipv4_address(result) == "172.16.28.9"
     assert ipv4_mask(result) == "255.255.252.0"
-    assert ipv4_subnet(result) == "172.16.28.0/22"
     assert ipv4_gateway(result) == "172.16.28.1"
 
 
@@ -96,7 +94,7 @@ def test_without_an_ipv4_address_nothing_is_shown() -> None:
     """An address of another family counts for nothing with rkt, and then its name servers do not either."""
     for value in ({"dns": DNS}, {"ip6": {"ip": "fd00::2/64"}, "dns": DNS}):
         result = read(value, "0.2.0")
-        assert [f(result) for f in (ipv4_address, ipv4_mask, ipv4_subnet, ipv4_gateway)] == [None] * 4
+        assert [f(result) for f in (ipv4_address, ipv4_mask, ipv4_gateway)] == [None] * 3
         assert result.dns == Dns()
     assert read({"dns": DNS}, "1.0.0").dns == READ_DNS
 
@@ -187,4 +185,4 @@ def test_mask_and_subnet(ip: ipaddress.IPv4Address, bits: int) -> None:
     """Mask and subnet are those of the standard library."""
     address = Address(address=f"{ip}/{bits}")
     network = ipaddress.ip_network(f"{ip}/{bits}", strict=False)
-    assert (address.ip, address.mask, address.subnet) == (str(ip), str(network.netmask), str(network))
+    assert (address.ip, address.mask) == (str(ip), str(network.netmask))
