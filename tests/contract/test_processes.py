@@ -76,15 +76,20 @@ def _count(pid: int, patterns: dict[str, int]) -> dict[str, int]:
     return counts
 
 
+def expect_descriptors(pid: int, expected: dict[str, int]) -> None:
+    """Wait until a process holds beside 0, 1 and 2 just what a table says."""
+    wait_for(
+        lambda: _count(pid, expected) == expected,
+        f"{status_of(pid)['Name']}: {_count(pid, expected)} to be {expected}",
+        timeout_seconds=5,
+    )
+
+
 def test_descriptors(make_pod: MakePod) -> None:
     """Each kind of process holds what the table says, though its caller leaked 64 descriptors."""
     _, processes = running_pod(make_pod)
     for kind, expected in DESCRIPTORS.items():
-        wait_for(
-            lambda kind=kind, expected=expected: _count(processes[kind], expected) == expected,  # type: ignore[misc]
-            f"{kind}: {_count(processes[kind], expected)} to be {expected}",
-            timeout_seconds=5,
-        )
+        expect_descriptors(processes[kind], expected)
 
 
 def test_descriptors_of_a_pod_with_a_console(make_pod: MakePod) -> None:
@@ -110,11 +115,7 @@ def test_descriptors_of_a_pod_with_a_console(make_pod: MakePod) -> None:
             app: {},
         }
         for pid, expected in tables.items():
-            wait_for(
-                lambda pid=pid, expected=expected: _count(pid, expected) == expected,  # type: ignore[misc]
-                f"{_count(pid, expected)} to be {expected}",
-                timeout_seconds=5,
-            )
+            expect_descriptors(pid, expected)
 
 
 def test_descriptors_of_a_pod_with_sockets(make_pod: MakePod) -> None:
@@ -164,11 +165,7 @@ def test_descriptors_of_a_pod_that_follows_devices(make_pod: MakePod) -> None:
     assert os.stat(f"/proc/{helper}/ns/pid") == os.stat("/proc/self/ns/pid")
     tables = {helper: {SOCKET: 2}, process.pid: {**DESCRIPTORS["launcher"], SOCKET: 2}}
     for pid, expected in tables.items():
-        wait_for(
-            lambda pid=pid, expected=expected: _count(pid, expected) == expected,  # type: ignore[misc]
-            f"{_count(pid, expected)} to be {expected}",
-            timeout_seconds=5,
-        )
+        expect_descriptors(pid, expected)
 
 
 def test_an_app_before_its_exec(make_pod: MakePod) -> None:
