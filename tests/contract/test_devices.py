@@ -197,7 +197,7 @@ HOTPLUG = [{"name": "minit/hotplug", "value": "true"}]
 WATCH = """
 last=
 while [ ! -e /tmp/end ]; do
-    if [ ! -b {path} ]; then now=missing; elif true < {path}; then now=opens; else now=refused; fi
+    if [ ! -b {path} ]; then now=missing; elif /bin/guest may {path}; then now=opens; else now=refused; fi
     [ $now = "$last" ] || echo $now
     last=$now; sleep 0.02
 done 2> /dev/null
@@ -429,8 +429,10 @@ def test_no_helper_stays_without_hotplug(make_pod: MakePod, loop: LoopDevice) ->
     watched = Watched(make_pod, loop.path, annotations=[])
     watched.expect("opens")
     assert [status_of(pid)["Name"] for pid in children_of(watched.process.pid)] == ["minit"]
+    rule = loop.rule
     loop.remove()
-    watched.expect("opens", "refused")
+    assert _look(watched.pod, "/v").startswith("b")
+    assert f"{rule} rw" in allowed_devices(watched.pod)
     watched.end()
 
 

@@ -239,9 +239,9 @@ def test_the_last_process_may_be_reaped_by_another_than_pid_1(make_pod: MakePod)
     pod = make_pod({"a": guest("adopted", "/tmp/pids"), "b": shell(FOREVER)}, annotations={"minit/stop-grace": "1h"})
     process = pod.start()
     pod.wait_file("a", "/tmp/pids")
+    assert pod.wait_status("a") == 0
     reaper, child = _adopted(pod)
     (group_of(pod, "unified").parents[1] / "init.scope/cgroup.procs").write_text(f"{reaper}")
-    assert pod.wait_status("a") == 0
     assert pod.ask({"op": "state"})["apps"][0]["state"] == "lingering"
     os.kill(child, signal.SIGKILL)
     before = time.monotonic()

@@ -18,6 +18,7 @@
  * guest calls FILE CALL...    reports to FILE; makes each of the calls in a child; a line "errno N" or "signal N" for each
  * guest threads COUNT         makes COUNT threads and waits for them, exits 0
  * guest escape                breaks out of a chroot as root can, and lists what is at the top
+ * guest may FILE              exits 0 if it may read FILE, which it does not open: the kernel would make a device for that
  * guest answer FILE COUNT    reports to FILE; answers COUNT clients, the next on any of its LISTEN_FDS, with its name
  */
 #define _GNU_SOURCE
@@ -406,6 +407,8 @@ int main(int argc, char **argv)
         return report(argv[2], argc, argv) || calls(argc - 3, argv + 3);
     if (!strcmp(verb, "threads") && argc == 3)
         return threads(atoi(argv[2]));
+    if (!strcmp(verb, "may") && argc == 3)
+        return access(argv[2], R_OK) != 0;
     if (!strcmp(verb, "escape") && argc == 2)
         return escape();
     if (!strcmp(verb, "stubborn") && argc == 3) {
