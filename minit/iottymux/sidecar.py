@@ -14,9 +14,9 @@ import errno
 import fcntl
 import os
 import select
-import time
 
 from minit import syscalls
+from minit.iottymux.logfile import LINE_BYTES, Log
 from minit.stdio import line_end
 from minit.value import Value
 
@@ -24,14 +24,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A longer line is logged in parts, tagged P as in the CRI log format. Nothing larger is taken from a pipe at a time
-# either: what is consumed in small steps shows PID 1 that a slow reader of the console does read.
-_LINE_BYTES = 16 * 1024
 # A pipe has 16 slots of up to a page each. Half of them hold a line of ordinary writes; where the writes are tiny and
 # cannot share a slot (splice(2), O_DIRECT), waiting for the end of the line would block the app for ever.
 _SCRATCH_BYTES = 8 * 4096
-# More than any line of the log, with its time and stream.
-_TORN_BYTES = _LINE_BYTES + 128
 # A write of at most PIPE_BUF bytes reaches a pipe whole, so lines of several apps do not mix on the console.
 _CONSOLE_BYTES = 4096
 
@@ -46,7 +41,7 @@ class Stream(Value):
 
 def run_sidecar(app: str, pid: int, streams: Sequence[Stream], log_directory: int, renewed: bool = False) -> None:
     """Copy the streams of `app` until each is at its end; `renewed` says that a killed sidecar had them before."""
-    log = _Log(app, log_directory)
+    log = Log(app, log_directory)
     prefix = f"{app}[{pid}]: ".encode()
     consoles = {stream.fd: _Console(stream.console, prefix, renewed) for stream in streams}
     scratch = _Scratch()
@@ -68,7 +63,7 @@ def run_sidecar(app: str, pid: int, streams: Sequence[Stream], log_directory: in
             ended = bool(event & select.EPOLLHUP)
             while data := scratch.tee(fd):
                 taken = data.rfind(b"\n") + 1
-                if not taken and (ended or scratch.was_full or len(data) == _LINE_BYTES):
+                if not taken and (ended or scratch.was_full or len(data) == LINE_BYTES):
                     taken = len(data)
                 if not taken:
                     break
@@ -109,9 +104,9 @@ class _Scratch:
         self.was_full = False
 
     def tee(self, fd: int) -> bytes:
-        """Return what the pipe `fd` holds first, at most _LINE_BYTES; empty if it holds nothing."""
+        """Return what the pipe `fd` holds first, at most LINE_BYTES; empty if it holds nothing."""
         try:
-            size = syscalls.tee(fd, self._writer, _LINE_BYTES)
+            size = syscalls.tee(fd, self._writer, LINE_BYTES)
         except BlockingIOError:
             return b""
         self.was_full = not self._room.poll(0)
@@ -124,58 +119,6 @@ class _Scratch:
 def _lines(data: bytes) -> list[bytes]:
     parts = data.split(b"\n")
     return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
-
-
-class _Log:
-    """The log file, lines as in the CRI log format: `TIME STREAM F|P TEXT`."""
-
-    def __init__(self, app: str, directory: int) -> None:
-        self._name = f"{app}.log"
-        self._directory = directory
-        self._fd: int | None = None
-        self._lost_bytes = 0
-
-    def write(self, stream: str, lines: Sequence[bytes]) -> None:
-        """Append the lines; a full disk loses them here, with a note once there is space, but blocks no app."""
-        now = time.time_ns()
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 10**9)) + f".{now % 10**9:09d}Z {stream} "
-        full, part = stamp.encode() + b"F ", stamp.encode() + b"P "
-        records = []
-        for line in lines:
-            text = line[:-1] if line.endswith(b"\n") else line
-            while len(text) > _LINE_BYTES:
-                records.append(part + text[:_LINE_BYTES])
-                text = text[_LINE_BYTES:]
-            records.append((full if line.endswith(b"\n") else part) + text)
-        data = b"\n".join(records) + b"\n"
-        if self._lost_bytes:
-            data = full + b"minit: %d bytes of log were lost\n" % self._lost_bytes + data
-        try:
-            if self._fd is None:
-                flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-                self._fd = os.open(self._name, flags, 0o640, dir_fd=self._directory)
-            # What is cut off below must not be a line that another sidecar of the app is writing.
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-            try:
-                _append(self._fd, data)
-            finally:
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
-            self._lost_bytes = 0
-        except OSError:
-            self._lost_bytes += len(data)
-
-
-def _append(fd: int, data: bytes) -> None:
-    size_bytes = os.fstat(fd).st_size
-    if size_bytes and os.pread(fd, 1, size_bytes - 1) != b"\n":
-        # A sidecar was killed while it wrote this line: its text is still in the pipe.
-        start = max(0, size_bytes - _TORN_BYTES)
-        size_bytes = start + os.pread(fd, _TORN_BYTES, start).rfind(b"\n") + 1
-        os.ftruncate(fd, size_bytes)
-    if os.write(fd, data) < len(data):
-        # The disk is full: half a line would spoil the next one too.
-        os.ftruncate(fd, size_bytes)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class _Console:

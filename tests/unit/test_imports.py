@@ -45,7 +45,7 @@ MODULES_OF = {
         *SHARED,
         "minit.value",
         *("entrypoints.run", "minit.boundedfile"),
-        *("minit.iottymux", "minit.iottymux.sidecar", "minit.iottymux.spawner"),
+        *("minit.iottymux", "minit.iottymux.logfile", "minit.iottymux.sidecar", "minit.iottymux.spawner"),
         *("minit.jsontext", "minit.kernel", "minit.messages", "minit.mountinfo"),
         *("minit.launcher.cgroups", "minit.launcher.devices", "minit.launcher.launch", "minit.launcher.load"),
         *("minit.launcher.ownimage", "minit.launcher.seccomp", "minit.launcher.watch", "minit.podfile"),
