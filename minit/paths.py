@@ -44,6 +44,7 @@ DEFAULT_FILTERS = ("arguments.bpf", "calls.bpf")
 STATUS_DIRECTORY = "rkt/status"
 
 ANNOTATION_STAGE1 = "coreos.com/rkt/stage1/"
+ANNOTATION_CONTROL = "minit/stage1/control"
 ANNOTATION_INTERFACE_VERSION = "coreos.com/rkt/stage1/interface-version"
 ANNOTATION_MUTABLE = "coreos.com/rkt/stage1/mutable"
 ANNOTATION_STREAM = "coreos.com/rkt/stage2/"

@@ -41,7 +41,7 @@ ENTRYPOINT_ANNOTATIONS = {
     "app_stop": "coreos.com/rkt/stage1/app/stop",
     "app_rm": "coreos.com/rkt/stage1/app/rm",
     "attach": "coreos.com/rkt/stage1/attach",
-    "control": "minit/stage1/control",
+    "control": paths.ANNOTATION_CONTROL,
 }
 """The annotation under which stage0 finds each entrypoint (rkt, stage1-implementors-guide.md)."""
 

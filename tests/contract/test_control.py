@@ -180,3 +180,32 @@ def test_the_credentials_the_kernel_gives_are_those_of_the_client(pod: PodDirect
     with pod.connect() as client:
         pid, _, _ = struct.unpack("iII", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         assert pid == pod.pid
+
+
+def test_requests_on_standard_input(pod: PodDirectory) -> None:
+    """The `control` entrypoint answers each line by a line, and what cannot be asked too."""
+    lines = [b'{"op": "ping"}', b"{", b"[]", b'{"op": "reboot"}', b'{"op": "namespace", "app": "a"}', b'{"op": "ping"}']
+    result = pod.call("control", pod.uuid, input="".join(f"{line.decode()}\n" for line in lines))
+    replies = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [reply["ok"] for reply in replies] == [True, False, False, False, True, True]
+    assert replies[0] == replies[-1] == {"ok": True, "uuid": pod.uuid, "pid": 1}
+    assert replies[2]["error"] == "request: expected an object"
+    assert replies[3]["error"] == 'supervisor of this pod: unknown op "reboot"'
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_line_that_is_too_long(pod: PodDirectory) -> None:
+    """It is refused whole: nothing of it is taken for another request."""
+    result = pod.call("control", pod.uuid, input=f'{" " * 65536}{{"op": "stop"}}\n')
+    assert json.loads(result.stdout) == {"ok": False, "error": "request: expected at most 65536 bytes"}
+    assert result.returncode == 0
+
+
+def test_control_of_a_pod_that_is_gone(make_pod: MakePod) -> None:
+    """There is an answer for each request, which says why."""
+    pod = make_pod({"a": shell("true")})
+    pod.run()
+    result = pod.call("control", pod.uuid, input='{"op": "ping"}\n')
+    assert json.loads(result.stdout)["error"].startswith("supervisor of this pod: ")
+    usage = pod.call("control")
+    assert (usage.returncode, usage.stderr.splitlines()[0]) == (2, "stage1 control: expected one UUID, got 0 arguments")

@@ -177,7 +177,7 @@ class PodDirectory:
 
     def entrypoint(self, name: str, *, from_tree: bool = False) -> str:
         """Return the host path of an entrypoint, by the annotation of the stage1 manifest."""
-        annotation = f"coreos.com/rkt/stage1/{name}"
+        annotation = f"{'minit' if name == 'control' else 'coreos.com/rkt'}/stage1/{name}"
         [value] = [entry["value"] for entry in self.entrypoints if entry["name"] == annotation]
         return f"{self.tree / 'rootfs' if from_tree else self.stage1}{value}"
 

@@ -39,6 +39,7 @@ STDLIB_OF = {
     "stop": {*STDLIB, "_json", "_socket", "select"},
     "gc": STDLIB,
     "enter": {*STDLIB, "_json", "_socket", "resource", "select"},
+    "control": {*STDLIB, "_json", "_socket"},
 }
 MODULES_OF = {
     "run": {
@@ -82,6 +83,10 @@ MODULES_OF = {
         *("minit.reaper", "minit.reaper.diagnose"),
         *("minit.supervisor.credentials", "minit.process"),
     },
+    "control": {
+        *(SHARED | CONTROL) - {"minit.supervisor.protocol", "minit.syscalls"},
+        *("entrypoints.control", "minit.launcher.control", "minit.plan.flags", "minit.value"),
+    },
 }
 ENTRYPOINTS = sorted(path.stem for path in (PROJECT / "entrypoints").glob("[a-z]*.py"))
 
@@ -108,7 +113,7 @@ def test_modules_of_an_entrypoint(name: str):
     assert not {module.partition(".")[0] for module in loaded} & HEAVY
 
 
-@pytest.mark.parametrize("name", ["stop", "gc", "enter"])
+@pytest.mark.parametrize("name", ["stop", "gc", "enter", "control"])
 def test_thin_entrypoints_stay_thin(name: str):
     """What only asks or cleans up loads neither the launcher of pods nor PID 1."""
     forbidden = {"minit.launcher.launch", "minit.supervisor.boot", "minit.supervisor.supervisor", "minit.plan.pod"}

@@ -1,0 +1,29 @@
+"""The `control` entrypoint, minit's own: carries what rkt's entrypoints cannot, as JSON lines."""
+
+from __future__ import annotations
+
+from entrypoints._main import run_entrypoint
+from minit.errors import UsageError
+from minit.goflags import parse_flags, usage
+from minit.launcher.control import relay_requests
+from minit.plan.flags import parse_uuid
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+_FLAGS: dict[str, bool | str] = {"debug": False}
+
+
+def main() -> NoReturn:
+    """Answer until the end of standard input, and exit."""
+    run_entrypoint("stage1 control", usage("control", "UUID", _FLAGS), _control)
+
+
+def _control(arguments: list[str]) -> int:
+    _, operands = parse_flags(arguments, _FLAGS)
+    if len(operands) != 1:
+        raise UsageError(f"expected one UUID, got {len(operands)} arguments")
+    parse_uuid(operands[0])
+    relay_requests()
+    return 0

@@ -1,0 +1,40 @@
+"""The `control` entrypoint's work: requests from standard input to the supervisor, its replies to standard output."""
+
+from __future__ import annotations
+
+import os
+
+from minit import jsontext
+from minit.errors import ControlError, ManifestError
+from minit.messages import MAXIMUM_MESSAGE_BYTES
+from minit.supervisor.client import ask
+
+
+def relay_requests() -> None:
+    """
+    Answer each line of standard input, a request of minit.supervisor.protocol, by a line with its reply.
+
+    What cannot be asked is answered too: `{"ok": false, "error": ...}`. The working directory is the pod directory.
+    """
+    with open(0, "rb", closefd=False) as requests:
+        while line := requests.readline(MAXIMUM_MESSAGE_BYTES + 1):
+            reply = jsontext.dump(_reply(line)) + b"\n"
+            while len(line) > MAXIMUM_MESSAGE_BYTES and not line.endswith(b"\n"):
+                line = requests.readline(MAXIMUM_MESSAGE_BYTES + 1)
+            while reply:
+                reply = reply[os.write(1, reply) :]
+
+
+def _reply(line: bytes) -> dict[str, object]:
+    try:
+        if len(line) > MAXIMUM_MESSAGE_BYTES:
+            raise ControlError(f"request: expected at most {MAXIMUM_MESSAGE_BYTES} bytes")
+        request = jsontext.parse(line, "request")
+        if not isinstance(request, dict):
+            raise ControlError("request: expected an object")
+        reply, descriptors = ask(request)
+    except (ControlError, ManifestError) as error:
+        return {"ok": False, "error": str(error)}
+    for fd in descriptors:
+        os.close(fd)
+    return reply

@@ -1,0 +1,44 @@
+"""Asking a stage1 what rkt's entrypoints cannot tell, where it is minit's."""
+
+from __future__ import annotations
+
+import subprocess
+
+from minit import jsontext, paths
+from minit.errors import ManifestError, PodError, describe
+from minit.stage0 import entrypoints
+from minit.stage0.pods import Pod
+
+_TIMEOUT_SECONDS = 20.0
+
+
+def ask_stage1(pod: Pod, request: dict[str, object]) -> dict[str, object] | None:
+    """
+    Return the reply of a running pod's supervisor to a request, None if its stage1 has no `control` entrypoint.
+
+    PodError if there is no reply, or the supervisor refuses.
+    """
+    manifest = entrypoints.read_stage1_manifest(pod)
+    value = manifest.annotation(paths.ANNOTATION_CONTROL)
+    if not value:
+        return None
+    program = pod.path / paths.POD_STAGE1_ROOTFS / value.lstrip("/")
+    try:
+        done = subprocess.run(
+            [str(program), pod.uuid],
+            cwd=pod.path,
+            input=jsontext.dump(request) + b"\n",
+            capture_output=True,
+            check=False,
+            timeout=_TIMEOUT_SECONDS,
+        )
+        reply = jsontext.parse(done.stdout, "reply")
+    except subprocess.TimeoutExpired as error:
+        raise PodError(f'pod "{pod.uuid}": no answer from its stage1 within {_TIMEOUT_SECONDS:g} s') from error
+    except (OSError, ManifestError) as error:
+        raise PodError(f'pod "{pod.uuid}": ask its stage1: {describe(error)}') from error
+    if not isinstance(reply, dict):
+        raise PodError(f'pod "{pod.uuid}": ask its stage1: expected an object')
+    if reply.get("ok") is not True:
+        raise PodError(f'pod "{pod.uuid}": {reply.get("error")}')
+    return reply
