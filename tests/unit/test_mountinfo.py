@@ -50,7 +50,7 @@ def test_a_private_mount_has_no_tags():
 @given(st.lists(TEXTS, min_size=3, max_size=3))
 def test_escapes_round_trip(texts: list[str]):
     """Whatever a path or a source holds comes back as it was, backslashes before digits included."""
-    root, point, source = texts
+    root, point, source = f"/{texts[0]}", f"/{texts[1]}", texts[2]
     line = f"36 35 98:0 {escape(root)} {escape(point)} rw - tmpfs {escape(source)} rw\n"
     mount = parse_line(line)
     assert (mount.root, mount.mount_point, mount.source) == (root, point, source)
