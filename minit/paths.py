@@ -31,6 +31,7 @@ POD_CONTROL = "stage1/rootfs/rkt/minit/control"
 STAGE1_CONTROL = "/rkt/minit/control"
 STAGE1_STATE = "/rkt/minit/state"
 STAGE1_LOG = "/rkt/minit/log"
+STAGE1_KUBERNETES_LOG = "/rkt/kubernetes/log"
 STAGE1_ETC = "/rkt/minit/etc"
 STAGE1_SUPERVISOR_LOG = "/rkt/minit/supervisor.log"
 STAGE1_STATUS = "/rkt/status"
@@ -49,6 +50,10 @@ ANNOTATION_INTERFACE_VERSION = "coreos.com/rkt/stage1/interface-version"
 ANNOTATION_MUTABLE = "coreos.com/rkt/stage1/mutable"
 ANNOTATION_STREAM = "coreos.com/rkt/stage2/"
 ANNOTATION_PIDS_LIMIT = "minit/pids-limit"
+ANNOTATION_LOG_SIZE = "minit/log-max-size"
+ANNOTATION_LOG_FILES = "minit/log-max-files"
+ANNOTATION_LOG_MODE = "coreos.com/rkt/experiment/logmode"
+ANNOTATION_KUBERNETES_DIRECTORY = "coreos.com/rkt/experiment/kubernetes-log-dir"
 INTERFACE_VERSION = 6
 
 
@@ -90,6 +95,11 @@ def env_file(app: str) -> str:
 def log_file(app: str) -> str:
     """Return the app's log, inside the stage1 root."""
     return f"{STAGE1_LOG}/{app}.log"
+
+
+def log_end_marker(app: str) -> str:
+    """Return the file that appears when the app's log is complete, inside the stage1 root."""
+    return f"{STAGE1_LOG}/{app}.ended"
 
 
 def etc_file(app: str, name: str) -> str:

@@ -1,4 +1,8 @@
-"""The log file of an app, which the sidecars of its processes share."""
+"""
+The log file of an app: how its records look, and how the sidecars of its processes share and rotate it.
+
+What readers can rely on is in docs/logs.md: a rotated file is complete as soon as it has its new name.
+"""
 
 from __future__ import annotations
 
@@ -7,64 +11,145 @@ import fcntl
 import os
 import time
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 # A longer line is logged in parts, tagged P as in the CRI log format. Nothing larger is taken from a pipe at a time
 # either: what is consumed in small steps shows PID 1 that a slow reader of the console does read.
 LINE_BYTES = 16 * 1024
 # More than any line of the log, with its time and stream.
 _TORN_BYTES = LINE_BYTES + 128
+_LOG_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Log:
-    """The log file, lines as in the CRI log format: `TIME STREAM F|P TEXT`."""
+    """
+    The log files of an app in `directory`: APP.log, and APP.log.1 and so on, the larger the older.
 
-    def __init__(self, app: str, directory: int) -> None:
+    There are at most `files` of them, each of at most `size_bytes` unless one write is larger; 0 bytes for no limit.
+    """
+
+    def __init__(self, app: str, directory: int, size_bytes: int = 0, files: int = 1) -> None:
+        self._app = app
         self._name = f"{app}.log"
         self._directory = directory
+        self._size_bytes = size_bytes
+        self._files = files
         self._fd: int | None = None
+        self._lock: int | None = None
+        self._identity = (0, 0)
+        self._end = 0
         self._lost_bytes = 0
 
-    def write(self, stream: str, lines: Sequence[bytes]) -> None:
-        """Append the lines; a full disk loses them here, with a note once there is space, but blocks no app."""
-        now = time.time_ns()
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 10**9)) + f".{now % 10**9:09d}Z {stream} "
-        full, part = stamp.encode() + b"F ", stamp.encode() + b"P "
-        records = []
-        for line in lines:
-            text = line[:-1] if line.endswith(b"\n") else line
-            while len(text) > LINE_BYTES:
-                records.append(part + text[:LINE_BYTES])
-                text = text[LINE_BYTES:]
-            records.append((full if line.endswith(b"\n") else part) + text)
-        data = b"\n".join(records) + b"\n"
+    def write(self, stream: str, data: bytes) -> None:
+        """Append output; a full disk loses it here, with a note once there is space, but blocks no app."""
+        now_ns = time.time_ns()
+        records = format_records(stream, data, now_ns)
+        note = b""
         if self._lost_bytes:
-            data = full + b"minit: %d bytes of log were lost\n" % self._lost_bytes + data
+            note = format_records(stream, b"minit: %d bytes of log were lost\n" % self._lost_bytes, now_ns)
         try:
-            if self._fd is None:
-                flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-                self._fd = os.open(self._name, flags, 0o640, dir_fd=self._directory)
-            # What is cut off below must not be a line that another sidecar of the app is writing.
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            lock = self._take_lock()
             try:
-                _append(self._fd, data)
+                self._append(note + records)
             finally:
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
+                fcntl.flock(lock, fcntl.LOCK_UN)
             self._lost_bytes = 0
         except OSError:
-            self._lost_bytes += len(data)
+            self._lost_bytes += len(records)
+
+    def reopen(self) -> None:
+        """Let go of a file that somebody moved or deleted, and make the new one, though there is nothing to write."""
+        try:
+            lock = self._take_lock()
+            try:
+                self._open_current()
+            finally:
+                fcntl.flock(lock, fcntl.LOCK_UN)
+        except OSError:
+            pass  # the next line tries again, and says what it lost
+
+    def _take_lock(self) -> int:
+        # A file of its own: what is locked must not be what is renamed.
+        if self._lock is None:
+            self._lock = os.open(f"{self._app}.lock", _LOCK_FLAGS, 0o600, dir_fd=self._directory)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        return self._lock
+
+    def _append(self, data: bytes) -> None:
+        fd = self._open_current()
+        size_bytes = os.fstat(fd).st_size
+        if size_bytes != self._end:
+            size_bytes = _cut_torn_line(fd, size_bytes)
+        if self._size_bytes and size_bytes and size_bytes + len(data) > self._size_bytes:
+            self._rotate()
+            fd, size_bytes = self._open_current(), 0
+        if os.write(fd, data) < len(data):
+            # The disk is full: half a line would spoil the next one too.
+            os.ftruncate(fd, size_bytes)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._end = size_bytes + len(data)
+
+    def _open_current(self) -> int:
+        """Return the file that has the log's name, which another sidecar or a program of the host may have renamed."""
+        if self._fd is not None:
+            try:
+                status = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
+                if (status.st_dev, status.st_ino) == self._identity:
+                    return self._fd
+            except FileNotFoundError:
+                pass
+            fd, self._fd = self._fd, None
+            os.close(fd)
+        self._fd = os.open(self._name, _LOG_FLAGS, 0o640, dir_fd=self._directory)
+        status = os.fstat(self._fd)
+        self._identity = status.st_dev, status.st_ino
+        self._end = 0
+        return self._fd
+
+    def _rotate(self) -> None:
+        """Move every file one number up, from the oldest on, so that none is ever without a name."""
+        names = [self._name, *(f"{self._name}.{number}" for number in range(1, self._files))]
+        if self._files == 1:
+            os.unlink(self._name, dir_fd=self._directory)
+        for newer, older in zip(names[-2::-1], names[:0:-1]):
+            try:
+                os.rename(newer, older, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+            except FileNotFoundError:
+                pass  # there are not that many yet
 
 
-def _append(fd: int, data: bytes) -> None:
-    size_bytes = os.fstat(fd).st_size
-    if size_bytes and os.pread(fd, 1, size_bytes - 1) != b"\n":
-        # A sidecar was killed while it wrote this line: its text is still in the pipe.
-        start = max(0, size_bytes - _TORN_BYTES)
-        size_bytes = start + os.pread(fd, _TORN_BYTES, start).rfind(b"\n") + 1
-        os.ftruncate(fd, size_bytes)
-    if os.write(fd, data) < len(data):
-        # The disk is full: half a line would spoil the next one too.
-        os.ftruncate(fd, size_bytes)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def format_records(stream: str, data: bytes, now_ns: int) -> bytes:
+    """
+    Return output of an app as records of the CRI log format, `TIME STREAM F|P TEXT`, the time in UTC.
+
+    What has no line feed at its end, and all but the last part of a line that is longer than LINE_BYTES, has the tag P.
+    """
+    seconds, fraction = divmod(now_ns, 10**9)
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    start = f"{moment}.{fraction:09d}Z {stream} ".encode()
+    full, part = start + b"F ", start + b"P "
+    whole, end, rest = data.rpartition(b"\n")
+    if len(data) > LINE_BYTES and max(map(len, data.split(b"\n"))) > LINE_BYTES:
+        lines = [_cut_line(line, full, part) for line in whole.split(b"\n")] if end else []
+        return b"".join(lines) + (_cut_line(rest, part, part) if rest else b"")
+    # One replacement for all lines: a loop over them is what would limit the speed of the log.
+    records = full + whole.replace(b"\n", b"\n" + full) + b"\n" if end else b""
+    return records + (part + rest + b"\n" if rest else b"")
+
+
+def _cut_line(line: bytes, last: bytes, part: bytes) -> bytes:
+    """Return the records of a line, whose last one begins with `last`."""
+    records = []
+    while len(line) > LINE_BYTES:
+        records.append(part + line[:LINE_BYTES] + b"\n")
+        line = line[LINE_BYTES:]
+    return b"".join(records) + last + line + b"\n"
+
+
+def _cut_torn_line(fd: int, size_bytes: int) -> int:
+    """Return the size without the line that a sidecar was killed in: its text is still in the pipe."""
+    if not size_bytes or os.pread(fd, 1, size_bytes - 1) == b"\n":
+        return size_bytes
+    start = max(0, size_bytes - _TORN_BYTES)
+    size_bytes = start + os.pread(fd, _TORN_BYTES, start).rfind(b"\n") + 1
+    os.ftruncate(fd, size_bytes)
+    return size_bytes

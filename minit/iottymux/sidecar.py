@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _SCRATCH_BYTES = 8 * 4096
 # A write of at most PIPE_BUF bytes reaches a pipe whole, so lines of several apps do not mix on the console.
 _CONSOLE_BYTES = 4096
+_SIGNALS = (_signal.SIGIO, _signal.SIGHUP)
 
 
 class Stream(Value):
@@ -39,9 +40,8 @@ class Stream(Value):
     console: int
 
 
-def run_sidecar(app: str, pid: int, streams: Sequence[Stream], log_directory: int, renewed: bool = False) -> None:
+def run_sidecar(app: str, pid: int, streams: Sequence[Stream], log: Log, renewed: bool = False) -> None:
     """Copy the streams of `app` until each is at its end; `renewed` says that a killed sidecar had them before."""
-    log = Log(app, log_directory)
     prefix = f"{app}[{pid}]: ".encode()
     consoles = {stream.fd: _Console(stream.console, prefix, renewed) for stream in streams}
     scratch = _Scratch()
@@ -56,7 +56,8 @@ def run_sidecar(app: str, pid: int, streams: Sequence[Stream], log_directory: in
     while by_fd:
         events = dict(poller.poll())
         if events.pop(growth, 0):
-            syscalls.read_signals(growth)
+            if _signal.SIGHUP in syscalls.read_signals(growth):
+                log.reopen()
             events = {**dict.fromkeys(by_fd, 0), **events}
         for fd, event in events.items():
             stream = by_fd[fd]
@@ -68,7 +69,7 @@ def run_sidecar(app: str, pid: int, streams: Sequence[Stream], log_directory: in
                 if not taken:
                     break
                 lines = _lines(data[:taken])
-                log.write(stream.name, lines)
+                log.write(stream.name, data[:taken])
                 consoles[fd].write(lines)
                 # Not read: a packet (O_DIRECT) of which only a part is read loses the rest.
                 while taken:
@@ -80,17 +81,17 @@ def run_sidecar(app: str, pid: int, streams: Sequence[Stream], log_directory: in
 
 def _watch_growth(streams: Sequence[Stream]) -> int:
     """
-    Return a descriptor that is readable when any of the pipes has got more, by SIGIO.
+    Return a descriptor that is readable when any of the pipes has got more, by SIGIO, and on SIGHUP.
 
     epoll alone does not tell: a write(2) larger than the pipe sleeps when that is full, and whenever it goes on it
     wakes readers only if the pipe was empty, which an unfinished line keeps it from being (fs/pipe.c). It sends SIGIO
     each time, from Linux 5.14 on.
     """
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGIO,))
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, _SIGNALS)
     for stream in streams:
         fcntl.fcntl(stream.fd, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(stream.fd, fcntl.F_SETFL, fcntl.fcntl(stream.fd, fcntl.F_GETFL) | os.O_ASYNC)
-    return syscalls.signalfd((_signal.SIGIO,))
+    return syscalls.signalfd(_SIGNALS)
 
 
 class _Scratch:

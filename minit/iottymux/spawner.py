@@ -14,6 +14,7 @@ import select
 
 from minit import paths, syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, describe
+from minit.iottymux.logfile import Log
 from minit.iottymux.sidecar import Stream, run_sidecar
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.stdio import complain
@@ -43,13 +44,16 @@ class Spawner:
         self._socket.close()
         os.close(self._pidfd)
 
-    def request(self, app: str, pid: int, streams: Sequence[tuple[str, int]], renewed: bool = False) -> None:
+    def request(
+        self, app: str, pid: int, streams: Sequence[tuple[str, int]], log: tuple[int, int], renewed: bool = False
+    ) -> None:
         """
         Ask for a sidecar for process `pid` of `app`, `renewed` if it takes over from another.
 
-        The streams are (name, read end), which stay the caller's.
+        The streams are (name, read end), which stay the caller's; `log` bounds size and number of the log files.
         """
-        message = {"app": app, "pid": pid, "streams": [name for name, _ in streams], "renewed": renewed}
+        names = [name for name, _ in streams]
+        message = {"app": app, "pid": pid, "streams": names, "log": list(log), "renewed": renewed}
         try:
             send_message(self._socket, message, [fd for _, fd in streams])
         except (BrokenPipeError, ConnectionResetError):
@@ -127,12 +131,13 @@ def _answer_request(socket: Socket, log_directory: int) -> bool:
 
 def _run_as_sidecar(message: dict[str, object], descriptors: list[int], log_directory: int) -> NoReturn:
     try:
-        app, pid, names = message["app"], message["pid"], message["streams"]
-        assert isinstance(app, str) and isinstance(pid, int) and isinstance(names, list)
+        app, pid, names, limits = message["app"], message["pid"], message["streams"], message["log"]
+        assert isinstance(app, str) and isinstance(pid, int) and isinstance(names, list) and isinstance(limits, list)
         syscalls.set_process_name(f"iottymux-{app}")
         syscalls.close_all_but((0, 1, 2, log_directory, *descriptors))
         streams = [Stream(name=name, fd=fd, console=_CONSOLE[name]) for name, fd in zip(names, descriptors)]
-        run_sidecar(app, pid, streams, log_directory, renewed=message["renewed"] is True)
+        log = Log(app, log_directory, *limits)
+        run_sidecar(app, pid, streams, log, renewed=message["renewed"] is True)
         os._exit(0)
     except BaseException as error:
         # The last frame of a forked process: returning would run the spawner's loop twice.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
-from minit.paths import ANNOTATION_PIDS_LIMIT, ANNOTATION_STREAM
+from minit.paths import ANNOTATION_LOG_FILES, ANNOTATION_LOG_SIZE, ANNOTATION_PIDS_LIMIT, ANNOTATION_STREAM
 from minit.plan.capabilities import DEFAULT, capability_names
 from minit.plan.devices import ANNOTATION_HOTPLUG
 from minit.plan.environment import DEFAULT_TERM, plan_environment
@@ -26,12 +26,21 @@ if TYPE_CHECKING:
     from minit.plan.sockets import ListenSocket
     from minit.plan.volumes import VolumeMount
 
+DEFAULT_LOG_SIZE_BYTES = 10 << 20
+DEFAULT_LOG_FILES = 5
 STREAM_LOG = "log"
 STREAM_NULL = "null"
 STREAM_CONSOLE = "console"
 HANDLER_PRE_START = "pre-start"
 HANDLER_POST_STOP = "post-stop"
-_ANNOTATIONS = (ANNOTATION_HOTPLUG, ANNOTATION_PIDS_LIMIT, ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL)
+_ANNOTATIONS = (
+    ANNOTATION_HOTPLUG,
+    ANNOTATION_LOG_FILES,
+    ANNOTATION_LOG_SIZE,
+    ANNOTATION_PIDS_LIMIT,
+    ANNOTATION_STOP_GRACE,
+    ANNOTATION_STOP_SIGNAL,
+)
 # All others are decided in minit.plan.isolators, and those of system calls in minit.plan.seccompisolators.
 _UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
 
@@ -46,6 +55,8 @@ class AppSpec(Value):
     system call is allowed; `filters` are the programs that the launcher has made of it. `mounts` come first in the
     app's root, then `sysfs`, `volumes` from the outer to the inner, and `files`; `protection` is for all of them. With
     `read_only_root` nothing else of the root can be written at last. It is executed with `sockets` open.
+    Its log has at most `log_files` files of `log_size_bytes` each, 0 for any size; `kubernetes_log` is the name of its
+    file in the log mode k8s-plain.
     `pre_start` and `post_stop` are the arguments of the event handlers, None without one. `devices` is what it may
     use, None for everything; with `hotplug` those that are volumes come and go as they do on the host.
     """
@@ -68,6 +79,9 @@ class AppSpec(Value):
     stdin: str = STREAM_NULL
     stdout: str = STREAM_LOG
     stderr: str = STREAM_LOG
+    log_size_bytes: int = DEFAULT_LOG_SIZE_BYTES
+    log_files: int = DEFAULT_LOG_FILES
+    kubernetes_log: str | None = None
     mounts: tuple[MountOp, ...] = ()
     sysfs: BindTree = SYSFS
     volumes: tuple[VolumeMount, ...] = ()

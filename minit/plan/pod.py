@@ -5,7 +5,17 @@ from __future__ import annotations
 from minit.errors import PlanError
 from minit.goflags import BOOLEANS
 from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
-from minit.paths import ANNOTATION_PIDS_LIMIT, POD_MANIFEST, app_manifest, created_marker, started_marker
+from minit.paths import (
+    ANNOTATION_KUBERNETES_DIRECTORY,
+    ANNOTATION_LOG_FILES,
+    ANNOTATION_LOG_MODE,
+    ANNOTATION_LOG_SIZE,
+    ANNOTATION_PIDS_LIMIT,
+    POD_MANIFEST,
+    app_manifest,
+    created_marker,
+    started_marker,
+)
 from minit.plan.app import STREAM_CONSOLE, AppSpec, plan_app
 from minit.plan.capabilities import DEFAULT
 from minit.plan.devices import ANNOTATION_HOTPLUG, DEFAULT_RULES, plan_hotplug
@@ -35,7 +45,14 @@ if TYPE_CHECKING:
 _HOST_LOOPBACK = "127.0.0.1"
 _METADATA_PORT = 18112  # where rkt's metadata service listens
 _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
-_ANNOTATIONS = (ANNOTATION_HOTPLUG, ANNOTATION_PIDS_LIMIT, ANNOTATION_STOP_GRACE)
+_EXPERIMENTS = (ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE)
+_ANNOTATIONS = (
+    ANNOTATION_HOTPLUG,
+    ANNOTATION_LOG_FILES,
+    ANNOTATION_LOG_SIZE,
+    ANNOTATION_PIDS_LIMIT,
+    ANNOTATION_STOP_GRACE,
+)
 
 
 class Pod(Value):
@@ -77,6 +94,7 @@ class PodPlan(Value):
 
     `namespaces` are namespaces(7) names under /proc/PID/ns of what is made together with PID 1. With a `network` it
     joins a namespace that is made for that. `limits` are those of all its apps together, None without any.
+    `kubernetes_log_directory` is where the host has the log files of the log mode k8s-plain.
     """
 
     uuid: str
@@ -87,6 +105,7 @@ class PodPlan(Value):
     mounts: tuple[MountOp, ...] = ()
     network: NetworkPlan | None = None
     limits: Limits | None = None
+    kubernetes_log_directory: str | None = None
     warnings: tuple[str, ...] = ()
     debug: bool = False
 
@@ -138,6 +157,8 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     warnings += notes
     limits, isolations, notes = _plan_isolation(pod, sections, facts)
     warnings += notes
+    kubernetes_log_directory, notes = _plan_kubernetes_directory(pod.manifest)
+    warnings += notes
     bounding = DEFAULT
     for runtime, app, image, mounts, isolation in zip(pod.manifest.apps, sections, images, volumes, isolations):
         uid, gid = plan_ids(runtime.name, app, image, lookups.get(runtime.name, AppLookups()))
@@ -161,6 +182,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
             stop_signal=stopping.signal,
             stop_grace_seconds=stopping.grace_seconds,
         )
+        spec = _plan_log(spec, runtime, pod.manifest, kubernetes_log_directory is not None)
         if isolation is not None:
             spec = replace(
                 spec,
@@ -193,6 +215,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         mounts=pod_mounts(writable=flags.disable_paths),
         network=network,
         limits=limits,
+        kubernetes_log_directory=kubernetes_log_directory,
         warnings=tuple(warnings),
         debug=flags.debug,
     )
@@ -289,6 +312,29 @@ def _plan_sockets(manifest: PodManifest, runtime: RuntimeApp, app: App) -> tuple
     return plan_sockets(manifest, runtime, app)
 
 
+def _plan_kubernetes_directory(manifest: PodManifest) -> tuple[str | None, list[str]]:
+    if manifest.annotation(ANNOTATION_LOG_MODE) is None:
+        return None, []
+    from minit.plan.logs import plan_kubernetes_directory
+
+    return plan_kubernetes_directory(manifest)
+
+
+def _plan_log(spec: AppSpec, runtime: RuntimeApp, manifest: PodManifest, kubernetes: bool) -> AppSpec:
+    annotations = {name for name, _ in (*manifest.annotations, *runtime.annotations)}
+    if not kubernetes and not annotations & {ANNOTATION_LOG_FILES, ANNOTATION_LOG_SIZE}:
+        return spec
+    from minit.plan.logs import plan_kubernetes_log, plan_log_files, plan_log_size
+
+    size_bytes, files = plan_log_size(runtime, manifest), plan_log_files(runtime, manifest)
+    return replace(
+        spec,
+        log_size_bytes=spec.log_size_bytes if size_bytes is None else size_bytes,
+        log_files=spec.log_files if files is None else files,
+        kubernetes_log=plan_kubernetes_log(runtime) if kubernetes else None,
+    )
+
+
 def _refuse_unknown_annotations(runtime: RuntimeApp, image: ImageManifest) -> None:
     for name, _ in image.annotations:
         if name.startswith("minit/") and name != ANNOTATION_STOP_SIGNAL:
@@ -352,7 +398,7 @@ def _refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
     if any(isolator.name == "os/linux/apparmor-profile" for isolator in manifest.isolators):
         raise PlanError("pod isolator os/linux/apparmor-profile is not supported yet")
     for name, _ in manifest.annotations:
-        if name.startswith(_ANNOTATION_EXPERIMENT):
+        if name.startswith(_ANNOTATION_EXPERIMENT) and name not in _EXPERIMENTS:
             raise PlanError(f"annotation {name} is not supported yet")
         if name.startswith("minit/") and name not in _ANNOTATIONS:
             raise PlanError(f'unknown annotation "{name}"')

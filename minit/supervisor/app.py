@@ -46,7 +46,7 @@ class App:
         self.report: Socket | None = None
         self.namespace: int | None = None
         self.environment: int | None = None
-        self.streams = Streams(spec.name)
+        self.streams = Streams(spec.name, (spec.log_size_bytes, spec.log_files))
         self.handler: Handler | None = None
         self.begun = False
         self.executed = False

@@ -40,7 +40,7 @@ class Handler:
 
 def spawn_handler(app: App, name: str) -> Handler:
     """Fork the handler `name` of a prepared app and return it; OSError, and nothing left, if there is no process."""
-    streams = Streams(app.name)
+    streams = Streams(app.name, app.streams.log)
     # Logged also where the app has the console: a handler is no part of what goes on there.
     modes = {"stdout": app.spec.stdout, "stderr": app.spec.stderr}
     writers = streams.open(name for name, mode in modes.items() if mode != STREAM_NULL)

@@ -7,6 +7,7 @@ present state, without waiting.
 ping                 {"uuid", "pid"}
 state                {"uuid", "state", "ready", "apps": [{"name", "state", "pid"?, "status"?}]}
 stop {"force"?}      {} at once; the pod ends later, at once with force or when asked a second time
+reopen-logs {"app"?} {} when the sidecars have been told; a log file that was moved is then let go of
 namespace {"app"}    {} and descriptors of the app's mount namespace and of its environment, NAME=VALUE ended by NUL
 """
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 OP_PING = "ping"
 OP_STATE = "state"
 OP_STOP = "stop"
+OP_REOPEN_LOGS = "reopen-logs"
 OP_NAMESPACE = "namespace"
 
 Reply = tuple[dict[str, object], list[int]]
@@ -36,6 +38,12 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
         return {"ok": True, **_state(supervisor)}, []
     if op == OP_STOP:
         supervisor.request_stop(force=request.get("force") is True)
+        return {"ok": True}, []
+    if op == OP_REOPEN_LOGS:
+        name = request.get("app")
+        if name is not None and name not in supervisor.apps:
+            return _refuse(f'no app "{name}" in this pod')
+        supervisor.reopen_logs(name if isinstance(name, str) else None)
         return {"ok": True}, []
     if op == OP_NAMESPACE:
         app = supervisor.apps.get(str(request.get("app")))

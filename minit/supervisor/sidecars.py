@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _signal
 import os
 
+from minit import syscalls
 from minit.errors import LaunchError, describe
 from minit.iottymux.spawner import Spawner
 
@@ -19,22 +21,41 @@ if TYPE_CHECKING:
 
 class Sidecars:
     """
-    The output of the pod's processes and who reads it; `retry` is called when `renew` has something to do later.
+    The output of the pod's processes and who reads it.
+
+    `retry` is called when `renew` has something to do later, `on_end` with the app's name when a process of it has no
+    more output.
 
     `spawner` makes the sidecars; None before the first and after its death.
     """
 
-    def __init__(self, sources: Sources, journal: Journal, retry: Callable[[], None]) -> None:
+    def __init__(
+        self, sources: Sources, journal: Journal, retry: Callable[[], None], on_end: Callable[[str], None]
+    ) -> None:
         self.spawner: Spawner | None = None
         self._sources = sources
         self._journal = journal
         self._retry = retry
+        self._on_end_of_output = on_end
         self._read: list[Streams] = []
 
     @property
     def all_ended(self) -> bool:
         """Whether all output has been read to its end."""
         return not self._read
+
+    def read(self, app: str) -> bool:
+        """Return whether there is or may be output of an app that has not been read."""
+        return any(streams.app == app for streams in self._read)
+
+    def reopen_logs(self, app: str | None) -> None:
+        """Have the sidecars, of all apps or of one, let go of log files that have been moved."""
+        for streams in self._read:
+            if streams.sidecar is not None and app in (None, streams.app):
+                try:
+                    syscalls.pidfd_send_signal(streams.sidecar, _signal.SIGHUP)
+                except ProcessLookupError:
+                    pass  # it ended; another one opens the log anew
 
     def unread_bytes(self) -> int:
         """Return how much output waits to be read."""
@@ -45,7 +66,7 @@ class Sidecars:
         self.spawner = spawner
         for streams in outputs:
             assert streams.pid is not None
-            spawner.request(streams.app, streams.pid, streams.ends)
+            spawner.request(streams.app, streams.pid, streams.ends, streams.log)
         for streams in outputs:
             self._adopt(streams, spawner.reply())
         self._read += outputs
@@ -76,7 +97,7 @@ class Sidecars:
         try:
             if self.spawner is None:
                 self.spawner = Spawner()
-            self.spawner.request(streams.app, streams.pid, streams.ends, renewed=renewed)
+            self.spawner.request(streams.app, streams.pid, streams.ends, streams.log, renewed=renewed)
             self._adopt(streams, self.spawner.reply())
         except (LaunchError, OSError) as error:
             # No process to be had now; the app waits in its pipe rather than losing output.
@@ -102,3 +123,4 @@ class Sidecars:
     def _give_up(self, streams: Streams) -> None:
         streams.close()
         self._read.remove(streams)
+        self._on_end_of_output(streams.app)

@@ -17,11 +17,13 @@ class Streams:
     """
     The read ends of a process's output, kept so that a new sidecar can take over from a dead one.
 
-    `ends` are (name, read end), `pid` is the process whose lines they are, `sidecar` the pidfd of their reader.
+    `ends` are (name, read end), `pid` is the process whose lines they are, `sidecar` the pidfd of their reader. `log`
+    is how many bytes a log file of the app may have, and how many files there may be.
     """
 
-    def __init__(self, app: str) -> None:
+    def __init__(self, app: str, log: tuple[int, int]) -> None:
         self.app = app
+        self.log = log
         self.pid: int | None = None
         self.ends: list[tuple[str, int]] = []
         self.sidecar: int | None = None

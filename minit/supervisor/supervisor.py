@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # SIGRTMIN+3 is the halt of systemd in a container, which managers of containers send.
 HALT_SIGNALS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGPWR, _signal.SIGRTMIN + 3)
-WATCHED_SIGNALS = (_signal.SIGCHLD, *HALT_SIGNALS)
+WATCHED_SIGNALS = (_signal.SIGCHLD, _signal.SIGHUP, *HALT_SIGNALS)
 
 # Who may ask for a stop.
 BY_SIGNAL = "signal"
@@ -82,7 +82,7 @@ class Supervisor:
         self._console = console
         self._signals = signals
         self._sources = Sources()
-        self._sidecars = Sidecars(self._sources, journal, self._retry_soon)
+        self._sidecars = Sidecars(self._sources, journal, self._retry_soon, self._mark_log_end)
         self._requests = {BY_SIGNAL: 0, BY_LAUNCHER: 0, BY_CONTROL: 0}
         self._forced = False
         self._unwritten: set[str] = set()
@@ -178,6 +178,10 @@ class Supervisor:
                 self._handle(app, lifecycle.KILL)
         self._begin_shutdown(0)
 
+    def reopen_logs(self, app: str | None = None) -> None:
+        """Have log files that a program of the host moved no longer written to: those of all apps, or of one."""
+        self._sidecars.reopen_logs(app)
+
     def drain(self) -> None:
         """Wait until every sidecar has written what its process left, or none makes progress any more."""
         self._sidecars.renew()
@@ -208,6 +212,8 @@ class Supervisor:
         # Before the dead are looked at: whoever signals every process of the pod is asking for a stop.
         if halts:
             self.request_stop(BY_SIGNAL, " ".join(halts))
+        if _signal.SIGHUP in numbers:
+            self.reopen_logs()
         if _signal.SIGCHLD in numbers:
             self._reap()
 
@@ -523,6 +529,17 @@ class Supervisor:
             app.group_events = None
         if app.post_stop_due and app.begun:
             self.journal.info("handler.skipped", app=app.name, handler=HANDLER_POST_STOP)
+        self._mark_log_end(app.name)
+
+    def _mark_log_end(self, name: str) -> None:
+        """Tell who follows the app's log that it is complete, once it is."""
+        if self.apps[name].state != lifecycle.EXITED or self._sidecars.read(name):
+            return
+        try:
+            write_file(paths.log_end_marker(name), b"")
+        except OSError as error:
+            # They find out when the pod has ended.
+            self.journal.info("log.end-unmarked", app=name, reason=describe(error))
 
 
 def _wait_channel(pid: int) -> str:

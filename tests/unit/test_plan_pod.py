@@ -289,8 +289,8 @@ def test_bad_grace(text: str):
             "pod isolator os/linux/apparmor-profile is not supported yet",
         ),
         (
-            {"annotations": (("coreos.com/rkt/experiment/logmode", "k8s-plain"),)},
-            "annotation coreos.com/rkt/experiment/logmode is not supported yet",
+            {"annotations": (("coreos.com/rkt/experiment/other", "x"),)},
+            "annotation coreos.com/rkt/experiment/other is not supported yet",
         ),
         ({"annotations": (("minit/stop-grase", "1s"),)}, 'unknown annotation "minit/stop-grase"'),
     ],

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from minit.iottymux.logfile import Log
 from minit.iottymux.sidecar import Stream, run_sidecar
 
 RECORD = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) (stdout|stderr) ([FP]) (.*)", re.DOTALL)
@@ -33,6 +34,7 @@ class Output:
 
     def __init__(self, directory: Path, names: Iterable[str] = ("stdout",)) -> None:
         self.directory = directory
+        self.limits = (0, 1)
         self.readers, self.app = {}, {}
         for name in names:
             self.readers[name], self.app[name] = os.pipe2(os.O_CLOEXEC)
@@ -50,7 +52,8 @@ class Output:
                 prepare()
                 target = self.console if console is None else console
                 streams = [Stream(name=name, fd=fd, console=target) for name, fd in self.readers.items()]
-                run_sidecar("web", 7, streams, os.open(self.directory, os.O_RDONLY))
+                log = Log("web", os.open(self.directory, os.O_RDONLY), *self.limits)
+                run_sidecar("web", 7, streams, log)
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()

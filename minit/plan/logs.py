@@ -1,0 +1,117 @@
+"""Where the output of an app is logged: how large its log may become, and rkt's log mode k8s-plain."""
+
+from __future__ import annotations
+
+from minit.errors import PlanError
+from minit.paths import (
+    ANNOTATION_KUBERNETES_DIRECTORY,
+    ANNOTATION_LOG_FILES,
+    ANNOTATION_LOG_MODE,
+    ANNOTATION_LOG_SIZE,
+    ANNOTATION_STREAM,
+    STAGE1_KUBERNETES_LOG,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minit.manifest.pod import PodManifest, RuntimeApp
+
+ANNOTATION_KUBERNETES_PATH = "coreos.com/rkt/experiment/kubernetes-log-path"
+
+_K8S_PLAIN = "k8s-plain"
+# Several writes of a sidecar fit into a file.
+_SMALLEST_BYTES = 64 * 1024
+_LARGEST_BYTES = 1 << 50
+_MOST_FILES = 1000
+
+
+def plan_log_size(runtime: RuntimeApp, manifest: PodManifest) -> int | None:
+    """Return how many bytes a log file of an app may have, by its annotation or the pod's; None if neither says."""
+    size_bytes = _read_size(runtime.annotation(ANNOTATION_LOG_SIZE), f'app "{runtime.name}": ')
+    return _read_size(manifest.annotation(ANNOTATION_LOG_SIZE), "") if size_bytes is None else size_bytes
+
+
+def plan_log_files(runtime: RuntimeApp, manifest: PodManifest) -> int | None:
+    """Return how many log files of an app there may be, by its annotation or the pod's; None if neither says."""
+    files = _read_files(runtime.annotation(ANNOTATION_LOG_FILES), f'app "{runtime.name}": ')
+    return _read_files(manifest.annotation(ANNOTATION_LOG_FILES), "") if files is None else files
+
+
+def plan_kubernetes_directory(manifest: PodManifest) -> tuple[str | None, list[str]]:
+    """Return the directory of the host that the log mode k8s-plain writes to, None in other modes, and warnings."""
+    mode = manifest.annotation(ANNOTATION_LOG_MODE)
+    if mode is None:
+        return None, []
+    if mode != _K8S_PLAIN:
+        # rkt knows no other mode and says nothing.
+        return None, [f'warning: annotation {ANNOTATION_LOG_MODE}: ignoring "{mode}", the one mode is {_K8S_PLAIN}']
+    directory = manifest.annotation(ANNOTATION_KUBERNETES_DIRECTORY)
+    if directory is None:
+        raise PlanError(f"kubernetes-log-dir annotation needs to be specified when {_K8S_PLAIN} logging mode is used")
+    if not directory.startswith("/") or "\0" in directory:
+        expected = "expected the absolute path of a directory"
+        raise PlanError(f'annotation {ANNOTATION_KUBERNETES_DIRECTORY}: {expected}, got "{directory}"')
+    return directory, []
+
+
+def plan_kubernetes_log(runtime: RuntimeApp) -> str | None:
+    """
+    Return the name of an app's file in the directory of k8s-plain; None for an app without a stream in mode `stream`.
+
+    PlanError if it has none, or one that lies elsewhere (stage1 contract 14.6).
+    """
+    if not any(runtime.annotation(ANNOTATION_STREAM + name) == "stream" for name in ("stdin", "stdout", "stderr")):
+        return None
+    where = f'app "{runtime.name}": '
+    path = runtime.annotation(ANNOTATION_KUBERNETES_PATH)
+    if path is None:
+        raise PlanError(
+            f"{where}kubernetes-log-path annotation needs to be specified when {_K8S_PLAIN} logging mode is used"
+        )
+    directory = STAGE1_KUBERNETES_LOG.split("/")[1:]
+    *parent, name = _clean([*directory, *path.split("/")]) or [""]
+    if parent != directory or "\0" in name:
+        raise PlanError(f"{where}log path is not inside {STAGE1_KUBERNETES_LOG}, refusing path traversal")
+    return name
+
+
+def _clean(names: Sequence[str]) -> list[str]:
+    """Return the names of an absolute path without `.` and `..`, as Go's filepath.Clean."""
+    cleaned: list[str] = []
+    for name in names:
+        if name == "..":
+            cleaned = cleaned[:-1]
+        elif name not in ("", "."):
+            cleaned.append(name)
+    return cleaned
+
+
+def _read_size(text: str | None, where: str) -> int | None:
+    if text is None:
+        return None
+    from minit.manifest.quantity import BILLION, parse_quantity
+
+    expected = (
+        f'{where}annotation {ANNOTATION_LOG_SIZE}: expected a number of bytes such as "10Mi", '
+        f'at least {_SMALLEST_BYTES // 1024}Ki, or "0" for no limit, got "{text}"'
+    )
+    try:
+        size_bytes = -(-parse_quantity(text) // BILLION)
+    except ValueError as error:
+        raise PlanError(expected) from error
+    if size_bytes and not _SMALLEST_BYTES <= size_bytes <= _LARGEST_BYTES:
+        raise PlanError(expected)
+    return size_bytes
+
+
+def _read_files(text: str | None, where: str) -> int | None:
+    if text is None:
+        return None
+    digits = text if text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST_FILES)) else "0"
+    if not 1 <= int(digits) <= _MOST_FILES:
+        raise PlanError(
+            f'{where}annotation {ANNOTATION_LOG_FILES}: expected a number from 1 to {_MOST_FILES}, got "{text}"'
+        )
+    return int(digits)
