@@ -75,6 +75,10 @@ MOUNT_ATTR_NOSUID = 0x02
 MOUNT_ATTR_NODEV = 0x04
 MOUNT_ATTR_NOEXEC = 0x08
 
+IN_MODIFY = 0x002
+IN_MOVED_FROM = 0x040
+IN_CREATE = 0x100
+
 RESOLVE_NO_XDEV = 0x01
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
@@ -389,6 +393,21 @@ def read_signals(fd: int) -> list[int]:
     except BlockingIOError:
         return []
     return [int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), SIGNALFD_INFO_SIZE)]
+
+
+# Changes of files, inotify(7).
+
+
+def inotify_watch(path: str, events: int) -> int:
+    """Return a non-blocking descriptor that is readable when one of the `events` (IN_…) happened at `path`."""
+    fd: int = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    if fd < 0:
+        raise _os_error()
+    if _libc.inotify_add_watch(fd, _bytes(path), ctypes.c_uint32(events)) < 0:
+        error = _os_error(path)
+        os.close(fd)
+        raise error
+    return fd
 
 
 # Privileges: prctl(2), seccomp(2), capset(2) and keyctl(2).

@@ -26,7 +26,7 @@ from minit.stage0.store import Store
 from minit.stage0.treestore import TreeStore
 from minit.stage0.waiting import wait_until_ended, wait_until_ready
 
-_SECTION = "Managing pods"
+SECTION = "Managing pods"
 _UNREADABLE_UUID_FILE = 1  # rkt's exit code for it in status
 
 
@@ -47,12 +47,12 @@ def _read_wait(ctx: click.Context, parameter: click.Parameter, value: str | None
     return math.inf if seconds < 0 else seconds or None
 
 
-_uuid_file_option = click.option(
+uuid_file_option = click.option(
     "--uuid-file", metavar="FILE", type=click.Path(path_type=Path), help="Read the UUID from a file."
 )
 
 
-@click.command("list", cls=MinitCommand, section=_SECTION)
+@click.command("list", cls=MinitCommand, section=SECTION)
 @click.option("--full", is_flag=True, help="Show whole UUIDs, image ids and points in time.")
 @click.option("--no-legend", is_flag=True, help="Leave out the headings.")
 @format_option
@@ -77,7 +77,7 @@ def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format
         invocation.say(list_text(statuses, time.time_ns(), full=full, legend=not no_legend), end="")
 
 
-@click.command(cls=MinitCommand, section=_SECTION)
+@click.command(cls=MinitCommand, section=SECTION)
 @click.option(
     "--wait", cls=OptionalValue, bare="true", metavar="DURATION", callback=_read_wait, help="Wait until the pod exited."
 )
@@ -90,7 +90,7 @@ def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format
     help="Wait until the pod is ready.",
 )
 @format_option
-@_uuid_file_option
+@uuid_file_option
 @click.argument("uuid", metavar="UUID", required=False)
 @click.pass_obj
 def status(
@@ -109,7 +109,7 @@ def status(
     if wait is not None and wait_ready is not None:
         raise click.UsageError("--wait and --wait-ready exclude each other")
     try:
-        [chosen] = _chosen_uuids((uuid,) if uuid else (), uuid_file)
+        [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
     except _UuidFileError as error:
         error.exit_code = _UNREADABLE_UUID_FILE
         raise
@@ -127,24 +127,24 @@ def status(
         invocation.say(status_text(shown), end="")
 
 
-@click.command("cat-manifest", cls=MinitCommand, section=_SECTION)
+@click.command("cat-manifest", cls=MinitCommand, section=SECTION)
 @click.option(
     "--pretty-print", cls=OptionalValue, bare="true", type=bool, default=True, help="Indent.  [default: true]"
 )
-@_uuid_file_option
+@uuid_file_option
 @click.argument("uuid", metavar="UUID", required=False)
 @click.pass_obj
 def cat_manifest(invocation: Invocation, pretty_print: bool, uuid_file: Path | None, uuid: str | None) -> None:
     """Print the manifest of a pod."""
-    [chosen] = _chosen_uuids((uuid,) if uuid else (), uuid_file)
+    [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
     with find_pod(invocation.data, chosen, invocation.note) as pod:
         manifest = jsontext.parse(read_manifest_bytes(pod), f'pod "{pod.uuid}"')
     invocation.say(json_text(manifest, "json-pretty" if pretty_print else "json"))
 
 
-@click.command(cls=MinitCommand, section=_SECTION)
+@click.command(cls=MinitCommand, section=SECTION)
 @click.option("--force", is_flag=True, help="Kill the pod instead of letting its apps end.")
-@_uuid_file_option
+@uuid_file_option
 @click.argument("uuids", metavar="UUID...", nargs=-1)
 @click.pass_obj
 def stop(invocation: Invocation, force: bool, uuid_file: Path | None, uuids: tuple[str, ...]) -> None:
@@ -161,17 +161,17 @@ def stop(invocation: Invocation, force: bool, uuid_file: Path | None, uuids: tup
             else:
                 invocation.say(f'pod "{pod.uuid}" is already stopped')
 
-    _for_each(invocation, _chosen_uuids(uuids, uuid_file), stop_one, "failed to stop one or more pods")
+    _for_each(invocation, chosen_uuids(uuids, uuid_file), stop_one, "failed to stop one or more pods")
 
 
-@click.command("rm", cls=MinitCommand, section=_SECTION)
-@_uuid_file_option
+@click.command("rm", cls=MinitCommand, section=SECTION)
+@uuid_file_option
 @click.argument("uuids", metavar="UUID...", nargs=-1)
 @click.pass_obj
 def remove(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...]) -> None:
     """Remove pods that do not run, with all their files."""
     invocation.require_root()
-    chosen = _chosen_uuids(uuids, uuid_file)
+    chosen = chosen_uuids(uuids, uuid_file)
     with Store(invocation.data) as store:
         cleanup = _cleanup(invocation, store)
 
@@ -183,7 +183,7 @@ def remove(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...
         _for_each(invocation, chosen, remove_one, "failed to remove one or more pods")
 
 
-@click.command(cls=MinitCommand, section=_SECTION)
+@click.command(cls=MinitCommand, section=SECTION)
 @click.option(
     "--grace-period",
     metavar="DURATION",
@@ -219,7 +219,8 @@ class _UuidFileError(PodError):
     """The file with the UUID cannot be read."""
 
 
-def _chosen_uuids(uuids: tuple[str, ...], uuid_file: Path | None) -> tuple[str, ...]:
+def chosen_uuids(uuids: tuple[str, ...], uuid_file: Path | None) -> tuple[str, ...]:
+    """Return the pods that a command line means, by its operands or by --uuid-file."""
     if bool(uuids) == (uuid_file is not None):
         raise click.UsageError("give either a UUID or --uuid-file")
     if uuid_file is None:
