@@ -18,11 +18,17 @@ _ENDS_IN_COLOUR = "\x1b[0m"
 
 
 def text_format(prefixes: dict[str, bytes], *, times: bool, terminal: bool) -> Format:
-    """Return the format of plain text: the time if wanted, the app's prefix, and the line."""
+    """
+    Return the format of plain text: the time if wanted, the app's prefix, and the line.
+
+    Where nothing else is shown, a line that the app did not end stays so.
+    """
+    may_be_open = not (times or terminal or any(prefixes.values()))
 
     def format_line(app: str, line: LogLine) -> bytes:
         text = visible(line.text) if terminal else line.text
-        return (line.time + b" " if times else b"") + prefixes[app] + text + b"\n"
+        end = b"" if may_be_open and not line.ended else b"\n"
+        return (line.time + b" " if times else b"") + prefixes[app] + text + end
 
     return format_line
 

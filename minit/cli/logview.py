@@ -46,7 +46,7 @@ class Choice(Value):
 
     @property
     def is_raw(self) -> bool:
-        """Whether the output of one app is shown as the app wrote it."""
+        """Whether all output of an app is shown, and nothing else."""
         return not (self.timestamps or self.json) and len(self.streams) == _BOTH_STREAMS and self.until_ns is None
 
 
@@ -122,8 +122,8 @@ def show_logs(invocation: Invocation, uuid: str, choice: Choice) -> None:
                 for source in sources:
                     source.seek()
             tail = choice.tail if is_first else None
-            if is_raw:
-                _write(_raw(sources[0], moment, tail))
+            if is_raw and tail is None:
+                _write(sources[0].raw(moment))
             else:
                 entries = heapq.merge(*(source.entries(moment) for source in sources), key=lambda entry: entry[0])
                 _write(line_format(app, line) for _, app, line in _last(entries, tail))
@@ -134,13 +134,6 @@ def show_logs(invocation: Invocation, uuid: str, choice: Choice) -> None:
     for source in sources:
         for text in source.complaints():
             invocation.note(text)
-
-
-def _raw(source: Source, moment: Pass, tail: int | None) -> Iterator[bytes]:
-    if tail is None:
-        return source.raw(moment)
-    lines = (line for _, _, line in _last(source.entries(moment), tail))
-    return (line.text + b"\n" if line.ended else line.text for line in lines)
 
 
 def _last(entries: Iterable[Entry], tail: int | None) -> Iterable[Entry]:

@@ -24,7 +24,7 @@ class Log:
     """
     The log files of an app in `directory`: APP.log, and APP.log.1 and so on, the larger the older.
 
-    There are at most `files` of them, each of at most `size_bytes` unless one write is larger; 0 bytes for no limit.
+    There are at most `files` of them, each of at most `size_bytes` unless a record is larger; 0 bytes for no limit.
     """
 
     def __init__(self, app: str, directory: int, size_bytes: int = 0, files: int = 1) -> None:
@@ -46,15 +46,18 @@ class Log:
         note = b""
         if self._lost_bytes:
             note = format_records(stream, b"minit: %d bytes of log were lost\n" % self._lost_bytes, now_ns)
+        pending = note + records
         try:
             lock = self._take_lock()
             try:
-                self._append(note + records)
+                while pending:
+                    pending = pending[self._append(pending) :]
             finally:
                 fcntl.flock(lock, fcntl.LOCK_UN)
             self._lost_bytes = 0
         except OSError:
-            self._lost_bytes += len(records)
+            is_noted = len(pending) <= len(records)
+            self._lost_bytes = len(pending) if is_noted else self._lost_bytes + len(records)
 
     def reopen(self) -> None:
         """Let go of a file that somebody moved or deleted, and make the new one, though there is nothing to write."""
@@ -74,19 +77,25 @@ class Log:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         return self._lock
 
-    def _append(self, data: bytes) -> None:
+    def _append(self, data: bytes) -> int:
+        """Write as many of the records as fit into a file and return how many bytes these are."""
         fd = self._open_current()
         size_bytes = os.fstat(fd).st_size
         if size_bytes != self._end:
             size_bytes = _cut_torn_line(fd, size_bytes)
-        if self._size_bytes and size_bytes and size_bytes + len(data) > self._size_bytes:
-            self._rotate()
-            fd, size_bytes = self._open_current(), 0
+        if self._size_bytes and size_bytes + len(data) > self._size_bytes:
+            fitting = data.rfind(b"\n", 0, max(0, self._size_bytes - size_bytes)) + 1
+            if not fitting and size_bytes:
+                self._rotate()
+                return 0
+            # A record larger than a file may be is alone in one.
+            data = data[: fitting or data.index(b"\n") + 1]
         if os.write(fd, data) < len(data):
             # The disk is full: half a line would spoil the next one too.
             os.ftruncate(fd, size_bytes)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._end = size_bytes + len(data)
+        return len(data)
 
     def _open_current(self) -> int:
         """Return the file that has the log's name, which another sidecar or a program of the host may have renamed."""
