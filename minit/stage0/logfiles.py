@@ -136,7 +136,8 @@ class AppLog:
         """Open the files that are new since the last time."""
         for attempt in range(_ATTEMPTS):
             current = self._current()
-            if current is None or current == self._newest:
+            # Between two renames there is none, and so if a sidecar was killed there.
+            if self._newest is not None and current in (None, self._newest):
                 return
             files, found_last = self._open_newer()
             # Nothing was rotated meanwhile, so nothing was missed and the order is right.
