@@ -50,6 +50,7 @@ def _read_tail(ctx: click.Context, parameter: click.Parameter, value: str) -> in
     default="text",
     help="One JSON object a line, or text.  [default: text]",
 )
+@click.option("--reopen", is_flag=True, help="Have the pod let go of log files that were moved, and show nothing.")
 @uuid_file_option
 @click.argument("uuid", metavar="UUID", required=False)
 @click.pass_obj
@@ -63,6 +64,7 @@ def logs(
     stream: str | None,
     timestamps: bool,
     output_format: str,
+    reopen: bool,
     uuid_file: Path | None,
     uuid: str | None,
 ) -> None:
@@ -73,7 +75,11 @@ def logs(
     """
     [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
     # Here, so that no other command pays for it.
-    from minit.cli.logview import Choice, show_logs
+    from minit.cli.logview import Choice, reopen_logs, show_logs
+
+    if reopen:
+        reopen_logs(invocation, chosen, apps)
+        return
 
     choice = Choice(
         apps=apps,

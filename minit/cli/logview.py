@@ -13,10 +13,11 @@ from minit.cli.invocation import Invocation
 from minit.cli.logtext import Format, json_format, text_format
 from minit.cli.moments import SECOND_NS
 from minit.errors import PodError
+from minit.stage0.control import ask_stage1
 from minit.stage0.logfiles import AppLog
 from minit.stage0.loglines import LineAssembler, LogLine
 from minit.stage0.logs import Pass, open_log_directory, passes
-from minit.stage0.pods import Pod, find_pod
+from minit.stage0.pods import Pod, PodState, find_pod
 from minit.stage0.podstatus import read_pod_manifest
 from minit.value import Value
 
@@ -134,6 +135,16 @@ def show_logs(invocation: Invocation, uuid: str, choice: Choice) -> None:
     for source in sources:
         for text in source.complaints():
             invocation.note(text)
+
+
+def reopen_logs(invocation: Invocation, uuid: str, apps: Sequence[str]) -> None:
+    """Have a running pod let go of log files that were moved; PodError if it does not run, or cannot."""
+    with find_pod(invocation.data, uuid, invocation.note) as pod:
+        if pod.state is not PodState.RUNNING:
+            raise PodError(f'pod "{pod.uuid}" is not running: its state is "{pod.state}"')
+        for app in _chosen_apps(pod, apps):
+            if ask_stage1(pod, {"op": "reopen-logs", "app": app}) is None:
+                raise PodError(f'pod "{pod.uuid}": its stage1 keeps no logs that minit can read')
 
 
 def _last(entries: Iterable[Entry], tail: int | None) -> Iterable[Entry]:

@@ -24,7 +24,8 @@ _K8S_PLAIN = "k8s-plain"
 # Several writes of a sidecar fit into a file.
 _SMALLEST_BYTES = 64 * 1024
 _LARGEST_BYTES = 1 << 50
-_MOST_FILES = 1000
+# All may be open at a time, to who reads them.
+_MOST_FILES = 100
 
 
 def plan_log_size(runtime: RuntimeApp, manifest: PodManifest) -> int | None:

@@ -184,7 +184,7 @@ def test_a_follower_whose_reader_is_gone(make_pod: MakePod) -> None:
     assert pod.finish(process).returncode == 0
 
 
-@pytest.mark.parametrize("way", ["control", "signal"])
+@pytest.mark.parametrize("way", ["command", "control", "signal"])
 def test_reopening(make_pod: MakePod, way: str) -> None:
     """Files that a program of the host renamed are let go of on request, and the follower misses nothing."""
     pod = make_pod({"web": shell(f"echo one; {UNTIL_TOLD}; echo two")})
@@ -196,7 +196,9 @@ def test_reopening(make_pod: MakePod, way: str) -> None:
         assert follower.stdout is not None
         assert follower.stdout.readline() == b"one\n"
         log.rename(log.with_name("web.log.1"))
-        if way == "control":
+        if way == "command":
+            assert logs(pod, "--reopen") == b""
+        elif way == "control":
             assert pod.ask({"op": "reopen-logs", "app": "web"}) == {"ok": True}
         else:
             os.kill(pod.pid, signal.SIGHUP)
@@ -218,11 +220,12 @@ def test_reopening_for_an_app_that_is_not_there(make_pod: MakePod) -> None:
 
 
 def test_what_cannot_be_shown(make_pod: MakePod) -> None:
-    """Each reason is one line."""
+    """Each reason is one line of what, where and why."""
     pod = make_pod({"web": shell("true")})
     assert pod.run().returncode == 0
     for arguments, text in (
         (["--app=wep"], f'logs: no app "wep" in pod "{pod.uuid}": it has web'),
+        (["--reopen"], f'logs: pod "{pod.uuid}" is not running: its state is "exited"'),
         (["--since=soon"], "logs: invalid value for '--since': expected how long ago (10m, "),
         (["--tail=-1"], 'logs: invalid value for \'--tail\': expected a number of lines or "all", got "-1"'),
     ):

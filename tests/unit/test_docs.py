@@ -11,7 +11,7 @@ import click
 import pytest
 
 from minit.cli.main import commands
-from minit.paths import ANNOTATION_PIDS_LIMIT
+from minit.paths import ANNOTATION_LOG_FILES, ANNOTATION_LOG_SIZE, ANNOTATION_PIDS_LIMIT
 from minit.plan.devices import ANNOTATION_HOTPLUG
 from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL
 
@@ -120,7 +120,14 @@ def anchors(document: Path) -> set[str]:
 def test_every_annotation_of_ours_is_in_the_table() -> None:
     """docs/annotations.md has the annotations that the code reads."""
     rows = re.findall(r"^\| `(minit/[\w/-]+)` \|", (ROOT / "docs/annotations.md").read_text(), re.MULTILINE)
-    assert rows == [ANNOTATION_HOTPLUG, ANNOTATION_PIDS_LIMIT, ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL]
+    assert rows == [
+        ANNOTATION_HOTPLUG,
+        ANNOTATION_LOG_FILES,
+        ANNOTATION_LOG_SIZE,
+        ANNOTATION_PIDS_LIMIT,
+        ANNOTATION_STOP_GRACE,
+        ANNOTATION_STOP_SIGNAL,
+    ]
 
 
 def test_every_attack_has_a_defence_and_a_test() -> None:
