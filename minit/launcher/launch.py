@@ -84,6 +84,7 @@ def launch(flags: RunFlags, lock: int) -> int:
         network = _start_network(plan, flags, lock)
         step = "open volumes"
         trees = _open_volumes(plan)
+        kubernetes_log = _open_kubernetes_log(plan)
         step = "look for devices"
         devices = _look_for_devices(plan, trees)
         step = "make control groups"
@@ -106,7 +107,9 @@ def launch(flags: RunFlags, lock: int) -> int:
             step = "setup network"
             plan = _join_network(plan, network, flags)
         step = "make PID 1"
-        pid, pidfd, link = _clone_supervisor(plan, groups, shown, trees, sockets, lock, open_files, terminal)
+        pid, pidfd, link = _clone_supervisor(
+            plan, groups, shown, trees, kubernetes_log, sockets, lock, open_files, terminal
+        )
         if network is not None:
             step = "setup network"
             try:
@@ -221,6 +224,14 @@ def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
     return tuple(open_volumes(app) for app in plan.apps)
 
 
+def _open_kubernetes_log(plan: PodPlan) -> int | None:
+    if plan.kubernetes_log_directory is None:
+        return None
+    from minit.launcher.kuberneteslog import open_kubernetes_log
+
+    return open_kubernetes_log(plan.kubernetes_log_directory)
+
+
 def _look_for_devices(plan: PodPlan, trees: tuple[tuple[int, ...], ...]) -> DeviceHelper | None:
     """Start finding out about the apps' volumes that are devices, if there are any it matters for."""
     volumes: tuple[DeviceVolume, ...] = ()
@@ -297,6 +308,7 @@ def _clone_supervisor(
     groups: PodGroups,
     hierarchies: int | None,
     trees: tuple[tuple[int, ...], ...],
+    kubernetes_log: int | None,
     sockets: tuple[tuple[int | None, ...], ...],
     lock: int,
     open_files: tuple[int, int],
@@ -323,6 +335,7 @@ def _clone_supervisor(
         open_files=open_files,
         terminal=terminal,
         trees=trees,
+        kubernetes_log=kubernetes_log,
         sockets=sockets,
     )
     flags = 0

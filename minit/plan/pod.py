@@ -182,7 +182,8 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
             stop_signal=stopping.signal,
             stop_grace_seconds=stopping.grace_seconds,
         )
-        spec = _plan_log(spec, runtime, pod.manifest, kubernetes_log_directory is not None)
+        kubernetes = kubernetes_log_directory is not None and not flags.interactive
+        spec = _plan_log(spec, runtime, pod.manifest, kubernetes)
         if isolation is not None:
             spec = replace(
                 spec,

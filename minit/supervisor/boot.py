@@ -61,7 +61,8 @@ class SupervisorEnds(Value):
     detached copy of the host's control groups, read-only, None if they are nowhere usual. `open_files` is the
     caller's RLIMIT_NOFILE, soft and hard, which the apps get. `trees` has a detached mount of each volume of each app,
     in the plan's order. So has `sockets` a descriptor of each socket of each app, None for one that PID 1 opens.
-    `terminal` is given for a pod with a console.
+    `terminal` is given for a pod with a console. `kubernetes_log` is a detached mount of the directory that the log
+    mode k8s-plain writes to.
     """
 
     launcher: Socket
@@ -76,11 +77,12 @@ class SupervisorEnds(Value):
     trees: tuple[tuple[int, ...], ...]
     sockets: tuple[tuple[int | None, ...], ...]
     terminal: CallerTerminal | None = None
+    kubernetes_log: int | None = None
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that PID 1 keeps; all others of the launcher are closed."""
         own = [self.launcher.fileno(), self.lock, self.root, *self.tasks]
-        own += [fd for fd in (self.image, self.hierarchies) if fd is not None]
+        own += [fd for fd in (self.image, self.hierarchies, self.kubernetes_log) if fd is not None]
         own += [tree for trees in self.trees for tree in trees]
         own += [fd for sockets in self.sockets for fd in sockets if fd is not None]
         return own + [fd for group in self.groups for fd in group.descriptors()]
@@ -123,6 +125,9 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
         _build_root(plan, ends)
         step = "make directories"
         _make_directories()
+        if ends.kubernetes_log is not None:
+            step = "mount the directory of kubernetes' logs"
+            _mount_kubernetes_log(ends.kubernetes_log)
         step = "listen on the control socket"
         control = _listen()
         step = "set the host name"
@@ -254,6 +259,12 @@ def _build_root(plan: PodPlan, ends: SupervisorEnds) -> None:
 def _make_directories() -> None:
     for path, mode in ((paths.STAGE1_STATE, 0o755), (paths.STAGE1_LOG, 0o750), (paths.STAGE1_ETC, 0o755)):
         os.makedirs(path, mode, exist_ok=True)
+
+
+def _mount_kubernetes_log(tree: int) -> None:
+    os.makedirs(paths.STAGE1_KUBERNETES_LOG, 0o755, exist_ok=True)
+    syscalls.move_mount(tree, syscalls.AT_FDCWD, to_path=paths.STAGE1_KUBERNETES_LOG)
+    os.close(tree)
 
 
 def _listen() -> Socket:
