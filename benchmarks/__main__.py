@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import first_instruction, isolation, memory, networks, stop
+from benchmarks import first_instruction, isolation, logs, memory, networks, stop
 from benchmarks.table import machine
 
 BENCHMARKS = {
     "first-instruction": first_instruction.main,
     "isolation": isolation.main,
+    "logs": logs.main,
     "networks": networks.main,
     "memory": memory.main,
     "stop": stop.main,
