@@ -80,7 +80,7 @@ class Source:
 
     def raw(self, moment: Pass) -> Iterator[bytes]:
         """Yield the same as the app wrote it."""
-        for chunk in self.log.chunks(final=self.log.app in moment.complete):
+        for chunk in self._chunks(moment):
             yield self._assembler.plain_text(chunk)
         if self._is_last(moment):
             yield b"".join(line.text for line in self._assembler.rest())
@@ -93,10 +93,13 @@ class Source:
             yield f'app "{self.log.app}": files of the log may have been deleted before they were read'
 
     def _lines(self, moment: Pass) -> Iterator[LogLine]:
-        for chunk in self.log.chunks(final=self.log.app in moment.complete):
+        for chunk in self._chunks(moment):
             yield from self._assembler.add(chunk)
         if self._is_last(moment):
             yield from self._assembler.rest()
+
+    def _chunks(self, moment: Pass) -> Iterator[bytes]:
+        return self.log.chunks(final=self.log.app in moment.complete, follow=self._choice.follow)
 
     def _is_last(self, moment: Pass) -> bool:
         return not self._choice.follow or self.log.app in moment.complete

@@ -21,6 +21,9 @@ _RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 # A log that is rotated faster than its files can be opened would be looked for without end.
 _ATTEMPTS = 20
 
+# Of a log's files, by a reader who is behind: those that have been deleted are among them.
+_MOST_HELD = 32
+
 Identity = tuple[int, int]
 
 
@@ -40,16 +43,17 @@ class LogFile:
         """Return its present size."""
         return os.fstat(self.fd).st_size
 
-    def read_lines(self) -> bytes:
-        """Return some of the next whole lines; empty at the end, where there may be an unfinished one."""
+    def read_lines(self, end: int | None = None) -> bytes:
+        """Return some of the next whole lines, at most up to `end`; empty there, or before an unfinished one."""
         if self.size_bytes() < self.offset:
             self.offset = 0  # it was truncated, by logrotate's copytruncate perhaps
-        data = os.pread(self.fd, _CHUNK_BYTES, self.offset)
-        end = data.rfind(b"\n") + 1
-        if not end and len(data) == _CHUNK_BYTES:
-            end = len(data)  # no record is so long: what it is does not matter
-        self.offset += end
-        return data[:end]
+        size_bytes = _CHUNK_BYTES if end is None else min(_CHUNK_BYTES, end - self.offset)
+        data = os.pread(self.fd, max(0, size_bytes), self.offset)
+        taken = data.rfind(b"\n") + 1
+        if not taken and len(data) == _CHUNK_BYTES:
+            taken = len(data)  # no record is so long: what it is does not matter
+        self.offset += taken
+        return data[:taken]
 
     def read_rest(self) -> bytes:
         """Return the unfinished line at the end."""
@@ -172,14 +176,25 @@ class AppLog:
             file.close()
         self.files = self.files[index:]
 
-    def chunks(self, *, final: bool) -> Iterator[bytes]:
-        """Yield all whole lines there are; `final` tells that nobody writes any more."""
+    def chunks(self, *, final: bool, follow: bool = False) -> Iterator[bytes]:
+        """
+        Yield all whole lines there are; `final` tells that nobody writes any more.
+
+        With `follow` that includes what is written meanwhile, and files are held that are deleted before their turn.
+        """
         while self.files:
             file = self.files[0]
-            # A file with a younger one is complete, if that was there before its end was looked for.
-            complete = final or len(self.files) > 1
-            while data := file.read_lines():
+            end = None if final or follow or len(self.files) > 1 else file.size_bytes()
+            while True:
+                # A file with a younger one is complete, if that was there before its end was looked for.
+                complete = final or len(self.files) > 1
+                data = file.read_lines(end)
+                if not data:
+                    break
                 yield data
+                # Not without bound: what is held takes space on the disk.
+                if follow and len(self.files) < _MOST_HELD:
+                    self.find_files()
             if complete and (rest := torn_record(file.read_rest())):
                 yield rest
             if len(self.files) == 1:

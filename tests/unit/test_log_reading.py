@@ -226,11 +226,48 @@ def test_following_across_rotation(tmp_path: Path, directory: int, files: int) -
         final = os.waitpid(pid, os.WNOHANG) != (0, 0)
         text += read_all(log, assembler, final=final)
     log.close()
+    numbers = [int(line.removeprefix(b"line ")) for line in text.splitlines()]
     if files == 1000:
         assert not log.has_gap
-    if not log.has_gap:
-        assert text == b"".join(b"line %d\n" % number for number in range(50_000))
+        assert numbers[0] == 0
+    # Some may have been deleted before the first look.
+    expected = sorted(set(numbers)) if log.has_gap else [*range(numbers[0], 50_000)]
+    assert numbers == expected
     assert assembler.skipped == 0
+
+
+@pytest.mark.parametrize(("rotations", "has_gap"), [(30, False), (100, True)])
+def test_a_reader_that_is_behind_holds_files(
+    tmp_path: Path, directory: int, monkeypatch: pytest.MonkeyPatch, rotations: int, has_gap: bool
+) -> None:
+    """Files that are deleted before their turn are read all the same, but not any number of them is held."""
+    monkeypatch.setattr(logfiles, "_CHUNK_BYTES", 10_000)
+    Log("web", directory).write("stdout", b"first\n" * 30_000)
+    writer, log = Log("web", directory, 10_000, 2), AppLog("web", directory)
+    log.find_files()
+    texts = []
+    for number, chunk in enumerate(log.chunks(final=False, follow=True)):
+        texts += [line.text for line in lines_of(chunk)]
+        if number < rotations:
+            writer.write("stdout", b"line %d %s\n" % (number, b"x" * 9000))
+    log.find_files()
+    assert log.has_gap == has_gap
+    if not has_gap:
+        assert [text[:7].rstrip() for text in texts] == [b"first"] * 30_000 + [b"line %d" % n for n in range(rotations)]
+    log.close()
+
+
+def test_without_following_a_busy_log_has_an_end(tmp_path: Path, directory: int) -> None:
+    """What is written after the reading began is left out, or it would never end."""
+    writer, log = Log("web", directory), AppLog("web", directory)
+    writer.write("stdout", b"line\n")
+    log.find_files()
+    texts = []
+    for chunk in log.chunks(final=False):
+        texts += [line.text for line in lines_of(chunk)]
+        writer.write("stdout", b"another\n")
+    assert texts == [b"line"]
+    log.close()
 
 
 def test_files_deleted_before_they_were_read(tmp_path: Path, directory: int) -> None:
