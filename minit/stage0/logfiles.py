@@ -22,7 +22,7 @@ _RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _ATTEMPTS = 20
 
 # Of a log's files, by a reader who is behind: those that have been deleted are among them.
-_MOST_HELD = 32
+_MOST_HELD = 64
 
 Identity = tuple[int, int]
 
