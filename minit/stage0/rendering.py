@@ -11,10 +11,10 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from posixpath import normpath
 
+from minit.archives.tar import Entry, Kind
 from minit.errors import ImageError
 from minit.manifest.image import Dependency
 from minit.stage0.store import StoredImage
-from minit.stage0.tar import Entry, Kind
 from minit.value import Value
 
 ROOTFS = "rootfs"

@@ -18,10 +18,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 
+from minit.archives.aci import MANIFEST_LIMIT_BYTES, copy_image
 from minit.errors import MinitError, StoreError, describe
 from minit.manifest.image import Dependency, ImageManifest, parse_image_manifest
 from minit.progress import Progress, silent
-from minit.stage0.aci import MANIFEST_LIMIT_BYTES, copy_image
 from minit.stage0.diskerrors import disk_errors
 from minit.stage0.durable import create_file, make_directory, move_into_place, remove_file
 from minit.stage0.locks import key_lock, lock_directory

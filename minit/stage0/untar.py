@@ -22,10 +22,11 @@ from contextlib import suppress
 from typing import NoReturn
 
 from minit import syscalls
+from minit.archives.aci import MANIFEST_LIMIT_BYTES, image_id
+from minit.archives.compression import Tee
+from minit.archives.tar import Entry, Kind, TarReader, shown
 from minit.errors import ImageError, reason_of
-from minit.stage0.aci import MANIFEST_LIMIT_BYTES, Tee, image_id
 from minit.stage0.rendering import ROOTFS, Layer, Selection
-from minit.stage0.tar import Entry, Kind, TarReader, shown
 
 MANIFEST = "manifest"
 

@@ -12,16 +12,24 @@ import tracemalloc
 import zlib
 
 import pytest
+from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.archives import compression
+from minit.archives.aci import copy_image
+from minit.archives.compression import Limits
 from minit.errors import ImageError
-from minit.stage0 import aci
-from minit.stage0.aci import Limits, copy_image
 from tests import tars
 
 SMALL = Limits(size_bytes=8 << 20, ratio_from_bytes=1 << 20)
-COMPRESSIONS = {"tar": bytes, "gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
+COMPRESSIONS = {
+    "tar": bytes,
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zstd": zstd.compress,
+}
 
 
 def copy(data: bytes, limits: Limits = SMALL) -> tuple[str, bytes, bytes]:
@@ -41,7 +49,7 @@ def test_every_compression_gives_the_same_image(compression: str) -> None:
     assert written == data
 
 
-@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz"])
+@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz", "zstd"])
 def test_concatenated_streams_and_padding_are_one_image(compression: str) -> None:
     """What cat of two compressed halves gives is read to its end, zeros between and after it skipped."""
     data = tars.image(tars.file("rootfs/x", os.urandom(5000)))
@@ -49,7 +57,7 @@ def test_concatenated_streams_and_padding_are_one_image(compression: str) -> Non
     assert copy(compress(data[:3000]) + bytes(8) + compress(data[3000:]) + bytes(512))[2] == data
 
 
-@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz"])
+@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz", "zstd"])
 def test_damaged_compression_is_refused(compression: str) -> None:
     """A truncated stream, a changed byte and garbage behind the end are told apart from an image."""
     good = COMPRESSIONS[compression](tars.image(tars.file("rootfs/x", os.urandom(5000))))
@@ -60,7 +68,7 @@ def test_damaged_compression_is_refused(compression: str) -> None:
             copy(bad)
 
 
-@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz"])
+@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz", "zstd"])
 def test_bombs_are_refused_by_size(compression: str) -> None:
     """An image that grows beyond the limit is refused when it does, not after it filled the disk."""
     bomb = COMPRESSIONS[compression](tars.image(tars.file("rootfs/x", bytes(32 << 20))))
@@ -70,7 +78,7 @@ def test_bombs_are_refused_by_size(compression: str) -> None:
     assert len(written) <= (8 << 20) + (1 << 20)
 
 
-@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz"])
+@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz", "zstd"])
 def test_bombs_are_refused_by_ratio(compression: str) -> None:
     """More than a thousand bytes from one is a bomb once there are enough of them."""
     bomb = COMPRESSIONS[compression](tars.image(tars.file("rootfs/x", bytes(32 << 20))))
@@ -157,14 +165,14 @@ def test_the_manifest_may_come_last() -> None:
     assert copy(ROOTFS + tars.file("./rootfs/x", b"1") + MANIFEST + tars.END)[1] == tars.manifest()
 
 
-@given(st.sampled_from([b"", *(magic for magic, _, _ in aci._FORMATS)]), st.binary(max_size=300))
+@given(st.sampled_from([b"", *(magic for magic, _, _ in compression._FORMATS)]), st.binary(max_size=300))
 def test_arbitrary_files_raise_nothing_but_image_error(magic: bytes, rest: bytes) -> None:
     """Whatever a file holds behind a magic number, it is no image and nothing breaks."""
     with pytest.raises(ImageError):
         copy(magic + rest)
 
 
-@given(st.sampled_from(["gzip", "bzip2", "xz"]), st.binary(max_size=600))
+@given(st.sampled_from(["gzip", "bzip2", "xz", "zstd"]), st.binary(max_size=600))
 def test_arbitrary_contents_raise_nothing_but_image_error(compression: str, content: bytes) -> None:
     """Sound compression of something that is no tar is refused all the same."""
     with pytest.raises(ImageError):

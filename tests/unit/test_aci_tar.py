@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minit.archives import tar as tar_module
+from minit.archives.tar import Entry, Kind, TarReader, shown
 from minit.errors import ImageError
-from minit.stage0 import tar as tar_module
-from minit.stage0.tar import Entry, Kind, TarReader, shown
 from tests import tars
 
 

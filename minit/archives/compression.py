@@ -1,33 +1,26 @@
 """
-App Container Images as files: decompression within bounds, the image ID, and what every ACI must contain.
-
-appc spec/aci.md; rkt adds nothing but xz.
+Compressed files read as what is in them, within bounds: gzip, bzip2, xz, zstd, told apart by their first bytes.
 """
 
 from __future__ import annotations
 
 import bz2
-import hashlib
 import io
 import lzma
+import sys
 import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from minit.errors import ImageError, ManifestError
-from minit.manifest.image import ImageManifest, parse_image_manifest
-from minit.stage0.tar import Kind, TarReader
+from minit.errors import ImageError
 from minit.value import Value
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-MANIFEST_LIMIT_BYTES = 4 << 20
-_ID_PREFIX = "sha512-"
-_ID_DIGITS = 64  # rkt keeps half of SHA-512's 128 hex digits, everywhere
-
 _CHUNK = 256 << 10
 _XZ_MEMORY_LIMIT_BYTES = 128 << 20  # xz -9 needs 65 MiB to decompress
+_ZSTD_WINDOW_LOG = 27  # 128 MiB, what its own program accepts unless told otherwise
 
 
 class Limits(Value):
@@ -80,10 +73,43 @@ def _unxz() -> _Decompressor:
     return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_LIMIT_BYTES)
 
 
+class _Unzstd:
+    """zstd's decompressor, imported when it is needed; what it says of damaged data is a ValueError here."""
+
+    def __init__(self) -> None:
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
+        self._error = zstd.ZstdError
+        self._zstd = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG})
+
+    @property
+    def eof(self) -> bool:
+        return self._zstd.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return self._zstd.needs_input
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._zstd.unused_data
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        try:
+            return self._zstd.decompress(data, max_length)
+        except self._error as error:
+            raise ValueError(str(error)) from error
+
+
 _FORMATS: tuple[tuple[bytes, str, Callable[[], _Decompressor]], ...] = (
     (b"\x1f\x8b", "gzip", _Gunzip),
     (b"BZh", "bzip2", bz2.BZ2Decompressor),
     (b"\xfd7zXZ\x00", "xz", _unxz),
+    (b"\x28\xb5\x2f\xfd", "zstd", _Unzstd),
+    # A frame of zstd to be skipped, which some programs begin with; the first byte of others differs.
+    (b"\x50\x2a\x4d\x18", "zstd", _Unzstd),
 )
 
 
@@ -193,56 +219,3 @@ class Tee(io.RawIOBase):
         for sink in self._sinks:
             sink(view[:count])
         return count
-
-
-def image_id(digest: hashlib._Hash) -> str:
-    """Return the image ID for a SHA-512 over the uncompressed tar."""
-    return _ID_PREFIX + digest.hexdigest()[:_ID_DIGITS]
-
-
-def copy_image(
-    file: BinaryIO, source: str, write: Callable[[memoryview], object], limits: Limits = DEFAULT_LIMITS
-) -> tuple[str, bytes]:
-    """
-    Read an image file to its end, hand the uncompressed tar to `write`, and return image ID and manifest.
-
-    Fails with an ImageError, perhaps after part of the tar was written, if the file is no valid ACI.
-    """
-    digest = hashlib.sha512()
-    tee = Tee(Uncompressed(file, source, limits), digest.update, write)
-    stream = io.BufferedReader(tee, _CHUNK)
-    manifest = _check_layout(TarReader(stream, source), source)
-    while stream.read(_CHUNK):
-        pass
-    _parse(manifest, source)
-    return image_id(digest), manifest
-
-
-def _check_layout(tar: TarReader, source: str) -> bytes:
-    manifest: bytes | None = None
-    has_rootfs = False
-    for entry in tar:
-        if entry.path == "manifest":
-            if manifest is not None:
-                raise ImageError(f"{source}: two entries named manifest")
-            if entry.kind is not Kind.FILE:
-                raise ImageError(f"{source}: manifest is a {entry.kind.value}, expected a regular file")
-            if entry.size_bytes > MANIFEST_LIMIT_BYTES:
-                raise ImageError(f"{source}: a manifest of {entry.size_bytes} bytes (at most {MANIFEST_LIMIT_BYTES})")
-            manifest = tar.read(entry.size_bytes)
-        elif entry.path == "rootfs":
-            if entry.kind is not Kind.DIRECTORY:
-                raise ImageError(f"{source}: rootfs is a {entry.kind.value}, expected a directory")
-            has_rootfs = True
-    if manifest is None:
-        raise ImageError(f"{source}: no manifest: not an app container image")
-    if not has_rootfs:
-        raise ImageError(f"{source}: no rootfs directory: not an app container image")
-    return manifest
-
-
-def _parse(manifest: bytes, source: str) -> ImageManifest:
-    try:
-        return parse_image_manifest(manifest, f"{source}: manifest")
-    except ManifestError as error:
-        raise ImageError(str(error)) from error
