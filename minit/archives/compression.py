@@ -10,7 +10,7 @@ import lzma
 import sys
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from minit.errors import ImageError
 from minit.value import Value
@@ -33,6 +33,12 @@ class Limits(Value):
 
 
 DEFAULT_LIMITS = Limits()
+
+
+class Readable(Protocol):
+    """A file that is read from its beginning to its end."""
+
+    def read(self, size: int, /) -> bytes | None: ...
 
 
 class _Decompressor(Protocol):
@@ -121,12 +127,12 @@ class Uncompressed(io.RawIOBase):
     damaged or too large.
     """
 
-    def __init__(self, file: BinaryIO, source: str, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, file: Readable, source: str, limits: Limits = DEFAULT_LIMITS) -> None:
         self._file = file
         self._source = source
         self._limits = limits
         self._produced_bytes = 0
-        self._input = file.read(_CHUNK)
+        self._input = file.read(_CHUNK) or b""
         self.consumed_bytes = len(self._input)
         self._format = "tar"
         self._new: Callable[[], _Decompressor] | None = None
@@ -134,6 +140,11 @@ class Uncompressed(io.RawIOBase):
             if self._input.startswith(magic):
                 self._format, self._new = name, new
         self._decompressor = self._new() if self._new else None
+
+    @property
+    def compressed(self) -> bool:
+        """Tell whether the file is compressed."""
+        return self._new is not None
 
     def readable(self) -> bool:
         """Say that there is a way to read, as io.RawIOBase asks."""
@@ -149,7 +160,7 @@ class Uncompressed(io.RawIOBase):
         return len(data)
 
     def _more_input(self) -> bytes:
-        data = self._file.read(_CHUNK)
+        data = self._file.read(_CHUNK) or b""
         self.consumed_bytes += len(data)
         return data
 

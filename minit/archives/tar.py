@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import BinaryIO, NoReturn
 
@@ -91,12 +91,18 @@ class TarReader:
     Iterates over the entries of an uncompressed tar; `read` gives the data of the current one.
 
     `file` must return short reads at its end only; it is read strictly forward and not closed. `source` names
-    the archive in errors.
+    the archive in errors. With `rooted`, absolute names and link targets begin at the archive's top, as in layers;
+    else they are refused. With `skip`, which moves `file` forward by a number of bytes, data that nobody reads is
+    skipped.
     """
 
-    def __init__(self, file: BinaryIO, source: str) -> None:
+    def __init__(
+        self, file: BinaryIO, source: str, *, rooted: bool = False, skip: Callable[[int], object] | None = None
+    ) -> None:
         self._file = file
         self._source = source
+        self._rooted = rooted
+        self._skip = skip
         self._data_left = 0
         self._padding = 0
 
@@ -122,6 +128,9 @@ class TarReader:
         return ImageError(f"{self._source}: entry {shown(path)}: {what}")
 
     def _skip_data(self) -> None:
+        if self._skip is not None and self._data_left:
+            self._skip(self._data_left)
+            self._data_left = 0
         while self._data_left:
             self.read(_CHUNK)
         self._file.read(self._padding)
@@ -254,7 +263,7 @@ class TarReader:
             self._refuse(f"an entry with an empty {what}")
         if "\0" in text:
             self._refuse_entry(text, f"has a NUL in its {what}")
-        if text.startswith("/"):
+        if text.startswith("/") and not self._rooted:
             self._refuse_entry(text, f"has an absolute {what}")
         parts: list[str] = []
         for part in text.split("/"):

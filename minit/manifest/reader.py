@@ -173,9 +173,14 @@ class Node:
         return fields
 
 
+def read_json(data: bytes, source: str) -> Node:
+    """Return the root of any JSON document; errors name it `source`."""
+    return Node(jsontext.parse(data, source), None, source)
+
+
 def read_document(data: bytes, source: str, kind: str) -> Node:
     """Return the root of a manifest whose `acKind` and `acVersion` are right; errors name it `source`."""
-    root = Node(jsontext.parse(data, source), None, source)
+    root = read_json(data, source)
     root["acKind"].one_of(kind)
     root["acVersion"].matching(is_version, "a semantic version")
     return root

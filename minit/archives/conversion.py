@@ -1,0 +1,169 @@
+"""
+An image's configuration as the manifest of an ACI: exec, user, ports, volumes and annotations as docker2aci made them.
+
+Beyond docker2aci, the stop signal becomes minit's annotation, labels become user labels whatever the image was read
+from, and the annotation `appc.io/docker/imageid` is what docker itself calls the image's id.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from posixpath import join, normpath
+
+from minit import jsontext
+from minit.archives.imageconfig import ImageConfig
+from minit.archives.imagenames import sanitize_ac_identifier
+from minit.archives.layered import LayeredImage
+from minit.archives.platforms import choose_platform, platform_of_machine
+from minit.errors import ImageError, ManifestError
+from minit.manifest.image import APPC_VERSION
+from minit.manifest.names import is_environment_name, sanitize_ac_name
+
+STOP_SIGNAL = "minit/stop-signal"
+
+_DOCKER = "appc.io/docker/"
+_CREATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})")
+_PORT = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?(?:/([A-Za-z]+))?")
+_PORT_LIMIT = 65535
+_SIGNAL = re.compile(r"[A-Z0-9+-]{1,20}")
+
+Json = dict[str, object]
+
+
+def convert_manifest(image: LayeredImage) -> bytes:
+    """Return the manifest of the ACI that an image becomes; ImageError for what appc has no words for."""
+    manifest: Json = {
+        "acKind": "ImageManifest",
+        "acVersion": APPC_VERSION,
+        "name": sanitize_ac_identifier(image.name.whole),
+        "labels": _pairs(_labels(image)),
+        "app": _app(image),
+        "annotations": _pairs(_annotations(image)),
+    }
+    return jsontext.dump(manifest)
+
+
+def check_machine(image: LayeredImage, machine: str) -> None:
+    """Raise ImageError unless a machine, as uname(2) names it, can run the image."""
+    platform = image.config.platform
+    if choose_platform([platform], machine) is None:
+        wanted = platform_of_machine(machine)[0]
+        raise ImageError(
+            f"{image.source}: the image is for {platform.text or 'an unknown platform'}, this machine is {wanted.text}:"
+            f" copy it with: skopeo --override-os {wanted.os} --override-arch {wanted.architecture} copy"
+        )
+
+
+def _labels(image: LayeredImage) -> Iterable[tuple[str, str]]:
+    platform = image.config.platform
+    if image.name.tag is not None:
+        yield "version", image.name.tag
+    if platform.os:
+        yield "os", platform.os
+    if platform.architecture:
+        yield "arch", platform.appc_architecture
+
+
+def _annotations(image: LayeredImage) -> Iterable[tuple[str, str]]:
+    config, name = image.config, image.name
+    found = {
+        "authors": config.author,
+        "created": config.created if _CREATED.fullmatch(config.created) else "",
+        "docker-comment": config.comment,
+        _DOCKER + "originalname": name.original,
+        _DOCKER + "registryurl": name.registry,
+        _DOCKER + "repository": name.repository,
+        _DOCKER + "tag": name.tag or "",
+        _DOCKER + "imageid": image.id,
+        _DOCKER + "parentimageid": config.parent,
+        _DOCKER + "manifesthash": image.manifest_digest or image.id,
+        _DOCKER + "entrypoint": _word_list(config.entrypoint),
+        _DOCKER + "cmd": _word_list(config.command),
+        STOP_SIGNAL: _stop_signal(image),
+    }
+    return ((key, value) for key, value in found.items() if value)
+
+
+def _app(image: LayeredImage) -> Json:
+    config = image.config
+    user, colon, group = config.user.partition(":")
+    app: Json = {
+        "exec": [*config.entrypoint, *config.command],
+        "user": user or "0",
+        # Which groups a user has is known only inside the image; rkt took the user's name for the group's.
+        "group": (group if colon else user) or "0",
+    }
+    optional: Json = {
+        "environment": _pairs(_environment(image)),
+        "workingDirectory": normpath(join("/", config.working_directory)) if config.working_directory else "",
+        "mountPoints": _mount_points(config),
+        "ports": _ports(image),
+        "userLabels": dict(config.labels),
+    }
+    return {**app, **{key: value for key, value in optional.items() if value}}
+
+
+def _environment(image: LayeredImage) -> Iterable[tuple[str, str]]:
+    variables: dict[str, str] = {}
+    for text in image.config.environment:
+        name, equals, value = text.partition("=")
+        if not equals:
+            continue  # means nothing, to docker as well
+        if not is_environment_name(name):
+            raise ImageError(
+                f"{image.source}: the environment variable {jsontext.quote(name)[:80]} cannot be given to an app:"
+                " expected letters, digits, _, . and -, and no digit first"
+            )
+        variables[name] = value
+    return variables.items()
+
+
+def _mount_points(config: ImageConfig) -> list[Json]:
+    points: dict[str, Json] = {}
+    for path in config.volumes:
+        base = name = _ac_name(f"volume{join('/', path)}", "volume")
+        number = 0
+        while name in points:
+            number += 1
+            name = f"{base}-{number}"
+        points[name] = {"name": name, "path": normpath(join("/", path))}
+    return [points[name] for name in sorted(points)]
+
+
+def _ports(image: LayeredImage) -> list[Json]:
+    ports: dict[str, Json] = {}
+    for text in image.config.exposed_ports:
+        match = _PORT.fullmatch(text)
+        first = int(match[1]) if match else 0
+        last = int(match[2] or first) if match else 0
+        if match is None or not 0 < first <= last <= _PORT_LIMIT:
+            raise ImageError(
+                f"{image.source}: cannot expose {jsontext.quote(text)[:80]}: expected PORT or PORT/PROTOCOL"
+            )
+        name = _ac_name(text, "port")
+        count: Json = {"count": last - first + 1} if last > first else {}
+        ports[name] = {"name": name, "protocol": (match[3] or "tcp").lower(), "port": first, **count}
+    return [ports[name] for name in sorted(ports)]
+
+
+def _stop_signal(image: LayeredImage) -> str:
+    signal = image.config.stop_signal.upper()
+    if signal and not _SIGNAL.fullmatch(signal):
+        raise ImageError(f"{image.source}: {jsontext.quote(image.config.stop_signal)[:80]} is no stop signal")
+    return signal
+
+
+def _ac_name(text: str, otherwise: str) -> str:
+    try:
+        return sanitize_ac_name(text)
+    except ManifestError:
+        return otherwise
+
+
+def _word_list(words: tuple[str, ...]) -> str:
+    return jsontext.dump(list(words)).decode() if words else ""
+
+
+def _pairs(pairs: Iterable[tuple[str, str]]) -> list[Json]:
+    return [{"name": name, "value": value} for name, value in pairs]

@@ -1,0 +1,74 @@
+"""Names of images as Docker writes them, `[HOST[:PORT]/]NAME[:TAG][@DIGEST]`, taken apart as rkt did; pure."""
+
+from __future__ import annotations
+
+import re
+
+from minit.errors import ImageError
+from minit.value import Value
+
+DEFAULT_REGISTRY = "registry-1.docker.io"
+
+_DEFAULT_HOSTS = ("docker.io", "index.docker.io", DEFAULT_REGISTRY)
+_NAME = re.compile(
+    r"(?P<path>[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5}(?=/))?(?:/[A-Za-z0-9][A-Za-z0-9._-]*)*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?"
+    r"(?:@(?P<digest>[a-z0-9]+:[0-9a-f]{32,128}))?"
+)
+
+
+class ImageName(Value):
+    """
+    Where an image comes from; `original` is what the user or the archive called it.
+
+    `registry` is empty if only the name of a file is known.
+    """
+
+    registry: str
+    repository: str
+    tag: str | None = None
+    digest: str | None = None
+    original: str = ""
+
+    @property
+    def whole(self) -> str:
+        """The name without tag and digest, with which two names are compared."""
+        return f"{self.registry}/{self.repository}" if self.registry else self.repository
+
+
+def parse_image_name(text: str) -> ImageName:
+    """
+    Take a name apart; a name without host is one of Docker's own registry. ImageError if it is none.
+
+    As in docker, no tag and no digest mean the tag `latest`.
+    """
+    match = _NAME.fullmatch(text)
+    if match is None:
+        raise ImageError(f'"{text}" is no name of an image: expected [HOST[:PORT]/]NAME[:TAG][@DIGEST]')
+    host, slash, rest = match["path"].partition("/")
+    if not slash or not (":" in host or "." in host or host == "localhost"):
+        host, rest = DEFAULT_REGISTRY, match["path"]
+    elif host in _DEFAULT_HOSTS:
+        host = DEFAULT_REGISTRY
+    if host == DEFAULT_REGISTRY and "/" not in rest:
+        rest = f"library/{rest}"
+    tag = match["tag"] or (None if match["digest"] else "latest")
+    return ImageName(registry=host, repository=rest, tag=tag, digest=match["digest"], original=text)
+
+
+def name_of_file(file_name: str, tag: str | None) -> ImageName:
+    """Return the name of an image of which nothing is known but its file's name, as docker2aci made one up."""
+    return ImageName(registry="", repository=file_name.split(".")[0] or file_name, tag=tag)
+
+
+def sanitize_ac_identifier(text: str) -> str:
+    """
+    Return `text` as an ACIdentifier the way rkt does.
+
+    Letters become lower-case, any other character an underscore, and what is not allowed at the edges is cut.
+    ImageError if nothing is left.
+    """
+    name = re.sub(r"[^a-z0-9._~/-]", "_", text.lower()).strip("-._~/")
+    if not name:
+        raise ImageError(f'"{text}" has no letter or digit that the name of an image could keep')
+    return name

@@ -1,0 +1,330 @@
+"""
+OCI layouts, as directories and as archives: from the index to one image for this machine. OCI image-layout.md
+
+Every document is read within bounds and checked against the digest and the size its descriptor gives. A document
+that could be taken for two kinds is refused, CVE-2021-41190.
+"""
+
+from __future__ import annotations
+
+import platform as machine_platform
+from functools import partial
+
+from minit.archives.blobs import Blobs, open_again, read_document
+from minit.archives.imageconfig import parse_image_config
+from minit.archives.imagenames import ImageName, name_of_file, parse_image_name
+from minit.archives.layered import Layer, LayeredImage, check_digest, digest_text, hasher
+from minit.archives.platforms import Platform, choose_platform, platform_of_machine, read_platform
+from minit.errors import ImageError, ManifestError
+from minit.manifest.reader import Node, read_json
+from minit.value import Value
+
+LAYERS_LIMIT = 1000
+_NESTING_LIMIT = 4
+_MANIFESTS_LIMIT = 10_000
+_SIZE_LIMIT = (1 << 63) - 1
+
+_INDEXES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+_MANIFESTS = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+_SCHEMA_1 = "application/vnd.docker.distribution.manifest.v1+"
+_CONFIGS = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
+_LAYERS = (
+    "application/vnd.oci.image.layer.v1.tar",
+    "application/vnd.oci.image.layer.nondistributable.v1.tar",
+    "application/vnd.docker.image.rootfs.diff.tar",
+    "application/vnd.docker.image.rootfs.foreign.diff.tar",
+)
+_COMPRESSIONS = ("", "+gzip", "+zstd", ".gzip", ".zstd", ".xz", ".bzip2")
+_ENCRYPTED = "+encrypted"
+
+_REF_NAME = "org.opencontainers.image.ref.name"
+_FULL_NAMES = ("io.containerd.image.name", "com.docker.image.name", "org.opencontainers.image.ref.name")
+_ATTESTATION = "vnd.docker.reference.type"
+
+
+class Descriptor(Value):
+    """What a document says of another file: its kind, digest and size. OCI descriptor.md"""
+
+    media_type: str
+    digest: str
+    size_bytes: int
+    urls: tuple[str, ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+    platform: Platform | None = None
+    artifact_type: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where the file lies in a layout."""
+        return "blobs/" + self.digest.replace(":", "/")
+
+    def annotation(self, name: str) -> str | None:
+        """Return the value of an annotation."""
+        return dict(self.annotations).get(name)
+
+    @property
+    def tag(self) -> str | None:
+        """The name under which the index of a layout lists the image."""
+        return self.annotation(_REF_NAME)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether this can be something to run, and is not what a builder or a signer said about an image."""
+        unknown = self.platform is not None and self.platform.os == self.platform.architecture == "unknown"
+        return not unknown and not self.artifact_type and self.annotation(_ATTESTATION) is None
+
+
+def read_layout(blobs: Blobs, file_name: str, reference: str | None = None) -> LayeredImage:
+    """
+    Return the image `reference` of a layout, for this machine.
+
+    `reference` is a tag, a name with a tag, or a digest; without it there must be one image. `file_name` becomes the
+    image's name if the layout does not say a better one. ImageError says what there is if the choice is not clear.
+    """
+    source = blobs.source
+    _check_layout(blobs)
+    index = _read_index(_document(blobs, "index.json"), f"{source}: index.json")
+    descriptor = _choose_named([entry for entry in index if entry.is_image], reference, source)
+    name = _name_of(descriptor, file_name, reference)
+    for _ in range(_NESTING_LIMIT):
+        document = _read_blob(blobs, descriptor)
+        where = f"{source}: {descriptor.digest}"
+        if descriptor.media_type in _INDEXES:
+            nested = [entry for entry in _read_index(document, where, descriptor.media_type) if entry.is_image]
+            descriptor = _choose_for_machine(nested, where)
+        else:
+            return _read_image(blobs, descriptor, document, name)
+    raise ImageError(f"{source}: indexes within indexes, more than {_NESTING_LIMIT} deep")
+
+
+def _document(blobs: Blobs, path: str) -> bytes:
+    return read_document(blobs.open(path), f"{blobs.source}: {path}")
+
+
+def _check_layout(blobs: Blobs) -> None:
+    marker = blobs.open("oci-layout")
+    if marker is None:
+        legacy = blobs.open("manifest.json")
+        if legacy is not None:
+            legacy.close()
+            raise ImageError(f"{blobs.source}: no OCI layout but a docker archive: give it as docker-archive:FILE")
+        raise ImageError(f"{blobs.source}: no file oci-layout: not an OCI layout, or not at the top of the archive")
+    source = f"{blobs.source}: oci-layout"
+    try:
+        version = read_json(read_document(marker, source), source)["imageLayoutVersion"].string()
+    except ManifestError as error:
+        raise ImageError(str(error)) from error
+    if not version.startswith("1."):
+        raise ImageError(f'{source}: version "{version}" of the layout is unknown (expected 1.0.0)')
+
+
+def _read_blob(blobs: Blobs, descriptor: Descriptor) -> bytes:
+    """Return a document after checking its size and digest."""
+    where = f"{blobs.source}: {descriptor.digest}"
+    data = read_document(blobs.open(descriptor.path), where)
+    if len(data) != descriptor.size_bytes:
+        raise ImageError(f"{where} has {len(data)} bytes, expected {descriptor.size_bytes}: damaged, copy it again")
+    computed = hasher(descriptor.digest)
+    computed.update(data)
+    if digest_text(descriptor.digest, computed) != descriptor.digest:
+        raise ImageError(f"{where} has another digest: damaged, copy the image again")
+    return data
+
+
+def _read_index(data: bytes, where: str, media_type: str | None = None) -> tuple[Descriptor, ...]:
+    try:
+        root = read_json(data, where)
+        _check_kind(root, where, media_type, _INDEXES, "index", "manifests", ("config", "layers", "fsLayers"))
+        if not isinstance(root["manifests"].raw(), list):
+            raise root["manifests"].error("a list")
+        if len(root["manifests"].each(Node.raw)) > _MANIFESTS_LIMIT:
+            raise ImageError(f"{where}: an index of more than {_MANIFESTS_LIMIT} manifests")
+        return root["manifests"].each(_read_descriptor)
+    except ManifestError as error:
+        raise ImageError(str(error)) from error
+
+
+def _check_kind(
+    root: Node,
+    where: str,
+    media_type: str | None,
+    expected: tuple[str, ...],
+    kind: str,
+    own: str,
+    others: tuple[str, ...],
+) -> None:
+    """Refuse a document that is of another kind than its descriptor says, or of two kinds."""
+    if root["schemaVersion"].given and root["schemaVersion"].raw() == 1:
+        raise ImageError(f"{where}: {_OLD_SCHEMA}")
+    root["schemaVersion"].integer(2, 2)
+    stated = root["mediaType"].optional(Node.string) or ""
+    if stated and stated != (media_type or stated):
+        raise ImageError(f"{where}: says it is {stated}, but is listed as {media_type}: refused as ambiguous")
+    if stated and stated not in expected:
+        raise ImageError(f'{where}: expected an {kind}, got media type "{stated[:120]}"')
+    given = [key for key in others if root[key].given]
+    if given:
+        raise ImageError(f"{where}: an {kind} with {own} and {given[0]}: refused as ambiguous")
+
+
+_OLD_SCHEMA = (
+    "an image of Docker's schema 1, which is no longer read: convert it with: skopeo copy --format oci SOURCE oci:DIR"
+)
+
+
+def _read_descriptor(node: Node) -> Descriptor:
+    return Descriptor(
+        media_type=node["mediaType"].non_empty(),
+        digest=check_digest(node["digest"].string(), node.where),
+        size_bytes=node["size"].integer(0, _SIZE_LIMIT),
+        urls=node["urls"].each(Node.string),
+        annotations=node["annotations"].string_map(),
+        platform=node["platform"].optional(read_platform),
+        artifact_type=node["artifactType"].optional(Node.string) or "",
+    )
+
+
+def _choose_named(entries: list[Descriptor], reference: str | None, source: str) -> Descriptor:
+    """Return the entry of the top index that is meant."""
+    if reference is not None:
+        chosen = [entry for entry in entries if _is_meant(entry, reference)]
+        if not chosen:
+            raise ImageError(f'{source}: no image "{reference}": {_listing(entries)}')
+    else:
+        chosen = entries
+    if not chosen:
+        raise ImageError(f"{source}: no image in its index")
+    if len({entry.digest for entry in chosen}) == 1:
+        return chosen[0]
+    # Several platforms of one image, which nobody put into an index of their own.
+    if len({entry.tag for entry in chosen}) == 1 and all(entry.platform is not None for entry in chosen):
+        return _choose_for_machine(chosen, source)
+    raise ImageError(f"{source}: more than one image: {_listing(chosen)}: choose one by adding :TAG or @DIGEST")
+
+
+def _is_meant(entry: Descriptor, reference: str) -> bool:
+    if reference in (entry.digest, *(value for key, value in entry.annotations if key in _FULL_NAMES)):
+        return True
+    name = _full_name(entry)
+    try:
+        wanted = parse_image_name(reference)
+    except ImageError:
+        return False
+    return name is not None and (name.whole, name.tag) == (wanted.whole, wanted.tag)
+
+
+def _listing(entries: list[Descriptor]) -> str:
+    names = sorted({_shown_name(entry) for entry in entries})
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return f"there is {', '.join(names[:20])}{more}" if names else "there is none"
+
+
+def _shown_name(entry: Descriptor) -> str:
+    return entry.tag or f"@{entry.digest}"
+
+
+def _choose_for_machine(entries: list[Descriptor], where: str) -> Descriptor:
+    if not entries:
+        raise ImageError(f"{where}: an index without an image")
+    machine = machine_platform.machine()
+    if len(entries) == 1 and entries[0].platform is None:
+        return entries[0]  # its configuration says what it is for
+    unknown = Platform(os="", architecture="")
+    index = choose_platform([entry.platform or unknown for entry in entries], machine)
+    if index is None:
+        offered = ", ".join(sorted({(entry.platform or unknown).text or "unknown" for entry in entries}))
+        wanted = platform_of_machine(machine)[0].text
+        raise ImageError(f"{where}: no image for {wanted}, which this machine is: there is {offered}")
+    return entries[index]
+
+
+def _full_name(entry: Descriptor) -> ImageName | None:
+    """Return the name of an entry if it says more than a tag."""
+    for key in _FULL_NAMES:
+        text = entry.annotation(key)
+        if text is not None and ("/" in text or ":" in text):
+            try:
+                return parse_image_name(text)
+            except ImageError:
+                continue
+    return None
+
+
+def _name_of(entry: Descriptor, file_name: str, reference: str | None) -> ImageName:
+    full = _full_name(entry)
+    if full is not None:
+        return full
+    return name_of_file(file_name, entry.tag)
+
+
+def _read_image(blobs: Blobs, descriptor: Descriptor, document: bytes, name: ImageName) -> LayeredImage:
+    source = blobs.source
+    where = f"{source}: {descriptor.digest}"
+    if descriptor.media_type.startswith(_SCHEMA_1):
+        raise ImageError(f"{where}: {_OLD_SCHEMA}")
+    if descriptor.media_type not in _MANIFESTS:
+        raise ImageError(f'{where}: unknown media type "{descriptor.media_type[:120]}": not an image')
+    try:
+        root = read_json(document, where)
+        _check_kind(root, where, descriptor.media_type, _MANIFESTS, "image", "layers", ("manifests", "fsLayers"))
+        config_descriptor = _read_descriptor(root["config"])
+        layer_descriptors = root["layers"].each(_read_descriptor)
+    except ManifestError as error:
+        raise ImageError(str(error)) from error
+    if config_descriptor.media_type not in _CONFIGS:
+        raise ImageError(
+            f'{where}: a configuration of media type "{config_descriptor.media_type[:120]}":'
+            " an artifact of another kind, not an image to run"
+        )
+    config = parse_image_config(_read_blob(blobs, config_descriptor), f"{source}: {config_descriptor.digest}")
+    if len(layer_descriptors) > LAYERS_LIMIT:
+        raise ImageError(f"{where}: {len(layer_descriptors)} layers (at most {LAYERS_LIMIT})")
+    if len(config.diff_ids) != len(layer_descriptors):
+        raise ImageError(
+            f"{where}: {len(layer_descriptors)} layers, but {len(config.diff_ids)} diff_ids in the configuration"
+        )
+    return LayeredImage(
+        source=source,
+        name=name,
+        id=config_descriptor.digest,
+        manifest_digest=descriptor.digest,
+        config=config,
+        layers=tuple(
+            _layer(blobs, layer, check_digest(diff_id, f"{source}: {config_descriptor.digest}"))
+            for layer, diff_id in zip(layer_descriptors, config.diff_ids, strict=True)
+        ),
+    )
+
+
+def _layer(blobs: Blobs, descriptor: Descriptor, diff_id: str) -> Layer:
+    where = f"{blobs.source}: layer {descriptor.digest}"
+    kind = descriptor.media_type
+    if kind.endswith(_ENCRYPTED):
+        raise ImageError(f"{where} is encrypted: decrypt it with: skopeo copy --decryption-key KEY SOURCE oci:DIR")
+    if not any(kind.startswith(layer) and kind[len(layer) :] in _COMPRESSIONS for layer in _LAYERS):
+        raise ImageError(f'{where} has the unknown media type "{kind[:120]}": an image of another kind, or too new')
+    section = blobs.open(descriptor.path)
+    if section is None:
+        if descriptor.urls:
+            raise ImageError(
+                f"{where} is not in the image but at {descriptor.urls[0][:200]}, and nothing is downloaded:"
+                f" save it as {descriptor.path}"
+            )
+        raise ImageError(f"{where} is missing: copy the image again")
+    with section:
+        size_bytes = section.size_bytes
+    if size_bytes != descriptor.size_bytes:
+        raise ImageError(f"{where} has {size_bytes} bytes, expected {descriptor.size_bytes}: copy the image again")
+    return Layer(
+        name=where,
+        open=partial(open_again, blobs, descriptor.path, where),
+        size_bytes=size_bytes,
+        diff_id=diff_id,
+        digest=descriptor.digest,
+    )

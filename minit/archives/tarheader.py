@@ -1,0 +1,108 @@
+"""Headers of tar entries: ustar, and pax records for what does not fit into it; the same bytes for the same entry."""
+
+from __future__ import annotations
+
+import os
+
+from minit.archives.tar import Entry, Kind
+
+BLOCK_BYTES = 512
+END = bytes(2 * BLOCK_BYTES)
+
+_TYPEFLAGS = {
+    Kind.FILE: b"0",
+    Kind.HARD_LINK: b"1",
+    Kind.SYMLINK: b"2",
+    Kind.CHARACTER_DEVICE: b"3",
+    Kind.BLOCK_DEVICE: b"4",
+    Kind.DIRECTORY: b"5",
+    Kind.FIFO: b"6",
+}
+_NAME_BYTES = 100
+_ID_LIMIT = 0o7777777
+_SIZE_LIMIT = _SECONDS_LIMIT = 0o77777777777
+_SECOND_NS = 1_000_000_000
+
+
+def encode_header(entry: Entry, path_text: str, hard_link_to: str | None = None) -> bytes:
+    """
+    Return the blocks that announce `entry` under the name `path_text`; its data follows, padded to whole blocks.
+
+    With `hard_link_to` it becomes a hard link to that, without data.
+    """
+    kind, link_target, size = entry.kind, entry.link_target, entry.size_bytes
+    if hard_link_to is not None:
+        kind, link_target, size = Kind.HARD_LINK, hard_link_to, 0
+    path, target = os.fsencode(path_text), os.fsencode(link_target)
+    seconds, nanoseconds = divmod(entry.mtime_ns, _SECOND_NS)
+    records: list[tuple[bytes, bytes]] = []
+    if len(path) > _NAME_BYTES:
+        records.append((b"path", path))
+    if len(target) > _NAME_BYTES:
+        records.append((b"linkpath", target))
+    uid, gid = entry.uid, entry.gid
+    if uid > _ID_LIMIT:
+        records.append((b"uid", b"%d" % uid))
+        uid = 0
+    if gid > _ID_LIMIT:
+        records.append((b"gid", b"%d" % gid))
+        gid = 0
+    if size > _SIZE_LIMIT:
+        records.append((b"size", b"%d" % size))
+        size = 0
+    if nanoseconds or not 0 <= seconds <= _SECONDS_LIMIT:
+        records.append((b"mtime", _time(entry.mtime_ns)))
+        seconds = 0
+    if entry.atime_ns != entry.mtime_ns:
+        records.append((b"atime", _time(entry.atime_ns)))
+    records.extend((b"SCHILY.xattr." + os.fsencode(name), value) for name, value in entry.xattrs)
+    header = _block(
+        path[:_NAME_BYTES],
+        entry.mode,
+        uid,
+        gid,
+        size,
+        seconds,
+        _TYPEFLAGS[kind],
+        target[:_NAME_BYTES],
+        entry.device,
+    )
+    if not records:
+        return header
+    data = b"".join([_record(key, value) for key, value in records])
+    return _block(b"pax", 0o644, 0, 0, len(data), 0, b"x", b"", 0) + data + padding(len(data)) + header
+
+
+def padding(size_bytes: int) -> bytes:
+    """Return the zeros that fill the last block of so much data."""
+    return bytes(-size_bytes % BLOCK_BYTES)
+
+
+def _block(
+    name: bytes, mode: int, uid: int, gid: int, size: int, seconds: int, typeflag: bytes, target: bytes, device: int
+) -> bytes:
+    before = b"%b%07o\0%07o\0%07o\0%011o\0%011o\0" % (name.ljust(_NAME_BYTES, b"\0"), mode, uid, gid, size, seconds)
+    after = b"%b%bustar\00000%b%07o\0%07o\0" % (
+        typeflag,
+        target.ljust(_NAME_BYTES, b"\0"),
+        bytes(64),
+        os.major(device),
+        os.minor(device),
+    )
+    checksum = sum(before) + sum(after) + 8 * 0x20
+    return b"%b%06o\0 %b%b" % (before, checksum, after, bytes(BLOCK_BYTES - len(before) - 8 - len(after)))
+
+
+def _time(nanoseconds: int) -> bytes:
+    sign = b"-" if nanoseconds < 0 else b""
+    seconds, rest = divmod(abs(nanoseconds), _SECOND_NS)
+    return b"%b%d.%09d" % (sign, seconds, rest) if rest else b"%b%d" % (sign, seconds)
+
+
+def _record(key: bytes, value: bytes) -> bytes:
+    """Return `LENGTH KEY=VALUE\\n`, whose length counts its own digits."""
+    body = b" %b=%b\n" % (key, value)
+    length = len(body) + 1
+    while len(str(length)) + len(body) != length:
+        length = len(str(length)) + len(body)
+    return b"%d%b" % (length, body)
