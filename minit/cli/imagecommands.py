@@ -18,9 +18,11 @@ from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
 from minit.cli.jsonoutput import format_option, json_text
 from minit.cli.progressdisplay import show_progress
+from minit.cli.pullpolicy import pull_policy_option
 from minit.cli.times import format_age, format_time
 from minit.errors import MinitError, StoreError, describe
 from minit.manifest.image import APPC_VERSION
+from minit.stage0.conversion import PullPolicy
 from minit.stage0.images import resolve_image
 from minit.stage0.store import Store, StoredImage
 from minit.stage0.treestore import TreeStore
@@ -33,17 +35,26 @@ _LEGEND = ("ID", "NAME", "SIZE", "IMPORT TIME", "LAST USED")
 
 @click.command(cls=MinitCommand, section=_SECTION)
 @click.option("--full", is_flag=True, help="Print whole image ids.")
+@pull_policy_option(PullPolicy.UPDATE)
 @click.option("--quiet", is_flag=True, help="Show no progress.")
-@click.argument("images", metavar="FILE...", nargs=-1, required=True, type=click.Path())
+@click.argument("images", metavar="IMAGE...", nargs=-1, required=True, type=click.Path())
 @click.pass_obj
-def fetch(invocation: Invocation, full: bool, quiet: bool, images: tuple[str, ...]) -> None:
-    """Import images (.aci files) into the store and print their ids."""
+def fetch(invocation: Invocation, full: bool, pull_policy: str, quiet: bool, images: tuple[str, ...]) -> None:
+    """
+    Import images into the store and print their ids.
+
+    \b
+      minit fetch app.aci
+      minit fetch oci:DIR[:TAG] oci-archive:FILE[:TAG] docker-archive:FILE[:NAME]
+      minit fetch docker://[HOST/]NAME[:TAG|@DIGEST]        (needs skopeo)
+
+    """
     invocation.require_root()
     with Store(invocation.data) as store:
         trees = TreeStore(invocation.data, store)
         for reference in images:
             with show_progress(invocation, quiet=quiet) as progress:
-                image = resolve_image(store, reference, progress)
+                image = resolve_image(store, reference, progress, PullPolicy(pull_policy))
                 trees.render(image.id, progress)
             invocation.say(image.id if full else image.id[:_SHORT_ID])
 

@@ -19,6 +19,7 @@ from minit.manifest.names import is_environment_name
 from minit.progress import Progress
 from minit.stage0 import overlay
 from minit.stage0.appsection import PodDefaults
+from minit.stage0.conversion import PullPolicy
 from minit.stage0.defaultstage1 import default_stage1
 from minit.stage0.images import resolve_image
 from minit.stage0.podmanifest import (
@@ -49,6 +50,7 @@ def make_request(
     set_env: Sequence[str],
     set_env_file: Sequence[Path],
     inherit_env: bool,
+    pull_policy: str,
     **_run_options: object,
 ) -> PodRequest:
     """Return the pod that the command line describes."""
@@ -59,7 +61,8 @@ def make_request(
         defaults = _parse_defaults(images, volume, mount, port, set_env, set_env_file, inherit_env)
         if not images:
             raise click.UsageError("no image given")
-        chosen = [(resolve_image(store, image.reference, progress), image.overrides) for image in images]
+        policy = PullPolicy(pull_policy)
+        chosen = [(resolve_image(store, image.reference, progress, policy), image.overrides) for image in images]
         apps, manifest = plan_apps(chosen, defaults)
     else:
         _refuse_beside_manifest(
@@ -71,6 +74,7 @@ def make_request(
                 "--set-env": set_env,
                 "--set-env-file": set_env_file,
                 "--inherit-env": inherit_env,
+                "--pull-policy": pull_policy != PullPolicy.NEW.value,
             }
         )
         apps, manifest = _apps_of_manifest(store, pod_manifest)

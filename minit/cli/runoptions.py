@@ -12,7 +12,9 @@ import click
 from minit.cli.appflags import OUTPUT_MODES, STDIN_MODES
 from minit.cli.grammar import AppOption, OptionalValue, SharedAppOption
 from minit.cli.portflags import PORT_FORM
+from minit.cli.pullpolicy import pull_policy_option
 from minit.cli.volumeflags import MOUNT_FORM
+from minit.stage0.conversion import PullPolicy
 from minit.stage0.entrypoints import DEFAULT_NETWORK
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -88,6 +90,7 @@ prepare_options = _options(
         type=click.Path(path_type=Path),
         help="File with a NAME=VALUE for all apps in each line.",
     ),
+    pull_policy_option(PullPolicy.NEW),
     click.option("--inherit-env", is_flag=True, help="Give all apps minit's own environment, where they set nothing."),
     click.option("--quiet", is_flag=True, help="Show no progress."),
 )

@@ -22,7 +22,7 @@ _SCRIPTS = Path(__file__).parent
 _STANDINS = _SCRIPTS / "standins"
 
 # They run on the host only and would bring click, rich and this builder into the image.
-_HOST_ONLY = ("minit.cli", "minit.stage0", "minit.image")
+_HOST_ONLY = ("minit.cli", "minit.stage0", "minit.archives", "minit.image")
 
 # Imported inside functions, so that importing everything does not show them.
 _IMPORTED_LATE = (
@@ -75,7 +75,7 @@ def source_files() -> list[tuple[str, Path]]:
         for package in _OURS
         for pattern in ("*.py", "*.c")
         for path in sorted((_PROJECT / package).rglob(pattern))
-        if not _module_name(path).startswith(("minit.cli", "minit.stage0"))
+        if not _module_name(path).startswith(("minit.cli", "minit.stage0", "minit.archives"))
     ]
 
 

@@ -1,29 +1,39 @@
-"""Which image a user means: a file to import, or one of the store by id or name."""
+"""Which image a user means: a file, a layout or an archive to import, one of a registry, or one of the store."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from minit.archives.opening import has_transport
 from minit.errors import StoreError
 from minit.progress import Progress
+from minit.stage0.conversion import REGISTRY_SCHEMES, PullPolicy, import_from_registry, import_layers
 from minit.stage0.store import Store, StoredImage
 
-_REMOTE_SCHEMES = ("http://", "https://", "docker://")
+_REMOTE_SCHEMES = ("http://", "https://")
 
 
-def resolve_image(store: Store, reference: str, progress: Progress) -> StoredImage:
-    """Return the image `reference` means, imported (again) if it is a file; StoreError if there is none."""
+def resolve_image(store: Store, reference: str, progress: Progress, policy: PullPolicy = PullPolicy.NEW) -> StoredImage:
+    """
+    Return the image `reference` means, imported if it is a file (an ACI again each time); StoreError if there is none.
+
+    `policy` is about images that are fetched or converted, which the store may have already.
+    """
     if reference.startswith(_REMOTE_SCHEMES):
         raise StoreError(
             f'cannot fetch "{reference}": minit does not download images (download it, then give the file)'
         )
+    if reference.startswith(REGISTRY_SCHEMES):
+        return import_from_registry(store, reference, policy, progress)
+    if has_transport(reference):
+        return import_layers(store, reference, policy, progress)
     path = image_file(reference)
     return store.find(reference) if path is None else store.import_file(path, progress)
 
 
 def image_file(reference: str) -> Path | None:
-    """Return the file an image argument means, None if it means an image of the store."""
+    """Return the ACI an image argument means, None if it means an image of the store."""
     if reference.startswith("file://"):
         return Path(unquote(urlsplit(reference).path))
     if reference.startswith("sha512-"):

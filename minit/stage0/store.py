@@ -13,10 +13,12 @@ import io
 import os
 import re
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 from minit.archives.aci import MANIFEST_LIMIT_BYTES, copy_image
 from minit.errors import MinitError, StoreError, describe
@@ -68,6 +70,7 @@ class Store:
         self.data = data
         self._own = data / "minit" / "cas"
         self._rkts = data / "cas"
+        self.temporary = self._own / "tmp"
         self._image_locks = data / "cas" / "imagelocks"
         with disk_errors(f"open the image store in {data}", data):
             for path in (data, self._rkts, self._image_locks):
@@ -98,19 +101,31 @@ class Store:
             file = open(path, "rb", buffering=0, opener=_open_at_once)
         except OSError as error:
             raise StoreError(f"open image {describe(error)}") from error
-        with file, disk_errors(f"import {path}", self.data), scratch_directory(self._own / "tmp") as scratch:
+        with file, disk_errors(f"import {path}", self.data):
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise StoreError(f"open image {path}: not a regular file")
+
+            def produce(write: Callable[[memoryview], object]) -> tuple[str, bytes]:
+                def write_and_report(data: memoryview) -> None:
+                    write(data)
+                    progress(f"importing {path.name}", file.tell(), status.st_size)
+
+                return copy_image(file, str(path), write_and_report)
+
+            return self.add(f"import {path}", produce)
+
+    def add(self, action: str, produce: Callable[[Callable[[memoryview], object]], tuple[str, bytes]]) -> StoredImage:
+        """
+        Add the image whose uncompressed tar `produce` hands to its argument; it returns image ID and manifest.
+
+        What fails leaves nothing. StoreError, with `action` in it, if the disk is at fault.
+        """
+        with disk_errors(action, self.data), scratch_directory(self.temporary) as scratch:
             self._collect_orphans()
             with open(scratch / "blob", "xb") as blob:
                 os.fchmod(blob.fileno(), _FILE_MODE)
-
-                def write(data: memoryview) -> None:
-                    blob.write(data)
-                    progress(f"importing {path.name}", file.tell(), status.st_size)
-
-                image_id, manifest = copy_image(file, str(path), write)
+                image_id, manifest = produce(blob.write)
                 blob.flush()
                 os.fsync(blob.fileno())
             create_file(scratch / "manifest", manifest, _FILE_MODE)
@@ -120,6 +135,18 @@ class Store:
                     make_directory(target.parent, _DIRECTORY_MODE)
                     move_into_place(scratch / source, target)
         return self.get(image_id)
+
+    def renew(self, image_id: str) -> None:
+        """Make an image that minit imported the last import."""
+        with disk_errors(f"image {image_id}", self.data), self._locked(image_id, exclusive=True):
+            if self._home(image_id) == self._own:
+                os.utime(_file_of(self._own, "imageManifest", image_id))
+
+    def temporary_file(self) -> BinaryIO:
+        """Return a new file without a name, open for reading and writing."""
+        with disk_errors("make a temporary file", self.data):
+            make_directory(self.temporary, _DIRECTORY_MODE)
+            return tempfile.TemporaryFile(dir=self.temporary)
 
     def get(self, image_id: str) -> StoredImage:
         """Return the image with a complete ID."""
@@ -206,7 +233,7 @@ class Store:
         """Remember how many bytes the image's rendered tree takes, which is cheaper than walking it."""
         target = _file_of(self._own, "treeSize", image_id)
         make_directory(target.parent, _DIRECTORY_MODE)
-        with scratch_directory(self._own / "tmp") as scratch:
+        with scratch_directory(self.temporary) as scratch:
             create_file(scratch / "size", str(size_bytes).encode(), _FILE_MODE)
             move_into_place(scratch / "size", target)
 
