@@ -12,17 +12,8 @@ from minit.archives.blobs import ArchiveBlobs, Blobs, DirectoryBlobs
 from minit.archives.docker import read_docker_archive
 from minit.archives.layered import LayeredImage
 from minit.archives.oci import read_layout
+from minit.archives.transports import DOCKER_ARCHIVE, OCI
 from minit.errors import ImageError
-
-OCI = "oci"
-OCI_ARCHIVE = "oci-archive"
-DOCKER_ARCHIVE = "docker-archive"
-TRANSPORTS = (OCI, OCI_ARCHIVE, DOCKER_ARCHIVE)
-
-
-def has_transport(reference: str) -> bool:
-    """Tell whether `reference` begins with one of the TRANSPORTS and a colon."""
-    return reference.partition(":")[0] in TRANSPORTS and ":" in reference
 
 
 @contextmanager

@@ -22,8 +22,8 @@ from minit.cli.pullpolicy import pull_policy_option
 from minit.cli.times import format_age, format_time
 from minit.errors import MinitError, StoreError, describe
 from minit.manifest.image import APPC_VERSION
-from minit.stage0.conversion import PullPolicy
 from minit.stage0.images import resolve_image
+from minit.stage0.pullpolicy import PullPolicy
 from minit.stage0.store import Store, StoredImage
 from minit.stage0.treestore import TreeStore
 

@@ -19,7 +19,6 @@ from minit.manifest.names import is_environment_name
 from minit.progress import Progress
 from minit.stage0 import overlay
 from minit.stage0.appsection import PodDefaults
-from minit.stage0.conversion import PullPolicy
 from minit.stage0.defaultstage1 import default_stage1
 from minit.stage0.images import resolve_image
 from minit.stage0.podmanifest import (
@@ -30,6 +29,7 @@ from minit.stage0.podmanifest import (
     plan_apps,
 )
 from minit.stage0.prepare import PodRequest
+from minit.stage0.pullpolicy import PullPolicy
 from minit.stage0.store import Store, StoredImage
 
 

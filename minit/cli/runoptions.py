@@ -14,8 +14,8 @@ from minit.cli.grammar import AppOption, OptionalValue, SharedAppOption
 from minit.cli.portflags import PORT_FORM
 from minit.cli.pullpolicy import pull_policy_option
 from minit.cli.volumeflags import MOUNT_FORM
-from minit.stage0.conversion import PullPolicy
 from minit.stage0.entrypoints import DEFAULT_NETWORK
+from minit.stage0.pullpolicy import PullPolicy
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

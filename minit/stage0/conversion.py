@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import platform
 from contextlib import ExitStack
-from enum import Enum
 
 from minit.archives.conversion import check_machine, convert_manifest
 from minit.archives.imagenames import ImageName, parse_image_name
 from minit.archives.layered import LayeredImage
-from minit.archives.opening import OCI, open_image
+from minit.archives.opening import open_image
 from minit.archives.squash import write_aci
+from minit.archives.transports import OCI, REGISTRY_SCHEMES
 from minit.errors import ImageError, StoreError
 from minit.progress import Progress
 from minit.stage0.knownimages import recall, remember
+from minit.stage0.pullpolicy import PullPolicy
 from minit.stage0.registry import copy_from_registry
 from minit.stage0.store import Store, StoredImage
 from minit.stage0.temporary import scratch_directory
 from minit.value import replace
-
-REGISTRY_SCHEMES = ("docker://", "docker:")
-
-
-class PullPolicy(Enum):
-    """When an image that the store may have is fetched, or converted, again; as rkt's."""
-
-    NEW = "new"  # if the store does not have it
-    UPDATE = "update"  # always
-    NEVER = "never"  # not even then
 
 
 def import_layers(store: Store, reference: str, policy: PullPolicy, progress: Progress) -> StoredImage:

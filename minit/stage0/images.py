@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from minit.archives.opening import has_transport
+from minit.archives.transports import REGISTRY_SCHEMES, has_transport
 from minit.errors import StoreError
 from minit.progress import Progress
-from minit.stage0.conversion import REGISTRY_SCHEMES, PullPolicy, import_from_registry, import_layers
+from minit.stage0.pullpolicy import PullPolicy
 from minit.stage0.store import Store, StoredImage
 
 _REMOTE_SCHEMES = ("http://", "https://")
@@ -24,10 +24,12 @@ def resolve_image(store: Store, reference: str, progress: Progress, policy: Pull
         raise StoreError(
             f'cannot fetch "{reference}": minit does not download images (download it, then give the file)'
         )
-    if reference.startswith(REGISTRY_SCHEMES):
-        return import_from_registry(store, reference, policy, progress)
-    if has_transport(reference):
-        return import_layers(store, reference, policy, progress)
+    if reference.startswith(REGISTRY_SCHEMES) or has_transport(reference):
+        # Late: most pods are made of images of the store, and reading others takes many modules.
+        from minit.stage0.conversion import import_from_registry, import_layers
+
+        read = import_layers if has_transport(reference) else import_from_registry
+        return read(store, reference, policy, progress)
     path = image_file(reference)
     return store.find(reference) if path is None else store.import_file(path, progress)
 
