@@ -60,7 +60,7 @@ def _import(store: Store, image: LayeredImage, policy: PullPolicy, progress: Pro
     known = None if policy is PullPolicy.UPDATE else recall(store, origin)
     if known is not None:
         store.renew(known.id)
-        return known
+        return store.get(known.id)
     imported = store.add(f"import {image.source}", lambda write: write_aci(image, write, progress))
     remember(store, origin, imported)
     return imported

@@ -11,6 +11,7 @@ ALLOWED_SKIPS: frozenset[str] = frozenset(
         "no rkt binary on PATH",  # rkt is archived, and no distribution of today carries it
         "the kernel does not filter bridged packets",  # br_netfilter is a module of its own, and may be missing
         "no qemu, or no kernel for it in build/kernel",  # `make test-long` gets both
+        "no skopeo on PATH",  # a stand-in plays its part in every other test
         "the kernel has no MPTCP",  # CONFIG_MPTCP, or the sysctl net.mptcp.enabled
     }
 )

@@ -58,7 +58,7 @@ Tree = dict[str, object]
 
 
 def tree_of(aci: bytes) -> Tree:
-    """What is in an ACI's rootfs: data, the target of a link after `->`, None for a directory; hard links share data."""
+    """What is in the rootfs of an ACI: data, the target of a link after `->`, None for a directory."""
     tree: Tree = {}
     with tarfile.open(fileobj=io.BytesIO(aci)) as tar:
         for member in tar:

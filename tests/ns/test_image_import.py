@@ -1,0 +1,263 @@
+"""OCI images and docker archives in the store, and pods of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minit.errors import ImageError, StoreError
+from minit.progress import silent
+from minit.stage0.images import resolve_image
+from minit.stage0.pullpolicy import PullPolicy
+from minit.stage0.store import Store
+from tests import tars
+from tests.support.layers import Layout, archive, busybox_layer, docker_files, gzipped, layer, whiteout
+from tests.support.pods import LOOPBACK_ONLY
+from tests.support.stage0_world import World, worlds
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
+
+MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """An empty store."""
+    with Store(tmp_path / "data") as store:
+        yield store
+
+
+@pytest.fixture
+def world(tmp_path: Path, stage1_image: Path) -> Iterator[World]:
+    """A data directory of its own, with the real stage1."""
+    for world in worlds(tmp_path):
+        world.stage1 = stage1_image
+        yield world
+
+
+def busybox_layout(**config: object) -> Layout:
+    """A layout with a shell in two layers, the upper of which removes and adds a file."""
+    upper = layer(whiteout("etc/group"), tars.file("etc/hello", b"hello\n"))
+    layout = Layout()
+    layout.add(
+        *(busybox_layer(), upper), tag="1.0", config=config, architecture=MACHINE, compress=gzipped, suffix="+gzip"
+    )
+    return layout
+
+
+def left_in(store: Store) -> list[str]:
+    """The files of the store, without locks."""
+    own = store.data / "minit" / "cas"
+    return sorted(str(path.relative_to(own)) for path in own.rglob("*") if path.is_file())
+
+
+def run(world: World, *words: object, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a pod without a network."""
+    result = world.minit(
+        *("run", "--quiet", f"--stage1-path={world.stage1}", "--net=none", "--hostname=h", *words),
+        code=code,
+        **variables,
+    )
+    result.stderr = result.stderr.replace(LOOPBACK_ONLY, "")
+    return result
+
+
+def test_a_pod_of_an_oci_archive(world: World) -> None:
+    """An OCI archive is run as it is named, with its program, user, directory and environment, and its exit code."""
+    layout = busybox_layout(
+        Entrypoint=["sh", "-c"],
+        Cmd=["cat hello; ls group 2>&1; echo $A; id -u; exit 7"],
+        Env=["PATH=/bin", "A=b"],
+        User="app",
+        WorkingDir="/etc",
+    )
+    path = layout.write_archive(world.root / "box.tar")
+    result = run(world, f"oci-archive:{path}", code=7)
+    lines = [line.partition("]: ")[2] for line in result.stdout.splitlines()]
+    assert lines == ["hello", "ls: group: No such file or directory", "b", "7"]
+
+
+def test_pods_of_a_directory_and_of_a_docker_archive(world: World) -> None:
+    """A layout's directory, by its tag, and an archive of docker save make a pod of two apps."""
+    directory = busybox_layout(Cmd=["/bin/sh", "-c", "echo oci"]).write_directory(world.root / "box")
+    files = docker_files(busybox_layer(), tags=["team/tool:3"])
+    (world.root / "tool.tar").write_bytes(archive(files))
+    result = run(
+        *(world, f"oci:{directory}:1.0", "---", "docker-archive:tool.tar", "--exec=/bin/sh", "--", "-c", "echo docker")
+    )
+    assert {line.partition("[")[0]: line.partition("]: ")[2] for line in result.stdout.splitlines()} == {
+        "box": "oci",
+        "tool": "docker",
+    }
+    names = [line.split("\t") for line in world.minit("image", "list", "--no-legend").stdout.splitlines()]
+    assert any("registry-1.docker.io/team/tool:3" in fields for fields in names)
+    by_name = run(world, "registry-1.docker.io/team/tool:3", "--exec=/bin/busybox", "--", "echo", "by name")
+    assert by_name.stdout.endswith(": by name\n")
+
+
+def test_fetch_prints_the_id_and_prepare_finds_the_image(world: World) -> None:
+    """The id that fetch prints is that of the image that prepare takes for the same reference."""
+    path = busybox_layout(Cmd=["/bin/true"]).write_archive(world.root / "box.tar")
+    image_id = world.minit("fetch", "--full", f"oci-archive:{path}").stdout.strip()
+    uuid = world.minit("prepare", f"--stage1-path={world.stage1}", f"oci-archive:{path}").stdout.strip()
+    manifest = json.loads(world.minit("cat-manifest", uuid).stdout)
+    assert manifest["apps"][0]["image"]["id"] == image_id
+
+
+def test_an_image_is_converted_once(store: Store, tmp_path: Path) -> None:
+    """The same image under the same name is found again without reading its layers, unless that is asked for."""
+    layout = busybox_layout()
+    reference = f"oci:{layout.write_directory(tmp_path / 'box')}"
+    first = resolve_image(store, reference, silent)
+    for name, data in layout.files.items():
+        if data.startswith(b"\x1f\x8b"):
+            (tmp_path / "box" / name).write_bytes(data[:-1] + b"!")
+    second = resolve_image(store, reference, silent)
+    assert second.id == first.id and second.import_time_ns > first.import_time_ns
+    with pytest.raises(ImageError, match="damaged, copy the image again"):
+        resolve_image(store, reference, silent, PullPolicy.UPDATE)
+    # Another name is another image.
+    shutil.copytree(tmp_path / "box", tmp_path / "bag")
+    with pytest.raises(ImageError, match="damaged"):
+        resolve_image(store, f"oci:{tmp_path / 'bag'}", silent)
+
+
+def test_what_was_removed_is_converted_again(store: Store, tmp_path: Path) -> None:
+    """An image that is no longer in the store is not remembered, and nothing is left of the memory in the end."""
+    reference = f"oci-archive:{busybox_layout().write_archive(tmp_path / 'box.tar')}"
+    first = resolve_image(store, reference, silent)
+    store.remove(first.id)
+    (tmp_path / "other.tar").write_bytes(archive(docker_files(busybox_layer())))
+    resolve_image(store, f"docker-archive:{tmp_path / 'other.tar'}", silent)
+    assert len([name for name in left_in(store) if name.startswith("known/")]) == 1
+    assert resolve_image(store, reference, silent).id == first.id
+
+
+def test_nothing_is_left_of_a_failed_import(store: Store, tmp_path: Path) -> None:
+    """A layer that proves to be wrong at its end leaves no file in the store, nor a temporary one."""
+    files = docker_files(busybox_layer(), layer(tars.file("a", os.urandom(3 << 20))))
+    path = next(name for name in files if name.endswith("layer.tar"))
+    last = [name for name in files if name.endswith("layer.tar")][-1]
+    for name in (path, last):
+        (tmp_path / "bad.tar").write_bytes(archive({**files, name: files[name][:-1] + b"!"}))
+        with pytest.raises(ImageError, match="damaged|goes on after its end"):
+            resolve_image(store, f"docker-archive:{tmp_path / 'bad.tar'}", silent)
+    assert left_in(store) == []
+
+
+def test_an_image_for_another_machine_is_not_imported(store: Store, tmp_path: Path) -> None:
+    """A foreign image is refused before any of its layers is read."""
+    layout = Layout()
+    layout.add(layer(), architecture="pdp11")
+    with pytest.raises(ImageError, match="the image is for linux/pdp11, this machine is linux/"):
+        resolve_image(store, f"oci-archive:{layout.write_archive(tmp_path / 'x.tar')}", silent)
+    assert left_in(store) == []
+
+
+def test_progress_counts_every_layer_twice(store: Store, tmp_path: Path) -> None:
+    """Progress goes up to twice the bytes of the layers, since they are read twice."""
+    layout = busybox_layout()
+    reports: list[tuple[str, int, int | None]] = []
+    path = layout.write_archive(tmp_path / "box.tar")
+    resolve_image(store, f"oci-archive:{path}", lambda *report: reports.append(report))
+    total = 2 * sum(len(data) for data in layout.files.values() if data.startswith(b"\x1f\x8b"))
+    assert reports[-1] == ("importing box", total, total)
+    assert [report[1] for report in reports] == sorted(report[1] for report in reports)
+
+
+# A registry: skopeo is a stand-in that copies a layout, and writes down its arguments.
+
+_SKOPEO = """#!/bin/sh
+echo "$@" >> "{calls}"
+echo "Getting image source signatures"
+if [ -n "$FAIL" ]; then
+    echo 'time="2024-01-01T00:00:00Z" level=fatal msg="reading manifest: \\"x\\" unauthorized"' >&2
+    exit 1
+fi
+cp -r "{layout}" "${{3#oci:}}"
+"""
+
+
+@pytest.fixture
+def skopeo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A skopeo that has one image; returns the file with its calls."""
+    layout, calls = busybox_layout().write_directory(tmp_path / "registry"), tmp_path / "calls"
+    program = tmp_path / "bin" / "skopeo"
+    program.parent.mkdir()
+    program.write_text(_SKOPEO.format(calls=calls, layout=layout))
+    program.chmod(0o755)
+    calls.touch()
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return calls
+
+
+def test_an_image_of_a_registry(store: Store, skopeo: Path) -> None:
+    """skopeo fetches an image once; the pull policy decides about a second time; it is named by where it came from."""
+    reports: list[str] = []
+    reference = "docker://quay.io/team/box:2"
+    with pytest.raises(StoreError, match="is not in the store .* --pull-policy=never"):
+        resolve_image(store, reference, silent, PullPolicy.NEVER)
+    first = resolve_image(store, reference, lambda step, done, total: reports.append(step))
+    assert (first.name, first.version) == ("quay.io/team/box", "2")
+    assert "skopeo: Getting image source signatures" in reports
+    for policy, calls in ((PullPolicy.NEW, 1), (PullPolicy.NEVER, 1), (PullPolicy.UPDATE, 2)):
+        assert resolve_image(store, reference, silent, policy).id == first.id
+        assert len(skopeo.read_text().splitlines()) == calls
+    assert resolve_image(store, "docker:box", silent).name == "registry-1.docker.io/library/box"
+    assert skopeo.read_text().splitlines()[-1].startswith("copy docker://box oci:")
+    assert list((store.data / "minit/cas/tmp").iterdir()) == []
+
+
+def test_skopeo_fails(store: Store, skopeo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What skopeo says becomes one line, and nothing is left."""
+    monkeypatch.setenv("FAIL", "1")
+    with pytest.raises(StoreError) as caught:
+        resolve_image(store, "docker://busybox", silent)
+    assert str(caught.value) == 'cannot fetch "docker://busybox": skopeo: reading manifest: "x" unauthorized'
+    assert left_in(store) == []
+
+
+def test_no_skopeo(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without skopeo the error says what to do on a machine that has it, and here."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StoreError) as caught:
+        resolve_image(store, "docker://quay.io/team/box:2", silent)
+    assert str(caught.value) == (
+        'cannot fetch "docker://quay.io/team/box:2": skopeo is not installed: install it, or on a machine that has it:'
+        " skopeo copy docker://quay.io/team/box:2 oci-archive:box-2.tar, and here: minit fetch oci-archive:box-2.tar"
+    )
+    with pytest.raises(StoreError, match='"a b" is no name of an image'):
+        resolve_image(store, "docker://a b", silent)
+
+
+@pytest.mark.skipif(shutil.which("skopeo") is None, reason="no skopeo on PATH")
+def test_what_skopeo_writes(tmp_path: Path, store: Store) -> None:
+    """What the real skopeo makes of an image, in every form it has, is read and is the same image."""
+    layout = busybox_layout(Cmd=["/bin/sh"]).write_directory(tmp_path / "box")
+    ids = set()
+    for target in (f"oci-archive:{tmp_path}/a/box.tar:1.0", f"oci:{tmp_path}/b/box:1.0"):
+        Path(target.split(":")[1]).parent.mkdir()
+        copy_by_skopeo(f"oci:{layout}:1.0", target)
+        ids.add(resolve_image(store, target, silent, PullPolicy.UPDATE).id)
+    assert len(ids) == 1
+    copy_by_skopeo(f"oci:{layout}:1.0", f"docker-archive:{tmp_path}/docker.tar:team/box:1.0")
+    image = resolve_image(store, f"docker-archive:{tmp_path}/docker.tar", silent)
+    assert (image.name, image.version) == ("registry-1.docker.io/team/box", "1.0")
+
+
+def copy_by_skopeo(source: str, target: str) -> None:
+    """Let the machine's skopeo copy an image."""
+    subprocess.run(["skopeo", "--insecure-policy", "copy", "-q", source, target], check=True, timeout=60)
+
+
+def test_pods_of_the_store_read_no_others(world: World) -> None:
+    """What reads layouts and archives is imported by a command that is given one, and by no other."""
+    code = "import sys, minit.cli.runcommands; sys.exit('minit.archives.oci' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], env=world.environment(), check=True)
