@@ -1,18 +1,22 @@
 """
-Layers to one ACI: read twice, written once.
+Layers to one ACI: read once, into a temporary file, of which then only what counts is copied.
 
-The first reading checks all digests and learns which entry of which layer wins; the second writes those. Memory holds
-names only, and nothing but the ACI is written.
+Each layer is decompressed and checked once; what it holds goes into the temporary file as entries of an ACI already.
+When the last layer has been read it is known which of them count. Memory holds names and positions only.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import os
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import BinaryIO
 
 from minit.archives.aci import image_id
+from minit.archives.blobs import Section
 from minit.archives.compression import DEFAULT_LIMITS, Limits, Tee, Uncompressed
 from minit.archives.conversion import convert_manifest
 from minit.archives.layered import Layer, LayeredImage, digest_text, hasher
@@ -39,27 +43,30 @@ _STDIO_LINKS = (
 def write_aci(
     image: LayeredImage,
     write: Callable[[memoryview], object],
+    make_spool: Callable[[], BinaryIO],
     progress: Progress = silent,
     limits: Limits = DEFAULT_LIMITS,
 ) -> tuple[str, bytes]:
     """
     Hand an image as one uncompressed ACI to `write`, and return image ID and manifest.
 
-    The same image gives the same bytes. Fails with an ImageError, perhaps after part of it was written, if a layer is
-    damaged, is not what its digest says, or cannot be applied. Reports bytes of layers read, each counted twice.
+    `make_spool` gives an empty file, open for reading and writing, that takes all layers uncompressed. The same image
+    gives the same bytes. Fails with an ImageError, before anything is written, if a layer is damaged, is not what its
+    digest says, or cannot be applied. Reports bytes of layers read, then bytes written.
     """
     manifest = convert_manifest(image)
-    meter = _Meter(progress, f"importing {image.name.whole}", 2 * sum(layer.size_bytes for layer in image.layers))
-    plan = _read_layers(image, meter, limits)
-    output = _Output(write, limits.size_bytes, image.source)
-    output.add(_entry(MANIFEST, Kind.FILE, 0o644, size_bytes=len(manifest)), MANIFEST)
-    output.data(manifest)
-    output.end_data(len(manifest))
-    # The layers may have an entry for it, which then says how it looks.
-    output.add(_entry(ROOTFS, Kind.DIRECTORY, 0o755), ROOTFS)
-    for number, layer in enumerate(image.layers):
-        with _open_layer(layer, limits, meter, again=True) as content:
-            _write_layer(number, content.tar, plan, output)
+    with make_spool() as spool:
+        spooled = _Spooled(spool)
+        plan = _read_layers(image, spooled, progress, limits)
+        output = _Output(write)
+        output.add(_entry(MANIFEST, Kind.FILE, 0o644, size_bytes=len(manifest)), MANIFEST)
+        output.data(manifest + padding(len(manifest)))
+        # The layers may have an entry for it, which then says how it looks.
+        output.add(_entry(ROOTFS, Kind.DIRECTORY, 0o755), ROOTFS)
+        for number in range(len(image.layers)):
+            for start, end in _kept(number, spooled, plan, output):
+                spooled.copy(start, end, output)
+                progress(f"writing {image.name.whole}", end, spooled.size_bytes)
     for path in plan.bare_directories:
         output.add(_entry(path, Kind.DIRECTORY, 0o755), f"{ROOTFS}/{path}")
     for path, target in plan.additions:
@@ -67,39 +74,46 @@ def write_aci(
     return output.finish(), manifest
 
 
-def _read_layers(image: LayeredImage, meter: _Meter, limits: Limits) -> Plan:
+def _read_layers(image: LayeredImage, spooled: _Spooled, progress: Progress, limits: Limits) -> Plan:
+    total = sum(layer.size_bytes for layer in image.layers)
+    meter = _Meter(progress, f"importing {image.name.whole}", total)
     tree = LayerTree()
     left_bytes = limits.size_bytes
     for layer in image.layers:
         tree.begin_layer()
-        with _open_layer(layer, replace(limits, size_bytes=left_bytes), meter, again=False) as content:
+        spooled.begin_layer()
+        with _open_layer(layer, replace(limits, size_bytes=left_bytes), meter) as content:
             for entry in content.tar:
                 tree.add(entry, content.tar)
+                spooled.add(entry, content.tar)
+        spooled.end_layer()
         tree.end_layer()
         left_bytes -= content.size_bytes
-    return tree.plan([(path, target) for path, target in _STDIO_LINKS])
+    return tree.plan(_STDIO_LINKS)
 
 
-def _write_layer(number: int, tar: TarReader, plan: Plan, output: _Output) -> None:
-    kept, paths, hard_links = plan.kept[number], plan.paths, plan.hard_links
+def _kept(number: int, spooled: _Spooled, plan: Plan, output: _Output) -> Iterator[tuple[int, int]]:
+    """Yield which parts of the spool are to be copied, and write in their place headers that are to change."""
     first_key = number << 32
-    for index, entry in enumerate(tar):
-        if index >= len(kept):
-            return  # the layer has changed since it was read first, as its digest will tell
-        if not kept[index]:
-            continue
-        key = first_key | index
-        path = paths.get(key, entry.path)
-        target = hard_links.get(key)
-        name = f"{ROOTFS}/{path}" if path else ROOTFS
-        if target is not None:
-            output.add(entry, name, f"{ROOTFS}/{target}")
-            continue
-        output.add(entry, name)
-        if entry.size_bytes:
-            while data := tar.read(_CHUNK):
-                output.data(data)
-            output.end_data(entry.size_bytes)
+    # Most entries are neither moved nor links.
+    changed = {key & 0xFFFFFFFF for key in (*plan.paths, *plan.hard_links) if key >> 32 == number}
+    positions = spooled.positions[number]
+    start = end = positions[0]
+    for index, kept in enumerate(plan.kept[number]):
+        if kept and index not in changed:
+            if positions[index] != end:
+                yield start, end
+                start = positions[index]
+            end = positions[index + 1]
+        elif kept:
+            yield start, end
+            entry, data = spooled.entry(positions[index], positions[index + 1])
+            name = plan.paths.get(first_key | index)
+            target = plan.hard_links.get(first_key | index)
+            link = None if target is None else f"{ROOTFS}/{target}"
+            output.add(entry, entry.path if name is None else f"{ROOTFS}/{name}", link)
+            start, end = data, positions[index + 1]
+    yield start, end
 
 
 def _entry(path: str, kind: Kind, mode: int, *, size_bytes: int = 0, link_target: str = "") -> Entry:
@@ -134,16 +148,15 @@ class _Meter:
 class _Content:
     """A layer, uncompressed, and the digests of what was read of it."""
 
-    def __init__(self, layer: Layer, file: io.RawIOBase, limits: Limits, meter: _Meter, *, again: bool) -> None:
+    def __init__(self, layer: Layer, file: io.RawIOBase, limits: Limits, meter: _Meter) -> None:
         self._layer = layer
         self.size_bytes = 0
         self._digest = None if layer.digest is None else hasher(layer.digest)
-        # The same digest stands for the same content, which need not be checked twice.
-        self._diff_id = hasher(layer.diff_id) if layer.digest is None or not again else None
-        sinks = [digest.update for digest in (self._digest,) if digest is not None]
+        self._diff_id = hasher(layer.diff_id)
+        sinks = [self._digest.update] if self._digest is not None else []
         self._file = Tee(file, meter, *sinks)
-        sinks = [digest.update for digest in (self._diff_id,) if digest is not None]
-        self._stream = io.BufferedReader(Tee(Uncompressed(self._file, layer.name, limits), self._count, *sinks), _CHUNK)
+        content = Tee(Uncompressed(self._file, layer.name, limits), self._count, self._diff_id.update)
+        self._stream = io.BufferedReader(content, _CHUNK)
         self.tar = TarReader(self._stream, layer.name, rooted=True)
 
     def check(self) -> None:
@@ -151,23 +164,31 @@ class _Content:
         while self._stream.read(_CHUNK):
             pass
         self.check_file()
-        _check(self._layer, "diff_id", self._layer.diff_id, self._diff_id)
+        self._check("diff_id", self._layer.diff_id, self._diff_id)
 
     def check_file(self) -> None:
         """Read what is left of the file itself, whatever is in it, and compare its digest."""
-        while self._file.read(_CHUNK):
-            pass
-        _check(self._layer, "digest", self._layer.digest, self._digest)
+        if self._digest is not None and self._layer.digest is not None:
+            while self._file.read(_CHUNK):
+                pass
+            self._check("digest", self._layer.digest, self._digest)
+
+    def _check(self, what: str, expected: str, computed: hashlib._Hash) -> None:
+        found = digest_text(expected, computed)
+        if found != expected:
+            raise ImageError(
+                f"{self._layer.name} has the {what} {found}, expected {expected}: damaged, copy the image again"
+            )
 
     def _count(self, data: memoryview) -> None:
         self.size_bytes += len(data)
 
 
 @contextmanager
-def _open_layer(layer: Layer, limits: Limits, meter: _Meter, *, again: bool) -> Iterator[_Content]:
+def _open_layer(layer: Layer, limits: Limits, meter: _Meter) -> Iterator[_Content]:
     """Yield the content of a layer, and check it after the with block."""
     with layer.open() as file:
-        content = _Content(layer, file, limits, meter, again=again)
+        content = _Content(layer, file, limits, meter)
         try:
             yield content
             content.check()
@@ -176,24 +197,70 @@ def _open_layer(layer: Layer, limits: Limits, meter: _Meter, *, again: bool) -> 
             raise
 
 
-def _check(layer: Layer, what: str, expected: str | None, computed: hashlib._Hash | None) -> None:
-    if expected is None or computed is None:
-        return
-    found = digest_text(expected, computed)
-    if found != expected:
-        raise ImageError(f"{layer.name} has the {what} {found}, expected {expected}: damaged, copy the image again")
+class _Spooled:
+    """All entries of all layers, as those of an ACI, in a temporary file, and where each begins."""
+
+    def __init__(self, spool: BinaryIO) -> None:
+        self._spool = spool
+        self._buffer = bytearray()
+        self.size_bytes = 0
+        self.positions: list[array[int]] = []
+        """For each layer the positions of its entries, and the end of the last one."""
+
+    def begin_layer(self) -> None:
+        """Say that the next entries are those of the next layer."""
+        self.positions.append(array("Q"))
+
+    def add(self, entry: Entry, tar: TarReader) -> None:
+        """Add an entry with its data."""
+        self.positions[-1].append(self.size_bytes)
+        name = f"{ROOTFS}/{entry.path}" if entry.path else ROOTFS
+        self._put(encode_header(entry, name, ROOTFS if entry.kind is Kind.HARD_LINK else None))
+        if entry.size_bytes:
+            while data := tar.read(_CHUNK):
+                self._put(data)
+            self._put(padding(entry.size_bytes))
+
+    def end_layer(self) -> None:
+        """Say that a layer is complete."""
+        self.positions[-1].append(self.size_bytes)
+        self._flush()
+
+    def entry(self, start: int, end: int) -> tuple[Entry, int]:
+        """Return an entry again, and where its data begins."""
+        section = io.BufferedReader(Section(self._spool.fileno(), start, end - start, close_fd=False))
+        for entry in TarReader(section, "the temporary file"):
+            return entry, end - entry.size_bytes - len(padding(entry.size_bytes))
+        raise ImageError("the temporary file has lost an entry; try again")
+
+    def copy(self, start: int, end: int, output: _Output) -> None:
+        """Copy a part of the file to the output."""
+        while start < end:
+            data = os.pread(self._spool.fileno(), min(end - start, _CHUNK), start)
+            if not data:
+                raise ImageError("the temporary file has become shorter; try again")
+            output.data(data)
+            start += len(data)
+
+    def _put(self, data: bytes) -> None:
+        self._buffer += data
+        self.size_bytes += len(data)
+        if len(self._buffer) >= _CHUNK:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._spool.write(self._buffer)
+        self._spool.flush()
+        self._buffer = bytearray()
 
 
 class _Output:
     """The tar that is written, in pieces of some size."""
 
-    def __init__(self, write: Callable[[memoryview], object], limit_bytes: int, source: str) -> None:
+    def __init__(self, write: Callable[[memoryview], object]) -> None:
         self._write = write
         self._digest = hashlib.sha512()
         self._buffer = bytearray()
-        self._left_bytes = limit_bytes
-        self._limit_bytes = limit_bytes
-        self._source = source
 
     def add(self, entry: Entry, name: str, hard_link_to: str | None = None) -> None:
         """Write the header of an entry."""
@@ -205,10 +272,6 @@ class _Output:
         if len(self._buffer) >= _CHUNK:
             self._flush()
 
-    def end_data(self, size_bytes: int) -> None:
-        """Fill the last block of the entry's data, of which there was so much."""
-        self._buffer += padding(size_bytes)
-
     def finish(self) -> str:
         """Write the end and return the image ID."""
         self._buffer += END
@@ -216,9 +279,6 @@ class _Output:
         return image_id(self._digest)
 
     def _flush(self) -> None:
-        self._left_bytes -= len(self._buffer)
-        if self._left_bytes < 0:
-            raise ImageError(f"{self._source}: more than {self._limit_bytes} bytes when uncompressed")
         with memoryview(self._buffer) as view:
             self._digest.update(view)
             self._write(view)

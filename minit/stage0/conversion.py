@@ -61,6 +61,8 @@ def _import(store: Store, image: LayeredImage, policy: PullPolicy, progress: Pro
     if known is not None:
         store.renew(known.id)
         return store.get(known.id)
-    imported = store.add(f"import {image.source}", lambda write: write_aci(image, write, progress))
+    imported = store.add(
+        f"import {image.source}", lambda write: write_aci(image, write, store.temporary_file, progress)
+    )
     remember(store, origin, imported)
     return imported

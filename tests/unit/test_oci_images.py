@@ -61,7 +61,7 @@ def opened(reference: str) -> Iterator[LayeredImage]:
 def manifest_of(reference: str) -> Json:
     """The manifest of the ACI that an image becomes, once all of the image has been read."""
     with opened(reference) as image:
-        _, manifest = write_aci(image, lambda data: None)
+        _, manifest = write_aci(image, lambda data: None, tempfile.TemporaryFile)
         assert manifest == convert_manifest(image)
     document: Json = json.loads(manifest)
     return document
@@ -104,7 +104,7 @@ def test_layers_of_every_compression_give_the_same_image(
     layout.write_archive(path)
     written = bytearray()
     with opened(f"oci-archive:{path}") as image:
-        write_aci(image, written.extend)
+        write_aci(image, written.extend, tempfile.TemporaryFile)
     with tarfile.open(fileobj=io.BytesIO(bytes(written))) as tar:
         assert {"manifest", "rootfs", "rootfs/a", "rootfs/b"} <= set(tar.getnames())
 
