@@ -18,8 +18,9 @@ from minit.errors import MinitError, PodError, describe
 from minit.goduration import parse_duration
 from minit.goflags import BOOLEANS
 from minit.stage0 import gc as collection
+from minit.stage0.control import read_streams
 from minit.stage0.deletion import Stage1Cleanup
-from minit.stage0.pods import ADDRESSABLE_PLACES, find_pod, walk_pods
+from minit.stage0.pods import ADDRESSABLE_PLACES, Pod, PodState, find_pod, walk_pods
 from minit.stage0.podstatus import read_manifest_bytes, read_pod_status
 from minit.stage0.stop import stop_pod
 from minit.stage0.store import Store
@@ -121,10 +122,20 @@ def status(
         if not pod.refresh():
             raise PodError(f'pod "{pod.uuid}" was removed meanwhile')
         shown = read_pod_status(pod)
+        streams = _streams(invocation, pod) if output_format is not None and shown.state is PodState.RUNNING else {}
     if output_format is not None:
-        invocation.say(json_text(pod_json(shown), output_format))
+        invocation.say(json_text(pod_json(shown, streams), output_format))
     else:
         invocation.say(status_text(shown), end="")
+
+
+def _streams(invocation: Invocation, pod: Pod) -> dict[str, dict[str, object]]:
+    try:
+        return read_streams(pod)
+    except MinitError as error:
+        # It is just starting or ending, or it hangs: what the files say is true all the same.
+        invocation.note(f"warning: nothing is known about streams: {describe(error)}")
+        return {}
 
 
 @click.command("cat-manifest", cls=MinitCommand, section=SECTION)

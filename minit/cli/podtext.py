@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from minit.cli.columns import align
 from minit.cli.times import ZERO_TIME, format_age, format_time
@@ -52,15 +52,19 @@ def status_text(pod: PodStatus) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def pod_json(pod: PodStatus) -> Json:
-    """Return a pod as rkt writes it in JSON: its own times in seconds, those of its apps in nanoseconds."""
+def pod_json(pod: PodStatus, streams: Mapping[str, Json] | None = None) -> Json:
+    """
+    Return a pod as rkt writes it in JSON: its own times in seconds, those of its apps in nanoseconds.
+
+    `streams` are minit's own fields of the apps, by name.
+    """
     return _without_empty(
         {
             "name": pod.uuid,
             "state": str(pod.state),
             "networks": [dict(network) for network in pod.networks],
             "app_names": [app.name for app in pod.apps],
-            "apps": [_app_json(app) for app in pod.apps],
+            "apps": [{**_app_json(app), **(streams or {}).get(app.name, {})} for app in pod.apps],
             "created_at": None if pod.created_ns is None else pod.created_ns // _SECOND_NS,
             "started_at": None if pod.started_ns is None else pod.started_ns // _SECOND_NS,
             "user_annotations": dict(pod.user_annotations),

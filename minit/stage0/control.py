@@ -9,6 +9,8 @@ from minit.errors import ManifestError, PodError, describe
 from minit.stage0 import entrypoints
 from minit.stage0.pods import Pod
 
+STREAM_FIELDS = ("streams", "attached")
+
 _TIMEOUT_SECONDS = 20.0
 
 
@@ -42,3 +44,19 @@ def ask_stage1(pod: Pod, request: dict[str, object]) -> dict[str, object] | None
     if reply.get("ok") is not True:
         raise PodError(f'pod "{pod.uuid}": {reply.get("error")}')
     return reply
+
+
+def read_streams(pod: Pod) -> dict[str, dict[str, object]]:
+    """
+    Return the STREAM_FIELDS that the supervisor of a running pod tells of each app, by the app's name.
+
+    They are the modes of its streams, and where some are attachable how many clients there are, the size of the
+    terminal, and how much went through or was dropped. Nothing if the stage1 is not minit's. PodError as `ask_stage1`.
+    """
+    reply = ask_stage1(pod, {"op": "state"})
+    apps = reply.get("apps") if reply is not None else None
+    return {
+        str(app.get("name")): {field: app[field] for field in STREAM_FIELDS if field in app}
+        for app in (apps if isinstance(apps, list) else ())
+        if isinstance(app, dict)
+    }
