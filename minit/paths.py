@@ -33,6 +33,7 @@ STAGE1_STATE = "/rkt/minit/state"
 STAGE1_LOG = "/rkt/minit/log"
 STAGE1_KUBERNETES_LOG = "/rkt/kubernetes/log"
 STAGE1_ETC = "/rkt/minit/etc"
+STAGE1_IOTTYMUX = "/rkt/iottymux"
 STAGE1_SUPERVISOR_LOG = "/rkt/minit/supervisor.log"
 STAGE1_STATUS = "/rkt/status"
 STAGE1_ENV = "/rkt/env"
@@ -43,6 +44,10 @@ READY_TARGET = "ready"
 # In the order in which they have to be installed.
 DEFAULT_FILTERS = ("arguments.bpf", "calls.bpf")
 STATUS_DIRECTORY = "rkt/status"
+# In the directory of an app's attachable streams: rkt's two, and the one of minit's own sessions.
+ENDPOINTS = "endpoints"
+SOCKET_PREFIX = "sock-"
+SESSION_SOCKET = "sock-minit"
 
 ANNOTATION_STAGE1 = "coreos.com/rkt/stage1/"
 ANNOTATION_CONTROL = "minit/stage1/control"
@@ -100,6 +105,9 @@ def log_file(app: str) -> str:
 def log_end_marker(app: str) -> str:
     """Return the file that appears when the app's log is complete, inside the stage1 root."""
     return f"{STAGE1_LOG}/{app}.ended"
+def iottymux_directory(app: str) -> str:
+    """Return the directory with the sockets of the app's attachable streams, inside the stage1 root."""
+    return f"{STAGE1_IOTTYMUX}/{app}"
 
 
 def etc_file(app: str, name: str) -> str:
