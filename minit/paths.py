@@ -105,6 +105,8 @@ def log_file(app: str) -> str:
 def log_end_marker(app: str) -> str:
     """Return the file that appears when the app's log is complete, inside the stage1 root."""
     return f"{STAGE1_LOG}/{app}.ended"
+
+
 def iottymux_directory(app: str) -> str:
     """Return the directory with the sockets of the app's attachable streams, inside the stage1 root."""
     return f"{STAGE1_IOTTYMUX}/{app}"

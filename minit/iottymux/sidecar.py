@@ -1,9 +1,9 @@
 """
-The log sidecar of one process of an app: reads its output, writes the log file and the console copy, ends at end of
-file. The processes of an app, its own and its event handlers, share the log file.
+The sidecar of one process of an app: reads its output, writes the log file and the console copy, serves the streams
+that clients attach to, and ends at end of file. The processes of an app, its own and its event handlers, share the log.
 
-A small epoll loop, not a trio program. Output is tee'd, written, and only then consumed from the app's pipe, and an
-unfinished line stays in the pipe: a sidecar that is killed may repeat a chunk but loses nothing, since PID 1 holds
+A small epoll loop, not a trio program. Logged output is tee'd, written, and only then consumed from the app's pipe, and
+an unfinished line stays in the pipe: a sidecar that is killed may repeat a chunk but loses nothing, since PID 1 holds
 the read ends and hands them to a new one.
 """
 
@@ -17,18 +17,23 @@ import select
 
 from minit import syscalls
 from minit.iottymux.logfile import LINE_BYTES, Log
+from minit.iottymux.loop import Loop
 from minit.stdio import line_end
 from minit.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from minit.iottymux.mux import Mux
+    from minit.iottymux.output import LineLog
 
 # A pipe has 16 slots of up to a page each. Half of them hold a line of ordinary writes; where the writes are tiny and
 # cannot share a slot (splice(2), O_DIRECT), waiting for the end of the line would block the app for ever.
 _SCRATCH_BYTES = 8 * 4096
 # A write of at most PIPE_BUF bytes reaches a pipe whole, so lines of several apps do not mix on the console.
 _CONSOLE_BYTES = 4096
+_EVENTS = select.EPOLLIN | select.EPOLLET
 _SIGNALS = (_signal.SIGIO, _signal.SIGHUP)
 
 
@@ -40,43 +45,85 @@ class Stream(Value):
     console: int
 
 
-def run_sidecar(app: str, pid: int, streams: Sequence[Stream], log: Log, renewed: bool = False) -> None:
-    """Copy the streams of `app` until each is at its end; `renewed` says that a killed sidecar had them before."""
-    prefix = f"{app}[{pid}]: ".encode()
-    consoles = {stream.fd: _Console(stream.console, prefix, renewed) for stream in streams}
-    scratch = _Scratch()
-    null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
-    poller = select.epoll()
-    growth = _watch_growth(streams)
-    poller.register(growth, select.EPOLLIN)
-    for stream in streams:
-        # Edge-triggered: an unfinished line left in the pipe must not wake the loop again.
-        poller.register(stream.fd, select.EPOLLIN | select.EPOLLET)
-    by_fd = {stream.fd: stream for stream in streams}
-    while by_fd:
-        events = dict(poller.poll())
-        if events.pop(growth, 0):
-            if _signal.SIGHUP in syscalls.read_signals(growth):
-                log.reopen()
-            events = {**dict.fromkeys(by_fd, 0), **events}
-        for fd, event in events.items():
-            stream = by_fd[fd]
-            ended = bool(event & select.EPOLLHUP)
-            while data := scratch.tee(fd):
-                taken = data.rfind(b"\n") + 1
-                if not taken and (ended or scratch.was_full or len(data) == LINE_BYTES):
-                    taken = len(data)
-                if not taken:
-                    break
-                lines = _lines(data[:taken])
-                log.write(stream.name, data[:taken])
-                consoles[fd].write(lines)
-                # Not read: a packet (O_DIRECT) of which only a part is read loses the rest.
-                while taken:
-                    taken -= os.splice(fd, null, taken)
-            if ended:
-                poller.unregister(fd)
-                del by_fd[fd]
+def run_sidecar(
+    app: str,
+    pid: int,
+    streams: Sequence[Stream],
+    log: Log,
+    renewed: bool = False,
+    attachable: Mapping[str, int] | None = None,
+    attachable_log: LineLog | None = None,
+) -> None:
+    """
+    Serve the streams of process `pid` of `app` until each is at its end.
+
+    `streams` are logged; `attachable` has the descriptors of all others by the names in minit.iottymux.mux, and
+    `attachable_log` is where what comes through its pipes is logged, if it is. `renewed` says that a killed sidecar had
+    them before.
+    """
+    loop = Loop()
+    readers = _Readers(loop, streams, f"{app}[{pid}]: ".encode(), log, renewed)
+    mux: Mux | None = None
+    if attachable:
+        from minit.iottymux.mux import Mux  # loaded by the launcher
+
+        mux = Mux(loop, app, attachable, attachable_log, renewed=renewed)
+    while True:
+        served = mux is None or mux.finished
+        if served and readers.all_ended:
+            break
+        loop.turn(None if mux is None or served else mux.patience_seconds)
+    if mux is not None:
+        mux.close()
+
+
+class _Readers:
+    """What copies logged output, line by line, to the log and to the console."""
+
+    def __init__(self, loop: Loop, streams: Sequence[Stream], prefix: bytes, log: Log, renewed: bool) -> None:
+        self._loop = loop
+        self._log = log
+        self._scratch = _Scratch()
+        self._null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+        self._consoles = {stream.fd: _Console(stream.console, prefix, renewed) for stream in streams}
+        self._open = {stream.fd: stream for stream in streams}
+        self._growth = _watch_growth(streams)
+        loop.watch(self._growth, self._on_signal)
+        for stream in streams:
+            # Edge-triggered: an unfinished line left in the pipe must not wake the loop again.
+            loop.watch(stream.fd, lambda events, fd=stream.fd: self._on_event(fd, events), _EVENTS)  # type: ignore[misc]
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether every stream is at its end."""
+        return not self._open
+
+    def _on_signal(self, events: int) -> None:
+        if _signal.SIGHUP in syscalls.read_signals(self._growth):
+            self._log.reopen()
+        for fd in self._open:
+            self._read(fd)
+
+    def _on_event(self, fd: int, events: int) -> None:
+        ended = bool(events & select.EPOLLHUP)
+        self._read(fd, ended)
+        if ended:
+            self._loop.unwatch(fd)
+            del self._open[fd]
+
+    def _read(self, fd: int, ended: bool = False) -> None:
+        while data := self._scratch.tee(fd):
+            taken = data.rfind(b"\n") + 1
+            if not taken and (ended or self._scratch.was_full or len(data) == LINE_BYTES):
+                taken = len(data)
+            if not taken:
+                break
+            lines = _lines(data[:taken])
+            self._log.write(self._open[fd].name, data[:taken])
+            self._consoles[fd].write(lines)
+            # Not read: a packet (O_DIRECT) of which only a part is read loses the rest.
+            while taken:
+                taken -= os.splice(fd, self._null, taken)
 
 
 def _watch_growth(streams: Sequence[Stream]) -> int:

@@ -45,17 +45,25 @@ class Spawner:
         os.close(self._pidfd)
 
     def request(
-        self, app: str, pid: int, streams: Sequence[tuple[str, int]], log: tuple[int, int], renewed: bool = False
+        self,
+        app: str,
+        pid: int,
+        streams: Sequence[tuple[str, int]],
+        log: tuple[int, int],
+        renewed: bool = False,
+        attachable: Sequence[tuple[str, int]] = (),
     ) -> None:
         """
         Ask for a sidecar for process `pid` of `app`, `renewed` if it takes over from another.
 
-        The streams are (name, read end), which stay the caller's; `log` bounds size and number of the log files.
+        The streams are (name, read end), which stay the caller's, as does what is `attachable`; `log` bounds size and
+        number of the log files.
         """
-        names = [name for name, _ in streams]
-        message = {"app": app, "pid": pid, "streams": names, "log": list(log), "renewed": renewed}
+        message: dict[str, object] = {"app": app, "pid": pid, "log": list(log), "renewed": renewed}
+        message["streams"] = [name for name, _ in streams]
+        message["attachable"] = [name for name, _ in attachable]
         try:
-            send_message(self._socket, message, [fd for _, fd in streams])
+            send_message(self._socket, message, [fd for _, fd in (*streams, *attachable)])
         except (BrokenPipeError, ConnectionResetError):
             pass  # it is gone, and the reply is why
         except OSError as error:
@@ -133,11 +141,14 @@ def _run_as_sidecar(message: dict[str, object], descriptors: list[int], log_dire
     try:
         app, pid, names, limits = message["app"], message["pid"], message["streams"], message["log"]
         assert isinstance(app, str) and isinstance(pid, int) and isinstance(names, list) and isinstance(limits, list)
+        others = message["attachable"]
+        assert isinstance(others, list)
         syscalls.set_process_name(f"iottymux-{app}")
         syscalls.close_all_but((0, 1, 2, log_directory, *descriptors))
         streams = [Stream(name=name, fd=fd, console=_CONSOLE[name]) for name, fd in zip(names, descriptors)]
         log = Log(app, log_directory, *limits)
-        run_sidecar(app, pid, streams, log, renewed=message["renewed"] is True)
+        attachable = dict(zip(others, descriptors[len(names) :]))
+        run_sidecar(app, pid, streams, log, renewed=message["renewed"] is True, attachable=attachable)
         os._exit(0)
     except BaseException as error:
         # The last frame of a forked process: returning would run the spawner's loop twice.

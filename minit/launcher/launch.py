@@ -101,6 +101,8 @@ def launch(flags: RunFlags, lock: int) -> int:
         if any(app.handlers for app in plan.apps):
             # Here, since PID 1 cannot import it between leaving the image's old paths and finding the new ones.
             import minit.supervisor.handler  # noqa: F401
+        if any(app.is_attachable for app in plan.apps):
+            import minit.supervisor.attachable  # noqa: F401
         step = "prepare the console"
         terminal = _prepare_console(plan)
         if network is not None:

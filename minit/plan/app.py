@@ -6,7 +6,7 @@ from minit.errors import PlanError
 from minit.paths import ANNOTATION_LOG_FILES, ANNOTATION_LOG_SIZE, ANNOTATION_PIDS_LIMIT, ANNOTATION_STREAM
 from minit.plan.capabilities import DEFAULT, capability_names
 from minit.plan.devices import ANNOTATION_HOTPLUG
-from minit.plan.environment import DEFAULT_TERM, plan_environment
+from minit.plan.environment import DEFAULT_TERM, TTY_TERM, plan_environment
 from minit.plan.mounts import SYSFS, BindTree, MountOp, app_mounts
 from minit.plan.protection import Protection
 from minit.plan.seccomp import DEFAULT_POLICY
@@ -31,6 +31,8 @@ DEFAULT_LOG_FILES = 5
 STREAM_LOG = "log"
 STREAM_NULL = "null"
 STREAM_CONSOLE = "console"
+STREAM_STREAM = "stream"
+STREAM_TTY = "tty"
 HANDLER_PRE_START = "pre-start"
 HANDLER_POST_STOP = "post-stop"
 _ANNOTATIONS = (
@@ -102,6 +104,16 @@ class AppSpec(Value):
         return STREAM_CONSOLE in (self.stdin, self.stdout, self.stderr)
 
     @property
+    def has_tty(self) -> bool:
+        """Whether any stream is a terminal of the app's own."""
+        return STREAM_TTY in (self.stdin, self.stdout, self.stderr)
+
+    @property
+    def is_attachable(self) -> bool:
+        """Whether clients can attach to any stream."""
+        return self.has_tty or STREAM_STREAM in (self.stdin, self.stdout, self.stderr)
+
+    @property
     def sheds_privileges(self) -> bool:
         """Whether no exec may grant privileges: rkt's rule for an app with a filter that does not run as root."""
         return self.no_new_privileges or (self.seccomp is not None and self.uid != 0)
@@ -158,6 +170,8 @@ def plan_app(
     stdin, stdout, stderr = (_plan_stream(runtime, stream, flags) for stream in ("stdin", "stdout", "stderr"))
     has_console = STREAM_CONSOLE in (stdin, stdout, stderr)
     term = terminal_type or DEFAULT_TERM if has_console else None
+    if term is None and STREAM_TTY in (stdin, stdout, stderr):
+        term = TTY_TERM
     _refuse_nul(name, app)
     handlers = _plan_handlers(name, app)
     working_directory = app.working_directory or "/"
@@ -218,12 +232,12 @@ def _join(directory: str, path: str) -> str:
 
 
 def _plan_stream(runtime: RuntimeApp, stream: str, flags: RunFlags) -> str:
-    # Anything unrecognised is the log, for stdin null, as in rkt; the modes that are not built yet are refused.
+    # Anything unrecognised is the log, for stdin null, as in rkt.
     mode = "interactive" if flags.interactive else runtime.annotation(ANNOTATION_STREAM + stream)
-    if mode in ("stream", "tty"):
-        raise PlanError(f'app "{runtime.name}": {stream} mode "{mode}" is not supported yet')
     if mode == "interactive":
         return STREAM_CONSOLE
+    if mode in (STREAM_STREAM, STREAM_TTY):
+        return mode
     return STREAM_NULL if stream == "stdin" or mode == "null" else STREAM_LOG
 
 

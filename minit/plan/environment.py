@@ -14,6 +14,8 @@ DEFAULT_ENVIRONMENT = (
 
 # For an app with the pod's console, if its caller has no TERM.
 DEFAULT_TERM = "vt100"
+# For an app with a terminal of its own: nobody knows who will attach to it, and this is what most terminals are like.
+TTY_TERM = "xterm"
 
 _METADATA_URL = "AC_METADATA_URL"
 

@@ -70,11 +70,15 @@ def spawn_app(app: App, trees: tuple[int, ...] = (), console: int | None = None)
     modes = {"stdout": app.spec.stdout, "stderr": app.spec.stderr}
     logged = [name for name, mode in modes.items() if mode == STREAM_LOG]
     writers = app.streams.open(logged, app.spec.uid, app.spec.gid)
+    if app.spec.is_attachable:
+        writers |= app.streams.open_attachable(app.spec)
     ours, theirs = socket_pair()
     child = ChildEnds(
         report=theirs,
+        stdin=writers.get("stdin"),
         stdout=writers.get("stdout"),
         stderr=writers.get("stderr"),
+        tty=writers.get("tty"),
         console=console if app.spec.has_console else None,
         cgroup_tasks=app.ends.tasks,
         open_files=app.open_files,

@@ -162,7 +162,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
             spawn_app(app, trees, slave)
             apps.append(app)
         # After the apps, which prepare themselves on another processor meanwhile.
-        spawner = Spawner() if any(app.streams.ends or app.spec.handlers for app in apps) else None
+        spawner = Spawner() if any(app.streams.need_sidecar or app.spec.handlers for app in apps) else None
         ours = ends.root, *ends.tasks, *(tree for trees in ends.trees for tree in trees)
         # A handler, which comes later, has to join its app's groups too.
         for fd in (*ours, *(fd for app in apps if not app.spec.handlers for fd in app.ends.tasks)):

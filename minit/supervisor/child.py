@@ -17,7 +17,7 @@ import stat
 from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError
 from minit.messages import Socket, send_message
-from minit.plan.app import STREAM_CONSOLE
+from minit.plan.app import STREAM_CONSOLE, STREAM_TTY
 from minit.plan.seccomp import DEFAULT_POLICY
 from minit.process import forget_imports, join_cgroups, reset_signals, set_oom_score
 from minit.reaper.diagnose import check_exec, diagnose_exec
@@ -38,16 +38,19 @@ if TYPE_CHECKING:
 
 class ChildEnds(Value):
     """
-    What an app's process takes over from PID 1: the report socket, its output (None for null) and cgroup files.
+    What an app's process takes over from PID 1: the report socket, its streams (None for null) and cgroup files.
 
-    `console` is the slave of the pod's console for the streams that are it. `open_files` is the RLIMIT_NOFILE it gets,
-    soft and hard. `trees` are detached mounts, one of each of its volumes. `sockets` are what it listens on.
+    `console` is the slave of the pod's console for the streams that are it, `tty` that of the app's own terminal.
+    `open_files` is the RLIMIT_NOFILE it gets, soft and hard. `trees` are detached mounts, one of each of its volumes.
+    `sockets` are what it listens on.
     """
 
     report: Socket
+    stdin: int | None = None
     stdout: int | None
     stderr: int | None
     console: int | None = None
+    tty: int | None = None
     cgroup_tasks: tuple[int, ...] = ()
     open_files: tuple[int, int]
     trees: tuple[int, ...] = ()
@@ -55,7 +58,8 @@ class ChildEnds(Value):
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that the process keeps; all others of PID 1 are closed."""
-        streams = [fd for fd in (self.stdout, self.stderr, self.console) if fd is not None]
+        possible = (self.stdin, self.stdout, self.stderr, self.console, self.tty)
+        streams = [fd for fd in possible if fd is not None]
         return [self.report.fileno(), *streams, *self.cgroup_tasks, *self.trees, *self.sockets]
 
 
@@ -78,6 +82,11 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
 
             assert ends.console is not None
             take_console(ends.console)
+        elif ends.tty is not None:
+            step = "take the terminal"
+            from minit.supervisor.console import take_console  # loaded already, as PID 1 has opened it
+
+            take_console(ends.tty)
         step = "join control groups"
         join_cgroups(ends.cgroup_tasks)
         step = "set oom_score_adj"
@@ -196,8 +205,9 @@ def _build_root(spec: AppSpec, rootfs: str, trees: Sequence[int]) -> tuple[int, 
 
 
 def _open_streams(spec: AppSpec, ends: ChildEnds, null: int) -> None:
-    for number, mode, fd in ((0, spec.stdin, None), (1, spec.stdout, ends.stdout), (2, spec.stderr, ends.stderr)):
-        source = ends.console if mode == STREAM_CONSOLE else fd
+    terminals = {STREAM_CONSOLE: ends.console, STREAM_TTY: ends.tty}
+    for number, mode, fd in ((0, spec.stdin, ends.stdin), (1, spec.stdout, ends.stdout), (2, spec.stderr, ends.stderr)):
+        source = terminals.get(mode, fd)
         os.dup2(null if source is None else source, number)
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from minit.terminal import CallerTerminal
 
 # Of the pod's own devpts: /dev/ptmx of another place would make a pty there.
-_PTMX = "/dev/pts/ptmx"
-_TTY_GID = 5
+PTMX = "/dev/pts/ptmx"
+TTY_GID = 5
 _TIOCGPTPEER = 0x5441
 _TIOCSPTLCK = 0x40045431
 _OPEN_FLAGS = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
@@ -23,16 +23,21 @@ _OPEN_FLAGS = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
 
 def open_console(uid: int, terminal: CallerTerminal) -> tuple[int, int]:
     """Return the master, which does not block, and the slave of a new pty that belongs to `uid`, bound at CONSOLE."""
-    master = os.open(_PTMX, _OPEN_FLAGS | os.O_NONBLOCK)
-    fcntl.ioctl(master, _TIOCSPTLCK, bytes(4))
-    slave = open_slave(master)
-    os.fchown(slave, uid, _TTY_GID)
+    master, slave = open_pty(PTMX)
+    os.fchown(slave, uid, TTY_GID)
     terminal.prepare(slave)
     os.close(os.open(CONSOLE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     tree = syscalls.open_tree(slave, "", syscalls.OPEN_TREE_CLONE)
     syscalls.move_mount(tree, syscalls.AT_FDCWD, to_path=CONSOLE)
     os.close(tree)
     return master, slave
+
+
+def open_pty(ptmx: str) -> tuple[int, int]:
+    """Return the master, which does not block, and the slave of a new pty of the devpts that `ptmx` belongs to."""
+    master = os.open(ptmx, _OPEN_FLAGS | os.O_NONBLOCK)
+    fcntl.ioctl(master, _TIOCSPTLCK, bytes(4))
+    return master, open_slave(master)
 
 
 def open_slave(master: int) -> int:

@@ -5,7 +5,8 @@ A request has `op`; a reply has `ok`, and `error` where that is false. Answers a
 present state, without waiting.
 
 ping                 {"uuid", "pid"}
-state                {"uuid", "state", "ready", "apps": [{"name", "state", "pid"?, "status"?}]}
+state                {"uuid", "state", "ready", "apps": [{"name", "state", "pid"?, "status"?, "streams", "attached"?}]}
+                     `streams` are the modes, `attached` the counters of minit.iottymux.counters
 stop {"force"?}      {} at once; the pod ends later, at once with force or when asked a second time
 reopen-logs {"app"?} {} when the sidecars have been told; a log file that was moved is then let go of
 namespace {"app"}    {} and descriptors of the app's mount namespace and of its environment, NAME=VALUE ended by NUL
@@ -73,6 +74,10 @@ def _state(supervisor: Supervisor) -> dict[str, object]:
             entry["pid"] = app.pid
         else:
             entry["status"] = app.number
+        entry["streams"] = {"stdin": app.spec.stdin, "stdout": app.spec.stdout, "stderr": app.spec.stderr}
+        attached = app.streams.counters()
+        if attached is not None:
+            entry["attached"] = attached
         apps.append(entry)
     state = "running" if supervisor.exit_code is None else "stopping"
     return {"uuid": supervisor.plan.uuid, "state": state, "ready": supervisor.ready, "apps": apps}

@@ -61,12 +61,15 @@ class Sidecars:
         """Return how much output waits to be read."""
         return sum(streams.unread_bytes() for streams in self._read)
 
+    def flushes(self) -> int:
+        """Return a number that grows while output is still being sent to attached clients."""
+        return sum(streams.flushes() for streams in self._read)
+
     def start_all(self, spawner: Spawner, outputs: Sequence[Streams]) -> None:
         """Start a sidecar for each output, asking for all before waiting for the first."""
         self.spawner = spawner
         for streams in outputs:
-            assert streams.pid is not None
-            spawner.request(streams.app, streams.pid, streams.ends, streams.log)
+            self._request(spawner, streams, renewed=False)
         for streams in outputs:
             self._adopt(streams, spawner.reply())
         self._read += outputs
@@ -93,16 +96,43 @@ class Sidecars:
 
     def _start(self, streams: Streams, *, renewed: bool) -> None:
         """Hand output to a new sidecar; what an old one had not written is still in the pipes."""
-        assert streams.pid is not None
         try:
             if self.spawner is None:
                 self.spawner = Spawner()
-            self.spawner.request(streams.app, streams.pid, streams.ends, streams.log, renewed=renewed)
+            self._request(self.spawner, streams, renewed=renewed)
             self._adopt(streams, self.spawner.reply())
         except (LaunchError, OSError) as error:
             # No process to be had now; the app waits in its pipe rather than losing output.
             self._journal.info("sidecar.not-started", app=streams.app, reason=describe(error))
             self._retry()
+
+    def _request(self, spawner: Spawner, streams: Streams, *, renewed: bool) -> None:
+        assert streams.pid is not None
+        if streams.attachable is None:
+            spawner.request(streams.app, streams.pid, streams.ends, streams.log, renewed)
+            return
+        self._stop_hearing(streams)
+        theirs, attachable = streams.attachable.connect()
+        try:
+            spawner.request(streams.app, streams.pid, streams.ends, streams.log, renewed, attachable)
+        finally:
+            theirs.close()
+        assert streams.attachable.supervisor is not None
+        self._sources.watch(streams.attachable.supervisor.fileno(), lambda: self._hear(streams))
+
+    def _hear(self, streams: Streams) -> None:
+        assert streams.attachable is not None
+        if not streams.attachable.hear():
+            self._stop_hearing(streams)
+
+    def _stop_hearing(self, streams: Streams) -> None:
+        """Act on the last words of a sidecar, and expect no more."""
+        attachable = streams.attachable
+        if attachable is not None and attachable.supervisor is not None:
+            self._sources.unwatch(attachable.supervisor.fileno())
+            attachable.hear()
+            attachable.supervisor.close()
+            attachable.supervisor = None
 
     def _adopt(self, streams: Streams, pidfd: int) -> None:
         streams.sidecar = pidfd
@@ -113,6 +143,7 @@ class Sidecars:
         self._sources.unwatch(streams.sidecar)
         os.close(streams.sidecar)
         streams.sidecar = None
+        self._stop_hearing(streams)
         if streams.at_end:
             self._give_up(streams)
         else:

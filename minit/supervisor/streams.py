@@ -10,6 +10,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from minit.plan.app import AppSpec
+    from minit.supervisor.attachable import Attachable
+
 _FIONREAD = 0x541B
 
 
@@ -17,8 +20,9 @@ class Streams:
     """
     The read ends of a process's output, kept so that a new sidecar can take over from a dead one.
 
-    `ends` are (name, read end), `pid` is the process whose lines they are, `sidecar` the pidfd of their reader. `log`
-    is how many bytes a log file of the app may have, and how many files there may be.
+    `ends` are (name, read end), `pid` is the process whose lines they are, `sidecar` the pidfd of their reader,
+    `attachable` what clients can attach to, None if nothing is. `log` is how many bytes a log file of the app may have,
+    and how many files there may be.
     """
 
     def __init__(self, app: str, log: tuple[int, int]) -> None:
@@ -26,7 +30,9 @@ class Streams:
         self.log = log
         self.pid: int | None = None
         self.ends: list[tuple[str, int]] = []
+        self.attachable: Attachable | None = None
         self.sidecar: int | None = None
+        self._last_counters: dict[str, int] | None = None
 
     def open(self, names: Iterable[str], uid: int = 0, gid: int = 0) -> dict[str, int]:
         """Make a pipe for each of these streams and return the write ends, the caller's, by name."""
@@ -44,20 +50,48 @@ class Streams:
             raise
         return writers
 
+    def open_attachable(self, spec: AppSpec) -> dict[str, int]:
+        """Make what clients can attach to and return the app's ends, the caller's, by name."""
+        from minit.supervisor.attachable import Attachable  # loaded by the launcher
+
+        attachable = Attachable(self.app)
+        ends = attachable.open(spec)
+        self.attachable = attachable
+        return ends
+
+    @property
+    def need_sidecar(self) -> bool:
+        """Whether there is anything to read or to attach to."""
+        return bool(self.ends) or self.attachable is not None
+
     @property
     def at_end(self) -> bool:
         """Whether every pipe is empty and has no writer left."""
-        return all(_at_end(fd) for _, fd in self.ends)
+        return all(_at_end(fd) for _, fd in self.ends) and (self.attachable is None or self.attachable.at_end)
 
     def unread_bytes(self) -> int:
         """Return how much the pipes hold."""
-        return sum(_unread_bytes(fd) for _, fd in self.ends)
+        return sum(_unread_bytes(fd) for _, fd in self.ends) + (
+            0 if self.attachable is None else self.attachable.unread_bytes()
+        )
+
+    def counters(self) -> dict[str, int] | None:
+        """Return what was counted about clients, None for a process without attachable streams."""
+        return self._last_counters if self.attachable is None else self.attachable.counters()
+
+    def flushes(self) -> int:
+        """Return a number that grows while output is still being sent to clients."""
+        return 0 if self.attachable is None else self.attachable.flushes()
 
     def close(self) -> None:
-        """Give up the read ends."""
+        """Give up everything."""
         for _, fd in self.ends:
             os.close(fd)
         self.ends.clear()
+        if self.attachable is not None:
+            self._last_counters = self.attachable.counters()
+            self.attachable.close()
+            self.attachable = None
 
 
 def _at_end(fd: int) -> bool:

@@ -158,7 +158,7 @@ class Supervisor:
             self._sources.watch(app.report.fileno(), lambda app=app: self._on_report(app))  # type: ignore[misc]
             self._sources.watch(app.pidfd, lambda app=app: self._on_main_end(app))  # type: ignore[misc]
         if spawner is not None:
-            self._sidecars.start_all(spawner, [app.streams for app in self.apps.values() if app.streams.ends])
+            self._sidecars.start_all(spawner, [app.streams for app in self.apps.values() if app.streams.need_sidecar])
 
     def request_stop(self, source: str = BY_CONTROL, detail: str = "", *, force: bool = False) -> None:
         """
@@ -185,12 +185,12 @@ class Supervisor:
     def drain(self) -> None:
         """Wait until every sidecar has written what its process left, or none makes progress any more."""
         self._sidecars.renew()
-        progress, stalled_at = -1, 0.0
+        progress, stalled_at = (-1, -1), 0.0
         while not self._sidecars.all_ended:
             pending = self._sidecars.unread_bytes()
             now = time.monotonic()
-            if pending != progress:
-                progress, stalled_at = pending, now + _DRAIN_STALL_SECONDS
+            if (pending, self._sidecars.flushes()) != progress:
+                progress, stalled_at = (pending, self._sidecars.flushes()), now + _DRAIN_STALL_SECONDS
             elif now >= stalled_at:
                 self.journal.info("pod.drain-stalled", unread_bytes=pending)
                 return

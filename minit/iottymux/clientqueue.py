@@ -1,0 +1,98 @@
+"""The output that waits for one client, and the marker that stands for what it did not get."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections import deque
+
+    Piece = bytes | memoryview
+else:
+    from _collections import deque  # the C half alone: `collections` is heavy, and this runs in every sidecar
+
+# Smaller pieces are put together: an app that writes single bytes must not cost many times as much memory.
+_SMALL_BYTES = 4096
+_PIECES_PER_WRITE = 64
+
+
+class Queue:
+    """
+    At most `limit_bytes` of waiting output, if `drop_to_fit` is called after each `put`; `size` is how much there is.
+
+    `line_end` is what ends a line for the client.
+    """
+
+    def __init__(self, limit_bytes: int, line_end: bytes = b"\n") -> None:
+        self.limit_bytes = limit_bytes
+        self.size = 0
+        self._line_end = line_end
+        self._pieces: deque[Piece] = deque()
+        self._dropped = 0
+        self._marker = b""
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces or self._dropped or self._marker)
+
+    def put(self, data: Piece) -> None:
+        """Append output."""
+        self.size += len(data)
+        if self._pieces and len(self._pieces[-1]) + len(data) <= _SMALL_BYTES:
+            self._pieces[-1] = b"".join((self._pieces[-1], data))
+        else:
+            # A short rest must not keep all of a long piece in memory.
+            self._pieces.append(bytes(data) if len(data) <= _SMALL_BYTES else data)
+
+    def drop_to_fit(self) -> int:
+        """Drop the oldest output until no more than `limit_bytes` are left, and return how much that was."""
+        excess = self.size - self.limit_bytes
+        return self._drop(excess) if excess > 0 else 0
+
+    def note_gap(self, size_bytes: int) -> None:
+        """Say at the place where the next output goes, with nothing before it, that so much is missing."""
+        self._dropped += size_bytes
+
+    def next_pieces(self) -> tuple[list[Piece], int]:
+        """
+        Return what to write next and how many bytes of output a new marker at its beginning stands for, 0 if there is
+        none.
+        """
+        noted = 0
+        if self._dropped and not self._marker:
+            noted, self._dropped = self._dropped, 0
+            self._marker = dropped_marker(noted, self._line_end)
+        pieces: list[Piece] = [self._marker] if self._marker else []
+        if not self._dropped:
+            pieces += [piece for piece, _ in zip(self._pieces, range(_PIECES_PER_WRITE))]
+        return pieces, noted
+
+    def taken(self, size_bytes: int) -> None:
+        """Forget so much of what `next_pieces` returned."""
+        of_marker = min(size_bytes, len(self._marker))
+        self._marker = self._marker[of_marker:]
+        self._forget(size_bytes - of_marker)
+
+    def _drop(self, size_bytes: int) -> int:
+        self._forget(size_bytes)
+        self._dropped += size_bytes
+        return size_bytes
+
+    def _forget(self, size_bytes: int) -> None:
+        self.size -= size_bytes
+        while size_bytes:
+            first = self._pieces[0]
+            if len(first) <= size_bytes:
+                self._pieces.popleft()
+                size_bytes -= len(first)
+            else:
+                self._pieces[0] = memoryview(first)[size_bytes:]
+                size_bytes = 0
+
+
+def dropped_marker(size_bytes: int, line_end: bytes) -> bytes:
+    """Return the line that stands for output which a client did not get."""
+    return b"%s[minit: %d bytes dropped]%s" % (line_end, size_bytes, line_end)
+
+
+def interrupted_marker(line_end: bytes) -> bytes:
+    """Return the line that is shown where the sidecar was killed and another one took over."""
+    return b"%s[minit: output was interrupted]%s" % (line_end, line_end)

@@ -1,0 +1,286 @@
+"""The clients of an app's streams: those of rkt's plain sockets, and the sessions of minit's own."""
+
+from __future__ import annotations
+
+import _socket
+import os
+
+from minit.iottymux.peer import Peer
+from minit.iottymux.protocol import (
+    DEFAULT_QUEUE_BYTES,
+    EVENT_DROPPED,
+    EVENT_ENDED,
+    EVENT_STDIN_ENDED,
+    EVENT_STDIN_GIVEN,
+    EVENT_STDIN_TAKEN,
+    EVENT_TOO_SLOW,
+    STDIN_NONE,
+    AskStatus,
+    Attach,
+    ProtocolError,
+    Resize,
+    parse_request,
+)
+from minit.messages import Socket, receive_message, send_message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.iottymux.input import Input
+    from minit.iottymux.mux import Mux
+    from minit.iottymux.output import Output
+    from minit.iottymux.protocol import Request
+
+
+class Client:
+    """Somebody attached to streams of the app; `mux` forgets it when it is closed."""
+
+    def __init__(self, mux: Mux) -> None:
+        self._mux = mux
+        self._peers: list[Peer] = []
+        self._is_closed = False
+        mux.enter(self)
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether output waits for it."""
+        return any(peer.waiting_bytes for peer in self._peers)
+
+    def close(self) -> None:
+        """Let go of all that is its; once."""
+        if not self._is_closed:
+            self._is_closed = True
+            for peer in self._peers:
+                peer.close()
+            self._peers = []
+            self._mux.forget(self)
+
+    def drop(self, peer: Peer) -> None:
+        """Let go of one of its descriptors."""
+        if peer in self._peers:
+            self._peers.remove(peer)
+            peer.close()
+
+    # What its peers tell.
+
+    def on_gone(self, peer: Peer) -> None:
+        """Act on a descriptor that the client has closed."""
+        raise NotImplementedError
+
+    def on_finished(self, peer: Peer) -> None:
+        """Act on the end of the peer's output, all of which is sent."""
+        raise NotImplementedError
+
+    def on_too_slow(self, peer: Peer) -> None:
+        """Disconnect the client, which asked for this."""
+        raise NotImplementedError
+
+    def on_dropped(self, size_bytes: int) -> None:
+        """Count output that the client will not get."""
+        self._mux.count_dropped(size_bytes)
+
+    def on_progress(self) -> None:
+        """Note that the client reads."""
+        self._mux.note_progress()
+
+    def on_marked(self, peer: Peer, size_bytes: int, marker_bytes: int) -> None:
+        """Act on a marker that is sent in place of dropped output."""
+
+    def on_stdin_taken(self) -> None:
+        """Act on the loss of the app's input to another client."""
+
+    def on_stdin_given(self) -> None:
+        """Act on having become the owner of the app's input, in turn."""
+
+    def on_stdin_ended(self, peer: Peer) -> None:
+        """Act on the end of the app's input."""
+
+
+class RawClient(Client):
+    """A connection to one of rkt's sockets: nothing but bytes, attached from the first to the last moment."""
+
+    def __init__(self, mux: Mux, fd: int, output: Output | None, input: Input | None) -> None:
+        super().__init__(mux)
+        peer = Peer(mux.loop, self, fd, output, input, queue_bytes=DEFAULT_QUEUE_BYTES)
+        self._peers.append(peer)
+        if input is not None and input.add(peer, take=False) == STDIN_NONE and output is None:
+            self.close()
+        elif output is not None:
+            output.attach(peer, replay=True, resume=None)
+
+    def on_gone(self, peer: Peer) -> None:
+        """Detach the client."""
+        self.close()
+
+    def on_finished(self, peer: Peer) -> None:
+        """Tell of the end by closing."""
+        self.close()
+
+    def on_too_slow(self, peer: Peer) -> None:
+        """Disconnect the client."""
+        self.close()
+
+    def on_stdin_ended(self, peer: Peer) -> None:
+        """Tell of the end by closing, unless there is output to come."""
+        if peer.output is None:
+            self.close()
+
+
+class Session(Client):
+    """A client that speaks the session protocol; it is attached by its first message."""
+
+    def __init__(self, mux: Mux, socket: Socket) -> None:
+        super().__init__(mux)
+        self._socket = socket
+        self._is_attached = False
+        self._is_attaching = False
+        self._has_output = False
+        mux.loop.watch(socket.fileno(), self._on_event)
+
+    def close(self) -> None:
+        """Let go of all that is its; once."""
+        if not self._is_closed:
+            self._mux.loop.unwatch(self._socket.fileno())
+            super().close()
+            self._socket.close()
+
+    def end(self) -> None:
+        """Tell that the app's output has ended, and close."""
+        if not self._is_closed:
+            self._tell({"event": EVENT_ENDED})
+            self.close()
+
+    # What its peers tell.
+
+    def on_gone(self, peer: Peer) -> None:
+        """Detach one stream; the others go on for as long as the session does."""
+        self.drop(peer)
+        if not self._peers and not self._is_attaching:
+            self.close()
+
+    def on_finished(self, peer: Peer) -> None:
+        """Tell of a stream's end by closing it, and of the end of all in words."""
+        self.drop(peer)
+        self._check_ended()
+
+    def on_too_slow(self, peer: Peer) -> None:
+        """Disconnect the client."""
+        self._tell({"event": EVENT_TOO_SLOW})
+        self.close()
+
+    def on_marked(self, peer: Peer, size_bytes: int, marker_bytes: int) -> None:
+        """Tell how much a marker stands for."""
+        assert peer.output is not None
+        name = peer.output.name
+        self._tell({"event": EVENT_DROPPED, "stream": name, "bytes": size_bytes, "marker_bytes": marker_bytes})
+
+    def on_stdin_taken(self) -> None:
+        """Tell that another client has the app's input now."""
+        self._tell({"event": EVENT_STDIN_TAKEN})
+
+    def on_stdin_given(self) -> None:
+        """Tell that the app's input is this client's now."""
+        self._tell({"event": EVENT_STDIN_GIVEN})
+
+    def on_stdin_ended(self, peer: Peer) -> None:
+        """Tell that nothing more can be sent to the app."""
+        self._tell({"event": EVENT_STDIN_ENDED})
+        if peer.output is None:
+            self.drop(peer)
+
+    # Messages.
+
+    def _on_event(self, events: int) -> None:
+        descriptors: list[int] = []
+        try:
+            message, descriptors = receive_message(self._socket)
+            if message is None:
+                self.close()
+                return
+            reply = self._answer(parse_request(message), descriptors)
+        except BlockingIOError:
+            return
+        except (ProtocolError, ValueError) as error:
+            self._refuse(str(error))
+        except OSError:
+            self.close()
+        else:
+            self._tell({"ok": True, **reply})
+            self._check_ended()
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+
+    def _answer(self, request: Request, descriptors: list[int]) -> dict[str, object]:
+        """Carry out a request and return what else is in the reply; descriptors that it takes are removed."""
+        if isinstance(request, AskStatus):
+            return dict(self._mux.status())
+        if isinstance(request, Attach):
+            return self._attach(request, descriptors)
+        if not self._is_attached:
+            raise ProtocolError("not attached")
+        if isinstance(request, Resize):
+            self._mux.resize(request.size)
+            return {}
+        for peer in self._peers:
+            if peer.input is not None and not peer.input.ended:
+                peer.input.take(peer)
+                return {}
+        raise ProtocolError("take-stdin: this client is not attached to an input of the app")
+
+    def _attach(self, request: Attach, descriptors: list[int]) -> dict[str, object]:
+        if self._is_attached:
+            raise ProtocolError("attached already")
+        outputs, inputs = self._mux.find(request.streams)
+        if len(descriptors) != len(request.streams):
+            raise ProtocolError(f"expected a descriptor for each stream, got {len(descriptors)}")
+        for fd in descriptors:
+            _check_stream_socket(fd)
+        self._is_attached = True
+        resume = dict(request.resume)
+        stdin = STDIN_NONE
+        positions = {}
+        if request.size is not None:
+            self._mux.resize(request.size)
+        self._is_attaching = True
+        for name in request.streams:
+            fd = descriptors.pop(0)
+            os.set_blocking(fd, False)
+            output, input = outputs.get(name), inputs.get(name)
+            peer = Peer(self._mux.loop, self, fd, output, input, request.policy, request.queue_bytes)
+            self._peers.append(peer)
+            if input is not None:
+                stdin = input.add(peer, take=request.take_stdin)
+            if output is not None:
+                self._has_output = True
+                positions[name] = output.attach(peer, replay=request.replay, resume=resume.get(name))
+        self._is_attaching = False
+        return {"stdin": stdin, "positions": positions}
+
+    def _check_ended(self) -> None:
+        """Say that all output has ended if it has, but not before the answer to the request that asked for it."""
+        if self._has_output and not self._is_attaching and not any(each.output is not None for each in self._peers):
+            self.end()
+
+    def _refuse(self, reason: str) -> None:
+        self._tell({"ok": False, "error": reason})
+        if not self._is_attached:
+            self.close()
+
+    def _tell(self, message: dict[str, object]) -> None:
+        if self._is_closed:
+            return
+        try:
+            send_message(self._socket, message)
+        except OSError:
+            pass  # it is gone, or does not even read what it is told
+
+
+def _check_stream_socket(fd: int) -> None:
+    try:
+        socket = Socket(fileno=fd)
+    except OSError as error:
+        raise ProtocolError("expected sockets as descriptors of the streams") from error
+    kind = socket.type
+    socket.detach()
+    if kind != _socket.SOCK_STREAM:
+        raise ProtocolError("expected stream sockets as descriptors of the streams")

@@ -1,0 +1,96 @@
+"""
+What the sidecar of an app counts, in a file in memory that outlives it: PID 1 makes and keeps it (memfd_create(2)).
+
+Each number has 64 bits. A sidecar that takes over from a killed one goes on with them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+
+_NUMBER = struct.Struct("<Q")
+_PAIR = struct.Struct("<QQ")
+_BYTES = 4096
+
+CLIENTS = "clients"
+ROWS = "rows"
+COLUMNS = "columns"
+BYTES_IN = "bytes_in"
+DROPPED_BYTES = "dropped_bytes"
+FLUSHES = "flushes"
+_RING = ("stdout", "stderr", "tty-out")
+# Of each output how much has gone into its ring, how much was in there then, and whether it ever had a client.
+_FIELDS = (
+    CLIENTS,
+    ROWS,
+    COLUMNS,
+    BYTES_IN,
+    DROPPED_BYTES,
+    FLUSHES,
+    *(f"{n}:{x}" for n in _RING for x in ("at", "in", "seen")),
+)
+_OFFSETS = {name: number * _NUMBER.size for number, name in enumerate(_FIELDS)}
+
+
+def make_counters() -> int:
+    """Return the descriptor of a new file, all zero."""
+    fd = os.memfd_create("counters", os.MFD_CLOEXEC)
+    os.ftruncate(fd, _BYTES)
+    return fd
+
+
+def read_counters(fd: int) -> dict[str, int]:
+    """
+    Return the numbers as they are now: `clients` that are attached, `rows` and `columns` of the terminal (0 without
+    one), `bytes_in` that went to the app's input, `bytes_out` that the app wrote, and `dropped_bytes` that slow clients
+    did not get.
+    """
+    data = os.pread(fd, _BYTES, 0)
+    numbers = {name: _number(data, name) for name in (CLIENTS, ROWS, COLUMNS, BYTES_IN, DROPPED_BYTES)}
+    return {**numbers, "bytes_out": sum(_number(data, f"{name}:at") for name in _RING)}
+
+
+def read_flushes(fd: int) -> int:
+    """Return a number that grows whenever a client takes something that waited for it."""
+    return _number(os.pread(fd, _BYTES, 0), FLUSHES)
+
+
+def _number(data: bytes, name: str) -> int:
+    # A sidecar that was taken over could have cut the file short.
+    return int.from_bytes(data[_OFFSETS[name] :][: _NUMBER.size], "little")
+
+
+class Counters:
+    """The numbers by name, as the sidecar changes them."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._memory = mmap.mmap(fd, _BYTES)
+
+    def __getitem__(self, name: str) -> int:
+        number: int = _NUMBER.unpack_from(self._memory, _OFFSETS[name])[0]
+        return number
+
+    def __setitem__(self, name: str, number: int) -> None:
+        _NUMBER.pack_into(self._memory, _OFFSETS[name], number)
+
+    def set_ring(self, name: str, position: int, size_bytes: int) -> None:
+        """Note the two numbers about the ring of an output together."""
+        _PAIR.pack_into(self._memory, _OFFSETS[f"{name}:at"], position, size_bytes)
+
+    def ring(self, name: str) -> tuple[int, int]:
+        """Return what `set_ring` noted last."""
+        position, size_bytes = _PAIR.unpack_from(self._memory, _OFFSETS[f"{name}:at"])
+        return position, size_bytes
+
+    def see(self, name: str) -> bool:
+        """Note that an output has a client, and return whether it had one before."""
+        seen = bool(self[f"{name}:seen"])
+        self[f"{name}:seen"] = 1
+        return seen
+
+    def read(self) -> dict[str, int]:
+        """Return them as `read_counters` does."""
+        return read_counters(self._fd)

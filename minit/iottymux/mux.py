@@ -1,0 +1,213 @@
+"""
+The attachable streams of one app in its sidecar: who connects, what they get, and when all of it is over.
+
+PID 1 makes every descriptor and keeps a duplicate, so that another sidecar can go on with them: the app's pipes and the
+master of its pty, the rings, the counters, and the listening sockets.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import struct
+import termios
+import time
+
+from minit.errors import describe
+from minit.iottymux.clients import RawClient, Session
+from minit.iottymux.counters import BYTES_IN, CLIENTS, COLUMNS, DROPPED_BYTES, FLUSHES, ROWS, Counters
+from minit.iottymux.input import PipeInput, TtyInput
+from minit.iottymux.output import PipeOutput, TtyOutput
+from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_IN, TTY_OUT, ProtocolError
+from minit.iottymux.ring import Ring, Scratch
+from minit.messages import Socket, send_message
+from minit.stdio import complain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from minit.iottymux.clients import Client
+    from minit.iottymux.input import Input
+    from minit.iottymux.loop import Loop
+    from minit.iottymux.output import LineLog, Output
+
+# What PID 1 hands over, by the names in its request to the spawner.
+RING = "ring-"
+LISTENER = "sock-"
+SESSIONS = "sock-minit"
+MASTER = "tty"
+COUNTERS = "counters"
+SUPERVISOR = "supervisor"
+INPUT_ENDED = "input-ended"
+
+# The sidecar raises its limit of descriptors to so many, as far as it may.
+_OPEN_FILES = 4096
+_SPARE_FILES = 64
+_FILES_PER_SESSION = 5
+_ACCEPTS_PER_TURN = 64
+# As long as somebody reads what is left, the sidecar waits; it stops after so long without any progress.
+_FLUSH_STALL_SECONDS = 5.0
+
+
+class Mux:
+    """
+    The streams of `app` that clients attach to, with the descriptors of all that belongs to them by name.
+
+    `log` gets what the app writes to its pipes too, as the log mode k8s-plain has it. `renewed` says that a killed
+    sidecar had the descriptors before.
+    """
+
+    def __init__(
+        self, loop: Loop, app: str, descriptors: Mapping[str, int], log: LineLog | None = None, *, renewed: bool
+    ) -> None:
+        self.loop = loop
+        self._app = app
+        self._descriptors = descriptors
+        self._clients: list[Client] = []
+        self._counters = Counters(descriptors[COUNTERS])
+        self._counters[CLIENTS] = 0
+        self._supervisor = Socket(fileno=descriptors[SUPERVISOR])
+        self._stalled_at: float | None = None
+        self._most_files = _raise_open_files() - _SPARE_FILES
+        scratch = Scratch()
+        null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+
+        def ring(name: str) -> Ring:
+            return Ring(name, descriptors[RING + name], null, scratch, self._counters)
+
+        self._outputs: dict[str, Output] = {
+            name: PipeOutput(name, descriptors[name], loop, ring(name), scratch, log, was_interrupted=renewed)
+            for name in (STDOUT, STDERR)
+            if name in descriptors
+        }
+        self._inputs: dict[str, Input] = {}
+        if STDIN in descriptors:
+            self._inputs[STDIN] = PipeInput(descriptors[STDIN], loop, self._count_input, self._on_stdin_ended)
+        if MASTER in descriptors:
+            master = descriptors[MASTER]
+            self._outputs[TTY_OUT] = TtyOutput(TTY_OUT, master, loop, ring(TTY_OUT), was_interrupted=renewed)
+            # Another descriptor, since the same one cannot be waited for twice.
+            self._inputs[TTY_IN] = TtyInput(os.dup(master), loop, self._count_input, lambda: None)
+        self._listeners: dict[str, Socket] = {}
+        for name in descriptors:
+            if name.startswith(LISTENER):
+                self._listen(name)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all streams have ended and nothing waits for a client that still reads."""
+        ended = [stream.ended for stream in self._outputs.values() or self._inputs.values()]
+        if not all(ended):
+            return False
+        now = time.monotonic()
+        if self._stalled_at is None:
+            self._stalled_at = now + _FLUSH_STALL_SECONDS
+        return now >= self._stalled_at or not any(client.is_flushing for client in self._clients)
+
+    @property
+    def patience_seconds(self) -> float | None:
+        """How long the loop may wait before `finished` has to be asked again; None for ever."""
+        return None if self._stalled_at is None else max(0.0, self._stalled_at - time.monotonic())
+
+    def close(self) -> None:
+        """Tell the clients that are left that this is the end."""
+        for client in [*self._clients]:
+            if isinstance(client, Session):
+                client.end()
+            else:
+                client.close()
+
+    # For clients.
+
+    def find(self, names: Sequence[str]) -> tuple[dict[str, Output], dict[str, Input]]:
+        """Return the outputs and inputs of these names; ProtocolError if the app has not all of them."""
+        for name in names:
+            if name not in self._outputs and name not in self._inputs:
+                raise ProtocolError(f'app "{self._app}" has no {name} that can be attached to')
+        outputs = {name: self._outputs[name] for name in names if name in self._outputs}
+        return outputs, {name: self._inputs[name] for name in names if name in self._inputs}
+
+    def enter(self, client: Client) -> None:
+        """Note a new client."""
+        self._clients.append(client)
+        self._counters[CLIENTS] = len(self._clients)
+
+    def forget(self, client: Client) -> None:
+        """Note that a client is gone."""
+        self._clients.remove(client)
+        self._counters[CLIENTS] = len(self._clients)
+
+    def resize(self, size: tuple[int, int]) -> None:
+        """Give the app's terminal another size, in rows and columns; nothing happens without a terminal."""
+        if MASTER not in self._descriptors:
+            return
+        rows, columns = size
+        fcntl.ioctl(self._descriptors[MASTER], termios.TIOCSWINSZ, struct.pack("=HHHH", rows, columns, 0, 0))
+        self._counters[ROWS], self._counters[COLUMNS] = size
+
+    def status(self) -> dict[str, int]:
+        """Return the counters."""
+        return self._counters.read()
+
+    def count_dropped(self, size_bytes: int) -> None:
+        """Count output that a client did not get."""
+        self._counters[DROPPED_BYTES] += size_bytes
+
+    def note_progress(self) -> None:
+        """Note that a client reads, here and for PID 1."""
+        self._counters[FLUSHES] += 1
+        if self._stalled_at is not None:
+            self._stalled_at = time.monotonic() + _FLUSH_STALL_SECONDS
+
+    # Streams.
+
+    def _count_input(self, size_bytes: int) -> None:
+        self._counters[BYTES_IN] += size_bytes
+
+    def _on_stdin_ended(self) -> None:
+        # PID 1 has the same end open, and the app would never see that it is closed here.
+        try:
+            send_message(self._supervisor, {INPUT_ENDED: True})
+        except OSError as error:
+            complain(f"iottymux: app {self._app}: end of stdin: {describe(error)}")
+
+    # Connections.
+
+    def _listen(self, name: str) -> None:
+        fd = self._descriptors[name]
+        self._listeners[name] = Socket(fileno=fd)
+        self.loop.watch(fd, lambda _: self._accept(name))
+
+    def _accept(self, name: str) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                fd, _address = self._listeners[name]._accept()  # type: ignore[attr-defined]  # all of `socket` that is needed
+            except OSError:
+                return  # nobody is left, or gave up meanwhile
+            self._welcome(name, fd)
+
+    def _welcome(self, name: str, fd: int) -> None:
+        if len(self.loop) + _FILES_PER_SESSION > self._most_files:
+            # Better refused than left waiting, or than that sessions fail half-way.
+            os.close(fd)
+            return
+        os.set_blocking(fd, False)
+        if name == SESSIONS:
+            Session(self, Socket(fileno=fd))
+        elif name == LISTENER + MASTER:
+            RawClient(self, fd, self._outputs[TTY_OUT], self._inputs[TTY_IN])
+        else:
+            stream = name.removeprefix(LISTENER)
+            RawClient(self, fd, self._outputs.get(stream), self._inputs.get(stream))
+
+
+def _raise_open_files() -> int:
+    """Return how many descriptors this process may have, after raising that towards _OPEN_FILES."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return _OPEN_FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most

@@ -1,0 +1,213 @@
+"""An output of an app that clients attach to: a pipe or the master of its pty."""
+
+from __future__ import annotations
+
+import os
+import select
+
+from minit.iottymux.clientqueue import interrupted_marker
+from minit.iottymux.logfile import LINE_BYTES
+from minit.iottymux.ring import CHUNK_BYTES, unread_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from minit.iottymux.loop import Loop
+    from minit.iottymux.peer import Peer
+    from minit.iottymux.ring import Ring, Scratch
+
+    class LineLog(Protocol):
+        """A log that takes output of a stream in whole lines."""
+
+        def write(self, stream: str, data: bytes) -> None:
+            """Append output."""
+
+
+# What comes in one turn of the loop at most, so that one stream cannot keep the others waiting.
+_TTY_BURST_BYTES = 64 * 1024
+
+
+class Output:
+    """
+    The output `name`, one of the protocol's: goes to every peer, and into the ring.
+
+    `was_interrupted` says that another sidecar read it before.
+    """
+
+    line_end = b"\n"
+
+    def __init__(self, name: str, fd: int, loop: Loop, ring: Ring, *, was_interrupted: bool) -> None:
+        self.name = name
+        self.ring = ring
+        self.ended = False
+        self._fd = fd
+        self._loop = loop
+        self._holds = 0
+        self._peers: list[Peer] = []
+        self._interrupted_at = ring.position if was_interrupted else None
+        loop.watch(fd, self._on_event)
+
+    def attach(self, peer: Peer, *, replay: bool, resume: int | None) -> int:
+        """
+        Send a peer the last output, and from now on all that comes; returns the position of the first byte of it.
+
+        With `resume` it gets what comes after that position instead, without a word about an interruption, of which it
+        knows. What is lost is marked then, and also if no client was there before.
+        """
+        seen = self.ring.see()
+        kept = self.ring.read()
+        end = self.ring.position
+        begin = end - len(kept)
+        mark_at = None if resume is not None else self._interrupted_at
+        skip = lost = 0
+        if resume is not None:
+            start = max(begin, min(resume, end))
+            lost = start - min(resume, start)
+            # It had what the sidecar before was killed over.
+            skip = max(0, resume - end)
+        elif not replay:
+            start = end
+        else:
+            # Not from the middle of a line, if there is a whole one.
+            start = begin + (kept.find(b"\n") + 1 if begin else 0)
+            lost = 0 if seen else start
+        if lost:
+            peer.note_gap(lost)
+        data = kept[start - begin :]
+        if mark_at is not None and start <= mark_at:
+            data = data[: mark_at - start] + interrupted_marker(self.line_end) + data[mark_at - start :]
+        peer.offer(data)
+        if peer.is_closed:
+            return start
+        peer.skip = skip
+        if self.ended:
+            peer.finish()
+        else:
+            self._peers.append(peer)
+        return start + skip
+
+    def detach(self, peer: Peer) -> None:
+        """Forget a peer."""
+        if peer in self._peers:
+            self._peers.remove(peer)
+
+    def hold(self) -> None:
+        """Read no more until `release` has been called as often."""
+        self._holds += 1
+        self._loop.unwatch(self._fd)
+
+    def release(self) -> None:
+        """Take back one `hold`."""
+        self._holds -= 1
+        if not self._holds and not self.ended:
+            self._loop.watch(self._fd, self._on_event)
+
+    def end(self) -> None:
+        """Note that there is no more to come."""
+        self.ended = True
+        self._loop.unwatch(self._fd)
+        peers, self._peers = self._peers, []
+        for peer in peers:
+            peer.finish()
+
+    def _deliver(self, data: bytes) -> None:
+        for peer in [*self._peers]:
+            peer.offer(data)
+
+    def _on_event(self, events: int) -> None:
+        raise NotImplementedError
+
+
+class PipeOutput(Output):
+    """
+    The app's stdout or stderr.
+
+    It is tee'd, sent or queued, and only then moved into the ring: a sidecar that is killed has taken nothing that it
+    has not passed on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fd: int,
+        loop: Loop,
+        ring: Ring,
+        scratch: Scratch,
+        log: LineLog | None = None,
+        *,
+        was_interrupted: bool,
+    ) -> None:
+        super().__init__(name, fd, loop, ring, was_interrupted=was_interrupted)
+        self._scratch = scratch
+        self._log = log
+        self._unfinished = b""
+        if log is not None and was_interrupted:
+            # Whole lines are logged before they are moved into the ring.
+            self._unfinished = ring.read().rpartition(b"\n")[2][-LINE_BYTES:]
+
+    def _on_event(self, events: int) -> None:
+        is_looked_at = self._log is not None or bool(self._peers)
+        try:
+            size = self._scratch.tee(self._fd, CHUNK_BYTES) if is_looked_at else unread_bytes(self._fd)
+        except BlockingIOError:
+            size = 0
+        if not size:
+            if events & select.EPOLLHUP:
+                self._write_log(b"", ended=True)
+                self.end()
+            return
+        size = min(size, CHUNK_BYTES)
+        if is_looked_at:
+            self._send(size)
+        self.ring.move_from(self._fd, size)
+        if size < CHUNK_BYTES:
+            self.ring.trim()
+
+    def _send(self, size_bytes: int) -> None:
+        """Give the log and every peer what the scratch holds."""
+        if self._log is None and len(self._peers) == 1 and self._peers[0].is_idle:
+            size_bytes -= self._peers[0].splice_from(self._scratch.reader, size_bytes)
+        if size_bytes:
+            data = self._scratch.take(size_bytes)
+            self._write_log(data)
+            self._deliver(data)
+
+    def _write_log(self, data: bytes, ended: bool = False) -> None:
+        """Log whole lines, and parts of those that are too long to be kept."""
+        if self._log is None:
+            return
+        lines, end, rest = (self._unfinished + data).rpartition(b"\n")
+        if len(rest) >= LINE_BYTES or ended:
+            lines, end, rest = lines + end + rest, b"", b""
+        if lines or end:
+            self._log.write(self.name, lines + end)
+        self._unfinished = rest
+
+
+class TtyOutput(Output):
+    """What the app writes to its terminal: read until nothing is left, then sent as one piece."""
+
+    line_end = b"\r\n"
+
+    def _on_event(self, events: int) -> None:
+        parts: list[bytes] = []
+        size = 0
+        ended = False
+        while size < _TTY_BURST_BYTES:
+            try:
+                parts.append(os.read(self._fd, _TTY_BURST_BYTES))
+            except BlockingIOError:
+                break
+            except OSError:
+                # EIO: nobody has the terminal open any more.
+                ended = True
+                break
+            size += len(parts[-1])
+        if parts:
+            data = b"".join(parts)
+            self.ring.write(data)
+            self._deliver(data)
+            self.ring.trim()
+        if ended:
+            self.end()

@@ -1,0 +1,185 @@
+"""One connected descriptor of a client: it gets an output of the app, gives its input, or does both."""
+
+from __future__ import annotations
+
+import os
+import select
+
+from minit.iottymux.clientqueue import Queue
+from minit.iottymux.protocol import POLICY_BLOCK, POLICY_DISCONNECT, POLICY_DROP
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.iottymux.clientqueue import Piece
+    from minit.iottymux.clients import Client
+    from minit.iottymux.input import Input
+    from minit.iottymux.loop import Loop
+    from minit.iottymux.output import Output
+
+_SPLICE_NONBLOCK = 2
+
+
+class Peer:
+    """
+    A stream socket of `client`, which does not block, for `output`, `input` or both.
+
+    `skip` is how much of the output that comes next it has had already. Once `finished` it gets what waits for it, and
+    that is its end.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        client: Client,
+        fd: int,
+        output: Output | None = None,
+        input: Input | None = None,
+        policy: str = POLICY_DROP,
+        queue_bytes: int = 0,
+    ) -> None:
+        self.client = client
+        self.fd = fd
+        self.output = output
+        self.input = input
+        self.skip = 0
+        self.finished = False
+        self.is_closed = False
+        self.is_heard = False
+        self._loop = loop
+        self._policy = policy
+        self._queue = Queue(queue_bytes, b"\n" if output is None else output.line_end)
+        self._is_blocking = False
+        self._events = 0
+        loop.watch(fd, self._on_event, 0)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits for it, so that output can go straight to it."""
+        return not self._queue and not self.skip
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much output waits for it."""
+        return self._queue.size
+
+    # Output.
+
+    def offer(self, data: Piece) -> None:
+        """Send output, or keep what cannot be sent yet by the client's policy."""
+        if self.skip:
+            skipped = min(self.skip, len(data))
+            self.skip -= skipped
+            data = memoryview(data)[skipped:]
+        if not data:
+            return
+        if not self._queue:
+            try:
+                sent = os.write(self.fd, data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self.client.on_gone(self)
+                return
+            if sent == len(data):
+                return
+            data = memoryview(data)[sent:]
+        self.keep(data)
+
+    def splice_from(self, pipe: int, size_bytes: int) -> int:
+        """Send output from a pipe that holds so much of it, without looking at it; returns how much was taken."""
+        sent = 0
+        try:
+            while sent < size_bytes:
+                sent += os.splice(pipe, self.fd, size_bytes - sent, flags=_SPLICE_NONBLOCK)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.client.on_gone(self)
+        return sent
+
+    def keep(self, data: Piece) -> None:
+        """Put output behind what waits already."""
+        self._queue.put(data)
+        if self._queue.size > self._queue.limit_bytes:
+            if self._policy == POLICY_DISCONNECT:
+                self.client.on_too_slow(self)
+                return
+            if self._policy == POLICY_DROP:
+                self.client.on_dropped(self._queue.drop_to_fit())
+            elif self._policy == POLICY_BLOCK and not self._is_blocking and self.output is not None:
+                self._is_blocking = True
+                self.output.hold()
+        self._update()
+
+    def note_gap(self, size_bytes: int) -> None:
+        """Have a marker sent, before any output is, for so much that is missing."""
+        self._queue.note_gap(size_bytes)
+        self._update()
+
+    def finish(self) -> None:
+        """Let the output end for the client when it has all that waits."""
+        self.finished = True
+        if not self._queue:
+            self.client.on_finished(self)
+
+    def close(self) -> None:
+        """Let go of the descriptor and of everything that knows of it."""
+        self.is_closed = True
+        self._loop.unwatch(self.fd)
+        if self.input is not None:
+            self.input.remove(self)
+        if self.output is not None:
+            self.output.detach(self)
+            self._release()
+        os.close(self.fd)
+
+    def listen(self, heard: bool) -> None:
+        """Wait for input of the client, or do not."""
+        self.is_heard = heard
+        self._update()
+
+    # Events.
+
+    def _on_event(self, events: int) -> None:
+        if events & select.EPOLLOUT and not self._flush():
+            return
+        if self.is_heard and events & (select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP):
+            assert self.input is not None
+            self.input.pump(self)
+        elif events & (select.EPOLLHUP | select.EPOLLERR):
+            self.client.on_gone(self)
+
+    def _flush(self) -> bool:
+        """Write what waits, as much as fits; False if the client is gone, or has all."""
+        while self._queue:
+            pieces, noted = self._queue.next_pieces()
+            if noted:
+                self.client.on_marked(self, noted, len(pieces[0]))
+            try:
+                sent = os.writev(self.fd, pieces)
+            except BlockingIOError:
+                break
+            except OSError:
+                self.client.on_gone(self)
+                return False
+            self._queue.taken(sent)
+            self.client.on_progress()
+        if self._queue.size <= self._queue.limit_bytes // 2:
+            self._release()
+        self._update()
+        if self.finished and not self._queue:
+            self.client.on_finished(self)
+            return False
+        return True
+
+    def _release(self) -> None:
+        if self._is_blocking and self.output is not None:
+            self._is_blocking = False
+            self.output.release()
+
+    def _update(self) -> None:
+        events = (select.EPOLLIN | select.EPOLLRDHUP) if self.is_heard else 0
+        events |= select.EPOLLOUT if self._queue else 0
+        if events != self._events:
+            self._events = events
+            self._loop.change(self.fd, events)

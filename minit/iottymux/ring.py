@@ -1,0 +1,155 @@
+"""
+The last output of a stream, for whoever attaches later.
+
+It is kept in a pipe, into which output moves without being copied, and which PID 1 holds: it outlives the sidecar.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from minit import syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.iottymux.counters import Counters
+
+RING_BYTES = 64 * 1024
+# As much again as is moved at a time, or a stream at full speed would be moved in small steps.
+CHUNK_BYTES = 256 * 1024
+_FULL_BYTES = RING_BYTES + CHUNK_BYTES
+PIPE_BYTES = 512 * 1024
+_FIONREAD = 0x541B
+_SPLICE_NONBLOCK = 2
+
+
+class Scratch:
+    """A pipe through which others are read without being consumed."""
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        enlarge_pipe(self.writer)
+
+    def tee(self, fd: int, size_bytes: int) -> int:
+        """Fill the empty scratch with what the pipe `fd` holds first, and return how much that is; 0 at its end."""
+        return syscalls.tee(fd, self.writer, size_bytes)
+
+    def take(self, size_bytes: int) -> bytes:
+        """Return so much of what the scratch holds."""
+        data = os.read(self.reader, size_bytes)
+        if len(data) == size_bytes:
+            return data
+        # Packets (O_DIRECT) come one by one.
+        parts, size = [data], len(data)
+        while size < size_bytes:
+            parts.append(os.read(self.reader, size_bytes - size))
+            size += len(parts[-1])
+        return b"".join(parts)
+
+
+class Ring:
+    """
+    The last RING_BYTES of the output `name` of an app, for a moment some more; `position` is how much ever went in.
+
+    The counters have position and size as they were after each change, and a change either adds or takes away: a
+    sidecar that was killed in between leaves no doubt about how far it came.
+    """
+
+    def __init__(self, name: str, fd: int, null: int, scratch: Scratch, counters: Counters) -> None:
+        self._name = name
+        self._fd = fd
+        self._null = null
+        self._scratch = scratch
+        self._counters = counters
+        self.size = unread_bytes(fd)
+        self.position, noted = counters.ring(name)
+        self.position += max(0, self.size - noted)
+        self._note()
+
+    def see(self) -> bool:
+        """Note that the output has a client, and return whether it had one before."""
+        return self._counters.see(self._name)
+
+    def move_from(self, pipe: int, size_bytes: int) -> None:
+        """Consume so much of what `pipe` holds."""
+        self._make_room(size_bytes)
+        while size_bytes:
+            try:
+                moved = os.splice(pipe, self._fd, size_bytes, flags=_SPLICE_NONBLOCK)
+            except BlockingIOError:
+                if not unread_bytes(pipe):
+                    return  # the app has read its own output
+                # Small writes have filled all its slots.
+                self._discard((self.size + 1) // 2)
+                continue
+            size_bytes -= moved
+            self._grow(moved)
+
+    def write(self, data: bytes) -> None:
+        """Add what was read elsewhere."""
+        self._make_room(len(data))
+        rest = memoryview(data)
+        while rest:
+            try:
+                written = os.write(self._fd, rest)
+            except BlockingIOError:
+                self._discard((self.size + 1) // 2)
+                continue
+            rest = rest[written:]
+            self._grow(written)
+
+    def trim(self) -> None:
+        """Let go of what is more than RING_BYTES, once that is worth the while."""
+        if self.size > 2 * RING_BYTES:
+            self._discard(self.size - RING_BYTES)
+
+    def read(self) -> bytes:
+        """Return the last RING_BYTES, or all there ever was."""
+        if self.size > RING_BYTES:
+            self._discard(self.size - RING_BYTES)
+        if not self.size:
+            return b""
+        teed = self._scratch.tee(self._fd, self.size)
+        data = self._scratch.take(teed)
+        if teed < self.size:
+            # This machine did not let the scratch be as large.
+            data = os.read(self._fd, self.size)
+            while len(data) < self.size:
+                data += os.read(self._fd, self.size - len(data))
+            os.write(self._fd, data)
+        return data
+
+    def _make_room(self, size_bytes: int) -> None:
+        if self.size + size_bytes > _FULL_BYTES:
+            self._discard(min(self.size, self.size + size_bytes - RING_BYTES))
+
+    def _grow(self, size_bytes: int) -> None:
+        self.size += size_bytes
+        self.position += size_bytes
+        self._note()
+
+    def _discard(self, size_bytes: int) -> None:
+        while size_bytes:
+            gone = os.splice(self._fd, self._null, size_bytes)
+            size_bytes -= gone
+            self.size -= gone
+            self._note()
+
+    def _note(self) -> None:
+        self._counters.set_ring(self._name, self.position, self.size)
+
+
+def enlarge_pipe(fd: int) -> None:
+    """Let a pipe hold PIPE_BYTES, if the machine allows it (pipe(7), pipe-user-pages-soft)."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    except OSError:
+        pass  # in smaller steps it works as well
+
+
+def unread_bytes(fd: int) -> int:
+    """Return how much a pipe holds."""
+    size = bytearray(4)
+    fcntl.ioctl(fd, _FIONREAD, size)
+    return int.from_bytes(size, "little")

@@ -1,0 +1,197 @@
+"""
+The streams of an app that clients attach to, as PID 1 makes and holds them.
+
+PID 1 keeps no end that the app has, or nobody would ever see end of file; but it keeps a duplicate of everything that
+the sidecar has, for another one. Loaded by the launcher if any app has such a stream.
+"""
+
+from __future__ import annotations
+
+import _socket
+import fcntl
+import os
+import select
+import struct
+import termios
+
+from minit import jsontext, paths
+from minit.iottymux.counters import make_counters, read_counters, read_flushes
+from minit.iottymux.mux import COUNTERS, INPUT_ENDED, LISTENER, MASTER, RING, SUPERVISOR
+from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_OUT
+from minit.iottymux.ring import enlarge_pipe, unread_bytes
+from minit.messages import receive_message, socket_pair
+from minit.plan.app import STREAM_STREAM
+from minit.reaper.record import write_durably
+from minit.supervisor.console import PTMX, TTY_GID, open_pty
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.messages import Socket
+    from minit.plan.app import AppSpec
+
+_BACKLOG = 128
+_ENDPOINTS_VERSION = 1
+DEFAULT_SIZE = (24, 80)
+
+
+class Attachable:
+    """
+    The attachable streams of `app`: `held` are the descriptors that the sidecars share with PID 1, by the names that
+    minit.iottymux.mux has for them. `supervisor` is PID 1's end of the socket to the present sidecar.
+    """
+
+    def __init__(self, app: str) -> None:
+        self.app = app
+        self.held: dict[str, int] = {}
+        self.supervisor: Socket | None = None
+        self._directory = paths.iottymux_directory(app)
+
+    def open(self, spec: AppSpec) -> dict[str, int]:
+        """Make everything, and return the app's ends, the caller's, by `stdin`, `stdout`, `stderr` and `tty`."""
+        ends: dict[str, int] = {}
+        try:
+            if spec.stdin == STREAM_STREAM:
+                ends[STDIN], self.held[STDIN] = _pipe(spec)
+                os.set_blocking(self.held[STDIN], False)
+            for name, mode in ((STDOUT, spec.stdout), (STDERR, spec.stderr)):
+                if mode == STREAM_STREAM:
+                    self.held[name], ends[name] = _pipe(spec)
+                    enlarge_pipe(ends[name])
+                    self.held[RING + name] = _make_ring()
+            if spec.has_tty:
+                self.held[MASTER], ends[MASTER] = open_pty(PTMX)
+                os.fchown(ends[MASTER], spec.uid, TTY_GID)
+                fcntl.ioctl(ends[MASTER], termios.TIOCSWINSZ, struct.pack("=HHHH", *DEFAULT_SIZE, 0, 0))
+                self.held[RING + TTY_OUT] = _make_ring()
+            self.held[COUNTERS] = make_counters()
+            self._listen([name for name in (STDIN, STDOUT, STDERR, MASTER) if name in self.held])
+        except OSError:
+            for fd in ends.values():
+                os.close(fd)
+            self.close()
+            raise
+        return ends
+
+    def connect(self) -> tuple[Socket, list[tuple[str, int]]]:
+        """
+        Return a socket for the next sidecar, the caller's, and all that the sidecar gets, by name.
+
+        What that one has to say comes from `supervisor`.
+        """
+        assert self.supervisor is None
+        self.supervisor, theirs = socket_pair()
+        self.supervisor.setblocking(False)
+        return theirs, [*self.held.items(), (SUPERVISOR, theirs.fileno())]
+
+    def hear(self) -> bool:
+        """Do what the sidecar has asked for so far; False if it is gone, or talks nonsense."""
+        assert self.supervisor is not None
+        while True:
+            try:
+                message, _ = receive_message(self.supervisor)
+            except BlockingIOError:
+                return True
+            except (OSError, ValueError):
+                return False
+            if message is None:
+                return False
+            if INPUT_ENDED in message and STDIN in self.held:
+                os.close(self.held.pop(STDIN))
+
+    @property
+    def at_end(self) -> bool:
+        """Whether no output is left or can come; without any, whether nobody reads the input."""
+        outputs = [self.held[name] for name in (STDOUT, STDERR, MASTER) if name in self.held]
+        if outputs:
+            return all(_events(fd, select.POLLIN) == select.POLLHUP for fd in outputs)
+        return STDIN not in self.held or bool(_events(self.held[STDIN], 0) & select.POLLERR)
+
+    def unread_bytes(self) -> int:
+        """Return how much output the sidecar has not taken yet."""
+        return sum(unread_bytes(self.held[name]) for name in (STDOUT, STDERR, MASTER) if name in self.held)
+
+    def counters(self) -> dict[str, int]:
+        """Return what the sidecars have counted."""
+        return read_counters(self.held[COUNTERS])
+
+    def flushes(self) -> int:
+        """Return a number that grows while clients take what waits for them."""
+        return read_flushes(self.held[COUNTERS])
+
+    def close(self) -> None:
+        """Give up everything, and what shows that it can be attached to first."""
+        for name in (paths.ENDPOINTS, *self.held):
+            if name == paths.ENDPOINTS or name.startswith(LISTENER):
+                _remove(f"{self._directory}/{name}")
+        try:
+            os.rmdir(self._directory)
+        except OSError:
+            pass  # it was never made, or somebody put something there
+        for fd in self.held.values():
+            os.close(fd)
+        self.held.clear()
+        if self.supervisor is not None:
+            self.supervisor.close()
+            self.supervisor = None
+
+    def _listen(self, names: list[str]) -> None:
+        """Make the sockets, and then the file that says so."""
+        os.makedirs(self._directory, 0o755, exist_ok=True)
+        directory = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in (*(f"{paths.SOCKET_PREFIX}{name}" for name in names), paths.SESSION_SOCKET):
+                kind = _socket.SOCK_SEQPACKET if name == paths.SESSION_SOCKET else _socket.SOCK_STREAM
+                _remove(f"{self._directory}/{name}")
+                # The path of an app with a long name does not fit into an address.
+                self.held[name] = _listen(f"/proc/self/fd/{directory}/{name}", kind)
+        finally:
+            os.close(directory)
+        targets = [
+            {"name": name, "domain": "unix", "address": f"{self._directory}/{paths.SOCKET_PREFIX}{name}"}
+            for name in names
+        ]
+        endpoints = {"version": _ENDPOINTS_VERSION, "targets": targets}
+        write_durably(f"{self._directory}/{paths.ENDPOINTS}", jsontext.dump(endpoints) + b"\n")
+
+
+def _pipe(spec: AppSpec) -> tuple[int, int]:
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    # An app that is not root may open /dev/stdout, which is this pipe, once more.
+    os.fchown(writer, spec.uid, spec.gid)
+    return reader, writer
+
+
+def _make_ring() -> int:
+    """Return one descriptor for both ends of a new pipe, which does not block."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        fd = os.open(f"/proc/self/fd/{reader}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    enlarge_pipe(fd)
+    return fd
+
+
+def _listen(path: str, kind: int) -> int:
+    socket = _socket.socket(_socket.AF_UNIX, kind | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK)
+    mask = os.umask(0o177)
+    try:
+        socket.bind(path)
+    finally:
+        os.umask(mask)
+    socket.listen(_BACKLOG)
+    return socket.detach()
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # it is not there, or cannot be helped
+
+
+def _events(fd: int, asked: int) -> int:
+    poller = select.poll()
+    poller.register(fd, asked)
+    return next((events for _, events in poller.poll(0)), 0)

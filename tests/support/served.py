@@ -1,0 +1,131 @@
+"""The attachable streams of an app without a pod: made as PID 1 makes them, served by forked sidecars."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minit import paths
+from minit.iottymux.logfile import Log
+from minit.iottymux.sidecar import run_sidecar
+from minit.plan.app import AppSpec
+from minit.supervisor.attachable import Attachable
+from tests.support.attached import Session, connect
+
+
+class Served:
+    """
+    The streams of an app with these modes, below `directory`, and the sidecars that serve them.
+
+    `app` are the app's ends: `stdin`, `stdout`, `stderr` and `tty`.
+    """
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, **modes: str) -> None:
+        monkeypatch.setattr(paths, "STAGE1_IOTTYMUX", str(directory))
+        none = dict.fromkeys(("stdin", "stdout", "stderr"), "null")
+        self.directory = directory / "web"
+        self.attachable = Attachable("web")
+        self.app = self.attachable.open(AppSpec(name="web", candidates=("/bin/app",), **{**none, **modes}))
+        self.sidecar: int | None = None
+        self._feeders: list[int] = []
+
+    def start(self, *, renewed: bool = False, prepare: Callable[[], object] = lambda: None) -> int:
+        """Fork a sidecar and return its pid."""
+        theirs, descriptors = self.attachable.connect()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                for fd in self.app.values():
+                    os.close(fd)
+                prepare()
+                log = Log("web", os.open(self.directory, os.O_RDONLY))
+                run_sidecar("web", 7, [], log, renewed=renewed, attachable=dict(descriptors))
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+            os._exit(1)
+        theirs.close()
+        self.sidecar = pid
+        return pid
+
+    def kill(self) -> None:
+        """Kill the sidecar and act on its last words, as PID 1 does."""
+        assert self.sidecar is not None
+        os.kill(self.sidecar, signal.SIGKILL)
+        os.waitpid(self.sidecar, 0)
+        self._forget_sidecar()
+
+    def _forget_sidecar(self) -> None:
+        self.sidecar = None
+        assert self.attachable.supervisor is not None
+        self.attachable.hear()
+        self.attachable.supervisor.close()
+        self.attachable.supervisor = None
+
+    def renew(self) -> None:
+        """Kill the sidecar and let another one take over."""
+        self.kill()
+        self.start(renewed=True)
+
+    def write(self, data: bytes, name: str = "stdout") -> None:
+        """Write all of the data as the app."""
+        while data:
+            data = data[os.write(self.app[name], data) :]
+
+    def feed(self, data: bytes, name: str = "stdout") -> int:
+        """Write all of the data as the app in a process of its own and return its pid."""
+        pid = os.fork()
+        if pid == 0:
+            self.write(data, name)
+            os._exit(0)
+        self._feeders.append(pid)
+        return pid
+
+    def fed(self, pid: int) -> None:
+        """Wait until a process has written all of its data."""
+        os.waitpid(pid, 0)
+        self._feeders.remove(pid)
+
+    def close_app(self, *names: str) -> None:
+        """Close these ends of the app, all of them if none is named."""
+        for name in names or [*self.app]:
+            os.close(self.app.pop(name))
+
+    def end(self) -> None:
+        """Close the app's ends and wait for the sidecar to end well."""
+        self.close_app()
+        self.wait_end()
+
+    def wait_end(self) -> None:
+        """Wait for the sidecar to end well."""
+        assert self.sidecar is not None
+        _, status = os.waitpid(self.sidecar, 0)
+        self._forget_sidecar()
+        assert os.waitstatus_to_exitcode(status) == 0
+
+    def connect(self, name: str):
+        """Return a connection to one of rkt's sockets, `sock-NAME`."""
+        return connect(self.directory, f"sock-{name}")
+
+    def session(self, *streams: str, **options: object) -> Session:
+        """Return a session, attached if streams are named."""
+        return Session(self.directory, streams, **options)
+
+    def status(self) -> dict[str, int]:
+        """Return the counters."""
+        return self.attachable.counters()
+
+    def close(self) -> None:
+        """Let go of everything that is left."""
+        if self.sidecar is not None:
+            self.kill()
+        for pid in [*self._feeders]:
+            os.kill(pid, signal.SIGKILL)
+            self.fed(pid)
+        self.close_app()
+        self.attachable.close()

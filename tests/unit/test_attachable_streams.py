@@ -1,0 +1,649 @@
+"""minit.iottymux: what an app's clients get and give, whatever they do and whatever happens to the sidecar."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import resource
+import select
+import signal
+import socket
+import struct
+import termios
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from minit.iottymux import mux
+from minit.iottymux.ring import RING_BYTES
+from tests.support.attached import read_all, read_until
+from tests.support.served import Served
+from tests.support.waiting import wait_for
+
+Serve = Callable[..., Served]
+MARKER = re.compile(rb"\r?\n\[minit: (\d+) bytes dropped\]\r?\n")
+INTERRUPTED = b"[minit: output was interrupted]"
+
+
+@pytest.fixture
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """A function that makes the streams of an app with the modes it is given, and starts its sidecar."""
+    made: list[Served] = []
+
+    def make(**modes: str) -> Served:
+        served = Served(tmp_path / f"app-{len(made)}", monkeypatch, **modes)
+        made.append(served)
+        served.start()
+        return served
+
+    yield make
+    for served in made:
+        served.close()
+
+
+def numbered(count: int, start: int = 0) -> bytes:
+    """Return numbered lines, by which every missing or repeated byte shows."""
+    return b"".join(b"line number %07d of the output\n" % number for number in range(start, start + count))
+
+
+def closed(client: socket.socket) -> bool:
+    """Return whether the other side has closed a connection."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+# Output.
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_every_client_gets_all_output(serve: Serve, name: str):
+    """Two clients of rkt's kind and a session each get every byte that is written while they are attached."""
+    served = serve(**{name: "stream"})
+    text = numbered(20_000)
+    with served.connect(name) as one, served.connect(name) as two, served.session(name, policy="block") as three:
+        wait_for(lambda: served.status()["clients"] == 3, "all clients")
+        readers = [one, two, three.streams[name]]
+        served.feed(text, name)
+        got = dict.fromkeys(readers, b"")
+        while any(len(data) < len(text) for data in got.values()):
+            for reader in select.select(readers, [], [], 30)[0]:
+                got[reader] += reader.recv(1 << 16)
+        assert [*got.values()] == [text] * 3
+        served.end()
+        assert three.receive() == {"event": "ended"}
+
+
+def test_what_came_before_the_first_client_is_replayed(serve: Serve):
+    """Nothing is lost that fits into the ring, and later clients get it too."""
+    served = serve(stdout="stream")
+    served.write(b"before\n")
+    for _ in range(2):
+        with served.connect("stdout") as client:
+            assert read_until(client, b"before\n") == b"before\n"
+    with served.session("stdout", replay=False) as client:
+        served.write(b"after\n")
+        assert client.reply["positions"] == {"stdout": len(b"before\n")}
+        assert read_until(client.streams["stdout"], b"after\n") == b"after\n"
+    served.end()
+
+
+def test_what_nobody_could_get_is_told(serve: Serve):
+    """The first client learns how much had been written before what is replayed to it; the second one has no gap."""
+    served = serve(stdout="stream")
+    text = numbered(10_000)
+    served.write(text)
+    wait_for(lambda: served.status()["bytes_out"] == len(text), "the ring")
+    with served.connect("stdout") as client:
+        got = read_until(client, text[-40:])
+        marker = MARKER.match(got)
+        assert marker is not None
+        assert int(marker[1]) + len(got) - len(marker[0]) == len(text)
+        assert text.endswith(b"\n" + got[len(marker[0]) :])
+        assert len(got) > RING_BYTES * 0.9
+    with served.connect("stdout") as client:
+        assert text.endswith(b"\n" + read_until(client, text[-40:]))
+    served.end()
+
+
+def test_a_prompt_is_sent_at_once(serve: Serve):
+    """What has no end of line does not wait for one."""
+    served = serve(stdout="stream")
+    with served.connect("stdout") as client:
+        served.write(b"name? ")
+        assert read_until(client, b"? ") == b"name? "
+    served.end()
+
+
+@pytest.mark.parametrize("flags", [0, os.O_DIRECT])
+def test_tiny_writes_are_kept(serve: Serve, flags: int):
+    """The ring holds what is written byte by byte, also in packets."""
+    served = serve(stdout="stream")
+    fcntl.fcntl(served.app["stdout"], fcntl.F_SETFL, flags)
+    for number in range(500):
+        served.write(b"%d" % (number % 10))
+    wait_for(lambda: served.status()["bytes_out"] == 500, "the ring")
+    with served.connect("stdout") as client:
+        got = read_until(client, b"9")
+        served.write(b".")
+        got += read_until(client, b".")
+    expected = b"".join(b"%d" % (number % 10) for number in range(500)) + b"."
+    assert expected.endswith(MARKER.sub(b"", got))
+    assert len(got) > 100
+    served.end()
+
+
+def test_binary_output_is_not_touched(serve: Serve):
+    """Every byte passes, and a line may be endless."""
+    served = serve(stdout="stream")
+    text = bytes(range(256)) * 4000
+    with served.session("stdout", policy="block") as client:
+        served.feed(text)
+        got = b""
+        while len(got) < len(text):
+            got += client.streams["stdout"].recv(1 << 16)
+        assert got == text
+    served.end()
+
+
+def test_a_stream_that_ends_early_does_not_end_the_other(serve: Serve):
+    """A client of both sees the end of the one and goes on with the other."""
+    served = serve(stdout="stream", stderr="stream")
+    with served.session("stdout", "stderr") as client:
+        served.write(b"last\n")
+        served.close_app("stdout")
+        assert read_all(client.streams["stdout"]) == b"last\n"
+        served.write(b"still here\n", "stderr")
+        assert read_until(client.streams["stderr"], b"\n") == b"still here\n"
+        with served.connect("stdout") as late:
+            assert read_all(late) == b"last\n"
+        served.end()
+        assert read_all(client.streams["stderr"]) == b""
+        assert client.receive() == {"event": "ended"}
+        assert client.receive() == {}
+
+
+# Clients that are slow.
+
+
+def test_a_slow_client_loses_the_oldest_output(serve: Serve):
+    """It gets a marker with the number of bytes, which is exact; another client gets everything, and so the app goes on."""
+    served = serve(stdout="stream")
+    text = numbered(60_000)
+    with served.session("stdout", policy="block") as fast, served.session("stdout", queue_bytes=65536) as slow:
+        feeder = served.feed(text)
+        got = b""
+        while len(got) < len(text):
+            got += fast.streams["stdout"].recv(1 << 16)
+        assert got == text
+        served.fed(feeder)
+        served.close_app()
+        kept = read_all(slow.streams["stdout"])
+        markers = MARKER.findall(kept)
+        assert len(markers) == 1
+        dropped = int(markers[0])
+        assert len(MARKER.sub(b"", kept)) + dropped == len(text)
+        before, after = re.split(MARKER.pattern.replace(rb"(\d+)", rb"\d+"), kept)
+        assert text.startswith(before)
+        assert text.endswith(after)
+        assert served.status()["dropped_bytes"] == dropped
+        marker_bytes = len(kept) + dropped - len(text)
+        event = {"event": "dropped", "stream": "stdout", "bytes": dropped, "marker_bytes": marker_bytes}
+        assert slow.receive() == event
+        assert slow.receive() == {"event": "ended"}
+        served.wait_end()
+
+
+def test_a_slow_client_can_ask_to_be_disconnected(serve: Serve):
+    """It is told why."""
+    served = serve(stdout="stream")
+    with served.session("stdout", policy="disconnect", queue_bytes=4096) as client:
+        served.write(numbered(60_000))
+        assert client.receive() == {"event": "too-slow"}
+        assert client.receive() == {}
+    served.end()
+
+
+def test_a_client_can_ask_the_app_to_wait(serve: Serve):
+    """The app is held up until the client reads, or leaves."""
+    served = serve(stdout="stream")
+    text = numbered(60_000)
+    with served.session("stdout", policy="block", queue_bytes=4096) as client:
+        feeder = served.feed(text)
+        wait_for(lambda: served.status()["bytes_out"] > 200_000, "full buffers")
+        assert os.waitpid(feeder, os.WNOHANG) == (0, 0)
+        first = client.streams["stdout"].recv(1000)
+        assert text.startswith(first)
+    served.fed(feeder)
+    wait_for(lambda: served.status()["bytes_out"] == len(text), "all of the output")
+    served.end()
+
+
+def test_a_slow_client_gets_the_rest_after_the_app_has_ended(serve: Serve):
+    """What waits is sent for as long as the client takes something."""
+    served = serve(stdout="stream")
+    text = numbered(9_000)
+    with served.session("stdout", queue_bytes=1 << 20) as client:
+        served.write(text)
+        served.close_app()
+        got = b""
+        while data := client.streams["stdout"].recv(20_000):
+            got += data
+        assert got == text
+    served.wait_end()
+
+
+def test_a_client_that_is_stuck_does_not_keep_the_sidecar(serve: Serve, monkeypatch: pytest.MonkeyPatch):
+    """Without any progress the sidecar gives up, and ends."""
+    monkeypatch.setattr(mux, "_FLUSH_STALL_SECONDS", 0.2)
+    served = serve(stdout="stream")
+    with served.connect("stdout") as client:
+        served.write(numbered(60_000))
+        served.end()
+        assert client.recv(10)
+
+
+# Input.
+
+
+def test_a_client_gives_input(serve: Serve):
+    """It reaches the app as it is, and a client that leaves in the middle of a line has sent what it has sent."""
+    served = serve(stdin="stream", stdout="stream")
+    for text in (b"one\n", b"half a li", b"ne\n"):
+        with served.connect("stdin") as client:
+            client.sendall(text)
+        assert os.read(served.app["stdin"], 100) == text
+    assert not select.select([served.app["stdin"]], [], [], 0)[0]
+    assert served.status()["bytes_in"] == 16
+    served.end()
+
+
+def test_half_a_close_ends_the_apps_input(serve: Serve):
+    """The app sees end of file, though PID 1 had the same end; whoever attaches later is told."""
+    served = serve(stdin="stream", stdout="stream")
+    with served.connect("stdin") as client:
+        client.sendall(b"all of it\n")
+        client.shutdown(socket.SHUT_WR)
+        assert closed(client)
+    assert os.read(served.app["stdin"], 100) == b"all of it\n"
+    served.attachable.hear()
+    assert os.read(served.app["stdin"], 100) == b""
+    with served.connect("stdin") as client:
+        assert closed(client)
+    with served.session("stdin", "stdout") as client:
+        assert client.reply["stdin"] == "none"
+    served.renew()
+    with served.session("stdout") as client:
+        served.write(b"more\n")
+        read_until(client.streams["stdout"], b"more\n")
+    served.end()
+
+
+def test_an_app_that_closes_its_stdin(serve: Serve):
+    """Clients learn that nobody reads any more."""
+    served = serve(stdin="stream", stdout="stream")
+    with served.connect("stdin") as raw, served.session("stdin", "stdout") as client:
+        served.close_app("stdin")
+        assert closed(raw)
+        assert client.receive() == {"event": "stdin-ended"}
+    served.end()
+
+
+def test_an_app_with_nothing_but_input(serve: Serve):
+    """Its sidecar ends when the app reads no more."""
+    served = serve(stdin="stream")
+    with served.session("stdin") as client:
+        client.streams["stdin"].sendall(b"x")
+        assert os.read(served.app["stdin"], 10) == b"x"
+        assert not served.attachable.at_end
+        served.end()
+        assert served.attachable.at_end
+        assert client.receive() == {"event": "stdin-ended"}
+        assert client.receive() == {"event": "ended"}
+
+
+def test_the_input_has_one_owner(serve: Serve):
+    """The first client's input goes to the app; the next one's waits until the first has left."""
+    served = serve(stdin="stream", stdout="stream")
+    with served.session("stdin") as first, served.session("stdin") as second:
+        assert (first.reply["stdin"], second.reply["stdin"]) == ("owner", "other")
+        second.streams["stdin"].sendall(b"second\n")
+        first.streams["stdin"].sendall(b"first\n")
+        assert os.read(served.app["stdin"], 100) == b"first\n"
+        assert not select.select([served.app["stdin"]], [], [], 0)[0]
+        first.close()
+        assert second.receive() == {"event": "stdin-given"}
+        assert os.read(served.app["stdin"], 100) == b"second\n"
+    served.end()
+
+
+def test_the_input_can_be_taken_over(serve: Serve):
+    """Whoever had it is told, and gets it back when the other one leaves."""
+    served = serve(stdin="stream", stdout="stream")
+    with served.session("stdin") as first:
+        with served.session("stdin", take_stdin=True) as second:
+            assert second.reply["stdin"] == "owner"
+            assert first.receive() == {"event": "stdin-taken"}
+            first.streams["stdin"].sendall(b"kept\n")
+            second.streams["stdin"].sendall(b"second\n")
+            assert os.read(served.app["stdin"], 100) == b"second\n"
+            assert first.ask(op="take-stdin") == {"ok": True}
+            assert second.receive() == {"event": "stdin-taken"}
+            assert os.read(served.app["stdin"], 100) == b"kept\n"
+            assert second.ask(op="take-stdin") == {"ok": True}
+            assert first.receive() == {"event": "stdin-taken"}
+        assert first.receive() == {"event": "stdin-given"}
+    served.end()
+
+
+def test_a_full_stdin_holds_up_the_client_alone(serve: Serve):
+    """An app that does not read gets all of the input later, and its output is not kept waiting."""
+    served = serve(stdin="stream", stdout="stream")
+    text = numbered(30_000)
+    with served.session("stdin") as client, served.session("stdout") as watcher:
+        pid = os.fork()
+        if pid == 0:
+            client.streams["stdin"].sendall(text)
+            os._exit(0)
+        wait_for(lambda: served.status()["bytes_in"] >= 65536, "a full pipe")
+        served.write(b"alive\n")
+        assert read_until(watcher.streams["stdout"], b"alive\n")
+        got = b""
+        while len(got) < len(text):
+            got += os.read(served.app["stdin"], 1 << 16)
+        assert got == text
+        os.waitpid(pid, 0)
+    served.end()
+
+
+# Terminals.
+
+
+def size_of(terminal: int) -> tuple[int, int]:
+    """Return rows and columns of a terminal."""
+    rows, columns, _, _ = struct.unpack("HHHH", fcntl.ioctl(terminal, termios.TIOCGWINSZ, bytes(8)))
+    return rows, columns
+
+
+def test_every_client_of_a_terminal_sees_all(serve: Serve):
+    """The output of a terminal is sent to each client, however fast it comes."""
+    served = serve(stdin="tty", stdout="tty", stderr="tty")
+    text = numbered(5_000)
+    shown = text.replace(b"\n", b"\r\n")
+    with served.session("tty-out", policy="block") as one, served.session("tty-out", policy="block") as two:
+        served.feed(text, "tty")
+        readers = [one.streams["tty-out"], two.streams["tty-out"]]
+        got = dict.fromkeys(readers, b"")
+        while any(len(data) < len(shown) for data in got.values()):
+            for reader in select.select(readers, [], [], 30)[0]:
+                got[reader] += reader.recv(1 << 16)
+        assert [*got.values()] == [shown, shown]
+        served.end()
+        assert one.receive() == two.receive() == {"event": "ended"}
+
+
+def test_a_terminal_is_typed_into_by_one(serve: Serve):
+    """What others type meanwhile is not kept for later."""
+    served = serve(stdin="tty", stdout="tty", stderr="tty")
+    with served.session("tty-in", "tty-out") as first, served.connect("tty") as second:
+        wait_for(lambda: served.status()["clients"] == 2, "both")
+        second.sendall(b"not mine\n")
+        first.streams["tty-in"].sendall(b"mine\n")
+        assert os.read(served.app["tty"], 100) == b"mine\n"
+        read_until(second, b"mine\r\n")
+        first.close()
+        wait_for(lambda: served.status()["clients"] == 1, "the second alone")
+        second.sendall(b"now mine\n")
+        assert os.read(served.app["tty"], 100) == b"now mine\n"
+    served.end()
+
+
+def test_the_last_size_counts(serve: Serve):
+    """The size of the terminal is that of the client which was the last to tell one."""
+    served = serve(stdin="tty", stdout="tty", stderr="tty")
+    assert size_of(served.app["tty"]) == (24, 80)
+    with served.session("tty-in", "tty-out", size=[50, 132]) as first, served.session("tty-out", size=[20, 70]):
+        assert size_of(served.app["tty"]) == (20, 70)
+        assert first.ask(op="resize", size=[30, 90]) == {"ok": True}
+        assert size_of(served.app["tty"]) == (30, 90)
+        assert (served.status()["rows"], served.status()["columns"]) == (30, 90)
+        with served.session("tty-out"):
+            assert size_of(served.app["tty"]) == (30, 90)
+    served.end()
+
+
+@pytest.mark.parametrize(("typed", "read"), [(b"line\n", [b"line\n", b""]), (b"half", [b"half", b""])])
+def test_half_a_close_is_the_key_for_end_of_file(serve: Serve, typed: bytes, read: list[bytes]):
+    """A program that reads lines of its terminal sees the end; the client goes on watching."""
+    served = serve(stdin="tty", stdout="tty", stderr="tty")
+    with served.session("tty-in", "tty-out") as client:
+        client.streams["tty-in"].sendall(typed)
+        client.streams["tty-in"].shutdown(socket.SHUT_WR)
+        assert [os.read(served.app["tty"], 100) for _ in read] == read
+        served.write(b"bye", "tty")
+        read_until(client.streams["tty-out"], b"bye")
+    served.end()
+
+
+def test_much_is_typed_at_once(serve: Serve):
+    """A program that reads raw input gets every byte of it, though slowly."""
+    served = serve(stdin="tty", stdout="tty", stderr="tty")
+    settings = termios.tcgetattr(served.app["tty"])
+    settings[0] = settings[1] = settings[3] = 0
+    termios.tcsetattr(served.app["tty"], termios.TCSANOW, settings)
+    text = numbered(10_000)
+    with served.session("tty-in") as client:
+        pid = os.fork()
+        if pid == 0:
+            client.streams["tty-in"].sendall(text)
+            os._exit(0)
+        got = b""
+        while len(got) < len(text):
+            got += os.read(served.app["tty"], 4096)
+        assert got == text
+        os.waitpid(pid, 0)
+    served.end()
+
+
+def test_terminal_and_pipes_side_by_side(serve: Serve):
+    """An app may have its stdin and stdout on a terminal and its stderr on a pipe."""
+    served = serve(stdin="tty", stdout="tty", stderr="stream")
+    with served.session("tty-in", "tty-out", "stderr") as client:
+        served.write(b"shown\n", "tty")
+        served.write(b"told\n", "stderr")
+        assert read_until(client.streams["tty-out"], b"\n") == b"shown\r\n"
+        assert read_until(client.streams["stderr"], b"\n") == b"told\n"
+    names = [target["name"] for target in json.loads((served.directory / "endpoints").read_text())["targets"]]
+    assert names == ["stderr", "tty"]
+    served.end()
+
+
+# Sidecars that are killed.
+
+
+def test_a_killed_sidecar_under_load_loses_nothing(serve: Serve):
+    """A session that says how far it came gets the very next byte from the next sidecar, over and over."""
+    served = serve(stdout="stream")
+    text = numbered(100_000)
+    feeder = served.feed(text)
+    got = b""
+    resume: dict[str, int] = {"stdout": 0}
+    kills = 0
+    while len(got) < len(text):
+        with served.session("stdout", policy="block", resume=resume) as client:
+            assert client.reply["positions"] == {"stdout": len(got)}
+            target = min(len(text), len(got) + 200_000)
+            while len(got) < target:
+                got += client.streams["stdout"].recv(1 << 16)
+            if len(got) < len(text):
+                os.kill(served.sidecar or 0, signal.SIGKILL)
+                got += read_all(client.streams["stdout"])
+                assert client.receive() == {}
+                served.renew()
+                kills += 1
+            resume = {"stdout": len(got)}
+    assert got == text
+    assert kills > 5
+    served.fed(feeder)
+    served.end()
+
+
+def test_what_a_killed_sidecar_kept_is_replayed_with_a_marker(serve: Serve):
+    """The ring outlives it, and later clients see where the interruption was."""
+    served = serve(stdout="stream")
+    with served.connect("stdout") as client:
+        served.write(b"before\n")
+        read_until(client, b"before\n")
+        served.kill()
+        assert closed(client)
+    served.write(b"between\n")
+    served.start(renewed=True)
+    served.write(b"after\n")
+    wait_for(lambda: served.status()["bytes_out"] == 21, "the ring")
+    with served.connect("stdout") as client:
+        got = read_until(client, b"after\n")
+        assert got == b"before\n\n" + INTERRUPTED + b"\nbetween\nafter\n"
+    served.end()
+
+
+def test_a_terminal_survives_its_sidecar(serve: Serve):
+    """Its clients see the marker when they are back, and nothing of what waited is lost."""
+    served = serve(stdin="tty", stdout="tty", stderr="tty")
+    served.write(b"before\n", "tty")
+    wait_for(lambda: served.status()["bytes_out"] == 8, "the ring")
+    served.kill()
+    served.write(b"between\n", "tty")
+    # The backlog takes connections while there is no sidecar.
+    with served.connect("tty") as client:
+        served.start(renewed=True)
+        got = read_until(client, b"between\r\n")
+        assert got == b"before\r\n\r\n" + INTERRUPTED + b"\r\nbetween\r\n"
+        client.sendall(b"typed\n")
+        assert os.read(served.app["tty"], 100) == b"typed\n"
+    served.end()
+
+
+# Clients that misbehave.
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"garbage",
+        b"{}",
+        b"[]",
+        b'{"op": "attach"}',
+        b'{"op": "attach", "streams": ["stdin"]}',
+        b'{"op": "attach", "streams": ["tty-out"]}',
+        b'{"op": "attach", "streams": ["stdout", "stdout"]}',
+        b'{"op": "resize", "size": [1, 2]}',
+        b'{"op": "take-stdin"}',
+        b"x" * 65_536,
+    ],
+)
+def test_what_is_no_request(serve: Serve, message: bytes):
+    """It is answered with an error and the end of the session, and others are served as before."""
+    served = serve(stdout="stream")
+    with served.session() as client:
+        client.socket.send(message)
+        reply = client.receive()
+        assert reply["ok"] is False
+        assert reply["error"]
+        assert client.receive() == {}
+    with served.session("stdout") as client:
+        assert client.reply["ok"]
+    served.end()
+
+
+def test_descriptors_that_are_no_sockets(serve: Serve):
+    """A file, a pipe or a datagram socket is refused."""
+    served = serve(stdout="stream")
+    pipe = os.pipe()
+    datagrams = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    for fd in (pipe[1], datagrams[0].fileno(), os.open("/dev/null", os.O_RDWR)):
+        with served.session() as client:
+            socket.send_fds(client.socket, [b'{"op": "attach", "streams": ["stdout"]}'], [fd])
+            reply = client.receive()
+            assert reply["ok"] is False
+            assert "socket" in reply["error"]
+    served.end()
+
+
+def test_a_session_that_is_attached_twice(serve: Serve):
+    """The second request is refused and the first holds."""
+    served = serve(stdout="stream")
+    with served.session("stdout") as client:
+        stream = client.streams["stdout"]
+        assert client.attach(["stdout"])["ok"] is False
+        served.write(b"x\n")
+        assert read_until(stream, b"x\n")
+    served.end()
+
+
+def test_garbage_on_an_output(serve: Serve):
+    """What a client writes to a socket of an output goes nowhere."""
+    served = serve(stdin="stream", stdout="stream")
+    with served.connect("stdout") as client:
+        client.sendall(b"garbage" * 100)
+        served.write(b"x\n")
+        assert read_until(client, b"x\n") == b"x\n"
+        assert not select.select([served.app["stdin"]], [], [], 0)[0]
+    served.end()
+
+
+def test_a_thousand_clients(serve: Serve):
+    """Each of them gets the output, and all of them may go at once."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    try:
+        served = serve(stdout="stream")
+        clients = [served.connect("stdout") for _ in range(1000)]
+        wait_for(lambda: served.status()["clients"] == 1000, "all clients")
+        served.write(b"to all\n")
+        assert {read_until(client, b"\n") for client in clients} == {b"to all\n"}
+        for client in clients:
+            client.close()
+        wait_for(lambda: served.status()["clients"] == 0, "nobody")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    served.end()
+
+
+def test_more_clients_than_there_can_be(serve: Serve):
+    """Those beyond the limit are refused, and those before are served."""
+    served = serve(stdout="stream")
+    served.kill()
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+
+    served.start(prepare=limit)
+    clients = [served.connect("stdout") for _ in range(100)]
+    wait_for(lambda: served.status()["clients"] > 10, "some clients")
+    served.write(b"x\n")
+    assert read_until(clients[0], b"x\n") == b"x\n"
+    assert closed(clients[-1])
+    for client in clients:
+        client.close()
+    served.end()
+
+
+def test_counters(serve: Serve):
+    """They are told to clients as PID 1 reads them, and go on with the next sidecar."""
+    served = serve(stdin="stream", stdout="stream")
+    with served.session("stdin", "stdout") as client:
+        served.write(b"four")
+        read_until(client.streams["stdout"], b"four")
+        client.streams["stdin"].sendall(b"in")
+        assert os.read(served.app["stdin"], 10) == b"in"
+        expected = {"clients": 1, "rows": 0, "columns": 0, "bytes_in": 2, "bytes_out": 4, "dropped_bytes": 0}
+        assert client.ask(op="status") == {"ok": True, **expected}
+        assert served.status() == expected
+    served.renew()
+    with served.session() as client:
+        assert client.ask(op="status") == {"ok": True, **expected}
+    served.end()
