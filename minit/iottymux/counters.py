@@ -21,7 +21,8 @@ BYTES_IN = "bytes_in"
 DROPPED_BYTES = "dropped_bytes"
 FLUSHES = "flushes"
 _RING = ("stdout", "stderr", "tty-out")
-# Of each output how much has gone into its ring, how much was in there then, and whether it ever had a client.
+# Of each output how much has gone into its ring, how much was in there then, whether it ever
+# had a client, and how many it has.
 _FIELDS = (
     CLIENTS,
     ROWS,
@@ -29,7 +30,7 @@ _FIELDS = (
     BYTES_IN,
     DROPPED_BYTES,
     FLUSHES,
-    *(f"{n}:{x}" for n in _RING for x in ("at", "in", "seen")),
+    *(f"{n}:{x}" for n in _RING for x in ("at", "in", "seen", "peers")),
 )
 _OFFSETS = {name: number * _NUMBER.size for number, name in enumerate(_FIELDS)}
 
@@ -90,6 +91,14 @@ class Counters:
         seen = bool(self[f"{name}:seen"])
         self[f"{name}:seen"] = 1
         return seen
+
+    def peers(self, name: str) -> int:
+        """Return how many clients an output has, or had when the sidecar before was killed."""
+        return self[f"{name}:peers"]
+
+    def set_peers(self, name: str, count: int) -> None:
+        """Note how many clients an output has."""
+        self[f"{name}:peers"] = count
 
     def read(self) -> dict[str, int]:
         """Return them as `read_counters` does."""

@@ -49,6 +49,8 @@ _FILES_PER_SESSION = 5
 _ACCEPTS_PER_TURN = 64
 # As long as somebody reads what is left, the sidecar waits; it stops after so long without any progress.
 _FLUSH_STALL_SECONDS = 5.0
+# How long clients of a killed sidecar have to come back; they wait in the backlog already, if they are quick.
+_AWAIT_SECONDS = 1.0
 
 
 class Mux:
@@ -70,6 +72,7 @@ class Mux:
         self._counters[CLIENTS] = 0
         self._supervisor = Socket(fileno=descriptors[SUPERVISOR])
         self._stalled_at: float | None = None
+        self._await_until = time.monotonic() + _AWAIT_SECONDS if renewed else None
         self._most_files = _raise_open_files() - _SPARE_FILES
         scratch = Scratch()
         null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
@@ -95,21 +98,25 @@ class Mux:
             if name.startswith(LISTENER):
                 self._listen(name)
 
-    @property
-    def finished(self) -> bool:
-        """Whether all streams have ended and nothing waits for a client that still reads."""
+    def check(self) -> bool:
+        """Do what is due, and return whether all streams have ended and nothing waits for a client that still reads."""
+        now = time.monotonic()
+        if self._await_until is not None and now >= self._await_until:
+            self._await_until = None
+            for output in self._outputs.values():
+                output.stop_awaiting()
         ended = [stream.ended for stream in self._outputs.values() or self._inputs.values()]
         if not all(ended):
             return False
-        now = time.monotonic()
         if self._stalled_at is None:
             self._stalled_at = now + _FLUSH_STALL_SECONDS
         return now >= self._stalled_at or not any(client.is_flushing for client in self._clients)
 
     @property
     def patience_seconds(self) -> float | None:
-        """How long the loop may wait before `finished` has to be asked again; None for ever."""
-        return None if self._stalled_at is None else max(0.0, self._stalled_at - time.monotonic())
+        """How long the loop may wait before `check` has to be called again; None for ever."""
+        moments = [moment for moment in (self._await_until, self._stalled_at) if moment is not None]
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     def close(self) -> None:
         """Tell the clients that are left that this is the end."""
@@ -208,6 +215,6 @@ def _raise_open_files() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     if soft == resource.RLIM_INFINITY or soft >= most:
-        return _OPEN_FILES
+        return _OPEN_FILES if soft == resource.RLIM_INFINITY else soft
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     return most

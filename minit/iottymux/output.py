@@ -7,7 +7,7 @@ import select
 
 from minit.iottymux.clientqueue import interrupted_marker
 from minit.iottymux.logfile import LINE_BYTES
-from minit.iottymux.ring import CHUNK_BYTES, unread_bytes
+from minit.iottymux.ring import CHUNK_BYTES, RING_BYTES, unread_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ class Output:
     """
     The output `name`, one of the protocol's: goes to every peer, and into the ring.
 
-    `was_interrupted` says that another sidecar read it before.
+    `was_interrupted` says that another sidecar read it before. Then nothing is read until as many clients as that one
+    had are back, or `stop_awaiting` is called: they would miss what does not fit into the ring.
     """
 
     line_end = b"\n"
@@ -41,12 +42,15 @@ class Output:
         self.name = name
         self.ring = ring
         self.ended = False
+        self.awaited = ring.peers if was_interrupted else 0
         self._fd = fd
         self._loop = loop
         self._holds = 0
         self._peers: list[Peer] = []
         self._interrupted_at = ring.position if was_interrupted else None
         loop.watch(fd, self._on_event)
+        if self.awaited:
+            self.hold()
 
     def attach(self, peer: Peer, *, replay: bool, resume: int | None) -> int:
         """
@@ -69,8 +73,10 @@ class Output:
         elif not replay:
             start = end
         else:
-            # Not from the middle of a line, if there is a whole one.
-            start = begin + (kept.find(b"\n") + 1 if begin else 0)
+            start = max(begin, end - RING_BYTES)
+            if start:
+                # Not from the middle of a line, if there is a whole one.
+                start += kept[start - begin :].find(b"\n") + 1
             lost = 0 if seen else start
         if lost:
             peer.note_gap(lost)
@@ -85,12 +91,22 @@ class Output:
             peer.finish()
         else:
             self._peers.append(peer)
+            self.ring.peers = len(self._peers)
+            if len(self._peers) == self.awaited:
+                self.stop_awaiting()
         return start + skip
 
     def detach(self, peer: Peer) -> None:
         """Forget a peer."""
         if peer in self._peers:
             self._peers.remove(peer)
+            self.ring.peers = len(self._peers)
+
+    def stop_awaiting(self) -> None:
+        """Go on without those clients of the sidecar before that are not back."""
+        if self.awaited:
+            self.awaited = 0
+            self.release()
 
     def hold(self) -> None:
         """Read no more until `release` has been called as often."""
@@ -110,6 +126,10 @@ class Output:
         peers, self._peers = self._peers, []
         for peer in peers:
             peer.finish()
+
+    def _keep_what_waits(self) -> None:
+        # If this sidecar is killed, clients get from the next one what they had not been sent.
+        self.ring.keep_bytes = max(RING_BYTES, max((peer.waiting_bytes for peer in self._peers), default=0))
 
     def _deliver(self, data: bytes) -> None:
         for peer in [*self._peers]:
@@ -160,6 +180,7 @@ class PipeOutput(Output):
         size = min(size, CHUNK_BYTES)
         if is_looked_at:
             self._send(size)
+        self._keep_what_waits()
         self.ring.move_from(self._fd, size)
         if size < CHUNK_BYTES:
             self.ring.trim()
@@ -208,6 +229,7 @@ class TtyOutput(Output):
             data = b"".join(parts)
             self.ring.write(data)
             self._deliver(data)
+            self._keep_what_waits()
             self.ring.trim()
         if ended:
             self.end()

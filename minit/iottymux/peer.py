@@ -7,6 +7,7 @@ import select
 
 from minit.iottymux.clientqueue import Queue
 from minit.iottymux.protocol import POLICY_BLOCK, POLICY_DISCONNECT, POLICY_DROP
+from minit.iottymux.ring import unread_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Peer:
         self._policy = policy
         self._queue = Queue(queue_bytes, b"\n" if output is None else output.line_end)
         self._is_blocking = False
+        self._is_watched = True
         self._events = 0
         loop.watch(fd, self._on_event, 0)
 
@@ -147,7 +149,12 @@ class Peer:
             assert self.input is not None
             self.input.pump(self)
         elif events & (select.EPOLLHUP | select.EPOLLERR):
-            self.client.on_gone(self)
+            if self.output is None and unread_bytes(self.fd):
+                # It left before its turn: what it has sent goes to the app all the same, in its turn.
+                self._loop.unwatch(self.fd)
+                self._is_watched = False
+            else:
+                self.client.on_gone(self)
 
     def _flush(self) -> bool:
         """Write what waits, as much as fits; False if the client is gone, or has all."""
@@ -180,6 +187,10 @@ class Peer:
     def _update(self) -> None:
         events = (select.EPOLLIN | select.EPOLLRDHUP) if self.is_heard else 0
         events |= select.EPOLLOUT if self._queue else 0
-        if events != self._events:
-            self._events = events
+        if not self._is_watched:
+            if events:
+                self._loop.watch(self.fd, self._on_event, events)
+                self._is_watched = True
+        elif events != self._events:
             self._loop.change(self.fd, events)
+        self._events = events

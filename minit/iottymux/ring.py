@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 RING_BYTES = 64 * 1024
 # As much again as is moved at a time, or a stream at full speed would be moved in small steps.
 CHUNK_BYTES = 256 * 1024
-_FULL_BYTES = RING_BYTES + CHUNK_BYTES
-PIPE_BYTES = 512 * 1024
+# Of an app's pipe, and of those in which its output is kept.
+APP_PIPE_BYTES = 512 * 1024
+_PIPE_BYTES = 1 << 20
+_FULL_BYTES = 768 * 1024
 _FIONREAD = 0x541B
 _SPLICE_NONBLOCK = 2
 
@@ -29,7 +31,7 @@ class Scratch:
 
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        enlarge_pipe(self.writer)
+        enlarge_pipe(self.writer, _PIPE_BYTES)
 
     def tee(self, fd: int, size_bytes: int) -> int:
         """Fill the empty scratch with what the pipe `fd` holds first, and return how much that is; 0 at its end."""
@@ -50,7 +52,9 @@ class Scratch:
 
 class Ring:
     """
-    The last RING_BYTES of the output `name` of an app, for a moment some more; `position` is how much ever went in.
+    The last RING_BYTES of the output `name` of an app, or `keep_bytes` if that is more, and for a moment some more.
+
+    `position` is how much ever went in.
 
     The counters have position and size as they were after each change, and a change either adds or takes away: a
     sidecar that was killed in between leaves no doubt about how far it came.
@@ -62,10 +66,20 @@ class Ring:
         self._null = null
         self._scratch = scratch
         self._counters = counters
+        self.keep_bytes = RING_BYTES
         self.size = unread_bytes(fd)
         self.position, noted = counters.ring(name)
         self.position += max(0, self.size - noted)
         self._note()
+
+    @property
+    def peers(self) -> int:
+        """How many clients the output has; it outlives the sidecar, as the ring does."""
+        return self._counters.peers(self._name)
+
+    @peers.setter
+    def peers(self, count: int) -> None:
+        self._counters.set_peers(self._name, count)
 
     def see(self) -> bool:
         """Note that the output has a client, and return whether it had one before."""
@@ -80,8 +94,7 @@ class Ring:
             except BlockingIOError:
                 if not unread_bytes(pipe):
                     return  # the app has read its own output
-                # Small writes have filled all its slots.
-                self._discard((self.size + 1) // 2)
+                self._free_slots()
                 continue
             size_bytes -= moved
             self._grow(moved)
@@ -94,20 +107,18 @@ class Ring:
             try:
                 written = os.write(self._fd, rest)
             except BlockingIOError:
-                self._discard((self.size + 1) // 2)
+                self._free_slots()
                 continue
             rest = rest[written:]
             self._grow(written)
 
     def trim(self) -> None:
-        """Let go of what is more than RING_BYTES, once that is worth the while."""
-        if self.size > 2 * RING_BYTES:
-            self._discard(self.size - RING_BYTES)
+        """Let go of what need not be kept, once that is worth the while."""
+        if self.size > self.keep_bytes + RING_BYTES:
+            self._discard(self.size - self.keep_bytes)
 
     def read(self) -> bytes:
-        """Return the last RING_BYTES, or all there ever was."""
-        if self.size > RING_BYTES:
-            self._discard(self.size - RING_BYTES)
+        """Return all that it holds."""
         if not self.size:
             return b""
         teed = self._scratch.tee(self._fd, self.size)
@@ -122,7 +133,12 @@ class Ring:
 
     def _make_room(self, size_bytes: int) -> None:
         if self.size + size_bytes > _FULL_BYTES:
-            self._discard(min(self.size, self.size + size_bytes - RING_BYTES))
+            kept = min(self.keep_bytes, _FULL_BYTES)
+            self._discard(min(self.size, self.size + size_bytes - kept))
+
+    def _free_slots(self) -> None:
+        """Let go of something, as small writes have filled all slots of the pipe."""
+        self._discard(max(1, min((self.size + 1) // 2, self.size - self.keep_bytes)))
 
     def _grow(self, size_bytes: int) -> None:
         self.size += size_bytes
@@ -140,16 +156,28 @@ class Ring:
         self._counters.set_ring(self._name, self.position, self.size)
 
 
-def enlarge_pipe(fd: int) -> None:
-    """Let a pipe hold PIPE_BYTES, if the machine allows it (pipe(7), pipe-user-pages-soft)."""
+def make_ring() -> int:
+    """Return one descriptor for both ends of a new pipe, which does not block, to be kept by PID 1."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
-        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        fd = os.open(f"/proc/self/fd/{reader}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    enlarge_pipe(fd, _PIPE_BYTES)
+    return fd
+
+
+def enlarge_pipe(fd: int, size_bytes: int) -> None:
+    """Let a pipe hold so much, if the machine allows it (pipe(7), pipe-user-pages-soft)."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, size_bytes)
     except OSError:
         pass  # in smaller steps it works as well
 
 
 def unread_bytes(fd: int) -> int:
-    """Return how much a pipe holds."""
+    """Return how much a pipe or stream socket holds."""
     size = bytearray(4)
     fcntl.ioctl(fd, _FIONREAD, size)
     return int.from_bytes(size, "little")

@@ -69,7 +69,7 @@ def run_sidecar(
 
         mux = Mux(loop, app, attachable, attachable_log, renewed=renewed)
     while True:
-        served = mux is None or mux.finished
+        served = mux is None or mux.check()
         if served and readers.all_ended:
             break
         loop.turn(None if mux is None or served else mux.patience_seconds)

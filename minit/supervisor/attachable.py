@@ -18,7 +18,7 @@ from minit import jsontext, paths
 from minit.iottymux.counters import make_counters, read_counters, read_flushes
 from minit.iottymux.mux import COUNTERS, INPUT_ENDED, LISTENER, MASTER, RING, SUPERVISOR
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_OUT
-from minit.iottymux.ring import enlarge_pipe, unread_bytes
+from minit.iottymux.ring import APP_PIPE_BYTES, enlarge_pipe, make_ring, unread_bytes
 from minit.messages import receive_message, socket_pair
 from minit.plan.app import STREAM_STREAM
 from minit.reaper.record import write_durably
@@ -56,13 +56,13 @@ class Attachable:
             for name, mode in ((STDOUT, spec.stdout), (STDERR, spec.stderr)):
                 if mode == STREAM_STREAM:
                     self.held[name], ends[name] = _pipe(spec)
-                    enlarge_pipe(ends[name])
-                    self.held[RING + name] = _make_ring()
+                    enlarge_pipe(ends[name], APP_PIPE_BYTES)
+                    self.held[RING + name] = make_ring()
             if spec.has_tty:
                 self.held[MASTER], ends[MASTER] = open_pty(PTMX)
                 os.fchown(ends[MASTER], spec.uid, TTY_GID)
                 fcntl.ioctl(ends[MASTER], termios.TIOCSWINSZ, struct.pack("=HHHH", *DEFAULT_SIZE, 0, 0))
-                self.held[RING + TTY_OUT] = _make_ring()
+                self.held[RING + TTY_OUT] = make_ring()
             self.held[COUNTERS] = make_counters()
             self._listen([name for name in (STDIN, STDOUT, STDERR, MASTER) if name in self.held])
         except OSError:
@@ -159,18 +159,6 @@ def _pipe(spec: AppSpec) -> tuple[int, int]:
     # An app that is not root may open /dev/stdout, which is this pipe, once more.
     os.fchown(writer, spec.uid, spec.gid)
     return reader, writer
-
-
-def _make_ring() -> int:
-    """Return one descriptor for both ends of a new pipe, which does not block."""
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    try:
-        fd = os.open(f"/proc/self/fd/{reader}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    finally:
-        os.close(reader)
-        os.close(writer)
-    enlarge_pipe(fd)
-    return fd
 
 
 def _listen(path: str, kind: int) -> int:

@@ -75,6 +75,11 @@ class Session:
 
     def attach(self, streams: Sequence[str], **options: Any) -> dict[str, Any]:
         """Ask for streams and return the answer."""
+        self.send_attach(streams, **options)
+        return self.receive()
+
+    def send_attach(self, streams: Sequence[str], **options: Any) -> None:
+        """Ask for streams."""
         theirs = []
         for name in streams:
             ours, other = socket.socketpair()
@@ -85,7 +90,6 @@ class Session:
         socket.send_fds(self.socket, [message], [other.fileno() for other in theirs])
         for other in theirs:
             other.close()
-        return self.receive()
 
     def ask(self, **message: Any) -> dict[str, Any]:
         """Send a message and return the next one that comes."""

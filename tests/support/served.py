@@ -81,6 +81,10 @@ class Served:
         """Write all of the data as the app in a process of its own and return its pid."""
         pid = os.fork()
         if pid == 0:
+            # It must not hold the connections that the test means to close.
+            end = self.app[name]
+            os.closerange(3, end)
+            os.closerange(end + 1, 4096)
             self.write(data, name)
             os._exit(0)
         self._feeders.append(pid)
