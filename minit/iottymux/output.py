@@ -91,7 +91,7 @@ class Output:
             peer.finish()
         else:
             self._peers.append(peer)
-            self.ring.peers = len(self._peers)
+            self.ring.note_peers(len(self._peers))
             if len(self._peers) == self.awaited:
                 self.stop_awaiting()
         return start + skip
@@ -100,7 +100,7 @@ class Output:
         """Forget a peer."""
         if peer in self._peers:
             self._peers.remove(peer)
-            self.ring.peers = len(self._peers)
+            self.ring.note_peers(len(self._peers))
 
     def stop_awaiting(self) -> None:
         """Go on without those clients of the sidecar before that are not back."""

@@ -77,8 +77,8 @@ class Ring:
         """How many clients the output has; it outlives the sidecar, as the ring does."""
         return self._counters.peers(self._name)
 
-    @peers.setter
-    def peers(self, count: int) -> None:
+    def note_peers(self, count: int) -> None:
+        """Note how many clients the output has."""
         self._counters.set_peers(self._name, count)
 
     def see(self) -> bool:

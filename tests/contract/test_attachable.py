@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
 from pathlib import Path
 
-from tests.support.attached import connect, read_all, read_until
+from tests.support.attached import Session, connect, read_all, read_until
 from tests.support.pods import MakePod, PodDirectory, shell
+from tests.support.processes import status_of
 from tests.support.waiting import wait_for
 
 
@@ -90,3 +94,142 @@ def test_a_terminal_over_rkts_socket(make_pod: MakePod):
         read_all(second)
     pod.wait_exited()
     assert pod.status("web") == 3
+
+
+def test_an_app_that_is_not_root_may_open_its_streams_again(make_pod: MakePod):
+    """/dev/stdin and /dev/stdout are the app's own, as pipes and as a terminal."""
+    for mode in ("stream", "tty"):
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), mode)
+        script = "read x < /dev/stdin; echo got $x > /dev/stdout"
+        pod = make_pod({"web": shell(script, user="1000", group="1000", annotations=modes(**streams))})
+        pod.start()
+        directory = directory_of(pod)
+        with Session(directory, ["stdin", "stdout"] if mode == "stream" else ["tty-in", "tty-out"]) as client:
+            source, sink = client.streams.values()
+            source.sendall(b"it\n")
+            read_until(sink, b"got it")
+            client.wait_ended()
+        pod.wait_exited()
+        assert pod.status("web") == 0
+
+
+def test_job_control_in_a_terminal_of_the_apps_own(make_pod: MakePod):
+    """The terminal is the app's controlling one: Ctrl-C reaches what runs in front, and a new size is told."""
+    script = 'trap "echo interrupted" INT; trap "busybox stty size" WINCH; echo ready; while :; do read x; done'
+    _, directory = start(make_pod, script, stdin="tty", stdout="tty", stderr="tty")
+    with Session(directory, ["tty-in", "tty-out"]) as client:
+        read_until(client.streams["tty-out"], b"ready")
+        client.streams["tty-in"].sendall(b"\x03")
+        read_until(client.streams["tty-out"], b"interrupted")
+        assert client.ask(op="resize", size=[33, 99])["ok"]
+        client.streams["tty-in"].sendall(b"\n")
+        read_until(client.streams["tty-out"], b"33 99")
+
+
+def test_logged_and_attachable_streams_of_one_app(make_pod: MakePod):
+    """What is logged is logged and shown, what is not is neither."""
+    pod = make_pod(
+        {"web": shell("read x; echo out $x; echo err $x >&2", annotations=modes(stdin="stream", stdout="stream"))}
+    )
+    process = pod.start()
+    directory = directory_of(pod)
+    with Session(directory, ["stdin", "stdout"]) as client:
+        client.streams["stdin"].sendall(b"it\n")
+        assert read_all(client.streams["stdout"]) == b"out it\n"
+    result = pod.finish(process)
+    assert "err it" in result.stderr
+    assert "out it" not in result.stdout + result.stderr
+    assert b"err it" in pod.log("web")
+    assert b"out it" not in pod.log("web")
+
+
+def test_killed_sidecars_and_spawners(make_pod: MakePod):
+    """Another sidecar serves the same sockets; a session goes on at the very byte."""
+    script = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; read x"
+    pod, directory = start(make_pod, script, stdin="stream", stdout="stream")
+    expected = b"".join(b"line %d\n" % number for number in range(3000))
+    got = b""
+    stdin = connect(directory, "sock-stdin")
+    for names in (("iottymux-web",), ("minit-spawner", "iottymux-web")):
+        with Session(directory, ["stdout"], resume={"stdout": len(got)}) as client:
+            got += client.streams["stdout"].recv(100)
+            children = pod.children()
+            for name in names:
+                os.kill(children[name], signal.SIGKILL)
+            got += read_all(client.streams["stdout"])
+            assert client.receive() == {}
+    with Session(directory, ["stdin", "stdout"], resume={"stdout": len(got)}) as client:
+        while len(got) < len(expected):
+            got += client.streams["stdout"].recv(1 << 16)
+        assert got == expected
+        client.streams["stdin"].sendall(b"\n")
+        client.wait_ended()
+    stdin.close()
+    pod.wait_exited()
+    assert pod.status("web") == 0
+
+
+def test_the_end_of_input_reaches_the_app_through_pid_1(make_pod: MakePod):
+    """A client that half-closes its stdin ends the app's, which PID 1 had open too; what it wrote is sent first."""
+    pod, directory = start(make_pod, "wc -c", stdin="stream", stdout="stream")
+    with Session(directory, ["stdin", "stdout"]) as client:
+        client.streams["stdin"].sendall(b"x" * 100_000)
+        client.streams["stdin"].shutdown(1)
+        assert read_all(client.streams["stdout"]).strip() == b"100000"
+    pod.wait_exited()
+
+
+def test_a_terminal_that_is_kept_open_after_the_apps_end(make_pod: MakePod):
+    """What the app leaves behind goes on writing to it until it is ended with the rest of the app's group."""
+    script = "(trap '' HUP; trap 'echo last words; exit' TERM; echo started; while :; do sleep 0.1; done) & sleep 0.3"
+    pod, directory = start(make_pod, script, stdin="tty", stdout="tty", stderr="tty")
+    with Session(directory, ["tty-out"]) as client:
+        assert b"last words" in read_all(client.streams["tty-out"])
+        client.wait_ended()
+    pod.wait_exited()
+    assert not directory.exists()
+
+
+def test_a_slow_client_gets_the_rest_of_a_pod_that_has_ended(make_pod: MakePod):
+    """PID 1 waits while the client takes what the app left."""
+    pod, directory = start(make_pod, "read x; seq 20000", stdin="stream", stdout="stream")
+    expected = b"".join(b"%d\n" % number for number in range(1, 20_001))
+    with Session(directory, ["stdin", "stdout"], queue_bytes=1 << 20) as client:
+        client.streams["stdout"].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.streams["stdin"].sendall(b"\n")
+        pod.wait_status("web")
+        assert read_all(client.streams["stdout"]) == expected
+    pod.wait_exited()
+
+
+def test_what_the_control_socket_tells(make_pod: MakePod):
+    """The state of an app has the modes of its streams, and what its clients did."""
+    pod, directory = start(make_pod, "read x; echo $x; read x", stdin="tty", stdout="tty", stderr="null")
+    with Session(directory, ["tty-in", "tty-out"], size=[40, 100]) as client:
+        client.streams["tty-in"].sendall(b"hello\n")
+        read_until(client.streams["tty-out"], b"hello\r\nhello\r\n")
+        [app] = pod.ask({"op": "state"})["apps"]
+        assert app["streams"] == {"stdin": "tty", "stdout": "tty", "stderr": "null"}
+        attached = app["attached"]
+        assert (attached["clients"], attached["rows"], attached["columns"]) == (1, 40, 100)
+        assert (attached["bytes_in"], attached["bytes_out"], attached["dropped_bytes"]) == (6, 14, 0)
+
+
+def test_a_long_name(make_pod: MakePod):
+    """The sockets of an app are there though their paths do not fit into an address."""
+    name = "web-" + "x" * 150
+    pod = make_pod({name: shell("read x", annotations=modes(stdin="stream"))})
+    pod.start()
+    with connect(directory_of(pod, name), "sock-stdin") as stdin:
+        stdin.sendall(b"\n")
+        pod.wait_exited()
+    assert pod.status(name) == 0
+
+
+def test_privileges_of_a_sidecar_with_clients(make_pod: MakePod):
+    """It holds no capabilities, cannot gain any, and shows nothing of itself to apps."""
+    pod, directory = start(make_pod, "read x", stdin="stream", stdout="stream")
+    with Session(directory, ["stdout"]):
+        status = status_of(pod.children()["iottymux-web"])
+        assert {status[key] for key in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {"0" * 16}
+        assert status["NoNewPrivs"] == "1"

@@ -104,6 +104,13 @@ class Session:
             return {}
         return json.loads(data) if data else {}
 
+    def wait_ended(self) -> None:
+        """Wait until the sidecar says that all output has ended; it may say before that no input is read any more."""
+        message = self.receive()
+        while message == {"event": "stdin-ended"}:
+            message = self.receive()
+        assert message == {"event": "ended"}, message
+
     def close(self) -> None:
         """Detach."""
         self.socket.close()

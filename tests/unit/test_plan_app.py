@@ -259,9 +259,21 @@ def test_dev_console():
 
 @pytest.mark.parametrize("mode", ["stream", "tty"])
 @pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
-def test_streams_that_are_not_built(stream: str, mode: str):
-    """A mode that can be attached to is refused, not quietly logged."""
-    assert "supported" in refusal_of(annotated(f"coreos.com/rkt/stage2/{stream}", mode))
+def test_streams_that_can_be_attached_to(stream: str, mode: str):
+    """Each stream has its own mode, and others keep theirs; a terminal comes with a type."""
+    spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", mode), APP, FLAGS)
+    expected = {"stdin": "null", "stdout": "log", "stderr": "log", stream: mode}
+    assert {name: getattr(spec, name) for name in expected} == expected
+    assert spec.is_attachable
+    assert spec.has_tty == (mode == "tty")
+    assert dict(spec.environment).get("TERM") == ("xterm" if mode == "tty" else None)
+
+
+def test_interactive_is_stronger_than_what_can_be_attached_to():
+    """With --interactive every stream is the console, whatever the annotations say."""
+    spec, _ = plan_app(annotated("coreos.com/rkt/stage2/stdin", "tty"), APP, replace(FLAGS, interactive=True))
+    assert {spec.stdin, spec.stdout, spec.stderr} == {"console"}
+    assert not spec.is_attachable
 
 
 @pytest.mark.parametrize("mode", ["null", "log", "other"])
