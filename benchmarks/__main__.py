@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import first_instruction, isolation, logs, memory, networks, stop
+from benchmarks import attach, first_instruction, isolation, logs, memory, networks, stop
 from benchmarks.table import machine
 
 BENCHMARKS = {
+    "attach": attach.main,
     "first-instruction": first_instruction.main,
     "isolation": isolation.main,
     "logs": logs.main,

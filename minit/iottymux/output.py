@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 # What comes in one turn of the loop at most, so that one stream cannot keep the others waiting.
 _TTY_BURST_BYTES = 64 * 1024
+# To so many clients output is sent without being copied, if it is that much; otherwise one copy for all costs less.
+_MOST_SPLICED = 8
+_LEAST_SPLICED_BYTES = 16 * 1024
 
 
 class Output:
@@ -186,13 +189,21 @@ class PipeOutput(Output):
             self.ring.trim()
 
     def _send(self, size_bytes: int) -> None:
-        """Give the log and every peer what the scratch holds."""
-        if self._log is None and len(self._peers) == 1 and self._peers[0].is_idle:
-            size_bytes -= self._peers[0].splice_from(self._scratch.reader, size_bytes)
-        if size_bytes:
+        """Give the log and every peer what the scratch holds, which is what the app's pipe holds first."""
+        peers = [*self._peers]
+        is_worth_it = len(peers) == 1 or (len(peers) <= _MOST_SPLICED and size_bytes >= _LEAST_SPLICED_BYTES)
+        if self._log is not None or not is_worth_it or not all(peer.is_idle for peer in peers):
             data = self._scratch.take(size_bytes)
             self._write_log(data)
             self._deliver(data)
+            return
+        for number, peer in enumerate(peers):
+            left = self._scratch.tee(self._fd, size_bytes) if number else size_bytes
+            left -= peer.splice_from(self._scratch.reader, left)
+            if left:
+                rest = self._scratch.take(left)
+                if not peer.is_closed:
+                    peer.keep(rest)
 
     def _write_log(self, data: bytes, ended: bool = False) -> None:
         """Log whole lines, and parts of those that are too long to be kept."""

@@ -19,7 +19,7 @@ RING_BYTES = 64 * 1024
 # As much again as is moved at a time, or a stream at full speed would be moved in small steps.
 CHUNK_BYTES = 256 * 1024
 # Of an app's pipe, and of those in which its output is kept.
-APP_PIPE_BYTES = 512 * 1024
+APP_PIPE_BYTES = 256 * 1024
 _PIPE_BYTES = 1 << 20
 _FULL_BYTES = 768 * 1024
 _FIONREAD = 0x541B
