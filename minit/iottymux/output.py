@@ -23,6 +23,9 @@ if TYPE_CHECKING:
         def write(self, stream: str, data: bytes) -> None:
             """Append output."""
 
+        def reopen(self) -> None:
+            """Let go of a file that somebody moved."""
+
 
 # What comes in one turn of the loop at most, so that one stream cannot keep the others waiting.
 _TTY_BURST_BYTES = 64 * 1024

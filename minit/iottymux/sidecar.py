@@ -62,7 +62,8 @@ def run_sidecar(
     them before.
     """
     loop = Loop()
-    readers = _Readers(loop, streams, f"{app}[{pid}]: ".encode(), log, renewed)
+    logs: list[LineLog] = [log] if attachable_log is None else [log, attachable_log]
+    readers = _Readers(loop, streams, f"{app}[{pid}]: ".encode(), logs, renewed)
     mux: Mux | None = None
     if attachable:
         from minit.iottymux.mux import Mux  # loaded by the launcher
@@ -78,11 +79,13 @@ def run_sidecar(
 
 
 class _Readers:
-    """What copies logged output, line by line, to the log and to the console."""
+    """What copies logged output, line by line, to the first of the logs and to the console; it reopens all of them."""
 
-    def __init__(self, loop: Loop, streams: Sequence[Stream], prefix: bytes, log: Log, renewed: bool) -> None:
+    def __init__(
+        self, loop: Loop, streams: Sequence[Stream], prefix: bytes, logs: Sequence[LineLog], renewed: bool
+    ) -> None:
         self._loop = loop
-        self._log = log
+        self._logs = logs
         self._scratch = _Scratch()
         self._null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
         self._consoles = {stream.fd: _Console(stream.console, prefix, renewed) for stream in streams}
@@ -100,7 +103,8 @@ class _Readers:
 
     def _on_signal(self, events: int) -> None:
         if _signal.SIGHUP in syscalls.read_signals(self._growth):
-            self._log.reopen()
+            for log in self._logs:
+                log.reopen()
         for fd in self._open:
             self._read(fd)
 
@@ -119,7 +123,7 @@ class _Readers:
             if not taken:
                 break
             lines = _lines(data[:taken])
-            self._log.write(self._open[fd].name, data[:taken])
+            self._logs[0].write(self._open[fd].name, data[:taken])
             self._consoles[fd].write(lines)
             # Not read: a packet (O_DIRECT) of which only a part is read loses the rest.
             while taken:

@@ -52,14 +52,16 @@ class Spawner:
         log: tuple[int, int],
         renewed: bool = False,
         attachable: Sequence[tuple[str, int]] = (),
+        plain_log: str | None = None,
     ) -> None:
         """
         Ask for a sidecar for process `pid` of `app`, `renewed` if it takes over from another.
 
         The streams are (name, read end), which stay the caller's, as does what is `attachable`; `log` bounds size and
-        number of the log files.
+        number of the log files. `plain_log` is the file of the log mode k8s-plain.
         """
         message: dict[str, object] = {"app": app, "pid": pid, "log": list(log), "renewed": renewed}
+        message["plain_log"] = plain_log
         message["streams"] = [name for name, _ in streams]
         message["attachable"] = [name for name, _ in attachable]
         try:
@@ -148,7 +150,14 @@ def _run_as_sidecar(message: dict[str, object], descriptors: list[int], log_dire
         streams = [Stream(name=name, fd=fd, console=_CONSOLE[name]) for name, fd in zip(names, descriptors)]
         log = Log(app, log_directory, *limits)
         attachable = dict(zip(others, descriptors[len(names) :]))
-        run_sidecar(app, pid, streams, log, renewed=message["renewed"] is True, attachable=attachable)
+        renewed = message["renewed"] is True
+        plain_log = None
+        if isinstance(message["plain_log"], str):
+            from minit.iottymux.plainlog import PlainLog  # loaded by the launcher
+
+            directory = os.open(paths.STAGE1_KUBERNETES_LOG, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            plain_log = PlainLog(message["plain_log"], directory, renewed)
+        run_sidecar(app, pid, streams, log, renewed, attachable, plain_log)
         os._exit(0)
     except BaseException as error:
         # The last frame of a forked process: returning would run the spawner's loop twice.

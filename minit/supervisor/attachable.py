@@ -14,6 +14,7 @@ import select
 import struct
 import termios
 
+import minit.iottymux.plainlog  # noqa: F401  # for the sidecar, which cannot load it
 from minit import jsontext, paths
 from minit.iottymux.counters import make_counters, read_counters, read_flushes
 from minit.iottymux.mux import COUNTERS, INPUT_ENDED, LISTENER, MASTER, RING, SUPERVISOR
@@ -38,16 +39,19 @@ class Attachable:
     """
     The attachable streams of `app`: `held` are the descriptors that the sidecars share with PID 1, by the names that
     minit.iottymux.mux has for them. `supervisor` is PID 1's end of the socket to the present sidecar.
+    `plain_log` is the name of the app's file in the log mode k8s-plain.
     """
 
     def __init__(self, app: str) -> None:
         self.app = app
         self.held: dict[str, int] = {}
         self.supervisor: Socket | None = None
+        self.plain_log: str | None = None
         self._directory = paths.iottymux_directory(app)
 
     def open(self, spec: AppSpec) -> dict[str, int]:
         """Make everything, and return the app's ends, the caller's, by `stdin`, `stdout`, `stderr` and `tty`."""
+        self.plain_log = spec.kubernetes_log
         ends: dict[str, int] = {}
         try:
             if spec.stdin == STREAM_STREAM:

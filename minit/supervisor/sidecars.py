@@ -114,7 +114,8 @@ class Sidecars:
         self._stop_hearing(streams)
         theirs, attachable = streams.attachable.connect()
         try:
-            spawner.request(streams.app, streams.pid, streams.ends, streams.log, renewed, attachable)
+            plain_log = streams.attachable.plain_log
+            spawner.request(streams.app, streams.pid, streams.ends, streams.log, renewed, attachable, plain_log)
         finally:
             theirs.close()
         assert streams.attachable.supervisor is not None

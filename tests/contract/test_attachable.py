@@ -233,3 +233,27 @@ def test_privileges_of_a_sidecar_with_clients(make_pod: MakePod):
         status = status_of(pod.children()["iottymux-web"])
         assert {status[key] for key in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {"0" * 16}
         assert status["NoNewPrivs"] == "1"
+
+
+def test_the_log_of_kubernetes(make_pod: MakePod, tmp_path: Path):
+    """In the log mode k8s-plain streams are written to a file of the host as well, and clients get them as they are."""
+    experiment = "coreos.com/rkt/experiment/"
+    annotations = [*modes(stdin="stream", stdout="stream", stderr="stream")]
+    annotations.append({"name": f"{experiment}kubernetes-log-path", "value": "web_0.log"})
+    pod = make_pod(
+        {"web": shell("echo before; read x; printf 'unfinished ' ; echo line; echo e >&2", annotations=annotations)},
+        annotations={f"{experiment}logmode": "k8s-plain", f"{experiment}kubernetes-log-dir": str(tmp_path)},
+    )
+    pod.start()
+    with Session(directory_of(pod), ["stdin", "stdout", "stderr"]) as client:
+        read_until(client.streams["stdout"], b"before\n")
+        wait_for(lambda: pod.ask({"op": "state"})["apps"][0]["attached"]["bytes_out"] == 7, "the ring")
+        os.kill(pod.children()["iottymux-web"], signal.SIGKILL)
+        read_all(client.streams["stdout"])
+    with Session(directory_of(pod), ["stdin", "stdout"]) as client:
+        client.streams["stdin"].sendall(b"\n")
+        assert read_all(client.streams["stdout"]).endswith(b"unfinished line\n")
+    pod.wait_exited()
+    lines = [line.split(" ", 1)[1] for line in (tmp_path / "web_0.log").read_text().splitlines()]
+    assert [line for line in lines if "stdout" in line] == ["stdout before", "stdout unfinished line"]
+    assert "stderr e" in lines
