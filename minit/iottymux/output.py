@@ -60,8 +60,9 @@ class Output:
 
     def attach(self, peer: Peer, *, replay: bool, resume: int | None) -> int:
         """
-        Send a peer the last output, and from now on all that comes; returns the position of the first byte of it.
+        Send a peer the last output, and from now on all that comes; returns where the peer is before that.
 
+        With all that it gets added, and what it is told about the markers of lost output, it knows where it is later.
         With `resume` it gets what comes after that position instead, without a word about an interruption, of which it
         knows. What is lost is marked then, and also if no client was there before.
         """
@@ -89,6 +90,7 @@ class Output:
         data = kept[start - begin :]
         if mark_at is not None and start <= mark_at:
             data = data[: mark_at - start] + interrupted_marker(self.line_end) + data[mark_at - start :]
+        marker_bytes = len(data) - (end - start)
         peer.offer(data)
         if peer.is_closed:
             return start
@@ -100,7 +102,7 @@ class Output:
             self.ring.note_peers(len(self._peers))
             if len(self._peers) == self.awaited:
                 self.stop_awaiting()
-        return start + skip
+        return start + skip - lost - marker_bytes
 
     def detach(self, peer: Peer) -> None:
         """Forget a peer."""

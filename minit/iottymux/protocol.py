@@ -14,8 +14,10 @@ From the client:
 
 Each of them is answered by {"ok": true, ...} or {"ok": false, "error": ...}; so is what is no request at all, and a
 failed `attach` or a message that cannot be understood ends the session. The answer to `attach` has `stdin`, one of
-STDIN_STATES, and `positions`: for each output how many bytes the app had written there before the first that this
-client gets. From the sidecar, at any time:
+STDIN_STATES, and `positions`: for each output where the client begins. With all that comes there added, and for each
+`dropped` what is missing less its marker, it is how many bytes the app had written before what comes next.
+
+From the sidecar, at any time:
 
     {"event": "stdin-taken"}                  another client's input goes to the app now
     {"event": "stdin-given"}                  this client's does, as the one before it has left
