@@ -14,7 +14,7 @@ from minit.cli.grammar import AppOption, GlobalOption, MinitCommand, MinitGroup
 from minit.cli.main import commands, run
 
 COMMANDS = {
-    *("run", "prepare", "run-prepared", "enter", "list", "status", "cat-manifest", "stop", "rm", "gc"),
+    *("run", "prepare", "run-prepared", "enter", "list", "status", "cat-manifest", "stop", "rm", "gc", "logs"),
     *("fetch", "image", "stage1", "version"),
 }
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
