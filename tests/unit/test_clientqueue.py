@@ -1,0 +1,164 @@
+"""minit.iottymux: queues of clients, the ring and the session protocol, against what they promise."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minit.iottymux.clientqueue import Queue
+from minit.iottymux.counters import Counters, make_counters, read_counters
+from minit.iottymux.protocol import (
+    POLICIES,
+    STREAMS,
+    AskStatus,
+    Attach,
+    ProtocolError,
+    Resize,
+    TakeStdin,
+    parse_request,
+)
+from minit.iottymux.ring import RING_BYTES, Ring, Scratch, make_ring
+
+MARKER = re.compile(rb"\n\[minit: (\d+) bytes dropped\]\n")
+
+
+@given(st.lists(st.one_of(st.integers(1, 9000), st.integers(-3000, -1)), max_size=60), st.integers(4096, 20_000))
+def test_a_queue_loses_only_what_it_tells(steps: list[int], limit: int):
+    """Whatever is put in and taken out, each byte comes out in order or is counted in a marker at its place."""
+    queue = Queue(limit)
+    text = bytes(97 + number % 26 for number in range(sum(step for step in steps if step > 0)))
+    put = 0
+    out = b""
+
+    def take(most: int | None) -> None:
+        nonlocal out
+        while queue:
+            pieces, _ = queue.next_pieces()
+            data = b"".join(pieces)[:most]
+            queue.taken(len(data))
+            out += data
+            if most is not None:
+                return
+
+    for step in steps:
+        if step > 0:
+            queue.put(memoryview(text)[put : put + step])
+            put += step
+            queue.drop_to_fit()
+            assert queue.size <= limit
+        else:
+            take(-step)
+    take(None)
+    assert not queue
+    at = 0
+    parts = MARKER.split(out)
+    for index, part in enumerate(parts):
+        if index % 2:
+            at += int(part)
+        else:
+            assert text[at : at + len(part)] == part
+            at += len(part)
+    assert at == len(text)
+
+
+def test_small_pieces_do_not_cost_more_than_their_bytes():
+    """A queue of single bytes is kept in few pieces."""
+    queue = Queue(1 << 20)
+    for _ in range(10_000):
+        queue.put(b"x")
+    pieces, _ = queue.next_pieces()
+    assert len(pieces) < 10
+    assert b"".join(pieces) == b"x" * 10_000
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 100_000), st.integers(0, 200_000)), max_size=12))
+def test_a_ring_keeps_what_it_is_asked_to(steps: list[tuple[bool, int, int]]):
+    """It holds the last of all that was moved or written into it, and the next sidecar finds the same."""
+    ring_fd, counters_fd = make_ring(), make_counters()
+    null, (reader, writer) = os.open("/dev/null", os.O_WRONLY), os.pipe()
+    scratch = Scratch()
+    counters = Counters(counters_fd)
+    ring = Ring("stdout", ring_fd, null, scratch, counters)
+    text = b""
+    try:
+        for is_written, size, keep in steps:
+            data = bytes((len(text) + number) % 251 for number in range(size))
+            ring.keep_bytes = max(RING_BYTES, keep)
+            if is_written:
+                ring.write(data)
+            else:
+                for at in range(0, size, 65_536):
+                    piece = data[at : at + 65_536]
+                    os.write(writer, piece)
+                    ring.move_from(reader, len(piece))
+            text += data
+            ring.trim()
+            for each in (ring, Ring("stdout", ring_fd, null, scratch, counters)):
+                kept = each.read()
+                assert each.position == len(text)
+                assert text.endswith(kept)
+                assert len(kept) >= min(len(text), RING_BYTES)
+                assert len(kept) >= min(len(text), keep)
+        assert read_counters(counters_fd)["bytes_out"] == len(text)
+    finally:
+        for fd in (ring_fd, counters_fd, null, reader, writer, scratch.reader, scratch.writer):
+            os.close(fd)
+
+
+@pytest.mark.parametrize("request_", [Resize(size=(1, 65_535)), TakeStdin(), AskStatus()])
+def test_requests_are_read_as_they_are_written(request_: Resize | TakeStdin | AskStatus):
+    """What one side asks for is what the other understands."""
+    assert parse_request(request_.request()) == request_
+
+
+@given(
+    st.lists(st.sampled_from(STREAMS), min_size=1, unique=True).filter(
+        lambda names: not {"stdin", "tty-in"} <= {*names}
+    ),
+    st.sampled_from(POLICIES),
+    st.integers(4096, 1 << 24),
+    st.booleans(),
+    st.none() | st.tuples(st.integers(0, 65_535), st.integers(0, 65_535)),
+)
+def test_attachments_are_read_as_they_are_written(
+    streams: list[str], policy: str, queue_bytes: int, flag: bool, size: tuple[int, int] | None
+):
+    """So are the wishes of a client about its attachment."""
+    resume = tuple((name, 7) for name in streams if name not in ("stdin", "tty-in"))
+    attach = Attach(
+        streams=tuple(streams),
+        policy=policy,
+        queue_bytes=queue_bytes,
+        replay=flag,
+        take_stdin=not flag,
+        size=size,
+        resume=resume,
+    )
+    assert parse_request(attach.request()) == attach
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=9) | st.sampled_from(STREAMS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+_FIELDS = ("streams", "policy", "queue_bytes", "replay", "take_stdin", "size", "resume")
+
+
+@given(
+    st.fixed_dictionaries(
+        {"op": st.sampled_from(["attach", "resize", "take-stdin", "status"]) | _JSON},
+        optional=dict.fromkeys(_FIELDS, _JSON),
+    )
+)
+def test_any_message_is_a_request_or_refused(message: dict[str, object]):
+    """Nothing that JSON can say does anything else."""
+    try:
+        parse_request(message)
+    except ProtocolError as error:
+        assert len(str(error)) < 300
