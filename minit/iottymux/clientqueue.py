@@ -10,16 +10,17 @@ if TYPE_CHECKING:
 else:
     from _collections import deque  # the C half alone: `collections` is heavy, and this runs in every sidecar
 
-# Smaller pieces are put together: an app that writes single bytes must not cost many times as much memory.
-_SMALL_BYTES = 4096
+# What a piece costs beyond its bytes, about. Pieces stay as they are, since all queues share them: with a thousand
+# clients that would cost more if each had its own.
+_PIECE_COST_BYTES = 64
 _PIECES_PER_WRITE = 64
 
 
 class Queue:
     """
-    At most `limit_bytes` of waiting output, if `drop_to_fit` is called after each `put`; `size` is how much there is.
+    Waiting output, of which `size` says how much it is; `line_end` is what ends a line for the client.
 
-    `line_end` is what ends a line for the client.
+    It is no more than `limit_bytes`, and somewhat less if it came in small pieces, after `drop_to_fit`.
     """
 
     def __init__(self, limit_bytes: int, line_end: bytes = b"\n") -> None:
@@ -33,19 +34,27 @@ class Queue:
     def __bool__(self) -> bool:
         return bool(self._pieces or self._dropped or self._marker)
 
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether there is more than there should be."""
+        return self._excess > 0
+
+    @property
+    def _excess(self) -> int:
+        return self.size + _PIECE_COST_BYTES * len(self._pieces) - self.limit_bytes
+
     def put(self, data: Piece) -> None:
         """Append output."""
         self.size += len(data)
-        if self._pieces and len(self._pieces[-1]) + len(data) <= _SMALL_BYTES:
-            self._pieces[-1] = b"".join((self._pieces[-1], data))
-        else:
-            # A short rest must not keep all of a long piece in memory.
-            self._pieces.append(bytes(data) if len(data) <= _SMALL_BYTES else data)
+        self._pieces.append(data)
 
     def drop_to_fit(self) -> int:
-        """Drop the oldest output until no more than `limit_bytes` are left, and return how much that was."""
-        excess = self.size - self.limit_bytes
-        return self._drop(excess) if excess > 0 else 0
+        """Drop the oldest output until it is no more than it should be, and return how much that was."""
+        before = self.size
+        while (excess := self._excess) > 0:
+            self._forget(min(excess, len(self._pieces[0])))
+        self._dropped += before - self.size
+        return before - self.size
 
     def note_gap(self, size_bytes: int) -> None:
         """Say at the place where the next output goes, with nothing before it, that so much is missing."""
@@ -70,11 +79,6 @@ class Queue:
         of_marker = min(size_bytes, len(self._marker))
         self._marker = self._marker[of_marker:]
         self._forget(size_bytes - of_marker)
-
-    def _drop(self, size_bytes: int) -> int:
-        self._forget(size_bytes)
-        self._dropped += size_bytes
-        return size_bytes
 
     def _forget(self, size_bytes: int) -> None:
         self.size -= size_bytes

@@ -53,6 +53,7 @@ class Output:
         self._loop = loop
         self._holds = 0
         self._peers: list[Peer] = []
+        self._behind: set[Peer] = set()
         self._interrupted_at = ring.position if was_interrupted else None
         loop.watch(fd, self._on_event)
         if self.awaited:
@@ -104,8 +105,16 @@ class Output:
                 self.stop_awaiting()
         return start + skip - lost - marker_bytes
 
+    def note_waiting(self, peer: Peer) -> None:
+        """Note whether output waits for a peer."""
+        if peer.waiting_bytes:
+            self._behind.add(peer)
+        else:
+            self._behind.discard(peer)
+
     def detach(self, peer: Peer) -> None:
         """Forget a peer."""
+        self._behind.discard(peer)
         if peer in self._peers:
             self._peers.remove(peer)
             self.ring.note_peers(len(self._peers))
@@ -137,7 +146,7 @@ class Output:
 
     def _keep_what_waits(self) -> None:
         # If this sidecar is killed, clients get from the next one what they had not been sent.
-        self.ring.keep_bytes = max(RING_BYTES, max((peer.waiting_bytes for peer in self._peers), default=0))
+        self.ring.keep_bytes = max(RING_BYTES, max((peer.waiting_bytes for peer in self._behind), default=0))
 
     def _deliver(self, data: bytes) -> None:
         for peer in [*self._peers]:

@@ -102,7 +102,7 @@ class Peer:
     def keep(self, data: Piece) -> None:
         """Put output behind what waits already."""
         self._queue.put(data)
-        if self._queue.size > self._queue.limit_bytes:
+        if self._queue.is_over_limit:
             if self._policy == POLICY_DISCONNECT:
                 self.client.on_too_slow(self)
                 return
@@ -187,6 +187,8 @@ class Peer:
     def _update(self) -> None:
         events = (select.EPOLLIN | select.EPOLLRDHUP) if self.is_heard else 0
         events |= select.EPOLLOUT if self._queue else 0
+        if self.output is not None:
+            self.output.note_waiting(self)
         if not self._is_watched:
             if events:
                 self._loop.watch(self.fd, self._on_event, events)

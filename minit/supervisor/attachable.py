@@ -22,7 +22,7 @@ from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_OUT
 from minit.iottymux.ring import APP_PIPE_BYTES, enlarge_pipe, make_ring, unread_bytes
 from minit.messages import receive_message, socket_pair
 from minit.plan.app import STREAM_STREAM
-from minit.reaper.record import write_durably
+from minit.reaper.record import write_file
 from minit.supervisor.console import PTMX, TTY_GID, open_pty
 
 TYPE_CHECKING = False
@@ -155,7 +155,9 @@ class Attachable:
             for name in names
         ]
         endpoints = {"version": _ENDPOINTS_VERSION, "targets": targets}
-        write_durably(f"{self._directory}/{paths.ENDPOINTS}", jsontext.dump(endpoints) + b"\n")
+        # Whole or not there, since it says that all can be attached to; not durable, since the sockets are not either.
+        write_file(f"{self._directory}/.{paths.ENDPOINTS}", jsontext.dump(endpoints) + b"\n")
+        os.rename(f"{self._directory}/.{paths.ENDPOINTS}", f"{self._directory}/{paths.ENDPOINTS}")
 
 
 def _pipe(spec: AppSpec) -> tuple[int, int]:

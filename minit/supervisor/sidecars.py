@@ -82,7 +82,7 @@ class Sidecars:
     def renew(self) -> None:
         """Give all output that nobody reads a sidecar, and give up what is at its end."""
         for streams in list(self._read):
-            if streams.sidecar is None and streams.at_end:
+            if streams.sidecar is None and streams.at_end and not streams.has_clients:
                 self._give_up(streams)
             elif streams.sidecar is None:
                 self._start(streams, renewed=True)
@@ -145,7 +145,8 @@ class Sidecars:
         os.close(streams.sidecar)
         streams.sidecar = None
         self._stop_hearing(streams)
-        if streams.at_end:
+        # What a killed one had not sent is in the rings, and its clients may come back for it.
+        if streams.at_end and not streams.has_clients:
             self._give_up(streams)
         else:
             self._journal.info("sidecar.lost", app=streams.app)

@@ -69,6 +69,11 @@ class Streams:
         """Whether every pipe is empty and has no writer left."""
         return all(_at_end(fd) for _, fd in self.ends) and (self.attachable is None or self.attachable.at_end)
 
+    @property
+    def has_clients(self) -> bool:
+        """Whether a sidecar that is gone has left clients behind, and not ended well."""
+        return self.attachable is not None and self.attachable.counters()["clients"] > 0
+
     def unread_bytes(self) -> int:
         """Return how much the pipes hold."""
         return sum(_unread_bytes(fd) for _, fd in self.ends) + (

@@ -202,6 +202,26 @@ def test_a_slow_client_gets_the_rest_of_a_pod_that_has_ended(make_pod: MakePod):
     pod.wait_exited()
 
 
+def test_a_sidecar_that_is_killed_when_all_is_written(make_pod: MakePod):
+    """Its client gets the rest from the next one, though the app has ended."""
+    pod, directory = start(make_pod, "read x; seq 60000; exec sleep 1000", stdin="stream", stdout="stream")
+    expected = b"".join(b"%d\n" % number for number in range(1, 60_001))
+    with Session(directory, ["stdin", "stdout"], queue_bytes=1 << 20) as client:
+        client.streams["stdin"].sendall(b"\n")
+        wait_for(
+            lambda: pod.ask({"op": "state"})["apps"][0]["attached"]["bytes_out"] == len(expected), "all of the output"
+        )
+        os.kill(pod.children()["sleep"], signal.SIGKILL)
+        pod.wait_status("web")
+        os.kill(pod.children()["iottymux-web"], signal.SIGKILL)
+        got = read_all(client.streams["stdout"])
+        assert len(got) < len(expected)
+    with Session(directory, ["stdout"], resume={"stdout": len(got)}) as client:
+        assert got + read_all(client.streams["stdout"]) == expected
+    pod.wait_exited()
+    assert not directory.exists()
+
+
 def test_what_the_control_socket_tells(make_pod: MakePod):
     """The state of an app has the modes of its streams, and what its clients did."""
     pod, directory = start(make_pod, "read x; echo $x; read x", stdin="tty", stdout="tty", stderr="null")

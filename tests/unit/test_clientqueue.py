@@ -65,14 +65,29 @@ def test_a_queue_loses_only_what_it_tells(steps: list[int], limit: int):
     assert at == len(text)
 
 
-def test_small_pieces_do_not_cost_more_than_their_bytes():
-    """A queue of single bytes is kept in few pieces."""
-    queue = Queue(1 << 20)
-    for _ in range(10_000):
-        queue.put(b"x")
-    pieces, _ = queue.next_pieces()
-    assert len(pieces) < 10
-    assert b"".join(pieces) == b"x" * 10_000
+def taken_from(queue: Queue) -> list[bytes | memoryview]:
+    """Return all pieces that a queue holds, taken out of it."""
+    taken = []
+    while queue:
+        pieces, _ = queue.next_pieces()
+        taken += pieces
+        queue.taken(sum(map(len, pieces)))
+    return taken
+
+
+def test_queues_share_what_waits_in_them():
+    """A thousand queues cost little more than one, also if the app writes single bytes."""
+    queues = [Queue(65_536) for _ in range(1000)]
+    pieces = [b"%d" % number for number in range(2000)]
+    for piece in pieces:
+        for queue in queues:
+            queue.put(piece)
+            queue.drop_to_fit()
+    for queue in queues:
+        waiting = taken_from(queue)
+        held = waiting[1:]  # after the marker
+        assert len(held) * 64 < 65_536
+        assert all(one is other for one, other in zip(held, pieces[-len(held) :]))
 
 
 @settings(deadline=None, max_examples=30)
