@@ -48,7 +48,8 @@ def test_ping(supervisor: Supervisor):
 
 
 def test_state(supervisor: Supervisor):
-    """Each app is listed with its state, and its pid or, once it ended, its status."""
+    """Each app is listed with its state, its pid or, once it ended, its status, and the modes of its streams."""
+    streams = {"stdin": "null", "stdout": "log", "stderr": "log"}
     supervisor.apps["db"].number = 42
     supervisor.apps["db"].state = lifecycle.EXITED
     reply, descriptors = answer(supervisor, {"op": "state"})
@@ -59,8 +60,8 @@ def test_state(supervisor: Supervisor):
         "state": "running",
         "ready": False,
         "apps": [
-            {"name": "web", "state": "running", "pid": 11},
-            {"name": "db", "state": "exited", "status": 42},
+            {"name": "web", "state": "running", "pid": 11, "streams": streams},
+            {"name": "db", "state": "exited", "status": 42, "streams": streams},
         ],
     }
 
