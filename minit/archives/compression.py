@@ -38,7 +38,8 @@ DEFAULT_LIMITS = Limits()
 class Readable(Protocol):
     """A file that is read from its beginning to its end."""
 
-    def read(self, size: int, /) -> bytes | None: ...
+    def read(self, size: int, /) -> bytes | None:
+        """Return up to `size` bytes; nothing at the end."""
 
 
 class _Decompressor(Protocol):

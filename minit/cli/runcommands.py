@@ -47,8 +47,9 @@ def run(ctx: click.Context, /, uuid_file_save: Path | None, quiet: bool, **optio
     """
     Run images in a new pod, in the foreground.
 
-    IMAGE is a file (.aci), or an image of the store by id, `name` or `name:version`. Options for an app
-    follow its image; arguments for it follow `--` and end at `---` or at the end of the line.
+    IMAGE is a file (.aci), oci:DIR, oci-archive:FILE, docker-archive:FILE, docker://NAME, or an image of the store by
+    id, `name` or `name:version`. Options for an app follow its image; arguments for it follow `--` and end at `---` or
+    at the end of the line.
 
     The exit code is that of the first app that fails, 0 if none does, 254 if the pod cannot be run.
 
@@ -89,8 +90,9 @@ def prepare(ctx: click.Context, /, quiet: bool, **options: Any) -> None:
     """
     Make a pod of images, to be run later with run-prepared, and print its UUID.
 
-    IMAGE is a file (.aci), or an image of the store by id, `name` or `name:version`. Options for an app
-    follow its image; arguments for it follow `--` and end at `---` or at the end of the line.
+    IMAGE is a file (.aci), oci:DIR, oci-archive:FILE, docker-archive:FILE, docker://NAME, or an image of the store by
+    id, `name` or `name:version`. Options for an app follow its image; arguments for it follow `--` and end at `---` or
+    at the end of the line.
 
     \b
       minit prepare busybox.aci --exec /bin/sh -- -c 'exit 42'

@@ -240,7 +240,7 @@ def test_bad_input(world: World) -> None:
     assert "no such file or directory" in fails(world, *with_stage1, world.root / "missing.aci")
     assert "not in the store" in fails(world, *with_stage1, "example.com/missing")
     assert "not in the store" in fails(world, *with_stage1, "sha512-" + "0" * 64)
-    assert "does not download" in fails(world, *with_stage1, "docker://busybox")
+    assert "does not download" in fails(world, *with_stage1, "https://example.com/busybox.aci")
     assert "--exec=BINARY" in fails(world, *with_stage1, bare)
     assert 'no label "os"' in fails(world, *with_stage1, unlabelled)
     assert "app.exec" in fails(world, *with_stage1, wrong)
