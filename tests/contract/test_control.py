@@ -52,7 +52,8 @@ def test_state(make_pod: MakePod) -> None:
     state = wait_for(lambda: (state := pod.ask({"op": "state"}))["apps"][0]["state"] == "exited" and state, "a's end")
     assert (state["ok"], state["uuid"], state["state"], state["ready"]) == (True, pod.uuid, "running", True)
     first, second = state["apps"]
-    assert first == {"name": "a", "state": "exited", "status": 0}
+    modes = {"stdin": "null", "stdout": "log", "stderr": "log"}
+    assert first == {"name": "a", "state": "exited", "status": 0, "streams": modes}
     assert (second["name"], second["state"]) == ("b", "running")
     assert second["pid"] > 1
     pod.stop()

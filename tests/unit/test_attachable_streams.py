@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import random
 import re
 import resource
 import select
@@ -19,6 +20,7 @@ import pytest
 from minit.iottymux import mux
 from minit.iottymux.ring import RING_BYTES
 from tests.support.attached import read_all, read_until
+from tests.support.campaign import campaign
 from tests.support.served import Served
 from tests.support.waiting import wait_for
 
@@ -528,6 +530,95 @@ def test_a_terminal_survives_its_sidecar(serve: Serve):
         client.sendall(b"typed\n")
         assert os.read(served.app["tty"], 100) == b"typed\n"
     served.end()
+
+
+class Follower:
+    """A client that checks every byte it gets against the text, and comes back where it was."""
+
+    def __init__(self, served: Served, text: bytes, **options: object) -> None:
+        self.served = served
+        self.text = text
+        self.options = options
+        self.at = 0
+        self.session = served.session("stdout", resume={"stdout": 0}, **options)
+        self._unchecked = b""
+        self._note_start()
+
+    def _note_start(self) -> None:
+        assert self.session.reply["ok"]
+        self.at = self.session.reply["positions"]["stdout"]
+
+    def read(self, size: int) -> bool:
+        """Read and check at most so much of what is there; False at the end."""
+        stream = self.session.streams["stdout"]
+        try:
+            data = stream.recv(size, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        self._check(data)
+        return bool(data)
+
+    def read_to_end(self) -> None:
+        """Read and check all that is left."""
+        self._check(read_all(self.session.streams["stdout"]))
+
+    def _check(self, data: bytes) -> None:
+        data = self._unchecked + data
+        # A marker, or what may be the beginning of one, is looked at when it is whole.
+        parts = MARKER.split(data)
+        end = parts[-1].rfind(b"\n")
+        self._unchecked = parts[-1][end:] if end >= 0 and len(parts[-1]) - end < 50 else b""
+        parts[-1] = parts[-1][: len(parts[-1]) - len(self._unchecked)]
+        for index, part in enumerate(parts):
+            if not index % 2:
+                assert part == self.text[self.at : self.at + len(part)]
+            self.at += int(part) if index % 2 else len(part)
+
+    def leave(self) -> None:
+        """Give up the session, with all of its output read, and ask for the next one to begin where it ended."""
+        self.read_to_end()
+        self.at += len(self._unchecked)
+        self._unchecked = b""
+        self.session.close()
+        self.session = self.served.session()
+        self.session.send_attach(["stdout"], resume={"stdout": self.at}, **self.options)
+
+    def come_back(self) -> None:
+        """Take the answer to what `leave` asked for, which leaves out nothing."""
+        self.session.reply = self.session.receive()
+        before = self.at
+        self._note_start()
+        assert self.at == before
+
+
+def test_nobody_is_told_anything_wrong(serve: Serve):
+    """Fast, slow and stuck clients, sidecars killed at any moment: each byte is right, or counted in a marker."""
+    chance = random.Random(7)
+    for _ in range(campaign(2)):
+        served = serve(stdout="stream")
+        text = numbered(60_000)
+        followers = [
+            Follower(served, text, policy="block"),
+            Follower(served, text, queue_bytes=16_384),
+            Follower(served, text),
+        ]
+        served.feed(text)
+        while followers[0].at + 4096 < len(text):
+            for follower in followers:
+                if chance.random() < (1, 0.3, 0.05)[followers.index(follower)]:
+                    assert follower.read(chance.choice((10, 1000, 100_000)))
+            if chance.random() < 0.01:
+                served.kill()
+                for follower in followers:
+                    follower.leave()
+                served.start(renewed=True)
+                for follower in followers:
+                    follower.come_back()
+        served.close_app()
+        for follower in followers:
+            follower.read_to_end()
+            follower._check(b"\n")
+        served.wait_end()
 
 
 # Clients that misbehave.
