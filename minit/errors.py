@@ -60,6 +60,10 @@ class NoAnswerError(ControlError):
     """The supervisor has the request and did not answer in time; it may still carry it out."""
 
 
+class AttachError(MinitError):
+    """A client cannot be connected to the streams of an app, or not any longer."""
+
+
 class ImageError(MinitError):
     """An image is broken or cannot be built."""
 

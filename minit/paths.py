@@ -54,12 +54,16 @@ ANNOTATION_CONTROL = "minit/stage1/control"
 ANNOTATION_INTERFACE_VERSION = "coreos.com/rkt/stage1/interface-version"
 ANNOTATION_MUTABLE = "coreos.com/rkt/stage1/mutable"
 ANNOTATION_STREAM = "coreos.com/rkt/stage2/"
+ANNOTATION_ATTACH_OPTIONS = "minit/stage1/attach-options"
 ANNOTATION_PIDS_LIMIT = "minit/pids-limit"
 ANNOTATION_LOG_SIZE = "minit/log-max-size"
 ANNOTATION_LOG_FILES = "minit/log-max-files"
 ANNOTATION_LOG_MODE = "coreos.com/rkt/experiment/logmode"
 ANNOTATION_KUBERNETES_DIRECTORY = "coreos.com/rkt/experiment/kubernetes-log-dir"
 INTERFACE_VERSION = 6
+
+# What our `attach` takes beyond rkt's flags; the value of ANNOTATION_ATTACH_OPTIONS in our image, joined by commas.
+ATTACH_OPTIONS = ("detach-keys", "no-replay", "on-slow", "read-only", "take-stdin")
 
 
 def app_manifest(app: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 _raw_terminal = False
 
@@ -31,3 +32,17 @@ def open_standard_streams() -> None:
     while (fd := os.open("/dev/null", os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
+
+
+def reopen_without_blocking(fd: int, access: int) -> int:
+    """
+    Return a descriptor of a terminal or FIFO that does not block, or `fd` itself if it is another kind of file.
+
+    O_NONBLOCK belongs to the open file, which is the caller's; hence another open file.
+    """
+    if not (os.isatty(fd) or stat.S_ISFIFO(os.fstat(fd).st_mode)):
+        return fd
+    try:
+        return os.open(f"/proc/self/fd/{fd}", access | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return fd  # a FIFO that nobody reads, or not ours to open

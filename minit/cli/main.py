@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from minit.cli import imagecommands, logcommand, podcommands, runcommands
+from minit.cli import attachcommands, imagecommands, logcommand, podcommands, runcommands
 from minit.cli.grammar import MinitGroup
 from minit.cli.invocation import Invocation, flush_output
 from minit.errors import EXIT_FAILURE, EXIT_USAGE, MinitError, describe
@@ -24,7 +24,10 @@ def commands() -> None:
     """Run pods of apps without systemd, on rkt's directories and with rkt's command line."""
 
 
-for _command in (*runcommands.COMMANDS, *podcommands.COMMANDS, *logcommand.COMMANDS, *imagecommands.COMMANDS):
+for _command in (
+    *(*runcommands.COMMANDS, *attachcommands.COMMANDS),
+    *(*podcommands.COMMANDS, *logcommand.COMMANDS, *imagecommands.COMMANDS),
+):
     commands.add_command(_command)
 
 

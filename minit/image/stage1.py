@@ -125,6 +125,7 @@ def stage1_manifest() -> bytes:
         annotation: f"/entrypoints/{name}" for name, annotation in ENTRYPOINT_ANNOTATIONS.items() if name in names
     }
     annotations[paths.ANNOTATION_INTERFACE_VERSION] = str(paths.INTERFACE_VERSION)
+    annotations[paths.ANNOTATION_ATTACH_OPTIONS] = ",".join(paths.ATTACH_OPTIONS)
     labels = {"version": minit.__version__, "os": "linux", "arch": _architecture()}
     return jsontext.dump(
         {

@@ -12,11 +12,10 @@ import _signal
 import fcntl
 import os
 import select
-import stat
 import termios
 
 from minit import syscalls
-from minit.stdio import expect_raw_terminal
+from minit.stdio import expect_raw_terminal, reopen_without_blocking
 from minit.supervisor.console import open_slave
 from minit.terminal import CallerTerminal, end_of_file_key, read_size
 
@@ -45,8 +44,8 @@ class Relay:
         # While somebody has the slave open, an app may close all it has, or hang them up as login programs do, and open
         # it again later: to the master nothing happens.
         self._slave: int | None = open_slave(master)
-        self._input = _reopen(0, os.O_RDONLY) if terminal.is_read else None
-        self._output: int | None = _reopen(1, os.O_WRONLY)
+        self._input = reopen_without_blocking(0, os.O_RDONLY) if terminal.is_read else None
+        self._output: int | None = reopen_without_blocking(1, os.O_WRONLY)
         self._to_app = self._to_caller = b""
         self._input_ended = False
         self._last_byte = b"\n"
@@ -201,17 +200,3 @@ class Relay:
         if self._slave is not None:
             os.close(self._slave)
             self._slave = None
-
-
-def _reopen(fd: int, access: int) -> int:
-    """
-    Return a descriptor of a terminal or FIFO that does not block, or `fd` itself if it is another kind of file.
-
-    O_NONBLOCK belongs to the open file, which is the caller's; hence another open file.
-    """
-    if not (os.isatty(fd) or stat.S_ISFIFO(os.fstat(fd).st_mode)):
-        return fd
-    try:
-        return os.open(f"/proc/self/fd/{fd}", access | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:
-        return fd  # a FIFO that nobody reads, or not ours to open

@@ -21,9 +21,7 @@ def enter_pod(
     """Become stage1's `enter`, which runs `command` in an app (None: the only one); `before_exec` is called last."""
     if pod.state is not PodState.RUNNING:
         raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
-    name = _only_app(pod) if app is None else app
-    if not is_ac_name(name):
-        raise PodError(f'"{name}" is no app name: expected lower-case letters, digits and inner dashes')
+    name = choose_app(pod, app)
     enter = entrypoints.require_path(entrypoints.read_stage1_manifest(pod), "enter")
     # From the tree store, where no pod can have changed it.
     program = trees.path(read_stage1_tree_id(pod)) / "rootfs" / enter
@@ -33,7 +31,12 @@ def enter_pod(
     entrypoints.execute(program, entrypoints.enter_arguments(pid, name, command), dict(os.environ))
 
 
-def _only_app(pod: Pod) -> str:
+def choose_app(pod: Pod, app: str | None) -> str:
+    """Return the app the user named, or else the only one of the pod; PodError if that is none."""
+    if app is not None:
+        if not is_ac_name(app):
+            raise PodError(f'"{app}" is no app name: expected lower-case letters, digits and inner dashes')
+        return app
     names = [app.name for app in read_pod_manifest(pod).apps]
     if len(names) != 1:
         listing = ", ".join(names) or "none"

@@ -32,6 +32,11 @@ _ENDING_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 DEFAULT_NETWORK = "default"
 
+# In the order of rkt's arguments.
+_ATTACH_STREAMS = ("tty-in", "tty-out", "stdin", "stdout", "stderr")
+_TERMINAL_STREAMS = {"tty-in", "tty-out"}
+_ATTACH_WORDS = {"tty": ("tty-in", "tty-out"), **{stream: (stream,) for stream in _ATTACH_STREAMS}}
+
 
 class RunOptions(Value):
     """How a pod is to run."""
@@ -139,6 +144,34 @@ def gc_arguments(uuid: str, version: int, *, debug: bool, local_config: str) -> 
 def stop_arguments(uuid: str, *, force: bool) -> list[str]:
     """Return the arguments of `stop`."""
     return ["--force", uuid] if force else [uuid]
+
+
+def attach_arguments(mode: str, app: str, options: Sequence[str], *, debug: bool) -> list[str]:
+    """
+    Return the arguments of `attach` for rkt's --mode; `options` are flags that only some stage1 images know.
+
+    PodError for a mode that names no streams, unknown ones, or a terminal together with single streams.
+    """
+    rest = [f"--app={app}", f"--debug={_boolean(debug)}", *options]
+    if mode == "list":
+        return ["--action=list", *rest]
+    if mode in ("", "auto"):
+        return ["--action=auto-attach", *rest]
+    chosen: set[str] = set()
+    for word in mode.split(","):
+        if word not in _ATTACH_WORDS:
+            raise PodError(f'invalid attach mode: unknown endpoint "{word}"')
+        chosen.update(_ATTACH_WORDS[word])
+    if chosen & _TERMINAL_STREAMS and chosen - _TERMINAL_STREAMS:
+        raise PodError(
+            f'invalid attach mode: incompatible endpoints "{mode}", cannot simultaneously attach TTY and streams'
+        )
+    flags = [f"--{stream}={_boolean(stream in chosen)}" for stream in _ATTACH_STREAMS]
+    return ["--action=custom-attach", *flags, *rest]
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def execute(program: Path, arguments: Sequence[str], environment: dict[str, str]) -> NoReturn:

@@ -1,0 +1,100 @@
+"""Attaching to the streams of an app through the pod's stage1."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import termios
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+from minit import paths
+from minit.errors import PodError, describe
+from minit.stage0 import entrypoints
+from minit.stage0.enter import choose_app
+from minit.stage0.pods import Pod, PodState
+from minit.stage0.waiting import wait_for_pid
+
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # rkt's
+# Of the terminal these reach stage1, too, and of others it is to hear them.
+_IGNORED_WHILE_WAITING = (signal.SIGINT, signal.SIGQUIT)
+_FORWARDED = (signal.SIGHUP, signal.SIGTERM)
+
+
+def attach(
+    pod: Pod, app: str | None, mode: str, options: Mapping[str, str], before_call: Callable[[], None], *, debug: bool
+) -> None:
+    """
+    Connect this process's streams to those of a running app (None: the only one), until either side ends.
+
+    `mode` is rkt's --mode. `options` are flags with their values, which the stage1 image must declare to know.
+    `before_call` is called last. PodError if stage1 fails; a signal that ends stage1 ends this process as well.
+    """
+    if pod.state is not PodState.RUNNING:
+        raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
+    name = choose_app(pod, app)
+    manifest = entrypoints.read_stage1_manifest(pod)
+    known = (manifest.annotation(paths.ANNOTATION_ATTACH_OPTIONS) or "").split(",")
+    for option in options:
+        if option not in known:
+            raise PodError(
+                f'--{option}: stage1 image "{manifest.name}" does not know it '
+                f"(annotation {paths.ANNOTATION_ATTACH_OPTIONS})"
+            )
+    flags = [f"--{option}={value}" for option, value in options.items()]
+    arguments = entrypoints.attach_arguments(mode, name, flags, debug=debug)
+    rootfs = pod.path / paths.POD_STAGE1_ROOTFS
+    program = rootfs / entrypoints.require_path(manifest, "attach")
+    environment = {
+        "RKT_STAGE1_ENTERCMD": str(rootfs / entrypoints.require_path(manifest, "enter")),
+        "RKT_STAGE1_ENTERPID": str(wait_for_pid(pod)),
+        "PATH": os.environ.get("PATH") or _DEFAULT_PATH,
+    }
+    before_call()
+    settings = _terminal_settings()
+    try:
+        # Not by this class's own wait, which would not see that the process is stopped.
+        child = subprocess.Popen([str(program), *arguments], cwd=pod.path, env=environment).pid
+    except OSError as error:
+        raise PodError(f"cannot execute stage1's entrypoint {program}: {describe(error)}") from error
+    status = _wait(child)
+    if not os.WIFSIGNALED(status):
+        code = os.waitstatus_to_exitcode(status)
+        if code != 0:
+            raise PodError(f"attach failed: exit status {code}")
+        return
+    if settings is not None:
+        # Whoever was killed left it raw.
+        termios.tcsetattr(0, termios.TCSADRAIN, settings)
+    number = os.WTERMSIG(status)
+    if number in _FORWARDED:
+        raise SystemExit(128 + number)
+    raise PodError(f"attach failed: stage1 was killed by signal {number}")
+
+
+def _terminal_settings() -> list[Any] | None:
+    try:
+        return termios.tcgetattr(0)
+    except termios.error:
+        return None
+
+
+def _wait(child: int) -> int:
+    """Return the wait status of a child, stopping when it stops."""
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        os.kill(child, number)
+
+    for number in _IGNORED_WHILE_WAITING:
+        signal.signal(number, signal.SIG_IGN)
+    for number in _FORWARDED:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, forward)
+    while True:
+        _, status = os.waitpid(child, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            return status
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os.kill(child, signal.SIGCONT)
