@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minit.errors import UsageError
+from minit.errors import AttachError
 
 DEFAULT_KEYS = "ctrl-p,ctrl-q"
 _NONE = ("", "none")
@@ -16,13 +16,13 @@ def parse_detach_keys(text: str) -> bytes:
     """
     Return the bytes that the keys of `text` send: `ctrl-X` or one character each, separated by commas.
 
-    Empty for `none` and for nothing. UsageError says which is no key.
+    Empty for `none` and for nothing. AttachError says which is no key.
     """
     if text in _NONE:
         return b""
     keys = text.split(",")
     if len(keys) > _MAXIMUM_KEYS:
-        raise UsageError(f"detach keys: expected at most {_MAXIMUM_KEYS}, got {len(keys)}")
+        raise AttachError(f"detach keys: expected at most {_MAXIMUM_KEYS}, got {len(keys)}")
     return bytes(_parse_key(key) for key in keys)
 
 
@@ -32,7 +32,7 @@ def _parse_key(key: str) -> int:
     letter = key.removeprefix(_CONTROL).lower()
     if key.startswith(_CONTROL) and len(letter) == 1 and letter in _CONTROLLED:
         return _CONTROLLED.index(letter)
-    raise UsageError(f'detach keys: expected a character or ctrl- and one of {_CONTROLLED}, got "{key}"')
+    raise AttachError(f'detach keys: expected a character or ctrl- and one of {_CONTROLLED}, got "{key}"')
 
 
 class DetachKeys:

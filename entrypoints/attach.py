@@ -1,0 +1,49 @@
+"""The `attach` entrypoint: connects the caller's streams to those of an app, or lists what there is."""
+
+from __future__ import annotations
+
+from entrypoints._main import run_entrypoint
+from minit.errors import AttachError, UsageError
+from minit.goflags import parse_flags, usage
+from minit.launcher.attach import attach_app, list_endpoints
+from minit.stdio import open_standard_streams
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+_STREAMS = ("stdin", "stdout", "stderr", "tty-in", "tty-out")
+_FLAGS: dict[str, bool | str] = {
+    **{"action": "list", "app": "", "debug": False},
+    **dict.fromkeys(_STREAMS, False),
+    # minit's own.
+    **{"detach-keys": "ctrl-p,ctrl-q", "no-replay": False, "on-slow": "drop", "read-only": False, "take-stdin": False},
+}
+
+
+def main() -> NoReturn:
+    """Attach and exit, with 0 when the app's output has ended or the caller detached."""
+    run_entrypoint("attach", usage("attach", "", _FLAGS), _attach)
+
+
+def _attach(arguments: list[str]) -> int:
+    values, operands = parse_flags(arguments, _FLAGS)
+    if operands:
+        raise UsageError(f"expected flags only, got {len(operands)} more words")
+    open_standard_streams()
+    app, action = str(values["app"]), values["action"]
+    if action == "list":
+        list_endpoints(app)
+    elif action in ("auto-attach", "custom-attach"):
+        attach_app(
+            app,
+            None if action == "auto-attach" else [name for name in _STREAMS if values[name]],
+            detach_keys=str(values["detach-keys"]),
+            is_read_only=values["read-only"] is True,
+            replay=values["no-replay"] is False,
+            take_stdin=values["take-stdin"] is True,
+            policy=str(values["on-slow"]),
+        )
+    else:
+        raise AttachError(f'unknown action "{action}": expected list, auto-attach or custom-attach')
+    return 0

@@ -1,0 +1,111 @@
+"""A client's session with the sidecar of an app, and the sockets that carry its streams."""
+
+from __future__ import annotations
+
+import _socket
+import os
+import stat
+
+from minit import paths, syscalls
+from minit.errors import AttachError, describe
+from minit.messages import Socket, receive_message, send_message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.iottymux.protocol import Attach
+
+_TIMEOUT_SECONDS = 15
+
+
+class Session:
+    """
+    A connection that has asked to attach; nothing about it blocks.
+
+    `outputs` has the descriptor of each output, `input` that of the input or None without one.
+    """
+
+    def __init__(self, socket: Socket, request: Attach) -> None:
+        self._socket = socket
+        self._streams: dict[str, Socket] = {}
+        theirs = []
+        for name in request.streams:
+            self._streams[name], end = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+            # Not a flag of socketpair(2), which would be for both.
+            self._streams[name].setblocking(False)
+            theirs.append(end)
+        send_message(socket, request.request(), [end.fileno() for end in theirs])
+        for end in theirs:
+            end.close()
+        socket.setblocking(False)
+        self.fd = socket.fileno()
+        self._input = None if request.input is None else self._streams[request.input]
+        self.input = None if self._input is None else self._input.fileno()
+        self.outputs = {name: ours.fileno() for name, ours in self._streams.items() if name != request.input}
+
+    def send(self, message: dict[str, object]) -> bool:
+        """Send a message unless it would block or nobody is there any more; return whether it is sent."""
+        try:
+            send_message(self._socket, message)
+        except (BlockingIOError, BrokenPipeError, ConnectionResetError):
+            return False
+        return True
+
+    def receive(self) -> dict[str, object] | None:
+        """Return the next message, None at the session's end; BlockingIOError if there is none yet."""
+        try:
+            message, descriptors = receive_message(self._socket)
+        except ValueError as error:
+            raise AttachError(f"sidecar: {error}") from error
+        for fd in descriptors:
+            os.close(fd)
+        return message
+
+    def end_input(self) -> None:
+        """Tell the app that there is no more input."""
+        if self._input is not None:
+            try:
+                self._input.shutdown(_socket.SHUT_WR)
+            except OSError:
+                pass  # nobody is there, as the session says
+
+    def close_input(self) -> None:
+        """Send no more input, of which nobody takes any."""
+        if self._input is not None:
+            self._input.close()
+        self._input = self.input = None
+
+    def close(self) -> None:
+        """Detach."""
+        for ours in self._streams.values():
+            ours.close()
+        self._socket.close()
+
+
+def connect(directory: int, app: str, request: Attach) -> Session:
+    """
+    Ask to attach to `app`, by the session socket in its `directory`, a descriptor.
+
+    FileNotFoundError if nobody listens there any more, AttachError for any other failure.
+    """
+    socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+    try:
+        # By descriptor: a path may be longer than an address, and may lead through a link.
+        fd = syscalls.openat2(
+            directory, paths.SESSION_SOCKET, os.O_PATH, 0, syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
+        )
+        try:
+            if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                raise AttachError(f'app "{app}": {paths.SESSION_SOCKET} is no socket')
+            # Not settimeout(), with which connect(2) would not wait while the backlog is full.
+            timeval = _TIMEOUT_SECONDS.to_bytes(8, "little") + bytes(8)
+            socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, timeval)
+            socket.connect(f"/proc/self/fd/{fd}")
+        finally:
+            os.close(fd)
+        return Session(socket, request)
+    except ConnectionRefusedError as error:
+        raise FileNotFoundError(error.errno, error.strerror, paths.SESSION_SOCKET) from error
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise AttachError(f'app "{app}": cannot reach its sidecar: {describe(error)}') from error
