@@ -83,9 +83,7 @@ def choose_streams(
     for name in chosen:
         if _ENDPOINT_OF[name] not in endpoints:
             raise AttachError(f'app "{app}" has no {name} to attach to (it has: {", ".join(endpoints) or "nothing"})')
-    streams = tuple(
-        name for name in _ENDPOINT_OF if name in chosen and not (is_read_only and name in (STDIN, TTY_IN))
-    )
+    streams = tuple(name for name in _ENDPOINT_OF if name in chosen and not (is_read_only and name in (STDIN, TTY_IN)))
     if not streams:
         reason = "read-only" if is_read_only else "without input"
         raise AttachError(f'app "{app}": nothing to attach to {reason} (it has: {", ".join(endpoints) or "nothing"})')
@@ -118,10 +116,11 @@ def _read_endpoints(directory: int, app: str) -> object:
 
 def _names(document: object, app: str) -> list[str]:
     targets = document.get("targets") if isinstance(document, dict) else None
-    names = [target.get("name") for target in targets or () if isinstance(target, dict)]
-    if not isinstance(targets, list) or any(name not in _ENDPOINT_OF.values() for name in names):
-        raise AttachError(f'app "{app}": {paths.ENDPOINTS} is not a list of endpoints')
-    return names
+    if isinstance(targets, list):
+        names = [target.get("name") for target in targets if isinstance(target, dict)]
+        if all(name in _ENDPOINT_OF.values() for name in names):
+            return [str(name) for name in names]
+    raise AttachError(f'app "{app}": {paths.ENDPOINTS} is not a list of endpoints')
 
 
 def _indented(value: object, line: str) -> str:
