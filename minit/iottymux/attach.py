@@ -27,11 +27,11 @@ from minit.iottymux.protocol import (
     INPUTS,
     POLICY_DROP,
     STDERR,
+    STDIN_NONE,
     STDIN_OTHER,
     STDIN_OWNER,
     TTY_IN,
     TTY_OUT,
-    AskStatus,
     Attach,
     Resize,
 )
@@ -158,8 +158,6 @@ class _Client:
         self._sources_by_fd: dict[int, _Source] = {}
         self._is_attached = False
         self._reply_deadline: float | None = None
-        self._unanswered = 0
-        self._asked_status = False
         # Why it is over.
         self._app_has_ended = self._was_too_slow = self._has_detached = False
         self._signal: int | None = None
@@ -246,16 +244,10 @@ class _Client:
             if self._was_too_slow:
                 raise AttachError("disconnected: output was not read as fast as the app writes")
             return True
-        if not self._is_attached or any(not source.has_ended for source in self._sources.values()):
-            return False
-        if self._app_has_ended:
-            return True
-        if not self._sources:
-            return not self._app_takes_input
-        # The streams of a sidecar that is killed end before its session does: only one that answers has ended them.
-        if not self._asked_status:
-            self._asked_status = self._request(AskStatus())
-        return self._asked_status and not self._unanswered
+        # The streams of a sidecar that is killed end as well; that the app's did is said.
+        if self._sources:
+            return self._app_has_ended and all(source.has_ended for source in self._sources.values())
+        return self._app_has_ended or not self._app_takes_input
 
     # The session.
 
@@ -273,13 +265,7 @@ class _Client:
         self._sources_by_fd = {self._session.outputs[name]: source for name, source in self._sources.items()}
         for source in self._sources.values():
             source.has_ended = False
-        self._is_attached = self._asked_status = False
-        self._unanswered = 0
-
-    def _request(self, request: AskStatus | Resize) -> bool:
-        is_sent = self._session is not None and self._session.send(request.request())
-        self._unanswered += is_sent
-        return is_sent
+        self._is_attached = False
 
     def _read_session(self, session: Session) -> None:
         while True:
@@ -294,8 +280,6 @@ class _Client:
                 self._on_event(message)
             elif not self._is_attached:
                 self._on_attached(message)
-            else:
-                self._unanswered -= 1
 
     def _on_attached(self, reply: dict[str, object]) -> None:
         if reply.get("ok") is not True:
@@ -307,6 +291,7 @@ class _Client:
             position = positions.get(source.name) if isinstance(positions, dict) else None
             source.position = position if isinstance(position, int) else None
         self._owns_input = reply.get("stdin") == STDIN_OWNER
+        self._app_takes_input = reply.get("stdin") != STDIN_NONE
         self._make_raw()
         if reply.get("stdin") == STDIN_OTHER:
             self._say("another client has the input; --take-stdin takes it over")
@@ -484,8 +469,8 @@ class _Client:
         if self._is_raw:
             self._terminal.make_raw()
         size = self._size()
-        if size is not None:
-            self._request(Resize(size=size))
+        if size is not None and self._session is not None:
+            self._session.send(Resize(size=size).request())
 
     def _say(self, text: str) -> None:
         """Write a line of ours to standard error, and not at the end of one of the app's."""
