@@ -21,10 +21,10 @@ def line_end(fd: int) -> bytes:
     return b"\r\n" if _raw_terminal and os.isatty(fd) else b"\n"
 
 
-def expect_raw_terminal() -> None:
+def expect_raw_terminal(is_raw: bool = True) -> None:
     """From now on the caller's terminal is raw: a line feed alone does not return to the first column there."""
     global _raw_terminal
-    _raw_terminal = True
+    _raw_terminal = is_raw
 
 
 def open_standard_streams() -> None:

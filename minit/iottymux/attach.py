@@ -110,18 +110,28 @@ class _Output:
 
 
 class _Source:
-    """An output of the app; `position` is how much the app had written there before what comes next, if known."""
+    """
+    An output of the app.
+
+    `start` is how much the app had written there before what came first in this session, once that is known, and
+    `received` how much came, with what markers stand for.
+    """
 
     def __init__(self, name: str, output: _Output) -> None:
         self.name = name
         self.output = output
-        self.position: int | None = None
+        self.start: int | None = None
+        self.received = 0
         self.has_ended = False
 
-    def advance(self, size: int) -> None:
-        """Go on by so many bytes."""
-        if self.position is not None:
-            self.position = max(0, self.position + size)
+    @property
+    def position(self) -> int | None:
+        """How much the app had written before what comes next, None if that is not known."""
+        return None if self.start is None else max(0, self.start + self.received)
+
+    def begin(self) -> None:
+        """Forget the session before."""
+        self.start, self.received, self.has_ended = None, 0, False
 
 
 class _Client:
@@ -156,6 +166,7 @@ class _Client:
         # The session.
         self._session: Session | None = None
         self._sources_by_fd: dict[int, _Source] = {}
+        self._positions: dict[str, int] = {}
         self._is_attached = False
         self._reply_deadline: float | None = None
         # Why it is over.
@@ -178,6 +189,7 @@ class _Client:
         """Give the caller's terminal back."""
         if self._is_raw:
             self._terminal.restore()
+            expect_raw_terminal(False)
 
     def say_goodbye(self) -> None:
         """Say why it is over where that is not plain, or die of the signal that was the reason."""
@@ -252,6 +264,10 @@ class _Client:
     # The session.
 
     def _open_session(self) -> None:
+        # Kept if the sidecar is killed again before it answers.
+        self._positions.update(
+            (source.name, source.position) for source in self._sources.values() if source.position is not None
+        )
         request = Attach(
             streams=self._streams,
             policy=self._options.policy,
@@ -259,12 +275,12 @@ class _Client:
             # Who had the input before the sidecar was killed has it after that.
             take_stdin=self._options.take_stdin or self._owns_input,
             size=self._size(),
-            resume=tuple((source.name, source.position) for source in self._sources.values() if source.position),
+            resume=tuple(self._positions.items()),
         )
         self._session = connect(self._directory, self._app, request)
         self._sources_by_fd = {self._session.outputs[name]: source for name, source in self._sources.items()}
         for source in self._sources.values():
-            source.has_ended = False
+            source.begin()
         self._is_attached = False
 
     def _read_session(self, session: Session) -> None:
@@ -288,8 +304,8 @@ class _Client:
         self._reply_deadline = None
         positions = reply.get("positions")
         for source in self._sources.values():
-            position = positions.get(source.name) if isinstance(positions, dict) else None
-            source.position = position if isinstance(position, int) else None
+            start = positions.get(source.name) if isinstance(positions, dict) else None
+            source.start = start if isinstance(start, int) else None
         self._owns_input = reply.get("stdin") == STDIN_OWNER
         self._app_takes_input = reply.get("stdin") != STDIN_NONE
         self._make_raw()
@@ -308,7 +324,7 @@ class _Client:
             source = self._sources.get(str(message.get("stream")))
             size, marker_bytes = message.get("bytes"), message.get("marker_bytes")
             if source is not None and isinstance(size, int) and isinstance(marker_bytes, int):
-                source.advance(size - marker_bytes)
+                source.received += size - marker_bytes
         elif event == EVENT_STDIN_GIVEN:
             self._owns_input = True
             self._say("the input is yours")
@@ -361,7 +377,7 @@ class _Client:
         if not data:
             source.has_ended = True
             return False
-        source.advance(len(data))
+        source.received += len(data)
         if self._is_raw and source.output.is_terminal and source.name != TTY_OUT:
             # It did not come through a terminal, and this one adds no carriage returns now.
             data = data.replace(b"\n", b"\r\n")
@@ -444,8 +460,8 @@ class _Client:
     def _make_raw(self) -> None:
         if self._types:
             self._is_raw = True
-            expect_raw_terminal()
             self._terminal.make_raw()
+            expect_raw_terminal()
 
     def _on_signals(self) -> None:
         for number in syscalls.read_signals(self._signals):
@@ -467,7 +483,7 @@ class _Client:
 
     def _resume(self) -> None:
         if self._is_raw:
-            self._terminal.make_raw()
+            self._make_raw()
         size = self._size()
         if size is not None and self._session is not None:
             self._session.send(Resize(size=size).request())

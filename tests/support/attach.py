@@ -1,0 +1,42 @@
+"""Pods whose apps can be attached to, and the `attach` entrypoint in front of a terminal or between pipes."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+from tests.support.pods import MakePod, PodDirectory, shell
+from tests.support.processes import children_of, status_of
+from tests.support.terminal import Terminal
+from tests.support.waiting import wait_for
+
+APP = "web"
+TERMINAL = {"stdin": "tty", "stdout": "tty", "stderr": "tty"}
+STREAMS = {"stdin": "stream", "stdout": "stream", "stderr": "stream"}
+
+
+def start_app(make_pod: MakePod, script: str, streams: dict[str, str], **fields: Any) -> PodDirectory:
+    """Start a pod of one app with these modes of its streams, and return when it can be attached to."""
+    annotations = [{"name": f"coreos.com/rkt/stage2/{name}", "value": mode} for name, mode in streams.items()]
+    pod = make_pod({APP: shell(script, annotations=annotations, **fields)})
+    pod.start()
+    wait_for((pod.stage1 / "rkt/iottymux" / APP / "endpoints").exists, "the endpoints")
+    return pod
+
+
+def attach_words(pod: PodDirectory, *flags: str, action: str = "auto-attach") -> list[str]:
+    """Return the command line by which rkt executes the entrypoint, in the pod directory."""
+    return [pod.entrypoint("attach"), f"--action={action}", *flags, f"--app={APP}", "--debug=false"]
+
+
+def attach(
+    pod: PodDirectory, *flags: str, terminal: Terminal | None = None, action: str = "auto-attach", **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start the entrypoint in front of a terminal, or with what `options` say for its streams."""
+    streams = terminal.options if terminal is not None else {}
+    return subprocess.Popen(attach_words(pod, *flags, action=action), cwd=pod.path, **{**streams, **options})
+
+
+def sidecar_of(pod: PodDirectory) -> int:
+    """Return the pid of the app's sidecar."""
+    return wait_for(lambda: pod.children().get(f"iottymux-{APP}", 0), "the sidecar")
