@@ -97,6 +97,6 @@ def check_numbers(output: bytes) -> int:
     parts = MARKER.split(output)
     position, whole = 0, numbers(1, 400_000)
     for piece, lost in zip(parts[::2], [*parts[1::2], None]):
-        assert whole.startswith(piece, position), (position, whole.find(piece[:80]), piece[:100], [(len(p),l) for p,l in zip(parts[::2], [*parts[1::2], None])], MARKER.findall(output))
+        assert whole.startswith(piece, position), f"at {position}: {piece[:80]!r}"
         position += len(piece) + int(lost or 0)
     return position
