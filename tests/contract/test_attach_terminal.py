@@ -1,0 +1,263 @@
+"""`attach` in front of a terminal, as a person uses it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.attach import APP, STREAMS, TERMINAL, attach, attach_words, sidecar_of, start_app
+from tests.support.pods import MakePod, PodDirectory
+from tests.support.processes import children_of
+from tests.support.terminal import CTRL_C, CTRL_D, Terminal
+
+SHELL = "PS1='app> ' exec sh -i"
+DETACH = b"\x10\x11"
+DETACHED = rb"attach: detached\r\n"
+
+
+@pytest.fixture
+def pod(make_pod: MakePod) -> PodDirectory:
+    """A pod with a shell on a terminal of its own."""
+    return start_app(make_pod, SHELL, TERMINAL)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    """The caller's terminal, of a size that no default has."""
+    with Terminal(30, 100) as terminal:
+        yield terminal
+
+
+def test_a_session(pod: PodDirectory, terminal: Terminal) -> None:
+    """
+    The app's terminal takes its size from the caller's, which is raw, at once and at every change; the keys detach,
+    the next one sees what was shown last, and the app's end is the end.
+    """
+    before = terminal.settings
+    client = attach(pod, terminal=terminal)
+    terminal.expect(rb"app> ")
+    assert terminal.is_raw
+    terminal.type(b"stty size\r")
+    terminal.expect(rb"\r\n30 100\r\n")
+    terminal.resize(31, 90)
+    terminal.type(b"until stty size | grep '31 90'; do sleep 0.01; done; sleep 1000\r")
+    terminal.expect(rb"\r\n31 90\r\n")
+    # An ordinary byte for the app's terminal.
+    terminal.type(CTRL_C)
+    terminal.expect(rb"\^C\r\napp> ")
+    terminal.type(DETACH)
+    terminal.expect(DETACHED)
+    assert terminal.finish(client) == 0
+    assert terminal.settings == before
+    client = attach(pod, terminal=terminal)
+    terminal.expect(rb"\r\n31 90\r\n.*app> ")
+    terminal.type(b"exit 7\r")
+    assert terminal.finish(client) == 0
+    assert terminal.settings == before
+    assert pod.wait_status(APP) == 7
+
+
+def test_without_a_replay(pod: PodDirectory, terminal: Terminal) -> None:
+    """With --no-replay nothing is shown that was there before."""
+    with Terminal() as other:
+        client = attach(pod, terminal=other)
+        other.expect(rb"app> ")
+        other.type(b"echo $((6*7))\r")
+        other.expect(rb"42\r\napp> ")
+        other.type(DETACH)
+        assert other.finish(client) == 0
+    client = attach(pod, "--no-replay", terminal=terminal)
+    terminal.read_until(lambda: terminal.is_raw)
+    terminal.type(b"echo $((7*7))\r")
+    terminal.expect(rb"49\r\n")
+    assert b"42" not in terminal.seen
+    terminal.type(DETACH)
+    assert terminal.finish(client) == 0
+
+
+def test_the_first_detach_key_alone(make_pod: MakePod, terminal: Terminal) -> None:
+    """It reaches the app, if nothing follows or another key does."""
+    pod = start_app(make_pod, "stty raw -echo; echo ready; dd bs=1 count=4 2>/dev/null | od -An -tx1", TERMINAL)
+    client = attach(pod, terminal=terminal)
+    terminal.expect(rb"ready")
+    terminal.type(b"\x10x\x10\x10")
+    assert terminal.finish(client) == 0
+    assert terminal.seen.split() == [b"10", b"78", b"10", b"10"]
+
+
+def test_other_detach_keys(pod: PodDirectory, terminal: Terminal) -> None:
+    """With other keys, or with none, those of the default mean nothing."""
+    client = attach(pod, "--detach-keys=ctrl-x,q", terminal=terminal)
+    terminal.expect(rb"app> ")
+    terminal.type(b"echo " + DETACH + b"$((6*7))\r")
+    terminal.expect(rb"42\r\napp> ")
+    terminal.type(b"\x18q")
+    terminal.expect(DETACHED)
+    assert terminal.finish(client) == 0
+    client = attach(pod, "--detach-keys=none", terminal=terminal)
+    terminal.expect(rb"app> ")
+    terminal.type(b"echo " + DETACH + b"$((7*7))\r")
+    terminal.expect(rb"49\r\napp> ")
+    terminal.type(b"exit\r")
+    assert terminal.finish(client) == 0
+
+
+@pytest.mark.parametrize("keys", [DETACH, CTRL_C])
+def test_who_only_looks_on(pod: PodDirectory, terminal: Terminal, keys: bytes) -> None:
+    """With --read-only the output is shown, neither keys nor the size reach the app, and Ctrl-C detaches, too."""
+    with Terminal(24, 80) as other:
+        client = attach(pod, terminal=other)
+        other.expect(rb"app> ")
+        onlooker = attach(pod, "--read-only", terminal=terminal)
+        terminal.expect(rb"app> ")
+        terminal.type(b"exit 3\r")
+        terminal.resize(50, 132)
+        terminal.type(keys)
+        terminal.expect(DETACHED)
+        assert terminal.finish(onlooker) == 0
+        assert not terminal.is_raw
+        other.type(b"stty size\r")
+        other.expect(rb"\r\n24 80\r\n")
+        other.type(b"exit 4\r")
+        assert other.finish(client) == 0
+    assert pod.wait_status(APP) == 4
+
+
+def test_taking_the_input_over(pod: PodDirectory, terminal: Terminal) -> None:
+    """
+    Everybody sees all, one has the input: the first, then who takes it over, and then the one before, whose typing in
+    between is for nobody.
+    """
+    first = attach(pod, terminal=terminal)
+    terminal.expect(rb"app> ")
+    with Terminal(20, 60) as other:
+        second = attach(pod, terminal=other)
+        other.expect(rb"another client has the input; --take-stdin takes it over\r\n")
+        other.type(b"exit 3\r")
+        other.type(DETACH)
+        assert other.finish(second) == 0
+        second = attach(pod, "--take-stdin", terminal=other)
+        terminal.expect(rb"attach: another client has taken the input over\r\n")
+        terminal.type(b"exit 4\r")
+        other.type(b"stty size\r")
+        for each in (terminal, other):
+            each.expect(rb"\r\n20 60\r\n")
+        other.type(DETACH)
+        assert other.finish(second) == 0
+    terminal.expect(rb"attach: the input is yours\r\n")
+    terminal.type(b"exit 5\r")
+    assert terminal.finish(first) == 0
+    assert pod.wait_status(APP) == 5
+
+
+def test_a_killed_sidecar(pod: PodDirectory, terminal: Terminal) -> None:
+    """The client says so and goes on with the next one, without what was shown already."""
+    client = attach(pod, terminal=terminal)
+    terminal.expect(rb"app> ")
+    terminal.type(b"echo $((6*7))\r")
+    terminal.expect(rb"42\r\napp> ")
+    os.kill(sidecar_of(pod), signal.SIGKILL)
+    terminal.expect(rb'\r\nattach: the sidecar of app "web" was killed; attaching again\r\n')
+    assert terminal.is_raw
+    terminal.type(b"echo $((7*7))\r")
+    terminal.expect(rb"49\r\napp> ")
+    assert b"42" not in terminal.seen
+    terminal.type(DETACH)
+    assert terminal.finish(client) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_signals(pod: PodDirectory, terminal: Terminal, number: signal.Signals) -> None:
+    """A signal that ends the client leaves the terminal as it was."""
+    before = terminal.settings
+    client = attach(pod, terminal=terminal)
+    terminal.expect(rb"app> ")
+    client.send_signal(number)
+    assert terminal.finish(client) == -number
+    assert terminal.settings == before
+
+
+def test_interrupted(pod: PodDirectory, terminal: Terminal) -> None:
+    """SIGINT detaches."""
+    client = attach(pod, terminal=terminal)
+    terminal.expect(rb"app> ")
+    client.send_signal(signal.SIGINT)
+    terminal.expect(DETACHED)
+    assert terminal.finish(client) == 0
+    assert not terminal.is_raw
+
+
+def test_stopped_and_continued(pod: PodDirectory, terminal: Terminal, tmp_path: Path) -> None:
+    """While the client is stopped the terminal is the shell's, as it was; then it is raw again, with its new size."""
+    words = " ".join(attach_words(pod))
+    shell = subprocess.Popen(
+        ["bash", "--norc", "--noprofile", "--noediting", "-i"],
+        cwd=pod.path,
+        env={**os.environ, "PS1": "shell> "},
+        **terminal.options,
+    )
+    terminal.expect(rb"shell> ")
+    terminal.type(words.encode() + b"\n")
+    terminal.expect(rb"\r\napp> ")
+    [client] = children_of(shell.pid)
+    os.kill(client, signal.SIGTSTP)
+    terminal.expect(rb"Stopped.*shell> ")
+    assert not terminal.is_raw
+    terminal.resize(40, 120)
+    terminal.type(b"fg\n")
+    assert terminal.read_until(lambda: terminal.is_raw)
+    terminal.type(b"stty size\r")
+    terminal.expect(rb"\r\n40 120\r\n")
+    terminal.type(DETACH)
+    terminal.expect(DETACHED + rb"shell> ")
+    terminal.type(b"exit\n")
+    assert terminal.finish(shell) == 0
+
+
+def test_a_closed_window(pod: PodDirectory) -> None:
+    """A client whose terminal goes away ends, and the app does not."""
+    terminal = Terminal()
+    client = attach(pod, terminal=terminal)
+    terminal.expect(rb"app> ")
+    terminal.close()
+    assert client.wait(30) == -signal.SIGHUP
+    assert pod.status(APP) is None
+
+
+def test_single_streams(make_pod: MakePod, terminal: Terminal) -> None:
+    """Without a terminal of the app's the caller's is left alone: lines are edited, Ctrl-D ends the input."""
+    pod = start_app(make_pod, 'while read x; do echo "got $x"; done; echo over; read x', STREAMS)
+    client = attach(pod, terminal=terminal)
+    terminal.type(b"onf\x7fe\n")
+    terminal.expect(rb"got one\r\n")
+    assert not terminal.is_raw
+    terminal.type(CTRL_D)
+    terminal.expect(rb"over\r\n")
+    assert terminal.finish(client) == 0
+
+
+def test_ctrl_c_on_single_streams(make_pod: MakePod, terminal: Terminal) -> None:
+    """There Ctrl-C detaches, and the app goes on with its input open."""
+    pod = start_app(make_pod, 'while read x; do echo "got $x"; done', STREAMS)
+    for word in (b"one", b"two"):
+        client = attach(pod, terminal=terminal)
+        terminal.type(word + b"\n")
+        terminal.expect(rb"got " + word)
+        terminal.type(CTRL_C)
+        terminal.expect(DETACHED)
+        assert terminal.finish(client) == 0
+    assert pod.status(APP) is None
+
+
+def test_a_terminal_and_a_stream(make_pod: MakePod, terminal: Terminal) -> None:
+    """Lines of a stream beside the app's terminal begin in the first column."""
+    pod = start_app(make_pod, "echo one; echo two; read x", {"stdin": "tty", "stdout": "stream"})
+    client = attach(pod, terminal=terminal)
+    terminal.expect(rb"one\r\ntwo\r\n")
+    terminal.type(b"\r")
+    assert terminal.finish(client) == 0
