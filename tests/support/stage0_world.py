@@ -25,6 +25,8 @@ BUSYBOX = Path("/usr/bin/busybox")
 PREFIX = "coreos.com/rkt/stage1/"
 
 _DUMP = r"""#!/bin/sh
+# Some get an environment without it.
+: "${STAGE1_DUMP:=$PWD/../../../../dump}"
 call="$STAGE1_DUMP/NAME"
 rm -f "$call".*
 printf '%s\0' "$0" "$@" > "$call.argv"
@@ -54,6 +56,7 @@ if [ -e "$STAGE1_DUMP/code" ]; then exit "$(cat "$STAGE1_DUMP/code")"; fi
 _OTHER = """
 echo "NAME on stdout"
 echo "NAME on stderr" >&2
+if [ -e "$STAGE1_DUMP/NAME-raw" ]; then stty raw -echo; fi
 if [ -e "$STAGE1_DUMP/NAME-signal" ]; then kill -s "$(cat "$STAGE1_DUMP/NAME-signal")" $$; fi
 if [ -e "$STAGE1_DUMP/NAME-code" ]; then exit "$(cat "$STAGE1_DUMP/NAME-code")"; fi
 """
@@ -112,9 +115,10 @@ def write_stage1(
     entrypoints: Sequence[str] = ("run", "enter", "gc", "stop"),
     with_status: bool = True,
     with_etc: bool = True,
+    annotations: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the recording stage1 image."""
-    annotations = {PREFIX + name: f"/ex/{name}" for name in entrypoints}
+    """Write the recording stage1 image, with `annotations` beside those of its entrypoints."""
+    annotations = {**{PREFIX + name: f"/ex/{name}" for name in entrypoints}, **(annotations or {})}
     if version is not None:
         annotations[PREFIX + "interface-version"] = version
     manifest = image_manifest("example.com/recorder", annotations=annotations)

@@ -40,6 +40,7 @@ STDLIB_OF = {
     "gc": STDLIB,
     "enter": {*STDLIB, "_json", "_socket", "resource", "select"},
     "control": {*STDLIB, "_json", "_socket"},
+    "attach": {*STDLIB, "_json"},
 }
 MODULES_OF = {
     "run": {
@@ -89,6 +90,23 @@ MODULES_OF = {
         *("entrypoints.control", "minit.launcher.control", "minit.plan.flags", "minit.value"),
     },
 }
+# What is there once it is clear that streams are attached and not listed.
+ATTACHED = {
+    *("minit.iottymux.attach", "minit.iottymux.detachkeys", "minit.iottymux.session"),
+    *("minit.messages", "minit.terminal"),
+}
+MODULES_OF["attach"] = {
+    *BASE,
+    *("entrypoints.attach", "minit.boundedfile", "minit.iottymux", "minit.iottymux.protocol", "minit.jsontext"),
+    *(
+        "minit.launcher.attach",
+        "minit.manifest",
+        "minit.manifest.names",
+        "minit.stdio",
+        "minit.syscalls",
+        "minit.value",
+    ),
+}
 ENTRYPOINTS = sorted(path.stem for path in (PROJECT / "entrypoints").glob("[a-z]*.py"))
 
 
@@ -120,6 +138,14 @@ def test_thin_entrypoints_stay_thin(name: str):
     forbidden = {"minit.launcher.launch", "minit.supervisor.boot", "minit.supervisor.supervisor", "minit.plan.pod"}
     assert not MODULES_OF[name] & forbidden
     assert not [module for module in MODULES_OF[name] if module.startswith(("minit.iottymux", "minit.manifest"))]
+
+
+def test_a_client_of_a_sidecar_stays_thin():
+    """What `attach` goes on with is little more, and nothing of the sidecar itself."""
+    loaded = modules_after("import entrypoints.attach, minit.iottymux.attach")
+    ours = {module for module in loaded if module.partition(".")[0] in ("minit", "entrypoints")}
+    assert ours == MODULES_OF["attach"] | ATTACHED
+    assert loaded - ours <= {*STDLIB, "_json", "_socket", "fcntl", "select", "termios"}
 
 
 def test_sidecars_are_forked_without_trio():
