@@ -35,6 +35,7 @@ from minit.iottymux.protocol import (
     Attach,
     Resize,
 )
+from minit.iottymux.screenmodes import ScreenModes
 from minit.iottymux.session import Session, connect
 from minit.stdio import complain, expect_raw_terminal, line_end, reopen_without_blocking
 from minit.terminal import look_at_terminal, read_size
@@ -76,6 +77,7 @@ def attach(directory: int, app: str, streams: tuple[str, ...], options: AttachOp
     try:
         client.run()
     finally:
+        client.restore_screen()
         client.restore_terminal()
     client.say_goodbye()
 
@@ -144,6 +146,7 @@ class _Client:
         self._terminal = look_at_terminal(is_read=TTY_IN in streams or TTY_OUT in streams)
         self._types = self._terminal.settings is not None
         self._is_raw = False
+        self._screen_modes = ScreenModes()
         self._keys = DetachKeys(options.detach_keys if self._types else b"")
         self._keys_deadline: float | None = None
         # Input.
@@ -184,6 +187,15 @@ class _Client:
             for fd, _ in poller.poll(self._timeout_milliseconds()):
                 self._handle(fd)
             self._check_deadlines()
+
+    def restore_screen(self) -> None:
+        """Switch back what the app has switched on the caller's terminal: who detaches from an editor wants a shell."""
+        restoring = self._screen_modes.restore()
+        if restoring:
+            try:
+                os.write(self._outputs[0].fd, restoring)
+            except OSError:
+                pass  # it is gone, or takes nothing
 
     def restore_terminal(self) -> None:
         """Give the caller's terminal back."""
@@ -378,9 +390,12 @@ class _Client:
             source.has_ended = True
             return False
         source.received += len(data)
-        if self._is_raw and source.output.is_terminal and source.name != TTY_OUT:
-            # It did not come through a terminal, and this one adds no carriage returns now.
-            data = data.replace(b"\n", b"\r\n")
+        if self._is_raw and source.output.is_terminal:
+            if source.name == TTY_OUT:
+                self._screen_modes.feed(data)
+            else:
+                # It did not come through a terminal, and this one adds no carriage returns now.
+                data = data.replace(b"\n", b"\r\n")
         source.output.put(data)
         return True
 

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyte
 import pytest
 
 from tests.support.attach import APP, STREAMS, TERMINAL, attach, attach_words, sidecar_of, start_app
@@ -169,6 +170,25 @@ def test_a_killed_sidecar(pod: PodDirectory, terminal: Terminal) -> None:
     assert b"42" not in terminal.seen
     terminal.type(DETACH)
     assert terminal.finish(client) == 0
+
+
+def test_a_screen_is_given_back(make_pod: MakePod) -> None:
+    """Who detaches from a program of the whole screen has the screen from before, and the cursor where it was."""
+    script = r"printf '\033[?1049h\033[?25l\033[?2004h\033[2;5r\033[1;31mediting'; read x"
+    pod = start_app(make_pod, script, TERMINAL)
+    screen = pyte.Screen(80, 24)
+    stream = pyte.ByteStream(screen)
+    with Terminal(24, 80) as terminal:
+        client = attach(pod, terminal=terminal)
+        stream.feed(terminal.expect(rb".*editing").group())
+        assert screen.margins is not None and screen.cursor.hidden
+        terminal.type(DETACH)
+        assert terminal.finish(client) == 0
+        stream.feed(terminal.seen)
+    assert terminal.seen.endswith(b"\x1b[?1049l\x1b[?2004l\x1b[m\r\nattach: detached\r\n")
+    new = pyte.Screen(80, 24)
+    assert (screen.mode, screen.margins, screen.cursor.hidden) == (new.mode, new.margins, new.cursor.hidden)
+    assert screen.cursor.attrs == new.cursor.attrs
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
