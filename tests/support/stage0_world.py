@@ -205,6 +205,11 @@ class World:
         assert result.returncode == code, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
         return result
 
+    def succeeds(self, *arguments: object) -> bool:
+        """Run minit to its end and return whether it exits with 0."""
+        command = self.command(*arguments)
+        return subprocess.run(command, env=self.environment(), capture_output=True, check=False).returncode == 0
+
     def prepare(self, *arguments: object) -> str:
         """Prepare a pod of the app image and return its UUID."""
         words = arguments or (self.app,)

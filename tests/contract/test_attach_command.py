@@ -1,0 +1,83 @@
+"""`minit attach` at a real terminal, on a pod that `minit run` made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.stage0_world import World, worlds
+from tests.support.tmux import Tmux
+from tests.support.waiting import wait_for
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root"),
+    pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux on PATH"),
+]
+
+
+@pytest.fixture
+def world(tmp_path: Path, stage1_image: Path) -> Iterator[World]:
+    """A data directory of its own, with the real stage1."""
+    for world in worlds(tmp_path):
+        world.stage1 = stage1_image
+        yield world
+
+
+@pytest.fixture
+def uuid(world: World) -> Iterator[str]:
+    """A pod with a shell on a terminal that can be attached to."""
+    saved = world.root / "uuid"
+    words = ("run", "--quiet", f"--stage1-path={world.stage1}", "--net=none", f"--uuid-file-save={saved}", world.app)
+    streams = ("--stdin=tty", "--stdout=tty", "--stderr=tty", "--environment=PS1=app> ", "--environment=TERM=screen")
+    command = world.command(*words, *streams, "--exec=/bin/busybox", "--", "sh", "-i")
+    process = subprocess.Popen(command, env=world.environment(), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        uuid = wait_for(lambda: saved.exists() and saved.read_text().strip(), "the pod's UUID")
+        wait_for(lambda: world.succeeds("attach", "--mode=list", uuid), "what can be attached to")
+        yield uuid
+        world.minit("stop", "--force", uuid)
+    finally:
+        process.kill()
+        process.communicate()
+        wait_for(lambda: "running" not in world.minit("list", "--no-legend").stdout, "the end")
+
+
+def test_a_person_edits_a_file(world: World, uuid: str) -> None:
+    """
+    A shell and an editor of the app's on the caller's screen: its size, a change of it, detaching in the middle,
+    a shell that is usable then, and attaching again.
+    """
+    shell = ["env", "PS1=host> ", "TERM=screen", "bash", "--norc", "--noprofile", "--noediting"]
+    with Tmux(world.root / "tmux", shell, columns=100, rows=30, env=world.environment()) as tmux:
+        tmux.expect("host>")
+        attach = " ".join(world.command("attach", uuid))
+        tmux.press(attach, "Enter")
+        tmux.expect("\napp>")
+        tmux.press("busybox stty size", "Enter")
+        tmux.expect("\n30 100\n")
+        tmux.resize(90, 20)
+        tmux.press("until busybox stty size | busybox grep '^20 9'; do :; done", "Enter")
+        tmux.expect("\n20 90\n")
+        tmux.press("busybox vi /tmp/file", "Enter")
+        tmux.expect("\n~\n~\n")
+        assert tmux.show("alternate_on") == "1"
+        tmux.press("i", "first line", "C-p", "x")
+        tmux.expect("first line")
+        tmux.press("C-p", "C-q")
+        tmux.expect("attach: detached\nhost>")
+        assert tmux.show("alternate_on") == "0"
+        tmux.press("echo $((6*7))", "Enter")
+        tmux.expect("\n42\nhost>")
+        tmux.press("clear", "Enter", attach, "Enter")
+        tmux.expect("first line")
+        tmux.press("Escape", ":wq", "Enter")
+        tmux.expect("\napp>")
+        tmux.press("busybox cat /tmp/file", "Enter")
+        tmux.expect("\nfirst line")
+        tmux.press("exit", "Enter")
+        tmux.expect("\nhost>")
