@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import _signal
 import errno
+import fcntl
 import os
 import select
 import stat
+import termios
 import time
 
 from minit import syscalls
@@ -35,6 +37,7 @@ from minit.iottymux.protocol import (
     Attach,
     Resize,
 )
+from minit.iottymux.queries import without_queries
 from minit.iottymux.screenmodes import ScreenModes
 from minit.iottymux.session import Session, connect
 from minit.stdio import complain, expect_raw_terminal, line_end, reopen_without_blocking
@@ -96,7 +99,7 @@ class _Output:
 
     def put(self, data: bytes) -> None:
         """Write, or keep what is not taken; AttachError if it never will be."""
-        self.last_byte = data[-1:]
+        self.last_byte = data[-1:] or self.last_byte
         self.buffer += data
         self.flush()
 
@@ -221,7 +224,8 @@ class _Client:
             interest[self._session.fd] = select.POLLIN
             if self._session.input is not None and self._to_app:
                 interest[self._session.input] = select.POLLOUT
-        for fd, source in self._sources_by_fd.items():
+        # Not before the answer: what is there then is a replay.
+        for fd, source in self._sources_by_fd.items() if self._is_attached else ():
             if not source.has_ended and not source.output.buffer:
                 interest[fd] = select.POLLIN
         for output in self._outputs:
@@ -321,6 +325,10 @@ class _Client:
         self._owns_input = reply.get("stdin") == STDIN_OWNER
         self._app_takes_input = reply.get("stdin") != STDIN_NONE
         self._make_raw()
+        if not self._positions:
+            for fd, source in self._sources_by_fd.items():
+                if source.name == TTY_OUT and source.output.is_terminal:
+                    self._show_replay(fd, source)
         if reply.get("stdin") == STDIN_OTHER:
             self._say("another client has the input; --take-stdin takes it over")
         if self._own_input_has_ended and not self._to_app and self._session is not None:
@@ -375,6 +383,13 @@ class _Client:
         for _ in range(_ROUNDS):
             if source.output.buffer or not self._read_once(fd, source):
                 return
+
+    def _show_replay(self, fd: int, source: _Source) -> None:
+        size = int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), "little")
+        data = os.read(fd, size)
+        source.received += len(data)
+        self._screen_modes.feed(data)
+        source.output.put(without_queries(data))
 
     def _read_once(self, fd: int, source: _Source) -> bool:
         """Pass on one read; False if there was nothing."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 _ESCAPE = b"\x1b"
 # A longer sequence is none that matters here.
 _MAXIMUM_BYTES = 64

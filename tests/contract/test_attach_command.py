@@ -75,7 +75,10 @@ def test_a_person_edits_a_file(world: World, uuid: str) -> None:
         tmux.expect("\n42\nhost>")
         tmux.press("clear", "Enter", attach, "Enter")
         tmux.expect("first line")
-        tmux.press("Escape", ":wq", "Enter")
+        # One by one, or it is the key of another terminal.
+        tmux.press("Escape")
+        tmux.expect("\n- /tmp/file [Modified]")
+        tmux.press(":wq", "Enter")
         tmux.expect("\napp>")
         tmux.press("busybox cat /tmp/file", "Enter")
         tmux.expect("\nfirst line")

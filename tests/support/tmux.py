@@ -44,7 +44,17 @@ class Tmux:
 
     def expect(self, text: str) -> None:
         """Wait until something is seen."""
-        wait_for(lambda: text in self.screen, f"{text!r} on the screen")
+        screen = ""
+
+        def look() -> bool:
+            nonlocal screen
+            screen = self.screen
+            return text in screen
+
+        try:
+            wait_for(look, f"{text!r} on the screen")
+        except AssertionError as error:
+            raise AssertionError(f"{error}:\n{screen}") from error
 
     def _call(self, *words: str, **options: Any) -> str:
         command = ["tmux", "-u", "-f", "/dev/null", "-S", str(self._server), *words]

@@ -93,7 +93,7 @@ MODULES_OF = {
 # What is there once it is clear that streams are attached and not listed.
 ATTACHED = {
     *("minit.iottymux.attach", "minit.iottymux.detachkeys", "minit.iottymux.screenmodes"),
-    "minit.iottymux.session",
+    *("minit.iottymux.queries", "minit.iottymux.session"),
     *("minit.messages", "minit.terminal"),
 }
 MODULES_OF["attach"] = {
