@@ -160,6 +160,7 @@ class _Client:
         self._owns_input = False
         self._own_input_has_ended = False
         self._app_takes_input = self._input_name is not None
+        self._has_lost_input = False
         # Output.
         outputs = {1: _Output(1, "standard output")}
         if STDERR in streams:
@@ -275,6 +276,8 @@ class _Client:
         # The streams of a sidecar that is killed end as well; that the app's did is said.
         if self._sources:
             return self._app_has_ended and all(source.has_ended for source in self._sources.values())
+        if self._has_lost_input:
+            raise AttachError(f'app "{self._app}" takes no more input')
         return self._app_has_ended or not self._app_takes_input
 
     # The session.
@@ -323,7 +326,6 @@ class _Client:
             start = positions.get(source.name) if isinstance(positions, dict) else None
             source.start = start if isinstance(start, int) else None
         self._owns_input = reply.get("stdin") == STDIN_OWNER
-        self._app_takes_input = reply.get("stdin") != STDIN_NONE
         self._make_raw()
         if not self._positions:
             for fd, source in self._sources_by_fd.items():
@@ -331,6 +333,8 @@ class _Client:
                     self._show_replay(fd, source)
         if reply.get("stdin") == STDIN_OTHER:
             self._say("another client has the input; --take-stdin takes it over")
+        elif reply.get("stdin") == STDIN_NONE and self._app_takes_input:
+            self._on_input_end()
         if self._own_input_has_ended and not self._to_app and self._session is not None:
             self._session.end_input()
 
@@ -354,9 +358,14 @@ class _Client:
                 self._to_app = b""
             self._say("another client has taken the input over")
         elif event == EVENT_STDIN_ENDED:
-            self._app_takes_input = False
-            if self._to_app or not self._own_input_has_ended:
-                self._to_app = b""
+            self._on_input_end()
+
+    def _on_input_end(self) -> None:
+        """Take into account that the app reads no more, or knows that there is none."""
+        self._app_takes_input = False
+        if self._to_app or not self._own_input_has_ended:
+            self._to_app, self._has_lost_input = b"", True
+            if self._sources:
                 self._say("the app takes no more input")
 
     def _on_session_end(self, session: Session) -> None:

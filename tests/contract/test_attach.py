@@ -7,12 +7,13 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.support.attach import APP, STREAMS, TERMINAL, attach, attach_words, sidecar_of, start_app
-from tests.support.pods import MakePod, shell
-from tests.support.processes import status_of
+from tests.support.attach import APP, STREAMS, attach, attach_words, kill_sidecar, start_app
+from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.waiting import wait_for
 
 MARKER = re.compile(rb"\n\[minit: (?:(\d+) bytes dropped|output was interrupted)\]\n")
@@ -85,15 +86,213 @@ def test_a_killed_sidecar(make_pod: MakePod) -> None:
     for share in (8, 4):
         while len(got) < size // share:
             got += os.read(client.stdout.fileno(), 1 << 16)
-        os.kill(sidecar_of(pod), signal.SIGKILL)
+        kill_sidecar(pod)
     rest, errors = client.communicate(b"end\n")
     assert client.returncode == 0
     assert errors.count(b"was killed; attaching again\n") == 2
     assert check_numbers(got + rest) == size
 
 
+def test_a_lot_of_input(make_pod: MakePod) -> None:
+    """Every byte arrives, in order, through a pipe that the app reads when it likes, and its end behind them."""
+    pod = start_app(make_pod, "sleep 0.2; exec cat", {"stdin": "stream", "stdout": "stream"})
+    data = os.urandom(8 << 20)
+    client = attach(pod, "--on-slow=block", **PIPES)
+    assert client.communicate(data) == (data, b"")
+    assert client.returncode == 0
+
+
+def test_input_waits_for_its_turn(make_pod: MakePod) -> None:
+    """What is piped in while another client has the input is not lost: it comes when that one leaves."""
+    pod = start_app(make_pod, 'echo begun; while read x; do echo "$x"; done', {"stdin": "stream", "stdout": "stream"})
+    first = attach(pod, **PIPES)
+    assert first.stdin is not None and first.stdout is not None
+    assert first.stdout.readline() == b"begun\n"
+    second = attach(pod, "--stdin=true", action="custom-attach", **PIPES)
+    assert second.stdin is not None and second.stderr is not None
+    second.stdin.write(b"second\n")
+    second.stdin.close()
+    assert second.stderr.readline() == b"attach: another client has the input; --take-stdin takes it over\n"
+    first.stdin.write(b"first\n")
+    first.stdin.flush()
+    assert first.stdout.readline() == b"first\n"
+    third = attach(pod, **PIPES)
+    first.send_signal(signal.SIGINT)
+    assert first.wait(30) == 0
+    assert second.stderr.read() == b"attach: the input is yours\n"
+    assert second.wait(30) == 0
+    out, err = third.communicate()
+    assert out == b"begun\nfirst\nsecond\n"
+    assert third.returncode == 0
+
+
+def test_input_that_the_app_does_not_read(make_pod: MakePod) -> None:
+    """A client that has nothing but input fails; another says that the app has closed it, and shows the output."""
+    script = "exec <&-; echo closed; until [ -e /tmp/end ]; do sleep 0.01; done; echo over"
+    pod = start_app(make_pod, script, {"stdin": "stream", "stdout": "stream"})
+    client = attach(pod, **PIPES)
+    assert client.stdout is not None
+    assert client.stdout.readline() == b"closed\n"
+    result = pod.call("attach", *attach_words(pod, "--stdin=true", action="custom-attach")[1:], input="x")
+    assert (result.returncode, result.stderr) == (254, 'attach: app "web" takes no more input\n')
+    pod.file(APP, "/tmp/end").touch()
+    assert client.communicate(b"x" * (1 << 20)) == (b"over\n", b"attach: the app takes no more input\n")
+    assert client.returncode == 0
+
+
+def test_output_that_is_not_read(make_pod: MakePod) -> None:
+    """The app goes on, what is left out is counted in a marker, and with `disconnect` the client fails instead."""
+    count = 400_000
+    pod = start_app(make_pod, f"echo 0; read x; seq 1 {count}; echo done > /tmp/done; read x", STREAMS)
+    clients = [attach(pod, f"--on-slow={policy}", **PIPES) for policy in ("drop", "disconnect")]
+    for client in clients:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"0\n"
+    result = pod.call(
+        "attach", *attach_words(pod, "--stdin=true", "--take-stdin", action="custom-attach")[1:], input="x\n"
+    )
+    assert result.returncode == 0
+    pod.wait_file(APP, "/tmp/done")
+    dropping, disconnecting = clients
+    out, err = disconnecting.communicate(timeout=30)
+    assert (disconnecting.returncode, err.splitlines()[-1]) == (
+        254,
+        b"attach: disconnected: output was not read as fast as the app writes",
+    )
+    assert numbers(1, count).startswith(out)
+    out, _ = dropping.communicate()
+    assert dropping.returncode == 0
+    assert b" bytes dropped]" in out
+    assert check_numbers(out) == len(numbers(1, count))
+
+
+@pytest.mark.parametrize(("where", "message"), [("/dev/full", "no space left on device"), (None, "broken pipe")])
+def test_output_that_cannot_be_written(make_pod: MakePod, where: str | None, message: str) -> None:
+    """The client fails with the reason, and the app goes on."""
+    pod = start_app(make_pod, "echo out; read x; exit 3", {"stdin": "stream", "stdout": "stream"})
+    if where is None:
+        reader, writer = os.pipe()
+        os.close(reader)
+    else:
+        writer = os.open(where, os.O_WRONLY)
+    client = attach(pod, stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert client.communicate()[1].decode() == f"attach: write standard output: {message}\n"
+    assert client.returncode == 254
+    assert pod.status(APP) is None
+
+
+def test_signals_that_were_ignored(make_pod: MakePod) -> None:
+    """A client that was started by nohup(1) outlives a SIGHUP."""
+    pod = start_app(make_pod, 'echo begun; while read x; do echo "$x"; done', {"stdin": "stream", "stdout": "stream"})
+    ignore = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]
+    client = subprocess.Popen([*ignore, *attach_words(pod)], cwd=pod.path, **PIPES)
+    assert client.stdin is not None and client.stdout is not None
+    assert client.stdout.readline() == b"begun\n"
+    client.send_signal(signal.SIGHUP)
+    assert client.communicate(b"still\n") == (b"still\n", b"")
+    assert client.returncode == 0
+
+
+# Refusals.
+
+
+@pytest.fixture(scope="module")
+def logging_pod(work_directory: Path, stage1_tree: Path, app_rootfs: Path) -> Iterator[PodDirectory]:
+    """A running pod with an app that cannot be attached to, and one with two of three streams."""
+    annotations = [{"name": f"coreos.com/rkt/stage2/{name}", "value": "stream"} for name in ("stdin", "stdout")]
+    apps = {"plain": shell("sleep 1000"), APP: shell("read x", annotations=annotations)}
+    pod = PodDirectory(work_directory / "data", stage1_tree, app_rootfs, apps)
+    pod.start()
+    wait_for((pod.stage1 / "rkt/iottymux" / APP / "endpoints").exists, "the endpoints")
+    yield pod
+    pod.remove()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--action=list", "--app=plain"), 254, 'app "plain" is not attachable: it is not running, or no stream of it'),
+        (("--action=auto-attach", "--app=plain"), 254, 'app "plain" is not attachable'),
+        (("--action=list", "--app=other"), 254, 'no app "other" in this pod'),
+        (("--action=list", "--app=../web"), 254, '"../web" is no app name'),
+        (("--action=list",), 254, '"" is no app name'),
+        (("--action=erase", "--app=web"), 254, 'unknown action "erase"'),
+        (
+            ("--action=custom-attach", "--app=web"),
+            254,
+            'app "web": choose at least one of stdin, stdout, stderr, tty-in',
+        ),
+        (
+            ("--action=custom-attach", "--stderr=true", "--app=web"),
+            254,
+            "has no stderr to attach to (it has: stdin, stdout)",
+        ),
+        (("--action=custom-attach", "--tty-in", "--app=web"), 254, "has no tty-in to attach to"),
+        (("--action=custom-attach", "--tty-in", "--stdin", "--app=web"), 254, "at the same time"),
+        (
+            ("--action=auto-attach", "--on-slow=wait", "--app=web"),
+            254,
+            "on-slow: expected one of drop, disconnect, block",
+        ),
+        (("--action=auto-attach", "--detach-keys=no", "--app=web"), 254, "detach keys: expected a character or ctrl-"),
+        (("--action=list", "--app=web", "--stdin=maybe"), 2, 'invalid boolean value "maybe" for -stdin'),
+        (("--action=list", "--app=web", "--colour"), 2, "flag provided but not defined: -colour"),
+        (("--action=list", "--app=web", "uuid"), 2, "expected flags only"),
+    ],
+)
+def test_refusals(logging_pod: PodDirectory, words: tuple[str, ...], code: int, message: str) -> None:
+    """What is not possible is said in one line, with rkt's code."""
+    result = logging_pod.call("attach", *words)
+    assert (result.returncode, result.stdout) == (code, "")
+    assert result.stderr.startswith("attach: ")
+    assert message in result.stderr.splitlines()[0]
+    assert code == 2 or result.stderr.count("\n") == 1
+
+
+def test_a_pod_that_has_ended(make_pod: MakePod) -> None:
+    """Its apps cannot be attached to."""
+    pod = make_pod({APP: shell("exit 0", annotations=[{"name": "coreos.com/rkt/stage2/stdout", "value": "stream"}])})
+    pod.run()
+    result = pod.call("attach", *attach_words(pod)[1:])
+    assert (result.returncode, result.stderr.count("\n")) == (254, 1)
+    assert 'app "web" is not attachable: it is not running' in result.stderr
+
+
+@pytest.mark.parametrize("name", ["endpoints", "sock-minit", "directory"])
+def test_links_in_the_pod(make_pod: MakePod, name: str) -> None:
+    """A link in the place of what the pod has made is not followed."""
+    pod = start_app(make_pod, "read x", {"stdin": "stream", "stdout": "stream"})
+    directory = pod.stage1 / "rkt/iottymux" / APP
+    path = directory if name == "directory" else directory / name
+    path.rename(path.with_name("moved"))
+    path.symlink_to("moved")
+    result = pod.call("attach", *attach_words(pod)[1:])
+    assert result.returncode == 254
+    assert "too many levels of symbolic links" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a value"),
+        ("[]", "is not a list of endpoints"),
+        ('{"targets":null}', "is not a list of endpoints"),
+        ('{"targets":[{"name":"x"}]}', "is not a list of endpoints"),
+        (" " * 70_000, "larger than 65536 bytes"),
+    ],
+)
+def test_broken_endpoints(make_pod: MakePod, text: str, message: str) -> None:
+    """A file that is not what stage1 writes is named."""
+    pod = start_app(make_pod, "read x", {"stdin": "stream", "stdout": "stream"})
+    (pod.stage1 / "rkt/iottymux" / APP / "endpoints").write_text(text)
+    result = pod.call("attach", *attach_words(pod)[1:])
+    assert result.returncode == 254
+    assert "endpoints" in result.stderr and message in result.stderr
+
+
 def check_numbers(output: bytes) -> int:
-    """Check that the output consists of pieces of numbers' lines in order, and return its size with all that is lost."""
+    """Check that the output is pieces of what seq(1) writes, in order; return its size with what markers stand for."""
     parts = MARKER.split(output)
     position, whole = 0, numbers(1, 400_000)
     for piece, lost in zip(parts[::2], [*parts[1::2], None]):

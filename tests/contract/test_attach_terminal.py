@@ -11,7 +11,7 @@ from pathlib import Path
 import pyte
 import pytest
 
-from tests.support.attach import APP, STREAMS, TERMINAL, attach, attach_words, sidecar_of, start_app
+from tests.support.attach import APP, STREAMS, TERMINAL, attach, attach_words, kill_sidecar, start_app
 from tests.support.pods import MakePod, PodDirectory
 from tests.support.processes import children_of
 from tests.support.terminal import CTRL_C, CTRL_D, Terminal
@@ -162,7 +162,7 @@ def test_a_killed_sidecar(pod: PodDirectory, terminal: Terminal) -> None:
     terminal.expect(rb"app> ")
     terminal.type(b"echo $((6*7))\r")
     terminal.expect(rb"42\r\napp> ")
-    os.kill(sidecar_of(pod), signal.SIGKILL)
+    kill_sidecar(pod)
     terminal.expect(rb'\r\nattach: the sidecar of app "web" was killed; attaching again\r\n')
     assert terminal.is_raw
     terminal.type(b"echo $((7*7))\r")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from typing import Any
 
 from tests.support.pods import MakePod, PodDirectory, shell
-from tests.support.processes import children_of, status_of
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 
@@ -37,6 +38,10 @@ def attach(
     return subprocess.Popen(attach_words(pod, *flags, action=action), cwd=pod.path, **{**streams, **options})
 
 
-def sidecar_of(pod: PodDirectory) -> int:
-    """Return the pid of the app's sidecar."""
-    return wait_for(lambda: pod.children().get(f"iottymux-{APP}", 0), "the sidecar")
+def kill_sidecar(pod: PodDirectory) -> None:
+    """Kill the app's sidecar, and return when it is gone."""
+    pid = wait_for(lambda: pod.children().get(f"iottymux-{APP}", 0), "the sidecar")
+    pidfd = os.pidfd_open(pid)
+    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    wait_for(lambda: not os.path.exists(f"/proc/{pid}"), "the end of the sidecar")
+    os.close(pidfd)
