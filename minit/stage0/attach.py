@@ -63,7 +63,7 @@ def attach(
     if not os.WIFSIGNALED(status):
         code = os.waitstatus_to_exitcode(status)
         if code != 0:
-            raise PodError(f"attach failed: exit status {code}")
+            raise PodError(f"attach failed: error executing stage1 entrypoint: exit status {code}")
         return
     if settings is not None:
         # Whoever was killed left it raw.

@@ -36,6 +36,10 @@ class Stage0:
         defaults = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 100, "check": False}
         return subprocess.run(self._command(words), env=self._environment(), **{**defaults, **options})
 
+    def start(self, *words: object, **options: Any) -> subprocess.Popen[bytes]:
+        """Start the command."""
+        return subprocess.Popen(self._command(words), env=self._environment(), **options)
+
     @contextmanager
     def running(self, *words: object, uuid: str | None = None) -> Iterator[str]:
         """Run a pod, the prepared one of this UUID or a new one, which is ready in the block and ended after it."""
