@@ -363,8 +363,16 @@ class _Client:
     def _on_input_end(self) -> None:
         """Take into account that the app reads no more, or knows that there is none."""
         self._app_takes_input = False
-        if self._to_app or not self._own_input_has_ended:
-            self._to_app, self._has_lost_input = b"", True
+        if self._to_app:
+            self._lose_input()
+        elif not self._sources and not self._own_input_has_ended and _is_readable(self._own_input):
+            # Nothing else would look for it before this is over.
+            self._read_own_input()
+
+    def _lose_input(self) -> None:
+        self._to_app = b""
+        if not self._has_lost_input:
+            self._has_lost_input = True
             if self._sources:
                 self._say("the app takes no more input")
 
@@ -430,12 +438,9 @@ class _Client:
             return False
         if self._types:
             return len(self._to_app) < _TYPED_BYTES
-        return (
-            self._owns_input
-            and self._app_takes_input
-            and not self._own_input_has_ended
-            and len(self._to_app) < _CHUNK_BYTES
-        )
+        if self._own_input_has_ended or self._has_lost_input:
+            return False
+        return not self._app_takes_input or (self._owns_input and len(self._to_app) < _CHUNK_BYTES)
 
     def _read_own_input(self) -> None:
         assert self._own_input is not None
@@ -456,6 +461,8 @@ class _Client:
         if not data:
             self._own_input_has_ended = True
         self._to_app += data
+        if self._to_app and not self._app_takes_input:
+            self._lose_input()
         self._write_input()
 
     def _on_typed(self, data: bytes) -> None:
@@ -535,6 +542,14 @@ class _Client:
         for output in self._outputs:
             output.last_byte = b"\n"
         complain(line)
+
+
+def _is_readable(fd: int | None) -> bool:
+    if fd is None:
+        return False
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 def _open_signals() -> int:
