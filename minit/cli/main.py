@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from minit.cli import attachcommands, imagecommands, logcommand, podcommands, runcommands
+from minit.cli import attachcommand, imagecommands, logcommand, podcommands, runcommands
 from minit.cli.grammar import MinitGroup
 from minit.cli.invocation import Invocation, flush_output
 from minit.errors import EXIT_FAILURE, EXIT_USAGE, MinitError, describe
@@ -25,7 +25,7 @@ def commands() -> None:
 
 
 for _command in (
-    *(*runcommands.COMMANDS, *attachcommands.COMMANDS),
+    *(*runcommands.COMMANDS, *attachcommand.COMMANDS),
     *(*podcommands.COMMANDS, *logcommand.COMMANDS, *imagecommands.COMMANDS),
 ):
     commands.add_command(_command)

@@ -137,14 +137,3 @@ def test_system_calls(world: World) -> None:
     command = (world.app, "--seccomp=mode=remove,errno=EXFULL,chmod,fchmod,fchmodat", *shell("busybox chmod 755 /bin"))
     assert os.strerror(errno.EXFULL) in run(world, *command, code=1).stderr
     run(world, "--insecure-options=seccomp", *command)
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--stdin=stream", 'stdin mode "stream" is not supported yet'),
-    ],
-)
-def test_what_stage1_refuses(world: World, option: str, message: str) -> None:
-    """What minit's stage1 cannot do yet is written into the pod, and refused by it when the pod runs."""
-    assert message in run(world, world.app, option, code=254).stderr

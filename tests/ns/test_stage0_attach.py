@@ -87,7 +87,10 @@ def test_failures(world: World) -> None:
     """A failure of stage1 is rkt's message and code, and a signal that ends it ends the command, too."""
     with world.start() as pod:
         (world.dump / "attach-code").write_text("3")
-        assert "attach: attach failed: error executing stage1 entrypoint: exit status 3\n" in world.minit("attach", pod.uuid, code=254).stderr
+        assert (
+            "attach: attach failed: error executing stage1 entrypoint: exit status 3\n"
+            in world.minit("attach", pod.uuid, code=254).stderr
+        )
         (world.dump / "attach-signal").write_text("TERM")
         assert world.minit("attach", pod.uuid, code=128 + signal.SIGTERM).stderr == "attach on stderr\n"
         (world.dump / "attach-signal").write_text("KILL")

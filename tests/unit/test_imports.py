@@ -89,24 +89,17 @@ MODULES_OF = {
         *(SHARED | CONTROL) - {"minit.supervisor.protocol", "minit.syscalls"},
         *("entrypoints.control", "minit.launcher.control", "minit.plan.flags", "minit.value"),
     },
-}
-# What is there once it is clear that streams are attached and not listed.
-ATTACHED = {
-    *("minit.iottymux.attach", "minit.iottymux.detachkeys", "minit.iottymux.screenmodes"),
-    *("minit.iottymux.queries", "minit.iottymux.session"),
-    *("minit.messages", "minit.terminal"),
-}
-MODULES_OF["attach"] = {
-    *BASE,
-    *("entrypoints.attach", "minit.boundedfile", "minit.iottymux", "minit.iottymux.protocol", "minit.jsontext"),
-    *(
-        "minit.launcher.attach",
-        "minit.manifest",
-        "minit.manifest.names",
-        "minit.stdio",
-        "minit.syscalls",
+    "attach": {
+        *BASE,
+        *("entrypoints.attach", "minit.boundedfile", "minit.iottymux", "minit.iottymux.protocol", "minit.jsontext"),
+        *("minit.launcher.attach", "minit.manifest", "minit.manifest.names", "minit.stdio", "minit.syscalls"),
         "minit.value",
-    ),
+    },
+}
+# What `attach` goes on with, once it is clear that streams are to be attached and not listed.
+ATTACHED = {
+    *("minit.iottymux.attach", "minit.iottymux.detachkeys", "minit.iottymux.queries"),
+    *("minit.iottymux.screenmodes", "minit.iottymux.session", "minit.messages", "minit.terminal"),
 }
 ENTRYPOINTS = sorted(path.stem for path in (PROJECT / "entrypoints").glob("[a-z]*.py"))
 
