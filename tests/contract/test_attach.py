@@ -89,7 +89,8 @@ def test_a_killed_sidecar(make_pod: MakePod) -> None:
         kill_sidecar(pod)
     rest, errors = client.communicate(b"end\n")
     assert client.returncode == 0
-    assert errors.count(b"was killed; attaching again\n") == 2
+    # The second one may have been killed before it answered.
+    assert errors.count(b"was killed; attaching again\n") in (1, 2)
     assert check_numbers(got + rest) == size
 
 
