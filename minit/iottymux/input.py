@@ -181,6 +181,7 @@ class TtyInput(Input):
                 self._type(self._end_of_file())
             self.remove(peer)
             peer.listen(False)
+            peer.client.on_stdin_ended(peer)
 
     def end(self) -> None:
         """Type no more."""

@@ -15,6 +15,7 @@ from tests.support.attach import APP, STREAMS, TERMINAL, attach, attach_words, k
 from tests.support.pods import MakePod, PodDirectory
 from tests.support.processes import children_of
 from tests.support.terminal import CTRL_C, CTRL_D, Terminal
+from tests.support.waiting import wait_for
 
 SHELL = "PS1='app> ' exec sh -i"
 DETACH = b"\x10\x11"
@@ -271,6 +272,16 @@ def test_ctrl_c_on_single_streams(make_pod: MakePod, terminal: Terminal) -> None
         terminal.type(CTRL_C)
         terminal.expect(DETACHED)
         assert terminal.finish(client) == 0
+    assert pod.status(APP) is None
+
+
+def test_input_that_is_piped_into_a_terminal(make_pod: MakePod) -> None:
+    """It ends as somebody who types ends it, and so does a client that has nothing else."""
+    pod = start_app(make_pod, "cat > /tmp/file; echo over; cat", TERMINAL)
+    words = attach_words(pod, "--tty-in=true", action="custom-attach")[1:]
+    result = pod.call("attach", *words, input="one\ntwo")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    wait_for(lambda: pod.file(APP, "/tmp/file").read_text() == "one\ntwo", "the input in the app")
     assert pod.status(APP) is None
 
 
