@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.processes import children_of
 from tests.support.stage0_world import World, worlds
+from tests.support.terminal import Terminal
 from tests.support.tmux import Tmux
 from tests.support.waiting import wait_for
 
@@ -84,3 +87,45 @@ def test_a_person_edits_a_file(world: World, uuid: str) -> None:
         tmux.expect("\nfirst line")
         tmux.press("exit", "Enter")
         tmux.expect("\nhost>")
+
+
+def test_signals_to_either_process(world: World, uuid: str) -> None:
+    """
+    The command stops when its stage1 does and goes on as it does, passes on what asks it to end, and restores the
+    terminal if its stage1 is killed.
+    """
+    with Terminal() as terminal:
+        shell = subprocess.Popen(
+            ["bash", "--norc", "--noprofile", "--noediting", "-i"],
+            env={**world.environment(), "PS1": "shell> "},
+            **terminal.options,
+        )
+        terminal.expect(rb"shell> ")
+        before = terminal.settings
+
+        def attach() -> tuple[int, int]:
+            terminal.type(b" ".join(map(os.fsencode, world.command("attach", uuid))) + b"\n")
+            terminal.expect(rb"\r\napp> ")
+            assert terminal.is_raw
+            [command] = children_of(shell.pid)
+            return command, *children_of(command)
+
+        command, stage1 = attach()
+        os.kill(stage1, signal.SIGTSTP)
+        terminal.expect(rb"Stopped.*shell> ")
+        assert terminal.settings == before
+        terminal.type(b"fg\n")
+        terminal.read_until(lambda: terminal.is_raw)
+        terminal.type(b"echo $((6*7))\r")
+        terminal.expect(rb"42\r\napp> ")
+        os.kill(command, signal.SIGTERM)
+        terminal.expect(rb"shell> ")
+        assert terminal.settings == before
+        terminal.type(b"echo $?\n")
+        terminal.expect(rb"\r\n143\r\nshell> ")
+        command, stage1 = attach()
+        os.kill(stage1, signal.SIGKILL)
+        terminal.expect(rb"attach failed: stage1 was killed by signal 9\r\nshell> ")
+        assert terminal.settings == before
+        terminal.type(b"exit\n")
+        assert terminal.finish(shell) == 254
