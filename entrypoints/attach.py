@@ -43,6 +43,7 @@ def _attach(arguments: list[str]) -> int:
             replay=values["no-replay"] is False,
             take_stdin=values["take-stdin"] is True,
             policy=str(values["on-slow"]),
+            debug=values["debug"] is True,
         )
     else:
         raise AttachError(f'unknown action "{action}": expected list, auto-attach or custom-attach')

@@ -9,6 +9,7 @@ from minit.boundedfile import read_bounded
 from minit.errors import AttachError
 from minit.iottymux.protocol import POLICIES, STDERR, STDIN, STDOUT, TTY_IN, TTY_OUT
 from minit.manifest.names import is_ac_name
+from minit.stdio import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def attach_app(
     replay: bool,
     take_stdin: bool,
     policy: str,
+    debug: bool,
 ) -> None:
     """
     Connect the caller to an app of the pod in the working directory; returns when either side has ended.
@@ -55,9 +57,11 @@ def attach_app(
     options = AttachOptions(detach_keys=keys, replay=replay, take_stdin=take_stdin, policy=policy)
     directory = _open_streams(app)
     endpoints = _names(_read_endpoints(directory, app), app)
-    # Its end is no end of anything that the app should be told.
-    has_input = not os.path.samestat(os.fstat(0), os.stat(os.devnull))
+    # The end of /dev/null is none that the app should be told of.
+    has_input = os.fstat(0).st_rdev != os.stat(os.devnull).st_rdev
     streams = choose_streams(app, endpoints, chosen, is_read_only=is_read_only, has_input=has_input)
+    if debug:
+        complain(f'attach: app "{app}" has {", ".join(endpoints)}; attaching to {", ".join(streams)}')
     try:
         attach(directory, app, streams, options)
     except FileNotFoundError as error:

@@ -46,13 +46,14 @@ def test_streams(make_pod: MakePod) -> None:
 def test_dev_null_is_no_input(make_pod: MakePod) -> None:
     """A caller without input does not end the app's, unless it asks for just that."""
     pod = start_app(make_pod, "echo begun; " + ECHO, STREAMS)
-    client = attach(pod, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    client = attach(pod, "--debug", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert client.stdout is not None
     assert client.stdout.readline() == b"begun\n"
     result = pod.call("attach", *attach_words(pod, "--stdin=true", action="custom-attach")[1:], input="one\n")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
-    assert client.communicate()[0] == b"o:one\nover\n"
-    assert client.returncode == 0
+    out, err = client.communicate()
+    assert (client.returncode, out) == (0, b"o:one\nover\n")
+    assert err == b'attach: app "web" has stdin, stdout, stderr; attaching to stdout, stderr\ne:one\n'
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])

@@ -27,7 +27,7 @@ def start_app(make_pod: MakePod, script: str, streams: dict[str, str], **fields:
 
 def attach_words(pod: PodDirectory, *flags: str, action: str = "auto-attach") -> list[str]:
     """Return the command line by which rkt executes the entrypoint, in the pod directory."""
-    return [pod.entrypoint("attach"), f"--action={action}", *flags, f"--app={APP}", "--debug=false"]
+    return [pod.entrypoint("attach"), f"--action={action}", f"--app={APP}", "--debug=false", *flags]
 
 
 def attach(
