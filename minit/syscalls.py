@@ -45,6 +45,7 @@ AT_RECURSIVE = 0x8000
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 _CLONE_PIDFD = 0x00001000
@@ -462,6 +463,11 @@ def last_capability() -> int:
                 raise
             return number
         number += 1
+
+
+def every_capability() -> int:
+    """Return all that this kernel knows as a bit mask."""
+    return (1 << (last_capability() + 1)) - 1
 
 
 def bounding_set() -> int:

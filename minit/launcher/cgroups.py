@@ -13,7 +13,7 @@ import time
 from minit import paths, syscalls
 from minit.errors import LaunchError, describe
 from minit.mountinfo import Mount, read_mountinfo
-from minit.supervisor.group import GroupEnds
+from minit.supervisor.group import PROCS, WRITTEN, GroupEnds
 from minit.value import Value
 
 TYPE_CHECKING = False
@@ -121,14 +121,21 @@ def app_group(hierarchy: Hierarchy, subcgroup: str, app: str) -> str:
     return f"{apps_group(hierarchy, subcgroup)}/{app}.service"
 
 
-def make_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str, apps: Iterable[str]) -> PodGroups:
-    """Make the groups of PID 1 and of each app in every hierarchy; LaunchError names the one that failed."""
+def make_pod_groups(
+    hierarchies: Sequence[Hierarchy], subcgroup: str, apps: Iterable[str], private_users: bool = False
+) -> PodGroups:
+    """
+    Make the groups of PID 1 and of each app in every hierarchy; LaunchError names the one that failed.
+
+    With `private_users` PID 1 is not root on the host, and gets everything open that it writes to.
+    """
     names = list(apps)
     supervisor: int | None = None
     tasks: list[int] = []
     directories: dict[str, tuple[int, bool]] = {}
     app_tasks: dict[str, list[int]] = {name: [] for name in names}
     freezers: dict[str, int] = {}
+    files: dict[str, tuple[tuple[str, int], ...]] = {}
     try:
         for hierarchy in hierarchies:
             base = f"{hierarchy.mount_point}/{subcgroup}"
@@ -142,6 +149,9 @@ def make_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str, apps: Iter
                 _make_group(hierarchy, group)
                 if name not in directories:
                     directories[name] = (_open_directory(group), hierarchy.is_v2)
+                    if hierarchy.is_v2 and private_users:
+                        app_tasks[name].append(_open_for_writing(f"{group}/{PROCS}"))
+                        files[name] = _open_written(group)
                 if not hierarchy.is_v2:
                     app_tasks[name].append(_open_tasks(group))
                 if "freezer" in hierarchy.controllers:
@@ -158,6 +168,7 @@ def make_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str, apps: Iter
                 is_v2=directories[name][1],
                 tasks=tuple(app_tasks[name]),
                 freezer=freezers.get(name),
+                files=files.get(name, ()),
             )
             for name in names
         ),
@@ -241,9 +252,23 @@ def _open_directory(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
+def _open_written(group: str) -> tuple[tuple[str, int], ...]:
+    files = []
+    for name in WRITTEN:
+        try:
+            files.append((name, _open_for_writing(f"{group}/{name}")))
+        except FileNotFoundError:
+            pass  # cgroup.kill is of Linux 5.14
+    return tuple(files)
+
+
 def _open_tasks(path: str) -> int:
     # Not cgroup.procs: its first write costs a grace period of the kernel, 13 ms.
-    return os.open(f"{path}/tasks", os.O_WRONLY | os.O_CLOEXEC)
+    return _open_for_writing(f"{path}/tasks")
+
+
+def _open_for_writing(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def _deepest_first(top: str) -> Iterator[str]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from minit.devices.lookup import DeviceLookup
+    from minit.idrange import IdRange
     from minit.launcher.devices import DeviceGroup
     from minit.launcher.exchange import Identity
     from minit.plan.app import AppSpec
@@ -27,11 +28,17 @@ if TYPE_CHECKING:
 
 
 class DeviceVolume(Value):
-    """A volume of devices: whose it is, and what its mount showed when the pod started."""
+    """
+    A volume of devices: whose it is, and what its source and its mount were when the pod started.
+
+    They differ if the pod has `mapped` ids, where a node is another one for the same device.
+    """
 
     app: AppSpec
     volume: VolumeMount
+    source: Identity | None
     identity: Identity
+    mapped: IdRange | None = None
 
     @property
     def is_directory(self) -> bool:
@@ -57,8 +64,9 @@ class DeviceFollower:
     ) -> None:
         self._volumes = [volume for volume, _ in volumes]
         self._devices = [tuple(found) for _, found in volumes]
-        # What the mounts in the app show; None for one that has been taken off.
+        # What the mounts in the app show, and of which source; None for one that has been taken off.
         self._attached: list[Identity | None] = [volume.identity for volume in self._volumes]
+        self._shown = [volume.source for volume in self._volumes]
         self._app = self._volumes[0].app
         # Nodes that stood for no device when the pod started: there is nothing that could come or go.
         self._static = {device for found in self._devices for device in found if device.subsystem is None}
@@ -82,12 +90,13 @@ class DeviceFollower:
         self._change_rules(common_rules(self._rules, rules))
         for index, volume in enumerate(self._volumes):
             if not (self._devices[index] or volume.is_directory) and self._attached[index] is not None:
-                self._exchange(index, volume.volume, None)
+                self._exchange(index, volume.volume, None, None)
         self._change_rules(rules)
         for index, volume in enumerate(self._volumes):
             # A directory that was emptied is removed by the kernel, and made anew for the next device.
-            if self._devices[index] and self._attached[index] != _identify(volume.volume.source):
-                self._show(index, volume.volume)
+            source = identify_source(volume.volume)
+            if self._devices[index] and self._shown[index] != source:
+                self._show(index, volume, source)
         return self._is_done
 
     def _find(self, volume: DeviceVolume, lookup: DeviceLookup) -> tuple[Device, ...]:
@@ -107,17 +116,17 @@ class DeviceFollower:
                 complain(f'stage1: warning: app "{self._app.name}": device policy: {describe(error)}')
         self._rules = rules
 
-    def _show(self, index: int, volume: VolumeMount) -> None:
+    def _show(self, index: int, volume: DeviceVolume, source: Identity | None) -> None:
         try:
-            tree = open_tree(volume)
+            tree = open_tree(volume.volume, volume.mapped)
         except OSError:
             return  # gone again, of which there is another event
         try:
-            self._exchange(index, volume, tree)
+            self._exchange(index, volume.volume, tree, source)
         finally:
             os.close(tree)
 
-    def _exchange(self, index: int, volume: VolumeMount, tree: int | None) -> None:
+    def _exchange(self, index: int, volume: VolumeMount, tree: int | None, source: Identity | None) -> None:
         try:
             _, [namespace, environment] = ask({"op": OP_NAMESPACE, "app": self._app.name})
         except ControlError as error:
@@ -130,6 +139,7 @@ class DeviceFollower:
         try:
             exchange_mount(namespace, volume.target, self._attached[index], tree)
             self._attached[index] = None if tree is None else identify(os.fstat(tree))
+            self._shown[index] = source
         except (LaunchError, OSError) as error:
             complain(f'stage1: warning: app "{self._app.name}": volume "{volume.volume}": {describe(error)}')
         finally:
@@ -144,8 +154,9 @@ class DeviceFollower:
                     complain(f"stage1: app {self._app.name}: {word}: {device.describe()}")
 
 
-def _identify(path: str) -> Identity | None:
+def identify_source(volume: VolumeMount) -> Identity | None:
+    """Return what is at the source of a volume, None if there is nothing."""
     try:
-        return identify(os.lstat(path))
+        return identify(os.lstat(volume.source))
     except FileNotFoundError:
         return None

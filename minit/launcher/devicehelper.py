@@ -14,7 +14,7 @@ import select
 
 from minit import syscalls
 from minit.errors import LaunchError, MinitError, describe
-from minit.launcher.devicefollower import DeviceFollower, DeviceVolume, device_rules
+from minit.launcher.devicefollower import DeviceFollower, DeviceVolume, device_rules, identify_source
 from minit.launcher.devices import DeviceGroup
 from minit.launcher.exchange import identify
 from minit.launcher.ownimage import image_descriptor
@@ -39,7 +39,13 @@ _RETRY_MILLISECONDS = 1000
 def find_device_volumes(plan: PodPlan, trees: Sequence[Sequence[int]]) -> tuple[DeviceVolume, ...]:
     """Return the volumes of the pod that are devices; `trees` has a detached mount of each."""
     return tuple(
-        DeviceVolume(app=app, volume=volume, identity=identify(os.fstat(tree)))
+        DeviceVolume(
+            app=app,
+            volume=volume,
+            source=identify_source(volume),
+            identity=identify(os.fstat(tree)),
+            mapped=plan.private_users,
+        )
         for app, fds in zip(plan.apps, trees)
         for volume, tree in zip(app.volumes, fds)
         if has_devices(volume)

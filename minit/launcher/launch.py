@@ -23,7 +23,7 @@ from minit.plan.flags import RunFlags
 from minit.plan.pod import PodPlan, plan_pod
 from minit.podfile import write_pod_file
 from minit.stdio import complain, open_standard_streams
-from minit.supervisor.boot import SupervisorEnds, run_supervisor
+from minit.supervisor.boot import MadeMounts, SupervisorEnds, run_supervisor
 from minit.supervisor.supervisor import WATCHED_SIGNALS
 from minit.value import replace
 
@@ -44,6 +44,7 @@ _CLONE_FLAGS = {
     "uts": syscalls.CLONE_NEWUTS,
     "ipc": syscalls.CLONE_NEWIPC,
     "net": syscalls.CLONE_NEWNET,
+    "user": syscalls.CLONE_NEWUSER,
 }
 
 
@@ -71,13 +72,16 @@ def launch(flags: RunFlags, lock: int) -> int:
         hierarchies = read_hierarchies()
         step = "load pod"
         pod = load_pod(flags)
-        plan = plan_pod(pod, flags, collect_facts(hierarchies, pod))
+        plan = plan_pod(pod, flags, collect_facts(hierarchies, pod, flags))
         for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
             complain(f"stage1: {line}")
         step = "load seccomp filters"
         plan = add_filters(plan)
         step = "take over sockets"
         plan, sockets = _match_sockets(plan, inherited)
+        if plan.private_users is not None and plan.has_host_network:
+            step = "open sockets"
+            sockets = _open_sockets(plan, sockets)
         step = "place control groups"
         subcgroup = _place_groups(plan, hierarchies)
         step = "setup network"
@@ -90,7 +94,8 @@ def launch(flags: RunFlags, lock: int) -> int:
         step = "make control groups"
         # Written first: gc could not find the groups of a pod that died between the two.
         write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
-        groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
+        names = [app.name for app in plan.apps]
+        groups = make_pod_groups(hierarchies, subcgroup, names, private_users=plan.private_users is not None)
         if plan.controllers:
             step = "set limits"
             _set_limits(plan, hierarchies, subcgroup)
@@ -108,9 +113,11 @@ def launch(flags: RunFlags, lock: int) -> int:
         if network is not None:
             step = "setup network"
             plan = _join_network(plan, network, flags)
+        step = "prepare the user namespace"
+        made = _make_mounts(plan)
         step = "make PID 1"
         pid, pidfd, link = _clone_supervisor(
-            plan, groups, shown, trees, kubernetes_log, sockets, lock, open_files, terminal
+            plan, groups, shown, trees, kubernetes_log, sockets, lock, open_files, terminal, made
         )
         if network is not None:
             step = "setup network"
@@ -199,6 +206,10 @@ def _join_network(plan: PodPlan, network: NetworkHelper, flags: RunFlags) -> Pod
     syscalls.setns(namespace, syscalls.CLONE_NEWNET)
     os.close(namespace)
     bring_up_loopback()
+    if plan.private_users is not None:
+        from minit.launcher.privateusers import open_network
+
+        open_network(plan.private_users)
     return plan
 
 
@@ -223,7 +234,7 @@ def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
         return ((),) * len(plan.apps)
     from minit.launcher.volumes import open_volumes
 
-    return tuple(open_volumes(app) for app in plan.apps)
+    return tuple(open_volumes(app, plan.private_users) for app in plan.apps)
 
 
 def _open_kubernetes_log(plan: PodPlan) -> int | None:
@@ -293,6 +304,15 @@ def _match_sockets(
     return plan, matched
 
 
+def _open_sockets(plan: PodPlan, inherited: tuple[tuple[int | None, ...], ...]) -> tuple[tuple[int | None, ...], ...]:
+    """Return each app's sockets, opened here, as root of a user namespace may not bind to low ports of the host."""
+    if not any(app.sockets for app in plan.apps):
+        return inherited
+    from minit.supervisor.sockets import open_sockets
+
+    return tuple(open_sockets(app, fds) for app, fds in zip(plan.apps, inherited))
+
+
 def _prepare_console(plan: PodPlan) -> CallerTerminal | None:
     """Return what the caller has for a terminal, None if no app has a console."""
     if plan.console_uid is None:
@@ -305,6 +325,14 @@ def _prepare_console(plan: PodPlan) -> CallerTerminal | None:
     return look_at_terminal(is_read=plan.reads_console)
 
 
+def _make_mounts(plan: PodPlan) -> MadeMounts:
+    if plan.private_users is None:
+        return MadeMounts()
+    from minit.launcher.privateusers import make_mounts
+
+    return make_mounts(plan, plan.private_users)
+
+
 def _clone_supervisor(
     plan: PodPlan,
     groups: PodGroups,
@@ -315,6 +343,7 @@ def _clone_supervisor(
     lock: int,
     open_files: tuple[int, int],
     terminal: CallerTerminal | None,
+    made: MadeMounts,
 ) -> tuple[int, int, Socket]:
     try:
         root = syscalls.open_tree(
@@ -336,6 +365,7 @@ def _clone_supervisor(
         hierarchies=hierarchies,
         open_files=open_files,
         terminal=terminal,
+        made=made,
         trees=trees,
         kubernetes_log=kubernetes_log,
         sockets=sockets,
@@ -353,4 +383,12 @@ def _clone_supervisor(
         run_supervisor(plan, ends)
     os.fchdir(pod_directory)
     theirs.close()
+    if plan.private_users is not None:
+        from minit.launcher.privateusers import admit
+
+        try:
+            admit(plan, plan.private_users, pid, ours)
+        except BaseException:
+            syscalls.pidfd_send_signal(pidfd, _signal.SIGKILL)
+            raise
     return pid, pidfd, ours

@@ -50,12 +50,15 @@ def load_pod(flags: RunFlags) -> Pod:
         lookups=tuple(lookups),
         texts=EtcTexts(hosts=hosts, resolv_conf=resolv_conf),
         networks=_load_networks(flags),
+        is_overlay=bool(flags.private_users) and os.path.exists(paths.POD_OVERLAY_PREPARED),
     )
 
 
-def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod) -> HostFacts:
+def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -> HostFacts:
     """Return what planning `pod` needs to know about this machine."""
     isolated = has_isolators(pod)
+    # A new user namespace has every capability, whatever the caller has.
+    capabilities = syscalls.every_capability if flags.private_users else syscalls.bounding_set
     return HostFacts(
         effective_uid=os.geteuid(),
         kernel_release=os.uname().release,
@@ -64,7 +67,7 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod) -> HostFacts:
         terminal_type=os.environ.get("TERM"),
         ignored_variables=tuple(name for name in _UNSUPPORTED_VARIABLES if os.environ.get(name)),
         controllers=offered_controllers(hierarchies) if isolated else frozenset(),
-        capabilities=syscalls.bounding_set() if isolated else 0,
+        capabilities=capabilities() if isolated else 0,
     )
 
 

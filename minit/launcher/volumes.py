@@ -16,6 +16,7 @@ from minit.plan.volumes import HOST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from minit.idrange import IdRange
     from minit.plan.app import AppSpec
     from minit.plan.volumes import VolumeMount
 
@@ -24,20 +25,21 @@ _MODE = 0o755
 _PRIVATE_MODE = 0o770  # until owner and mode are those that the volume asks for
 
 
-def open_volumes(app: AppSpec) -> tuple[int, ...]:
+def open_volumes(app: AppSpec, mapped: IdRange | None = None) -> tuple[int, ...]:
     """
     Return a detached mount of each of the app's volumes, making the directories of empty ones in the pod directory.
 
+    Their owners are ids of the pod, which are `mapped` to others on the host if it has a user namespace.
     SourceMissing if the host does not have a source, LaunchError for any other reason it cannot be mounted.
     """
-    return tuple(_open_volume(app.name, volume) for volume in app.volumes)
+    return tuple(_open_volume(app.name, volume, mapped) for volume in app.volumes)
 
 
-def _open_volume(app: str, volume: VolumeMount) -> int:
+def _open_volume(app: str, volume: VolumeMount, mapped: IdRange | None) -> int:
     try:
         if volume.kind != HOST:
-            _make_directory(app, volume)
-        return open_tree(volume)
+            _make_directory(app, volume, mapped)
+        return open_tree(volume, mapped)
     except FileNotFoundError as error:
         if volume.kind == HOST:
             # systemd-nspawn's words, which rkt's users look for.
@@ -49,8 +51,12 @@ def _open_volume(app: str, volume: VolumeMount) -> int:
         raise LaunchError(f'{volume.place}: volume "{volume.volume}": {describe(error)}') from error
 
 
-def open_tree(volume: VolumeMount) -> int:
-    """Return a detached mount of a volume's source."""
+def open_tree(volume: VolumeMount, mapped: IdRange | None = None) -> int:
+    """Return a detached mount of a volume's source, or of a node for the same device in a pod with `mapped` ids."""
+    if mapped is not None and has_devices(volume) and not os.path.isdir(volume.source):
+        from minit.launcher.devicenode import make_node
+
+        return make_node(volume, mapped)
     depth = syscalls.AT_RECURSIVE if volume.recursive else 0
     tree = syscalls.open_tree(syscalls.AT_FDCWD, volume.source, syscalls.OPEN_TREE_CLONE | depth)
     # What the host mounts later below a recursive volume appears in the app; below a read-only one it would be
@@ -88,7 +94,7 @@ def is_device_source(path: str) -> bool:
     return stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
 
 
-def _make_directory(app: str, volume: VolumeMount) -> None:
+def _make_directory(app: str, volume: VolumeMount, mapped: IdRange | None) -> None:
     """Make the directory of an empty volume; apps that share it agree on nothing, so the last one's owner stays."""
     os.makedirs(paths.POD_SHARED_VOLUMES, _MODE, exist_ok=True)
     try:
@@ -101,5 +107,6 @@ def _make_directory(app: str, volume: VolumeMount) -> None:
 
             if copy_up(app, volume):
                 return
-    os.chown(volume.source, volume.uid, volume.gid)
+    shift = 0 if mapped is None else mapped.shift
+    os.chown(volume.source, volume.uid + shift, volume.gid + shift)
     os.chmod(volume.source, volume.mode)

@@ -191,7 +191,7 @@ def plan_app(
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            mounts=app_mounts(console=has_console),
+            mounts=app_mounts(console=has_console, private_users=bool(flags.private_users)),
             read_only_root=runtime.read_only_root_fs,
             pre_start=handlers.get(HANDLER_PRE_START),
             post_stop=handlers.get(HANDLER_POST_STOP),

@@ -8,7 +8,7 @@ Each app gets its own copies, so that one may change its own and nobody else's. 
 from __future__ import annotations
 
 from minit import paths
-from minit.value import Value
+from minit.value import Value, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,14 +22,15 @@ class AppFile(Value):
     """
     A file that an app finds at `target`, bound there once its volumes are mounted.
 
-    `source` is in the stage1 root. It is made with `text`, and the app may change it; without a text it is there
-    already, and read-only. `if_missing`: only if the app has nothing at `target`. `required`: a read-only volume in
-    the way is an error, not a reason to do without.
+    `source` is in the stage1 root. It is made with `text`, without one it is there already. The app may change it
+    unless it is `read_only`. `if_missing`: only if the app has nothing at `target`. `required`: a volume in the way in
+    which no place can be made is an error, not a reason to do without.
     """
 
     target: str
     source: str
     text: bytes | None = None
+    read_only: bool = False
     if_missing: bool = False
     required: bool = False
 
@@ -53,7 +54,11 @@ def text_sources(flags: RunFlags) -> tuple[str | None, str | None]:
 
 def plan_files(app: str, hostname: str, flags: RunFlags, texts: EtcTexts) -> tuple[AppFile, ...]:
     """Return the files of an app, in the order in which they are bound."""
-    files = [AppFile(target="/etc/hostname", source=_HOSTNAME)]
+    own_name = AppFile(target="/etc/hostname", source=_HOSTNAME, read_only=True)
+    if flags.private_users:
+        # That file is the host's root's, who is nobody in a user namespace.
+        own_name = replace(own_name, source=paths.etc_file(app, "hostname"), text=_encode(hostname) + b"\n")
+    files = [own_name]
     # In the mode "default" this is what a network says (`connection.connect`), or else the image's own file stays.
     if texts.resolv_conf is not None:
         files.append(resolv_conf(app, texts.resolv_conf))
@@ -63,12 +68,16 @@ def plan_files(app: str, hostname: str, flags: RunFlags, texts: EtcTexts) -> tup
             AppFile(
                 target="/etc/hosts",
                 source=paths.etc_file(app, "hosts"),
-                text=add_hostname(texts.hosts, hostname.encode(errors="surrogateescape")),
+                text=add_hostname(texts.hosts, _encode(hostname)),
                 if_missing=fallback,
                 required=not fallback,
             )
         )
     return tuple(files)
+
+
+def _encode(hostname: str) -> bytes:
+    return hostname.encode(errors="surrogateescape")
 
 
 def resolv_conf(app: str, text: bytes) -> AppFile:

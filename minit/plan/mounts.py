@@ -85,14 +85,32 @@ class BindTree(Value):
         return f"{'rbind' if self.recursive else 'bind'} {self.source} on {self.target}"
 
 
-MountOp = MakeDirectory | MakeFile | MakeNode | MakeSymlink | MountFilesystem | BindTree
+class MadeFilesystem(Value):
+    """A filesystem that the launcher makes, as it takes more than root of a user namespace may do."""
+
+    filesystem: MountFilesystem
+
+    @property
+    def target(self) -> str:
+        """Where it is attached."""
+        return self.filesystem.target
+
+    def describe(self) -> str:
+        """Return the operation as a line for --debug."""
+        return f"{self.filesystem.describe()}, made on the host"
+
+
+MountOp = MakeDirectory | MakeFile | MakeNode | MakeSymlink | MountFilesystem | BindTree | MadeFilesystem
 
 # In the stage1 root: what hides paths in the apps' roots.
 EMPTY_DIRECTORY = "/run/inaccessible/directory"
 EMPTY_FILE = "/run/inaccessible/file"
 CONSOLE = "/dev/console"
+TTY_GID = 5  # everywhere, whatever an image says
+DEV = "/dev"
+SYS = "/sys"
 # appc spec, OS-SPEC "Device nodes".
-_DEVICES = (
+DEVICES = (
     MakeNode(target="/dev/null", major=1, minor=3),
     MakeNode(target="/dev/zero", major=1, minor=5),
     MakeNode(target="/dev/full", major=1, minor=7),
@@ -112,30 +130,31 @@ _LINKS = (
     MakeSymlink(target="/dev/stderr", text="/proc/self/fd/2"),
 )
 # Not in app_mounts: an app that has a volume at or below its /sys does without (stage1 contract 9.2).
-SYSFS = BindTree(source="/sys", target="/sys")
+SYSFS = BindTree(source=SYS, target=SYS)
 # With the control groups, where there is nothing but the unified hierarchy.
-SYSFS_AND_CGROUPS = BindTree(source="/sys", target="/sys", recursive=True)
+SYSFS_AND_CGROUPS = BindTree(source=SYS, target=SYS, recursive=True)
 # mode=0755: without it the root of a tmpfs is world-writable.
-_DEV = MountFilesystem(fstype="tmpfs", target="/dev", options=(("mode", "0755"), ("size", "64k")), nodev=False)
+DEV_FILESYSTEM = MountFilesystem(fstype="tmpfs", target=DEV, options=(("mode", "0755"), ("size", "64k")), nodev=False)
 
 
-def pod_mounts(writable: bool = False) -> tuple[MountOp, ...]:
+def pod_mounts(*, writable: bool = False, private_users: bool = False, own_network: bool = True) -> tuple[MountOp, ...]:
     """
     Return what is mounted in the stage1 root, for PID 1 and as the source of the apps' mounts.
 
-    `writable` leaves /sys to those who may change it.
+    `writable` leaves /sys to those who may change it. Root of a user namespace (`private_users`) may make no devices,
+    and mount sysfs only where the network namespace is made with it (`own_network`): it gets both from the launcher.
     """
+    sysfs = MountFilesystem(fstype="sysfs", target=SYS, read_only=not writable)
     return (
         MountFilesystem(fstype="proc", target="/proc"),
-        MountFilesystem(fstype="sysfs", target="/sys", read_only=not writable),
-        _DEV,
-        *_DEVICES,
+        MadeFilesystem(filesystem=sysfs) if private_users and not own_network else sysfs,
+        *_dev(private_users),
         MakeDirectory(target="/dev/pts"),
         MountFilesystem(
             fstype="devpts",
             target="/dev/pts",
-            # gid 5 is tty everywhere; ptmxmode opens the instance's own ptmx to every app user.
-            options=(("newinstance", None), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")),
+            # ptmxmode opens the instance's own ptmx to every app user.
+            options=(("newinstance", None), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", str(TTY_GID))),
             nodev=False,
         ),
         MakeDirectory(target="/dev/shm"),
@@ -148,11 +167,15 @@ def pod_mounts(writable: bool = False) -> tuple[MountOp, ...]:
     )
 
 
-def app_mounts(console: bool = False) -> tuple[MountOp, ...]:
+def _dev(private_users: bool) -> tuple[MountOp, ...]:
+    return (MadeFilesystem(filesystem=DEV_FILESYSTEM),) if private_users else (DEV_FILESYSTEM, *DEVICES)
+
+
+def app_mounts(*, console: bool = False, private_users: bool = False) -> tuple[MountOp, ...]:
     """
     Return what is mounted in an app's root: a /dev of its own, the pod's proc, devpts and shared memory.
 
-    `console` is for an app with a stream that is the pod's console.
+    `console` is for an app with a stream that is the pod's console, `private_users` as for the pod.
 
     The directories are those that rkt's stage1 makes in every image (stage1/prepare-app/prepare-app.c).
     """
@@ -164,8 +187,7 @@ def app_mounts(console: bool = False) -> tuple[MountOp, ...]:
         MakeDirectory(target="/run"),
         MakeDirectory(target="/tmp", mode=0o1777),
         BindTree(source="/proc", target="/proc"),
-        _DEV,
-        *_DEVICES,
+        *_dev(private_users),
         MakeDirectory(target="/dev/pts"),
         BindTree(source="/dev/pts", target="/dev/pts"),
         MakeDirectory(target="/dev/shm"),

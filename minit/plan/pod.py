@@ -21,16 +21,17 @@ from minit.plan.capabilities import DEFAULT
 from minit.plan.devices import ANNOTATION_HOTPLUG, DEFAULT_RULES, plan_hotplug
 from minit.plan.environment import with_metadata_url
 from minit.plan.files import EtcTexts, plan_files
-from minit.plan.mounts import SYSFS, SYSFS_AND_CGROUPS, MountOp, pod_mounts
+from minit.plan.mounts import SYSFS, SYSFS_AND_CGROUPS, TTY_GID, MountOp, pod_mounts
 from minit.plan.protection import plan_protection
 from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, plan_pod_grace, plan_stopping
-from minit.plan.users import AppLookups, plan_ids
+from minit.plan.users import AppLookups, check_mapped, plan_ids
 from minit.value import Value, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from minit.idrange import IdRange
     from minit.manifest.app import App
     from minit.manifest.image import ImageManifest
     from minit.manifest.network import NetworkConfig
@@ -59,6 +60,8 @@ class Pod(Value):
     """
     A pod directory as loaded: its manifest, of each app by name the image manifest and what was looked up in its
     root, the texts that stage0 or the stage1 image has for files of /etc, and the networks there are to join.
+
+    `is_overlay` is looked at only for a pod with private users.
     """
 
     manifest: PodManifest
@@ -66,6 +69,7 @@ class Pod(Value):
     lookups: tuple[tuple[str, AppLookups], ...] = ()
     texts: EtcTexts = EtcTexts()
     networks: tuple[NetworkConfig, ...] = ()
+    is_overlay: bool = False
 
 
 class HostFacts(Value):
@@ -95,6 +99,7 @@ class PodPlan(Value):
     `namespaces` are namespaces(7) names under /proc/PID/ns of what is made together with PID 1. With a `network` it
     joins a namespace that is made for that. `limits` are those of all its apps together, None without any.
     `kubernetes_log_directory` is where the host has the log files of the log mode k8s-plain.
+    `private_users` are the ids of its user namespace, None without one.
     """
 
     uuid: str
@@ -106,6 +111,7 @@ class PodPlan(Value):
     network: NetworkPlan | None = None
     limits: Limits | None = None
     kubernetes_log_directory: str | None = None
+    private_users: IdRange | None = None
     warnings: tuple[str, ...] = ()
     debug: bool = False
 
@@ -113,6 +119,11 @@ class PodPlan(Value):
     def has_loopback_only(self) -> bool:
         """Whether the pod has a network namespace with nothing but lo."""
         return "net" in self.namespaces
+
+    @property
+    def has_host_network(self) -> bool:
+        """Whether the pod is in the network of the host."""
+        return self.network is None and not self.has_loopback_only
 
     @property
     def controllers(self) -> frozenset[str]:
@@ -133,6 +144,7 @@ class PodPlan(Value):
     def describe(self) -> list[str]:
         """Return the decisions as lines for --debug."""
         lines = [f"pod {self.uuid}: hostname {self.hostname}, namespaces {' '.join(self.namespaces)}"]
+        lines += [] if self.private_users is None else [f"pod: private users {self.private_users}"]
         lines += [f"pod: {operation.describe()}" for operation in self.mounts]
         lines += [] if self.limits is None else [f"pod: limits {self.limits.describe()}"]
         return lines + [line for app in self.apps for line in app.describe()]
@@ -143,6 +155,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     _check_host(facts)
     _refuse_unbuilt(pod.manifest, flags)
     _refuse_shared_files(pod.manifest)
+    mapped = _plan_private_users(pod, flags)
     of_name = dict(pod.images)
     images = [of_name[runtime.name] for runtime in pod.manifest.apps]
     sections = [app_section(runtime, image) for runtime, image in zip(pod.manifest.apps, images)]
@@ -161,7 +174,12 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     warnings += notes
     bounding = DEFAULT
     for runtime, app, image, mounts, isolation in zip(pod.manifest.apps, sections, images, volumes, isolations):
-        uid, gid = plan_ids(runtime.name, app, image, lookups.get(runtime.name, AppLookups()))
+        uid, gid = plan_ids(runtime.name, app, image, lookups.get(runtime.name, AppLookups()), mapped)
+        for number in app.supplementary_gids:
+            check_mapped(number, f'app "{runtime.name}": supplementary group', mapped)
+        for volume in mounts:
+            for number in (volume.uid, volume.gid):
+                check_mapped(number, f'{volume.place}: owner of volume "{volume.volume}"', mapped)
         _refuse_unknown_annotations(runtime, image)
         stopping = plan_stopping(runtime, image, grace_seconds)
         spec, notes = plan_app(runtime, app, flags, facts.terminal_type)
@@ -172,7 +190,8 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
             spec,
             uid=uid,
             gid=gid,
-            sysfs=SYSFS_AND_CGROUPS if facts.is_unified else SYSFS,
+            # Stage1 contract 9.2.
+            sysfs=SYSFS_AND_CGROUPS if facts.is_unified or mapped is not None else SYSFS,
             volumes=mounts,
             files=plan_files(runtime.name, hostname, flags, pod.texts),
             protection=protection,
@@ -207,16 +226,21 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         namespaces.append("ipc")
     if is_contained(flags.networks) and network is None:
         namespaces.append("net")
+    if mapped is not None:
+        namespaces.append("user")
     return PodPlan(
         uuid=flags.uuid,
         hostname=hostname,
         namespaces=tuple(namespaces),
         apps=tuple(apps),
         bounding=None if flags.disable_capabilities else bounding,
-        mounts=pod_mounts(writable=flags.disable_paths),
+        mounts=pod_mounts(
+            writable=flags.disable_paths, private_users=mapped is not None, own_network="net" in namespaces
+        ),
         network=network,
         limits=limits,
         kubernetes_log_directory=kubernetes_log_directory,
+        private_users=mapped,
         warnings=tuple(warnings),
         debug=flags.debug,
     )
@@ -260,6 +284,22 @@ def _refuse_shared_files(manifest: PodManifest) -> None:
             other = marker.rpartition("/")[2]
             if other in names:
                 raise PlanError(f'app "{other}" cannot be in a pod with app "{name}": rename one of them')
+
+
+def _plan_private_users(pod: Pod, flags: RunFlags) -> IdRange | None:
+    if not flags.private_users:
+        return None
+    from minit.idrange import parse_id_range
+
+    mapped = parse_id_range(flags.private_users)
+    if mapped is None or mapped.to_host(TTY_GID) is None:
+        raise PlanError(
+            f"--private-users={flags.private_users}: expected SHIFT:COUNT, SHIFT above 0, COUNT above {TTY_GID},"
+            f" and every id below 2147483648"
+        )
+    if pod.is_overlay:
+        raise PlanError("--private-users: cannot use both overlay and user namespace (try --no-overlay)")
+    return mapped
 
 
 def _plan_volumes(
@@ -387,10 +427,7 @@ def _refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
     """Raise PlanError for anything that would have an effect which is not built."""
     if flags.ipc not in ("", "auto", "private", "parent"):
         raise PlanError(f"unknown value for --ipc parameter: {flags.ipc}")
-    unbuilt = (
-        ("--mutable", flags.mutable),
-        ("--private-users", flags.private_users),
-    )
+    unbuilt = (("--mutable", flags.mutable),)
     for name, given in unbuilt:
         if given:
             raise PlanError(f"{name} is not supported yet")

@@ -12,6 +12,7 @@ from minit.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from minit.idrange import IdRange
     from minit.manifest.app import App
     from minit.manifest.image import ImageManifest
 
@@ -29,7 +30,7 @@ class Lookup(Value):
     """
     What an app's root says about one user or group: the `owner` of the file, or the `database` that holds the name.
 
-    `failure` is why the file could not be looked at.
+    The owner is an id of the host. `failure` is why the file could not be looked at.
     """
 
     owner: int | None = None
@@ -54,15 +55,27 @@ def parse_id(text: str) -> int | None:
     return 0 if text == "root" else _parse_decimal(text)
 
 
-def plan_ids(name: str, app: App, image: ImageManifest, lookups: AppLookups) -> tuple[int, int]:
-    """Return uid and gid of app `name`; PlanError for what is not in its image."""
-    uid = _resolve(name, USER, app.user, lookups.user)
+def plan_ids(
+    name: str, app: App, image: ImageManifest, lookups: AppLookups, mapped: IdRange | None = None
+) -> tuple[int, int]:
+    """
+    Return uid and gid of app `name`; PlanError for what is not in its image, or not among the ids that are `mapped`.
+
+    None of those means that the pod has the host's ids.
+    """
+    uid = _resolve(name, USER, app.user, lookups.user, mapped)
     try:
-        return uid, _resolve(name, GROUP, app.group, lookups.group)
+        return uid, _resolve(name, GROUP, app.group, lookups.group, mapped)
     except PlanError:
         if not _has_docker_group(app, image):
             raise
         return uid, uid
+
+
+def check_mapped(number: int, what: str, mapped: IdRange | None) -> None:
+    """Raise PlanError for an id of the pod that the user namespace does not have."""
+    if mapped is not None and mapped.to_host(number) is None:
+        raise PlanError(f"{what}: {number} is unmapped: {mapped.describe()}")
 
 
 def find_id(database: bytes, kind: str, name: bytes) -> int | None:
@@ -91,7 +104,13 @@ def _parse_decimal(text: str) -> int | None:
     return -number if text.startswith("-") else number
 
 
-def _resolve(name: str, kind: str, text: str, lookup: Lookup) -> int:
+def _resolve(name: str, kind: str, text: str, lookup: Lookup, mapped: IdRange | None) -> int:
+    number = _find(name, kind, text, lookup, mapped)
+    check_mapped(number, f'app "{name}": {kind} "{text}"', mapped)
+    return number
+
+
+def _find(name: str, kind: str, text: str, lookup: Lookup, mapped: IdRange | None) -> int:
     number = parse_id(text)
     if number is not None:
         if number < 0:
@@ -102,7 +121,13 @@ def _resolve(name: str, kind: str, text: str, lookup: Lookup) -> int:
     if is_path(text):
         if lookup.owner is None:
             raise PlanError(f'app "{name}": {kind}: lstat {lookup.failure}')
-        return lookup.owner
+        owner = lookup.owner if mapped is None else mapped.from_host(lookup.owner)
+        if owner is None:
+            raise PlanError(
+                f'app "{name}": {kind} "{text}": its owner on the host, {lookup.owner}, is unmapped:'
+                f" --private-users={mapped}"
+            )
+        return owner
     found = find_id(lookup.database, kind, text.encode())
     if found is None:
         where = f": {lookup.failure}" if lookup.failure else f" in {DATABASES[kind]} of its image"

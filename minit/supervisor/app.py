@@ -60,12 +60,13 @@ class App:
         self.deadline: float | None = None
 
 
-def spawn_app(app: App, trees: tuple[int, ...] = (), console: int | None = None) -> None:
+def spawn_app(app: App, trees: tuple[int, ...] = (), console: int | None = None, dev: int | None = None) -> None:
     """
     Fork the process of `app`, which prepares itself and waits for "go".
 
-    It starts in its v2 group, where there is one, and joins the v1 groups itself. `trees` are the detached mounts of
-    its volumes, `console` is the slave of the pod's console.
+    It starts in its v2 group, where there is one and PID 1 may do that, and joins the v1 groups itself. `trees` are the
+    detached mounts of its volumes, `console` is the slave of the pod's console, `dev` a detached /dev if it may not
+    make one itself.
     """
     modes = {"stdout": app.spec.stdout, "stderr": app.spec.stderr}
     logged = [name for name, mode in modes.items() if mode == STREAM_LOG]
@@ -83,10 +84,11 @@ def spawn_app(app: App, trees: tuple[int, ...] = (), console: int | None = None)
         cgroup_tasks=app.ends.tasks,
         open_files=app.open_files,
         trees=trees,
+        dev=dev,
         sockets=app.sockets,
     )
     # Fork and registration: nothing may be reaped between them.
-    app.pid, app.pidfd = syscalls.clone3(cgroup=app.ends.directory if app.ends.is_v2 else None)
+    app.pid, app.pidfd = syscalls.clone3(cgroup=app.ends.directory if app.ends.starts_processes else None)
     if app.pid == 0:
         become_app(app.spec, app_rootfs(app.name), child)
     app.streams.pid = app.pid

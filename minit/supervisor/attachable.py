@@ -22,8 +22,9 @@ from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_OUT
 from minit.iottymux.ring import APP_PIPE_BYTES, enlarge_pipe, make_ring, unread_bytes
 from minit.messages import receive_message, socket_pair
 from minit.plan.app import STREAM_STREAM
+from minit.plan.mounts import TTY_GID
 from minit.reaper.record import write_file
-from minit.supervisor.console import PTMX, TTY_GID, open_pty
+from minit.supervisor.console import PTMX, open_pty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ import time
 from minit import paths, syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
 from minit.iottymux.spawner import Spawner
-from minit.messages import send_message
+from minit.messages import receive_message, send_message
 from minit.process import join_cgroups
 from minit.reaper.record import write_file
 from minit.stdio import complain, expect_raw_terminal
 from minit.supervisor.app import App, spawn_app
-from minit.supervisor.credentials import drop_bounding_set, leave_keyring
+from minit.supervisor.credentials import become_user, drop_bounding_set, leave_keyring
 from minit.supervisor.group import GroupEnds
 from minit.supervisor.journal import Journal
 from minit.supervisor.loopback import bring_up_loopback
@@ -51,6 +51,19 @@ _STATE_ATTRIBUTES = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | sys
 _OOM_SCORE = b"-999"
 
 
+class MadeMounts(Value):
+    """
+    Detached mounts that only root of the host can make: of the pod's root, by target, and the /dev of each app.
+    """
+
+    pod: tuple[tuple[str, int], ...] = ()
+    apps: tuple[int, ...] = ()
+
+    def descriptors(self) -> list[int]:
+        """Return them all."""
+        return [*(tree for _, tree in self.pod), *self.apps]
+
+
 class SupervisorEnds(Value):
     """
     What PID 1 takes over from the launcher, as descriptors opened while host paths could still be resolved.
@@ -61,8 +74,8 @@ class SupervisorEnds(Value):
     detached copy of the host's control groups, read-only, None if they are nowhere usual. `open_files` is the
     caller's RLIMIT_NOFILE, soft and hard, which the apps get. `trees` has a detached mount of each volume of each app,
     in the plan's order. So has `sockets` a descriptor of each socket of each app, None for one that PID 1 opens.
-    `terminal` is given for a pod with a console. `kubernetes_log` is a detached mount of the directory that the log
-    mode k8s-plain writes to.
+    `terminal` is given for a pod with a console, `made` for one with a user namespace. `kubernetes_log` is a detached
+    mount of the directory that the log mode k8s-plain writes to.
     """
 
     launcher: Socket
@@ -78,12 +91,14 @@ class SupervisorEnds(Value):
     sockets: tuple[tuple[int | None, ...], ...]
     terminal: CallerTerminal | None = None
     kubernetes_log: int | None = None
+    made: MadeMounts = MadeMounts()
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that PID 1 keeps; all others of the launcher are closed."""
         own = [self.launcher.fileno(), self.lock, self.root, *self.tasks]
         own += [fd for fd in (self.image, self.hierarchies, self.kubernetes_log) if fd is not None]
         own += [tree for trees in self.trees for tree in trees]
+        own += self.made.descriptors()
         own += [fd for sockets in self.sockets for fd in sockets if fd is not None]
         return own + [fd for group in self.groups for fd in group.descriptors()]
 
@@ -116,11 +131,15 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
         syscalls.set_dumpable(False)
         syscalls.set_parent_death_signal(_signal.SIGTERM)
         syscalls.close_all_but((0, 1, 2, *ends.descriptors()))
+        if plan.private_users is not None:
+            step = "become root of the user namespace"
+            _become_root(ends.launcher)
         signals = syscalls.signalfd(WATCHED_SIGNALS)
         step = "join control group"
         join_cgroups(ends.tasks)
-        step = "protect from the OOM killer"
-        _protect_from_oom_killer()
+        if plan.private_users is None:
+            step = "protect from the OOM killer"
+            _protect_from_oom_killer()
         step = "build the pod's root"
         _build_root(plan, ends)
         step = "make directories"
@@ -157,13 +176,14 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
         _tell_launcher(ends.launcher, {"entered": True}, [] if master is None else [master])
         apps = []
         groups = {group.app: group for group in ends.groups}
-        for spec, trees, listening in zip(plan.apps, ends.trees, sockets):
+        devs = ends.made.apps or (None,) * len(plan.apps)
+        for spec, trees, listening, dev in zip(plan.apps, ends.trees, sockets, devs):
             app = App(spec, groups[spec.name], ends.open_files, listening)
-            spawn_app(app, trees, slave)
+            spawn_app(app, trees, slave, dev)
             apps.append(app)
         # After the apps, which prepare themselves on another processor meanwhile.
         spawner = Spawner() if any(app.streams.need_sidecar or app.spec.handlers for app in apps) else None
-        ours = ends.root, *ends.tasks, *(tree for trees in ends.trees for tree in trees)
+        ours = ends.root, *ends.tasks, *ends.made.apps, *(tree for trees in ends.trees for tree in trees)
         # A handler, which comes later, has to join its app's groups too.
         for fd in (*ours, *(fd for app in apps if not app.spec.handlers for fd in app.ends.tasks)):
             os.close(fd)
@@ -231,6 +251,21 @@ def _protect_from_oom_killer() -> None:
         pass  # without CAP_SYS_RESOURCE, as in a container, minit is as likely a choice as any
 
 
+def _become_root(launcher: Socket) -> None:
+    """Wait for the launcher to map the ids of the user namespace, and take those of its root."""
+    message, _ = receive_message(launcher)
+    if message is None:
+        # It says why itself.
+        os._exit(EXIT_FAILURE)
+    become_user(0, 0, ())
+    # This memory belongs to the host's user namespace, as the launcher's did: were it not dumpable, even a process of
+    # the pod with CAP_SYS_PTRACE could not look at /proc/1, nor PID 1 at its own files there. Processes without that
+    # capability are kept off, since PID 1 holds more of them than they do (ptrace(2), "access mode checking").
+    syscalls.set_dumpable(True)
+    # The change of ids took it away.
+    syscalls.set_parent_death_signal(_signal.SIGTERM)
+
+
 def _build_root(plan: PodPlan, ends: SupervisorEnds) -> None:
     # Slave before anything is attached: a mount made here must never reach the host.
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
@@ -246,7 +281,7 @@ def _build_root(plan: PodPlan, ends: SupervisorEnds) -> None:
         os.close(tree)
     syscalls.mount_setattr(ends.root, set=syscalls.MOUNT_ATTR_RDONLY)
     os.umask(0)
-    apply_mounts(plan.mounts, ends.root)
+    apply_mounts(plan.mounts, ends.root, dict(ends.made.pod))
     os.umask(0o022)
     if ends.hierarchies is not None:
         where = syscalls.openat2(ends.root, _CGROUPS, os.O_PATH | os.O_DIRECTORY, resolve=syscalls.RESOLVE_IN_ROOT)

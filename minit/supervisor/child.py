@@ -18,6 +18,7 @@ from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError
 from minit.messages import Socket, send_message
 from minit.plan.app import STREAM_CONSOLE, STREAM_TTY
+from minit.plan.mounts import DEV
 from minit.plan.seccomp import DEFAULT_POLICY
 from minit.process import forget_imports, join_cgroups, reset_signals, set_oom_score
 from minit.reaper.diagnose import check_exec, diagnose_exec
@@ -30,7 +31,6 @@ from minit.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import NoReturn
 
     from minit.plan.app import AppSpec
@@ -41,8 +41,8 @@ class ChildEnds(Value):
     What an app's process takes over from PID 1: the report socket, its streams (None for null) and cgroup files.
 
     `console` is the slave of the pod's console for the streams that are it, `tty` that of the app's own terminal.
-    `open_files` is the RLIMIT_NOFILE it gets, soft and hard. `trees` are detached mounts, one of each of its volumes.
-    `sockets` are what it listens on.
+    `open_files` is the RLIMIT_NOFILE it gets, soft and hard. `trees` are detached mounts, one of each of its volumes,
+    `dev` is one of a /dev that the launcher made. `sockets` are what it listens on.
     """
 
     report: Socket
@@ -54,13 +54,14 @@ class ChildEnds(Value):
     cgroup_tasks: tuple[int, ...] = ()
     open_files: tuple[int, int]
     trees: tuple[int, ...] = ()
+    dev: int | None = None
     sockets: tuple[int, ...] = ()
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that the process keeps; all others of PID 1 are closed."""
-        possible = (self.stdin, self.stdout, self.stderr, self.console, self.tty)
-        streams = [fd for fd in possible if fd is not None]
-        return [self.report.fileno(), *streams, *self.cgroup_tasks, *self.trees, *self.sockets]
+        possible = (self.stdin, self.stdout, self.stderr, self.console, self.tty, self.dev)
+        single = [fd for fd in possible if fd is not None]
+        return [self.report.fileno(), *single, *self.cgroup_tasks, *self.trees, *self.sockets]
 
 
 class NotFound(Exception):
@@ -105,11 +106,13 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         syscalls.unshare(syscalls.CLONE_NEWNS)
         namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         step = "mount"
-        root, null = _build_root(spec, rootfs, ends.trees)
+        root, null = _build_root(spec, rootfs, ends)
         step = "set resource limits"
         # Not before: each of the volumes is a descriptor until it is mounted.
         resource.setrlimit(resource.RLIMIT_NOFILE, ends.open_files)
         step = "pivot root"
+        # In a user namespace PID 1 is dumpable, but what runs in a root of somebody else's must not be looked into.
+        syscalls.set_dumpable(False)
         forget_imports()
         enter_root(root)
         step = "open standard streams"
@@ -186,16 +189,16 @@ def find_executable(spec: AppSpec) -> str:
     raise NotFound(f'unable to find "{name}" in "{spec.search}"')
 
 
-def _build_root(spec: AppSpec, rootfs: str, trees: Sequence[int]) -> tuple[int, int]:
+def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
     """Return descriptors of the app's root, made a mount of this namespace and filled, and of its /dev/null."""
     os.umask(0)
     tree = syscalls.open_tree(syscalls.AT_FDCWD, f"/{rootfs}", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
     where = os.open(f"/{rootfs}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     syscalls.move_mount(tree, where)
-    apply_mounts(spec.mounts, tree)
+    apply_mounts(spec.mounts, tree, None if ends.dev is None else {DEV: ends.dev})
     # Before the volumes, one of which may hide it.
     null = syscalls.openat2(tree, "/dev/null", os.O_RDWR, resolve=syscalls.RESOLVE_IN_ROOT)
-    places = attach_volumes(spec.volumes, trees, tree, spec.sysfs)
+    places = attach_volumes(spec.volumes, ends.trees, tree, spec.sysfs)
     attach_files(spec.files, tree)
     protect_paths(spec.protection, tree, places)
     if spec.read_only_root:

@@ -7,7 +7,7 @@ import os
 import termios
 
 from minit import syscalls
-from minit.plan.mounts import CONSOLE
+from minit.plan.mounts import CONSOLE, TTY_GID
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 # Of the pod's own devpts: /dev/ptmx of another place would make a pty there.
 PTMX = "/dev/pts/ptmx"
-TTY_GID = 5
 _TIOCGPTPEER = 0x5441
 _TIOCSPTLCK = 0x40045431
 _OPEN_FLAGS = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC

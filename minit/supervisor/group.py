@@ -16,12 +16,20 @@ _KILL_ROUNDS = 8
 # Between two readings of the group at most so many processes are held by a pidfd.
 _BATCH = 256
 _GONE = (errno.ENOENT, errno.ENODEV)
+PROCS = "cgroup.procs"
+_KILL = "cgroup.kill"
+_FREEZE = "cgroup.freeze"
+# What PID 1 writes to in a v2 group that has its processes.
+WRITTEN = (_KILL, _FREEZE)
 
 
 class GroupEnds(Value):
     """
-    The control groups of one app, as descriptors: its directory in one hierarchy, the `tasks` files of the v1
-    hierarchies, and `freezer.state` where v1 has the freezer.
+    The control groups of one app, as descriptors: its directory in one hierarchy, the files by which a process joins
+    the groups that it is not started in, `tasks` of the v1 hierarchies, and `freezer.state` where v1 has the freezer.
+
+    Root of a user namespace may not start a process in a v2 group, so that `tasks` has its `cgroup.procs` too, nor open
+    what else there is written to, so that `files` has it by name.
     """
 
     app: str
@@ -29,10 +37,17 @@ class GroupEnds(Value):
     is_v2: bool
     tasks: tuple[int, ...] = ()
     freezer: int | None = None
+    files: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def starts_processes(self) -> bool:
+        """Whether PID 1 may start processes in the group: v2, unless it is root of a user namespace only."""
+        return self.is_v2 and not self.files
 
     def descriptors(self) -> list[int]:
         """Return them all."""
-        return [self.directory, *self.tasks, *([] if self.freezer is None else [self.freezer])]
+        files = [fd for _, fd in self.files]
+        return [self.directory, *self.tasks, *files, *([] if self.freezer is None else [self.freezer])]
 
 
 class Group:
@@ -42,12 +57,13 @@ class Group:
         self.is_v2 = ends.is_v2
         self._directory = ends.directory
         self._freezer = ends.freezer
+        self._files = dict(ends.files)
 
     def processes(self) -> list[int]:
         """Return the pids in the group; none if the directory is gone."""
         data = b""
         try:
-            fd = os.open("cgroup.procs", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+            fd = os.open(PROCS, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
             try:
                 while block := os.read(fd, _READ_BYTES):
                     data += block
@@ -103,7 +119,7 @@ class Group:
 
     def kill(self) -> None:
         """Send SIGKILL to all: at once by cgroup.kill (Linux 5.14, v2), which misses no fork, or in rounds."""
-        if self._write("cgroup.kill", b"1"):
+        if self._write(_KILL, b"1"):
             self._thaw()
             return
         for _ in range(_KILL_ROUNDS):
@@ -120,11 +136,14 @@ class Group:
                 if error.errno not in _GONE:
                     raise
         if self.is_v2:
-            self._write("cgroup.freeze", b"0")
+            self._write(_FREEZE, b"0")
 
     def _write(self, name: str, data: bytes) -> bool:
         """Write a file of the group; False if it does not exist."""
         try:
+            if name in self._files:
+                os.write(self._files[name], data)
+                return True
             fd = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._directory)
             try:
                 os.write(fd, data)

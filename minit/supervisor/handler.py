@@ -74,7 +74,7 @@ def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
         step = "start session"
         os.setsid()
         step = "join control groups"
-        if app.ends.is_v2:
+        if app.ends.starts_processes:
             _join_v2_group(app.ends.directory)
         join_cgroups(app.ends.tasks)
         step = "set oom_score_adj"
@@ -86,6 +86,7 @@ def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
         environment = {os.fsencode(key): os.fsencode(value) for key, value in app.spec.environment}
         step = "join mount namespace"
         forget_imports()
+        syscalls.set_dumpable(False)
         syscalls.setns(app.namespace, syscalls.CLONE_NEWNS)
         os.umask(0o022)
         step = "close descriptors"

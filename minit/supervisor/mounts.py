@@ -6,11 +6,11 @@ import os
 import stat
 
 from minit import syscalls
-from minit.plan.mounts import BindTree, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem
+from minit.plan.mounts import BindTree, MadeFilesystem, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from minit.plan.mounts import MountOp
 
@@ -18,18 +18,26 @@ if TYPE_CHECKING:
 _RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 
 
-def apply_mounts(operations: Iterable[MountOp], root: int) -> None:
-    """Apply the operations in order inside the directory `root`; OSError names the target that failed."""
+def apply_mounts(operations: Iterable[MountOp], root: int, trees: Mapping[str, int] | None = None) -> None:
+    """
+    Apply the operations in order inside the directory `root`; OSError names the target that failed.
+
+    `trees` are the detached mounts that the launcher has made, by target; they are closed here.
+    """
     for operation in operations:
         try:
-            _apply(operation, root)
+            if isinstance(operation, MadeFilesystem):
+                assert trees is not None
+                _attach(trees[operation.target], root, operation.target)
+            else:
+                _apply(operation, root)
         except OSError as error:
             raise OSError(error.errno, error.strerror, operation.target) from error
 
 
 def _apply(operation: MountOp, root: int) -> None:
     if isinstance(operation, MountFilesystem):
-        tree = _new_filesystem(operation)
+        tree = new_filesystem(operation)
         _attach(tree, root, operation.target)
     elif isinstance(operation, BindTree):
         depth = syscalls.AT_RECURSIVE if operation.recursive else 0
@@ -60,7 +68,8 @@ def _make_directory(parent: int, name: str, mode: int) -> None:
         pass  # what is there is used, or refused by the mount that needs a directory
 
 
-def _new_filesystem(operation: MountFilesystem) -> int:
+def new_filesystem(operation: MountFilesystem) -> int:
+    """Return a detached mount of a new filesystem."""
     context = syscalls.fsopen(operation.fstype)
     try:
         for key, value in operation.options:

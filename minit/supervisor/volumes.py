@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from minit.plan.mounts import BindTree
     from minit.plan.volumes import VolumeMount
 
+# A volume that is read-only, or that root of a user namespace may not write to.
+_NO_PLACE = (errno.EROFS, errno.EACCES)
+
 
 def attach_volumes(
     volumes: Sequence[VolumeMount], trees: Sequence[int], root: int, sysfs: BindTree
@@ -56,7 +59,7 @@ def attach_files(files: Sequence[AppFile], root: int) -> None:
             if not (file.if_missing and _exists(root, file.target)):
                 _attach_file(file, root)
         except (MinitError, OSError) as error:
-            if isinstance(error, OSError) and error.errno == errno.EROFS and not file.required:
+            if isinstance(error, OSError) and error.errno in _NO_PLACE and not file.required:
                 continue
             raise LaunchError(f"{file.target}: {describe(error)}") from error
 
@@ -96,7 +99,7 @@ def _attach_file(file: AppFile, root: int) -> None:
         write_file(file.source, file.text)
     tree = syscalls.open_tree(syscalls.AT_FDCWD, file.source, syscalls.OPEN_TREE_CLONE)
     try:
-        if file.text is None:
+        if file.read_only:
             syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)
         _attach(tree, root, file.target)
     finally:

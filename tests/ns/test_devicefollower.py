@@ -175,7 +175,8 @@ def test_a_supervisor_that_is_not_ready(
         attach(other, device.path, target)
         mount = VolumeMount(volume="v", kind=HOST, source=str(device.path), target=str(target), place="test")
         spec = AppSpec(name="web", candidates=("/bin/app",), devices=(), hotplug=True)
-        volume = DeviceVolume(app=spec, volume=mount, identity=identify(os.stat(device.path)))
+        identity = identify(os.stat(device.path))
+        volume = DeviceVolume(app=spec, volume=mount, source=identity, identity=identity)
         lookup = DeviceLookup()
         follower = DeviceFollower([(volume, lookup.find(mount.source))], group, debug=False)
         rule = device.rule

@@ -11,7 +11,7 @@ from minit.plan.flags import RunFlags
 from minit.value import replace
 
 FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11")
-HOSTNAME = AppFile(target="/etc/hostname", source="/proc/sys/kernel/hostname")
+HOSTNAME = AppFile(target="/etc/hostname", source="/proc/sys/kernel/hostname", read_only=True)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minit.errors import ManifestError, PlanError
+from minit.idrange import IdRange
 from minit.kernel import parse_kernel_release
 from minit.manifest.app import MAX_ID, App, EventHandler, Isolator, MountPoint, Port
 from minit.manifest.image import ImageManifest
@@ -17,7 +18,7 @@ from minit.plan.capabilities import NAMES as CAPABILITIES
 from minit.plan.connection import connect
 from minit.plan.flags import RunFlags
 from minit.plan.limits import Limits
-from minit.plan.mounts import MountFilesystem
+from minit.plan.mounts import SYSFS_AND_CGROUPS, MadeFilesystem, MakeNode, MountFilesystem
 from minit.plan.network import Connection
 from minit.plan.pod import HostFacts, Pod, PodPlan, has_isolators, plan_pod
 from minit.plan.protection import Protection
@@ -202,16 +203,54 @@ def test_an_unknown_ipc_mode():
     assert refusal_of(flags=replace(FLAGS, ipc="shared")) == "unknown value for --ipc parameter: shared"
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "name"),
-    [
-        ("mutable", True, "--mutable"),
-        ("private_users", "100000:65536", "--private-users"),
-    ],
-)
+@pytest.mark.parametrize(("field", "value", "name"), [("mutable", True, "--mutable")])
 def test_flags_that_are_not_built(field: str, value: object, name: str):
     """A flag without an effect yet is refused, not ignored."""
     assert refusal_of(flags=replace(FLAGS, **{field: value})) == f"{name} is not supported yet"
+
+
+PRIVATE = replace(FLAGS, private_users="100000:65536")
+
+
+def test_private_users():
+    """The pod has one more namespace and the ids, its apps see the control groups; --debug says so."""
+    plan = plan_of(flags=PRIVATE)
+    assert plan.namespaces == ("mnt", "pid", "uts", "ipc", "net", "user")
+    assert plan.private_users == IdRange(shift=100000, count=65536)
+    assert plan.apps[0].sysfs == SYSFS_AND_CGROUPS
+    assert "pod: private users 100000:65536" in plan.describe()
+    assert plan_of().private_users is None
+
+
+@pytest.mark.parametrize("networks", [("none",), ("host",), ("default",)])
+def test_what_the_launcher_makes_for_private_users(networks: tuple[str, ...]):
+    """Every /dev, and /sys where the network is not made together with the user namespace; nobody makes a device."""
+    plan = plan_of(flags=replace(PRIVATE, networks=networks))
+    made = [operation.target for operation in plan.mounts if isinstance(operation, MadeFilesystem)]
+    assert made == (["/dev"] if networks == ("none",) else ["/sys", "/dev"])
+    of_app = plan.apps[0].mounts
+    assert [operation.target for operation in of_app if isinstance(operation, MadeFilesystem)] == ["/dev"]
+    assert not any(isinstance(operation, MakeNode) for operation in (*plan.mounts, *of_app))
+
+
+def test_private_users_with_overlay():
+    """rkt's stage0 refuses it, and so does this stage1."""
+    pod = Pod(manifest=MANIFEST, images=(("web", IMAGE),), is_overlay=True)
+    with pytest.raises(PlanError, match="cannot use both overlay and user namespace"):
+        plan_pod(pod, PRIVATE, FACTS)
+
+
+def test_ids_that_private_users_do_not_have():
+    """Of the app, of its supplementary groups and of its volumes: one line says whose."""
+    for app, what in (
+        (replace(APP, user="65536"), 'app "web": user "65536"'),
+        (replace(APP, supplementary_gids=(65536,)), 'app "web": supplementary group'),
+    ):
+        line = f"{what}: 65536 is unmapped: --private-users maps 0 to 65535"
+        assert refusal_of(image=replace(IMAGE, app=app), flags=PRIVATE) == line
+    volume = Volume(name="v", kind="empty", mode="0755", uid=0, gid=65536)
+    apps = (RuntimeApp(name="web", mounts=(Mount(path="/v", volume="v"),)),)
+    assert 'owner of volume "v": 65536' in refusal_of(replace(MANIFEST, apps=apps, volumes=(volume,)), flags=PRIVATE)
 
 
 @pytest.mark.parametrize(

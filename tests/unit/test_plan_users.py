@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minit.errors import PlanError
+from minit.idrange import IdRange
 from minit.manifest.app import App
 from minit.manifest.image import ImageManifest
 from minit.plan.users import AppLookups, Lookup, find_id, parse_id, plan_ids
@@ -46,6 +47,18 @@ def test_numbers(text: str, number: int):
     assert parse_id(text) is not None
     assert ids_of(text, "7") == (number, 7)
     assert ids_of("7", text) == (7, number)
+
+
+def test_owners_with_private_users():
+    """The owner of a file is an id of the host, and the app's is what the pod has for it."""
+    mapped = IdRange(shift=100000, count=65536)
+    app = replace(APP, user="/file", group="/file")
+    lookups = AppLookups(user=Lookup(owner=100012), group=Lookup(owner=100034))
+    assert plan_ids("web", app, IMAGE, lookups, mapped) == (12, 34)
+    for owner in (12, 99999, 165536):
+        stray = replace(lookups, user=Lookup(owner=owner))
+        with pytest.raises(PlanError, match=f"its owner on the host, {owner}, is unmapped"):
+            plan_ids("web", app, IMAGE, stray, mapped)
 
 
 @pytest.mark.parametrize("text", ["-1", "-5", "-4294967296", "-" + "1" * 5000])

@@ -1,0 +1,99 @@
+"""
+What the launcher does for a pod with a user namespace, where PID 1 is root of the pod only: user_namespaces(7).
+
+Its ids are mapped from here, and what its root may not make it gets ready: device nodes, and the sysfs of a network
+namespace that is not the pod's own.
+"""
+
+from __future__ import annotations
+
+import os
+
+from minit.errors import LaunchError, describe
+from minit.messages import send_message
+from minit.plan.mounts import DEV, DEV_FILESYSTEM, DEVICES, MadeFilesystem
+from minit.stdio import complain
+from minit.supervisor.boot import MadeMounts
+from minit.supervisor.mounts import apply_mounts, new_filesystem
+from minit.value import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.idrange import IdRange
+    from minit.messages import Socket
+    from minit.plan.pod import PodPlan
+
+_LOWEST_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
+_PING_GROUPS = "/proc/sys/net/ipv4/ping_group_range"
+
+
+def make_mounts(plan: PodPlan, mapped: IdRange) -> MadeMounts:
+    """Return the mounts that the plan has the launcher make; this process is in the pod's network namespace."""
+    pod = []
+    for operation in plan.mounts:
+        if isinstance(operation, MadeFilesystem):
+            is_dev = operation.target == DEV
+            pod.append((operation.target, _make_dev(mapped) if is_dev else new_filesystem(operation.filesystem)))
+    return MadeMounts(pod=tuple(pod), apps=tuple(_make_dev(mapped) for _ in plan.apps))
+
+
+def admit(plan: PodPlan, mapped: IdRange, pid: int, link: Socket) -> None:
+    """Map the ids of PID 1, which waits for that, and tell it; LaunchError if the kernel refuses."""
+    _set_oom_score(pid, plan)
+    map_ids(pid, mapped)
+    try:
+        send_message(link, {"mapped": True})
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # it has ended, and has said why
+
+
+def map_ids(pid: int, mapped: IdRange) -> None:
+    """Map the ids of the user namespace that a process was made with; LaunchError if the kernel refuses."""
+    try:
+        for kind in ("uid", "gid"):
+            _write(f"/proc/{pid}/{kind}_map", f"0 {mapped.shift} {mapped.count}\n")
+    except OSError as error:
+        raise LaunchError(f"failed to map the ids of --private-users={mapped}: {describe(error)}") from error
+
+
+def open_network(mapped: IdRange) -> None:
+    """
+    Let the pod use low ports and ping in this network namespace, which only the pod is in.
+
+    The namespace belongs to the host, where the pod's root has none of the capabilities that this takes otherwise.
+    """
+    for path, text in ((_LOWEST_PORT, "0"), (_PING_GROUPS, f"{mapped.shift} {mapped.shift + mapped.count - 1}")):
+        try:
+            _write(path, text)
+        except OSError as error:
+            complain(f"stage1: warning: root of the pod cannot use its network fully: {describe(error)}")
+
+
+def _set_oom_score(pid: int, plan: PodPlan) -> None:
+    # The lowest that any app asks for: what the root of the host gives to PID 1, every process of the pod can take for
+    # itself (proc_pid_oom_score_adj(5)).
+    lowest = min([0, *(app.oom_score_adj or 0 for app in plan.apps)])
+    try:
+        _write(f"/proc/{pid}/oom_score_adj", str(lowest))
+    except PermissionError:
+        pass  # without CAP_SYS_RESOURCE, as in a container
+
+
+def _make_dev(mapped: IdRange) -> int:
+    owner = (("uid", str(mapped.shift)), ("gid", str(mapped.shift)))
+    tree = new_filesystem(replace(DEV_FILESYSTEM, options=(*DEV_FILESYSTEM.options, *owner)))
+    mask = os.umask(0)
+    for operation in DEVICES:
+        name = operation.target.removeprefix(f"{DEV}/")
+        apply_mounts((replace(operation, target=f"/{name}"),), tree)
+        os.chown(name, mapped.shift, mapped.shift, dir_fd=tree)
+    os.umask(mask)
+    return tree
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
