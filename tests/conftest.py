@@ -17,7 +17,7 @@ from minit import syscalls
 from minit.supervisor.loopback import bring_up_loopback
 from tests.support.campaign import LONG, campaign
 from tests.support.guest import GUEST, build_guest
-from tests.support.pods import STAGE1_TREE_ID, MakePod, PodDirectory, make_rootfs
+from tests.support.pods import PRIVATE_USERS, STAGE1_TREE_ID, MakePod, PodDirectory, make_rootfs
 from tests.support.skips import ALLOWED_SKIPS
 from tests.support.unpack import unpack
 
@@ -49,6 +49,30 @@ def pytest_configure() -> None:
     for directory in ("/run/netns", "/run/minit", "/var/lib/cni"):
         os.makedirs(directory, exist_ok=True)
         syscalls.mount("tmpfs", directory, "tmpfs", 0)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """
+    Run the tests of pods that are marked `private_users` once more with pods in a user namespace.
+
+    With MINIT_TEST_LONG=1 all of them, but for those with the mark `host_users`, which has the reason.
+    """
+    marks = {mark.name for mark in metafunc.definition.iter_markers()}
+    if "make_pod" in metafunc.fixturenames and "host_users" not in marks and (LONG or "private_users" in marks):
+        ids = ["host-users", "private-users"]
+        metafunc.parametrize("private_users", [None, PRIVATE_USERS], ids=ids, indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out pods that are in a user namespace and have overlays: stage0 makes none."""
+    impossible = {item for item in items if isinstance(item, pytest.Function) and _has_both(item)}
+    config.hook.pytest_deselected(items=list(impossible))
+    items[:] = [item for item in items if item not in impossible]
+
+
+def _has_both(item: pytest.Function) -> bool:
+    values = item.callspec.params if hasattr(item, "callspec") else {}
+    return bool(values.get("private_users") and values.get("overlay"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -123,11 +147,21 @@ def own_rootfs(work_directory: Path, app_rootfs: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def make_pod(work_directory: Path, stage1_tree: Path, app_rootfs: Path) -> Iterator[MakePod]:
+def private_users(request: pytest.FixtureRequest) -> tuple[int, int] | None:
+    """The ids of the host that pods have; None for those that are the host's."""
+    ids: tuple[int, int] | None = getattr(request, "param", None)
+    return ids
+
+
+@pytest.fixture
+def make_pod(
+    work_directory: Path, stage1_tree: Path, app_rootfs: Path, private_users: tuple[int, int] | None
+) -> Iterator[MakePod]:
     """A function that prepares a pod directory; what it made is collected after the test."""
     pods: list[PodDirectory] = []
 
     def make(apps: dict, rootfs: Path = app_rootfs, **options: object) -> PodDirectory:
+        options.setdefault("private_users", private_users)
         pod = PodDirectory(work_directory / "data", stage1_tree, rootfs, apps, **options)
         pods.append(pod)
         return pod

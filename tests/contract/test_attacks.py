@@ -130,6 +130,7 @@ def run_all_in_turns(pods: list[PodDirectory]) -> list[subprocess.CompletedProce
 
 
 @pytest.mark.parametrize("link", ["root", "cwd"])
+@pytest.mark.private_users
 def test_a_working_directory_is_not_pid_1s(make_pod: MakePod, hostile_rootfs: Path, link: str) -> None:
     """Who may not look into PID 1 does not get there by having it done before its capabilities are dropped either."""
     result = make_pod({"a": shell("echo reached; ls", workingDirectory=f"/proc/1/{link}")}, hostile_rootfs).run()
@@ -137,6 +138,7 @@ def test_a_working_directory_is_not_pid_1s(make_pod: MakePod, hostile_rootfs: Pa
     assert result.stderr == f'stage1: app "a": change directory to /proc/1/{link}: permission denied\n'
 
 
+@pytest.mark.private_users
 def test_a_program_is_not_pid_1s(make_pod: MakePod, hostile_rootfs: Path) -> None:
     """Nothing of the stage1 image is executed, as program, handler or interpreter (rkt issue 3999)."""
     program = "/proc/1/root/entrypoints/gc"
@@ -155,6 +157,7 @@ def test_a_program_is_not_pid_1s(make_pod: MakePod, hostile_rootfs: Path) -> Non
         assert result.returncode in (203, 254)
 
 
+@pytest.mark.private_users
 def test_our_processes_cannot_be_traced(make_pod: MakePod, hostile_rootfs: Path) -> None:
     """Root of an app gets at no memory, descriptor or file of PID 1, spawner and sidecar; of another app it may."""
     wait = "while [ ! -e /tmp/go ]; do sleep 0.01; done; sleep 60 & "
@@ -210,6 +213,7 @@ def _make_key() -> None:
     assert ctypes.CDLL(None).syscall(_SYS_ADD_KEY, b"user", b"secret", b"x", ctypes.c_size_t(1), session) > 0
 
 
+@pytest.mark.host_users("root of a user namespace makes no devices")
 def test_nothing_below_rkt_is_executable(make_pod: MakePod) -> None:
     """An app with all capabilities can write into PID 1's state, but execute nothing there, nor use a device."""
     state = "/proc/1/root/rkt/minit"

@@ -43,6 +43,7 @@ def test_ping(pod: PodDirectory) -> None:
     assert pod.ask({"op": "ping"}) == {"ok": True, "uuid": pod.uuid, "pid": 1}
 
 
+@pytest.mark.private_users
 def test_state(make_pod: MakePod) -> None:
     """The pod's state and each app's, with a pid as long as it runs and a status from then on."""
     pod = make_pod({"a": shell("exit 0"), "b": shell(FOREVER)})
@@ -159,12 +160,14 @@ def _ask_from_inside(pod: PodDirectory) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.private_users
 def test_a_process_of_the_pod_is_refused(pod: PodDirectory) -> None:
     """Even root that gets hold of the socket: whoever has a pid inside is no peer."""
     assert _ask_from_inside(pod) == 0
     assert pod.ask({"op": "state"})["state"] == "running"
 
 
+@pytest.mark.private_users
 def test_an_app_with_every_capability_is_refused(make_pod: MakePod) -> None:
     """It reaches the socket through PID 1's root and gets no answer."""
     pod = make_pod({"a": shell("ls /proc/1/root/rkt/minit/control && touch /tmp/up && " + FOREVER)})

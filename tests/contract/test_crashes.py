@@ -23,6 +23,7 @@ def started(pod: PodDirectory) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
+@pytest.mark.private_users
 def test_a_killed_launcher_means_an_orderly_end(make_pod: MakePod, overlay: bool) -> None:
     """The apps get SIGTERM, their statuses are written, the output is delivered and the lock is given up."""
     pod = make_pod(
@@ -78,6 +79,7 @@ def test_a_launcher_killed_at_every_moment_of_the_start(make_pod: MakePod) -> No
             assert pod.control_groups() == []
 
 
+@pytest.mark.private_users
 def test_a_killed_pid_1_ends_everything(make_pod: MakePod) -> None:
     """The launcher ends, the lock is free, and no status is invented; one that was there stays."""
     pod = make_pod({"a": shell(FOREVER), "done": shell("exit 0")})

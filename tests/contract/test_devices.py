@@ -57,12 +57,14 @@ def allowed_devices(pod: PodDirectory, app: str = "a") -> list[str]:
 MAKE = 'for d in "c 1 3" "c 5 2" "c 10 237" "b 7 0"; do mknod /tmp/n $d 2>&1 && rm /tmp/n && echo made; done; true'
 
 
+@pytest.mark.host_users("root of a user namespace makes no devices")
 def test_devices_an_app_can_make(make_pod: MakePod) -> None:
     """It may make those of every /dev, and neither a terminal multiplexer nor a device of the host."""
     refused = "mknod: /tmp/n: Operation not permitted"
     assert output_of(make_pod({"a": shell(MAKE)})) == ["made", refused, refused, refused]
 
 
+@pytest.mark.host_users("root of a user namespace makes no devices")
 def test_paths_can_be_disabled(make_pod: MakePod) -> None:
     """With --disable-paths nothing keeps an app from making and using any device."""
     script = f"{MAKE}; mknod /tmp/d b 7 0 && true <> /tmp/d && echo opened"
@@ -80,6 +82,7 @@ def test_a_node_that_was_left_somewhere_cannot_be_used(make_pod: MakePod, work_d
     node.unlink()
 
 
+@pytest.mark.private_users
 def test_the_default_devices_work(make_pod: MakePod) -> None:
     """Those of every /dev can be read and written, and terminals opened, by any user."""
     script = (
@@ -104,6 +107,7 @@ def test_the_rules_of_the_kernel(make_pod: MakePod) -> None:
     assert (group / "init.scope/devices.list").read_text() == "a *:* rwm\n"
 
 
+@pytest.mark.host_users("root of a user namespace makes no devices")
 def test_event_handlers_have_the_policy_of_their_app(make_pod: MakePod) -> None:
     """A pre-start handler, which runs as root, cannot make more devices."""
     script = "mknod /tmp/n b 7 0 2>&1; mknod /tmp/n c 1 3 && echo made; true"
@@ -114,6 +118,7 @@ def test_event_handlers_have_the_policy_of_their_app(make_pod: MakePod) -> None:
 # Volumes that are devices.
 
 
+@pytest.mark.host_users("root of a user namespace makes no devices")
 def test_a_device_as_a_volume(make_pod: MakePod) -> None:
     """It can be opened for reading and writing, and not be made elsewhere."""
     script = "true <> /v && echo opened; mknod /tmp/n c 10 237 2>&1; true"
@@ -121,6 +126,7 @@ def test_a_device_as_a_volume(make_pod: MakePod) -> None:
     assert output_of(pod) == ["opened", "mknod: /tmp/n: Operation not permitted"]
 
 
+@pytest.mark.private_users
 def test_a_read_only_device_cannot_be_written(make_pod: MakePod, loop: LoopDevice) -> None:
     """A read-only mount alone would not keep anybody from writing to a block device."""
     script = "true < /v && echo read; true <> /v; true > /v"
@@ -154,6 +160,7 @@ def test_a_device_of_a_mount_that_allows_none(make_pod: MakePod, work_directory:
     syscalls.umount2(str(directory))
 
 
+@pytest.mark.host_users("nodes of the host belong to nobody in a user namespace, but for those that are volumes")
 def test_a_symlink_to_a_device_is_none(make_pod: MakePod, work_directory: Path) -> None:
     """It leads where it leads, but allows nothing: who may change the link would decide about devices."""
     link = work_directory / "link"
@@ -164,6 +171,7 @@ def test_a_symlink_to_a_device_is_none(make_pod: MakePod, work_directory: Path) 
     link.unlink()
 
 
+@pytest.mark.host_users("nodes of the host belong to nobody in a user namespace, but for those that are volumes")
 def test_a_directory_of_devices(make_pod: MakePod) -> None:
     """All nodes below a directory of /dev can be used, read-only ones only read."""
     script = "true < /v/loop-control && echo read; { true <> /v/loop-control && echo written; } 2>&1; true"
@@ -243,6 +251,7 @@ class Watched:
 
 
 @pytest.mark.parametrize("target", ["/v", "/dev/disk", "/new/directory/disk"])
+@pytest.mark.private_users
 def test_a_device_that_goes_and_comes_back(make_pod: MakePod, loop: LoopDevice, target: str) -> None:
     """Its node disappears from the app and returns, and the kernel's rule with it, any number of times."""
     watched = Watched(make_pod, loop.path, path=target, mounts=[{"volume": "v", "path": target}])
@@ -296,6 +305,7 @@ def test_a_read_only_root_keeps_an_empty_file(make_pod: MakePod, loop: LoopDevic
     assert watched.end() == ""
 
 
+@pytest.mark.host_users("nodes of the host belong to nobody in a user namespace, but for those that are volumes")
 def test_a_directory_follows(make_pod: MakePod, loop: LoopDevice) -> None:
     """New nodes can be used, and what is gone is denied, also before its number means another device."""
     loop.remove()
@@ -312,6 +322,7 @@ def test_a_directory_follows(make_pod: MakePod, loop: LoopDevice) -> None:
     watched.end()
 
 
+@pytest.mark.host_users("nodes of the host belong to nobody in a user namespace, but for those that are volumes")
 def test_a_directory_that_is_made_again(make_pod: MakePod, loop: LoopDevice) -> None:
     """As the kernel does with one of which the last node is gone: the app does not stay with the old one."""
     directory = Path(f"/dev/minit-test-{os.getpid()}")
@@ -336,6 +347,7 @@ def test_a_directory_that_is_made_again(make_pod: MakePod, loop: LoopDevice) -> 
         shutil.rmtree(directory)
 
 
+@pytest.mark.host_users("nodes of the host belong to nobody in a user namespace, but for those that are volumes")
 def test_events_that_did_not_happen(make_pod: MakePod, loop: LoopDevice) -> None:
     """Whoever may write to an uevent file can announce anything; what is there counts."""
     watched = Watched(make_pod, "/dev", path=f"/v/{loop.path.name}")
@@ -449,6 +461,7 @@ WITHOUT_V1 = ("unshare", "--mount", "/bin/sh", "-c", 'umount /sys/fs/cgroup/devi
 WITHOUT_BOTH = (*WITHOUT_V1[:4], f"umount /sys/fs/cgroup/unified && {WITHOUT_V1[4]}", "sh")
 
 
+@pytest.mark.host_users("root of a user namespace makes no devices")
 def test_the_policy_without_the_v1_controller(make_pod: MakePod, loop: LoopDevice) -> None:
     """A BPF program on the v2 group does the same, and follows."""
     pod = make_pod({"a": shell(MAKE)})
@@ -464,6 +477,7 @@ def test_the_policy_without_the_v1_controller(make_pod: MakePod, loop: LoopDevic
     assert watched.end() == ""
 
 
+@pytest.mark.host_users("root of a user namespace makes no devices")
 def test_a_machine_without_any_device_control(make_pod: MakePod) -> None:
     """The pod runs, with a warning for each app."""
     pod = make_pod({"a": shell(MAKE)})

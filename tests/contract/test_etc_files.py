@@ -28,6 +28,7 @@ def output_of(pod, *flags: str) -> str:
 
 @BOTH
 @pytest.mark.parametrize("flags", [(), ("--hostname=my_host",)])
+@pytest.mark.private_users
 def test_the_host_name(make_pod: MakePod, own_rootfs: Path, flags: tuple[str, ...], overlay: bool) -> None:
     """/etc/hostname hides the image's own, has mode 0644, says the pod's name as it is, and cannot be written."""
     (own_rootfs / "etc/hostname").write_text("image\n")
@@ -71,6 +72,7 @@ def test_hosts_that_an_app_has_stay(make_pod: MakePod, own_rootfs: Path, tmp_pat
     assert (tmp_path / "hosts").read_text() == "1.2.3.4 mine\n"
 
 
+@pytest.mark.private_users
 def test_each_app_has_a_hosts_file_of_its_own(make_pod: MakePod) -> None:
     """What one app writes into it, no other app sees."""
     pod = make_pod(
@@ -104,6 +106,7 @@ def test_files_of_the_host(make_pod: MakePod, own_rootfs: Path, name: str, overl
     assert pod.file("a", f"/etc/{name}").read_text() == "image\n"
 
 
+@pytest.mark.private_users
 def test_hosts_from_stage0(make_pod: MakePod, own_rootfs: Path) -> None:
     """They are bound over the image's with the name of the pod, and the app may change its own copy."""
     (own_rootfs / "etc/hosts").write_text("image\n")
@@ -178,6 +181,7 @@ def test_a_read_only_volume_over_etc(make_pod: MakePod, tmp_path: Path, mode: st
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.private_users
 def test_a_volume_over_etc_that_can_be_written(make_pod: MakePod, tmp_path: Path) -> None:
     """The mount points are made in the volume, empty, as for any mount below it."""
     tmp_path.chmod(0o755)

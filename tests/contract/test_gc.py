@@ -31,6 +31,7 @@ def assert_quiet(result: subprocess.CompletedProcess[str]) -> None:
 
 
 @pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
+@pytest.mark.private_users
 def test_control_groups_stay_until_gc(make_pod: MakePod, overlay: bool) -> None:
     """They are there in every hierarchy when the pod has exited, and in none after gc; a second gc is nothing new."""
     pod = exited(make_pod({"a": shell("exit 0"), "b": shell("exit 0")}, overlay=overlay))

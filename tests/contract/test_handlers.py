@@ -40,6 +40,7 @@ def annotated(**values: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
+@pytest.mark.private_users
 def test_handlers_run_before_and_after_their_app(make_pod: MakePod, overlay: bool) -> None:
     """Their output is the app's, each with its own pid, on the console as in the log."""
     section = shell("echo app; exit 4", eventHandlers=scripts(pre_start="echo before", post_stop="echo after >&2"))
@@ -59,6 +60,7 @@ def test_handlers_run_before_and_after_their_app(make_pod: MakePod, overlay: boo
     assert pod.status("a") == 4
 
 
+@pytest.mark.private_users
 def test_the_surroundings_of_a_handler(make_pod: MakePod, own_rootfs: Path) -> None:
     """It is root with the pod's bounding set; all else is the app's: root, groups, environment, directory, limits."""
     (own_rootfs / "work").mkdir(mode=0o777)
@@ -244,6 +246,7 @@ def test_a_post_stop_handler_finds_nothing_of_its_app_alive(make_pod: MakePod) -
     assert pod.status("a") == 137
 
 
+@pytest.mark.private_users
 def test_what_handlers_leave_behind_does_not_outlive_the_app(make_pod: MakePod) -> None:
     """Children of a pre-start handler end with the app, those of a post-stop handler with the pod."""
     leave = "sleep 1000 >/dev/null 2>&1 & exit 0"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from minit import syscalls
 from minit.plan.capabilities import DEFAULT, capability_mask
 from tests.support.pods import MakePod, PodDirectory, guest, shell
 from tests.support.processes import status_of
@@ -51,6 +52,7 @@ def limits_of(pod: PodDirectory, group: str) -> dict[str, str]:
 # Capabilities.
 
 
+@pytest.mark.private_users
 def test_capabilities_of_each_app(make_pod: MakePod) -> None:
     """Retained, removed and default sets side by side; only root holds any; PID 1 gave up what no app retains."""
     retained = [isolator(RETAIN, {"set": ["CAP_NET_ADMIN"]}), isolator(RETAIN, {"set": ["CAP_SYSLOG"]})]
@@ -105,12 +107,13 @@ def test_the_pods_section_counts(make_pod: MakePod) -> None:
     assert capabilities(pod, "a")["CapBnd"] == capability_mask("CAP_CHOWN")
 
 
-def test_a_disabled_restriction_beats_isolators(make_pod: MakePod) -> None:
+@pytest.mark.private_users
+def test_a_disabled_restriction_beats_isolators(make_pod: MakePod, private_users: tuple[int, int] | None) -> None:
     """With --insecure-options=capabilities they restrict nothing."""
-    own = int(status_of(os.getpid())["CapBnd"], 16)
+    held = syscalls.bounding_set() if private_users is None else syscalls.every_capability()
     pod = make_pod({"a": guest("report", "/tmp/report", isolators=[isolator(RETAIN, {"set": ["CAP_KILL"]})])})
     assert pod.run("--disable-capabilities-restriction").returncode == 0
-    assert capabilities(pod, "a")["CapBnd"] == own
+    assert capabilities(pod, "a")["CapBnd"] == held
 
 
 # Limits.
@@ -155,6 +158,7 @@ def test_limits_are_where_tools_look(make_pod: MakePod) -> None:
     assert pod.control_groups() == []
 
 
+@pytest.mark.private_users
 def test_memory_that_is_not_there(make_pod: MakePod) -> None:
     """An app that takes more than its limit is killed, and another with enough is not."""
     take = shell("dd if=/dev/zero of=/dev/null bs=64M count=1", isolators=[limit("memory", "16M")])
@@ -171,6 +175,7 @@ def test_memory_of_all_apps_together(make_pod: MakePod) -> None:
     assert (pod.run().returncode, pod.status("a"), pod.status("b")) == (137, 137, 0)
 
 
+@pytest.mark.private_users
 def test_processes_that_are_not_there(make_pod: MakePod) -> None:
     """An app can fork up to its limit and no further, and can be stopped then."""
     fork = "i=0; while [ $i -lt 20 ]; do sleep 1000 & i=$((i+1)); done; wait"
@@ -210,6 +215,7 @@ def _counts_throttling(top: Path) -> bool:
 
 
 @pytest.mark.parametrize("score", [0, 1, 500, 1000])
+@pytest.mark.private_users
 def test_the_oom_score(make_pod: MakePod, score: int) -> None:
     """The app's processes have the adjustment they ask for; an event handler and another app have none."""
     read = "cat /proc/self/oom_score_adj"
@@ -224,6 +230,7 @@ def test_the_oom_score(make_pod: MakePod, score: int) -> None:
     assert "warning" not in result.stderr
 
 
+@pytest.mark.private_users
 def test_a_lower_oom_score(make_pod: MakePod) -> None:
     """Below 0 it takes CAP_SYS_RESOURCE; without that a warning says that it is left as it is."""
     privileged = bool(int(status_of(os.getpid())["CapEff"], 16) & capability_mask("CAP_SYS_RESOURCE"))
@@ -250,6 +257,7 @@ exit 0
 """
 
 
+@pytest.mark.private_users
 def test_an_app_that_reaches_pid_1_reads_its_limits(make_pod: MakePod) -> None:
     """The hierarchies are in the stage1 root, by the paths of the host and read-only; in the app's own root is none."""
     retained = isolator(RETAIN, {"set": ["CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE"]})

@@ -22,6 +22,9 @@ from tests.support.pods import MakePod, PodDirectory, app_section, shell
 from tests.support.processes import children_of, descriptors_of, namespace_of, status_of
 from tests.support.waiting import TIMEOUT_SECONDS, wait_for
 
+# busybox's ping(8) opens a raw socket only.
+BY_RAW_SOCKET = pytest.mark.host_users("root of a user namespace has no raw sockets in a network of the host's")
+
 DEFAULT = ipaddress.ip_network("172.16.28.0/24")
 RESTRICTED = ipaddress.ip_network("172.31.0.0/16")
 
@@ -81,6 +84,7 @@ def networks_of(pod: PodDirectory) -> list[dict[str, str]]:
     return found
 
 
+@BY_RAW_SOCKET
 def test_the_default_network(make_pod: MakePod) -> None:
     """The pod has an address, a default route by the host's address, and reaches the host; gc undoes it."""
     pod = make_pod({"a": shell("ip -4 addr show eth0; ip route; ping -c 1 -W 5 172.16.28.1")})
@@ -106,6 +110,7 @@ def test_the_default_network(make_pod: MakePod) -> None:
     assert collect(pod) == ""
 
 
+@BY_RAW_SOCKET
 def test_the_restricted_network(make_pod: MakePod) -> None:
     """The pod reaches the host and its own network, and has no default route."""
     pod = make_pod({"a": shell("ip route; ping -c 1 -W 5 172.31.0.1")})
@@ -117,6 +122,7 @@ def test_the_restricted_network(make_pod: MakePod) -> None:
     collect(pod)
 
 
+@pytest.mark.private_users
 def test_two_networks(make_pod: MakePod) -> None:
     """They get eth0 and eth1 by the names of their files, whatever their order in --net; arguments go to theirs."""
     pod = make_pod({"a": shell("ip -4 addr")})
@@ -130,6 +136,7 @@ def test_two_networks(make_pod: MakePod) -> None:
     collect(pod)
 
 
+@pytest.mark.private_users
 def test_two_pods_meet(make_pod: MakePod) -> None:
     """A pod on the default network reaches another one by its address."""
     server = make_pod({"a": shell("echo hello | nc -l -p 8080")})
@@ -143,6 +150,7 @@ def test_two_pods_meet(make_pod: MakePod) -> None:
         collect(pod)
 
 
+@pytest.mark.private_users
 def test_a_port_of_the_host(make_pod: MakePod) -> None:
     """A forwarded port is reached by the host's loopback and is gone after gc."""
     section = app_section(
@@ -179,6 +187,7 @@ def said_at(port: int) -> bytes:
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).stdout
 
 
+@pytest.mark.private_users
 def test_a_pod_with_loopback_only(make_pod: MakePod) -> None:
     """`none` is recorded as networks that are none of any, with rkt's words, and nothing is made on the host."""
     pod = make_pod({"a": shell("true")})
@@ -297,6 +306,7 @@ def test_every_network(make_pod: MakePod, local: LocalConfig) -> None:
     collect(pod, local)
 
 
+@BY_RAW_SOCKET
 def test_a_list_of_built_in_and_other_plugins(make_pod: MakePod, local: LocalConfig) -> None:
     """What a built-in plugin came to is passed to programs of the distribution, and what these did is undone."""
     bridge = {"type": "bridge", "bridge": "br-test", "isGateway": True, "ipMasq": True}

@@ -11,6 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from minit import syscalls
 from tests.support.activation import activated
 from tests.support.pods import MakePod, PodDirectory, app_section, handlers, run_all, shell
 from tests.support.processes import children_of, control_groups_of, descriptors_of, status_of
@@ -51,6 +54,17 @@ DESCRIPTORS = {
 }
 
 
+# More of PID 1 if it is root of a user namespace only, for each app: what it could not open itself.
+WRITTEN = r"/sys/fs/cgroup/unified/.*/system.slice/[ab].service/cgroup\.(kill|freeze)"
+
+
+def written(pod: PodDirectory) -> dict[str, int]:
+    """Return the row of the files of control groups that PID 1 of a pod holds to write to them."""
+    groups = [path / f"system.slice/{app}.service" for path in pod.control_groups() for app in pod.apps]
+    files = [name for group in groups for name in ("cgroup.kill", "cgroup.freeze") if (group / name).exists()]
+    return {} if pod.private_users is None or not files else {WRITTEN: len(files)}
+
+
 def running_pod(make_pod: MakePod) -> tuple[PodDirectory, dict[str, int]]:
     """Return a running pod of two apps with a volume, and one process of each kind."""
     apps = {name: shell(FOREVER, mounts=[{"volume": "v", "path": "/v"}]) for name in ("a", "b")}
@@ -85,11 +99,12 @@ def expect_descriptors(pid: int, expected: dict[str, int]) -> None:
     )
 
 
+@pytest.mark.private_users
 def test_descriptors(make_pod: MakePod) -> None:
     """Each kind of process holds what the table says, though its caller leaked 64 descriptors."""
-    _, processes = running_pod(make_pod)
+    pod, processes = running_pod(make_pod)
     for kind, expected in DESCRIPTORS.items():
-        expect_descriptors(processes[kind], expected)
+        expect_descriptors(processes[kind], {**expected, **(written(pod) if kind == "pid 1" else {})})
 
 
 def test_descriptors_of_a_pod_with_a_console(make_pod: MakePod) -> None:
@@ -111,6 +126,7 @@ def test_descriptors_of_a_pod_with_a_console(make_pod: MakePod) -> None:
                 r"/sys/fs/cgroup/freezer/.*/system.slice/a.service/freezer.state": 1,
                 r"/rkt/minit/supervisor.log": 1,
                 **console,
+                **written(pod),
             },
             app: {},
         }
@@ -168,6 +184,7 @@ def test_descriptors_of_a_pod_that_follows_devices(make_pod: MakePod) -> None:
         expect_descriptors(pid, expected)
 
 
+@pytest.mark.private_users
 def test_an_app_before_its_exec(make_pod: MakePod) -> None:
     """It holds its streams, its socket to PID 1 and its mount namespace, and is not dumpable."""
     wait = "/bin/sh", "-c", "while [ ! -e /tmp/go ]; do sleep 0.01; done"
@@ -183,11 +200,12 @@ def test_an_app_before_its_exec(make_pod: MakePod) -> None:
     assert {status[name] for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {"0" * 16}
     assert int(status["CapBnd"], 16) & ~DEFAULT_BOUNDING == 0
     # The kernel gives the files of a process that is not dumpable to root.
-    assert (status["Uid"].split()[0], os.stat(f"/proc/{app}/environ").st_uid) == ("1000", 0)
+    assert (int(status["Uid"].split()[0]), os.stat(f"/proc/{app}/environ").st_uid) == (pod.shift + 1000, 0)
     pod.file("a", "/tmp/go").touch()
     assert pod.finish(process).returncode == 0
 
 
+@pytest.mark.private_users
 def test_an_event_handler(make_pod: MakePod) -> None:
     """It has three descriptors and the capabilities of PID 1's bounding set."""
     wait = "/bin/sh", "-c", "while [ ! -e /tmp/go ]; do sleep 0.01; done"
@@ -259,12 +277,14 @@ def test_standard_streams_are_passed_through(make_pod: MakePod) -> None:
     assert not set(streams["sh"][1:]) & set(streams["launcher"])
 
 
+@pytest.mark.private_users
 def test_privileges(make_pod: MakePod) -> None:
     """What no app may retain is out of the bounding set of PID 1; spawner and sidecars have no capability."""
-    _, processes = running_pod(make_pod)
+    pod, processes = running_pod(make_pod)
     own = int(status_of(os.getpid())["CapEff"], 16)
     own_bounding = int(status_of(os.getpid())["CapBnd"], 16)
-    effective = {"launcher": own, "pid 1": own, "minit-spawner": 0, "iottymux-a": 0, "sh": DEFAULT_BOUNDING & own}
+    every = own if pod.private_users is None else syscalls.every_capability()
+    effective = {"launcher": own, "pid 1": every, "minit-spawner": 0, "iottymux-a": 0, "sh": DEFAULT_BOUNDING & own}
     for kind, expected in effective.items():
         status = status_of(processes[kind])
         bounding = own_bounding if kind == "launcher" else DEFAULT_BOUNDING & own_bounding
@@ -272,6 +292,14 @@ def test_privileges(make_pod: MakePod) -> None:
         assert seen == {"CapEff": expected, "CapPrm": expected, "CapBnd": bounding, "CapInh": 0, "CapAmb": 0}, kind
         assert status["NoNewPrivs"] == ("1" if kind in ("minit-spawner", "iottymux-a") else "0"), kind
         assert status["Threads"] == "1", kind
+
+
+@pytest.mark.private_users
+def test_who_is_dumpable(make_pod: MakePod) -> None:
+    """None of ours but PID 1 of a user namespace: the kernel gives the files of the others to root of the host."""
+    pod, processes = running_pod(make_pod)
+    owners = {kind: os.stat(f"/proc/{processes[kind]}/environ").st_uid for kind in DESCRIPTORS if kind != "launcher"}
+    assert owners == {"pid 1": pod.shift, "minit-spawner": 0, "iottymux-a": 0, "sh": pod.shift}
 
 
 def test_names_groups_and_places(make_pod: MakePod) -> None:
@@ -288,6 +316,7 @@ def test_names_groups_and_places(make_pod: MakePod) -> None:
     assert control_groups_of(processes["launcher"]) == control_groups_of(os.getpid())
 
 
+@pytest.mark.private_users
 def test_an_app_cannot_look_into_our_processes(make_pod: MakePod) -> None:
     """They are not dumpable: root in an app sees neither their files, nor their root, memory or environment."""
     look = (

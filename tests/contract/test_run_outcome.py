@@ -24,6 +24,7 @@ ENDING_SIGNALS = sorted(
 
 
 @pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
+@pytest.mark.private_users
 def test_exit_code_reaches_the_caller_and_the_status_file(make_pod: MakePod, overlay: bool) -> None:
     """The code of the only app is the entrypoint's own and stands in rkt/status; stage1 itself prints nothing."""
     pod = make_pod({"a": shell("echo hello; exit 42")}, overlay=overlay)
@@ -54,6 +55,7 @@ def test_every_exit_code_is_recorded_beside_others(make_pod: MakePod) -> None:
         assert result.returncode in codes and result.returncode != 0
 
 
+@pytest.mark.private_users
 def test_every_signal_is_recorded_as_128_and_its_number(make_pod: MakePod) -> None:
     """Also the real-time ones, and those that write a core."""
     halves = ENDING_SIGNALS[::2], ENDING_SIGNALS[1::2]
@@ -80,7 +82,8 @@ def test_a_pod_whose_apps_all_succeed_succeeds(make_pod: MakePod) -> None:
     pod = make_pod({"a": shell("exit 0"), "b": shell("while [ ! -e /tmp/go ]; do sleep 0.01; done; echo late")})
     process = pod.start()
     assert pod.wait_status("a") == 0
-    assert pod.is_running() and pod.is_ready()
+    pod.wait_ready()
+    assert pod.is_running()
     pod.file("b", "/tmp/go").touch()
     result = pod.finish(process)
     assert result.returncode == 0
@@ -114,16 +117,20 @@ def test_an_app_that_fails_while_it_is_stopped_keeps_its_code(make_pod: MakePod)
 
 
 @pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
+@pytest.mark.private_users
 def test_files_for_stage0(make_pod: MakePod, overlay: bool) -> None:
     """The status, its markers and the pod files have the contract's form, also under a strict umask."""
     pod = make_pod({"a": shell("exit 7")}, overlay=overlay)
     assert pod.run(umask=0o077).returncode == 7
     status = pod.status_root / "rkt/status"
     assert (status / "a").read_bytes() == b"7\n"
-    for path in (status / "a", status / "a-created", status / "a-started", pod.path / "pid", pod.path / "subcgroup"):
+    by_pid_1 = [status / "a", status / "a-created", status / "a-started"]
+    for path in (*by_pid_1, pod.path / "pid", pod.path / "subcgroup"):
         information = path.lstat()
         assert stat.S_ISREG(information.st_mode)
-        assert (stat.S_IMODE(information.st_mode), information.st_uid, information.st_gid) == (0o644, 0, 0), path
+        owner = pod.shift if path in by_pid_1 else 0
+        expected = (0o644, owner, owner)
+        assert (stat.S_IMODE(information.st_mode), information.st_uid, information.st_gid) == expected, path
     for name in ("a-created", "a-started"):
         assert (status / name).stat().st_size == 0
     assert sorted(path.name for path in status.iterdir() if path.name != "status") == ["a", "a-created", "a-started"]

@@ -68,6 +68,7 @@ GETPPID = native("getppid")
 STATX = native("statx", -1, 0, 0x1000)
 
 
+@pytest.mark.private_users
 def test_the_default(make_pod: MakePod) -> None:
     """rkt's blacklist is fatal, what is new and not in the default is unknown, and what C libraries use is there."""
     allowed = [GETPPID, native("getuid"), native("sched_yield")]
@@ -163,6 +164,7 @@ def test_isolators(make_pod: MakePod, name: str, uid: int) -> None:
 
 
 @pytest.mark.parametrize("values", [[True], [False], [False, True], [True, False], [False, False]])
+@pytest.mark.private_users
 def test_no_new_privileges(make_pod: MakePod, values: list[bool]) -> None:
     """Any isolator of that name that says so is enough, with every system call allowed and for root, too."""
     isolators = [*map(no_new_privileges, values), seccomp(RETAIN, "@appc.io/all")]

@@ -89,6 +89,7 @@ def ask(number: int, protocol: str = "tcp", address: str = "127.0.0.1") -> str:
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
 @pytest.mark.parametrize("net", ["none", "host"])
+@pytest.mark.private_users
 def test_an_app_finds_its_socket_open(make_pod: MakePod, net: str, protocol: str, address: str) -> None:
     """Descriptor 3 is bound to the port in the pod's network, for IPv4 and IPv6, and three variables say so."""
     pod = make_pod({"a": answering(port("http", PORT, protocol), user="1000", group="1000")})
@@ -107,6 +108,7 @@ def test_an_app_finds_its_socket_open(make_pod: MakePod, net: str, protocol: str
     assert target.startswith("socket:[") and not flags & os.O_NONBLOCK
 
 
+@pytest.mark.private_users
 def test_a_low_port_of_an_app_that_is_not_root(make_pod: MakePod) -> None:
     """PID 1 may bind what the app itself may not."""
     pod = make_pod({"a": answering(port("http", 80), user="1000", group="1000")})

@@ -181,6 +181,7 @@ def test_a_pod_that_failed_before_it_was_stopped_keeps_its_code(make_pod: MakePo
 
 
 @pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
+@pytest.mark.private_users
 def test_force_kills_apps_that_ignore_sigterm(make_pod: MakePod, overlay: bool) -> None:
     """They are recorded as 137, and the pod has ended when the entrypoint returns."""
     pod = make_pod({"a": guest("stubborn", "/tmp/up")}, overlay=overlay)
@@ -206,6 +207,7 @@ def test_force_after_stop_cuts_the_grace_short(make_pod: MakePod) -> None:
     assert pod.status("a") == 137
 
 
+@pytest.mark.private_users
 def test_force_ends_a_pod_whose_supervisor_hangs(make_pod: MakePod) -> None:
     """PID 1 itself is killed when it does not answer, and no status is invented."""
     pod = make_pod({"a": shell(FOREVER)})
@@ -274,6 +276,7 @@ def test_children_that_outlive_the_main_process_are_terminated(make_pod: MakePod
     assert_nobody_left(pod)
 
 
+@pytest.mark.private_users
 def test_children_that_ignore_sigterm_are_killed(make_pod: MakePod) -> None:
     """After the grace period, with the main process's status already written."""
     script = "/bin/guest stubborn /tmp/up & while [ ! -e /tmp/up ]; do sleep 0.01; done; exit 0"

@@ -40,6 +40,7 @@ def app_pid(pod: PodDirectory) -> int:
 # What the app has.
 
 
+@pytest.mark.private_users
 def test_an_app_has_a_terminal_of_the_pod(make_pod: MakePod) -> None:
     """All three streams and /dev/console are a pty of the pod's own devpts, of the caller's size and type."""
     script = (
@@ -59,6 +60,7 @@ def test_an_app_has_a_terminal_of_the_pod(make_pod: MakePod) -> None:
         assert (console.st_dev, console.st_ino) == (apps[0].st_dev, apps[0].st_ino)
 
 
+@pytest.mark.private_users
 def test_the_terminal_belongs_to_the_apps_user(make_pod: MakePod) -> None:
     """It can open it again by any name, and is in front of it."""
     script = (
@@ -160,6 +162,7 @@ def foreground_of(pid: int) -> str:
         return ""
 
 
+@pytest.mark.private_users
 def test_job_control_in_the_app(make_pod: MakePod) -> None:
     """Ctrl-C, Ctrl-Z and Ctrl-backslash reach the program in front, Ctrl-D ends the shell."""
     pod = make_pod({"a": SHELL})
@@ -372,6 +375,7 @@ def test_input_that_ends_without_lines(make_pod: MakePod) -> None:
     assert pod.file("a", "/tmp/got").read_bytes() == b"ab"
 
 
+@pytest.mark.host_users("vhangup(2) takes CAP_SYS_TTY_CONFIG on the host")
 def test_a_terminal_that_the_app_hangs_up(make_pod: MakePod) -> None:
     """Login programs do, and open it again: the relay goes on."""
     pod = make_pod({"a": guest("hangup", "/dev/console")})
@@ -582,6 +586,7 @@ def test_a_shell_in_front_of_a_terminal_that_is_closed(make_pod: MakePod) -> Non
     assert process.wait(60) == 0
 
 
+@pytest.mark.private_users
 def test_a_killed_launcher_hangs_up(make_pod: MakePod) -> None:
     """An interactive shell ends with its terminal."""
     pod = make_pod({"a": SHELL}, annotations={"minit/stop-grace": "1h"})

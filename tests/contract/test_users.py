@@ -74,6 +74,7 @@ FORMS: dict[str, tuple[dict[str, Any], tuple[int, int], list[int]]] = {
 
 @pytest.mark.parametrize("app_in_image", [False, True], ids=["pod", "image"])
 @pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
+@pytest.mark.private_users
 def test_every_form(make_pod: MakePod, rootfs: Path, overlay: bool, app_in_image: bool) -> None:
     """Each app of a pod runs as what its own words say; a passwd entry's group and the caller's groups play no part."""
     apps = {name: guest("report", "/tmp/report", **fields) for name, (fields, _, _) in FORMS.items()}
@@ -97,6 +98,7 @@ def _convert(pod: PodDirectory, app: str) -> None:
     path.write_text(json.dumps(manifest))
 
 
+@pytest.mark.private_users
 def test_a_docker_image_without_the_group_of_its_user(make_pod: MakePod, rootfs: Path) -> None:
     """Converted, it names one user for both, and the group is the user's number; otherwise it is an error."""
     apps = {"a": guest("report", "/tmp/report", user="twice", group="twice")}
@@ -188,6 +190,7 @@ def test_a_passwd_that_is_none(make_pod: MakePod, rootfs: Path, make: Callable[[
 @pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
 @pytest.mark.parametrize("text", ["OUTSIDE", "../../../../../../../../OUTSIDE", "/proc/1/root/OUTSIDE"])
 @pytest.mark.parametrize("name", ["etc", "etc/passwd"])
+@pytest.mark.private_users
 def test_a_link_to_the_hosts_files(
     make_pod: MakePod, rootfs: Path, work_directory: Path, text: str, name: str, overlay: bool
 ) -> None:

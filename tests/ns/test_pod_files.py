@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.pods import MakePod, shell
 
+pytestmark = pytest.mark.private_users
+
 DEVICES = {
     "null": (1, 3),
     "zero": (1, 5),

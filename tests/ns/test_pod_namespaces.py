@@ -13,6 +13,8 @@ from tests.support.pods import MakePod, PodDirectory, guest, shell
 from tests.support.processes import namespace_of
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.private_users
+
 FOREVER = "while :; do sleep 1; done"
 API_MOUNTS = {"/", "/proc", "/sys", "/dev", "/dev/pts", "/dev/shm", "/etc/hostname", "/etc/hosts"}
 
@@ -24,16 +26,19 @@ def app_pid(pod: PodDirectory, app: str) -> int:
 
 
 @pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
-def test_a_pod_has_its_own_namespaces_and_each_app_its_own_mounts(make_pod: MakePod, overlay: bool) -> None:
-    """Pid, uts, ipc and network are the pod's; the user and cgroup namespaces stay the host's."""
+def test_a_pod_has_its_own_namespaces_and_each_app_its_own_mounts(
+    make_pod: MakePod, private_users: tuple[int, int] | None, overlay: bool
+) -> None:
+    """Pid, uts, ipc and network are the pod's, with private users that of users; those of cgroups are the host's."""
     pod = make_pod({"a": shell(FOREVER), "b": shell(FOREVER)}, overlay=overlay)
     process = pod.start()
     pod.wait_ready()
     apps = [app_pid(pod, "a"), app_pid(pod, "b")]
-    for kind in ("pid", "uts", "ipc", "net"):
+    own = {"pid", "uts", "ipc", "net"} | (set() if private_users is None else {"user"})
+    for kind in own:
         assert namespace_of(pod.pid, kind) != namespace_of("self", kind), kind
         assert {namespace_of(pid, kind) for pid in apps} == {namespace_of(pod.pid, kind)}, kind
-    for kind in ("user", "cgroup"):
+    for kind in {"user", "cgroup"} - own:
         assert {namespace_of(pid, kind) for pid in (pod.pid, *apps)} == {namespace_of("self", kind)}, kind
     mounts = {namespace_of(pid, "mnt") for pid in ("self", process.pid, pod.pid, *apps)}
     assert len(mounts) == 4, "host and launcher share one, PID 1 and each app have their own"
@@ -117,7 +122,8 @@ def test_an_app_sees_its_own_files_only(make_pod: MakePod, overlay: bool) -> Non
     fields = [line.split() for line in pod.report("a").one("mountinfo").splitlines()]
     # What protects paths of /proc and /sys is a mount, too.
     assert {field[4] for field in fields if not field[4].startswith(("/proc/", "/sys/"))} == API_MOUNTS
-    assert not [field for field in fields if str(pod.path) in field[3] and field[4] not in ("/", "/etc/hosts")]
+    files = {"/", "/etc/hosts"} if pod.private_users is None else {"/", "/etc/hosts", "/etc/hostname"}
+    assert not [field for field in fields if str(pod.path) in field[3] and field[4] not in files]
 
 
 def test_there_is_nothing_above_an_apps_root(make_pod: MakePod) -> None:
@@ -138,6 +144,7 @@ def test_an_app_sees_the_pods_processes_only(make_pod: MakePod) -> None:
     assert int(lines[1]) < 10
 
 
+@pytest.mark.host_users("without overlays there are no mounts that could be shared")
 def test_mounts_of_a_pod_never_reach_the_host(make_pod: MakePod) -> None:
     """Neither those of an app that may mount nor those made in PID 1's namespace, on mounts the host shares."""
     pod = make_pod({"a": shell(f"mount -t tmpfs inside /tmp && touch /tmp/mine && {FOREVER}")})
@@ -221,8 +228,8 @@ def test_api_mounts_of_an_app_are_the_pods_own(make_pod: MakePod) -> None:
         "/dev": "tmpfs",
         "/dev/pts": "devpts",
         "/dev/shm": "tmpfs",
-        "/etc/hostname": "proc",
-        "/etc/hosts": "overlay",
+        "/etc/hostname": "proc" if pod.private_users is None else mounts["/"][0],
+        "/etc/hosts": mounts["/"][0],
     }
     for point in ("/proc", "/sys"):
         assert {"nosuid", "nodev", "noexec"} <= mounts[point][1]

@@ -18,14 +18,18 @@
  * guest calls FILE CALL...    reports to FILE; makes each of the calls in a child; a line "errno N" or "signal N" for each
  * guest threads COUNT         makes COUNT threads and waits for them, exits 0
  * guest escape                breaks out of a chroot as root can, and lists what is at the top
+ * guest echo ADDRESS         sends an ICMP echo request without a raw socket, and exits 0 if it is answered
  * guest may FILE              exits 0 if it may read FILE, which it does not open: the kernel would make a device for that
  * guest answer FILE COUNT    reports to FILE; answers COUNT clients, the next on any of its LISTEN_FDS, with its name
  */
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <netinet/in.h>
+#include <netinet/ip_icmp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -384,6 +388,19 @@ static int threads(int count)
     return 0;
 }
 
+static int echo(const char *address)
+{
+    struct icmphdr request = {.type = ICMP_ECHO, .un.echo.sequence = htons(1)}, reply;
+    struct sockaddr_in to = {.sin_family = AF_INET};
+    struct timeval patience = {.tv_sec = 5};
+    int fd = socket(AF_INET, SOCK_DGRAM, IPPROTO_ICMP);
+    inet_pton(AF_INET, address, &to.sin_addr);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    if (sendto(fd, &request, sizeof request, 0, (struct sockaddr *)&to, sizeof to) != sizeof request)
+        return 1;
+    return recv(fd, &reply, sizeof reply, 0) != sizeof reply || reply.type != ICMP_ECHOREPLY;
+}
+
 int main(int argc, char **argv)
 {
     const char *verb = argc > 1 ? argv[1] : "";
@@ -407,6 +424,8 @@ int main(int argc, char **argv)
         return report(argv[2], argc, argv) || calls(argc - 3, argv + 3);
     if (!strcmp(verb, "threads") && argc == 3)
         return threads(atoi(argv[2]));
+    if (!strcmp(verb, "echo") && argc == 3)
+        return echo(argv[2]);
     if (!strcmp(verb, "may") && argc == 3)
         return access(argv[2], R_OK) != 0;
     if (!strcmp(verb, "escape") && argc == 2)

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import uuid
@@ -36,6 +37,9 @@ TIMEOUT_SECONDS = 60
 CONTROL = "stage1/rootfs/rkt/minit/control"
 LOOPBACK_ONLY = "networking: networking namespace with loopback only\n"
 
+# The ids of the host that a pod with private users has: where they begin, and how many.
+PRIVATE_USERS = (0x309 << 16, 1 << 16)
+
 MakePod = Callable[..., "PodDirectory"]
 
 
@@ -48,6 +52,22 @@ def make_rootfs(rootfs: Path) -> None:
     for applet in APPLETS:
         (rootfs / "bin" / applet).symlink_to("busybox")
     (rootfs / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+
+
+def shift_owners(top: Path, shift: int) -> None:
+    """Add `shift` to the owner and group of a file, and of all that is below a directory, where that is not done."""
+    _shift_owner(top, shift)
+    for directory, directories, files in os.walk(top):
+        for name in (*directories, *files):
+            _shift_owner(Path(directory, name), shift)
+
+
+def _shift_owner(path: Path, shift: int) -> None:
+    status = path.lstat()
+    uid, gid = (number if number >= shift else number + shift for number in (status.st_uid, status.st_gid))
+    os.lchown(path, uid, gid)
+    if not stat.S_ISLNK(status.st_mode):
+        path.chmod(stat.S_IMODE(status.st_mode))  # the change of owner took setuid bits away
 
 
 # Of the runtime app, which holds the `app` object.
@@ -90,6 +110,7 @@ class PodDirectory:
         apps: dict[str, dict[str, Any]],
         *,
         overlay: bool = True,
+        private_users: tuple[int, int] | None = None,
         annotations: dict[str, str] | None = None,
         app_in_image: bool = False,
         image_annotations: dict[str, str] | None = None,
@@ -99,7 +120,10 @@ class PodDirectory:
         self.data = data
         self.path = data / "pods/run" / self.uuid
         self.tree = stage1_tree
-        self.overlay = overlay
+        # No stage0 has both (stage0 contract 4.7).
+        self.overlay = overlay = overlay and private_users is None
+        self.private_users = private_users
+        self.shift = 0 if private_users is None else private_users[0]
         self.stage1 = self.path / "stage1/rootfs"
         self.apps = list(apps)
         self.entrypoints = json.loads((stage1_tree / "manifest").read_text())["annotations"]
@@ -126,6 +150,8 @@ class PodDirectory:
                 self._mount_overlay(app_rootfs, APP_TREE_ID, app / "rootfs", name)
             else:
                 subprocess.run(["cp", "-a", str(app_rootfs), str(app / "rootfs")], check=True)
+        if private_users is not None:
+            (self.path / "private-users-prepared").write_text(f"{private_users[0]}:{private_users[1]}")
         self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
@@ -204,8 +230,9 @@ class PodDirectory:
             **(env or {}),
         }
         network = [] if net is None else [f"--net={net}"]
+        private = [] if self.private_users is None else self._give_to_private_users()
         last = [self.uuid] if operands is None else operands
-        command = [*under, self.entrypoint("run"), *network, "--local-config=/etc/rkt", *flags, *last]
+        command = [*under, self.entrypoint("run"), *network, *private, "--local-config=/etc/rkt", *flags, *last]
         popen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
         fds = (self._lock, *popen.pop("pass_fds", ()))
         self._process = subprocess.Popen(
@@ -218,6 +245,23 @@ class PodDirectory:
         os.close(self._lock)
         self._lock = -1
         return self._process
+
+    def _give_to_private_users(self) -> list[str]:
+        """
+        Shift the ids of the pod's files, and of the tests' files that are its volumes, and return the argument.
+
+        Now, not when the pod was prepared, so that tests which change its files need not know.
+        """
+        shift_owners(self.stage1, self.shift)
+        manifest = json.loads((self.path / "pod").read_text())
+        mounts = [mount for app in manifest["apps"] for mount in app.get("mounts", ())]
+        for volume in (*(manifest["volumes"] or ()), *(mount.get("appVolume", {}) for mount in mounts)):
+            source = Path(volume.get("source", "/"))
+            # What cannot be a source is the test's subject.
+            with suppress(OSError):
+                if source.exists() and any(source.is_relative_to(top) for top in (self.data.parent, "/tmp")):
+                    shift_owners(source, self.shift)
+        return [f"--private-users={(self.path / 'private-users-prepared').read_text()}"]
 
     def run(self, *flags: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run the pod to its end."""
