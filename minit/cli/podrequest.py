@@ -29,6 +29,7 @@ from minit.stage0.podmanifest import (
     plan_apps,
 )
 from minit.stage0.prepare import PodRequest
+from minit.stage0.privateusers import supports_user_namespaces
 from minit.stage0.pullpolicy import PullPolicy
 from minit.stage0.store import Store, StoredImage
 
@@ -43,6 +44,7 @@ def make_request(
     stage1_name: str | None,
     stage1_hash: str | None,
     no_overlay: bool,
+    private_users: bool,
     pod_manifest: Path | None,
     volume: Sequence[str],
     mount: Sequence[str],
@@ -56,6 +58,9 @@ def make_request(
     """Return the pod that the command line describes."""
     if sum(choice is not None for choice in (stage1_path, stage1_name, stage1_hash)) > 1:
         raise click.UsageError("--stage1-path, --stage1-name and --stage1-hash exclude each other")
+    with_overlay = not no_overlay and _overlay_works(invocation)
+    if private_users:
+        _check_private_users(with_overlay)
     if pod_manifest is None:
         # First what is wrong with options: one without its value may have taken the image for it.
         defaults = _parse_defaults(images, volume, mount, port, set_env, set_env_file, inherit_env)
@@ -83,7 +88,8 @@ def make_request(
         stage1=stage1,
         apps=apps,
         manifest_bytes=manifest,
-        overlay=not no_overlay and _overlay_works(invocation),
+        overlay=with_overlay,
+        private_users=private_users,
     )
 
 
@@ -142,6 +148,14 @@ def _choose_stage1(
     from minit.image.stage1 import build_stage1, stage1_fingerprint
 
     return default_stage1(invocation.data, store, stage1_fingerprint(), build_stage1, progress)
+
+
+def _check_private_users(with_overlay: bool) -> None:
+    # Both in rkt's words.
+    if not supports_user_namespaces():
+        raise PodError("--private-users is not supported, kernel compiled without user namespace support")
+    if with_overlay:
+        raise PodError("cannot use both overlay and user namespace: not implemented yet. (Try --no-overlay)")
 
 
 def _overlay_works(invocation: Invocation) -> bool:

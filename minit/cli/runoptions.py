@@ -67,6 +67,11 @@ prepare_options = _options(
     click.option("--stage1-hash", metavar="ID", help="Stage1 image to use: one of the store, by id."),
     click.option("--no-overlay", is_flag=True, help="Copy images into the pod instead of using overlayfs."),
     click.option(
+        "--private-users",
+        is_flag=True,
+        help="Give the pod users and groups of its own: root in it is nobody on the host. Needs --no-overlay.",
+    ),
+    click.option(
         "--pod-manifest",
         metavar="FILE",
         type=click.Path(path_type=Path),

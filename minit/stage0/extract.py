@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from minit.errors import ImageError, StoreError
+from minit.idrange import IdRange
 from minit.progress import Progress, silent
 from minit.stage0 import untar
 from minit.stage0.diskerrors import disk_error, disk_errors
@@ -24,26 +25,33 @@ from minit.stage0.store import Store
 _APP_DIRECTORY_MODE = 0o750
 
 
-def extract_image(store: Store, image_id: str, destination: Path, progress: Progress = silent) -> None:
+def extract_image(
+    store: Store, image_id: str, destination: Path, progress: Progress = silent, ids: IdRange | None = None
+) -> None:
     """
     Render an image and its dependencies as `destination`/manifest and `destination`/rootfs, without a tree.
 
-    `destination` is made, 0750, and must be empty if it exists; a failure leaves it empty. Reports bytes.
+    `destination` is made, 0750, and must be empty if it exists; a failure leaves it empty. Reports bytes. With `ids`,
+    everything belongs to what its owner in the image is on the host.
     """
     layers = flatten(store.get(image_id), store.find_dependency)
     with disk_errors(f"extract image {layers[0].name}", destination):
         make_directory(destination, _APP_DIRECTORY_MODE)
         if os.listdir(destination):
             raise StoreError(f"extract image {layers[0].name}: {destination} is not empty")
+        if ids is not None:
+            os.chown(destination, ids.shift, ids.shift)
     try:
-        extract_layers(store, layers, destination, progress)
+        extract_layers(store, layers, destination, progress, ids)
     except BaseException:
         for path in destination.iterdir():
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         raise
 
 
-def extract_layers(store: Store, layers: Sequence[Layer], destination: Path, progress: Progress = silent) -> int:
+def extract_layers(
+    store: Store, layers: Sequence[Layer], destination: Path, progress: Progress = silent, ids: IdRange | None = None
+) -> int:
     """
     Extract a flattened image into the empty directory `destination`; return the bytes of its regular files.
 
@@ -60,7 +68,7 @@ def extract_layers(store: Store, layers: Sequence[Layer], destination: Path, pro
         parent_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
-            untar.run_child(root, layers, [blob.fileno() for blob in blobs], report, parent_pid)
+            untar.run_child(root, layers, [blob.fileno() for blob in blobs], ids, report, parent_pid)
         stack.callback(_end, pid)
         os.close(report)
         for line in reports:

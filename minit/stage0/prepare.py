@@ -14,6 +14,7 @@ from pathlib import Path
 
 from minit import paths, syscalls
 from minit.errors import PodError
+from minit.idrange import IdRange
 from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
 from minit.progress import Progress
 from minit.stage0 import deletion
@@ -25,6 +26,7 @@ from minit.stage0.extract import extract_image
 from minit.stage0.locks import key_lock
 from minit.stage0.podmanifest import PlannedApp
 from minit.stage0.pods import PREPARE, PREPARED, Pod, create_pod
+from minit.stage0.privateusers import claim_ids
 from minit.stage0.store import Store, StoredImage
 from minit.stage0.treestore import TreeStore
 from minit.value import Value
@@ -37,6 +39,7 @@ class PodRequest(Value):
     apps: tuple[PlannedApp, ...]
     manifest_bytes: bytes
     overlay: bool
+    private_users: bool = False
 
 
 def prepare_pod(
@@ -94,12 +97,13 @@ def check_kernel() -> None:
 
 
 def _fill(pod: Pod, store: Store, trees: TreeStore, request: PodRequest, progress: Progress) -> None:
-    """Write the files of a prepared pod, in the order of rkt."""
+    """Write the files of a prepared pod, in the order of rkt but for its ids, which are nobody else's from then on."""
+    ids = claim_ids(pod) if request.private_users else None
     make_directory(pod.path / "appsinfo", 0o750)
     tree_id = trees.render(request.stage1.id, progress)
-    _fill_stage1(pod, trees, request, tree_id, progress)
+    _fill_stage1(pod, trees, request, tree_id, ids, progress)
     for app in request.apps:
-        _fill_app(pod, store, trees, request, app, tree_id, progress)
+        _fill_app(pod, store, trees, request, app, tree_id, ids, progress)
     _write(pod.path / paths.POD_LOCK, b"", 0o600)
     _write(pod.path / paths.POD_MANIFEST, request.manifest_bytes, 0o640)
     _write(pod.path / paths.POD_CREATED, b"", 0o640)
@@ -107,7 +111,9 @@ def _fill(pod: Pod, store: Store, trees: TreeStore, request: PodRequest, progres
         _write(pod.path / paths.POD_OVERLAY_PREPARED, b"", 0o644)
 
 
-def _fill_stage1(pod: Pod, trees: TreeStore, request: PodRequest, tree_id: str, progress: Progress) -> None:
+def _fill_stage1(
+    pod: Pod, trees: TreeStore, request: PodRequest, tree_id: str, ids: IdRange | None, progress: Progress
+) -> None:
     rootfs = trees.path(tree_id) / "rootfs"
     if request.overlay and not (rootfs / paths.STATUS_DIRECTORY).is_dir():
         raise PodError(f'stage1 image "{request.stage1.name}" has no directory /{paths.STATUS_DIRECTORY}')
@@ -115,7 +121,7 @@ def _fill_stage1(pod: Pod, trees: TreeStore, request: PodRequest, tree_id: str, 
     _write(pod.path / paths.POD_STAGE1_MANIFEST, request.stage1.manifest_bytes, 0o640)
     if not request.overlay:
         progress("copying stage1", 0, None)
-        copy_tree(rootfs, pod.path / paths.POD_STAGE1_ROOTFS)
+        copy_tree(rootfs, pod.path / paths.POD_STAGE1_ROOTFS, ids)
     _write(pod.path / paths.POD_STAGE1_TREE_ID, tree_id.encode(), 0o640)
 
 
@@ -126,6 +132,7 @@ def _fill_app(
     request: PodRequest,
     app: PlannedApp,
     stage1_tree_id: str,
+    ids: IdRange | None,
     progress: Progress,
 ) -> None:
     info = pod.path / "appsinfo" / app.name
@@ -134,7 +141,7 @@ def _fill_app(
     if not request.overlay:
         target = pod.path / paths.POD_STAGE1_ROOTFS / "opt/stage2" / app.name
         make_directory(target, 0o750)
-        extract_image(store, app.image.id, target, progress)
+        extract_image(store, app.image.id, target, progress, ids)
         return
     tree_id = trees.render(app.image.id, progress)
     if tree_id == stage1_tree_id:

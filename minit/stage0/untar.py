@@ -26,7 +26,10 @@ from minit.archives.aci import MANIFEST_LIMIT_BYTES, image_id
 from minit.archives.compression import Tee
 from minit.archives.tar import Entry, Kind, TarReader, shown
 from minit.errors import ImageError, reason_of
+from minit.idrange import IdRange
+from minit.stage0.filecapabilities import shift_capabilities
 from minit.stage0.rendering import ROOTFS, Layer, Selection
+from minit.value import replace
 
 MANIFEST = "manifest"
 
@@ -37,6 +40,7 @@ IMAGE_FAULT = "image-fault"  # an ImageError's text
 DISK_FAULT = "disk-fault"  # an errno, a space, the entry
 DEFECT = "defect"  # an exception nobody expected
 
+_CAPABILITY = "security.capability"
 _CHUNK = 1 << 20
 _PROGRESS_STEP_BYTES = 4 << 20
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
@@ -59,19 +63,24 @@ class _DiskFault(Exception):
 
 
 def run_child(
-    destination: str, layers: Sequence[Layer], blobs: Sequence[int], report: int, parent_pid: int
+    destination: str,
+    layers: Sequence[Layer],
+    blobs: Sequence[int],
+    ids: IdRange | None,
+    report: int,
+    parent_pid: int,
 ) -> NoReturn:
     """
     Extract the layers, whose tars are open as `blobs`, into `destination`; tell `report` and end the process.
 
-    To be called in a freshly forked child.
+    With `ids` the owners are shifted. To be called in a freshly forked child.
     """
     status = 1
     try:
         digests = [hashlib.sha512() for _ in layers]  # made before the pivot: OpenSSL may read files for it
         report, *blobs = (fcntl.fcntl(fd, fcntl.F_DUPFD, 3) for fd in (report, *blobs))
         _confine(destination, (*blobs, report), parent_pid)
-        _extract(layers, blobs, digests, report)
+        _extract(layers, blobs, digests, ids, report)
         status = 0
     except ImageError as error:
         _tell(report, f"{IMAGE_FAULT} {error}")
@@ -118,9 +127,15 @@ def _confine(destination: str, kept: Sequence[int], parent_pid: int) -> None:
     sys.path_importer_cache.clear()
 
 
-def _extract(layers: Sequence[Layer], blobs: Sequence[int], digests: Sequence[hashlib._Hash], report: int) -> None:
+def _extract(
+    layers: Sequence[Layer],
+    blobs: Sequence[int],
+    digests: Sequence[hashlib._Hash],
+    ids: IdRange | None,
+    report: int,
+) -> None:
     selection = Selection(layers)
-    tree = _Tree()
+    tree = _Tree(ids)
     read_bytes = reported_bytes = 0
 
     def count(data: memoryview) -> None:
@@ -161,9 +176,11 @@ def _check_manifest(entry: Entry, source: str) -> None:
 class _Tree:
     """The directory that is filled, which is this process's root."""
 
-    def __init__(self) -> None:
+    def __init__(self, ids: IdRange | None) -> None:
         self.written_bytes = 0
         self.has_manifest = False
+        self._ids = ids
+        self._root_id = 0 if ids is None else ids.shift
         self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._parent_path = ""
         self._parent_fd = os.dup(self._root)
@@ -203,6 +220,8 @@ class _Tree:
         return self._parent_fd
 
     def _place(self, entry: Entry, tar: TarReader) -> None:
+        if self._ids is not None:
+            entry = self._shift(entry, self._ids, tar)
         directory, _, name = entry.path.rpartition("/")
         parent = self.make_parent(directory)
         if entry.kind is Kind.DIRECTORY:
@@ -213,6 +232,23 @@ class _Tree:
         except FileExistsError:
             self._make_room(entry.path, parent, name)
             self._create(entry, parent, name, tar)
+
+    def _shift(self, entry: Entry, ids: IdRange, tar: TarReader) -> Entry:
+        """Return an entry with the owners that it has on the host."""
+        uid, gid = ids.to_host(entry.uid), ids.to_host(entry.gid)
+        if uid is None or gid is None:
+            unmapped = f"uid {entry.uid}" if uid is None else f"gid {entry.gid}"
+            raise tar.fault(entry.path, f"unmapped {unmapped}: {ids.describe()}")
+        xattrs = []
+        for key, value in entry.xattrs:
+            if key == _CAPABILITY:
+                shifted = shift_capabilities(value, ids)
+                if shifted is None:
+                    rootid = int.from_bytes(value[-4:], "little")
+                    raise tar.fault(entry.path, f"capabilities of the unmapped root {rootid}: {ids.describe()}")
+                value = shifted
+            xattrs.append((key, value))
+        return replace(entry, uid=uid, gid=gid, xattrs=tuple(xattrs))
 
     def _directory(self, entry: Entry, parent: int, name: str) -> None:
         try:
@@ -259,7 +295,7 @@ class _Tree:
             os.fchown(fd, entry.uid, entry.gid)
             os.fchmod(fd, entry.mode)
             for key, value in entry.xattrs:
-                if key == "security.capability" or key.startswith("user."):
+                if key == _CAPABILITY or key.startswith("user."):
                     os.setxattr(fd, key, value)
             os.utime(fd, ns=(entry.atime_ns, entry.mtime_ns))
         finally:
@@ -295,7 +331,7 @@ class _Tree:
             parent = self.make_parent(directory)
             os.mkdir(name, 0o755, dir_fd=parent)
             # A set-group-ID directory above would pass its group on.
-            os.chown(name, 0, 0, dir_fd=parent, follow_symlinks=False)
+            os.chown(name, self._root_id, self._root_id, dir_fd=parent, follow_symlinks=False)
             os.chmod(name, 0o755, dir_fd=parent)
             return self._open_directory(path, os.O_PATH)
 

@@ -11,10 +11,10 @@ import pytest
 
 from tests.support.commands import Stage0
 
-_NEEDS_RKT = pytest.mark.skipif(shutil.which("rkt") is None, reason="no rkt binary on PATH")
+NEEDS_RKT = pytest.mark.skipif(shutil.which("rkt") is None, reason="no rkt binary on PATH")
 
 
-@pytest.fixture(params=["minit", pytest.param("rkt", marks=_NEEDS_RKT)])
+@pytest.fixture(params=["minit", pytest.param("rkt", marks=NEEDS_RKT)])
 def stage0(request: pytest.FixtureRequest, tmp_path: Path, stage1_image: Path) -> Iterator[Stage0]:
     """Each of the two commands in turn."""
     words = ["rkt"] if request.param == "rkt" else [sys.executable, "-m", "minit"]
