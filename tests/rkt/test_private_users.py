@@ -37,7 +37,7 @@ def listing(pod: Path, ids: IdRange) -> dict[str, tuple[object, ...]]:
             owners = (f"pod's {ids.from_host(status.st_uid)}", f"pod's {ids.from_host(status.st_gid)}")
         name = str(path.relative_to(pod))
         data = path.read_bytes() if stat.S_ISREG(status.st_mode) else os.readlink(path) if path.is_symlink() else None
-        if "rootfs" not in name or name.endswith("stage2/app"):
+        if "rootfs" not in name or name.endswith(("stage2", "stage2/app")):
             # What a command makes itself: when it did varies, and the form of its JSON.
             found[name] = (status.st_mode, owners, None if name.endswith(("manifest", "pod", "prepared")) else data)
         else:
