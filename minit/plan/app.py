@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
-from minit.paths import ANNOTATION_LOG_FILES, ANNOTATION_LOG_SIZE, ANNOTATION_PIDS_LIMIT, ANNOTATION_STREAM
+from minit.paths import (
+    ANNOTATION_IDMAP,
+    ANNOTATION_LOG_FILES,
+    ANNOTATION_LOG_SIZE,
+    ANNOTATION_PIDS_LIMIT,
+    ANNOTATION_STREAM,
+)
 from minit.plan.capabilities import DEFAULT, capability_names
 from minit.plan.devices import ANNOTATION_HOTPLUG
 from minit.plan.environment import DEFAULT_TERM, TTY_TERM, plan_environment
@@ -37,6 +43,7 @@ HANDLER_PRE_START = "pre-start"
 HANDLER_POST_STOP = "post-stop"
 _ANNOTATIONS = (
     ANNOTATION_HOTPLUG,
+    ANNOTATION_IDMAP,
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_SIZE,
     ANNOTATION_PIDS_LIMIT,

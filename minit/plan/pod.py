@@ -6,6 +6,7 @@ from minit.errors import PlanError
 from minit.goflags import BOOLEANS
 from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
 from minit.paths import (
+    ANNOTATION_IDMAP,
     ANNOTATION_KUBERNETES_DIRECTORY,
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_MODE,
@@ -49,6 +50,7 @@ _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
 _EXPERIMENTS = (ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE)
 _ANNOTATIONS = (
     ANNOTATION_HOTPLUG,
+    ANNOTATION_IDMAP,
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_SIZE,
     ANNOTATION_PIDS_LIMIT,
@@ -315,13 +317,23 @@ def _plan_volumes(
         *(runtime.mounts for runtime in manifest.apps),
         *(app.mount_points for app in sections),
         "host" in (flags.resolv_mode, flags.hosts_mode),
+        _asks_for_idmap(manifest),
     )
     if not any(wanted):
         return [()] * len(sections), []
     from minit.plan.volumes import host_files, plan_volumes
 
     planned, warnings = plan_volumes(manifest, sections, images)
+    if _asks_for_idmap(manifest):
+        from minit.plan.idmap import plan_idmap
+
+        planned = plan_idmap(manifest, planned, private_users=bool(flags.private_users))
     return [(*volumes, *host_files(flags)) for volumes in planned], warnings
+
+
+def _asks_for_idmap(manifest: PodManifest) -> bool:
+    annotations = (manifest.annotations, *(runtime.annotations for runtime in manifest.apps))
+    return any(name == ANNOTATION_IDMAP for pairs in annotations for name, _ in pairs)
 
 
 def _plan_isolation(

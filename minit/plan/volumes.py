@@ -35,7 +35,8 @@ class VolumeMount(Value):
 
     `source` is a path of the host, for an `empty` volume relative to the pod directory. `mode`, `uid` and `gid` are
     those of the directory that is made for an empty one; with `copy_up` it begins as a copy of what the image has at
-    `target`. `place` is what asks for the mount, a JSON path or a flag.
+    `target`. With `idmap` its owners on the disk are ids of the pod. `place` is what asks for the mount, a JSON path or
+    a flag.
     """
 
     volume: str
@@ -45,6 +46,7 @@ class VolumeMount(Value):
     place: str
     read_only: bool = False
     recursive: bool = False
+    idmap: bool = False
     mode: int = 0o755
     uid: int = 0
     gid: int = 0
@@ -53,7 +55,7 @@ class VolumeMount(Value):
 
     def describe(self) -> str:
         """Return the mount as a line for --debug."""
-        words = [name for name in ("read_only", "recursive", "implicit", "copy_up") if getattr(self, name)]
+        words = [name for name in ("read_only", "recursive", "idmap", "implicit", "copy_up") if getattr(self, name)]
         flags = f" ({','.join(words)})" if words else ""
         return f"volume {self.volume}: {self.kind} {self.source} on {self.target}{flags}"
 

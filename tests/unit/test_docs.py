@@ -11,7 +11,7 @@ import click
 import pytest
 
 from minit.cli.main import commands
-from minit.paths import ANNOTATION_LOG_FILES, ANNOTATION_LOG_SIZE, ANNOTATION_PIDS_LIMIT
+from minit.paths import ANNOTATION_IDMAP, ANNOTATION_LOG_FILES, ANNOTATION_LOG_SIZE, ANNOTATION_PIDS_LIMIT
 from minit.plan.devices import ANNOTATION_HOTPLUG
 from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL
 
@@ -122,6 +122,7 @@ def test_every_annotation_of_ours_is_in_the_table() -> None:
     rows = re.findall(r"^\| `(minit/[\w/-]+)` \|", (ROOT / "docs/annotations.md").read_text(), re.MULTILINE)
     assert rows == [
         ANNOTATION_HOTPLUG,
+        ANNOTATION_IDMAP,
         ANNOTATION_LOG_FILES,
         ANNOTATION_LOG_SIZE,
         ANNOTATION_PIDS_LIMIT,
