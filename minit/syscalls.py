@@ -75,6 +75,7 @@ MOUNT_ATTR_RDONLY = 0x01
 MOUNT_ATTR_NOSUID = 0x02
 MOUNT_ATTR_NODEV = 0x04
 MOUNT_ATTR_NOEXEC = 0x08
+MOUNT_ATTR_IDMAP = 0x100000
 
 IN_MODIFY = 0x002
 IN_MOVED_FROM = 0x040
@@ -230,10 +231,21 @@ def move_mount(from_fd: int, to_fd: int, from_path: str = "", to_path: str = "")
 
 
 def mount_setattr(
-    dirfd: int, path: str = "", flags: int = 0, *, set: int = 0, clear: int = 0, propagation: int = 0
+    dirfd: int,
+    path: str = "",
+    flags: int = 0,
+    *,
+    set: int = 0,
+    clear: int = 0,
+    propagation: int = 0,
+    user_namespace: int = 0,
 ) -> None:
-    """Change attributes of a mount, of all below it with AT_RECURSIVE, mount_setattr(2)."""
-    attributes = _MountAttr(set, clear, propagation, 0)
+    """
+    Change attributes of a mount, of all below it with AT_RECURSIVE, mount_setattr(2).
+
+    `user_namespace` is the descriptor that MOUNT_ATTR_IDMAP needs.
+    """
+    attributes = _MountAttr(set, clear, propagation, user_namespace)
     if not path:
         flags |= AT_EMPTY_PATH
     size = _long(ctypes.sizeof(attributes))

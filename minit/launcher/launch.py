@@ -234,7 +234,12 @@ def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
         return ((),) * len(plan.apps)
     from minit.launcher.volumes import open_volumes
 
-    return tuple(open_volumes(app, plan.private_users) for app in plan.apps)
+    trees = tuple(open_volumes(app, plan.private_users) for app in plan.apps)
+    if plan.private_users is not None and any(volume.idmap for app in plan.apps for volume in app.volumes):
+        from minit.launcher.idmap import map_owners
+
+        map_owners(plan.apps, trees, plan.private_users)
+    return trees
 
 
 def _open_kubernetes_log(plan: PodPlan) -> int | None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _DEVICES = "/dev"
 _MODE = 0o755
+# The pod's root is the disk's root there: a device or a setuid program that it makes is for nobody in the pod.
+_IDMAP_FLAGS = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
 _PRIVATE_MODE = 0o770  # until owner and mode are those that the volume asks for
 
 
@@ -60,15 +62,17 @@ def open_tree(volume: VolumeMount, mapped: IdRange | None = None) -> int:
     depth = syscalls.AT_RECURSIVE if volume.recursive else 0
     tree = syscalls.open_tree(syscalls.AT_FDCWD, volume.source, syscalls.OPEN_TREE_CLONE | depth)
     # What the host mounts later below a recursive volume appears in the app; below a read-only one it would be
-    # writable. Nothing the app mounts ever reaches the host.
-    follows = volume.recursive and not volume.read_only
+    # writable, below an idmapped one not mapped. Nothing the app mounts ever reaches the host.
+    follows = volume.recursive and not volume.read_only and not volume.idmap
     syscalls.mount_setattr(
         tree,
         flags=syscalls.AT_RECURSIVE,
-        set=syscalls.MOUNT_ATTR_RDONLY if volume.read_only else 0,
+        set=(syscalls.MOUNT_ATTR_RDONLY if volume.read_only else 0) | (_IDMAP_FLAGS if volume.idmap else 0),
         propagation=syscalls.MS_SLAVE if follows else syscalls.MS_PRIVATE,
     )
     if has_devices(volume):
+        if volume.idmap:
+            raise LaunchError(f'{volume.place}: volume "{volume.volume}": minit/idmap cannot be had for devices')
         # This mount alone: what is mounted below it, /dev/shm say, has its own reasons.
         syscalls.mount_setattr(tree, clear=syscalls.MOUNT_ATTR_NODEV)
     return tree

@@ -1,0 +1,76 @@
+"""
+Volumes of the host that have in a pod with a user namespace the owners they have on the disk: idmapped mounts.
+
+The kernel wants a user namespace for that, mount_setattr(2). It is not that of the pod, which does not exist yet: a
+filesystem that cannot map owners is found out before anything of the pod is there.
+"""
+
+from __future__ import annotations
+
+import os
+
+from minit import syscalls
+from minit.errors import LaunchError, describe
+from minit.launcher.privateusers import map_ids
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minit.idrange import IdRange
+    from minit.plan.app import AppSpec
+    from minit.plan.volumes import VolumeMount
+
+
+def map_owners(apps: Sequence[AppSpec], trees: Sequence[Sequence[int]], mapped: IdRange) -> None:
+    """
+    Map the owners of the volumes that ask for it to the host's ids of a pod.
+
+    `trees` are the mounts of each app's volumes, attached nowhere yet. LaunchError names a volume that cannot be.
+    """
+    namespace = open_user_namespace(mapped)
+    try:
+        for app, opened in zip(apps, trees):
+            for volume, tree in zip(app.volumes, opened):
+                if volume.idmap:
+                    _map(volume, tree, namespace)
+    finally:
+        os.close(namespace)
+
+
+def open_user_namespace(mapped: IdRange) -> int:
+    """Return a user namespace that maps these ids, and has no process in it."""
+    until, end = os.pipe()
+    pid, pidfd = syscalls.clone3(syscalls.CLONE_NEWUSER)
+    if pid == 0:
+        _wait(until)
+    os.close(until)
+    try:
+        map_ids(pid, mapped)
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(end)
+        os.close(pidfd)
+        os.waitpid(pid, 0)
+
+
+def _wait(until: int) -> None:
+    """Wait in the new namespace until the launcher has opened it, or has ended."""
+    try:
+        syscalls.close_all_but((until,))
+        os.read(until, 1)
+    finally:
+        os._exit(0)
+
+
+def _map(volume: VolumeMount, tree: int, namespace: int) -> None:
+    try:
+        syscalls.mount_setattr(
+            tree, flags=syscalls.AT_RECURSIVE, set=syscalls.MOUNT_ATTR_IDMAP, user_namespace=namespace
+        )
+    except OSError as error:
+        which = " or one that is mounted below it" if volume.recursive else ""
+        raise LaunchError(
+            f'{volume.place}: volume "{volume.volume}": minit/idmap: the filesystem of {volume.source}{which}'
+            f" cannot map owners: {describe(error)}"
+        ) from error
