@@ -67,3 +67,59 @@ def test_a_prepared_pod_is_the_same(tmp_path: Path, stage1_image: Path) -> None:
     of_rkt, of_minit = found
     assert of_minit.keys() == of_rkt.keys()
     assert {name: (of_rkt[name], of_minit[name]) for name in of_rkt if of_rkt[name] != of_minit[name]} == {}
+
+
+def test_a_pod_runs(stage0: Stage0) -> None:
+    """Root of the pod is the range's first id on the host, for the app and for its files; `rm` removes them."""
+    script = "id -u; cat /proc/self/uid_map /proc/self/gid_map; stat -c %u:%g / /proc/1/root/ /bin/sh; echo x > /made"
+    first, uid_map, gid_map, *owners = stage0.shell(
+        script, "--private-users", "--no-overlay", app=("--caps-retain=CAP_SYS_PTRACE",)
+    ).splitlines()
+    assert first == "0"
+    assert owners == ["0:0"] * 3
+    pod = stage0.data / "pods/run" / stage0.uuid
+    ids = parse_id_range((pod / "private-users-prepared").read_text())
+    assert ids is not None
+    assert uid_map.split() == gid_map.split() == ["0", str(ids.shift), "65536"]
+    made = (pod / "stage1/rootfs/opt/stage2/busybox/rootfs/made").lstat()
+    assert (made.st_uid, made.st_gid) == (ids.shift, ids.shift)
+    assert "app-busybox=0" in stage0.call("status", stage0.uuid).stdout
+    assert stage0.call("rm", stage0.uuid).returncode == 0
+    assert not pod.exists()
+
+
+def test_a_prepared_pod_runs(stage0: Stage0) -> None:
+    """The range of `prepare` is that of `run-prepared`; users, groups and an empty volume are the pod's."""
+    image = stage0.image(user="/bin", group="7")
+    words = (stage0.stage1_flag, "--private-users", "--no-overlay", "--volume=tmp,kind=empty,uid=5,mode=0700")
+    script = "id -u; id -G; stat -c %u /cache /bin"
+    app = ("--mount=volume=tmp,target=/cache", "--supplementary-gids=8,9", "--exec=/bin/sh", "--", "-c", script)
+    uuid = stage0.call("prepare", *words, image, *app).stdout.split()[-1]
+    record = (stage0.data / "pods/prepared" / uuid / "private-users-prepared").read_text()
+    ids = parse_id_range(record)
+    assert ids is not None
+    result = stage0.call("run-prepared", "--net=none", uuid)
+    assert (result.returncode, result.stdout.count("\n")) == (0, 4), result.stderr
+    assert [line.partition("]: ")[2] for line in result.stdout.splitlines()] == ["0", "7 8 9", "5", "0"]
+    assert (stage0.data / "pods/run" / uuid / "sharedVolumes/tmp").stat().st_uid == ids.shift + 5
+
+
+def test_an_idmapped_volume(stage0: Stage0, tmp_path: Path) -> None:
+    """The annotation of minit can be given on either command line."""
+    (tmp_path / "shared").mkdir()
+    os.chown(tmp_path / "shared", 1000, 1000)
+    output = stage0.shell(
+        "stat -c %u:%g /shared; touch /shared/made",
+        *("--private-users", "--no-overlay", f"--volume=shared,kind=host,source={tmp_path}/shared"),
+        app=("--mount=volume=shared,target=/shared", "--annotation=minit/idmap=shared"),
+    )
+    assert output == "1000:1000\n"
+    assert (tmp_path / "shared/made").stat().st_uid == 0
+
+
+def test_not_with_overlay(stage0: Stage0) -> None:
+    """Both refuse it in the same words."""
+    result = stage0.try_shell("true", "--private-users")
+    assert result.returncode == 254
+    assert "cannot use both overlay and user namespace: not implemented yet. (Try --no-overlay)" in result.stderr
+    assert stage0.call("list", "--no-legend").stdout.count("running") == 0
