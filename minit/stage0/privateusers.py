@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from minit import paths
@@ -16,7 +17,7 @@ from minit.errors import PodError
 from minit.idrange import IdRange, parse_id_range
 from minit.stage0.durable import create_file
 from minit.stage0.locks import key_lock
-from minit.stage0.pods import PLACES, Pod
+from minit.stage0.pods import PLACES, RUN, Note, Pod, PodState, walk_pods
 
 # rkt's: every range has 2^16 ids and begins at a multiple of that, below 2^31.
 _COUNT = 1 << 16
@@ -46,6 +47,30 @@ def claim_ids(pod: Pod) -> IdRange:
     return ids
 
 
+@contextmanager
+def ids_of_its_own(pod: Pod, record: str | None, note: Note) -> Iterator[None]:
+    """
+    Keep other pods from being started while the with block starts one whose `record` of ids is this, None for none.
+
+    PodError if a pod that runs has any of its ids, which happens if rkt prepared one of them.
+    """
+    ids = None if record is None else parse_id_range(record)
+    if ids is None:  # what is none is for stage1 to refuse
+        yield
+        return
+    with key_lock(pod.data / "locks", _LOCK, exclusive=True):
+        for other in walk_pods(pod.data, (RUN,), note):
+            if other.uuid == pod.uuid or other.state is not PodState.RUNNING:
+                continue
+            theirs = _read(other.path / paths.POD_PRIVATE_USERS)
+            if theirs is not None and theirs.overlaps(ids):
+                raise PodError(
+                    f'pod "{pod.uuid}" has ids of the running pod "{other.uuid}" on the host ({ids} and {theirs}):'
+                    " wait for its end, or prepare the pod again"
+                )
+        yield
+
+
 def choose_ids(taken: list[IdRange]) -> IdRange:
     """Return a random range that has none of the ids that are `taken`; PodError if there is none."""
     blocks = set(_BLOCKS)
@@ -60,12 +85,16 @@ def _ids_of_pods(data: Path) -> Iterator[IdRange]:
     # Along the way that pods go, so that one on the move is met at least once.
     for place in PLACES:
         for record in (data / "pods" / place).glob(f"*/{paths.POD_PRIVATE_USERS}"):
-            try:
-                ids = parse_id_range(record.read_text("ascii", "replace"))
-            except OSError:  # the pod is gone, and its ids are free
-                continue
+            ids = _read(record)
             if ids is not None:
                 yield ids
+
+
+def _read(record: Path) -> IdRange | None:
+    try:
+        return parse_id_range(record.read_text("ascii", "replace"))
+    except OSError:  # no ids of its own, or the pod is gone, and its ids are free
+        return None
 
 
 def _subordinate_ids() -> Iterator[IdRange]:

@@ -18,6 +18,7 @@ from minit.stage0.entrypoints import RunOptions
 from minit.stage0.nameservice import write_name_files
 from minit.stage0.pods import RUN, Note, Pod, PodState
 from minit.stage0.podstatus import read_app_tree_id, read_pod_manifest, read_stage1_tree_id
+from minit.stage0.privateusers import ids_of_its_own
 from minit.stage0.treestore import TreeStore
 
 _MTAB_TARGET = "../proc/self/mounts"
@@ -50,7 +51,8 @@ def run_pod(pod: Pod, trees: TreeStore, options: RunOptions, note: Note, before_
         obstacle = overlay.overlay_obstacle(pod.data)
         if obstacle is not None:
             raise PodError(f'pod "{pod.uuid}" was prepared for overlayfs, which this host lacks: {obstacle}')
-    pod.move(RUN)
+    with ids_of_its_own(pod, private_users, note):
+        pod.move(RUN)
     rootfs = pod.path / paths.POD_STAGE1_ROOTFS
     with disk_errors("run pod", pod.data):
         if with_overlay:

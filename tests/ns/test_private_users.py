@@ -212,3 +212,21 @@ def test_no_two_pods_have_the_same_ids(world: World) -> None:
     assert (world.pod_path("prepared", winner) / "private-users-prepared").read_text() == f"{free}:65536"
     complaint = "prepare: no ids are left for --private-users: remove pods that have ended, with: minit gc\n"
     assert sorted(error for _, error in said) == ["", complaint, complaint]
+
+
+def test_ids_of_a_running_pod(world: World) -> None:
+    """A pod that rkt prepared with ids of a pod that runs is not started, and stays as it was until that one ends."""
+    pod, _ = prepare(world)
+    with world.start("--private-users", "--no-overlay", world.app) as running:
+        record = world.pod_path("run", running.uuid) / "private-users-prepared"
+        theirs = parse_id_range(record.read_text())
+        assert theirs is not None
+        taken = IdRange(shift=theirs.shift + 65535, count=65536)
+        (pod / "private-users-prepared").write_text(str(taken))
+        result = world.minit("run-prepared", pod.name, code=254)
+        assert result.stderr == (
+            f'run-prepared: pod "{pod.name}" has ids of the running pod "{running.uuid}" on the host'
+            f" ({taken} and {theirs}): wait for its end, or prepare the pod again\n"
+        )
+        assert world.pods("prepared") == [pod.name]
+    world.minit("run-prepared", pod.name)

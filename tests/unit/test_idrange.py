@@ -68,4 +68,14 @@ def test_chosen_ids(taken: list[IdRange]) -> None:
     except PodError:
         return
     assert ids.count == 65536 and ids.shift % 65536 == 0 and parse_id_range(str(ids)) == ids
-    assert all(other.shift + other.count <= ids.shift or ids.shift + ids.count <= other.shift for other in taken)
+    assert not any(ids.overlaps(other) for other in taken)
+
+
+@given(ranges(), ranges(), st.integers(1, MAX_HOST_ID))
+def test_overlapping_ranges(one: IdRange, other: IdRange, number: int) -> None:
+    """Ranges overlap that have an id in common, as every range does with itself, and adjacent ones have not."""
+    assert one.overlaps(one)
+    assert one.overlaps(other) == other.overlaps(one)
+    assert one.overlaps(other) or None in (one.from_host(number), other.from_host(number))
+    after = IdRange(shift=one.shift + one.count, count=1)
+    assert not one.overlaps(after) and one.overlaps(IdRange(shift=after.shift - 1, count=1))
