@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from minit.idrange import IdRange, parse_id_range
 from tests import tars
 from tests.rkt.conftest import NEEDS_RKT
 from tests.support.commands import Stage0
+from tests.support.stage0_world import BUSYBOX
 
 RKT = ["rkt"]
 MINIT = [sys.executable, "-m", "minit"]
@@ -123,3 +127,47 @@ def test_not_with_overlay(stage0: Stage0) -> None:
     assert result.returncode == 254
     assert "cannot use both overlay and user namespace: not implemented yet. (Try --no-overlay)" in result.stderr
     assert stage0.call("list", "--no-legend").stdout.count("running") == 0
+
+
+@NEEDS_RKT
+@pytest.mark.parametrize("first, second", [(MINIT, RKT), (RKT, MINIT)], ids=["minit-rkt", "rkt-minit"])
+def test_each_runs_what_the_other_prepared(
+    tmp_path: Path, stage1_image: Path, first: list[str], second: list[str]
+) -> None:
+    """One prepares a pod, the other runs it with its range, and removes it."""
+    one, other = (Stage0(words, tmp_path, stage1_image) for words in (first, second))
+    words = (one.stage1_flag, "--private-users", "--no-overlay", one.image(), "--exec=/bin/sh", "--")
+    uuid = one.call("prepare", *words, "-c", "cat /proc/self/uid_map").stdout.split()[-1]
+    ids = parse_id_range((one.data / "pods/prepared" / uuid / "private-users-prepared").read_text())
+    result = other.call("run-prepared", "--net=none", uuid)
+    assert result.returncode == 0, result.stderr
+    assert ids is not None and result.stdout.split()[-3:] == ["0", str(ids.shift), "65536"]
+    assert other.call("rm", uuid).returncode == 0
+    assert not list((one.data / "pods").glob("*/*"))
+
+
+def test_file_capabilities(stage0: Stage0, tmp_path: Path) -> None:
+    """They count in the pod; the file as it lies on the host has none there, in a pod of minit's."""
+    box = b"\x01\x00\x00\x02\x00\x20\x00\x00" + bytes(12)  # cap_net_raw=ep, linux/capability.h
+    image = tars.write_image(
+        tmp_path / "capable.aci",
+        tars.directory("rootfs/bin"),
+        tars.pax({"SCHILY.xattr.security.capability": box})
+        + tars.file("rootfs/bin/cat", BUSYBOX.read_bytes(), mode=0o755),
+        manifest_bytes=tars.manifest(app={"exec": ["/bin/cat", "/proc/self/status"], "user": "1000", "group": "1000"}),
+    )
+    # With a filter there are no new privileges for an app that is not root.
+    words = stage0.run_words("--private-users", "--no-overlay", image, "--seccomp=mode=retain,@appc.io/all")
+    result = stage0.call(*words)
+    assert result.returncode == 0, result.stderr
+    assert "CapEff:\t0000000000002000" in result.stdout
+    program = stage0.data / "pods/run" / stage0.uuid / "stage1/rootfs/opt/stage2/app/rootfs/bin/cat"
+    shown = stage0.data.parent / "cat"
+    shown.touch()
+    subprocess.run(["mount", "--bind", program, shown], check=True)
+    on_host = subprocess.run(
+        ["setpriv", "--reuid=65534", "--clear-groups", shown, "/proc/self/status"], capture_output=True, text=True
+    )
+    subprocess.run(["umount", shown], check=True)
+    assert on_host.returncode == 0, on_host.stderr
+    assert ("CapEff:\t0000000000002000" in on_host.stdout) == stage0.is_rkt

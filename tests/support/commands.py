@@ -21,6 +21,7 @@ class Stage0:
         self.local_config = root / "local"
         self.pod_flags = ["--net=none"]
         self.stage1_flag = f"--stage1-path={stage1}"
+        self.is_rkt = words == ["rkt"]
         flags = ["--insecure-options=image", f"--dir={self.data}", f"--local-config={self.local_config}"]
         self._words = [*words, *flags]
         self._root = root
