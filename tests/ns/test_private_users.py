@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from minit.idrange import IdRange, parse_id_range
+from minit.stage0.locks import key_lock
 from tests import tars
 from tests.support.stage0_world import World, worlds
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="prepares pods, which needs root")
 
@@ -41,6 +43,13 @@ def prepare(world: World, *words: object) -> tuple[Path, IdRange]:
     ids = parse_id_range((pod / "private-users-prepared").read_text())
     assert ids is not None
     return pod, ids
+
+
+def waiting_for(lock: int) -> int:
+    """Return how many processes wait for a lock, proc_locks(5)."""
+    inode = str(os.fstat(lock).st_ino)
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return sum(words[1] == "->" and words[6].split(":")[2] == inode for words in lines)
 
 
 def owners(path: Path) -> tuple[int, int]:
@@ -202,10 +211,12 @@ def test_no_two_pods_have_the_same_ids(world: World) -> None:
         pod.mkdir()
         (pod / "private-users-prepared").write_text(record)
     words = world.command("prepare", f"--stage1-path={world.stage1}", "--private-users", "--no-overlay", world.app)
-    racers = [
-        subprocess.Popen(words, env=world.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
+    with key_lock(world.data / "locks", "privateUsersLock", exclusive=True) as lock:
+        racers = [
+            subprocess.Popen(words, env=world.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for _ in range(3)
+        ]
+        wait_for(lambda: waiting_for(lock) == 3, "all to choose")
     said = [racer.communicate() for racer in racers]
     assert sorted(racer.returncode for racer in racers) == [0, 254, 254]
     [winner] = [out.strip() for out, _ in said if out]
