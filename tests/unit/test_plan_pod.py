@@ -315,7 +315,7 @@ def test_the_stop_signal_of_an_image():
     """An image can say which signal stops its apps; a name of ours that is no setting of an image is refused."""
     image = replace(IMAGE, annotations=(("minit/stop-signal", "SIGQUIT"), ("example.com/x", "y")))
     assert [app.stop_signal for app in plan_of(image=image).apps] == [3]
-    for name in ("minit/stop-sig", "minit/stop-grace"):
+    for name in ("minit/stop-sig", "minit/stop-grace", "minit/idmap"):
         text = refusal_of(image=replace(IMAGE, annotations=((name, "1s"),)))
         assert text == f'app "web": image example.com/web: unknown annotation "{name}"'
 
