@@ -41,7 +41,11 @@ def map_owners(apps: Sequence[AppSpec], trees: Sequence[Sequence[int]], mapped: 
 def open_user_namespace(mapped: IdRange) -> int:
     """Return a user namespace that maps these ids, and has no process in it."""
     until, end = os.pipe()
-    pid, pidfd = syscalls.clone3(syscalls.CLONE_NEWUSER)
+    try:
+        pid, pidfd = syscalls.clone3(syscalls.CLONE_NEWUSER)
+    except OSError as error:
+        # ENOSPC is of no disk: user.max_user_namespaces in sysctl(8) is reached.
+        raise LaunchError(f"failed to make a user namespace: {describe(error)}") from error
     if pid == 0:
         _wait(until)
     os.close(until)

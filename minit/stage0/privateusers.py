@@ -75,7 +75,8 @@ def choose_ids(taken: list[IdRange]) -> IdRange:
     """Return a random range that has none of the ids that are `taken`; PodError if there is none."""
     blocks = set(_BLOCKS)
     for ids in taken:
-        blocks.difference_update(range(ids.shift // _COUNT, (ids.shift + ids.count - 1) // _COUNT + 1))
+        last = min((ids.shift + ids.count - 1) // _COUNT, max(_BLOCKS))
+        blocks.difference_update(range(ids.shift // _COUNT, last + 1))
     if not blocks:
         raise PodError("no ids are left for --private-users: remove pods that have ended, with: minit gc")
     return IdRange(shift=random.SystemRandom().choice(sorted(blocks)) * _COUNT, count=_COUNT)
@@ -104,7 +105,8 @@ def _subordinate_ids() -> Iterator[IdRange]:
         except OSError:
             continue
         for line in lines:
-            _, _, numbers = line.partition(":")
-            ids = parse_id_range(numbers.strip())
-            if ids is not None:
-                yield ids
+            # Not by parse_id_range: what is too much for a pod may be given to a user all the same.
+            _, *numbers = line.strip().split(":")
+            if len(numbers) == 2 and all(number.isascii() and number.isdigit() for number in numbers):
+                shift, count = map(int, numbers)
+                yield IdRange(shift=shift, count=count)

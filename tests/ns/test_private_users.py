@@ -225,6 +225,27 @@ def test_no_two_pods_have_the_same_ids(world: World) -> None:
     assert sorted(error for _, error in said) == ["", complaint, complaint]
 
 
+def test_ids_of_the_users_of_the_host(world: World) -> None:
+    """What subuid(5) and subgid(5) give to rootless containers is no pod's."""
+    free = 815 * 65536
+    upper, work = world.root / "upper", world.root / "work"
+    work.mkdir()
+    upper.mkdir()
+    (upper / "subuid").write_text(f"# none\n\nsomeone:1:{free - 1}\nbroken:line\n")
+    (upper / "subgid").write_text(f"someone:{free + 65536}:4000000000\n")
+    mount = f"mount -t overlay overlay -o lowerdir=/etc,upperdir={upper},workdir={work} /etc"
+    words = world.command("prepare", f"--stage1-path={world.stage1}", "--private-users", "--no-overlay", world.app)
+    result = subprocess.run(
+        ["unshare", "--mount", "sh", "-ec", f'{mount}; exec "$@"', "sh", *words],
+        env=world.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    pod = world.pod_path("prepared", result.stdout.strip())
+    assert (pod / "private-users-prepared").read_text() == f"{free}:65536"
+
+
 def test_ids_of_a_running_pod(world: World) -> None:
     """A pod that rkt prepared with ids of a pod that runs is not started, and stays as it was until that one ends."""
     pod, _ = prepare(world)
