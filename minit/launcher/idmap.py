@@ -8,10 +8,12 @@ filesystem that cannot map owners is found out before anything of the pod is the
 from __future__ import annotations
 
 import os
+import stat
 
 from minit import syscalls
 from minit.errors import LaunchError, describe
 from minit.launcher.privateusers import map_ids
+from minit.stdio import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +28,8 @@ def map_owners(apps: Sequence[AppSpec], trees: Sequence[Sequence[int]], mapped: 
     """
     Map the owners of the volumes that ask for it to the host's ids of a pod.
 
-    `trees` are the mounts of each app's volumes, attached nowhere yet. LaunchError names a volume that cannot be.
+    `trees` are the mounts of each app's volumes, attached nowhere yet. LaunchError names a volume that cannot be. Says
+    which of them are no place for files that the pod's root makes.
     """
     namespace = open_user_namespace(mapped)
     try:
@@ -34,6 +37,12 @@ def map_owners(apps: Sequence[AppSpec], trees: Sequence[Sequence[int]], mapped: 
             for volume, tree in zip(app.volumes, opened):
                 if volume.idmap:
                     _map(volume, tree, namespace)
+                    if not volume.read_only and _is_in_reach(volume.source):
+                        complain(
+                            f'stage1: warning: {volume.place}: volume "{volume.volume}": whoever can reach'
+                            f" {volume.source} on the host can run setuid programs that root of the pod leaves there:"
+                            " put it in a directory of root's alone, or on a filesystem that is mounted nosuid"
+                        )
     finally:
         os.close(namespace)
 
@@ -78,3 +87,21 @@ def _map(volume: VolumeMount, tree: int, namespace: int) -> None:
             f'{volume.place}: volume "{volume.volume}": minit/idmap: the filesystem of {volume.source}{which}'
             f" cannot map owners: {describe(error)}"
         ) from error
+
+
+def _is_in_reach(source: str) -> bool:
+    """Tell whether a program in a directory of the host can be run by others than root, with the owner's rights."""
+    if os.statvfs(source).f_flag & os.ST_NOSUID:
+        return False
+    path = os.path.realpath(source)
+    while _lets_others_pass(path):
+        if path == "/":
+            return True
+        path = os.path.dirname(path)
+    return False
+
+
+def _lets_others_pass(path: str) -> bool:
+    status = os.stat(path)
+    mode = status.st_mode
+    return bool(mode & stat.S_IXOTH or mode & stat.S_IXGRP and status.st_gid or mode & stat.S_IXUSR and status.st_uid)

@@ -28,8 +28,9 @@ RANGE = (0x10000 * 1234, 0x10000)
 def source() -> Iterator[Path]:
     """A directory of the host with a file of user 1000 that nobody else may read, and a mount below it."""
     # Not among the tests' own files, which are given to a pod with private users.
-    path = Path(tempfile.mkdtemp(prefix="minit-owned-", dir="/var/tmp"))
-    path.chmod(0o755)
+    top = Path(tempfile.mkdtemp(prefix="minit-owned-", dir="/var/tmp"))
+    path = top / "volume"
+    path.mkdir(mode=0o755)
     (path / "file").write_text("of 1000\n")
     (path / "file").chmod(0o600)
     os.chown(path / "file", 1000, 1001)
@@ -38,7 +39,7 @@ def source() -> Iterator[Path]:
     yield path
     while (path / "sub").is_mount():
         syscalls.umount2(str(path / "sub"), syscalls.MNT_DETACH)
-    shutil.rmtree(path)
+    shutil.rmtree(top)
 
 
 def volume(source: object, name: str = "v", **fields: Any) -> dict[str, Any]:
@@ -101,6 +102,27 @@ def test_nothing_in_it_gives_privileges(make_pod: MakePod, source: Path) -> None
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     [below] = [line.split()[5] for line in lines if line.split()[4] == str(source / "sub")]
     assert below == "rw,relatime"
+
+
+@pytest.mark.parametrize(
+    "reader, warned", [((0, 0, 0o701), 1), ((0, 5, 0o710), 1), ((5, 0, 0o700), 1), ((0, 0, 0o710), 0)]
+)
+def test_setuid_programs(make_pod: MakePod, source: Path, reader: tuple[int, int, int], warned: int) -> None:
+    """The pod's root can leave one of the host's root: there is a warning if others get there, and it counts there."""
+    uid, gid, mode = reader
+    os.chown(source.parent, uid, gid)
+    source.parent.chmod(mode)
+    script = "[ -e /v/su ] || cp /bin/busybox /v/su; chmod 4755 /v/su"
+    readers = {"ro": volume(source, "ro", readOnly=True), "sub": volume(source / "sub", "sub")}
+    apps = {"a": app(script), "b": app("true", "ro", "sub")}
+    os.chmod(source / "sub", 0o700)
+    syscalls.mount_setattr(syscalls.AT_FDCWD, str(source / "sub"), set=syscalls.MOUNT_ATTR_NOSUID)
+    result = make_pod(apps, volumes=[volume(source), *readers.values()], private_users=RANGE).run()
+    assert result.returncode == 0
+    text = f'volume "v": whoever can reach {source} on the host can run setuid programs that root of the pod leaves'
+    assert result.stderr.count("warning") == result.stderr.count(text) == warned, result.stderr
+    assert stat.S_IMODE((source / "su").stat().st_mode) == 0o4755
+    assert owner(source / "su") == (0, 0)
 
 
 @pytest.mark.parametrize("recursive", [True, False])
