@@ -1,36 +1,27 @@
-"""The commands about images: fetch, image, stage1; and version."""
+"""The commands that bring images about: fetch, image build, stage1 build; and version."""
 
 from __future__ import annotations
 
 import platform
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 import minit
-from minit import jsontext
-from minit.cli.columns import align
 from minit.cli.environmentflags import parse_variable
 from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
-from minit.cli.jsonoutput import format_option, json_text
 from minit.cli.progressdisplay import show_progress
 from minit.cli.pullpolicy import pull_policy_option
-from minit.cli.times import format_age, format_time
-from minit.errors import MinitError, StoreError, describe
 from minit.manifest.image import APPC_VERSION
 from minit.stage0.images import resolve_image
 from minit.stage0.pullpolicy import PullPolicy
-from minit.stage0.store import Store, StoredImage
+from minit.stage0.store import Store
 from minit.stage0.treestore import TreeStore
 
 _SECTION = "Images"
 _SHORT_ID = len("sha512-") + 32
-_LISTED_ID = len("sha512-") + 12
-_LEGEND = ("ID", "NAME", "SIZE", "IMPORT TIME", "LAST USED")
 
 
 @click.command(cls=MinitCommand, section=_SECTION)
@@ -62,6 +53,9 @@ def fetch(invocation: Invocation, full: bool, pull_policy: str, quiet: bool, ima
 @click.group("image", cls=MinitGroup, section=_SECTION)
 def image_group() -> None:
     """Build images, and manage those of the store."""
+
+
+image_group.add_command(fetch)
 
 
 @image_group.command("build")
@@ -139,61 +133,6 @@ def build_image(
         )
 
 
-@image_group.command("list")
-@click.option("--full", is_flag=True, help="Show whole ids, sizes in bytes and points in time.")
-@click.option("--no-legend", is_flag=True, help="Leave out the headings.")
-@format_option
-@click.pass_obj
-def list_images(invocation: Invocation, full: bool, no_legend: bool, output_format: str | None) -> None:
-    """List the images of the store."""
-    with Store(invocation.data) as store:
-        images = store.list(lambda error: invocation.note(f"skipping image: {describe(error)}"))
-    if output_format is not None:
-        invocation.say(json_text([_image_json(image) for image in images] or None, output_format))
-        return
-    rows: list[Sequence[str]] = [] if no_legend else [_LEGEND]
-    now_ns = time.time_ns()
-    for image in images:
-        if full:
-            imported = format_time(image.import_time_ns)
-            rows.append((image.id, _name(image), str(image.size_bytes), imported, imported))
-        else:
-            age = format_age(image.import_time_ns, now_ns)
-            rows.append((image.id[:_LISTED_ID], _name(image), _readable_size(image.size_bytes), age, age))
-    invocation.say(align(rows), end="")
-
-
-@image_group.command("rm")
-@click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
-@click.pass_obj
-def remove_images(invocation: Invocation, images: tuple[str, ...]) -> None:
-    """Remove images from the store; pods that use them are not affected."""
-    invocation.require_root()
-    failed = False
-    with Store(invocation.data) as store:
-        for reference in images:
-            try:
-                image = store.find(reference)
-                store.remove(image.id)
-            except MinitError as error:
-                invocation.note(describe(error))
-                failed = True
-            else:
-                invocation.say(f'successfully removed aci for image: "{image.id}"')
-    if failed:
-        raise StoreError("failed to remove one or more images")
-
-
-@image_group.command("cat-manifest")
-@click.argument("image", metavar="IMAGE")
-@click.pass_obj
-def cat_image_manifest(invocation: Invocation, image: str) -> None:
-    """Print the manifest of an image of the store."""
-    with Store(invocation.data) as store:
-        found = store.find(image)
-    invocation.say(json_text(jsontext.parse(found.manifest_bytes, found.id), "json-pretty"))
-
-
 @click.group("stage1", cls=MinitGroup, section=_SECTION)
 def stage1_group() -> None:
     """Build minit's stage1 image."""
@@ -232,28 +171,6 @@ def version(invocation: Invocation) -> None:
 
 
 COMMANDS: tuple[click.Command, ...] = (fetch, image_group, stage1_group, version)
-
-
-def _image_json(image: StoredImage) -> dict[str, object]:
-    return {
-        "id": image.id,
-        "name": _name(image),
-        "import_time": image.import_time_ns,
-        "last_used_time": image.import_time_ns,
-        "size": image.size_bytes,
-    }
-
-
-def _name(image: StoredImage) -> str:
-    return image.name if image.version is None else f"{image.name}:{image.version}"
-
-
-def _readable_size(size_bytes: int) -> str:
-    size, units = float(size_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while size >= 1024 and len(units) > 1:
-        size /= 1024
-        units.pop(0)
-    return f"{size:.1f}{units[0]}" if size < 10 and units[0] != "B" else f"{size:.0f}{units[0]}"
 
 
 def _variable(flag: str, text: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from minit.cli import attachcommand, imagecommands, logcommand, podcommands, runcommands
+from minit.cli import attachcommand, imagecommands, logcommand, podcommands, runcommands, storecommands
 from minit.cli.grammar import MinitGroup
 from minit.cli.invocation import Invocation, flush_output
 from minit.errors import EXIT_FAILURE, EXIT_USAGE, MinitError, describe
@@ -24,6 +24,8 @@ def commands() -> None:
     """Run pods of apps without systemd, on rkt's directories and with rkt's command line."""
 
 
+for _command in storecommands.COMMANDS:
+    imagecommands.image_group.add_command(_command)
 for _command in (
     *(*runcommands.COMMANDS, *attachcommand.COMMANDS),
     *(*podcommands.COMMANDS, *logcommand.COMMANDS, *imagecommands.COMMANDS),

@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 
 from minit import jsontext
+from minit.cli.durationflag import read_duration
 from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
 from minit.cli.jsonoutput import format_option, json_text
 from minit.cli.podtext import list_text, pod_json, status_text
 from minit.errors import MinitError, PodError, describe
-from minit.goduration import parse_duration
 from minit.goflags import BOOLEANS
 from minit.stage0 import gc as collection
 from minit.stage0.control import read_streams
@@ -31,20 +31,12 @@ SECTION = "Managing pods"
 _UNREADABLE_UUID_FILE = 1  # rkt's exit code for it in status
 
 
-def _read_duration(ctx: click.Context, parameter: click.Parameter, value: str) -> float:
-    """Return a Go duration in seconds."""
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, parameter) from error
-
-
 def _read_wait(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
     """Return how long to wait in seconds: infinite for `true` and negative durations, None not to wait at all."""
     if value is None:
         return None
     # First of all a boolean, so that 1 means for ever, as in rkt.
-    seconds = (-1.0 if BOOLEANS[value] else 0.0) if value in BOOLEANS else _read_duration(ctx, parameter, value)
+    seconds = (-1.0 if BOOLEANS[value] else 0.0) if value in BOOLEANS else read_duration(ctx, parameter, value)
     return math.inf if seconds < 0 else seconds or None
 
 
@@ -198,14 +190,14 @@ def remove(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...
 @click.option(
     "--grace-period",
     metavar="DURATION",
-    callback=_read_duration,
+    callback=read_duration,
     default="30m",
     help="How long pods that exited are kept after gc first saw them.  [default: 30m]",
 )
 @click.option(
     "--expire-prepared",
     metavar="DURATION",
-    callback=_read_duration,
+    callback=read_duration,
     default="24h",
     help="How long prepared pods are kept that nobody runs.  [default: 24h]",
 )

@@ -100,6 +100,8 @@ def _fill(pod: Pod, store: Store, trees: TreeStore, request: PodRequest, progres
     """Write the files of a prepared pod, in the order of rkt but for its ids, which are nobody else's from then on."""
     ids = claim_ids(pod) if request.private_users else None
     make_directory(pod.path / "appsinfo", 0o750)
+    for image in {request.stage1.id, *(app.image.id for app in request.apps)}:
+        store.mark_used(image)
     tree_id = trees.render(request.stage1.id, progress)
     _fill_stage1(pod, trees, request, tree_id, ids, progress)
     for app in request.apps:

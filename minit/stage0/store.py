@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from minit.archives.aci import MANIFEST_LIMIT_BYTES, copy_image
-from minit.errors import MinitError, StoreError, describe
+from minit.errors import ImageError, MinitError, StoreError, describe
 from minit.manifest.image import Dependency, ImageManifest, parse_image_manifest
 from minit.progress import Progress, silent
 from minit.stage0.diskerrors import disk_errors
@@ -35,6 +35,7 @@ _FILE_MODE = 0o640
 
 _KEY = re.compile(r"sha512-[0-9a-f]{64}")
 _KEY_LENGTH = len("sha512-") + 64
+_IMPORT_AGAIN = "import it again with: minit fetch FILE"
 _REFERENCE_ID = re.compile(r"(sha512-)?([0-9a-f]{2,})")
 
 
@@ -46,6 +47,8 @@ class StoredImage(Value):
     manifest_bytes: bytes
     size_bytes: int
     import_time_ns: int
+    last_used_ns: int
+    """When a pod was last prepared from it, or its import."""
 
     @property
     def name(self) -> str:
@@ -159,12 +162,14 @@ class Store:
                 manifest_bytes = file.read(MANIFEST_LIMIT_BYTES + 1)
                 import_time_ns = os.fstat(file.fileno()).st_mtime_ns
             blob_bytes = _file_of(cas, "blob", image_id).stat().st_size
+            last_used_ns = max(import_time_ns, self._marked_ns(image_id))
         return StoredImage(
             id=image_id,
             manifest=parse_image_manifest(manifest_bytes, str(path)),
             manifest_bytes=manifest_bytes,
             size_bytes=blob_bytes + self._tree_bytes(image_id),
             import_time_ns=import_time_ns,
+            last_used_ns=last_used_ns,
         )
 
     def find(self, reference: str) -> StoredImage:
@@ -213,12 +218,42 @@ class Store:
 
     def remove(self, image_id: str) -> None:
         """Remove an image that minit imported; a tree rendered from it stays, as pods may use it."""
+        if not self.is_own(image_id):
+            raise StoreError(f"image {image_id} was fetched by rkt: remove it with: rkt image rm {image_id}")
+        with disk_errors(f"remove image {image_id}", self.data), self._locked(image_id, exclusive=True):
+            self._home(image_id)  # or somebody else has removed it meanwhile
+            for kind in ("imageManifest", "treeSize", "lastUsed", "blob"):
+                remove_file(_file_of(self._own, kind, image_id))
+
+    def has(self, image_id: str) -> bool:
+        """Return whether the store has the image with a complete ID."""
+        return any(_file_of(cas, "imageManifest", image_id).exists() for cas in (self._own, self._rkts))
+
+    def is_own(self, image_id: str) -> bool:
+        """Return whether minit imported the image; StoreError if nobody did."""
+        return self._home(image_id) == self._own
+
+    def verify(self, image_id: str) -> None:
+        """Raise StoreError if the image's blob is not what was imported, or its manifest is not the blob's."""
         image = self.get(image_id)
-        if self._home(image.id) != self._own:
-            raise StoreError(f"image {image.id} was fetched by rkt: remove it with: rkt image rm {image.id}")
-        with disk_errors(f"remove image {image.id}", self.data), self._locked(image.id, exclusive=True):
-            for kind in ("imageManifest", "treeSize", "blob"):
-                remove_file(_file_of(self._own, kind, image.id))
+        with self.open_blob(image_id) as blob, disk_errors(f"verify image {image_id}", self.data):
+            try:
+                found, manifest = copy_image(blob, str(self.blob_path(image_id)), lambda data: None)
+            except ImageError as error:
+                raise StoreError(f"image {image_id} is damaged ({error}): {_IMPORT_AGAIN}") from error
+        # rkt writes manifests anew, in a form of its own.
+        if found != image_id or (self.is_own(image_id) and manifest != image.manifest_bytes):
+            raise StoreError(f"image {image_id} is damaged (its blob has the id {found}): {_IMPORT_AGAIN}")
+
+    def mark_used(self, image_id: str) -> None:
+        """Note that a pod is prepared from an image now; rkt does so itself with its own images."""
+        target = _file_of(self._own, "lastUsed", image_id)
+        with disk_errors(f"mark image {image_id}", self.data), self._locked(image_id, exclusive=False):
+            if not self.is_own(image_id):
+                return
+            make_directory(target.parent, _DIRECTORY_MODE)
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
+            os.utime(target)
 
     def blob_path(self, image_id: str) -> Path:
         """Return the path of the image's uncompressed tar."""
@@ -257,6 +292,12 @@ class Store:
     def _tree_bytes(self, image_id: str) -> int:
         try:
             return int(_file_of(self._own, "treeSize", image_id).read_bytes())
+        except FileNotFoundError:
+            return 0
+
+    def _marked_ns(self, image_id: str) -> int:
+        try:
+            return _file_of(self._own, "lastUsed", image_id).stat().st_mtime_ns
         except FileNotFoundError:
             return 0
 

@@ -7,11 +7,9 @@ lower layer of their overlays.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
-import stat
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -22,15 +20,15 @@ from minit.stage0.diskerrors import disk_errors
 from minit.stage0.durable import create_file, make_directory, remove_file, sync_directory
 from minit.stage0.extract import extract_layers
 from minit.stage0.locks import key_lock
-from minit.stage0.rendering import ROOTFS, flatten, tree_id
+from minit.stage0.rendering import flatten, tree_id
 from minit.stage0.store import Store
 from minit.stage0.temporary import scratch_directory
+from minit.stage0.treehash import HASH, OWN_HASH, own_hash, tree_hash
 
 _TREE_MODE = 0o755
 _STORE_MODE = 0o770
 _FILE_MODE = 0o644
 _TREE_ID = re.compile(r"deps-sha512-[0-9a-f]{64}")
-_CHUNK = 1 << 20
 
 
 class TreeStore:
@@ -91,23 +89,38 @@ class TreeStore:
                 self._store.record_tree_size(image_id, size_bytes)
         return tree
 
+    def ids(self) -> list[str]:
+        """Return the IDs of all trees, half-rendered ones too."""
+        return sorted(name for name in os.listdir(self._trees) if _TREE_ID.fullmatch(name))
+
     def verify(self, tree_id: str) -> None:
-        """Raise StoreError if a tree that minit rendered was changed since."""
+        """Raise StoreError if a tree that minit or rkt rendered was changed since; rkt's may have other attributes."""
         target = self.path(tree_id)
         with disk_errors(f"verify tree {tree_id}", self._data), self._locked(tree_id, exclusive=False):
-            if (target / "hash").read_text() != _hash(target):
-                raise StoreError(f"tree {target} was changed: stop the pods that use it and remove it")
+            for name, compute in ((HASH, tree_hash), (OWN_HASH, own_hash)):
+                path = target / name
+                if name == OWN_HASH and not path.exists():
+                    continue  # rendered by rkt
+                recorded, found = path.read_text(), compute(target)
+                if recorded != found:
+                    raise StoreError(f"tree {target} was changed: its {name} is {found}, recorded was {recorded}")
 
     def remove(self, tree_id: str) -> None:
         """Remove a tree, which no pod may be using; no error if there is none."""
         target = self.path(tree_id)
-        with disk_errors(f"remove tree {tree_id}", self._data), self._locked(tree_id, exclusive=True):
+        with (
+            disk_errors(f"remove tree {tree_id}", self._data),
+            scratch_directory(self._scratch) as scratch,
+            self._locked(tree_id, exclusive=True),
+        ):
             if not target.exists():
                 return
             remove_file(target / "rendered")
             if (target / "image").exists():
                 self._store.forget_tree_size((target / "image").read_text())
-            shutil.rmtree(target)
+            # Taken away at once, and deleted when the lock is free again: nobody waits, or meets half of a tree.
+            os.rename(target, scratch / "tree")
+            sync_directory(self._trees)
 
     def _locked(self, tree_id: str, *, exclusive: bool) -> AbstractContextManager[int]:
         return key_lock(self._locks, tree_id, exclusive=exclusive)
@@ -115,7 +128,9 @@ class TreeStore:
 
 def _complete(work: Path, image_id: str) -> None:
     """Add what a tree has beside manifest and rootfs; `rendered` only when these are on the disk."""
-    create_file(work / "hash", _hash(work).encode("ascii"), _FILE_MODE)
+    # In this order, since the second covers the first.
+    create_file(work / OWN_HASH, own_hash(work).encode("ascii"), _FILE_MODE)
+    create_file(work / HASH, tree_hash(work).encode("ascii"), _FILE_MODE)
     fd = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         syscalls.syncfs(fd)
@@ -124,36 +139,3 @@ def _complete(work: Path, image_id: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _hash(tree: Path) -> str:
-    """
-    Return a hash over manifest and rootfs: names, modes, owners, devices, xattrs, link targets and data.
-
-    Times are left out, since not all of them come from the image. rkt writes a hash of its own kind into the
-    same place, which nothing but its `image verify` reads.
-    """
-    digest = hashlib.sha512()
-    pending = [tree / ROOTFS, tree / "manifest"]
-    while pending:
-        path = pending.pop()
-        status = path.lstat()
-        is_file, is_link = stat.S_ISREG(status.st_mode), stat.S_ISLNK(status.st_mode)
-        fields = (
-            os.fsencode(path.relative_to(tree)),
-            status.st_mode,
-            status.st_uid,
-            status.st_gid,
-            status.st_rdev,
-            status.st_size if is_file else 0,
-            os.fsencode(os.readlink(path)) if is_link else b"",
-            [(name, os.getxattr(path, name)) for name in sorted(os.listxattr(path))] if is_file else [],
-        )
-        digest.update(repr(fields).encode("ascii") + b"\n")
-        if is_file:
-            with open(path, "rb", buffering=0) as file:
-                while data := file.read(_CHUNK):
-                    digest.update(data)
-        elif stat.S_ISDIR(status.st_mode):
-            pending.extend(sorted(path.iterdir(), reverse=True))
-    return f"sha512-{digest.hexdigest()[:64]}"

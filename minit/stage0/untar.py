@@ -24,7 +24,7 @@ from typing import NoReturn
 from minit import syscalls
 from minit.archives.aci import MANIFEST_LIMIT_BYTES, image_id
 from minit.archives.compression import Tee
-from minit.archives.tar import Entry, Kind, TarReader, shown
+from minit.archives.tar import Entry, Kind, TarReader, is_kept_attribute, shown
 from minit.errors import ImageError, reason_of
 from minit.idrange import IdRange
 from minit.stage0.filecapabilities import shift_capabilities
@@ -295,7 +295,7 @@ class _Tree:
             os.fchown(fd, entry.uid, entry.gid)
             os.fchmod(fd, entry.mode)
             for key, value in entry.xattrs:
-                if key == _CAPABILITY or key.startswith("user."):
+                if is_kept_attribute(key):
                     os.setxattr(fd, key, value)
             os.utime(fd, ns=(entry.atime_ns, entry.mtime_ns))
         finally:

@@ -57,7 +57,7 @@ def trees(tmp_path: Path) -> Iterator[Trees]:
 
 
 def test_a_tree_has_the_files_rkt_expects(trees: Trees) -> None:
-    """A tree holds manifest, rootfs, hash, rendered and image, as rkt writes them, under any umask."""
+    """A tree holds manifest, rootfs, hash, rendered and image as rkt's, and minit's own hash, under any umask."""
     image = trees.add(tars.file("rootfs/x", b"hello", mode=0o640))
     before = os.umask(0o077)
     try:
@@ -67,7 +67,7 @@ def test_a_tree_has_the_files_rkt_expects(trees: Trees) -> None:
     assert tree.name == "deps-sha512-" + hashlib.sha512(image.id.encode()).hexdigest()[:64]
     assert tree.name == trees.trees.tree_id_of(image.id)
     assert tree.parent == trees.data / "cas" / "tree"
-    assert sorted(os.listdir(tree)) == ["hash", "image", "manifest", "rendered", "rootfs"]
+    assert sorted(os.listdir(tree)) == ["hash", "image", "manifest", "minit-hash", "rendered", "rootfs"]
     assert (tree / "manifest").read_bytes() == image.manifest_bytes
     assert (tree / "image").read_text() == image.id
     assert (tree / "rendered").read_bytes() == b""
@@ -221,7 +221,7 @@ def test_rendering_waits_for_who_renders(trees: Trees) -> None:
 
 
 def test_changed_trees_are_noticed(trees: Trees) -> None:
-    """A changed byte, mode, name or owner in a tree shows when it is verified; times do not count."""
+    """A changed byte, mode, name, owner, attribute or manifest shows when a tree is verified; times do not count."""
     image = trees.add(
         tars.file("rootfs/x", b"hello"),
         tars.directory("rootfs/d"),
@@ -243,6 +243,9 @@ def test_changed_trees_are_noticed(trees: Trees) -> None:
         lambda: os.chown(root / "x", 5, 0),
         lambda: (root / "__pycache__").mkdir(),
         lambda: os.setxattr(root / "x", "user.x", b"1"),
+        lambda: (tree / "manifest").write_bytes(b"{}"),
+        lambda: (tree / "minit-hash").write_bytes(b""),
+        lambda: (tree / "more").write_bytes(b""),
         change_link,
     ):
         before = (tree / "hash").read_text()
