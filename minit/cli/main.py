@@ -10,7 +10,15 @@ from typing import NoReturn
 
 import click
 
-from minit.cli import attachcommand, imagecommands, logcommand, podcommands, runcommands, storecommands
+from minit.cli import (
+    attachcommand,
+    exportcommand,
+    imagecommands,
+    logcommand,
+    podcommands,
+    runcommands,
+    storecommands,
+)
 from minit.cli.grammar import MinitGroup
 from minit.cli.invocation import Invocation, flush_output
 from minit.errors import EXIT_FAILURE, EXIT_USAGE, MinitError, describe
@@ -27,8 +35,12 @@ def commands() -> None:
 for _command in storecommands.COMMANDS:
     imagecommands.image_group.add_command(_command)
 for _command in (
-    *(*runcommands.COMMANDS, *attachcommand.COMMANDS),
-    *(*podcommands.COMMANDS, *logcommand.COMMANDS, *imagecommands.COMMANDS),
+    *runcommands.COMMANDS,
+    *attachcommand.COMMANDS,
+    *podcommands.COMMANDS,
+    *exportcommand.COMMANDS,
+    *logcommand.COMMANDS,
+    *imagecommands.COMMANDS,
 ):
     commands.add_command(_command)
 
