@@ -147,12 +147,12 @@ def _open_rootfs(pod: Pod, app: str, trees: TreeStore) -> Iterator[int]:
             return fd
 
         if not pod.has_file(paths.POD_OVERLAY_PREPARED):
-            rootfs = pod.path / paths.app_rootfs(app)
-            if any(mount.mount_point.startswith(f"{rootfs}/") for mount in read_mountinfo()):
+            rootfs = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(app)}"
+            if any(mount.mount_point.startswith(f"{pod.path}/{rootfs}/") for mount in read_mountinfo()):
                 raise PodError(
                     "pod has remaining mountpoints. Only pods using overlayfs or with no mountpoints can be exported"
                 )
-            yield opened(pod.fd, paths.app_rootfs(app))
+            yield opened(pod.fd, rootfs)
             return
         tree_id = read_app_tree_id(pod, app)
         lower = os.open(trees.path(tree_id) / "rootfs", _DIRECTORY)
@@ -183,7 +183,7 @@ def _merge(upper: int, lower: int) -> int:
 
 
 class _Writer:
-    """Adds a directory to a tar, sorted by names, parents first; a file's second name is a hard link."""
+    """Adds a directory to a tar, depth first and sorted by names; a file's second name is a hard link."""
 
     def __init__(self, tar: tarfile.TarFile, ids: IdRange | None, note: Note, count: Callable[[int], None]) -> None:
         self._tar = tar
@@ -196,22 +196,29 @@ class _Writer:
     def add_all(self, root: int) -> None:
         """Add everything below the directory `root`, as `rootfs`."""
         self._add_entry("rootfs", os.fstat(root), "", None)
-        pending = [(".", "rootfs")]
-        while pending:
-            path, name = pending.pop()
-            fd = syscalls.openat2(root, path, _DIRECTORY, resolve=_INSIDE)
-            try:
-                found = []
-                for entry in sorted(os.listdir(fd), key=os.fsencode):
-                    status = os.stat(entry, dir_fd=fd, follow_symlinks=False)
-                    if self._add(fd, entry, f"{name}/{entry}", status):
-                        found.append((f"{path}/{entry}", f"{name}/{entry}"))
-            finally:
+        parent, fd = ".", os.dup(root)
+        pending = _entries(fd, parent)
+        try:
+            while pending:
+                directory, entry = pending.pop()
+                if directory != parent:
+                    # By its path each time, not by one descriptor for each level: apps nest deeper than that.
+                    os.close(fd)
+                    parent, fd = directory, -1
+                    fd = syscalls.openat2(root, directory, _DIRECTORY, resolve=_INSIDE)
+                path = f"{directory}/{entry}"
+                if self._add(fd, entry, f"rootfs{path[1:]}"):
+                    os.close(fd)
+                    parent, fd = path, -1
+                    fd = syscalls.openat2(root, path, _DIRECTORY, resolve=_INSIDE)
+                    pending += _entries(fd, path)
+        finally:
+            if fd >= 0:
                 os.close(fd)
-            pending.extend(reversed(found))
 
-    def _add(self, directory: int, entry: str, name: str, status: os.stat_result) -> bool:
+    def _add(self, directory: int, entry: str, name: str) -> bool:
         """Add one entry of a directory; return whether it is a directory to look into."""
+        status = os.stat(entry, dir_fd=directory, follow_symlinks=False)
         kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFDIR:
             return self._add_entry(name, status, "", None)
@@ -276,3 +283,8 @@ class _Writer:
             if value:
                 headers[f"SCHILY.xattr.{name}"] = value.decode("utf-8", "surrogateescape")
         return headers
+
+
+def _entries(fd: int, path: str) -> list[tuple[str, str]]:
+    """Return the entries of a directory with its path, last name first."""
+    return [(path, entry) for entry in sorted(os.listdir(fd), key=os.fsencode, reverse=True)]

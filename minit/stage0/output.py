@@ -57,7 +57,7 @@ def output_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
     target = Path(os.path.abspath(path))
     if os.path.lexists(target) and not overwrite:
         raise StoreError("output directory exists (try --overwrite)")
-    if target == Path("/"):
+    if os.path.lexists(target) and os.path.samestat(os.lstat(target), os.lstat("/")):
         raise StoreError("this would delete your root filesystem. Refusing.")
     with disk_errors(f"write {target}", target):
         target.parent.mkdir(parents=True, exist_ok=True)
