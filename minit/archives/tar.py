@@ -349,11 +349,6 @@ class TarReader:
         self._refuse_entry(path, f"has the bad {field}")
 
 
-def is_kept_attribute(name: str) -> bool:
-    """Return whether an extended attribute of this name is part of an image; rkt keeps no others."""
-    return name == "security.capability" or name.startswith("user.")
-
-
 def shown(name: str) -> str:
     """Return a name from an archive as it may be printed: quoted, escaped, cut."""
     printable = "".join(map(_printable, name[:_SHOWN_LIMIT]))

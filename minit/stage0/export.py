@@ -22,17 +22,16 @@ from minit.errors import PodError, describe
 from minit.idrange import IdRange, parse_id_range
 from minit.mountinfo import read_mountinfo
 from minit.progress import Progress, silent
+from minit.stage0.attributes import CAPABILITIES, is_kept_attribute
 from minit.stage0.filecapabilities import unshift_capabilities
 from minit.stage0.locks import flock
 from minit.stage0.output import output_file
 from minit.stage0.pods import Note, Pod, PodState
 from minit.stage0.podstatus import read_app_tree_id, read_pod_manifest
-from minit.stage0.tar import is_kept_attribute
 from minit.stage0.treestore import TreeStore
 
 # A file of zeros must not shrink so much that whoever imports the image takes it for a bomb.
 _GZIP_LEVEL = 1
-_CAPABILITIES = "security.capability"
 _INSIDE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -278,7 +277,7 @@ class _Writer:
         headers = {}
         for name in names:
             value: bytes | None = os.getxattr(file.fileno(), name)
-            if name == _CAPABILITIES and self._ids is not None and value is not None:
+            if name == CAPABILITIES and self._ids is not None and value is not None:
                 value = unshift_capabilities(value, self._ids)
             if value:
                 headers[f"SCHILY.xattr.{name}"] = value.decode("utf-8", "surrogateescape")

@@ -85,6 +85,10 @@ def extract_layers(
                 raise disk_error(action, destination, OSError(int(number), os.strerror(int(number)), place))
             else:
                 raise StoreError(f"{action}: {rest}: a defect of minit, please report it")
+        # Looked at only: _end is to have it.
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    if ended is not None and ended.si_status == signal.SIGALRM:
+        raise ImageError(f"{action}: not done after {untar.TIME_LIMIT_SECONDS:.0f} seconds, refused")
     raise StoreError(f"{action}: the extracting process was killed; try again")
 
 

@@ -15,6 +15,7 @@ import gc
 import hashlib
 import io
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from typing import NoReturn
 from minit import syscalls
 from minit.archives.aci import MANIFEST_LIMIT_BYTES, image_id
 from minit.archives.compression import Tee
-from minit.archives.tar import Entry, Kind, TarReader, is_kept_attribute, shown
+from minit.archives.tar import Entry, Kind, TarReader, shown
 from minit.errors import ImageError, reason_of
 from minit.idrange import IdRange
 from minit.stage0.filecapabilities import shift_capabilities
@@ -41,7 +42,14 @@ DISK_FAULT = "disk-fault"  # an errno, a space, the entry
 DEFECT = "defect"  # an exception nobody expected
 
 _CAPABILITY = "security.capability"
+
+# What one image may cost, however small its archive is. Memory is beside what the parent had already.
+TIME_LIMIT_SECONDS = 3600.0
+SIZE_LIMIT_BYTES = 20 << 30
+_MEMORY_LIMIT_BYTES = 1 << 30
+
 _CHUNK = 1 << 20
+_ZEROS = bytes(_CHUNK)
 _PROGRESS_STEP_BYTES = 4 << 20
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
 # The disk's or the machine's fault; any other errno while an entry is created is the image's.
@@ -84,6 +92,8 @@ def run_child(
         status = 0
     except ImageError as error:
         _tell(report, f"{IMAGE_FAULT} {error}")
+    except MemoryError:
+        _tell(report, f"{IMAGE_FAULT} image {layers[0].name}: needs more than {_MEMORY_LIMIT_BYTES} bytes of memory")
     except _DiskFault as fault:
         _tell(report, f"{DISK_FAULT} {fault.error_number} {fault.path}")
     except OSError as error:
@@ -105,6 +115,7 @@ def _confine(destination: str, kept: Sequence[int], parent_pid: int) -> None:
     syscalls.set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != parent_pid:
         os._exit(1)
+    _limit()
     # Something stands on 0 to 2 always, or what the interpreter may write there would end up in a file of the image.
     null = os.open("/dev/null", os.O_RDWR)
     for fd in range(3):
@@ -125,6 +136,23 @@ def _confine(destination: str, kept: Sequence[int], parent_pid: int) -> None:
     for finders in (sys.path, sys.meta_path, sys.path_hooks):
         finders.clear()
     sys.path_importer_cache.clear()
+
+
+def _limit() -> None:
+    """Bound the time, the memory and the size of a file; TarReader bounds the entries, their names and depth."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT_SECONDS)
+    with open("/proc/self/statm", encoding="ascii") as file:
+        present = int(file.read().split()[0]) * resource.getpagesize()
+    _lower(resource.RLIMIT_AS, present + _MEMORY_LIMIT_BYTES)
+    _lower(resource.RLIMIT_FSIZE, SIZE_LIMIT_BYTES)  # Python ignores SIGXFSZ: write(2) fails with EFBIG
+
+
+def _lower(limit: int, value: int) -> None:
+    hard = resource.getrlimit(limit)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(limit, (value, hard))
 
 
 def _extract(
@@ -287,20 +315,26 @@ class _Tree:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags, 0o600, dir_fd=parent)
         try:
+            self.written_bytes += entry.size_bytes
+            if self.written_bytes > SIZE_LIMIT_BYTES:
+                raise tar.fault(entry.path, f"more than {SIZE_LIMIT_BYTES} bytes in all files")
             while data := tar.read(_CHUNK):
+                if data == _ZEROS[: len(data)]:  # a hole, so that files that were sparse are, and zeros fill no disk
+                    os.lseek(fd, len(data), os.SEEK_CUR)
+                    continue
                 left = memoryview(data)
                 while left:
                     left = left[os.write(fd, left) :]
+            os.ftruncate(fd, entry.size_bytes)
             # In this order: chown(2) clears set-id bits and capabilities, all of them change the times.
             os.fchown(fd, entry.uid, entry.gid)
             os.fchmod(fd, entry.mode)
             for key, value in entry.xattrs:
-                if is_kept_attribute(key):
+                if key == "security.capability" or key.startswith("user."):
                     os.setxattr(fd, key, value)
             os.utime(fd, ns=(entry.atime_ns, entry.mtime_ns))
         finally:
             os.close(fd)
-        self.written_bytes += entry.size_bytes
 
     def _hard_link(self, entry: Entry, parent: int, name: str, tar: TarReader) -> None:
         # Beside the rootfs lies the manifest, which would then change with the app's file.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import select
+import shutil
 import signal
 import stat
 import sys
@@ -13,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from minit import syscalls
 from minit.errors import ImageError, StoreError
@@ -22,6 +25,7 @@ from minit.stage0.copytree import copy_tree
 from minit.stage0.extract import extract_image
 from minit.stage0.store import Store
 from tests import tars
+from tests.support.campaign import campaign
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -60,6 +64,10 @@ class Extraction:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         return key
+
+    def clear(self) -> None:
+        """Remove what was extracted."""
+        shutil.rmtree(self.destination, ignore_errors=True)
 
     def check(self) -> None:
         """Nothing outside the destination changed, no mount, descriptor or process is left."""
@@ -435,6 +443,24 @@ REFUSED: dict[str, tuple[Callable[[Path], list[bytes]], str]] = {
     "bad-checksum": (plain(tars.header("rootfs/x", checksum=b"000001\0 ")), "checksum is wrong"),
     "pax-bomb": (plain(tars.header("x", b"x", size=1 << 30)), "header of"),
     "global-path": (plain(tars.pax({"path": "rootfs/x"}, b"g")), "global pax header"),
+    "hard-link-through-device": (
+        plain(tars.header("rootfs/n", b"4", device=(8, 0)), tars.hard_link("rootfs/h", "rootfs/n/x")),
+        "is none",
+    ),
+    "rootfs-as-hard-link": (plain(tars.file("rootfs/x"), tars.hard_link("rootfs", "rootfs/x")), "has entries"),
+    "rootfs-as-device": (plain(tars.header("rootfs", b"4", device=(8, 0)), tars.file("rootfs/x")), "is none"),
+    "directory-with-data": (plain(tars.directory("rootfs/d", size=512) + bytes(512)), "512 bytes of data"),
+    "sparse-in-pax": (plain(tars.pax({"GNU.sparse.realsize": str(8 << 60)}) + tars.file("rootfs/x")), "sparse"),
+    "escapes-of-a-terminal": (
+        plain(tars.hard_link(b"rootfs/\x1b[2J\x9b\n", b"rootfs/\x1b]0;x\a")),
+        r'entry "rootfs/\\u001b\[2J\\x9b\\u000a": cannot create hard link to "rootfs/\\u001b\]0;x\\u0007"',
+    ),
+    "too-deep": (plain(tars.pax({"path": "rootfs/" + "d/" * 128}) + tars.directory("x")), "directories deep"),
+    "huge-file": (plain(tars.header("rootfs/x", size=tars.base256(8 << 50, 12))), "more than 21474836480 bytes"),
+    "many-links-to-one-file": (
+        plain(tars.file("rootfs/x"), *(tars.hard_link(f"rootfs/{n}", "rootfs/x") for n in range(65_100))),
+        "too many links",
+    ),
 }
 
 
@@ -493,6 +519,22 @@ HARMLESS: dict[str, Callable[[Path], list[bytes]]] = {
         tars.hard_link("x", "y"),
     ),
     "top-directory": plain(tars.directory("./", 0o777, uid=7)),
+    "directory-of-a-link-with-a-dot": lambda outside: [
+        tars.symlink("rootfs/l", str(outside / "directory")),
+        tars.directory("rootfs/l/.", 0o4777, uid=7),
+        tars.file("rootfs/l/x", mode=0o4777),
+    ],
+    "below-the-manifest": plain(tars.file("manifest/x")),
+    "attributes-that-rule": plain(
+        tars.pax({"SCHILY.xattr.trusted.overlay.opaque": "y", "SCHILY.xattr.security.selinux": "x"})
+        + tars.file("rootfs/x")
+    ),
+    "whiteout-of-overlayfs": plain(tars.header("rootfs/x", b"3", device=(0, 0))),
+    "attributes-of-a-link": lambda outside: [
+        tars.pax({"SCHILY.xattr.user.x": "evil"}) + tars.symlink("rootfs/l", str(outside / "secret"))
+    ],
+    "mode-beyond-its-bits": plain(tars.file("rootfs/x", mode=0o7777777)),
+    "times-at-the-ends": plain(tars.pax({"mtime": "-9007199254740991.9"}) + tars.file("rootfs/x")),
     "manifest-replaced": plain(tars.file("manifest", tars.manifest("other"))),
 }
 
@@ -504,6 +546,75 @@ def test_harmless(extraction: Extraction, name: str) -> None:
     assert (extraction.outside / "secret").read_bytes() == b"secret"
     assert extraction.destination.stat().st_uid == 0
     extraction.check()
+
+
+NAMES = st.sampled_from(
+    ["rootfs", "rootfs/l", "rootfs/l/x", "rootfs/d", "rootfs/d/", "rootfs/d/../l/x", "rootfs/d/l/x", "./rootfs/d/x"]
+)
+TARGETS = st.sampled_from(
+    ["OUT", "OUT/directory", "OUT/secret", "/", ".", "..", "d", "../..", "l", "rootfs/l", "rootfs/d/x"]
+)
+ENTRIES = st.one_of(
+    st.tuples(st.just(b"2"), NAMES, TARGETS),
+    st.tuples(st.just(b"1"), NAMES, TARGETS),
+    st.tuples(st.sampled_from([b"0", b"5", b"6", b"3"]), NAMES, st.just("")),
+)
+
+
+@settings(max_examples=campaign(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(ENTRIES, min_size=2, max_size=8))
+def test_no_order_of_links_and_files_leads_outside(
+    extraction: Extraction, entries: list[tuple[bytes, str, str]]
+) -> None:
+    """Whatever links, files, directories and devices an image has in whatever order, nothing outside changes."""
+    archive = []
+    for typeflag, name, target in entries:
+        link = target.replace("OUT", str(extraction.outside))
+        archive.append(
+            tars.pax({"linkpath": link} if link else {"comment": "x"})
+            + tars.header(name, typeflag, device=(1, 3), mode=0o6777, uid=7, size=4 if typeflag == b"0" else 0)
+            + (tars.padded(b"evil") if typeflag == b"0" else b"")
+        )
+    with suppress(ImageError):
+        extraction(*archive)
+    extraction.clear()
+    extraction.check()
+
+
+def test_zeros_become_holes(extraction: Extraction) -> None:
+    """Long runs of zeros take no disk, and read back as what they are."""
+    data = b"a" + bytes((3 << 20) - 1) + b"b" + bytes(5 << 20)
+    extraction(tars.file("rootfs/x", data), tars.file("rootfs/zeros", bytes(64 << 20)), tars.file("rootfs/one", b"\0"))
+    rootfs = extraction.destination / "rootfs"
+    assert (rootfs / "x").read_bytes() == data and (rootfs / "one").read_bytes() == b"\0"
+    assert (rootfs / "zeros").stat().st_size == 64 << 20
+    assert (rootfs / "zeros").stat().st_blocks == 0 and (rootfs / "x").stat().st_blocks * 512 < 3 << 20
+
+
+def test_the_bytes_of_all_files_are_bounded(extraction: Extraction, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that are too large together are refused, whatever their layers are, and none of them stays."""
+    monkeypatch.setattr(untar, "SIZE_LIMIT_BYTES", 1 << 20)
+    extraction(tars.file("rootfs/x", b"x" * (1 << 19)), tars.file("rootfs/y", b"y" * ((1 << 19) - 1000)))
+    extraction.clear()
+    with pytest.raises(ImageError, match=r'entry "rootfs/y": more than 1048576 bytes in all files'):
+        extraction(tars.file("rootfs/x", b"x" * (1 << 19)), tars.file("rootfs/y", b"y" * (1 << 19)))
+    assert os.listdir(extraction.destination) == []
+
+
+def test_the_time_is_bounded(extraction: Extraction, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An extraction that takes too long is ended and refused, and nothing of it stays."""
+    monkeypatch.setattr(untar, "TIME_LIMIT_SECONDS", 0.01)
+    with pytest.raises(ImageError, match=r"not done after 0 seconds, refused"):
+        extraction(*(tars.file(f"rootfs/{n}", bytes([n % 256]) * 10_000) for n in range(5000)))
+    assert os.listdir(extraction.destination) == []
+
+
+def test_memory_is_bounded(extraction: Extraction, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image that needs more memory than there is for it is refused in one line."""
+    monkeypatch.setattr(untar, "_extract", lambda *arguments: bytearray(2 << 30))
+    with pytest.raises(ImageError, match=r"image example.com/app: needs more than 1073741824 bytes of memory"):
+        extraction()
+    assert os.listdir(extraction.destination) == []
 
 
 def test_nothing_can_be_imported_inside(tmp_path: Path) -> None:
@@ -668,7 +779,7 @@ FULL = "no space left on device: free some on the file system at .*/small, or us
 def test_a_full_disk_while_extracting(tmp_path: Path, small_disk: Path) -> None:
     """A full disk is one line with what to do, and what was written is removed."""
     place = Extraction(tmp_path)
-    key = place.put(tars.image(tars.file("rootfs/x", bytes(4 << 20))))
+    key = place.put(tars.image(tars.file("rootfs/x", b"x" * (4 << 20))))
     with pytest.raises(StoreError, match=rf"^extract image example.com/app: {FULL}"):
         extract_image(place.store, key, small_disk / "app")
     assert os.listdir(small_disk / "app") == []

@@ -297,7 +297,7 @@ def test_a_full_disk_leaves_no_tree(tmp_path: Path) -> None:
     syscalls.mount("tmpfs", str(disk), "tmpfs", 0, "size=2m")
     try:
         place = Trees(disk / "data")
-        image = place.add(tars.file("rootfs/x", bytes(900 << 10)))
+        image = place.add(tars.file("rootfs/x", b"x" * (900 << 10)))
         os.unlink(disk / "x.aci")
         (disk / "ballast").write_bytes(bytes(700 << 10))
         with pytest.raises(StoreError, match=rf"no space left on device: free some on the file system at {disk}, or"):
