@@ -20,7 +20,7 @@ from minit.goflags import BOOLEANS
 from minit.stage0 import gc as collection
 from minit.stage0.control import read_streams
 from minit.stage0.deletion import Stage1Cleanup
-from minit.stage0.pods import ADDRESSABLE_PLACES, Pod, PodState, find_pod, walk_pods
+from minit.stage0.pods import ADDRESSABLE_PLACES, DELETED_STATES, Pod, PodState, find_pod, walk_pods
 from minit.stage0.podstatus import read_manifest_bytes, read_pod_status
 from minit.stage0.stop import stop_pod
 from minit.stage0.store import Store
@@ -57,7 +57,8 @@ def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format
         try:
             status = read_pod_status(pod)
         except (OSError, MinitError) as error:
-            invocation.note(f'skipping pod "{pod.uuid}": {describe(error)}')
+            if pod.refresh() and pod.state not in DELETED_STATES:  # else somebody is deleting it
+                invocation.note(f'skipping pod "{pod.uuid}": {describe(error)}')
             continue
         if output_format is not None and status.created_ns is None:
             invocation.note(f'skipping pod "{pod.uuid}": it is {status.state} and has no creation time')

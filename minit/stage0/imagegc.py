@@ -26,6 +26,7 @@ def collect_trees(data: Path, trees: TreeStore, note: Note) -> None:
                 note(f'error removing treestore "{tree_id}": {describe(error)}')
             else:
                 note(f'removed treestore "{tree_id}"')
+    trees.collect_leftovers()
 
 
 def collect_images(data: Path, store: Store, grace_seconds: float, say: Note, note: Note) -> int:
@@ -40,13 +41,13 @@ def collect_images(data: Path, store: Store, grace_seconds: float, say: Note, no
             if not store.is_own(image.id):
                 continue
             store.remove(image.id)
-        except StoreError as error:
+        except StoreError:
             if store.has(image.id):
                 raise
-            note(f"image {image.id} is gone already: {describe(error)}")
-            continue
+            continue  # somebody else was faster
         say(f'successfully removed aci for image: "{image.id}"')
         removed += 1
+    store.collect_leftovers()
     return removed
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -61,6 +61,18 @@ def key_lock(directory: Path, name: str, *, exclusive: bool, blocking: bool = Tr
         yield fd
     finally:
         os.close(fd)
+
+
+def drop_key_locks(directory: Path, is_needed: Callable[[str], bool]) -> None:
+    """Remove the lock files in `directory` whose names are not needed any more and which nobody holds."""
+    for name in os.listdir(directory) if directory.exists() else []:
+        if not is_needed(name):
+            try:
+                with key_lock(directory, name, exclusive=True, blocking=False):
+                    if not is_needed(name):
+                        (directory / name).unlink(missing_ok=True)
+            except BlockingIOError:
+                continue
 
 
 def _lock_key(directory: Path, name: str, exclusive: bool, blocking: bool) -> int:

@@ -56,6 +56,7 @@ class PodState(StrEnum):
     GARBAGE = "garbage"
 
 
+DELETED_STATES = frozenset({PodState.EXITED_DELETING, PodState.DELETING, PodState.GARBAGE})
 ENDED_STATES = frozenset({PodState.EXITED, PodState.EXITED_DELETING, PodState.EXITED_GARBAGE})
 
 # (state while somebody holds the lock, state while nobody does)

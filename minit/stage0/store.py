@@ -26,8 +26,8 @@ from minit.manifest.image import Dependency, ImageManifest, parse_image_manifest
 from minit.progress import Progress, silent
 from minit.stage0.diskerrors import disk_errors
 from minit.stage0.durable import create_file, make_directory, move_into_place, remove_file
-from minit.stage0.locks import key_lock, lock_directory
-from minit.stage0.temporary import scratch_directory
+from minit.stage0.locks import drop_key_locks, key_lock, lock_directory
+from minit.stage0.temporary import collect_leftovers, scratch_directory
 from minit.value import Value
 
 _DIRECTORY_MODE = 0o770
@@ -158,9 +158,12 @@ class Store:
         cas = self._home(image_id)
         path = _file_of(cas, "imageManifest", image_id)
         with disk_errors(f"image {image_id}", self.data), self._locked(image_id, exclusive=False):
-            with open(path, "rb") as file:
-                manifest_bytes = file.read(MANIFEST_LIMIT_BYTES + 1)
-                import_time_ns = os.fstat(file.fileno()).st_mtime_ns
+            try:
+                with open(path, "rb") as file:
+                    manifest_bytes = file.read(MANIFEST_LIMIT_BYTES + 1)
+                    import_time_ns = os.fstat(file.fileno()).st_mtime_ns
+            except FileNotFoundError as error:  # removed just now
+                raise self._missing(image_id) from error
             blob_bytes = _file_of(cas, "blob", image_id).stat().st_size
             last_used_ns = max(import_time_ns, self._marked_ns(image_id))
         return StoredImage(
@@ -277,6 +280,12 @@ class Store:
         if _KEY.fullmatch(image_id):
             remove_file(_file_of(self._own, "treeSize", image_id))
 
+    def collect_leftovers(self) -> None:
+        """Remove what imports and removals that were killed left, and the locks of images that are gone."""
+        collect_leftovers(self._own / "tmp")
+        self._collect_orphans()
+        drop_key_locks(self._image_locks, self.has)
+
     def _collect_orphans(self) -> None:
         """Remove our blobs without manifest: an import or a removal was killed half-way."""
         for blob in self._own.glob("blob/sha512/*/sha512-*"):
@@ -314,7 +323,10 @@ class Store:
         for cas in (self._own, self._rkts):
             if _file_of(cas, "imageManifest", image_id).exists():
                 return cas
-        raise StoreError(f"image {image_id} is not in the store {self.data}: import it with: minit fetch FILE")
+        raise self._missing(image_id)
+
+    def _missing(self, image_id: str) -> StoreError:
+        return StoreError(f"image {image_id} is not in the store {self.data}: import it with: minit fetch FILE")
 
     def _locked(self, image_id: str, *, exclusive: bool) -> AbstractContextManager[int]:
         return key_lock(self._image_locks, image_id, exclusive=exclusive)

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minit.stage0.durable import make_directory
@@ -35,6 +35,12 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
+
+
+def collect_leftovers(parent: Path) -> None:
+    """Remove the scratch directories in `parent` whose users have died; nothing if there is no such directory."""
+    with suppress(FileNotFoundError), directory_lock(parent, exclusive=True):
+        _collect_leftovers(parent)
 
 
 def _collect_leftovers(parent: Path) -> None:

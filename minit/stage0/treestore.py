@@ -19,10 +19,10 @@ from minit.progress import Progress, silent
 from minit.stage0.diskerrors import disk_errors
 from minit.stage0.durable import create_file, make_directory, remove_file, sync_directory
 from minit.stage0.extract import extract_layers
-from minit.stage0.locks import key_lock
+from minit.stage0.locks import drop_key_locks, key_lock
 from minit.stage0.rendering import flatten, tree_id
 from minit.stage0.store import Store
-from minit.stage0.temporary import scratch_directory
+from minit.stage0.temporary import collect_leftovers, scratch_directory
 from minit.stage0.treehash import HASH, OWN_HASH, own_hash, tree_hash
 
 _TREE_MODE = 0o755
@@ -121,6 +121,11 @@ class TreeStore:
             # Taken away at once, and deleted when the lock is free again: nobody waits, or meets half of a tree.
             os.rename(target, scratch / "tree")
             sync_directory(self._trees)
+
+    def collect_leftovers(self) -> None:
+        """Remove what was left by processes that died while they rendered or removed, and the locks of gone trees."""
+        collect_leftovers(self._scratch)
+        drop_key_locks(self._locks, lambda name: (self._trees / name).exists())
 
     def _locked(self, tree_id: str, *, exclusive: bool) -> AbstractContextManager[int]:
         return key_lock(self._locks, tree_id, exclusive=exclusive)
