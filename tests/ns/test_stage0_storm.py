@@ -37,7 +37,6 @@ _LOSSES = re.compile(
     r'|moving (pod|failed prepare) "[^"]+" to garbage'
     r'|removed treestore "deps-sha512-[0-9a-f]{64}"'
     r"|[0-9]+ image\(s\) successfully removed"
-    r"|exporting app"
     r")"
 )
 

@@ -76,12 +76,16 @@ class Worker:
             (1, lambda: ["image", "rm", self._image()]),
             (
                 1,
-                lambda: ["fetch", "--full", str(self._root / f"{self._random.choice(['app', 'other', 'stage1'])}.aci")],
+                lambda: [
+                    "fetch",
+                    "--quiet",
+                    str(self._root / f"{self._random.choice(['app', 'other', 'stage1'])}.aci"),
+                ],
             ),
-            (1, lambda: ["image", "verify", self._image()]),
+            (1, lambda: ["image", "verify", "--quiet", self._image()]),
             (1, lambda: ["image", "list"]),
             (1, lambda: ["list"]),
-            (1, lambda: ["export", "--overwrite", self._pod("run"), str(self._root / f"{os.getpid()}.aci")]),
+            (1, lambda: ["export", "--quiet", "--overwrite", self._pod("run"), str(self._root / f"{os.getpid()}.aci")]),
         )
 
     def work(self, count: int) -> None:
