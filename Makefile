@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KERNEL := build/kernel
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procps util-linux iproute2 \
-	nftables iptables containernetworking-plugins libseccomp2 libudev1
+	nftables iptables containernetworking-plugins libseccomp2 libudev1 e2fsprogs xfsprogs
 
 .PHONY: demo test test-long bench clean packages
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
 packages:
-	@missing=""; for program in gcc strip busybox strace tmux ps ip unshare nft iptables /usr/lib/cni/ptp; do \
+	@missing=""; for program in gcc strip busybox strace tmux ps ip unshare nft iptables mkfs.ext4 mkfs.xfs \
+			/usr/lib/cni/ptp; do \
 		command -v $$program >/dev/null || missing="$$missing $$program"; done; \
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || missing="$$missing venv"; \
 	if [ -n "$$missing" ]; then echo "installing:$$missing"; \

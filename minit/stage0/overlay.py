@@ -6,7 +6,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from minit import syscalls
@@ -15,6 +15,9 @@ from minit.mountinfo import read_mountinfo
 
 # Overlayfs on top of these has lost writes or whole files.                      rkt stage0, common/overlay
 _UNSUITABLE_FILESYSTEMS = ("aufs", "zfs")
+
+# Of these it is known that an overlay's upper layer can lie on them; of others it is tried out.
+_SUITABLE_FILESYSTEMS = ("ext4", "xfs", "btrfs", "tmpfs")
 
 # mount(2) copies at most one page of options, its final NUL included.
 _MAX_OPTIONS_BYTES = 4095
@@ -35,6 +38,11 @@ def overlay_obstacle(data: Path) -> str | None:
         return f"{data} is on {fstype}"
     if not _tells_entry_types(data):
         return f"the filesystem of {data} does not tell the types of directory entries (d_type)"
+    if fstype not in _SUITABLE_FILESYSTEMS:
+        try:
+            _try_upper_layer(data)
+        except OSError as error:
+            return f"{data} is on {fstype}, where no overlay can be written to: {describe(error)}"
     return None
 
 
@@ -96,3 +104,20 @@ def _tells_entry_types(directory: Path) -> bool:
         child.rmdir()
         # Of a directory that is gone, is_dir() can only know by the type that came with the entry.
         return entry.is_dir(follow_symlinks=False)
+
+
+def _try_upper_layer(directory: Path) -> None:
+    """Do to an overlay what not every filesystem allows, remove what the lower layer has; OSError if that fails."""
+    with tempfile.TemporaryDirectory(prefix="overlay-", dir=directory) as scratch, ExitStack() as stack:
+        (Path(scratch) / "lower/old").mkdir(parents=True)
+        context = syscalls.fsopen("overlay")
+        stack.callback(os.close, context)
+        for key, name in (("lowerdir", "lower"), ("upperdir", "upper"), ("workdir", "work")):
+            layer = Path(scratch) / name
+            layer.mkdir(exist_ok=True)
+            syscalls.fsconfig_set_string(context, key, stack.enter_context(_short_name(layer)))
+        syscalls.fsconfig_create(context)
+        merged = syscalls.fsmount(context)
+        stack.callback(os.close, merged)
+        os.rmdir("old", dir_fd=merged)
+        os.mkdir("old", dir_fd=merged)
