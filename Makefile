@@ -22,6 +22,7 @@ packages:
 $(STAMP): pyproject.toml | packages
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --editable '.[test]'
+	$(BIN)/pip install --quiet --editable '.[fuzz]' 2>/dev/null || echo "no atheris for this Python: fuzzed by hypothesis alone"
 	touch $@
 
 demo: $(STAMP)

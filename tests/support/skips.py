@@ -14,6 +14,7 @@ ALLOWED_SKIPS: frozenset[str] = frozenset(
         "no skopeo on PATH",  # a stand-in plays its part in every other test
         "no mkfs.xfs, or no xfs in the kernel",
         "no mkfs.ext4, or no ext4 in the kernel",
+        "no atheris for this Python",  # its wheels are for x86-64 and a few versions
         "the kernel has no MPTCP",  # CONFIG_MPTCP, or the sysctl net.mptcp.enabled
     }
 )
