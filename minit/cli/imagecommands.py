@@ -58,7 +58,7 @@ def image_group() -> None:
 image_group.add_command(fetch)
 
 
-@image_group.command("build")
+@image_group.command("build", section=_SECTION)
 @click.option("--output", metavar="FILE", required=True, type=click.Path(path_type=Path), help="Image to write (.aci).")
 @click.option("--name", metavar="NAME", help="Name of the image.  [default: that of the output file]")
 @click.option(

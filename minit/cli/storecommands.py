@@ -21,12 +21,14 @@ from minit.stage0.imageoutput import export_image, extract_image_to
 from minit.stage0.store import Store
 from minit.stage0.treestore import TreeStore
 
+_SECTION = "Images"
+
 _overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what is there.")
 _rootfs_option = click.option("--rootfs-only", is_flag=True, help="Only the root filesystem, without the manifest.")
 _quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 
 
-@click.command("list", cls=MinitCommand)
+@click.command("list", cls=MinitCommand, section=_SECTION)
 @click.option(
     "--fields", metavar="LIST", default=",".join(FIELDS), help=f"What to show.  [default: {','.join(FIELDS)}]"
 )
@@ -64,7 +66,7 @@ def list_images(
         invocation.say(list_text(images, shown, time.time_ns(), full=full, legend=not no_legend), end="")
 
 
-@click.command("rm", cls=MinitCommand)
+@click.command("rm", cls=MinitCommand, section=_SECTION)
 @click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
 @click.pass_obj
 def remove_images(invocation: Invocation, images: tuple[str, ...]) -> None:
@@ -87,7 +89,7 @@ def remove_images(invocation: Invocation, images: tuple[str, ...]) -> None:
         raise StoreError("failed to remove one or more images")
 
 
-@click.command("gc", cls=MinitCommand)
+@click.command("gc", cls=MinitCommand, section=_SECTION)
 @click.option(
     "--grace-period",
     metavar="DURATION",
@@ -104,7 +106,7 @@ def collect(invocation: Invocation, grace_period: float) -> None:
         _tell_removed(invocation, collect_images(invocation.data, store, grace_period, invocation.say, invocation.note))
 
 
-@click.command("cat-manifest", cls=MinitCommand)
+@click.command("cat-manifest", cls=MinitCommand, section=_SECTION)
 @click.option(
     "--pretty-print", cls=OptionalValue, bare="true", type=bool, default=True, help="Indent.  [default: true]"
 )
@@ -118,7 +120,7 @@ def cat_image_manifest(invocation: Invocation, pretty_print: bool, image: str) -
     invocation.say(json_text(manifest, "json-pretty" if pretty_print else "json"))
 
 
-@click.command("export", cls=MinitCommand)
+@click.command("export", cls=MinitCommand, section=_SECTION)
 @_overwrite_option
 @_quiet_option
 @click.argument("image", metavar="IMAGE")
@@ -130,7 +132,7 @@ def export(invocation: Invocation, overwrite: bool, quiet: bool, image: str, out
         export_image(store, store.find(image).id, output, overwrite=overwrite, progress=progress)
 
 
-@click.command("extract", cls=MinitCommand)
+@click.command("extract", cls=MinitCommand, section=_SECTION)
 @_rootfs_option
 @_overwrite_option
 @_quiet_option
@@ -142,7 +144,7 @@ def extract(invocation: Invocation, rootfs_only: bool, overwrite: bool, quiet: b
     _unpack(invocation, image, output, rendered=False, rootfs_only=rootfs_only, overwrite=overwrite, quiet=quiet)
 
 
-@click.command("render", cls=MinitCommand)
+@click.command("render", cls=MinitCommand, section=_SECTION)
 @_rootfs_option
 @_overwrite_option
 @_quiet_option
@@ -154,7 +156,7 @@ def render(invocation: Invocation, rootfs_only: bool, overwrite: bool, quiet: bo
     _unpack(invocation, image, output, rendered=True, rootfs_only=rootfs_only, overwrite=overwrite, quiet=quiet)
 
 
-@click.command("verify", cls=MinitCommand)
+@click.command("verify", cls=MinitCommand, section=_SECTION)
 @_quiet_option
 @click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
 @click.pass_obj
