@@ -15,9 +15,10 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["minit"]):
+    from minit.archives.aci import copy_image
+    from minit.archives.compression import Limits
+    from minit.archives.tar import DEPTH_LIMIT, Kind, TarReader
     from minit.errors import ImageError
-    from minit.stage0.aci import Limits, copy_image
-    from minit.stage0.tar import DEPTH_LIMIT, Kind, TarReader
 
 from tests import tars
 
