@@ -60,6 +60,7 @@ def image(name: str = "example.com/Server_x", app: dict[str, Any] | None = APP, 
         manifest_bytes=data,
         size_bytes=1,
         import_time_ns=0,
+        last_used_ns=0,
     )
 
 

@@ -22,7 +22,7 @@ def stored(name: str, *dependencies: str, whitelist: list[str] | None = None) ->
     text = tars.manifest(name, **fields)
     key = "sha512-" + hashlib.sha512(name.encode()).hexdigest()[:64]
     manifest = parse_image_manifest(text, "manifest")
-    return StoredImage(id=key, manifest=manifest, manifest_bytes=text, size_bytes=0, import_time_ns=0)
+    return StoredImage(id=key, manifest=manifest, manifest_bytes=text, size_bytes=0, import_time_ns=0, last_used_ns=0)
 
 
 def flat(*images: StoredImage) -> tuple[Layer, ...]:
