@@ -15,13 +15,13 @@ from minit.stage0.treestore import TreeStore
 
 def collect_trees(data: Path, trees: TreeStore, note: Note) -> None:
     """Remove the trees that no pod refers to; a failure with one is noted, and the others go on."""
-    with no_pod_is_prepared(data):
+    with trees.removal() as remove, no_pod_is_prepared(data):
         users = tree_users(data, note)
         for tree_id in trees.ids():
             if tree_id in users:
                 continue
             try:
-                trees.remove(tree_id)
+                remove(tree_id)
             except MinitError as error:
                 note(f'error removing treestore "{tree_id}": {describe(error)}')
             else:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from minit import syscalls
@@ -107,20 +108,30 @@ class TreeStore:
 
     def remove(self, tree_id: str) -> None:
         """Remove a tree, which no pod may be using; no error if there is none."""
-        target = self.path(tree_id)
-        with (
-            disk_errors(f"remove tree {tree_id}", self._data),
-            scratch_directory(self._scratch) as scratch,
-            self._locked(tree_id, exclusive=True),
-        ):
-            if not target.exists():
-                return
-            remove_file(target / "rendered")
-            if (target / "image").exists():
-                self._store.forget_tree_size((target / "image").read_text())
-            # Taken away at once, and deleted when the lock is free again: nobody waits, or meets half of a tree.
-            os.rename(target, scratch / "tree")
-            sync_directory(self._trees)
+        with self.removal() as remove:
+            remove(tree_id)
+
+    @contextmanager
+    def removal(self) -> Iterator[Callable[[str], None]]:
+        """
+        Yield a function that removes a tree of this ID, as `remove` does.
+
+        It only takes the tree away; what takes time, deleting the files, is done when the with block has ended.
+        """
+        with scratch_directory(self._scratch) as scratch:
+
+            def remove(tree_id: str) -> None:
+                target = self.path(tree_id)
+                with disk_errors(f"remove tree {tree_id}", self._data), self._locked(tree_id, exclusive=True):
+                    if not target.exists():
+                        return
+                    remove_file(target / "rendered")
+                    if (target / "image").exists():
+                        self._store.forget_tree_size((target / "image").read_text())
+                    os.rename(target, scratch / tree_id)
+                    sync_directory(self._trees)
+
+            yield remove
 
     def collect_leftovers(self) -> None:
         """Remove what was left by processes that died while they rendered or removed, and the locks of gone trees."""

@@ -457,10 +457,6 @@ REFUSED: dict[str, tuple[Callable[[Path], list[bytes]], str]] = {
     ),
     "too-deep": (plain(tars.pax({"path": "rootfs/" + "d/" * 128}) + tars.directory("x")), "directories deep"),
     "huge-file": (plain(tars.header("rootfs/x", size=tars.base256(8 << 50, 12))), "more than 21474836480 bytes"),
-    "many-links-to-one-file": (
-        plain(tars.file("rootfs/x"), *(tars.hard_link(f"rootfs/{n}", "rootfs/x") for n in range(65_100))),
-        "too many links",
-    ),
 }
 
 

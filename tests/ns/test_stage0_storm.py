@@ -67,7 +67,7 @@ def unexpected_lines(command: str, lines: list[str]) -> list[str]:
 
 def test_a_storm_of_commands(world: World) -> None:
     """Whatever they do at once: no pod is lost, none loses its tree, no command hangs or fails but for a reason."""
-    calls = storm(world, campaign(8), 0)
+    calls = storm(world, campaign(6), 0)
     prepared: set[str] = set()
     removed: set[str] = set()
     unexpected = []
@@ -93,7 +93,7 @@ def test_a_storm_of_commands(world: World) -> None:
 
 def test_a_storm_of_killed_commands(world: World) -> None:
     """A third of them killed at any moment: prepared pods that nobody asked for stay, the rest can be collected."""
-    calls = storm(world, campaign(8), 33)
+    calls = storm(world, campaign(6), 33)
     for words, code, lines in calls:
         # Of a pod whose start or removal was killed there is no stage1 to ask.
         bad = [line for line in unexpected_lines(words[0], lines) if "skipping stage1 GC: " not in line]
