@@ -28,6 +28,7 @@ from minit.archives.compression import Tee
 from minit.archives.tar import Entry, Kind, TarReader, shown
 from minit.errors import ImageError, reason_of
 from minit.idrange import IdRange
+from minit.stage0.attributes import CAPABILITIES, is_kept_attribute
 from minit.stage0.filecapabilities import shift_capabilities
 from minit.stage0.rendering import ROOTFS, Layer, Selection
 from minit.value import replace
@@ -41,7 +42,6 @@ IMAGE_FAULT = "image-fault"  # an ImageError's text
 DISK_FAULT = "disk-fault"  # an errno, a space, the entry
 DEFECT = "defect"  # an exception nobody expected
 
-_CAPABILITY = "security.capability"
 
 # What one image may cost, however small its archive is. Memory is beside what the parent had already.
 TIME_LIMIT_SECONDS = 3600.0
@@ -269,7 +269,7 @@ class _Tree:
             raise tar.fault(entry.path, f"unmapped {unmapped}: {ids.describe()}")
         xattrs = []
         for key, value in entry.xattrs:
-            if key == _CAPABILITY:
+            if key == CAPABILITIES:
                 shifted = shift_capabilities(value, ids)
                 if shifted is None:
                     rootid = int.from_bytes(value[-4:], "little")
@@ -330,7 +330,7 @@ class _Tree:
             os.fchown(fd, entry.uid, entry.gid)
             os.fchmod(fd, entry.mode)
             for key, value in entry.xattrs:
-                if key == "security.capability" or key.startswith("user."):
+                if is_kept_attribute(key):
                     os.setxattr(fd, key, value)
             os.utime(fd, ns=(entry.atime_ns, entry.mtime_ns))
         finally:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from minit.manifest.image import parse_image_manifest
+from minit.stage0.treehash import tree_hash
 from tests import tars
 from tests.support.incommand import Command, command_on
 from tests.support.stage0_world import World, image_id, worlds, write_app
@@ -178,6 +179,30 @@ def test_owners_of_private_users_are_shifted_back(world: World, minit: Command) 
     check(world, minit, world.root / "x.aci")
     (pod / "private-users-prepared").write_text("nonsense")
     assert "holds no range of ids" in minit("export", "--quiet", uuid, world.root / "y.aci", code=254).stderr
+
+
+def test_a_pod_with_private_users_comes_back_as_its_image(world: World, minit: Command) -> None:
+    """What was shifted when the pod was prepared is shifted back: the exported image renders like the first one."""
+    image = tars.write_image(
+        world.root / "busybox.aci",
+        tars.file("rootfs/x", b"x", mode=0o4750, uid=5, gid=65535),
+        tars.hard_link("rootfs/y", "rootfs/x"),
+        tars.directory("rootfs/d", 0o2770, uid=65535),
+        tars.symlink("rootfs/l", "x", uid=7),
+        tars.header("rootfs/fifo", b"6", gid=9),
+        tars.pax({"SCHILY.xattr.security.capability": CAPABILITY}) + tars.file("rootfs/capable", uid=8),
+        manifest_bytes=tars.manifest("busybox", app={"exec": ["/x"], "user": "0", "group": "0"}),
+    )
+    uuid, root = run(world, "--private-users", "--no-overlay", image)
+    assert (root / "x").stat().st_uid > 65535
+    minit("export", "--quiet", uuid, world.root / "x.aci")
+    hashes = set()
+    for number, path in enumerate((image, world.root / "x.aci")):
+        out = world.root / str(number)
+        minit("image", "render", minit("fetch", "--quiet", "--full", path).stdout.strip(), out)
+        assert os.getxattr(out / "rootfs/capable", "security.capability") == CAPABILITY
+        hashes.add(tree_hash(out))
+    assert len(hashes) == 1
 
 
 CAPABILITY_OF_NAMESPACE = struct.pack("<6I", 0x03000001, 1 << 13, 0, 0, 0, SHIFT)

@@ -14,11 +14,11 @@ import pytest
 from minit.image.app import build_app_image
 from minit.progress import silent
 from minit.stage0.treehash import tree_hash
-from tests.rkt.conftest import _NEEDS_RKT
+from tests.rkt.conftest import NEEDS_RKT
 from tests.support.campaign import LONG
 from tests.support.pods import BUSYBOX
 
-pytestmark = _NEEDS_RKT
+pytestmark = NEEDS_RKT
 
 _SCRIPT = (
     'echo changed > /new; rm /remove; ln /new /linked; chmod 4755 /new; trap "exit 9" TERM; echo up; sleep 1000 & wait'
