@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import attach, first_instruction, images, isolation, logs, memory, networks, stop
+from benchmarks import attach, first_instruction, image_import, images, isolation, logs, memory, networks, stop
 from benchmarks.table import machine
 
 BENCHMARKS = {
     "attach": attach.main,
     "first-instruction": first_instruction.main,
+    "image-import": image_import.main,
     "images": images.main,
     "isolation": isolation.main,
     "logs": logs.main,

@@ -1,0 +1,178 @@
+"""An OCI image of many files from its layout to a tree, and a pod of it once it has been imported."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import platform
+import random
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.table import Measure, compare, missing
+from tests.support.layers import CONFIG, INDEX, LAYER, MANIFEST, REF_NAME
+
+RUNS = 2
+LAYER_BYTES = (700_000_000, 300_000_000)
+
+_LARGEST_FILE_BYTES = 4_000_000
+_FILES_PER_DIRECTORY = 40
+_TEXT_BYTES = 8_000_000
+
+
+def main() -> None:
+    """Print the tables."""
+    with scratch() as path:
+        layout = write_layout(path)
+        absent = missing("skopeo", "umoci")
+        importing: dict[str, Measure | str] = {
+            "minit fetch": lambda: fetch(path, layout),
+            "skopeo copy, umoci unpack": f"{absent} is not installed"
+            if absent
+            else lambda: copy_and_unpack(path, layout),
+            "tar -xz of the layers": lambda: untar(path, layout),
+        }
+        compare("import of 1 GB in many files", "s", importing, RUNS)
+        data = path / "data"
+        minit(data, "fetch", f"oci:{layout}")
+        compare(
+            "the same image once more", "s", {"minit prepare": lambda: minit(data, "prepare", f"oci:{layout}")}, RUNS
+        )
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory that is deleted afterwards."""
+    path = Path(tempfile.mkdtemp(prefix="minit-bench-", dir="/var/tmp"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+def timed(*command: object) -> float:
+    """Return the seconds a command takes."""
+    start = time.monotonic()
+    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+    return time.monotonic() - start
+
+
+def minit(data: Path, *words: str) -> float:
+    """Return the seconds of a minit command."""
+    return timed(sys.executable, "-m", "minit", f"--dir={data}", *words)
+
+
+def fetch(path: Path, layout: Path) -> float:
+    """Return the seconds from a layout to an image of the store and its tree."""
+    figure = minit(path / "fetched", "fetch", "--quiet", f"oci:{layout}")
+    shutil.rmtree(path / "fetched")
+    return figure
+
+
+def copy_and_unpack(path: Path, layout: Path) -> float:
+    """Return the seconds from a layout to another, as from a registry, and to a root file system."""
+    figure = timed("skopeo", "--insecure-policy", "copy", "-q", f"oci:{layout}:1", f"oci:{path / 'copied'}:1")
+    figure += timed("umoci", "raw", "unpack", "--image", f"{path / 'copied'}:1", path / "unpacked")
+    shutil.rmtree(path / "copied")
+    shutil.rmtree(path / "unpacked")
+    return figure
+
+
+def untar(path: Path, layout: Path) -> float:
+    """Return the seconds that tar takes for the files alone."""
+    target = path / "untarred"
+    target.mkdir()
+    index = json.loads((layout / "index.json").read_bytes())
+    manifest = json.loads((layout / blob_of(index["manifests"][0])).read_bytes())
+    figure = sum(timed("tar", "-C", target, "-xzf", layout / blob_of(layer)) for layer in manifest["layers"])
+    shutil.rmtree(target)
+    return figure
+
+
+def blob_of(descriptor: dict[str, str]) -> str:
+    """Return where in a layout a blob lies."""
+    return "blobs/" + descriptor["digest"].replace(":", "/")
+
+
+def write_layout(path: Path) -> Path:
+    """Write an image with a layer of each size, whose files are as large and compress as well as those of programs."""
+    layout = path / "layout"
+    blobs = layout / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    chance = random.Random(1)
+    text = _text(chance)
+    layers, diff_ids = [], []
+    for number, size_bytes in enumerate(LAYER_BYTES):
+        plain, packed = path / "layer.tar", path / "layer.tar.gz"
+        _write_layer(plain, number, size_bytes, chance, text)
+        with open(packed, "wb") as output:
+            subprocess.run(["gzip", "-n", "-c", plain], stdout=output, check=True)
+        diff_ids.append(f"sha256:{_sha256(plain)}")
+        plain.unlink()
+        layers.append(_place(blobs, packed, LAYER + "+gzip"))
+    config = {
+        "os": "linux",
+        "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
+        "config": {"Cmd": ["/x"]},
+        "rootfs": {"type": "layers", "diff_ids": diff_ids},
+    }
+    document = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": _document(path, blobs, config, CONFIG),
+        "layers": layers,
+    }
+    manifest = {**_document(path, blobs, document, MANIFEST), "annotations": {REF_NAME: "1"}}
+    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [manifest]}
+    (layout / "index.json").write_text(json.dumps(index))
+    (layout / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    return layout
+
+
+def _text(chance: random.Random) -> bytes:
+    words = [bytes(chance.choices(b"abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 9))) for _ in range(4000)]
+    return b" ".join(chance.choices(words, k=_TEXT_BYTES // 6))
+
+
+def _write_layer(path: Path, number: int, size_bytes: int, chance: random.Random, text: bytes) -> None:
+    with tarfile.open(path, "w") as tar:
+        written = count = 0
+        while written < size_bytes:
+            directory = f"usr/lib/package{count // _FILES_PER_DIRECTORY}"
+            if count % _FILES_PER_DIRECTORY == 0:
+                entry = tarfile.TarInfo(directory)
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+                tar.addfile(entry)
+            size = min(int(chance.lognormvariate(8.6, 1.3)), _LARGEST_FILE_BYTES)
+            start = chance.randrange(len(text) - size)
+            # A tenth that does not compress.
+            data = (text[start : start + size - size // 10] + chance.randbytes(size // 10)).ljust(size)
+            entry = tarfile.TarInfo(f"{directory}/file{number}-{count}")
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+            written, count = written + size, count + 1
+
+
+def _document(path: Path, blobs: Path, document: object, media_type: str) -> dict[str, object]:
+    file = path / "document"
+    file.write_text(json.dumps(document))
+    return _place(blobs, file, media_type)
+
+
+def _place(blobs: Path, file: Path, media_type: str) -> dict[str, object]:
+    digits, size_bytes = _sha256(file), file.stat().st_size
+    file.rename(blobs / digits)
+    return {"mediaType": media_type, "digest": f"sha256:{digits}", "size": size_bytes}
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
