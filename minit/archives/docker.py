@@ -113,10 +113,12 @@ def _choose(images: tuple[ArchivedImage, ...], reference: str | None, source: st
 
 
 def _is_meant(tag: str, reference: str) -> bool:
-    name = parse_image_name(tag)
-    if reference in (tag, name.tag):
+    if reference == tag:
         return True
     try:
+        name = parse_image_name(tag)
+        if reference == name.tag:
+            return True
         wanted = parse_image_name(reference)
     except ImageError:
         return False

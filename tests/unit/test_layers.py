@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minit.archives.aci import copy_image
@@ -401,6 +401,7 @@ def parents_of(path: str) -> list[str]:
     return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(operations, max_size=6), max_size=4))
 def test_layers_give_what_applying_them_gives(layers: list[list[tuple[str, ...]]]) -> None:
     """Whatever layers do to each other, the ACI holds the files, and the data, that applying them one by one leaves."""
@@ -414,6 +415,7 @@ def test_layers_give_what_applying_them_gives(layers: list[list[tuple[str, ...]]
             assert tree_parent is None, f"{parent} of {name} is no directory"
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=2000))
 def test_no_bytes_break_the_reader(data: bytes) -> None:
     """A layer of any bytes is read or refused with one line."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from backports import zstd
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minit.archives import oci
@@ -398,6 +398,7 @@ documents = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.sampled_from(["index", "manifest", "config", "docker", "docker-config"]), documents)
 def test_no_document_breaks_the_reader(which: str, document: object) -> None:
     """Whatever a document says, the image is read or refused with one line."""
@@ -426,6 +427,37 @@ def test_no_document_breaks_the_reader(which: str, document: object) -> None:
             manifest_of(reference + file.name)
         except ImageError as error:
             assert "\n" not in str(error)
+
+
+def _archives() -> list[tuple[str, bytes]]:
+    layout = Layout()
+    layout.add(ONE, compress=gzipped, suffix="+gzip")
+    return [("oci-archive", archive(layout.contents())), ("docker-archive", archive(docker_files(ONE)))]
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(_archives()), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=4), st.floats(0, 2)
+)
+def test_no_archive_breaks_the_reader(good: tuple[str, bytes], changes: list[tuple[float, int]], length: float) -> None:
+    """An archive with changed bytes, or cut short, is read or refused with one line."""
+    transport, content = good
+    data = bytearray(content[: int(length * len(content))] or content)
+    for place, value in changes:
+        data[int(place * (len(data) - 1))] = value
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        try:
+            manifest_of(f"{transport}:{file.name}")
+        except ImageError as error:
+            assert "\n" not in str(error)
+
+
+def test_names_that_are_none(path: Path) -> None:
+    """A name that docker itself could not read does not hide the others."""
+    path.write_bytes(archive(docker_files(ONE, tags=["<none>:<none>", "busybox:1"])))
+    assert manifest_of(f"docker-archive:{path}:busybox:1")["name"] == "registry-1.docker.io/library/busybox"
 
 
 # Docker archives
