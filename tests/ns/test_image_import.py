@@ -14,6 +14,7 @@ import pytest
 
 from minit.errors import ImageError, StoreError
 from minit.progress import silent
+from minit.stage0.extract import extract_image
 from minit.stage0.images import resolve_image
 from minit.stage0.pullpolicy import PullPolicy
 from minit.stage0.store import Store
@@ -255,6 +256,48 @@ def test_what_skopeo_writes(tmp_path: Path, store: Store) -> None:
     copy_by_skopeo(f"oci:{layout}:1.0", f"docker-archive:{tmp_path}/docker.tar:team/box:1.0")
     image = resolve_image(store, f"docker-archive:{tmp_path}/docker.tar", silent)
     assert (image.name, image.version) == ("registry-1.docker.io/team/box", "1.0")
+
+
+_STEPS = (
+    "mkdir -p etc/x/y bin opq/deep; echo 1 > etc/x/y/f; echo 2 > etc/g; ln etc/g etc/h; ln -s ../etc bin/etc;"
+    " cp /usr/bin/busybox bin/b; chmod 4755 bin/b; mknod null c 1 3; mkfifo p; echo z > opq/deep/z; chown 7:8 etc/h",
+    "rm -r etc/x etc/g; echo new > etc/x; rm -r opq; mkdir opq; echo q > opq/q; ln etc/h etc/i; chmod 700 bin",
+    "rm etc/h; rm -r opq; echo file > opq; mv bin/b bin/c; rm null",
+)
+
+
+@pytest.mark.skipif(shutil.which("umoci") is None, reason="no umoci on PATH")
+def test_what_umoci_writes_and_unpacks(tmp_path: Path, store: Store) -> None:
+    """The layers that umoci makes of three changes become the files that umoci itself makes of them."""
+    image = f"{tmp_path / 'image'}:one"
+    by_umoci("init", "--layout", tmp_path / "image")
+    by_umoci("new", "--image", image)
+    for number, step in enumerate(_STEPS):
+        bundle = tmp_path / f"bundle{number}"
+        by_umoci("unpack", "--image", image, bundle)
+        subprocess.run(["sh", "-ec", step], cwd=bundle / "rootfs", check=True, timeout=60)
+        by_umoci("repack", "--image", image, bundle)
+    by_umoci("raw", "unpack", "--image", image, tmp_path / "expected")
+    found = resolve_image(store, f"oci:{image}", silent)
+    extract_image(store, found.id, tmp_path / "found")
+    shutil.rmtree(tmp_path / "found" / "rootfs" / "dev")  # what every converted image is given
+    assert listing(tmp_path / "found" / "rootfs") == listing(tmp_path / "expected")
+
+
+def by_umoci(*words: object) -> None:
+    """Let the machine's umoci do something."""
+    subprocess.run(["umoci", *map(str, words)], check=True, timeout=60, capture_output=True)
+
+
+def listing(root: Path) -> dict[str, tuple[object, ...]]:
+    """What is below a directory, each with kind, mode, owner, links, time to the second, device, target or content."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in sorted(root.rglob("*")):
+        status = path.lstat()
+        content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+        facts = status.st_mode, status.st_uid, status.st_gid, int(status.st_mtime), status.st_rdev, content
+        found[str(path.relative_to(root))] = facts if path.is_dir() else (*facts, status.st_nlink)
+    return found
 
 
 def copy_by_skopeo(source: str, target: str) -> None:

@@ -12,6 +12,7 @@ ALLOWED_SKIPS: frozenset[str] = frozenset(
         "the kernel does not filter bridged packets",  # br_netfilter is a module of its own, and may be missing
         "no qemu, or no kernel for it in build/kernel",  # `make test-long` gets both
         "no skopeo on PATH",  # a stand-in plays its part in every other test
+        "no umoci on PATH",  # as is a model of applying layers
         "no mkfs.xfs, or no xfs in the kernel",
         "no mkfs.ext4, or no ext4 in the kernel",
         "no atheris for this Python",  # its wheels are for x86-64 and a few versions
