@@ -59,6 +59,7 @@ def tell_to_end(pod: PodDirectory, app: str) -> None:
     pod.file(app, "/tmp/end").touch()
 
 
+@pytest.mark.host_users("a pod without overlays has no mounts")
 def test_what_an_app_wrote(make_pod: MakePod) -> None:
     """The log of a pod that ended is its output, byte for byte, with and without the pod's mounts."""
     pod = make_pod({"web": shell(r"printf 'one\n\033[1mtwo\n\ntail'; echo error >&2")})

@@ -104,6 +104,7 @@ def test_a_malformed_uuid_is_refused(make_pod: MakePod, uuid: str) -> None:
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
+@pytest.mark.host_users("one of the flags is --private-users")
 def test_what_cannot_be_is_refused(make_pod: MakePod, flags: tuple[str, ...], word: str) -> None:
     """An argument without the effect it asks for is an error, never ignored."""
     pod = make_pod({"a": shell("true")})

@@ -23,6 +23,7 @@ echo tried $(ls /proc/1/map_files | wc -l)
         (["CAP_SYS_PTRACE", "CAP_SYS_ADMIN"], []),
     ],
 )
+@pytest.mark.host_users("links of map_files are followed with capabilities of the host only")
 def test_an_app_that_reaches_pid_1_cannot_write_the_interpreter(make_pod, retained, flags):
     """Whoever holds the capabilities for it, every file PID 1 runs from is on a read-only mount, or busy."""
     isolators = [] if retained is None else [{"name": "os/linux/capabilities-retain-set", "value": {"set": retained}}]

@@ -253,15 +253,21 @@ class PodDirectory:
         Now, not when the pod was prepared, so that tests which change its files need not know.
         """
         shift_owners(self.stage1, self.shift)
-        manifest = json.loads((self.path / "pod").read_text())
-        mounts = [mount for app in manifest["apps"] for mount in app.get("mounts", ())]
-        for volume in (*(manifest["volumes"] or ()), *(mount.get("appVolume", {}) for mount in mounts)):
-            source = Path(volume.get("source", "/"))
+        for source in self._volume_sources():
             # What cannot be a source is the test's subject.
             with suppress(OSError):
                 if source.exists() and any(source.is_relative_to(top) for top in (self.data.parent, "/tmp")):
                     shift_owners(source, self.shift)
         return [f"--private-users={(self.path / 'private-users-prepared').read_text()}"]
+
+    def _volume_sources(self) -> list[Path]:
+        # Nor does every test have a manifest that can be read.
+        with suppress(OSError, ValueError, LookupError, AttributeError):
+            manifest = json.loads((self.path / "pod").read_bytes())
+            mounts = [mount for app in manifest["apps"] for mount in app.get("mounts", ())]
+            volumes = [*(manifest["volumes"] or ()), *(mount.get("appVolume", {}) for mount in mounts)]
+            return [Path(volume.get("source", "/")) for volume in volumes]
+        return []
 
     def run(self, *flags: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run the pod to its end."""
