@@ -122,9 +122,8 @@ class _Readers:
                 taken = len(data)
             if not taken:
                 break
-            lines = _lines(data[:taken])
             self._logs[0].write(self._open[fd].name, data[:taken])
-            self._consoles[fd].write(lines)
+            self._consoles[fd].write(data[:taken])
             # Not read: a packet (O_DIRECT) of which only a part is read loses the rest.
             while taken:
                 taken -= os.splice(fd, self._null, taken)
@@ -168,11 +167,6 @@ class _Scratch:
         return data
 
 
-def _lines(data: bytes) -> list[bytes]:
-    parts = data.split(b"\n")
-    return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
-
-
 class _Console:
     """The copy on the pod's own stdout or stderr, each line prefixed; silent once nobody can read it any more."""
 
@@ -183,15 +177,15 @@ class _Console:
         # The line that a killed predecessor was writing to a file or terminal may have no end.
         self._unfinished = b"\n" if torn else b""
 
-    def write(self, lines: Sequence[bytes]) -> None:
+    def write(self, data: bytes) -> None:
         """Write the lines, waiting as long as the reader takes."""
-        block, self._unfinished = self._unfinished, b""
-        for line in lines:
-            text = self._prefix + line.removesuffix(b"\n") + self._line_end
-            if block and len(block) + len(text) > _CONSOLE_BYTES:
-                self._write_all(block)
-                block = b""
-            block += text
+        # One replacement for all lines: a loop over them is what would limit the speed of the log.
+        text = data.removesuffix(b"\n").replace(b"\n", self._line_end + self._prefix)
+        block, self._unfinished = self._unfinished + self._prefix + text + self._line_end, b""
+        while len(block) > _CONSOLE_BYTES:
+            end = block.rfind(b"\n", 0, _CONSOLE_BYTES) + 1 or block.index(b"\n") + 1
+            self._write_all(block[:end])
+            block = block[end:]
         self._write_all(block)
 
     def _write_all(self, data: bytes) -> None:
