@@ -163,6 +163,30 @@ def test_places_are_found(
     os.close(directory)
 
 
+def test_the_last_line_is_whole(tmp_path: Path, directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many records it came in."""
+    monkeypatch.setattr(logfiles, "_BLOCK_BYTES", 200)
+    parts = [b"a" * 100, b"b" * 100, b"c" * 100 + b"\n"]
+    for part in (b"before\n", *parts):
+        with (tmp_path / "web.log").open("ab") as file:
+            file.write(format_records("stdout", part, START_NS))
+    log = AppLog("web", directory)
+    log.find_files()
+    log.seek_lines(1, BOTH)
+    assert lines_of(b"".join(log.chunks(final=True)))[-1].text + b"\n" == b"".join(parts)
+    log.close()
+
+
+def test_a_file_that_was_renamed_torn(tmp_path: Path, directory: int) -> None:
+    """Nobody finishes its last record any more, so that is shown though the log goes on."""
+    record = format_records("stdout", b"text\n", START_NS)
+    (tmp_path / "web.log.1").write_bytes(record[:-3])
+    (tmp_path / "web.log").write_bytes(record)
+    log = AppLog("web", directory)
+    assert read_all(log, LineAssembler(), final=False) == b"tetext\n"
+    log.close()
+
+
 def test_the_last_lines_of_much_are_found_at_once(tmp_path: Path, directory: int) -> None:
     """The rest of the log is not read."""
     (tmp_path / "web.log.1").write_bytes(b"")

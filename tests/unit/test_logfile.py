@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from minit.iottymux.logfile import LINE_BYTES, Log, format_records
 from minit.iottymux.plainlog import PlainLog, format_lines
+from tests.support.waiting import wait_for
 
 NOW_NS = 1_700_000_000_000_000_007
 HEAD = b"2023-11-14T22:13:20.000000007Z stdout "
@@ -178,8 +180,13 @@ def test_a_renamed_file_is_not_written_to(tmp_path: Path, directory: int) -> Non
     log.write("stdout", b"two\n")
     (tmp_path / "web.log").unlink()
     log.write("stdout", b"three\n")
+    (tmp_path / "web.log").rename(tmp_path / "elsewhere too")
+    # Another sidecar of the app was the first to make it again.
+    Log("web", directory).write("stdout", b"four\n")
+    log.write("stdout", b"five\n")
     assert texts(tmp_path / "elsewhere") == [b"one"]
-    assert texts(tmp_path / "web.log") == [b"three"]
+    assert texts(tmp_path / "elsewhere too") == [b"three"]
+    assert texts(tmp_path / "web.log") == [b"four", b"five"]
 
 
 def test_reopening(tmp_path: Path, directory: int) -> None:
@@ -235,6 +242,21 @@ def test_sidecars_share_a_rotated_log(tmp_path: Path, directory: int) -> None:
         assert [line for line in lines if line.startswith(name)] == [
             b"%s %d" % (name, number) for number in range(4000)
         ]
+
+
+def test_one_sidecar_writes_at_a_time(tmp_path: Path, directory: int) -> None:
+    """While one writes, which may include rotation and cutting off what a dead one left, the others wait."""
+    Log("web", directory).write("stdout", b"one\n")
+    lock = tmp_path / "web.lock"
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        # Its copy of the descriptor would keep the lock.
+        pid = in_child(lambda: [held.close(), Log("web", directory).write("stdout", b"two\n")])
+        waiting = f"-> FLOCK  ADVISORY  WRITE {pid} "
+        wait_for(lambda: waiting in Path("/proc/locks").read_text(), "the other sidecar")
+        assert texts(tmp_path / "web.log") == [b"one"]
+    wait_well(pid)
+    assert texts(tmp_path / "web.log") == [b"one", b"two"]
 
 
 def test_killed_writers_leave_whole_records(tmp_path: Path, directory: int) -> None:

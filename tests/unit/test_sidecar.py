@@ -42,7 +42,9 @@ class Output:
         self.sidecars: list[int] = []
         self.feeders: list[int] = []
 
-    def start(self, console: int | None = None, prepare: Callable[[], object] = lambda: None) -> int:
+    def start(
+        self, console: int | None = None, prepare: Callable[[], object] = lambda: None, renewed: bool = False
+    ) -> int:
         """Fork a sidecar and return its pid."""
         pid = os.fork()
         if pid == 0:
@@ -53,7 +55,7 @@ class Output:
                 target = self.console if console is None else console
                 streams = [Stream(name=name, fd=fd, console=target) for name, fd in self.readers.items()]
                 log = Log("web", os.open(self.directory, os.O_RDONLY), *self.limits)
-                run_sidecar("web", 7, streams, log)
+                run_sidecar("web", 7, streams, log, renewed)
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()
@@ -367,6 +369,14 @@ def test_an_old_log_is_continued(output: Output):
         wait_until_empty(output)
         output.kill(pid)
     assert output.logged() == [b"one", b"two"]
+
+
+def test_a_successor_begins_a_line_of_its_own(output: Output):
+    """What a killed sidecar was writing to the console may have no end."""
+    output.start(renewed=True)
+    output.write(b"one\n")
+    output.end()
+    assert output.shown() == b"\nweb[7]: one\n"
 
 
 def test_an_unfinished_line_outlives_its_sidecar(output: Output):
