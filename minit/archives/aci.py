@@ -20,6 +20,8 @@ MANIFEST_LIMIT_BYTES = 4 << 20
 _ID_PREFIX = "sha512-"
 _ID_DIGITS = 64  # rkt keeps half of SHA-512's 128 hex digits, everywhere
 
+# Files by which archives of other kinds are known.
+_MARKERS = {"oci-layout": "oci-archive", "manifest.json": "docker-archive"}
 _CHUNK = 256 << 10
 
 
@@ -49,6 +51,7 @@ def copy_image(
 def _check_layout(tar: TarReader, source: str) -> bytes:
     manifest: bytes | None = None
     has_rootfs = False
+    transport: str | None = None
     for entry in tar:
         if entry.path == "manifest":
             if manifest is not None:
@@ -62,6 +65,10 @@ def _check_layout(tar: TarReader, source: str) -> bytes:
             if entry.kind is not Kind.DIRECTORY:
                 raise ImageError(f"{source}: rootfs is a {entry.kind.value}, expected a directory")
             has_rootfs = True
+        else:
+            transport = _MARKERS.get(entry.path, transport)
+    if manifest is None and transport is not None:
+        raise ImageError(f"{source}: no app container image: give it as {transport}:{source}")
     if manifest is None:
         raise ImageError(f"{source}: no manifest: not an app container image")
     if not has_rootfs:

@@ -141,6 +141,17 @@ def test_what_was_removed_is_converted_again(store: Store, tmp_path: Path) -> No
     assert resolve_image(store, reference, silent).id == first.id
 
 
+def test_an_archive_without_its_word(store: Store, tmp_path: Path) -> None:
+    """Who gives an archive of layers as if it were an ACI is told the word that goes before it."""
+    path = tmp_path / "box.tar"
+    busybox_layout().write_archive(path)
+    with pytest.raises(ImageError, match=f"no app container image: give it as oci-archive:{path}"):
+        resolve_image(store, str(path), silent)
+    path.write_bytes(archive(docker_files(busybox_layer())))
+    with pytest.raises(ImageError, match=f"no app container image: give it as docker-archive:{path}"):
+        resolve_image(store, str(path), silent)
+
+
 def test_nothing_is_left_of_a_failed_import(store: Store, tmp_path: Path) -> None:
     """A layer that proves to be wrong at its end leaves no file in the store, nor a temporary one."""
     files = docker_files(busybox_layer(), layer(tars.file("a", os.urandom(3 << 20))))
