@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -295,7 +296,13 @@ def test_a_killed_sidecar_of_a_handler_loses_nothing(make_pod: MakePod, tmp_path
 
 
 def _sidecars(pod: PodDirectory) -> list[int]:
-    return [pid for pid in pod.members() if (Path(f"/proc/{pid}/comm").read_text().startswith("iottymux"))]
+    found = []
+    for pid in pod.members():
+        # Any other may end while it is looked at.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if Path(f"/proc/{pid}/comm").read_text().startswith("iottymux"):
+                found.append(pid)
+    return found
 
 
 def test_a_handler_leaves_no_descriptor_in_pid_1(make_pod: MakePod) -> None:
