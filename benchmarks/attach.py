@@ -22,13 +22,14 @@ from pathlib import Path
 from benchmarks.table import Measure, compare, missing
 from minit import paths
 from minit.iottymux.logfile import Log
+from minit.iottymux.plainlog import PlainLog
 from minit.iottymux.sidecar import run_sidecar
 from minit.plan.app import AppSpec
 from minit.supervisor.attachable import Attachable
 from tests.support.attached import Session
 
 RUNS = 5
-_PIPE_BYTES = 512 << 20
+_PIPE_BYTES = 256 << 20
 _TTY_BYTES = 16 << 20
 _LATENCY_ROUNDS = 2000
 _CROWD = 1000
@@ -58,13 +59,19 @@ def main() -> None:
         for clients in (1, 4):
             measures: dict[str, Measure | str] = {
                 "minit": lambda: bench.minit("stream", clients),  # noqa: B023
-                "conmon without log": no_conmon or (lambda: bench.conmon(clients, log=False)),  # noqa: B023
-                "conmon with log": no_conmon or (lambda: bench.conmon(clients, log=True)),  # noqa: B023
+                "conmon": no_conmon or (lambda: bench.conmon(clients, log=False)),  # noqa: B023
                 "plain relay in Python": lambda: bench.relay(clients),  # noqa: B023
             }
             if clients == 1:
                 measures["socat"] = missing("socat") or bench.socat
             bench.compare(f"pipe to {clients} client(s)", measures)
+        bench.compare(
+            "pipe to a log and one client",
+            {
+                "minit, k8s-plain": lambda: bench.minit("stream", 1, log=True),
+                "conmon": no_conmon or (lambda: bench.conmon(1, log=True)),
+            },
+        )
         bench.compare(
             "terminal to one client",
             {"minit": lambda: bench.minit("tty", 1), "dtach": missing("dtach") or bench.dtach},
@@ -114,11 +121,11 @@ class _Bench:
         again = {name: each if isinstance(each, str) else spent[name].pop for name, each in measures.items()}
         compare(f"{title}: its processor time", "ms per GB", again, RUNS)
 
-    def minit(self, mode: str, clients: int) -> float:
+    def minit(self, mode: str, clients: int, *, log: bool = False) -> float:
         """Return milliseconds for a GB."""
         size = _PIPE_BYTES if mode == "stream" else _TTY_BYTES
         name = "stdout" if mode == "stream" else "tty-out"
-        with self.served(mode) as served, self.running(served.end, size):
+        with self.served(mode, log=log) as served, self.running(served.end, size):
             sessions = [Session(served.directory, [name], policy="block") for _ in range(clients)]
             figure = self.measure([session.streams[name] for session in sessions], size, pid=served.sidecar)
             for session in sessions:
@@ -256,9 +263,9 @@ class _Bench:
     # What they have in common.
 
     @contextmanager
-    def served(self, mode: str) -> Iterator[_Served]:
+    def served(self, mode: str, *, log: bool = False) -> Iterator[_Served]:
         """The streams of an app and their sidecar, as PID 1 makes them."""
-        served = _Served(self.path, mode)
+        served = _Served(self.path, mode, log)
         try:
             yield served
         finally:
@@ -353,7 +360,7 @@ def processor_seconds(pid: int) -> float:
 class _Served:
     """The streams of an app; `end` is what the app writes to."""
 
-    def __init__(self, path: Path, mode: str) -> None:
+    def __init__(self, path: Path, mode: str, log: bool) -> None:
         paths.STAGE1_IOTTYMUX = str(path)
         self.directory = path / "web"
         self.streams = Attachable("web")
@@ -364,7 +371,9 @@ class _Served:
         self.sidecar = os.fork()
         if self.sidecar == 0:
             os.close(self.end)
-            run_sidecar("web", 7, [], Log("web", os.open(path, os.O_RDONLY)), attachable=dict(descriptors))
+            directory = os.open(path, os.O_RDONLY)
+            plain = PlainLog("plain.log", directory) if log else None
+            run_sidecar("web", 7, [], Log("web", directory), attachable=dict(descriptors), attachable_log=plain)
             os._exit(0)
         theirs.close()
 

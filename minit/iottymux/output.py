@@ -32,6 +32,9 @@ _TTY_BURST_BYTES = 64 * 1024
 # To so many clients output is sent without being copied, if it is that much; otherwise one copy for all costs less.
 _MOST_SPLICED = 8
 _LEAST_SPLICED_BYTES = 16 * 1024
+# What is copied is copied in pieces that stay in the caches, and for which memory is not mapped anew each time; but for
+# many clients it is dearer to turn to each of them more often.
+_COPIED_BYTES = 64 * 1024
 
 
 class Output:
@@ -185,8 +188,11 @@ class PipeOutput(Output):
 
     def _on_event(self, events: int) -> None:
         is_looked_at = self._log is not None or bool(self._peers)
+        is_spliced = self._log is None and len(self._peers) <= _MOST_SPLICED and not self._behind
+        is_large = is_spliced or (self._log is None and len(self._peers) > _MOST_SPLICED)
+        most = CHUNK_BYTES if is_large else _COPIED_BYTES
         try:
-            size = self._scratch.tee(self._fd, CHUNK_BYTES) if is_looked_at else unread_bytes(self._fd)
+            size = self._scratch.tee(self._fd, most) if is_looked_at else unread_bytes(self._fd)
         except BlockingIOError:
             size = 0
         if not size:
@@ -194,30 +200,28 @@ class PipeOutput(Output):
                 self._write_log(b"", ended=True)
                 self.end()
             return
-        size = min(size, CHUNK_BYTES)
-        if is_looked_at:
-            self._send(size)
-        self._keep_what_waits()
-        self.ring.move_from(self._fd, size)
-        if size < CHUNK_BYTES:
-            self.ring.trim()
-
-    def _send(self, size_bytes: int) -> None:
-        """Give the log and every peer what the scratch holds, which is what the app's pipe holds first."""
-        peers = [*self._peers]
-        is_worth_it = len(peers) == 1 or (len(peers) <= _MOST_SPLICED and size_bytes >= _LEAST_SPLICED_BYTES)
-        if self._log is not None or not is_worth_it or not all(peer.is_idle for peer in peers):
-            data = self._scratch.take(size_bytes)
+        size = min(size, most)
+        if is_looked_at and is_spliced and (len(self._peers) == 1 or size >= _LEAST_SPLICED_BYTES):
+            self._splice(size)
+        elif is_looked_at:
+            data = self._scratch.take(size)
             self._write_log(data)
             self._deliver(data)
-            return
-        for number, peer in enumerate(peers):
+        self._keep_what_waits()
+        self.ring.move_from(self._fd, size)
+        if size < most:
+            self.ring.trim()
+
+    def _splice(self, size_bytes: int) -> None:
+        """Give every peer what the scratch holds, which is what the app's pipe holds first."""
+        for number, peer in enumerate([*self._peers]):
             left = self._scratch.tee(self._fd, size_bytes) if number else size_bytes
-            left -= peer.splice_from(self._scratch.reader, left)
+            if peer.is_idle:
+                left -= peer.splice_from(self._scratch.reader, left)
             if left:
                 rest = self._scratch.take(left)
                 if not peer.is_closed:
-                    peer.keep(rest)
+                    peer.offer(rest)
 
     def _write_log(self, data: bytes, ended: bool = False) -> None:
         """Log whole lines, and parts of those that are too long to be kept."""
