@@ -20,7 +20,7 @@ class Queue:
     """
     Waiting output, of which `size` says how much it is; `line_end` is what ends a line for the client.
 
-    It is no more than `limit_bytes`, and somewhat less if it came in small pieces, after `drop_to_fit`.
+    It should be no more than `limit_bytes`, and somewhat less if it came in small pieces.
     """
 
     def __init__(self, limit_bytes: int, line_end: bytes = b"\n") -> None:
@@ -55,6 +55,13 @@ class Queue:
             self._forget(min(excess, len(self._pieces[0])))
         self._dropped += before - self.size
         return before - self.size
+
+    def give_up(self) -> tuple[int, int]:
+        """Forget all that waits, and return how much output that is, and how much was missing before it."""
+        waiting, missing = self.size, self._dropped
+        self._pieces.clear()
+        self.size = self._dropped = 0
+        return waiting, missing
 
     def note_gap(self, size_bytes: int) -> None:
         """Say at the place where the next output goes, with nothing before it, that so much is missing."""

@@ -43,7 +43,7 @@ class Client:
     @property
     def is_flushing(self) -> bool:
         """Whether output waits for it."""
-        return any(peer.waiting_bytes for peer in self._peers)
+        return any(peer.is_waiting for peer in self._peers)
 
     def close(self) -> None:
         """Let go of all that is its; once."""
@@ -132,7 +132,8 @@ class Session(Client):
         super().__init__(mux)
         self._socket = socket
         self._is_attached = False
-        self._is_attaching = False
+        # Events that come before the answer to the request that they follow from.
+        self._held: list[dict[str, object]] | None = None
         self._has_output = False
         mux.loop.watch(socket.fileno(), self._on_event)
 
@@ -154,7 +155,7 @@ class Session(Client):
     def on_gone(self, peer: Peer) -> None:
         """Detach one stream; the others go on for as long as the session does."""
         self.drop(peer)
-        if not self._peers and not self._is_attaching:
+        if not self._peers and self._held is None:
             self.close()
 
     def on_finished(self, peer: Peer) -> None:
@@ -204,7 +205,10 @@ class Session(Client):
         except OSError:
             self.close()
         else:
+            held, self._held = self._held, None
             self._tell({"ok": True, **reply})
+            for event in held or ():
+                self._tell(event)
             self._check_ended()
         finally:
             for fd in descriptors:
@@ -241,7 +245,7 @@ class Session(Client):
         positions = {}
         if request.size is not None:
             self._mux.resize(request.size)
-        self._is_attaching = True
+        self._held = []
         for name in request.streams:
             fd = descriptors.pop(0)
             os.set_blocking(fd, False)
@@ -253,12 +257,11 @@ class Session(Client):
             if output is not None:
                 self._has_output = True
                 positions[name] = output.attach(peer, replay=request.replay, resume=resume.get(name))
-        self._is_attaching = False
         return {"stdin": stdin, "positions": positions}
 
     def _check_ended(self) -> None:
         """Say that all output has ended if it has, but not before the answer to the request that asked for it."""
-        if self._has_output and not self._is_attaching and not any(each.output is not None for each in self._peers):
+        if self._has_output and self._held is None and not any(each.output is not None for each in self._peers):
             self.end()
 
     def _refuse(self, reason: str) -> None:
@@ -268,6 +271,9 @@ class Session(Client):
 
     def _tell(self, message: dict[str, object]) -> None:
         if self._is_closed:
+            return
+        if self._held is not None:
+            self._held.append(message)
             return
         try:
             send_message(self._socket, message)

@@ -56,7 +56,9 @@ class Output:
         self._loop = loop
         self._holds = 0
         self._peers: list[Peer] = []
-        self._behind: set[Peer] = set()
+        self._queued: set[Peer] = set()
+        self._behind: dict[Peer, tuple[int, int]] = {}
+        self._sent_to = 0
         self._interrupted_at = ring.position if was_interrupted else None
         loop.watch(fd, self._on_event)
         if self.awaited:
@@ -74,13 +76,11 @@ class Output:
         kept = self.ring.read()
         end = self.ring.position
         begin = end - len(kept)
-        mark_at = None if resume is not None else self._interrupted_at
-        skip = lost = 0
+        unseen = 0
         if resume is not None:
-            start = max(begin, min(resume, end))
-            lost = start - min(resume, start)
-            # It had what the sidecar before was killed over.
-            skip = max(0, resume - end)
+            start = resume
+            # It may have had what the sidecar before was killed over.
+            peer.skip = max(0, resume - end)
         elif not replay:
             start = end
         else:
@@ -88,39 +88,79 @@ class Output:
             if start:
                 # Not from the middle of a line, if there is a whole one.
                 start += kept[start - begin :].find(b"\n") + 1
-            lost = 0 if seen else start
-        if lost:
-            peer.note_gap(lost)
+            if not seen:
+                unseen = start
+                peer.note_gap(unseen)
+        mark_at = None if resume is not None else self._interrupted_at
+        marker = b"" if mark_at is None or mark_at < start else interrupted_marker(self.line_end)
+        self._send_from(peer, start, marker, mark_at or 0)
+        return start - unseen - len(marker)
+
+    def _send_from(self, peer: Peer, start: int, marker: bytes = b"", mark_at: int = 0) -> None:
+        """Send a peer what there is from a position on, with a marker at another one, and what will come."""
+        kept = self.ring.read()
+        end = self.ring.position
+        begin = end - len(kept)
+        if start < begin:
+            self._lose(peer, begin - start)
+            start = begin
         data = kept[start - begin :]
-        if mark_at is not None and start <= mark_at:
-            data = data[: mark_at - start] + interrupted_marker(self.line_end) + data[mark_at - start :]
-        marker_bytes = len(data) - (end - start)
-        peer.offer(data)
+        if marker:
+            data = data[: mark_at - start] + marker + data[mark_at - start :]
+        peer.replay(data)
         if peer.is_closed:
-            return start
-        peer.skip = skip
+            return
         if self.ended:
             peer.finish()
         else:
             self._peers.append(peer)
-            self.ring.note_peers(len(self._peers))
-            if len(self._peers) == self.awaited:
-                self.stop_awaiting()
-        return start + skip - lost - marker_bytes
+            self._note_peers()
+
+    def _lose(self, peer: Peer, size_bytes: int) -> None:
+        peer.note_gap(size_bytes)
+        peer.client.on_dropped(size_bytes)
+
+    def leave_behind(self, peer: Peer, waiting_bytes: int, missing_bytes: int) -> None:
+        """
+        Send nothing to a peer until it takes something again: it costs nobody anything, and loses what is oldest.
+
+        So much waited for it, and before that so much was missing, which has been counted.
+        """
+        self._behind[peer] = self._sent_to - waiting_bytes - missing_bytes, missing_bytes
+        if peer in self._peers:
+            self._peers.remove(peer)
+
+    def catch_up(self, peer: Peer) -> None:
+        """Send a peer that was left behind the last output, and a marker for what is missing before that."""
+        since, counted = self._behind.pop(peer)
+        start = max(since, self.ring.position - RING_BYTES)
+        peer.client.on_dropped(-counted)
+        if start > since:
+            self._lose(peer, start - since)
+        self._send_from(peer, start)
+
+    def _note_peers(self) -> None:
+        count = len(self._peers) + len(self._behind)
+        self.ring.note_peers(count)
+        if self.awaited and count >= self.awaited:
+            self.stop_awaiting()
 
     def note_waiting(self, peer: Peer) -> None:
         """Note whether output waits for a peer."""
         if peer.waiting_bytes:
-            self._behind.add(peer)
+            self._queued.add(peer)
         else:
-            self._behind.discard(peer)
+            self._queued.discard(peer)
 
     def detach(self, peer: Peer) -> None:
         """Forget a peer."""
-        self._behind.discard(peer)
+        self._queued.discard(peer)
+        if peer in self._behind:
+            since, counted = self._behind.pop(peer)
+            peer.client.on_dropped(self.ring.position - since - counted)
         if peer in self._peers:
             self._peers.remove(peer)
-            self.ring.note_peers(len(self._peers))
+        self._note_peers()
 
     def stop_awaiting(self) -> None:
         """Go on without those clients of the sidecar before that are not back."""
@@ -143,13 +183,13 @@ class Output:
         """Note that there is no more to come."""
         self.ended = True
         self._loop.unwatch(self._fd)
-        peers, self._peers = self._peers, []
+        peers, self._peers = [*self._peers, *self._behind], []
         for peer in peers:
             peer.finish()
 
     def _keep_what_waits(self) -> None:
         # If this sidecar is killed, clients get from the next one what they had not been sent.
-        self.ring.keep_bytes = max(RING_BYTES, max((peer.waiting_bytes for peer in self._behind), default=0))
+        self.ring.keep_bytes = max(RING_BYTES, max((peer.waiting_bytes for peer in self._queued), default=0))
 
     def _deliver(self, data: bytes) -> None:
         for peer in [*self._peers]:
@@ -188,7 +228,7 @@ class PipeOutput(Output):
 
     def _on_event(self, events: int) -> None:
         is_looked_at = self._log is not None or bool(self._peers)
-        is_spliced = self._log is None and len(self._peers) <= _MOST_SPLICED and not self._behind
+        is_spliced = self._log is None and len(self._peers) <= _MOST_SPLICED and not self._queued
         is_large = is_spliced or (self._log is None and len(self._peers) > _MOST_SPLICED)
         most = CHUNK_BYTES if is_large else _COPIED_BYTES
         try:
@@ -201,6 +241,7 @@ class PipeOutput(Output):
                 self.end()
             return
         size = min(size, most)
+        self._sent_to = self.ring.position + size
         if is_looked_at and is_spliced and (len(self._peers) == 1 or size >= _LEAST_SPLICED_BYTES):
             self._splice(size)
         elif is_looked_at:
@@ -257,6 +298,7 @@ class TtyOutput(Output):
         if parts:
             data = b"".join(parts)
             self.ring.write(data)
+            self._sent_to = self.ring.position
             self._deliver(data)
             self._keep_what_waits()
             self.ring.trim()

@@ -45,10 +45,12 @@ class Peer:
         self.skip = 0
         self.finished = False
         self.is_closed = False
+        self.is_behind = False
         self.is_heard = False
         self._loop = loop
         self._policy = policy
         self._queue = Queue(queue_bytes, b"\n" if output is None else output.line_end)
+        self._dropped_in_vain = 0
         self._is_blocking = False
         self._is_watched = True
         self._events = 0
@@ -58,6 +60,11 @@ class Peer:
     def is_idle(self) -> bool:
         """Whether nothing waits for it, so that output can go straight to it."""
         return not self._queue and not self.skip
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is something to be sent when it takes more."""
+        return bool(self._queue) or self.is_behind
 
     @property
     def waiting_bytes(self) -> int:
@@ -87,6 +94,13 @@ class Peer:
             data = memoryview(data)[sent:]
         self.keep(data)
 
+    def replay(self, data: bytes) -> None:
+        """Send what the ring has, or keep it: that is not too much, whatever the policy says about the rest."""
+        if data:
+            self._queue.put(data)
+        if self._write():
+            self._update()
+
     def splice_from(self, pipe: int, size_bytes: int) -> int:
         """Send output from a pipe that holds so much of it, without looking at it; returns how much was taken."""
         sent = 0
@@ -106,22 +120,32 @@ class Peer:
             if self._policy == POLICY_DISCONNECT:
                 self.client.on_too_slow(self)
                 return
+            assert self.output is not None
             if self._policy == POLICY_DROP:
-                self.client.on_dropped(self._queue.drop_to_fit())
-            elif self._policy == POLICY_BLOCK and not self._is_blocking and self.output is not None:
+                self._drop()
+            elif self._policy == POLICY_BLOCK and not self._is_blocking:
                 self._is_blocking = True
                 self.output.hold()
         self._update()
 
+    def _drop(self) -> None:
+        assert self.output is not None
+        dropped = self._queue.drop_to_fit()
+        self.client.on_dropped(dropped)
+        self._dropped_in_vain += dropped
+        if self._dropped_in_vain > self._queue.limit_bytes:
+            # It does not read at all. The ring has what it will get if it does again.
+            self.is_behind = True
+            self.output.leave_behind(self, *self._queue.give_up())
+
     def note_gap(self, size_bytes: int) -> None:
         """Have a marker sent, before any output is, for so much that is missing."""
         self._queue.note_gap(size_bytes)
-        self._update()
 
     def finish(self) -> None:
         """Let the output end for the client when it has all that waits."""
         self.finished = True
-        if not self._queue:
+        if not self.is_waiting:
             self.client.on_finished(self)
 
     def close(self) -> None:
@@ -157,7 +181,24 @@ class Peer:
                 self.client.on_gone(self)
 
     def _flush(self) -> bool:
-        """Write what waits, as much as fits; False if the client is gone, or has all."""
+        """Write what waits, as much as fits; False if the client is gone, or has all there will be."""
+        if not self._write():
+            return False
+        if self.is_behind and not self._queue:
+            assert self.output is not None
+            self.is_behind = False
+            self.output.catch_up(self)
+            if self.is_closed:
+                return False
+        if self._queue.size <= self._queue.limit_bytes // 2:
+            self._release()
+        self._update()
+        if self.finished and not self.is_waiting:
+            self.client.on_finished(self)
+            return False
+        return True
+
+    def _write(self) -> bool:
         while self._queue:
             pieces, noted = self._queue.next_pieces()
             if noted:
@@ -170,13 +211,8 @@ class Peer:
                 self.client.on_gone(self)
                 return False
             self._queue.taken(sent)
+            self._dropped_in_vain = 0
             self.client.on_progress()
-        if self._queue.size <= self._queue.limit_bytes // 2:
-            self._release()
-        self._update()
-        if self.finished and not self._queue:
-            self.client.on_finished(self)
-            return False
         return True
 
     def _release(self) -> None:
@@ -186,7 +222,7 @@ class Peer:
 
     def _update(self) -> None:
         events = (select.EPOLLIN | select.EPOLLRDHUP) if self.is_heard else 0
-        events |= select.EPOLLOUT if self._queue else 0
+        events |= select.EPOLLOUT if self.is_waiting else 0
         if self.output is not None:
             self.output.note_waiting(self)
         if not self._is_watched:
