@@ -29,6 +29,7 @@ from minit.iottymux.protocol import (
     INPUTS,
     POLICY_DROP,
     STDERR,
+    STDIN,
     STDIN_NONE,
     STDIN_OTHER,
     STDIN_OWNER,
@@ -145,8 +146,10 @@ class _Client:
         self._app = app
         self._streams = streams
         self._options = options
-        # The caller's terminal. Also who only looks on at an app's terminal detaches by keys.
-        self._terminal = look_at_terminal(is_read=TTY_IN in streams or TTY_OUT in streams)
+        # The caller's terminal. Also who only looks on at an app's terminal detaches by keys; but where an app reads a
+        # stream, it is the caller's terminal that makes lines of what is typed.
+        is_raw = TTY_IN in streams or (TTY_OUT in streams and STDIN not in streams)
+        self._terminal = look_at_terminal(is_read=is_raw)
         self._types = self._terminal.settings is not None
         self._is_raw = False
         self._screen_modes = ScreenModes()

@@ -18,6 +18,8 @@ from tests.support.terminal import CTRL_C, CTRL_D, Terminal
 from tests.support.waiting import wait_for
 
 SHELL = "PS1='app> ' exec sh -i"
+# Asked by busybox at each prompt.
+CURSOR_QUERY = b"\x1b[6n"
 DETACH = b"\x10\x11"
 DETACHED = rb"attach: detached\r\n"
 
@@ -56,8 +58,14 @@ def test_a_session(pod: PodDirectory, terminal: Terminal) -> None:
     terminal.expect(DETACHED)
     assert terminal.finish(client) == 0
     assert terminal.settings == before
+    with attach(pod, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as piped:
+        assert piped.stdout is not None
+        assert CURSOR_QUERY in piped.stdout.read1()
+        piped.send_signal(signal.SIGINT)
     client = attach(pod, terminal=terminal)
-    terminal.expect(rb"\r\n31 90\r\n.*app> ")
+    # What would be answered once more is left out at a terminal alone.
+    shown = terminal.expect(rb".*\r\n31 90\r\n.*app> ").group()
+    assert CURSOR_QUERY not in shown
     terminal.type(b"exit 7\r")
     assert terminal.finish(client) == 0
     assert terminal.settings == before
@@ -158,17 +166,29 @@ def test_taking_the_input_over(pod: PodDirectory, terminal: Terminal) -> None:
 
 
 def test_a_killed_sidecar(pod: PodDirectory, terminal: Terminal) -> None:
-    """The client says so and goes on with the next one, without what was shown already."""
+    """
+    The client says so and goes on with the next one, without what was shown already, and with the input that it had,
+    whichever client is the first there.
+    """
     client = attach(pod, terminal=terminal)
     terminal.expect(rb"app> ")
     terminal.type(b"echo $((6*7))\r")
     terminal.expect(rb"42\r\napp> ")
-    kill_sidecar(pod)
-    terminal.expect(rb'\r\nattach: the sidecar of app "web" was killed; attaching again\r\n')
-    assert terminal.is_raw
-    terminal.type(b"echo $((7*7))\r")
-    terminal.expect(rb"49\r\napp> ")
-    assert b"42" not in terminal.seen
+    with Terminal() as other:
+        waiting = attach(pod, terminal=other)
+        other.expect(rb"another client has the input")
+        kill_sidecar(pod)
+        for each in (terminal, other):
+            each.expect(rb'\r\nattach: the sidecar of app "web" was killed; attaching again\r\n')
+        assert terminal.is_raw
+        # Typed for nobody before it is known whose the input is.
+        other.expect(rb"another client has ")
+        terminal.type(b"echo $((7*7))\r")
+        for each in (terminal, other):
+            shown = each.expect(rb".*49\r\napp> ").group()
+            assert b"42" not in shown
+        other.type(DETACH)
+        assert other.finish(waiting) == 0
     terminal.type(DETACH)
     assert terminal.finish(client) == 0
 
@@ -283,6 +303,17 @@ def test_input_that_is_piped_into_a_terminal(make_pod: MakePod) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     wait_for(lambda: pod.file(APP, "/tmp/file").read_text() == "one\ntwo", "the input in the app")
     assert pod.status(APP) is None
+
+
+def test_a_stream_and_a_terminal(make_pod: MakePod, terminal: Terminal) -> None:
+    """Where the app's input is a stream, lines are made by the caller's terminal, also if its output is a terminal."""
+    pod = start_app(make_pod, 'while read x; do echo "got $x"; done', {"stdin": "stream", "stdout": "tty"})
+    client = attach(pod, terminal=terminal)
+    terminal.type(b"onf\x7fe\n")
+    terminal.expect(rb"got one\r+\n")
+    assert not terminal.is_raw
+    terminal.type(CTRL_D)
+    assert terminal.finish(client) == 0
 
 
 def test_a_terminal_and_a_stream(make_pod: MakePod, terminal: Terminal) -> None:
