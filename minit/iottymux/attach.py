@@ -53,6 +53,7 @@ _BLOCKING_BYTES = 4096
 # How often one stream is read before the others are looked at.
 _ROUNDS = 16
 _REPLY_SECONDS = 15.0
+_RETRY_MILLISECONDS = 100
 # If nothing else is typed for so long, the first of the detach keys is meant for the app.
 _KEYS_SECONDS = 1.0
 _INTERRUPT = b"\3"
@@ -177,7 +178,7 @@ class _Client:
         self._session: Session | None = None
         self._sources_by_fd: dict[int, _Source] = {}
         self._positions: dict[str, int] = {}
-        self._is_attached = False
+        self._is_attached = self._has_been_attached = False
         self._reply_deadline: float | None = None
         # Why it is over.
         self._app_has_ended = self._was_too_slow = self._has_detached = False
@@ -322,7 +323,7 @@ class _Client:
     def _on_attached(self, reply: dict[str, object]) -> None:
         if reply.get("ok") is not True:
             raise AttachError(f'app "{self._app}": {reply.get("error")}')
-        self._is_attached = True
+        self._is_attached = self._has_been_attached = True
         self._reply_deadline = None
         positions = reply.get("positions")
         for source in self._sources.values():
@@ -391,9 +392,14 @@ class _Client:
         if self._is_attached:
             self._say(f'the sidecar of app "{self._app}" was killed; attaching again')
             self._reply_deadline = time.monotonic() + _REPLY_SECONDS
+        else:
+            # It has too many clients, which may change, or was killed as well.
+            _is_readable(self._signals, _RETRY_MILLISECONDS)
         try:
             self._open_session()
         except FileNotFoundError:
+            if not self._has_been_attached:
+                raise
             self._app_has_ended = True
 
     # Output.
@@ -547,12 +553,12 @@ class _Client:
         complain(line)
 
 
-def _is_readable(fd: int | None) -> bool:
+def _is_readable(fd: int | None, timeout_milliseconds: int = 0) -> bool:
     if fd is None:
         return False
     poller = select.poll()
     poller.register(fd, select.POLLIN)
-    return bool(poller.poll(0))
+    return bool(poller.poll(timeout_milliseconds))
 
 
 def _open_signals() -> int:

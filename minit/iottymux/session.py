@@ -33,7 +33,10 @@ class Session:
             # Not a flag of socketpair(2), which would be for both.
             self._streams[name].setblocking(False)
             theirs.append(end)
-        send_message(socket, request.request(), [end.fileno() for end in theirs])
+        try:
+            send_message(socket, request.request(), [end.fileno() for end in theirs])
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it has refused the connection, and `receive` says so
         for end in theirs:
             end.close()
         socket.setblocking(False)

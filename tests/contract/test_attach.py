@@ -36,6 +36,7 @@ def test_listing(make_pod: MakePod) -> None:
     assert result.stdout == json.dumps(document, indent=4)
 
 
+@pytest.mark.private_users
 def test_streams(make_pod: MakePod) -> None:
     """What is piped in reaches the app with its end, and both outputs come out where they should."""
     pod = start_app(make_pod, ECHO, STREAMS)

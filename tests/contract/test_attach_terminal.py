@@ -37,6 +37,7 @@ def terminal() -> Iterator[Terminal]:
         yield terminal
 
 
+@pytest.mark.private_users
 def test_a_session(pod: PodDirectory, terminal: Terminal) -> None:
     """
     The app's terminal takes its size from the caller's, which is raw, at once and at every change; the keys detach,
@@ -165,6 +166,7 @@ def test_taking_the_input_over(pod: PodDirectory, terminal: Terminal) -> None:
     assert pod.wait_status(APP) == 5
 
 
+@pytest.mark.private_users
 def test_a_killed_sidecar(pod: PodDirectory, terminal: Terminal) -> None:
     """
     The client says so and goes on with the next one, without what was shown already, and with the input that it had,
