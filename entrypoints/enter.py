@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from entrypoints._main import run_entrypoint
 from minit.errors import UsageError
 from minit.goflags import parse_flags, usage
@@ -12,7 +14,11 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 # rkt's enter is a C program with getopt_long, which takes abbreviations: these are the ones in use.
-_FLAGS: dict[str, bool | str] = {"pid": "", "appname": "", "app": "", "p": "", "a": ""}
+# `privileged` is ours.
+_FLAGS: dict[str, bool | str] = {"pid": "", "appname": "", "app": "", "p": "", "a": "", "privileged": False}
+_SHOWN: dict[str, bool | str] = {"pid": "", "appname": "", "privileged": False}
+# Set by rkt for whoever calls `enter` from another entrypoint.
+_APP_VARIABLE = "RKT_STAGE1_ENTERAPP"
 
 
 class _EnterUsage(UsageError):
@@ -21,7 +27,7 @@ class _EnterUsage(UsageError):
 
 def main() -> NoReturn:
     """Enter and exit with the command's code."""
-    run_entrypoint("enter", usage("enter", "-- CMD [ARG...]", {"pid": "", "appname": ""}), _enter)
+    run_entrypoint("enter", usage("enter", "-- CMD [ARG...]", _SHOWN), _enter)
 
 
 def _enter(arguments: list[str]) -> int:
@@ -35,5 +41,5 @@ def _enter(arguments: list[str]) -> int:
     pid = str(values["pid"] or values["p"])
     if not pid.isdecimal() or not command:
         raise _EnterUsage(f'expected --pid=N and a command, got --pid="{pid}" and {len(command)} words')
-    app = str(values["appname"] or values["app"] or values["a"])
-    return enter_pod(int(pid), app or None, command)
+    app = str(values["appname"] or values["app"] or values["a"]) or os.environ.get(_APP_VARIABLE)
+    return enter_pod(int(pid), app or None, command, privileged=values["privileged"] is True)

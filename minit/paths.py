@@ -26,6 +26,7 @@ POD_RESOLV_CONF = "stage1/rootfs/etc/rkt-resolv.conf"
 POD_NETNS = "netns"
 POD_NET = "net"
 POD_NET_INFO = "net-info.json"
+POD_ENTER = "enter"
 POD_CONTROL = "stage1/rootfs/rkt/minit/control"
 
 STAGE1_CONTROL = "/rkt/minit/control"
@@ -70,6 +71,11 @@ ATTACH_OPTIONS = ("detach-keys", "no-replay", "on-slow", "read-only", "take-stdi
 def app_manifest(app: str) -> str:
     """Return the image manifest of `app` as stage1 reads it, relative to the pod directory."""
     return f"{POD_STAGE1_ROOTFS}/opt/stage2/{app}/manifest"
+
+
+def enter_profile(app: str) -> str:
+    """Return what a command that is entered into `app` gets, relative to the pod directory, which no app can reach."""
+    return f"{POD_ENTER}/{app}"
 
 
 def app_rootfs(app: str) -> str:

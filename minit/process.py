@@ -1,9 +1,10 @@
-"""What a forked process of ours sheds before it becomes another program: groups, score, imports, signals."""
+"""What a forked process of ours sheds before it becomes another program: groups, score, limits, imports, signals."""
 
 from __future__ import annotations
 
 import _signal
 import os
+import resource
 import sys
 
 from minit import syscalls
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 _UNBLOCKABLE = (_signal.SIGKILL, _signal.SIGSTOP)
 _LAST_SIGNAL = 64
+_RESOURCES = 16  # RLIM_NLIMITS of Linux
 
 
 def join_cgroups(tasks: Sequence[int]) -> None:
@@ -36,6 +38,33 @@ def set_oom_score(adjustment: int) -> bool:
     finally:
         os.close(fd)
     return True
+
+
+def read_limits(open_files: tuple[int, int]) -> list[tuple[int, int, int]]:
+    """
+    Return the resource limits of an app of which `open_files` are the RLIMIT_NOFILE: number, soft and hard.
+
+    All others are those of this process, which the launcher and PID 1 never change.
+    """
+    limits = [(number, *resource.getrlimit(number)) for number in range(_RESOURCES)]
+    limits[resource.RLIMIT_NOFILE] = (resource.RLIMIT_NOFILE, *open_files)
+    return limits
+
+
+def set_limits(limits: Sequence[tuple[int, int, int]]) -> None:
+    """Set resource limits; without CAP_SYS_RESOURCE none can be wider than this process's own hard limit."""
+    for number, soft, hard in limits:
+        try:
+            resource.setrlimit(number, (soft, hard))
+        except (PermissionError, ValueError):
+            # Python says ValueError to EPERM.
+            own = resource.getrlimit(number)[1]
+            resource.setrlimit(number, (_narrower(soft, own), _narrower(hard, own)))
+
+
+def _narrower(limit: int, other: int) -> int:
+    unlimited = resource.RLIM_INFINITY
+    return other if limit == unlimited else limit if other == unlimited else min(limit, other)
 
 
 def forget_imports() -> None:

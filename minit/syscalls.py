@@ -42,6 +42,7 @@ AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
 AT_RECURSIVE = 0x8000
 
+CLONE_PARENT = 0x00008000
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
@@ -341,7 +342,8 @@ def clone3(flags: int = 0, cgroup: int | None = None) -> tuple[int, int]:
     pidfd = ctypes.c_int(-1)
     arguments = _CloneArgs(flags | _CLONE_PIDFD)
     arguments.pidfd = ctypes.addressof(pidfd)
-    arguments.exit_signal = 17  # SIGCHLD
+    # With CLONE_PARENT it is that of the caller.
+    arguments.exit_signal = 0 if flags & CLONE_PARENT else 17  # SIGCHLD
     if cgroup is not None:
         arguments.flags |= _CLONE_INTO_CGROUP
         arguments.cgroup = cgroup

@@ -1,7 +1,7 @@
 """
-The terminal of whoever called `run`: its settings and its size, termios(3), ioctl_tty(2).
+The terminal of whoever called `run` or `enter`: its settings and its size, termios(3), ioctl_tty(2).
 
-Loaded only for a pod with a console.
+Loaded only for a pod with a console, or an `enter` in front of a terminal.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def look_at_terminal(*, is_read: bool) -> CallerTerminal:
 
 
 def read_size() -> bytes | None:
-    """Return the size of the terminal at descriptor 0 or else 1, a struct winsize; None without a terminal."""
-    for fd in (0, 1):
+    """Return the size of the terminal at the first of descriptors 0 to 2 that is one, a struct winsize, or None."""
+    for fd in (0, 1, 2):
         try:
             return fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(_WINSIZE_BYTES))
         except OSError:

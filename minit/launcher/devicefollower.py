@@ -128,14 +128,13 @@ class DeviceFollower:
 
     def _exchange(self, index: int, volume: VolumeMount, tree: int | None, source: Identity | None) -> None:
         try:
-            _, [namespace, environment] = ask({"op": OP_NAMESPACE, "app": self._app.name})
+            _, [namespace] = ask({"op": OP_NAMESPACE, "app": self._app.name})
         except ControlError as error:
             # The app has not come so far, or the pod is ending.
             if self._debug:
                 complain(f'stage1: app "{self._app.name}": volume "{volume.volume}": {describe(error)}')
             self._is_done = False
             return
-        os.close(environment)
         try:
             exchange_mount(namespace, volume.target, self._attached[index], tree)
             self._attached[index] = None if tree is None else identify(os.fstat(tree))

@@ -1,124 +1,95 @@
-"""The `enter` entrypoint's work: running a command inside an app, or in the stage1 root."""
+"""The `enter` entrypoint's work: running a command in an app, as confined as the app, or in the stage1 root."""
 
 from __future__ import annotations
 
-import _signal
-import errno
 import os
+import stat
 
 from minit import syscalls
-from minit.errors import describe
-from minit.launcher.stop import open_supervisor
-from minit.plan.environment import DEFAULT_PATH, DEFAULT_TERM
-from minit.process import forget_imports, reset_signals
-from minit.reaper.diagnose import diagnose_exec
-from minit.stdio import complain
-from minit.supervisor.client import ask
-from minit.supervisor.credentials import become_user, drop_bounding_set, give_up_capabilities, leave_keyring
-from minit.supervisor.protocol import OP_NAMESPACE
+from minit.errors import LaunchError
+from minit.launcher.enterchild import Entrance, enter
+from minit.launcher.enterprofile import find_app, open_groups
+from minit.launcher.enterwatch import EnterWatch, hold_signals
+from minit.launcher.stop import has_ended, open_supervisor
+from minit.plan.entering import EnterProfile
+from minit.plan.environment import DEFAULT_TERM
+from minit.stdio import open_standard_streams
+from minit.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import NoReturn
+    from collections.abc import Sequence
 
-EXIT_NOT_EXECUTED = 1  # what rkt's enter answers when the command cannot be executed
-_IGNORED_WHILE_WAITING = (_signal.SIGINT, _signal.SIGQUIT)
-_FORWARDED = (_signal.SIGTERM, _signal.SIGHUP)
+    from minit.launcher.enterconsole import EnterConsole
+
+_STREAMS = (0, 1, 2)
 
 
-def enter_pod(pid: int, app: str | None, command: Sequence[str]) -> int:
+def enter_pod(pid: int, app: str | None, command: Sequence[str], *, privileged: bool = False) -> int:
     """
     Run `command` in the pod whose PID 1 is `pid` on the host and return its exit code.
 
-    With an app it sees that app's root and environment, without one the stage1 root and the caller's environment.
-    A command that dies of a signal makes this process die of it too. The working directory is the pod directory.
+    With an app it has that app's root, environment and confinement; if `privileged`, the root and the environment, but
+    all that PID 1 may do, and none of the app's limits. Without an app it has the stage1 root and the caller's
+    environment. A command that dies of a signal makes this process die of it too. The working directory is the pod
+    directory.
     """
-    pidfd, status = open_supervisor(pid)
+    open_standard_streams()
+    hold_signals()
     syscalls.set_dumpable(False)
-    environment = dict(os.environ)
-    namespace = None
-    if app is not None:
-        _, [namespace, variables] = ask({"op": OP_NAMESPACE, "app": app})
-        environment = {**_read_environment(variables), "TERM": os.environ.get("TERM", DEFAULT_TERM)}
+    _refuse_directories()
+    pidfd, status = open_supervisor(pid)
     bounding = int(status["CapBnd"], 16)
-    # The pid namespace takes effect for the next child only, so the mount namespace waits for that child too.
-    syscalls.setns(pidfd, syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWPID)
-    child = os.fork()
-    if child == 0:
-        _run_command(pidfd, namespace, bounding, command, environment)
-    return _wait(child)
-
-
-def _read_environment(fd: int) -> dict[str, str]:
-    # By position: whoever else enters the app reads the same open file.
-    data = os.pread(fd, os.fstat(fd).st_size, 0)
-    pairs = [os.fsdecode(variable).partition("=") for variable in data.split(b"\0")[:-1]]
-    return {name: value for name, _, value in pairs}
-
-
-def _run_command(
-    pidfd: int, namespace: int | None, bounding: int, command: Sequence[str], environment: Mapping[str, str]
-) -> NoReturn:
-    step = "encode"
-    try:
-        arguments = [os.fsencode(word) for word in command]
-        variables = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
-        candidates = _candidates(command[0], environment.get("PATH", DEFAULT_PATH))
-        forget_imports()
-        step = "join mount namespace"
-        syscalls.setns(pidfd if namespace is None else namespace, syscalls.CLONE_NEWNS)
-        os.chdir("/")
-        step = "drop capabilities"
-        drop_bounding_set(bounding)
-        give_up_capabilities()
-        step = "join a session keyring"
-        leave_keyring()
-        become_user(0, 0, ())
-        reset_signals()
-        syscalls.close_range(3)
-        step = f"exec {command[0]}"
-        failure: OSError | None = None
-        for candidate in candidates:
-            try:
-                os.execve(candidate, arguments, variables)
-            except OSError as error:
-                if failure is None or error.errno != errno.ENOENT:
-                    failure = error
-                    found = candidate
-        assert failure is not None
-        if "/" in command[0]:
-            complain(f"Error: {diagnose_exec(found, failure.errno or errno.ENOENT)}")
+    namespace: int | None = None
+    groups: list[int] = []
+    if app is None:
+        profile = EnterProfile(environment=tuple(os.environb.items()))
+    else:
+        namespace, profile = find_app(pid, status["State"], app)
+        term = os.environb.get(b"TERM", DEFAULT_TERM.encode())
+        profile = replace(
+            profile, environment=(*(pair for pair in profile.environment if pair[0] != b"TERM"), (b"TERM", term))
+        )
+        if privileged:
+            profile = EnterProfile(environment=profile.environment, working_directory=profile.working_directory)
         else:
-            complain(f'Error: Unable to find "{command[0]}" in the PATH of the app')
-    except BaseException as error:
-        # The last frame of a forked process: returning would run the caller's code twice.
-        complain(f"enter: {step}: {describe(error)}")
-    os._exit(EXIT_NOT_EXECUTED)
+            groups = open_groups(app)
+    terminals = tuple(fd for fd in _STREAMS if os.isatty(fd))
+    console = _open_console(pid, terminals) if terminals else None
+    if has_ended(pidfd):
+        # What was opened by its number may be another process's.
+        raise LaunchError(f"pod is not running any more: process {pid} has ended")
+    entrance = Entrance(
+        supervisor=pidfd,
+        namespace=namespace,
+        own_users=not _is_same_file(f"/proc/{pid}/ns/user", "/proc/self/ns/user"),
+        groups=tuple(groups),
+        bounding=bounding,
+        profile=profile,
+        terminal=None if console is None else console.slave,
+        terminal_streams=terminals,
+    )
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    first = os.fork()
+    if first == 0:
+        enter(entrance, command, writer)
+    os.close(writer)
+    for fd in entrance.descriptors():
+        os.close(fd)
+    return EnterWatch(first, reader, console).run()
 
 
-def _candidates(command: str, path: str) -> list[str]:
-    if "/" in command:
-        return [command]
-    return [f"{directory or '.'}/{command}" for directory in path.split(":")]
+def _open_console(pid: int, terminals: tuple[int, ...]) -> EnterConsole:
+    from minit.launcher.enterconsole import open_enter_console
+
+    return open_enter_console(pid, terminals)
 
 
-def _wait(child: int) -> int:
-    """Return the child's exit code, stopping when it stops and dying as it dies."""
-    for number in _IGNORED_WHILE_WAITING:
-        # A terminal sends these to both; the command decides what they mean.
-        _signal.signal(number, _signal.SIG_IGN)
-    for number in _FORWARDED:
-        _signal.signal(number, lambda number, _: os.kill(child, number))
-    while True:
-        _, status = os.waitpid(child, os.WUNTRACED)
-        if not os.WIFSTOPPED(status):
-            break
-        os.kill(os.getpid(), _signal.SIGSTOP)
-        os.kill(child, _signal.SIGCONT)
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        if number != _signal.SIGKILL:
-            _signal.signal(number, _signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-    return os.waitstatus_to_exitcode(status) & 0xFF
+def _refuse_directories() -> None:
+    for fd in _STREAMS:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise LaunchError(f"descriptor {fd} is a directory, by which a command would reach the host's files")
+
+
+def _is_same_file(path: str, other: str) -> bool:
+    return os.path.samestat(os.stat(path), os.stat(other))

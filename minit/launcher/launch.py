@@ -119,14 +119,16 @@ def launch(flags: RunFlags, lock: int) -> int:
         pid, pidfd, link = _clone_supervisor(
             plan, groups, shown, trees, kubernetes_log, sockets, lock, open_files, terminal, made
         )
-        if network is not None:
+        try:
+            step = "write the profiles of the apps"
+            _write_profiles(plan, open_files)
             step = "setup network"
-            try:
+            if network is not None:
                 network.release()
-            except BaseException:
-                syscalls.pidfd_send_signal(pidfd, _signal.SIGKILL)
-                raise
-            network = None
+        except BaseException:
+            syscalls.pidfd_send_signal(pidfd, _signal.SIGKILL)
+            raise
+        network = None
         kept = [] if devices is None else [devices.fileno()]
         syscalls.close_all_but((0, 1, 2, lock, pidfd, link.fileno(), *kept))
         step = "wait for PID 1"
@@ -281,6 +283,15 @@ def _restrict_devices(
             devices.end()
             devices = None
     return plan, devices
+
+
+def _write_profiles(plan: PodPlan, open_files: tuple[int, int]) -> None:
+    # Imported and done while PID 1 is already at work.
+    from minit.launcher.enterprofile import write_profile
+
+    os.mkdir(paths.POD_ENTER, 0o700)
+    for app in plan.apps:
+        write_profile(app, open_files)
 
 
 def _match_sockets(

@@ -1,5 +1,5 @@
 """
-The relay between what the caller of `run` has as descriptors 0 and 1 and the console of the pod.
+The relay between the caller's terminal, pipe or file and a terminal in the pod: its console, or that of an `enter`.
 
 Bytes pass unchanged, in both directions at once. Nothing here waits: each direction has a buffer of its own, and when
 that is full its source is not read. What a terminal's user types for programs (Ctrl-C, Ctrl-Z) are bytes for the
@@ -33,11 +33,11 @@ class Relay:
     """
     Both directions between the caller and `master`, the console's end outside of the pod.
 
-    The caller's terminal, if it has one, is raw from the beginning until `close`, but for the time it is suspended.
-    `hung_up` is called if the terminal goes away.
+    Output goes to the caller's descriptor `output`. The caller's terminal, if it has one, is raw from the beginning
+    until `close`, but for the time it is suspended. `hung_up` is called if the terminal goes away.
     """
 
-    def __init__(self, master: int, terminal: CallerTerminal, *, hung_up: Callable[[], None]) -> None:
+    def __init__(self, master: int, terminal: CallerTerminal, *, hung_up: Callable[[], None], output: int = 1) -> None:
         self._terminal = terminal
         self._hung_up = hung_up
         self._master: int | None = master
@@ -45,7 +45,8 @@ class Relay:
         # it again later: to the master nothing happens.
         self._slave: int | None = open_slave(master)
         self._input = reopen_without_blocking(0, os.O_RDONLY) if terminal.is_read else None
-        self._output: int | None = reopen_without_blocking(1, os.O_WRONLY)
+        self._caller_output = output
+        self._output: int | None = reopen_without_blocking(output, os.O_WRONLY)
         self._to_app = self._to_caller = b""
         self._input_ended = False
         self._last_byte = b"\n"
@@ -93,6 +94,12 @@ class Relay:
         while self._master is not None and len(self._to_caller) < _BUFFER_BYTES:
             self._read_console()
         return not self._to_caller
+
+    def pause(self) -> None:
+        """Stop this process, as what it is in front of has been stopped, until SIGCONT."""
+        self._terminal.restore()
+        os.kill(os.getpid(), _signal.SIGSTOP)
+        self._resume()
 
     def close(self) -> None:
         """Give the caller's terminal back."""
@@ -163,7 +170,7 @@ class Relay:
 
     def _hang_up(self) -> None:
         """Let the pod be stopped, and its own terminal hang up if output went to the lost one too."""
-        if os.fstat(0).st_rdev == os.fstat(1).st_rdev:
+        if os.fstat(0).st_rdev == os.fstat(self._caller_output).st_rdev:
             self._to_caller = b""
             self._close_slave()
             self._close_master()

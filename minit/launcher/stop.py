@@ -61,11 +61,21 @@ def open_supervisor(pid: int) -> tuple[int, dict[str, str]]:
         stage1 = os.stat(paths.POD_STAGE1_ROOTFS)
     except (OSError, OverflowError) as error:
         raise LaunchError(f"pod is not running any more: process {pid}: {describe(error)}") from error
-    # A stale number may well be PID 1 of another pod or container by now; this pod's has the stage1 root.
-    if fields.get("NSpid", "").split()[1:][-1:] != ["1"] or not os.path.samestat(root, stage1):
+    # A stale number may well be PID 1 of another pod or container by now; this pod's has the stage1 root. Within a pod,
+    # where a program may have made a PID 1 of its own, numbers are one level deeper. And only while the process of the
+    # pidfd lives is it certain that all of this was about it.
+    is_pid_1 = fields.get("NSpid", "").split() == [str(pid), "1"] and os.path.samestat(root, stage1)
+    if not is_pid_1 or has_ended(pidfd):
         os.close(pidfd)
         raise LaunchError(f"pod is not running any more: process {pid} is not its PID 1")
     return pidfd, fields
+
+
+def has_ended(pidfd: int) -> bool:
+    """Return whether the process of a pidfd has ended."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 def _send(pidfd: int, number: int) -> None:

@@ -45,7 +45,7 @@ class App:
         self.pidfd: int | None = None
         self.report: Socket | None = None
         self.namespace: int | None = None
-        self.environment: int | None = None
+        self.profile: int | None = None
         self.streams = Streams(spec.name, (spec.log_size_bytes, spec.log_files))
         self.handler: Handler | None = None
         self.begun = False

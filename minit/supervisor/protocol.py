@@ -9,7 +9,8 @@ state                {"uuid", "state", "ready", "apps": [{"name", "state", "pid"
                      `streams` are the modes, `attached` the counters of minit.iottymux.counters
 stop {"force"?}      {} at once; the pod ends later, at once with force or when asked a second time
 reopen-logs {"app"?} {} when the sidecars have been told; a log file that was moved is then let go of
-namespace {"app"}    {} and descriptors of the app's mount namespace and of its environment, NAME=VALUE ended by NUL
+namespace {"app"}    {} and a descriptor of the app's mount namespace
+enter {"app"}        {} and descriptors of the app's mount namespace and of its profile, see minit.plan.entering
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ OP_STATE = "state"
 OP_STOP = "stop"
 OP_REOPEN_LOGS = "reopen-logs"
 OP_NAMESPACE = "namespace"
+OP_ENTER = "enter"
 
 Reply = tuple[dict[str, object], list[int]]
 
@@ -46,23 +48,29 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
             return _refuse(f'no app "{name}" in this pod')
         supervisor.reopen_logs(name if isinstance(name, str) else None)
         return {"ok": True}, []
-    if op == OP_NAMESPACE:
+    if op in (OP_NAMESPACE, OP_ENTER):
         app = supervisor.apps.get(str(request.get("app")))
         if app is None:
             return _refuse(f'no app "{request.get("app")}" in this pod')
         if app.namespace is None:
             return _refuse(f'app "{app.name}" is not prepared yet')
-        if app.environment is None:
-            app.environment = _environment_file(app)
-        return {"ok": True}, [app.namespace, app.environment]
+        if op == OP_NAMESPACE:
+            return {"ok": True}, [app.namespace]
+        if app.profile is None:
+            app.profile = _profile_file(app)
+        return {"ok": True}, [app.namespace, app.profile]
     return _refuse(f'unknown op "{op}"')
 
 
-def _environment_file(app: App) -> int:
-    # Not in the reply, which could outgrow a message, nor rkt/env/APP, where a value cannot hold a newline.
-    fd = os.memfd_create("environment")
+def _profile_file(app: App) -> int:
+    # Here, since who only asks to stop needs nothing of this.
+    from minit.plan.entering import encode_profile, profile_of
+    from minit.process import read_limits
+
+    # Not in the reply, which could outgrow a message.
+    fd = os.memfd_create("profile")
     with os.fdopen(os.dup(fd), "wb") as file:
-        file.writelines(os.fsencode(f"{name}={value}") + b"\0" for name, value in app.spec.environment)
+        file.write(encode_profile(profile_of(app.spec, read_limits(app.open_files))))
     return fd
 
 

@@ -36,12 +36,12 @@ def pod(make_pod: MakePod) -> PodDirectory:
 
 
 def test_a_command_sees_the_app(pod: PodDirectory) -> None:
-    """Its root, its mounts and its pod's namespaces, as root, in /."""
+    """Its root, its mounts and its pod's namespaces, as root, in its working directory."""
     script = "cat /etc/who; id -u; pwd; hostname; for n in mnt pid uts ipc net; do readlink /proc/self/ns/$n; done"
     result = pod.enter("a", "sh", "-c", script)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert lines[:4] == ["mine", "0", "/", f"rkt-{pod.uuid}"]
+    assert lines[:4] == ["mine", "0", "/tmp", f"rkt-{pod.uuid}"]
     inside = dict(line.split(":", 1) for line in lines[4:])
     for kind in ("pid", "uts", "ipc", "net"):
         assert f"{kind}:{inside[kind]}" == namespace_of(pod.pid, kind)
@@ -159,19 +159,22 @@ def test_privileges_are_no_more_than_an_apps(pod: PodDirectory) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "text"),
+    ("command", "text", "code"),
     [
-        (["not-there"], 'Error: Unable to find "not-there" in the PATH of the app'),
-        (["/not/there"], 'Error: Unable to open "/not/there": No such file or directory'),
-        (["/etc"], 'Error: "/etc" is not a regular file'),
-        (["/etc/passwd"], 'Error: "/etc/passwd" is not executable'),
+        ("not-there", 'Error: Unable to find "not-there" in the PATH of the app', 127),
+        ("/not/there", 'Error: Unable to open "/not/there": No such file or directory', 127),
+        ("./not-there", 'Error: Unable to open "/tmp/./not-there": No such file or directory', 127),
+        ("/etc", 'Error: "/etc" is not a regular file', 126),
+        ("/etc/passwd", 'Error: "/etc/passwd" is not executable', 126),
+        ("/etc/passwd/x", 'Error: Unable to open "/etc/passwd/x": Not a directory', 126),
+        ("", 'Error: Unable to find "" in the PATH of the app', 127),
     ],
-    ids=["name", "path", "directory", "mode"],
+    ids=["name", "path", "relative", "directory", "mode", "below-a-file", "empty"],
 )
-def test_a_command_that_cannot_be_executed(pod: PodDirectory, command: list[str], text: str) -> None:
-    """rkt's diagnosis, and 1."""
-    result = pod.enter("a", *command)
-    assert (result.returncode, result.stderr) == (1, f"{text}\n")
+def test_a_command_that_cannot_be_executed(pod: PodDirectory, command: str, text: str, code: int) -> None:
+    """rkt's diagnosis, and a shell's code."""
+    result = pod.enter("a", command)
+    assert (result.returncode, result.stderr) == (code, f"{text}\n")
 
 
 def test_an_unknown_app_is_refused(pod: PodDirectory) -> None:
@@ -228,12 +231,12 @@ def test_an_exited_pod_is_refused(make_pod: MakePod) -> None:
 
 
 def test_a_command_ends_with_the_pod(pod: PodDirectory) -> None:
-    """It is a process of the pod like any other."""
+    """It is a process of the app like any other."""
     command = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=a", "--", "sleep", "60"]
     with subprocess.Popen(command, cwd=pod.path) as entered:
         wait_for(lambda: "sleep" in _names_below(entered.pid), "the command")
         pod.stop()
-        assert entered.wait(30) == -signal.SIGKILL
+        assert entered.wait(30) == -signal.SIGTERM
         pod.wait_exited()
 
 

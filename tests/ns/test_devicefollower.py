@@ -148,7 +148,7 @@ class Control:
             if self.asked == 1:
                 send_message(client, {"ok": False, "error": "not yet"})
             else:
-                send_message(client, {"ok": True}, [self._namespace, self._namespace])
+                send_message(client, {"ok": True}, [self._namespace])
             client.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from minit import jsontext, syscalls
 from minit.messages import socket_pair
 from minit.plan.app import AppSpec
+from minit.plan.entering import decode_profile, profile_of
 from minit.plan.pod import PodPlan
 from minit.supervisor import lifecycle
 from minit.supervisor.app import App
@@ -67,12 +69,23 @@ def test_state(supervisor: Supervisor):
 
 
 def test_namespace(supervisor: Supervisor):
-    """A prepared app's mount namespace comes with a file of its environment; both stay the supervisor's."""
-    reply, descriptors = answer(supervisor, {"op": "namespace", "app": "web"})
+    """The mount namespace of a prepared app stays the supervisor's."""
+    namespace = supervisor.apps["web"].namespace
+    assert answer(supervisor, {"op": "namespace", "app": "web"}) == ({"ok": True}, [namespace])
+
+
+def test_enter(supervisor: Supervisor):
+    """With the namespace comes a file of what the app gives a command; it is made once."""
+    app = supervisor.apps["web"]
+    reply, descriptors = answer(supervisor, {"op": "enter", "app": "web"})
     assert reply == {"ok": True}
-    assert descriptors == [supervisor.apps["web"].namespace, supervisor.apps["web"].environment]
-    assert os.pread(descriptors[1], 100, 0) == b"A=1\0B=\0"
-    assert answer(supervisor, {"op": "namespace", "app": "web"}) == (reply, descriptors)
+    assert app.profile is not None and descriptors == [app.namespace, app.profile]
+    profile = decode_profile(os.pread(app.profile, 1 << 16, 0), "profile")
+    assert profile == profile_of(app.spec, profile.limits)
+    assert profile.environment == ((b"A", b"1"), (b"B", b""))
+    assert (resource.RLIMIT_NOFILE, 256, 256) in profile.limits
+    assert (resource.RLIMIT_CORE, *resource.getrlimit(resource.RLIMIT_CORE)) in profile.limits
+    assert answer(supervisor, {"op": "enter", "app": "web"}) == (reply, descriptors)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +93,7 @@ def test_namespace(supervisor: Supervisor):
     [
         ({"op": "namespace", "app": "db"}, 'app "db" is not prepared yet'),
         ({"op": "namespace", "app": "no"}, 'no app "no" in this pod'),
+        ({"op": "enter", "app": "db"}, 'app "db" is not prepared yet'),
         ({"op": "namespace"}, 'no app "None" in this pod'),
         ({"op": "dance"}, 'unknown op "dance"'),
         ({}, 'unknown op "None"'),

@@ -1,0 +1,194 @@
+"""
+From a process of the host to a command in an app, in two forks.
+
+The first process enters everything: the app's control groups, namespaces, identity and limits. It is in the pod's PID
+namespace only for its children, so nobody in the pod can see it while it still has descriptors, or capabilities of the
+host. The second one is born confined. It has nothing left to do but what has to be seen from there, and to execute
+the command. Its parent is that of the first one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from minit import syscalls
+from minit.errors import EXIT_FAILURE, describe
+from minit.plan.environment import DEFAULT_PATH
+from minit.process import forget_imports, join_cgroups, reset_signals, set_limits, set_oom_score
+from minit.reaper.diagnose import check_exec, diagnose_exec
+from minit.stdio import complain
+from minit.supervisor.credentials import become_user, drop_bounding_set, give_up_capabilities, leave_keyring
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
+
+    from minit.plan.entering import EnterProfile
+
+# As shells say it.
+EXIT_CANNOT_EXECUTE = 126
+EXIT_NOT_FOUND = 127
+
+
+class Entrance(Value):
+    """
+    The way into a pod, as descriptors, and what the command is there.
+
+    `supervisor` is a pidfd of PID 1, `namespace` the app's mount namespace, None for PID 1's; `own_users` tells that
+    the pod has a user namespace of its own. `groups` are files of control groups to write `0` into. `bounding` is the
+    capability mask of PID 1, of which none are kept that the profile does not have. `terminal` is the slave of a pty
+    for those of the standard streams that are terminals.
+    """
+
+    supervisor: int
+    namespace: int | None
+    own_users: bool
+    groups: tuple[int, ...]
+    bounding: int
+    profile: EnterProfile
+    terminal: int | None = None
+    terminal_streams: tuple[int, ...] = ()
+
+    def descriptors(self) -> list[int]:
+        """Return what the first process takes over."""
+        optional = (self.namespace, self.terminal)
+        return [self.supervisor, *self.groups, *(fd for fd in optional if fd is not None)]
+
+
+def enter(entrance: Entrance, command: Sequence[str], report: int) -> NoReturn:
+    """
+    Turn this forked process into the first one; never returns.
+
+    `report` gets the host's pid of the second one, or a line that says why there is none.
+    """
+    step = "close descriptors"
+    profile = entrance.profile
+    try:
+        arguments = [os.fsencode(word) for word in command]
+        variables = dict(profile.environment)
+        syscalls.close_all_but((0, 1, 2, report, *entrance.descriptors()))
+        forget_imports()
+        step = "join control groups"
+        # First of all: what is used from here on is the app's.
+        join_cgroups(entrance.groups)
+        if profile.oom_score_adj is not None:
+            step = "set oom_score_adj"
+            set_oom_score(profile.oom_score_adj)
+        step = "set resource limits"
+        set_limits(profile.limits)
+        step = "join namespaces"
+        kinds = syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWPID
+        syscalls.setns(entrance.supervisor, kinds)
+        step = "join mount namespace"
+        syscalls.setns(entrance.supervisor if entrance.namespace is None else entrance.namespace, syscalls.CLONE_NEWNS)
+        if entrance.own_users:
+            step = "join user namespace"
+            # Last: the root of the host may join all others, that of the pod may not.
+            syscalls.setns(entrance.supervisor, syscalls.CLONE_NEWUSER)
+        step = "open standard streams"
+        for number in entrance.terminal_streams:
+            assert entrance.terminal is not None
+            os.dup2(entrance.terminal, number)
+        step = "close descriptors"
+        # Before any path of the app is followed: /proc/self/fd leads to the host.
+        syscalls.close_all_but((0, 1, 2, report))
+        os.umask(0o022)
+        step = "drop capabilities"
+        drop_bounding_set(entrance.bounding if profile.bounding is None else entrance.bounding & profile.bounding)
+        give_up_capabilities()
+        step = "change user"
+        become_user(0, 0, profile.supplementary_gids)
+        # Other ids undid it.
+        syscalls.set_dumpable(False)
+        step = "join a session keyring"
+        leave_keyring()
+        if profile.no_new_privileges:
+            step = "set no_new_privs"
+            syscalls.set_no_new_privileges()
+        step = "reset signals"
+        reset_signals()
+        step = "fork"
+        pid, _ = syscalls.clone3(syscalls.CLONE_PARENT)
+        if pid == 0:
+            _execute(entrance, arguments, variables)
+        os.write(report, b"%d" % pid)
+    except BaseException as error:
+        # The last frame of a forked process: returning would run the caller's code twice.
+        os.write(report, f"{step}: {describe(error)}".encode(errors="surrogateescape"))
+    os._exit(EXIT_FAILURE)
+
+
+def _execute(entrance: Entrance, arguments: list[bytes], variables: Mapping[bytes, bytes]) -> NoReturn:
+    """Turn the second process into the command; what goes wrong is said on its standard error."""
+    step, code = "close descriptors", EXIT_FAILURE
+    try:
+        syscalls.close_range(3)
+        step = "start session"
+        # By /dev/tty a command reaches the terminal of its session, which must not be the caller's.
+        os.setsid()
+        if entrance.terminal_streams:
+            step = "take the terminal"
+            from minit.supervisor.console import take_console  # loaded already, by who opened it
+
+            take_console(entrance.terminal_streams[0])
+        try:
+            os.chdir(entrance.profile.working_directory)
+        except OSError:
+            os.chdir("/")
+        step = "find the command"
+        path = _find(arguments[0], variables.get(b"PATH", DEFAULT_PATH.encode()))
+        step = "install seccomp filters"
+        # Last: of what the app may not call anything may have been needed until here.
+        for program in entrance.profile.filters:
+            syscalls.install_seccomp_filter(program)
+        step, code = "execute the command", EXIT_CANNOT_EXECUTE
+        try:
+            os.execve(path, arguments, variables)
+        except OSError as error:
+            raise _failure(path, error) from error
+    except _NotExecuted as error:
+        code = error.code
+        complain(f"Error: {error}")
+    except BaseException as error:
+        complain(f"enter: {step}: {describe(error)}")
+    os._exit(code)
+
+
+class _NotExecuted(Exception):
+    """The command cannot be executed; `code` says so as shells do."""
+
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+def _find(command: bytes, search: bytes) -> bytes:
+    """Return the path of the command as it will be executed, a bare name being searched in the list of directories."""
+    if b"/" in command:
+        candidates = [command]
+    else:
+        # No name at all would be found: each directory itself.
+        candidates = [(directory or b".") + b"/" + command for directory in search.split(b":") if command]
+    failure: _NotExecuted | None = None
+    for candidate in candidates:
+        try:
+            # Not by trying: under a filter of the user's own nothing may be left by which to say why it failed.
+            check_exec(os.fsdecode(candidate))
+        except OSError as error:
+            if failure is None or error.errno != errno.ENOENT:
+                failure = _failure(candidate, error)
+        else:
+            return candidate
+    if failure is None or (failure.code == EXIT_NOT_FOUND and b"/" not in command):
+        raise _NotExecuted(f'Unable to find "{os.fsdecode(command)}" in the PATH of the app', EXIT_NOT_FOUND)
+    raise failure
+
+
+def _failure(path: bytes, error: OSError) -> _NotExecuted:
+    number = errno.ENOENT if error.errno is None else error.errno
+    name = os.fsdecode(path)
+    reason = diagnose_exec(name if name.startswith("/") else f"{os.getcwd()}/{name}", number)
+    return _NotExecuted(reason, EXIT_NOT_FOUND if number == errno.ENOENT else EXIT_CANNOT_EXECUTE)

@@ -1,0 +1,60 @@
+"""
+The terminal of an entered command: a pty of the pod in place of the caller's terminal, which stays outside.
+
+Loaded only for a caller in front of a terminal.
+"""
+
+from __future__ import annotations
+
+import os
+
+from minit.errors import LaunchError, describe
+from minit.launcher.relay import Relay
+from minit.supervisor.console import PTMX, TTY_GID, open_pty
+from minit.terminal import CallerTerminal, look_at_terminal
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class EnterConsole(Value):
+    """Both ends of the pty, the caller's terminal, and which of its descriptors shows what is written to the pty."""
+
+    master: int
+    slave: int
+    terminal: CallerTerminal
+    output: int
+
+    def start_relay(self, hung_up: Callable[[], None]) -> Relay:
+        """Begin to pass on what is typed and shown; `hung_up` is called if the caller's terminal goes away."""
+        return Relay(self.master, self.terminal, hung_up=hung_up, output=self.output)
+
+
+def open_enter_console(pid: int, terminals: tuple[int, ...]) -> EnterConsole:
+    """
+    Return a new pty of the pod whose PID 1 is `pid`, for a caller of whose standard streams these are terminals.
+
+    It is made on the host, by PID 1's view of the pod, which no app can change, and needs nothing from PID 1.
+    """
+    try:
+        master, slave = open_pty(f"/proc/{pid}/root{PTMX}")
+        os.fchown(slave, _outer_id(pid, "uid_map", 0), _outer_id(pid, "gid_map", TTY_GID))
+    except OSError as error:
+        raise LaunchError(f"failed to make a terminal in the pod: {describe(error)}") from error
+    terminal = look_at_terminal(is_read=0 in terminals)
+    terminal.prepare(slave)
+    # Only input is a terminal: what is typed is shown there.
+    output = next((fd for fd in (1, 2) if fd in terminals), 0)
+    return EnterConsole(master=master, slave=slave, terminal=terminal, output=output)
+
+
+def _outer_id(pid: int, file: str, number: int) -> int:
+    """Return the host's id for a user or group of the pod."""
+    with open(f"/proc/{pid}/{file}", encoding="ascii") as lines:
+        for line in lines:
+            inner, outer, count = map(int, line.split())
+            if inner <= number < inner + count:
+                return outer + number - inner
+    raise LaunchError(f"failed to make a terminal in the pod: its {file} has no {number}")

@@ -1,0 +1,149 @@
+"""
+Finding an app of a running pod to enter: its mount namespace, its profile and its control groups.
+
+PID 1 has the first two. While it does not answer the profile is read from the pod directory, and the namespace is that
+of a process in the app's control group, if PID 1 holds it too: a program of the app may have made others.
+"""
+
+from __future__ import annotations
+
+import os
+
+from minit import paths
+from minit.boundedfile import read_bounded
+from minit.errors import LaunchError, NoAnswerError, describe
+from minit.launcher.cgroups import app_group, read_hierarchies
+from minit.launcher.stop import has_ended
+from minit.plan.entering import MAXIMUM_PROFILE_BYTES, decode_profile, encode_profile, profile_of
+from minit.process import read_limits
+from minit.supervisor.client import ask
+from minit.supervisor.protocol import OP_ENTER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.plan.app import AppSpec
+    from minit.plan.entering import EnterProfile
+
+# PID 1 answers at once; only one that is just starting, on a machine with much to do, takes part of this.
+_ANSWER_SECONDS = 3.0
+_STOPPED = "T"
+
+
+def write_profile(app: AppSpec, open_files: tuple[int, int]) -> None:
+    """Write the profile of an app into the pod directory; `open_files` is the RLIMIT_NOFILE of its processes."""
+    path = paths.enter_profile(app.name)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        data = encode_profile(profile_of(app, read_limits(open_files)))
+        while data:
+            data = data[os.write(fd, data) :]
+    finally:
+        os.close(fd)
+
+
+def open_groups(app: str) -> list[int]:
+    """Return the files, one of each hierarchy, by writing `0` to which a process joins the control groups of `app`."""
+    try:
+        subcgroup = _read_subcgroup()
+        groups = []
+        for hierarchy in read_hierarchies():
+            if not os.path.isdir(f"{hierarchy.mount_point}/{subcgroup}"):
+                continue  # a hierarchy that was not there when the pod was made
+            # Not cgroup.procs in v1: its first write costs a grace period of the kernel, 13 ms.
+            name = "cgroup.procs" if hierarchy.is_v2 else "tasks"
+            groups.append(os.open(f"{app_group(hierarchy, subcgroup, app)}/{name}", os.O_WRONLY | os.O_CLOEXEC))
+    except OSError as error:
+        raise LaunchError(f'app "{app}": control group: {describe(error)}') from error
+    if not groups:
+        raise LaunchError(f'app "{app}": the pod has no control group {subcgroup}')
+    return groups
+
+
+def _read_subcgroup() -> str:
+    with open(paths.POD_SUBCGROUP, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read().strip().lstrip("/")
+
+
+def find_app(pid: int, state: str, app: str) -> tuple[int, EnterProfile]:
+    """
+    Return a descriptor of the mount namespace of `app`, and its profile, in the pod whose PID 1 is `pid`.
+
+    `state` is that of PID 1 in /proc/PID/status. ControlError if PID 1 refuses, LaunchError if it says nothing and the
+    app cannot be found without it.
+    """
+    try:
+        if state.startswith(_STOPPED):
+            raise NoAnswerError("supervisor of this pod: it is stopped")
+        _, [namespace, file] = ask({"op": OP_ENTER, "app": app}, _ANSWER_SECONDS)
+    except NoAnswerError as silence:
+        return _find_alone(pid, app, silence)
+    # By position: whoever else enters the app reads the same open file.
+    data = os.pread(file, MAXIMUM_PROFILE_BYTES, 0)
+    os.close(file)
+    return namespace, decode_profile(data, f'app "{app}": profile')
+
+
+def _find_alone(pid: int, app: str, silence: NoAnswerError) -> tuple[int, EnterProfile]:
+    path = paths.enter_profile(app)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError as error:
+        raise LaunchError(f'no app "{app}" in this pod; {describe(silence)}') from error
+    profile = decode_profile(read_bounded(fd, path, MAXIMUM_PROFILE_BYTES), path)
+    held = _held_namespaces(pid)
+    for process in _processes(app):
+        namespace = _namespace_of(process, app)
+        if namespace is None:
+            continue
+        if _identity(namespace) in held:
+            return namespace, profile
+        os.close(namespace)
+    raise LaunchError(f'app "{app}": no process of it runs in which to find its root; {describe(silence)}')
+
+
+def _held_namespaces(pid: int) -> set[tuple[int, int]]:
+    held = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            if os.readlink(f"/proc/{pid}/fd/{fd}").startswith("mnt:["):
+                status = os.stat(f"/proc/{pid}/fd/{fd}")
+                held.add((status.st_dev, status.st_ino))
+        except FileNotFoundError:
+            pass  # closed meanwhile
+    return held
+
+
+def _processes(app: str) -> list[int]:
+    """Return the pids on the host of those in the control group of an app, the oldest first."""
+    subcgroup = _read_subcgroup()
+    for hierarchy in read_hierarchies():
+        try:
+            with open(f"{app_group(hierarchy, subcgroup, app)}/cgroup.procs", encoding="ascii") as pids:
+                return sorted(map(int, pids.read().split()))
+        except FileNotFoundError:
+            continue
+    return []
+
+
+def _namespace_of(pid: int, app: str) -> int | None:
+    """Return the mount namespace of a process, None if it is no process of the app's any more."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    try:
+        namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        # While the pidfd's process lives, both were about it, whoever had the number before.
+        if pid in _processes(app) and not has_ended(pidfd):
+            return namespace
+        os.close(namespace)
+    except OSError:
+        pass  # it has just ended
+    finally:
+        os.close(pidfd)
+    return None
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino

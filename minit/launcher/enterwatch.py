@@ -1,0 +1,167 @@
+"""`enter` while its command runs: waits for it, passes signals on and relays its terminal."""
+
+from __future__ import annotations
+
+import _signal
+import os
+import select
+
+from minit import syscalls
+from minit.errors import LaunchError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from minit.launcher.enterconsole import EnterConsole
+    from minit.launcher.relay import Relay
+
+# What a terminal sends to all of a job would never arrive there: the command is in a session of its own.
+_FOR_ALL = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP)
+_FOR_THE_COMMAND = (_signal.SIGTERM, _signal.SIGUSR1, _signal.SIGUSR2)
+_DEADLY = (*_FOR_ALL, *_FOR_THE_COMMAND)
+_WITHOUT_RELAY = (_signal.SIGTSTP, _signal.SIGCONT)
+_HELD = (*_DEADLY, _signal.SIGCHLD)
+_REPORT_BYTES = 4096
+
+
+def hold_signals() -> None:
+    """Keep signals for the watch to read, from before there is a command that could miss one."""
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, (*_HELD, *_WITHOUT_RELAY))
+
+
+class EnterWatch:
+    """
+    The loop over the processes that `minit.launcher.enterchild` makes.
+
+    `first` is the process that enters, `report` what it says; `console` is given if the command has a terminal.
+    """
+
+    def __init__(self, first: int, report: int, console: EnterConsole | None) -> None:
+        self._first = first
+        self._report: int | None = report
+        self._console = console
+        self._relay: Relay | None = None
+        self._command: int | None = None
+        self._status: int | None = None
+        self._interrupted = False
+        # What the caller ignores, with nohup(1) say, is not for the command either.
+        self._ignored = [number for number in _DEADLY if _signal.getsignal(number) == _signal.SIG_IGN]
+        # The relay has its own way of being suspended and resumed.
+        self._signals = syscalls.signalfd((*_HELD, *_WITHOUT_RELAY) if console is None else _HELD)
+
+    def run(self) -> int:
+        """Return the command's exit code; dies as the command dies. LaunchError if there never was one."""
+        try:
+            while self._status is None:
+                self._turn()
+            if self._relay is not None:
+                self._drain(self._relay)
+        finally:
+            if self._relay is not None:
+                self._relay.close()
+        if os.WIFSIGNALED(self._status):
+            _die(os.WTERMSIG(self._status))
+        return os.waitstatus_to_exitcode(self._status)
+
+    def _turn(self) -> None:
+        """Wait for events and handle them."""
+        relay = self._relay
+        poller = select.poll()
+        for fd in (self._signals, self._report):
+            if fd is not None:
+                poller.register(fd, select.POLLIN)
+        for fd, events in {} if relay is None else relay.interest().items():
+            poller.register(fd, events)
+        for fd, events in poller.poll():
+            if fd == self._signals:
+                self._on_signals()
+            elif fd == self._report:
+                self._on_report()
+            elif relay is not None:
+                relay.handle(fd, events)
+
+    def _on_report(self) -> None:
+        """Learn what became of the first process."""
+        assert self._report is not None
+        text = os.read(self._report, _REPORT_BYTES).decode(errors="surrogateescape")
+        os.close(self._report)
+        self._report = None
+        _, status = os.waitpid(self._first, 0)
+        if not text.isdecimal():
+            self._give_up(text, status)
+        self._command = int(text)
+        if self._console is not None:
+            self._relay = self._console.start_relay(self._hang_up)
+        # It may have ended by now.
+        self._collect()
+
+    def _give_up(self, text: str, status: int) -> NoReturn:
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            if number in _DEADLY:
+                _die(number)
+            text = f"killed by signal {number} on the way, perhaps as the app has used up its memory"
+        raise LaunchError(text)
+
+    def _on_signals(self) -> None:
+        for number in syscalls.read_signals(self._signals):
+            if number == _signal.SIGCHLD:
+                self._collect()
+            elif self._status is not None:
+                self._interrupted = True
+            elif number in self._ignored:
+                continue
+            elif self._command is None:
+                if number in _DEADLY:
+                    # It may be held up for ever, by a frozen control group say.
+                    os.kill(self._first, _signal.SIGKILL)
+                    _die(number)
+            elif number in _FOR_THE_COMMAND:
+                os.kill(self._command, number)
+            else:
+                # A stop by the keyboard would be ignored there: its parent is in another session.
+                self._signal_all(_signal.SIGSTOP if number == _signal.SIGTSTP else number)
+
+    def _collect(self) -> None:
+        """Note the end of the command; stop while it is stopped."""
+        while self._command is not None and self._status is None:
+            pid, status = os.waitpid(self._command, os.WUNTRACED | os.WNOHANG)
+            if pid == 0:
+                return
+            if not os.WIFSTOPPED(status):
+                self._status = status
+            elif self._relay is not None:
+                self._relay.pause()
+                self._signal_all(_signal.SIGCONT)
+            else:
+                os.kill(os.getpid(), _signal.SIGSTOP)
+                self._signal_all(_signal.SIGCONT)
+
+    def _signal_all(self, number: int) -> None:
+        """Signal the command's process group, or the command if it is not yet in one of its own."""
+        assert self._command is not None
+        try:
+            os.killpg(self._command, number)
+        except ProcessLookupError:
+            os.kill(self._command, number)
+
+    def _hang_up(self) -> None:
+        if self._status is None:
+            self._signal_all(_signal.SIGHUP)
+
+    def _drain(self, relay: Relay) -> None:
+        """Deliver what the command has written, however slowly it is read, unless a signal says it is not wanted."""
+        relay.finish()
+        while not relay.is_drained() and not self._interrupted:
+            self._turn()
+
+
+def _die(number: int) -> NoReturn:
+    """End by the same signal, as far as that is possible."""
+    if number not in (_signal.SIGKILL, _signal.SIGSTOP):
+        _signal.signal(number, _signal.SIG_DFL)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (number,))
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)

@@ -1,0 +1,118 @@
+"""
+What a command that is entered into an app gets from it: the app's confinement and its surroundings.
+
+It is decided with the app, asked from PID 1, and lies in the pod directory too, for when PID 1 does not answer. As
+bytes it is a line of JSON, which tells the sizes of what follows it: the environment, then each filter.
+"""
+
+from __future__ import annotations
+
+import os
+
+from minit.errors import LaunchError, ManifestError
+from minit.jsontext import dump, parse
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TypeVar
+
+    from minit.plan.app import AppSpec
+
+    T = TypeVar("T")
+
+    # A resource of getrlimit(2), its soft and its hard limit.
+    Limit = tuple[int, int, int]
+
+MAXIMUM_PROFILE_BYTES = 16 << 20
+
+
+class EnterProfile(Value):
+    """
+    What is not in an app's namespaces and control groups.
+
+    `bounding` is a capability mask, None for that of PID 1; `oom_score_adj` None leaves the caller's; `filters` are
+    programs for the kernel in the order of their installation.
+    """
+
+    environment: tuple[tuple[bytes, bytes], ...]
+    working_directory: str = "/"
+    supplementary_gids: tuple[int, ...] = ()
+    bounding: int | None = None
+    no_new_privileges: bool = False
+    oom_score_adj: int | None = None
+    limits: tuple[Limit, ...] = ()
+    filters: tuple[bytes, ...] = ()
+
+
+def profile_of(spec: AppSpec, limits: Sequence[Limit]) -> EnterProfile:
+    """Return what a command gets in an app whose processes have these limits."""
+    return EnterProfile(
+        environment=tuple((os.fsencode(name), os.fsencode(value)) for name, value in spec.environment),
+        working_directory=spec.working_directory,
+        supplementary_gids=spec.supplementary_gids,
+        bounding=spec.bounding,
+        no_new_privileges=spec.sheds_privileges,
+        oom_score_adj=spec.oom_score_adj or 0,
+        limits=tuple(limits),
+        filters=spec.filters,
+    )
+
+
+def encode_profile(profile: EnterProfile) -> bytes:
+    """Return a profile as bytes."""
+    environment = b"".join(b"%s=%s\0" % pair for pair in profile.environment)
+    header = {
+        "cwd": profile.working_directory,
+        "gids": profile.supplementary_gids,
+        "bounding": profile.bounding,
+        "noNewPrivileges": profile.no_new_privileges,
+        "oomScoreAdj": profile.oom_score_adj,
+        "limits": profile.limits,
+        "sizes": [len(environment), *map(len, profile.filters)],
+    }
+    return b"".join((dump(header), b"\n", environment, *profile.filters))
+
+
+def decode_profile(data: bytes, source: str) -> EnterProfile:
+    """Return the profile in `data`; LaunchError names `source` if it is none."""
+    line, _, rest = data.partition(b"\n")
+    try:
+        header = parse(line, source)
+        if not isinstance(header, dict):
+            raise ValueError("expected an object")
+        sizes = _integers(header["sizes"])
+        if not sizes or min(sizes) < 0 or sum(sizes) != len(rest):
+            raise ValueError("its parts have other sizes than it says")
+        bounding, oom_score_adj = header["bounding"], header["oomScoreAdj"]
+        limits = [_integers(limit) for limit in _expect(list, header["limits"])]
+        if any(len(limit) != 3 for limit in limits):
+            raise ValueError("a limit has three numbers")
+        ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
+        variables = [variable.partition(b"=") for variable in rest[: ends[0]].split(b"\0")[:-1]]
+        return EnterProfile(
+            environment=tuple((name, value) for name, _, value in variables),
+            working_directory=_expect(str, header["cwd"]),
+            supplementary_gids=_integers(header["gids"]),
+            bounding=None if bounding is None else _expect(int, bounding),
+            no_new_privileges=_expect(bool, header["noNewPrivileges"]),
+            oom_score_adj=None if oom_score_adj is None else _expect(int, oom_score_adj),
+            limits=tuple((number, soft, hard) for number, soft, hard in limits),
+            filters=tuple(rest[start:end] for start, end in zip(ends, ends[1:])),
+        )
+    except KeyError as error:
+        raise LaunchError(f"{source}: {error.args[0]} is missing") from error
+    except (ManifestError, ValueError) as error:
+        reason = str(error).removeprefix(f"{source}: ")
+        raise LaunchError(f"{source}: {reason}") from error
+
+
+def _integers(value: object) -> tuple[int, ...]:
+    return tuple(_expect(int, item) for item in _expect(list, value))
+
+
+def _expect(kind: type[T], value: object) -> T:
+    if type(value) is not kind:
+        raise ValueError(f"expected {kind.__name__}, got {type(value).__name__}")
+    return value
