@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 
 from minit import syscalls
 from minit.errors import LaunchError
@@ -37,7 +36,6 @@ def enter_pod(pid: int, app: str | None, command: Sequence[str], *, privileged: 
     open_standard_streams()
     hold_signals()
     syscalls.set_dumpable(False)
-    _refuse_directories()
     pidfd, status = open_supervisor(pid)
     bounding = int(status["CapBnd"], 16)
     namespace: int | None = None
@@ -83,12 +81,6 @@ def _open_console(pid: int, terminals: tuple[int, ...]) -> EnterConsole:
     from minit.launcher.enterconsole import open_enter_console
 
     return open_enter_console(pid, terminals)
-
-
-def _refuse_directories() -> None:
-    for fd in _STREAMS:
-        if stat.S_ISDIR(os.fstat(fd).st_mode):
-            raise LaunchError(f"descriptor {fd} is a directory, by which a command would reach the host's files")
 
 
 def _is_same_file(path: str, other: str) -> bool:

@@ -112,6 +112,7 @@ static int report(const char *path, int argc, char **argv)
     put_file(file, "oom_score_adj", "/proc/self/oom_score_adj");
     put_file(file, "cgroup", "/proc/self/cgroup");
     put_file(file, "mountinfo", "/proc/self/mountinfo");
+    put_file(file, "limits", "/proc/self/limits");
     fclose(file);
     return 0;
 }
