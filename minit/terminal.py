@@ -80,6 +80,13 @@ class CallerTerminal(Value):
         _set(slave, attributes)
 
 
+def keep_line_ends(slave: int) -> None:
+    """Have a pty leave what is written to it as it is, for a caller's terminal that is not raw and makes line ends."""
+    attributes = _get(slave)
+    attributes[_OFLAG] &= ~termios.OPOST
+    _set(slave, attributes)
+
+
 def look_at_terminal(*, is_read: bool) -> CallerTerminal:
     """Return what the caller has for a terminal."""
     settings = _get(0) if is_read and os.isatty(0) else None

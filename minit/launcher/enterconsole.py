@@ -11,7 +11,7 @@ import os
 from minit.errors import LaunchError, describe
 from minit.launcher.relay import Relay
 from minit.supervisor.console import PTMX, TTY_GID, open_pty
-from minit.terminal import CallerTerminal, look_at_terminal
+from minit.terminal import CallerTerminal, keep_line_ends, look_at_terminal
 from minit.value import Value
 
 TYPE_CHECKING = False
@@ -45,6 +45,8 @@ def open_enter_console(pid: int, terminals: tuple[int, ...]) -> EnterConsole:
         raise LaunchError(f"failed to make a terminal in the pod: {describe(error)}") from error
     terminal = look_at_terminal(is_read=0 in terminals)
     terminal.prepare(slave)
+    if terminal.settings is None:
+        keep_line_ends(slave)
     # Only input is a terminal: what is typed is shown there.
     output = next((fd for fd in (1, 2) if fd in terminals), 0)
     return EnterConsole(master=master, slave=slave, terminal=terminal, output=output)
