@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from tests.support.pods import MakePod, PodDirectory, shell
-from tests.support.processes import namespace_of, status_of
+from tests.support.processes import children_of, namespace_of, status_of
 from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
@@ -265,3 +268,111 @@ def test_the_app_does_not_notice(pod: PodDirectory) -> None:
         assert pod.enter("a", "true").returncode == 0
     assert pod.is_ready()
     wait_for(lambda: len(os.listdir(f"/proc/{pod.pid}/fd")) <= before, "the end of the connections")
+
+
+@contextmanager
+def entered(pod: PodDirectory, script: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a script in an app, that says when it is up."""
+    command = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=a", "--", "sh", "-c", script]
+    with subprocess.Popen(command, cwd=pod.path, stdout=subprocess.PIPE, **options) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT, signal.SIGHUP])
+def test_what_a_terminal_sends_reaches_the_whole_job(pod: PodDirectory, number: signal.Signals) -> None:
+    """What the command runs in front of it too, though it is in a session of its own."""
+    name = number.name.removeprefix("SIG")
+    with entered(pod, f"trap 'exit 33' {name}; (trap 'echo child' {name}; echo up; sleep 1000; true)") as process:
+        assert process.stdout is not None
+        wait_for(lambda: "sleep" in _names_of_descendants(process.pid), "what the command runs")
+        process.send_signal(number)
+        assert process.stdout.read() == b"child\n"
+        assert process.wait(30) == 33
+
+
+def _names_of_descendants(pid: int) -> list[str]:
+    names, pids = [], [pid]
+    while pids:
+        children = children_of(pids.pop())
+        names += [status_of(child)["Name"] for child in children]
+        pids += children
+    return names
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_other_signals_reach_the_command_alone(pod: PodDirectory, number: signal.Signals) -> None:
+    """As they would if it had been started by the caller."""
+    name = number.name.removeprefix("SIG")
+    with entered(pod, f"trap 'exit 33' {name}; echo up; while :; do sleep 0.01; done") as process:
+        process.send_signal(number)
+        assert process.wait(30) == 33
+
+
+def test_what_the_caller_ignores_is_not_passed_on(pod: PodDirectory) -> None:
+    """A command under nohup(1) survives a hang-up."""
+    ignore = "trap '' HUP; exec "
+    command = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=a", "--"]
+    script = ["sh", "-c", "trap 'exit 33' HUP; trap 'exit 44' TERM; echo up; while :; do sleep 0.01; done"]
+    words = ["sh", "-c", ignore + '"$@"', "sh", *command, *script]
+    with subprocess.Popen(words, cwd=pod.path, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 44
+
+
+def test_a_stop_stops_both(pod: PodDirectory) -> None:
+    """SIGTSTP to `enter`, or SIGSTOP to the command; SIGCONT lets both go on."""
+    with entered(pod, "trap 'exit 33' TERM; echo up; while :; do sleep 0.01; done") as process:
+        [command] = children_of(process.pid)
+        for target, number in ((process.pid, signal.SIGTSTP), (command, signal.SIGSTOP)):
+            os.kill(target, number)
+            for pid in (process.pid, command):
+                wait_for(lambda pid=pid: status_of(pid)["State"].startswith("T"), "the stop")  # type: ignore[misc]
+            process.send_signal(signal.SIGCONT)
+            for pid in (process.pid, command):
+                wait_for(lambda pid=pid: not status_of(pid)["State"].startswith("T"), "the end of it")  # type: ignore[misc]
+        process.terminate()
+        assert process.wait(30) == 33
+
+
+def test_a_command_has_no_terminal_of_its_callers_session(pod: PodDirectory) -> None:
+    """It is the leader of a session of its own."""
+    with entered(pod, "echo up; exec sleep 1000") as process:
+        [command] = children_of(process.pid)
+        assert os.getsid(command) == command == os.getpgid(command)
+
+
+def test_an_app_that_is_frozen(pod: PodDirectory) -> None:
+    """Whoever waits for it to thaw can give up, and nothing is left once it has."""
+    [freezer] = [
+        path for top in pod.control_groups() if (path := top / "system.slice/a.service/freezer.state").exists()
+    ]
+    members = freezer.with_name("cgroup.procs")
+    before = members.read_text()
+    freezer.write_text("FROZEN")
+    command = [
+        pod.entrypoint("enter", from_tree=True),
+        f"--pid={pod.pid}",
+        "--appname=a",
+        "--",
+        "touch",
+        "/tmp/entered",
+    ]
+    with subprocess.Popen(command, cwd=pod.path) as process:
+        wait_for(lambda: members.read_text() != before, "the process that enters")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == -signal.SIGINT
+    freezer.write_text("THAWED")
+    wait_for(lambda: not set(members.read_text().split()) - _with_children(before), "the end of what entered")
+    assert not pod.file("a", "/tmp/entered").exists()
+
+
+def _with_children(pids: str) -> set[str]:
+    shells = pids.split()[:1]
+    return {*shells, *(str(child) for pid in shells for child in children_of(int(pid)))}
