@@ -11,6 +11,7 @@ from typing import NoReturn
 import click
 
 from minit.cli import (
+    appcommands,
     attachcommand,
     exportcommand,
     imagecommands,
@@ -36,6 +37,7 @@ for _command in storecommands.COMMANDS:
     imagecommands.image_group.add_command(_command)
 for _command in (
     *runcommands.COMMANDS,
+    *appcommands.COMMANDS,
     *attachcommand.COMMANDS,
     *podcommands.COMMANDS,
     *exportcommand.COMMANDS,

@@ -1,4 +1,4 @@
-"""The commands that make and run pods: run, prepare, run-prepared, enter."""
+"""The commands that make and run pods: run, prepare, run-prepared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from minit.cli.podrequest import make_request
 from minit.cli.progressdisplay import show_progress
 from minit.cli.runoptions import app_options, prepare_options, run_options
 from minit.errors import PodError, describe
-from minit.stage0.enter import enter_pod
 from minit.stage0.entrypoints import RunOptions
 from minit.stage0.podmanifest import unused_volumes
 from minit.stage0.pods import find_pod
@@ -138,29 +137,7 @@ def run_prepared(invocation: Invocation, /, uuid: str, **options: Any) -> None:
         run_pod(pod, TreeStore(invocation.data, store), how, invocation.note, flush_output)
 
 
-@click.command(cls=MinitCommand, section=_SECTION, stop_at_operand=True)
-@click.option("--app", metavar="NAME", help="App to enter, if the pod has several.")
-@click.argument("uuid", metavar="UUID")
-@click.argument("command", nargs=-1, metavar="[COMMAND [ARG]...]", type=click.UNPROCESSED)
-@click.pass_obj
-def enter(invocation: Invocation, app: str | None, uuid: str, command: tuple[str, ...]) -> None:
-    """
-    Run a command, by default /bin/bash, in an app of a running pod.
-
-    The exit code is the command's. UUID may be shortened to any prefix that only one pod has.
-    """
-    invocation.require_root()
-    if not command:
-        invocation.note('no command specified, assuming "/bin/bash"')
-        command = ("/bin/bash",)
-    with (
-        Store(invocation.data) as store,
-        find_pod(invocation.data, uuid, invocation.note) as pod,
-    ):
-        enter_pod(pod, TreeStore(invocation.data, store), app, command, flush_output)
-
-
-COMMANDS: tuple[click.Command, ...] = (run, prepare, run_prepared, enter)
+COMMANDS: tuple[click.Command, ...] = (run, prepare, run_prepared)
 
 
 def _collect_run_options(invocation: Invocation, options: dict[str, Any]) -> RunOptions:

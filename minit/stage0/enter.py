@@ -16,9 +16,18 @@ from minit.stage0.waiting import wait_for_pid
 
 
 def enter_pod(
-    pod: Pod, trees: TreeStore, app: str | None, command: Sequence[str], before_exec: Callable[[], None]
+    pod: Pod,
+    trees: TreeStore,
+    app: str | None,
+    command: Sequence[str],
+    before_exec: Callable[[], None],
+    *,
+    privileged: bool = False,
 ) -> NoReturn:
-    """Become stage1's `enter`, which runs `command` in an app (None: the only one); `before_exec` is called last."""
+    """
+    Become stage1's `enter`, which runs `command` in an app (None: the only one), not confined as the app if
+    `privileged`; `before_exec` is called last.
+    """
     if pod.state is not PodState.RUNNING:
         raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
     name = choose_app(pod, app)
@@ -28,7 +37,8 @@ def enter_pod(
     pid = wait_for_pid(pod)
     os.chdir(pod.path)
     before_exec()
-    entrypoints.execute(program, entrypoints.enter_arguments(pid, name, command), dict(os.environ))
+    arguments = entrypoints.enter_arguments(pid, name, command, privileged=privileged)
+    entrypoints.execute(program, arguments, dict(os.environ))
 
 
 def choose_app(pod: Pod, app: str | None) -> str:

@@ -127,9 +127,9 @@ def run_arguments(options: RunOptions, uuid: str, version: int, private_users: s
     return words
 
 
-def enter_arguments(pid: int, app: str, command: Sequence[str]) -> list[str]:
-    """Return the arguments of `enter`."""
-    return [f"--pid={pid}", f"--appname={app}", "--", *command]
+def enter_arguments(pid: int, app: str, command: Sequence[str], *, privileged: bool) -> list[str]:
+    """Return the arguments of `enter`; `privileged` is an extension of minit's own stage1."""
+    return [f"--pid={pid}", f"--appname={app}", *(["--privileged"] if privileged else []), "--", *command]
 
 
 def gc_arguments(uuid: str, version: int, *, debug: bool, local_config: str) -> list[str]:

@@ -347,6 +347,19 @@ def test_enter(world: World) -> None:
     assert "isn't currently running" in world.minit("enter", pod.uuid, "ls", code=254).stderr
 
 
+def test_app_exec(world: World) -> None:
+    """`app exec` is `enter`; only --privileged is passed on beyond what rkt knows."""
+    with world.start() as pod:
+        (world.dump / "enter-code").write_text("9")
+        world.minit("app", "exec", "--app=busybox", pod.uuid, "ls", "--privileged", code=9)
+        arguments = world.call("enter").argv[1:]
+        assert arguments == [f"--pid={pod.process.pid}", "--appname=busybox", "--", "ls", "--privileged"]
+        world.minit("app", "exec", "--privileged", pod.uuid, "ls", code=9)
+        assert world.call("enter").argv[2:] == ["--appname=busybox", "--privileged", "--", "ls"]
+        result = world.minit("app", "exec", pod.uuid, code=9)
+        assert 'exec: no command specified, assuming "/bin/bash"' in result.stderr
+
+
 def test_enter_one_of_several_apps(world: World) -> None:
     """In a pod of several apps one must be chosen; the error names them."""
     with world.start("--net=none", world.app, "--name=one", "---", world.app, "--name=two") as pod:

@@ -14,8 +14,8 @@ from minit.cli.grammar import AppOption, GlobalOption, MinitCommand, MinitGroup
 from minit.cli.main import commands, run
 
 COMMANDS = {
-    *("run", "prepare", "run-prepared", "enter", "attach", "list", "status", "cat-manifest", "logs"),
-    *("stop", "rm", "gc", "export"),
+    *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest"),
+    *("logs", "stop", "rm", "gc", "export"),
     *("fetch", "image", "stage1", "version"),
 }
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
