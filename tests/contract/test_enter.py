@@ -283,6 +283,12 @@ def entered(pod: PodDirectory, script: str, **options: Any) -> Iterator[subproce
             process.kill()
 
 
+def _command_of(pid: int) -> int:
+    """Return the pid of the command, once the process that entered for it is gone."""
+    [command] = wait_for(lambda: len(found := children_of(pid)) == 1 and found, "the command alone")
+    return command
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT, signal.SIGHUP])
 def test_what_a_terminal_sends_reaches_the_whole_job(pod: PodDirectory, number: signal.Signals) -> None:
     """What the command runs in front of it too, though it is in a session of its own."""
@@ -329,7 +335,7 @@ def test_what_the_caller_ignores_is_not_passed_on(pod: PodDirectory) -> None:
 def test_a_stop_stops_both(pod: PodDirectory) -> None:
     """SIGTSTP to `enter`, or SIGSTOP to the command; SIGCONT lets both go on."""
     with entered(pod, "trap 'exit 33' TERM; echo up; while :; do sleep 0.01; done") as process:
-        [command] = children_of(process.pid)
+        command = _command_of(process.pid)
         for target, number in ((process.pid, signal.SIGTSTP), (command, signal.SIGSTOP)):
             os.kill(target, number)
             for pid in (process.pid, command):
@@ -344,7 +350,7 @@ def test_a_stop_stops_both(pod: PodDirectory) -> None:
 def test_a_command_has_no_terminal_of_its_callers_session(pod: PodDirectory) -> None:
     """It is the leader of a session of its own."""
     with entered(pod, "echo up; exec sleep 1000") as process:
-        [command] = children_of(process.pid)
+        command = _command_of(process.pid)
         assert os.getsid(command) == command == os.getpgid(command)
 
 

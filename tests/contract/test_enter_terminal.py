@@ -122,12 +122,13 @@ def test_a_shell(pod: PodDirectory, terminal: Terminal) -> None:
     wait_for(lambda: terminal.is_raw, "the raw mode")
     terminal.type(b"sleep 1000\r")
     terminal.expect(rb"sleep 1000\r\n")
-    wait_for(lambda: _has_sleep(process), "sleep")
+    wait_for(lambda: _is_in_front(process), "sleep")
     terminal.type(CTRL_Z)
     terminal.expect(rb"Stopped")
     terminal.expect(PROMPT)
     terminal.type(b"fg\r")
     terminal.expect(rb"sleep 1000\r\n")
+    wait_for(lambda: _is_in_front(process), "sleep again")
     terminal.type(CTRL_C)
     terminal.expect(PROMPT)
     terminal.type(b"exit 7\r")
@@ -135,9 +136,16 @@ def test_a_shell(pod: PodDirectory, terminal: Terminal) -> None:
     assert not terminal.is_raw
 
 
-def _has_sleep(process: subprocess.Popen[bytes]) -> bool:
-    [command] = children_of(process.pid)
-    return [status_of(pid)["Name"] for pid in children_of(command)] == ["sleep"]
+def _is_in_front(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether a sleep is what the shell runs in the foreground."""
+    [shell] = children_of(process.pid)
+    for pid in children_of(shell):
+        # proc(5): after the name come the state, the parent, the group, the session, the terminal and its group.
+        _, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
+        state, _, group, _, _, foreground, *_ = fields.split()
+        if status_of(pid)["Name"] == "sleep" and group == foreground and state != "T":
+            return True
+    return False
 
 
 @pytest.mark.parametrize(("key", "number"), [(CTRL_C, signal.SIGINT), (CTRL_BACKSLASH, signal.SIGQUIT)])
