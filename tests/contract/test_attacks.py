@@ -177,6 +177,19 @@ def test_our_processes_cannot_be_traced(make_pod: MakePod, hostile_rootfs: Path)
     assert {own["ptrace"], own["mem"], own["process_vm_readv"]} == {"done"}
 
 
+def test_what_enters_cannot_be_traced(make_pod: MakePod, hostile_rootfs: Path) -> None:
+    """However often root of an app tries, in every way, from its first moment to its exec (CVE-2016-9962)."""
+    goal = campaign(1000)
+    pod = make_pod({"a": shell(FOREVER), "b": attacker("hunt", str(goal))}, hostile_rootfs)
+    process = pod.start("--disable-seccomp")
+    pod.wait_ready()
+    while pod.status("b") is None:
+        assert pod.enter("a", "true").returncode == 0
+    pod.stop()
+    [line] = lines_of(pod.finish(process).stdout, "b")
+    assert line.startswith("refused ") and int(line.split()[1]) >= goal
+
+
 def test_keys_of_the_caller_stay_outside(make_pod: MakePod, hostile_rootfs: Path) -> None:
     """Apps, handlers and commands that are entered have keyrings of their own, empty at first."""
     commands = handlers(pre_start=(ATTACKER, "keys", "secret"), post_stop=(ATTACKER, "keys", "own"))
