@@ -342,6 +342,17 @@ def _groups_of(pod: PodDirectory, app: str) -> Iterator[tuple[str, Path]]:
         yield ("tasks" if (group / "tasks").exists() else "cgroup.procs"), group
 
 
+def test_the_plan_on_disk_is_out_of_reach(make_pod: MakePod) -> None:
+    """It lies beside the stage1 root, for root alone; an app with every capability finds no way to it."""
+    script = "find /proc/1/root/ -path '*/proc/[0-9]*' -prune -o -path '*/enter/*' -print; ls /proc/1/cwd/enter"
+    pod = make_pod({"a": shell(f"{script}; true")})
+    result = pod.run("--disable-seccomp", "--disable-capabilities-restriction")
+    modes = [stat.S_IMODE((pod.path / name).stat().st_mode) for name in ("enter", "enter/a")]
+    assert modes == [0o700, 0o600]
+    assert result.stdout == ""
+    assert "/proc/1/cwd/enter: No such file or directory" in result.stderr
+
+
 def test_a_frozen_supervisor(make_pod: MakePod) -> None:
     """One that has the request and does not answer is waited for a few seconds only."""
     pod = make_pod({"a": shell(FOREVER)})
