@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import attach, first_instruction, image_import, images, isolation, logs, memory, networks, stop
+from benchmarks import attach, enter, first_instruction, image_import, images, isolation, logs, memory, networks, stop
 from benchmarks.table import machine
 
 BENCHMARKS = {
@@ -17,6 +17,7 @@ BENCHMARKS = {
     "networks": networks.main,
     "memory": memory.main,
     "stop": stop.main,
+    "enter": enter.main,
 }
 
 

@@ -63,22 +63,28 @@ def oci(bench: World, runtime: str, seccomp: dict[str, Any] | None = None) -> fl
     `seccomp` is that part of its configuration, None for no filter.
     """
     bundle = bench.path / ("bundle" if seccomp is None else "filtered-bundle")
-    if not bundle.exists():
-        bundle.mkdir()
-        subprocess.run(["runc", "spec", "--bundle", bundle], check=True)
-        config = json.loads((bundle / "config.json").read_text())
-        config["process"].update(terminal=False, args=["/bin/first"])
-        config["root"]["path"] = str(bench.rootfs)
-        config["mounts"] = [mount for mount in config["mounts"] if mount["type"] != "cgroup"]
-        linux = config["linux"]
-        linux["namespaces"] = [entry for entry in linux["namespaces"] if entry["type"] != "cgroup"]
-        for unused in ("seccomp", "resources"):
-            linux.pop(unused, None)
-        if seccomp is not None:
-            linux["seccomp"] = seccomp
-        (bundle / "config.json").write_text(json.dumps(config))
+    make_bundle(bench, bundle, ["/bin/first"], seccomp)
     command = [runtime, "run", "--bundle", str(bundle), f"bench-{os.getpid()}"]
     return in_plain_cgroups(command) if runtime == "crun" else timed(command)
+
+
+def make_bundle(bench: World, bundle: Path, command: list[str], seccomp: dict[str, Any] | None = None) -> None:
+    """Make a directory from which an OCI runtime runs `command` in the same root and namespaces, unless it is there."""
+    if bundle.exists():
+        return
+    bundle.mkdir()
+    subprocess.run(["runc", "spec", "--bundle", bundle], check=True)
+    config = json.loads((bundle / "config.json").read_text())
+    config["process"].update(terminal=False, args=command)
+    config["root"]["path"] = str(bench.rootfs)
+    config["mounts"] = [mount for mount in config["mounts"] if mount["type"] != "cgroup"]
+    linux = config["linux"]
+    linux["namespaces"] = [entry for entry in linux["namespaces"] if entry["type"] != "cgroup"]
+    for unused in ("seccomp", "resources"):
+        linux.pop(unused, None)
+    if seccomp is not None:
+        linux["seccomp"] = seccomp
+    (bundle / "config.json").write_text(json.dumps(config))
 
 
 def in_plain_cgroups(command: list[str]) -> float:
