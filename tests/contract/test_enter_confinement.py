@@ -422,6 +422,18 @@ def test_a_pid_1_within_the_pod_is_refused(make_pod: MakePod) -> None:
         os.close(writer)
 
 
+def test_a_directory_without_a_lock_is_refused(make_pod: MakePod, tmp_path: Path) -> None:
+    """Whatever lies in it and whoever its pid names, no pod runs there: not from another directory, say."""
+    pod = make_pod({"a": shell(FOREVER)})
+    pod.start()
+    pod.wait_ready()
+    (tmp_path / "stage1").symlink_to(pod.path / "stage1")
+    command = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=a", "--", "true"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 254
+    assert result.stderr == "enter: pod is not running any more: nobody holds the lock of its directory\n"
+
+
 @pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
 def test_a_directory_is_not_passed_in(make_pod: MakePod, tmp_path: Path, stream: str) -> None:
     """As a standard stream it would be a way to the host's files; the interpreter itself does not start with one."""

@@ -36,9 +36,9 @@ SHARED = {*BASE, "minit.plan", "minit.stdio", "minit.supervisor", "minit.syscall
 
 STDLIB_OF = {
     "run": {*STDLIB, "_json", "_socket", "fcntl", "resource", "select"},
-    "stop": {*STDLIB, "_json", "_socket", "select"},
+    "stop": {*STDLIB, "_json", "_socket", "fcntl", "select"},
     "gc": STDLIB,
-    "enter": {*STDLIB, "_json", "_socket", "resource", "select"},
+    "enter": {*STDLIB, "_json", "_socket", "fcntl", "resource", "select"},
     "control": {*STDLIB, "_json", "_socket"},
     "attach": {*STDLIB, "_json"},
 }
