@@ -14,31 +14,17 @@ from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, NoAnswerError, describe
 from minit.launcher.cgroups import app_group, read_hierarchies
 from minit.launcher.stop import has_ended
-from minit.plan.entering import MAXIMUM_PROFILE_BYTES, decode_profile, encode_profile, profile_of
-from minit.process import read_limits
+from minit.plan.entering import MAXIMUM_PROFILE_BYTES, decode_profile
 from minit.supervisor.client import ask
 from minit.supervisor.protocol import OP_ENTER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from minit.plan.app import AppSpec
     from minit.plan.entering import EnterProfile
 
 # PID 1 answers at once; only one that is just starting, on a machine with much to do, takes part of this.
 _ANSWER_SECONDS = 3.0
 _STOPPED = "T"
-
-
-def write_profile(app: AppSpec, open_files: tuple[int, int]) -> None:
-    """Write the profile of an app into the pod directory; `open_files` is the RLIMIT_NOFILE of its processes."""
-    path = paths.enter_profile(app.name)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        data = encode_profile(profile_of(app, read_limits(open_files)))
-        while data:
-            data = data[os.write(fd, data) :]
-    finally:
-        os.close(fd)
 
 
 def open_groups(app: str) -> list[int]:

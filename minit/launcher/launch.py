@@ -287,11 +287,9 @@ def _restrict_devices(
 
 def _write_profiles(plan: PodPlan, open_files: tuple[int, int]) -> None:
     # Imported and done while PID 1 is already at work.
-    from minit.launcher.enterprofile import write_profile
+    from minit.launcher.profiles import write_profiles
 
-    os.mkdir(paths.POD_ENTER, 0o700)
-    for app in plan.apps:
-        write_profile(app, open_files)
+    write_profiles(plan.apps, open_files)
 
 
 def _match_sockets(
