@@ -10,6 +10,7 @@ from minit.launcher.enterchild import Entrance, enter
 from minit.launcher.enterprofile import find_app, open_groups
 from minit.launcher.enterwatch import EnterWatch, hold_signals
 from minit.launcher.stop import has_ended, open_supervisor
+from minit.messages import socket_pair
 from minit.plan.entering import EnterProfile
 from minit.plan.environment import DEFAULT_TERM
 from minit.stdio import open_standard_streams
@@ -67,14 +68,14 @@ def enter_pod(pid: int, app: str | None, command: Sequence[str], *, privileged: 
         terminal=None if console is None else console.slave,
         terminal_streams=terminals,
     )
-    reader, writer = os.pipe2(os.O_CLOEXEC)
+    ours, theirs = socket_pair()
     first = os.fork()
     if first == 0:
-        enter(entrance, command, writer)
-    os.close(writer)
+        enter(entrance, command, theirs)
+    theirs.close()
     for fd in entrance.descriptors():
         os.close(fd)
-    return EnterWatch(first, reader, console).run()
+    return EnterWatch(first, ours, console).run()
 
 
 def _open_console(pid: int, terminals: tuple[int, ...]) -> EnterConsole:

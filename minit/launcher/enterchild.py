@@ -4,7 +4,7 @@ From a process of the host to a command in an app, in two forks.
 The first process enters everything: the app's control groups, namespaces, identity and limits. It is in the pod's PID
 namespace only for its children, so nobody in the pod can see it while it still has descriptors, or capabilities of the
 host. The second one is born confined. It has nothing left to do but what has to be seen from there, and to execute
-the command. Its parent is that of the first one.
+the command once its parent, which is that of the first one, knows of it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
+    from minit.messages import Socket
     from minit.plan.entering import EnterProfile
 
 # As shells say it.
 EXIT_CANNOT_EXECUTE = 126
 EXIT_NOT_FOUND = 127
+
+GO = b"go"
+_GO_BYTES = 16
 
 
 class Entrance(Value):
@@ -58,18 +62,19 @@ class Entrance(Value):
         return [self.supervisor, *self.groups, *(fd for fd in optional if fd is not None)]
 
 
-def enter(entrance: Entrance, command: Sequence[str], report: int) -> NoReturn:
+def enter(entrance: Entrance, command: Sequence[str], link: Socket) -> NoReturn:
     """
     Turn this forked process into the first one; never returns.
 
-    `report` gets the host's pid of the second one, or a line that says why there is none.
+    Over `link` the parent gets the host's pid of the second one, or a line that says why there is none. The second one
+    executes nothing until it is told to "go": a parent that dies leaves nobody behind.
     """
     step = "close descriptors"
     profile = entrance.profile
     try:
         arguments = [os.fsencode(word) for word in command]
         variables = dict(profile.environment)
-        syscalls.close_all_but((0, 1, 2, report, *entrance.descriptors()))
+        syscalls.close_all_but((0, 1, 2, link.fileno(), *entrance.descriptors()))
         forget_imports()
         step = "join control groups"
         # First of all: what is used from here on is the app's.
@@ -94,7 +99,7 @@ def enter(entrance: Entrance, command: Sequence[str], report: int) -> NoReturn:
             os.dup2(entrance.terminal, number)
         step = "close descriptors"
         # Before any path of the app is followed: /proc/self/fd leads to the host.
-        syscalls.close_all_but((0, 1, 2, report))
+        syscalls.close_all_but((0, 1, 2, link.fileno()))
         os.umask(0o022)
         step = "drop capabilities"
         drop_bounding_set(entrance.bounding if profile.bounding is None else entrance.bounding & profile.bounding)
@@ -113,20 +118,18 @@ def enter(entrance: Entrance, command: Sequence[str], report: int) -> NoReturn:
         step = "fork"
         pid, _ = syscalls.clone3(syscalls.CLONE_PARENT)
         if pid == 0:
-            _execute(entrance, arguments, variables)
-        os.write(report, b"%d" % pid)
+            _execute(entrance, arguments, variables, link)
+        link.send(b"%d" % pid)
     except BaseException as error:
         # The last frame of a forked process: returning would run the caller's code twice.
-        os.write(report, f"{step}: {describe(error)}".encode(errors="surrogateescape"))
+        link.send(f"{step}: {describe(error)}".encode(errors="surrogateescape"))
     os._exit(EXIT_FAILURE)
 
 
-def _execute(entrance: Entrance, arguments: list[bytes], variables: Mapping[bytes, bytes]) -> NoReturn:
+def _execute(entrance: Entrance, arguments: list[bytes], variables: Mapping[bytes, bytes], link: Socket) -> NoReturn:
     """Turn the second process into the command; what goes wrong is said on its standard error."""
-    step, code = "close descriptors", EXIT_FAILURE
+    step, code = "start session", EXIT_FAILURE
     try:
-        syscalls.close_range(3)
-        step = "start session"
         # By /dev/tty a command reaches the terminal of its session, which must not be the caller's.
         os.setsid()
         if entrance.terminal_streams:
@@ -140,6 +143,11 @@ def _execute(entrance: Entrance, arguments: list[bytes], variables: Mapping[byte
             os.chdir("/")
         step = "find the command"
         path = _find(arguments[0], variables.get(b"PATH", DEFAULT_PATH.encode()))
+        step = "wait for the parent"
+        if link.recv(_GO_BYTES) != GO:
+            os._exit(EXIT_FAILURE)
+        step = "close descriptors"
+        syscalls.close_range(3)
         step = "install seccomp filters"
         # Last: of what the app may not call anything may have been needed until here.
         for program in entrance.profile.filters:

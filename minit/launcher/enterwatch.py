@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import _signal
+import _socket
 import os
 import select
 
 from minit import syscalls
 from minit.errors import LaunchError
+from minit.launcher.enterchild import GO
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from minit.launcher.enterconsole import EnterConsole
     from minit.launcher.relay import Relay
+    from minit.messages import Socket
 
 # What a terminal sends to all of a job would never arrive there: the command is in a session of its own.
 _FOR_ALL = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP)
@@ -35,12 +38,13 @@ class EnterWatch:
     """
     The loop over the processes that `minit.launcher.enterchild` makes.
 
-    `first` is the process that enters, `report` what it says; `console` is given if the command has a terminal.
+    `first` is the process that enters, `link` the socket to it; `console` is given if the command has a terminal.
     """
 
-    def __init__(self, first: int, report: int, console: EnterConsole | None) -> None:
+    def __init__(self, first: int, link: Socket, console: EnterConsole | None) -> None:
         self._first = first
-        self._report: int | None = report
+        self._link: Socket | None = link
+        self._first_status: int | None = None
         self._console = console
         self._relay: Relay | None = None
         self._command: int | None = None
@@ -69,29 +73,39 @@ class EnterWatch:
         """Wait for events and handle them."""
         relay = self._relay
         poller = select.poll()
-        for fd in (self._signals, self._report):
-            if fd is not None:
+        # Looked at first, so that a signal finds the command that it is for.
+        link = -1 if self._link is None else self._link.fileno()
+        for fd in (link, self._signals):
+            if fd >= 0:
                 poller.register(fd, select.POLLIN)
         for fd, events in {} if relay is None else relay.interest().items():
             poller.register(fd, events)
         for fd, events in poller.poll():
-            if fd == self._signals:
+            if fd == link:
+                self._on_link()
+            elif fd == self._signals:
                 self._on_signals()
-            elif fd == self._report:
-                self._on_report()
             elif relay is not None:
                 relay.handle(fd, events)
 
-    def _on_report(self) -> None:
-        """Learn what became of the first process."""
-        assert self._report is not None
-        text = os.read(self._report, _REPORT_BYTES).decode(errors="surrogateescape")
-        os.close(self._report)
-        self._report = None
-        _, status = os.waitpid(self._first, 0)
+    def _on_link(self) -> None:
+        """Learn what became of the first process, and let the second one be the command."""
+        assert self._link is not None
+        try:
+            text = self._link.recv(_REPORT_BYTES, _socket.MSG_DONTWAIT).decode(errors="surrogateescape")
+        except BlockingIOError:
+            text = ""  # it was killed; a second process ends when there is nobody to tell it to go
+        if self._first_status is None:
+            _, self._first_status = os.waitpid(self._first, 0)
         if not text.isdecimal():
-            self._give_up(text, status)
+            self._give_up(text, self._first_status)
         self._command = int(text)
+        try:
+            self._link.send(GO)
+        except BrokenPipeError:
+            pass  # it has ended already, and has said why
+        self._link.close()
+        self._link = None
         if self._console is not None:
             self._relay = self._console.start_relay(self._hang_up)
         # It may have ended by now.
@@ -115,7 +129,7 @@ class EnterWatch:
                 continue
             elif self._command is None:
                 if number in _DEADLY:
-                    # It may be held up for ever, by a frozen control group say.
+                    # It may be held up for ever, by a frozen control group say; nothing was told to go.
                     os.kill(self._first, _signal.SIGKILL)
                     _die(number)
             elif number in _FOR_THE_COMMAND:
@@ -126,6 +140,12 @@ class EnterWatch:
 
     def _collect(self) -> None:
         """Note the end of the command; stop while it is stopped."""
+        if self._link is not None:
+            pid, status = os.waitpid(self._first, os.WNOHANG)
+            if pid:
+                self._first_status = status
+                self._on_link()
+            return
         while self._command is not None and self._status is None:
             pid, status = os.waitpid(self._command, os.WUNTRACED | os.WNOHANG)
             if pid == 0:

@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.campaign import campaign
 from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.processes import children_of, namespace_of, status_of
 from tests.support.waiting import wait_for
@@ -352,6 +354,34 @@ def test_a_command_has_no_terminal_of_its_callers_session(pod: PodDirectory) -> 
     with entered(pod, "echo up; exec sleep 1000") as process:
         command = _command_of(process.pid)
         assert os.getsid(command) == command == os.getpgid(command)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_at_any_moment_leaves_nothing(pod: PodDirectory, number: int) -> None:
+    """However far `enter` has come, no command runs on that nobody waits for."""
+    command = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=a", "--", "sleep", "7777"]
+    if number == signal.SIGKILL:
+        # A command that runs is not ended with `enter`: this one ends by itself.
+        command[-2:] = ["true"]
+    for step in range(campaign(20)):
+        with subprocess.Popen(command, cwd=pod.path) as process:
+            try:
+                process.wait(0.002 * (step % 30))
+            except subprocess.TimeoutExpired:
+                process.send_signal(number)
+            assert process.wait(30) in (0, -number)
+        if number == signal.SIGTERM:
+            wait_for(lambda: not _runs(pod, "7777"), "the end of the command")
+    wait_for(lambda: not _runs(pod, "--appname=a"), "the end of all that entered")
+
+
+def _runs(pod: PodDirectory, word: str) -> bool:
+    for pid in pod.members():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            # Until its exec a process has the words of `enter`.
+            if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                return True
+    return False
 
 
 def test_an_app_that_is_frozen(pod: PodDirectory) -> None:
