@@ -10,7 +10,8 @@ import os
 
 from minit.errors import LaunchError, describe
 from minit.launcher.relay import Relay
-from minit.supervisor.console import PTMX, TTY_GID, open_pty
+from minit.plan.mounts import TTY_GID
+from minit.supervisor.console import PTMX, open_pty
 from minit.terminal import CallerTerminal, keep_line_ends, look_at_terminal
 from minit.value import Value
 

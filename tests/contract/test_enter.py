@@ -40,6 +40,7 @@ def pod(make_pod: MakePod) -> PodDirectory:
     return pod
 
 
+@pytest.mark.private_users
 def test_a_command_sees_the_app(pod: PodDirectory) -> None:
     """Its root, its mounts and its pod's namespaces, as root, in its working directory."""
     script = "cat /etc/who; id -u; pwd; hostname; for n in mnt pid uts ipc net; do readlink /proc/self/ns/$n; done"
@@ -127,6 +128,7 @@ def test_either_copy_of_the_entrypoint_works(pod: PodDirectory, from_tree: bool)
     assert result.stdout == "mine\n"
 
 
+@pytest.mark.private_users
 def test_without_an_app_the_stage1_root_is_entered(pod: PodDirectory) -> None:
     """With the caller's environment."""
     result = pod.enter(None, "/usr/lib/minit/ld.so", "--version")
@@ -134,6 +136,7 @@ def test_without_an_app_the_stage1_root_is_entered(pod: PodDirectory) -> None:
     assert "ld.so" in result.stdout
 
 
+@pytest.mark.private_users
 def test_an_app_that_has_exited_can_still_be_entered(pod: PodDirectory) -> None:
     """As long as its pod runs."""
     assert pod.enter("gone", "cat", "/etc/who").stdout == "was here\n"

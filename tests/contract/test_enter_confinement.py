@@ -24,6 +24,8 @@ from tests.support.processes import children_of, control_groups_of, namespace_of
 from tests.support.waiting import wait_for
 
 NATIVE = Calls({"x86_64": X86_64, "aarch64": AARCH64}[os.uname().machine])
+pytestmark = pytest.mark.private_users
+
 FOREVER = "while :; do sleep 1; done"
 REPORTING = f"{GUEST} report /dev/shm/app; " + FOREVER
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")

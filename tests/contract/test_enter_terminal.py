@@ -68,6 +68,7 @@ def running_command(enter: subprocess.Popen[bytes], name: str) -> int:
 # What the command has.
 
 
+@pytest.mark.private_users
 @pytest.mark.parametrize("app", ["a", "user"])
 def test_a_command_has_a_terminal_of_the_pod(pod: PodDirectory, terminal: Terminal, app: str) -> None:
     """All three streams are a pty of the pod's own devpts, of the caller's size and type; it is root's."""
@@ -115,6 +116,7 @@ def test_several_at_a_time(pod: PodDirectory, terminal: Terminal) -> None:
 # Typing.
 
 
+@pytest.mark.private_users
 def test_a_shell(pod: PodDirectory, terminal: Terminal) -> None:
     """It has job control: Ctrl-Z stops what runs in it, Ctrl-C ends it, and the shell goes on."""
     process = enter(pod, terminal, "sh", "-i")
