@@ -249,7 +249,7 @@ def _open_kubernetes_log(plan: PodPlan) -> int | None:
         return None
     from minit.launcher.kuberneteslog import open_kubernetes_log
 
-    return open_kubernetes_log(plan.kubernetes_log_directory)
+    return open_kubernetes_log(plan.kubernetes_log_directory, plan.private_users)
 
 
 def _look_for_devices(plan: PodPlan, trees: tuple[tuple[int, ...], ...]) -> DeviceHelper | None:

@@ -55,6 +55,8 @@ def _open_volume(app: str, volume: VolumeMount, mapped: IdRange | None) -> int:
 
 def open_tree(volume: VolumeMount, mapped: IdRange | None = None) -> int:
     """Return a detached mount of a volume's source, or of a node for the same device in a pod with `mapped` ids."""
+    if volume.idmap and has_devices(volume):
+        raise LaunchError(f'{volume.place}: volume "{volume.volume}": minit/idmap cannot be had for devices')
     if mapped is not None and has_devices(volume) and not os.path.isdir(volume.source):
         from minit.launcher.devicenode import make_node
 
@@ -71,8 +73,6 @@ def open_tree(volume: VolumeMount, mapped: IdRange | None = None) -> int:
         propagation=syscalls.MS_SLAVE if follows else syscalls.MS_PRIVATE,
     )
     if has_devices(volume):
-        if volume.idmap:
-            raise LaunchError(f'{volume.place}: volume "{volume.volume}": minit/idmap cannot be had for devices')
         # This mount alone: what is mounted below it, /dev/shm say, has its own reasons.
         syscalls.mount_setattr(tree, clear=syscalls.MOUNT_ATTR_NODEV)
     return tree

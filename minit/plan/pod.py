@@ -174,10 +174,6 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     warnings += notes
     kubernetes_log_directory, notes = _plan_kubernetes_directory(pod.manifest)
     warnings += notes
-    if kubernetes_log_directory is not None and mapped is not None:
-        raise PlanError(
-            "--private-users: log mode k8s-plain is not supported yet, as its directory is the host's root's"
-        )
     bounding = DEFAULT
     for runtime, app, image, mounts, isolation in zip(pod.manifest.apps, sections, images, volumes, isolations):
         uid, gid = plan_ids(runtime.name, app, image, lookups.get(runtime.name, AppLookups()), mapped)

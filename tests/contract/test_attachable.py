@@ -257,7 +257,7 @@ def test_privileges_of_a_sidecar_with_clients(make_pod: MakePod):
         assert status["NoNewPrivs"] == "1"
 
 
-@pytest.mark.host_users("k8s-plain is not supported there yet")
+@pytest.mark.private_users
 def test_the_log_of_kubernetes(make_pod: MakePod, tmp_path: Path):
     """In the log mode k8s-plain streams are written to a file of the host as well, and clients get them as they are."""
     experiment = "coreos.com/rkt/experiment/"

@@ -240,15 +240,6 @@ def test_private_users_with_overlay():
         plan_pod(pod, PRIVATE, FACTS)
 
 
-def test_private_users_with_the_logs_of_kubernetes():
-    """Who would write them there is nobody on the host."""
-    annotations = (
-        ("coreos.com/rkt/experiment/logmode", "k8s-plain"),
-        ("coreos.com/rkt/experiment/kubernetes-log-dir", "/x"),
-    )
-    assert "k8s-plain is not supported yet" in refusal_of(replace(MANIFEST, annotations=annotations), flags=PRIVATE)
-
-
 def test_ids_that_private_users_do_not_have():
     """Of the app, of its supplementary groups and of its volumes: one line says whose."""
     for app, what in (
