@@ -93,6 +93,8 @@ class Mux:
             self._outputs[TTY_OUT] = TtyOutput(TTY_OUT, master, loop, ring(TTY_OUT), was_interrupted=renewed)
             # Another descriptor, since the same one cannot be waited for twice.
             self._inputs[TTY_IN] = TtyInput(os.dup(master), loop, self._count_input, lambda: None)
+            size = struct.unpack("=HHHH", fcntl.ioctl(master, termios.TIOCGWINSZ, bytes(8)))
+            self._counters[ROWS], self._counters[COLUMNS] = size[:2]
         self._listeners: dict[str, Socket] = {}
         for name in descriptors:
             if name.startswith(LISTENER):

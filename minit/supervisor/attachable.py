@@ -25,6 +25,7 @@ from minit.plan.app import STREAM_STREAM
 from minit.plan.mounts import TTY_GID
 from minit.reaper.record import write_file
 from minit.supervisor.console import PTMX, open_pty
+from minit.terminal import read_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 _BACKLOG = 128
 _ENDPOINTS_VERSION = 1
-DEFAULT_SIZE = (24, 80)
+_DEFAULT_SIZE = struct.pack("=HHHH", 24, 80, 0, 0)
+_NO_SIZE = bytes(4)
 
 
 class Attachable:
@@ -66,7 +68,7 @@ class Attachable:
             if spec.has_tty:
                 self.held[MASTER], ends[MASTER] = open_pty(PTMX)
                 os.fchown(ends[MASTER], spec.uid, TTY_GID)
-                fcntl.ioctl(ends[MASTER], termios.TIOCSWINSZ, struct.pack("=HHHH", *DEFAULT_SIZE, 0, 0))
+                fcntl.ioctl(ends[MASTER], termios.TIOCSWINSZ, _first_size())
                 self.held[RING + TTY_OUT] = make_ring()
             self.held[COUNTERS] = make_counters()
             self._listen([name for name in (STDIN, STDOUT, STDERR, MASTER) if name in self.held])
@@ -159,6 +161,12 @@ class Attachable:
         # Whole or not there, since it says that all can be attached to; not durable, since the sockets are not either.
         write_file(f"{self._directory}/.{paths.ENDPOINTS}", jsontext.dump(endpoints) + b"\n")
         os.rename(f"{self._directory}/.{paths.ENDPOINTS}", f"{self._directory}/{paths.ENDPOINTS}")
+
+
+def _first_size() -> bytes:
+    """Return the struct winsize of the terminal that the pod is started at, so that a client there changes nothing."""
+    size = read_size()
+    return _DEFAULT_SIZE if size is None or size.startswith(_NO_SIZE) else size
 
 
 def _pipe(spec: AppSpec) -> tuple[int, int]:

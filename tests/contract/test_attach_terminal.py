@@ -195,6 +195,18 @@ def test_a_killed_sidecar(pod: PodDirectory, terminal: Terminal) -> None:
     assert terminal.finish(client) == 0
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(31, 97), (0, 0)])
+def test_the_size_at_first(make_pod: MakePod, rows: int, columns: int) -> None:
+    """Before anybody attaches, an app has the size of the terminal that the pod is started at, if that has one."""
+    with Terminal(rows, columns) as terminal:
+        pod = start_app(make_pod, "stty size > /tmp/size; read x", TERMINAL, terminal)
+        pod.wait_file(APP, "/tmp/size")
+        size = wait_for(lambda: pod.file(APP, "/tmp/size").read_text().split(), "the size")
+        assert size == [f"{rows or 24}", f"{columns or 80}"]
+        attached = wait_for(lambda: pod.ask({"op": "state"})["apps"][0]["attached"], "the counters")
+        assert [attached["rows"], attached["columns"]] == [rows or 24, columns or 80]
+
+
 def test_a_screen_is_given_back(make_pod: MakePod) -> None:
     """Who detaches from a program of the whole screen has the screen from before, and the cursor where it was."""
     script = r"printf '\033[?1049h\033[?25l\033[?2004h\033[2;5r\033[1;31mediting'; read x"

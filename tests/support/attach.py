@@ -16,11 +16,13 @@ TERMINAL = {"stdin": "tty", "stdout": "tty", "stderr": "tty"}
 STREAMS = {"stdin": "stream", "stdout": "stream", "stderr": "stream"}
 
 
-def start_app(make_pod: MakePod, script: str, streams: dict[str, str], **fields: Any) -> PodDirectory:
-    """Start a pod of one app with these modes of its streams, and return when it can be attached to."""
+def start_app(
+    make_pod: MakePod, script: str, streams: dict[str, str], terminal: Terminal | None = None, **fields: Any
+) -> PodDirectory:
+    """Start a pod of one app with these modes of its streams, at a terminal, and return when it can be attached to."""
     annotations = [{"name": f"coreos.com/rkt/stage2/{name}", "value": mode} for name, mode in streams.items()]
     pod = make_pod({APP: shell(script, annotations=annotations, **fields)})
-    pod.start()
+    pod.start(**({} if terminal is None else terminal.options))
     wait_for((pod.stage1 / "rkt/iottymux" / APP / "endpoints").exists, "the endpoints")
     return pod
 
