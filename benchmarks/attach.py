@@ -28,7 +28,7 @@ from minit.plan.app import AppSpec
 from minit.supervisor.attachable import Attachable
 from tests.support.attached import Session
 
-RUNS = 5
+RUNS = 3
 _PIPE_BYTES = 256 << 20
 _TTY_BYTES = 16 << 20
 _LATENCY_ROUNDS = 2000
@@ -60,6 +60,7 @@ def main() -> None:
             measures: dict[str, Measure | str] = {
                 "minit": lambda: bench.minit("stream", clients),  # noqa: B023
                 "conmon": no_conmon or (lambda: bench.conmon(clients, log=False)),  # noqa: B023
+                "conmon with log": no_conmon or (lambda: bench.conmon(clients, log=True)),  # noqa: B023
                 "plain relay in Python": lambda: bench.relay(clients),  # noqa: B023
             }
             if clients == 1:
@@ -91,7 +92,6 @@ def main() -> None:
             },
             RUNS,
         )
-        compare("private memory", "kB", {"minit, a sidecar with a client": bench.memory}, RUNS)
 
 
 class _Bench:
@@ -250,15 +250,6 @@ class _Bench:
         while True:
             for fd, _ in poller.poll():
                 by_fd[fd].recv_into(self.buffer)
-
-    def memory(self) -> float:
-        """Return the private kilobytes of a sidecar that has sent something."""
-        with self.served("stream") as served, Session(served.directory, ["stdout"]) as session:
-            os.write(served.end, b"x" * 4096)
-            session.streams["stdout"].recv(8192)
-            rollup = Path(f"/proc/{served.sidecar}/smaps_rollup").read_text().splitlines()
-        kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in rollup[1:] if line.startswith("Private")}
-        return float(kilobytes["Private_Clean"] + kilobytes["Private_Dirty"])
 
     # What they have in common.
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # What comes in one turn of the loop at most, so that one stream cannot keep the others waiting.
 _TTY_BURST_BYTES = 64 * 1024
+# One read of a full terminal returns one byte less than this (n_tty); much less means that there is no more for now.
+_TTY_READ_BYTES = 4096
 # To so many clients output is sent without being copied, if it is that much; otherwise one copy for all costs less.
 _MOST_SPLICED = 8
 _LEAST_SPLICED_BYTES = 16 * 1024
@@ -287,7 +289,7 @@ class TtyOutput(Output):
         ended = False
         while size < _TTY_BURST_BYTES:
             try:
-                parts.append(os.read(self._fd, _TTY_BURST_BYTES))
+                parts.append(os.read(self._fd, _TTY_READ_BYTES))
             except BlockingIOError:
                 break
             except OSError:
@@ -295,6 +297,8 @@ class TtyOutput(Output):
                 ended = True
                 break
             size += len(parts[-1])
+            if len(parts[-1]) < _TTY_READ_BYTES // 2:
+                break
         if parts:
             data = b"".join(parts)
             self.ring.write(data)
