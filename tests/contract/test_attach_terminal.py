@@ -50,8 +50,8 @@ def test_a_session(pod: PodDirectory, terminal: Terminal) -> None:
     terminal.type(b"stty size\r")
     terminal.expect(rb"\r\n30 100\r\n")
     terminal.resize(31, 90)
-    terminal.type(b"until stty size | grep '31 90'; do sleep 0.01; done; sleep 1000\r")
-    terminal.expect(rb"\r\n31 90\r\n")
+    terminal.type(b"until stty size | grep '31 90'; do sleep 0.01; done; sh -c 'echo as\"\"leep; sleep 1000'\r")
+    terminal.expect(rb"\r\n31 90\r\nasleep\r\n")
     # An ordinary byte for the app's terminal.
     terminal.type(CTRL_C)
     terminal.expect(rb"\^C\r\napp> ")
