@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from tests.support.pods import MakePod, PodDirectory, guest, shell
-from tests.support.processes import is_alive, status_of
+from tests.support.processes import is_alive, named
 from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
@@ -99,7 +99,7 @@ def test_a_killed_app_is_an_app_that_failed(make_pod: MakePod) -> None:
     pod = make_pod({"a": guest("stubborn", "/tmp/up"), "b": shell(FOREVER)})
     process = started(pod)
     pod.wait_file("a", "/tmp/up")
-    [main] = [pid for pid in pod.members() if status_of(pid)["Name"] == "guest"]
+    [main] = named(pod.members(), "guest")
     os.kill(main, signal.SIGKILL)
     assert pod.finish(process).returncode == 137
     assert (pod.status("a"), pod.status("b")) == (137, 0)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.loopdevices import LoopDevice
 from tests.support.pods import MakePod, PodDirectory, app_section, handlers, shell
-from tests.support.processes import children_of, descriptors_of, status_of
+from tests.support.processes import children_of, descriptors_of, named, status_of
 from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
@@ -226,7 +226,7 @@ class Watched:
     @property
     def helper(self) -> int:
         """The process that follows the devices."""
-        [helper] = [pid for pid in children_of(self.process.pid) if status_of(pid)["Name"] == "minit-devices"]
+        [helper] = named(children_of(self.process.pid), "minit-devices")
         return helper
 
     def expect(self, *words: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 from minit import syscalls
 from tests.support.activation import activated
 from tests.support.pods import MakePod, PodDirectory, app_section, handlers, run_all, shell
-from tests.support.processes import children_of, control_groups_of, descriptors_of, status_of
+from tests.support.processes import children_of, control_groups_of, descriptors_of, named, status_of
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 
@@ -158,7 +158,7 @@ def test_descriptors_of_a_pod_with_sockets(make_pod: MakePod) -> None:
             f"{_count(pid, {SOCKET: 0})} of {status_of(pid)['Name']} to have {expected} sockets",
             timeout_seconds=5,
         )
-    apps = [pid for pid in children_of(pod.pid) if status_of(pid)["Name"] == "sh"]
+    apps = named(children_of(pod.pid), "sh")
     assert sorted(sorted(descriptors_of(pid)) for pid in apps) == [[0, 1, 2], [0, 1, 2, 3, 4, 5]]
 
 
@@ -195,7 +195,7 @@ def test_an_app_before_its_exec(make_pod: MakePod) -> None:
     process = pod.start()
     # The handler is there when the app has prepared itself.
     wait_for(lambda: "sh" in pod.children(), "the handler")
-    [app] = [pid for pid in children_of(pod.pid) if status_of(pid)["Name"] == "minit"]
+    [app] = named(children_of(pod.pid), "minit")
     assert _count(app, {SOCKET: 1, r"mnt:\[\d+\]": 1}) == {SOCKET: 1, r"mnt:\[\d+\]": 1}
     status = status_of(app)
     assert {status[name] for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {"0" * 16}

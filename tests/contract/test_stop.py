@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.campaign import campaign
 from tests.support.pods import MakePod, PodDirectory, app_section, guest, shell
-from tests.support.processes import is_alive, status_of
+from tests.support.processes import is_alive, named, status_of
 from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
@@ -279,12 +279,15 @@ def test_children_that_outlive_the_main_process_are_terminated(make_pod: MakePod
 @pytest.mark.private_users
 def test_children_that_ignore_sigterm_are_killed(make_pod: MakePod) -> None:
     """After the grace period, with the main process's status already written."""
-    script = "/bin/guest stubborn /tmp/up & while [ ! -e /tmp/up ]; do sleep 0.01; done; exit 0"
-    pod = make_pod({"a": shell(script), "b": shell(FOREVER)}, annotations=QUICK)
+    script = "/bin/guest stubborn /tmp/up & while [ ! -e /tmp/go ]; do sleep 0.01; done; exit 0"
+    pod = make_pod({"a": shell(script), "b": shell(FOREVER)}, annotations={"minit/stop-grace": "1s"})
     process = pod.start()
+    pod.wait_file("a", "/tmp/up")
+    [survivor] = named(pod.members(), "guest")
+    pod.file("a", "/tmp/go").touch()
     assert pod.wait_status("a") == 0
-    survivor = wait_for(lambda: [pid for pid in pod.members() if status_of(pid)["Name"] == "guest"], "the child")
-    wait_for(lambda: not is_alive(survivor[0]), "its end")
+    assert is_alive(survivor)
+    wait_for(lambda: not is_alive(survivor), "its end")
     assert pod.is_running(), "the other app goes on"
     pod.stop()
     assert pod.finish(process).returncode == 0

@@ -17,7 +17,7 @@ import pytest
 from minit.launcher.cgroups import pod_subcgroup, read_hierarchies
 from tests.support.guest import GUEST
 from tests.support.pods import MakePod, PodDirectory, guest, handlers, shell
-from tests.support.processes import status_of
+from tests.support.processes import named, status_of
 from tests.support.waiting import wait_for
 
 FOREVER = "touch /tmp/up; while :; do sleep 1; done"
@@ -35,12 +35,7 @@ def group_of(pod: PodDirectory, hierarchy: str) -> Path:
 
 def processes_of(pod: PodDirectory, *names: str) -> list[int]:
     """Return the processes of the app with one of these names."""
-    pids = []
-    for pid in map(int, (group_of(pod, "unified") / "cgroup.procs").read_text().split()):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            if status_of(pid)["Name"] in names:
-                pids.append(pid)
-    return pids
+    return named(map(int, (group_of(pod, "unified") / "cgroup.procs").read_text().split()), *names)
 
 
 class Kind:

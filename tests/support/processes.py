@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,6 +27,16 @@ def descriptors_of(pid: int) -> dict[int, str]:
 def children_of(pid: int) -> list[int]:
     """Return the children of a single-threaded process."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def named(pids: Iterable[int], *names: str) -> list[int]:
+    """Return those of the processes that have one of these names, without any that ends meanwhile."""
+    found = []
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if status_of(pid)["Name"] in names:
+                found.append(pid)
+    return found
 
 
 def namespace_of(pid: int | str, kind: str) -> str:
