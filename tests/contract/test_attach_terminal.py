@@ -315,7 +315,8 @@ def test_input_that_is_piped_into_a_terminal(make_pod: MakePod) -> None:
     words = attach_words(pod, "--tty-in=true", action="custom-attach")[1:]
     result = pod.call("attach", *words, input="one\ntwo")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
-    wait_for(lambda: pod.file(APP, "/tmp/file").read_text() == "one\ntwo", "the input in the app")
+    file = pod.wait_file(APP, "/tmp/file")
+    wait_for(lambda: file.read_text() == "one\ntwo", "the input in the app")
     assert pod.status(APP) is None
 
 
