@@ -126,8 +126,6 @@ def test_what_cannot_be_is_refused(make_pod: MakePod, flags: tuple[str, ...], wo
         ({"user": "nobody"}, '"nobody" user not found'),
         ({"group": "/not/there"}, "lstat /not/there: no such file or directory"),
         ({"exec": []}, "has no executable"),
-        ({"annotations": [{"name": "coreos.com/rkt/stage2/stdin", "value": "stream"}]}, "stdin"),
-        ({"annotations": [{"name": "coreos.com/rkt/stage2/stdout", "value": "tty"}]}, "stdout"),
         ({"annotations": [{"name": "minit/colour", "value": "green"}]}, "minit/colour"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

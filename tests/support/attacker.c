@@ -191,7 +191,10 @@ static int hunt(int goal)
         refused += fd < 0 && errno == EACCES;
         close(fd);
         if (ptrace(PTRACE_ATTACH, next, NULL, NULL) == 0) {
-            waitpid(next, NULL, __WALL);
+            int status;
+            /* The trap of an exec may come before the stop, which would then remain when it is let go. */
+            while (waitpid(next, &status, __WALL) == next && WIFSTOPPED(status) && WSTOPSIG(status) != SIGSTOP)
+                ptrace(PTRACE_CONT, next, NULL, NULL);
             if (is_before_exec(next))
                 won = "ptrace";
             ptrace(PTRACE_DETACH, next, NULL, NULL);
