@@ -31,7 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from minit.launcher.cgroups import Hierarchy, PodGroups
+    from minit.launcher.cgroups import Hierarchy
     from minit.launcher.devicefollower import DeviceVolume
     from minit.launcher.devicehelper import DeviceHelper
     from minit.launcher.network import NetworkHelper
@@ -116,10 +116,26 @@ def launch(flags: RunFlags, lock: int) -> int:
         step = "prepare the user namespace"
         made = _make_mounts(plan)
         step = "make PID 1"
-        pid, pidfd, link = _clone_supervisor(
-            plan, groups, shown, trees, kubernetes_log, sockets, lock, open_files, terminal, made
+        link, theirs = socket_pair()
+        ends = SupervisorEnds(
+            launcher=theirs,
+            lock=lock,
+            root=_open_root(),
+            stage1_root=image_root(),
+            image=image_descriptor(),
+            tasks=groups.tasks,
+            groups=groups.apps,
+            hierarchies=shown,
+            open_files=open_files,
+            terminal=terminal,
+            made=made,
+            trees=trees,
+            kubernetes_log=kubernetes_log,
+            sockets=sockets,
         )
+        pid, pidfd = _clone_supervisor(plan, ends, groups.supervisor)
         try:
+            _admit(plan, pid, link)
             step = "write the profiles of the apps"
             _write_profiles(plan, open_files)
             step = "setup network"
@@ -347,18 +363,8 @@ def _make_mounts(plan: PodPlan) -> MadeMounts:
     return make_mounts(plan, plan.private_users)
 
 
-def _clone_supervisor(
-    plan: PodPlan,
-    groups: PodGroups,
-    hierarchies: int | None,
-    trees: tuple[tuple[int, ...], ...],
-    kubernetes_log: int | None,
-    sockets: tuple[tuple[int | None, ...], ...],
-    lock: int,
-    open_files: tuple[int, int],
-    terminal: CallerTerminal | None,
-    made: MadeMounts,
-) -> tuple[int, int, Socket]:
+def _open_root() -> int:
+    """Return a detached mount of the stage1 root."""
     try:
         root = syscalls.open_tree(
             syscalls.AT_FDCWD, paths.POD_STAGE1_ROOTFS, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE
@@ -367,42 +373,30 @@ def _clone_supervisor(
         syscalls.mount_setattr(root, flags=syscalls.AT_RECURSIVE, propagation=syscalls.MS_PRIVATE)
     except OSError as error:
         raise LaunchError(f"failed to open the stage1 root: {describe(error)}") from error
-    ours, theirs = socket_pair()
-    ends = SupervisorEnds(
-        launcher=theirs,
-        lock=lock,
-        root=root,
-        stage1_root=image_root(),
-        image=image_descriptor(),
-        tasks=groups.tasks,
-        groups=groups.apps,
-        hierarchies=hierarchies,
-        open_files=open_files,
-        terminal=terminal,
-        made=made,
-        trees=trees,
-        kubernetes_log=kubernetes_log,
-        sockets=sockets,
-    )
+    return root
+
+
+def _clone_supervisor(plan: PodPlan, ends: SupervisorEnds, supervisor_group: int | None) -> tuple[int, int]:
+    """Make PID 1 with the pod's namespaces, in its v2 control group, and return its pid and pidfd."""
     flags = 0
     for name in plan.namespaces:
         flags |= _CLONE_FLAGS[name]
     pod_directory = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     os.chdir(paths.POD_STAGE1_ROOTFS)
     try:
-        pid, pidfd = syscalls.clone3(flags, groups.supervisor)
+        pid, pidfd = syscalls.clone3(flags, supervisor_group)
     except OSError as error:
         raise LaunchError(f"failed to make the pod's namespaces: {describe(error)}") from error
     if pid == 0:
         run_supervisor(plan, ends)
     os.fchdir(pod_directory)
-    theirs.close()
+    ends.launcher.close()
+    return pid, pidfd
+
+
+def _admit(plan: PodPlan, pid: int, link: Socket) -> None:
+    """Let PID 1 of a pod with a user namespace go on."""
     if plan.private_users is not None:
         from minit.launcher.privateusers import admit
 
-        try:
-            admit(plan, plan.private_users, pid, ours)
-        except BaseException:
-            syscalls.pidfd_send_signal(pidfd, _signal.SIGKILL)
-            raise
-    return pid, pidfd, ours
+        admit(plan, plan.private_users, pid, link)
