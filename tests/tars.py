@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 BLOCK = 512
@@ -106,6 +107,46 @@ def gnu_long(typeflag: bytes, text: bytes | str) -> bytes:
     """A GNU header with the long name (L) or link target (K) of the next entry."""
     data = (text.encode() if isinstance(text, str) else text) + b"\0"
     return header("././@LongLink", typeflag, size=len(data), magic=GNU) + padded(data)
+
+
+def sparse(version: str, name: str, size: int, segments: Sequence[tuple[int, int]], data: bytes = b"") -> bytes:
+    """A sparse file as GNU tar's formats old, 0.0, 0.1 and 1.0 have it, its map as given, sound or not."""
+    if version == "old":
+        return old_sparse(name, size, segments, data)
+    records: list[tuple[str, str]]
+    if version == "1.0":
+        numbers = [len(segments), *(number for segment in segments for number in segment)]
+        data = padded("".join(f"{number}\n" for number in numbers).encode()) + data
+        records = [("major", "1"), ("minor", "0"), ("name", name), ("realsize", str(size))]
+        name = "GNUSparseFile.1/x"
+    else:
+        records = [("size", str(size)), ("numblocks", str(len(segments)))]
+        if version == "0.0":
+            for offset, length in segments:
+                records += [("offset", str(offset)), ("numbytes", str(length))]
+        else:
+            records += [("name", name), ("map", ",".join(f"{offset},{length}" for offset, length in segments))]
+            name = "GNUSparseFile.1/x"
+    lines = b"".join(pax_record(f"GNU.sparse.{key}", value) for key, value in records)
+    return raw_pax(lines) + file(name, data)
+
+
+def old_sparse(
+    name: str, size: int, segments: Sequence[tuple[int, int]], data: bytes = b"", *, blocks: int | None = None
+) -> bytes:
+    """A sparse file in GNU tar's old format; of the blocks of its map only so many are there."""
+
+    def field(number: int) -> bytes:
+        return octal(number, 12) if 0 <= number < 1 << 33 else base256(number, 12)
+
+    fields = [field(offset) + field(length) for offset, length in segments]
+    groups = [fields[start : start + 21] for start in range(4, len(fields), 21)]
+    more = [
+        b"".join(group).ljust(504, b"\0") + bytes([number < len(groups) - 1]) for number, group in enumerate(groups)
+    ]
+    rest = bytes(41) + b"".join(fields[:4]).ljust(96, b"\0") + bytes([bool(more)]) + field(size)
+    first = header(name, b"S", size=len(data), magic=GNU, prefix=rest)
+    return first + b"".join(block.ljust(BLOCK, b"\0") for block in more[:blocks]) + padded(data)
 
 
 def manifest(name: str = "example.com/app", version: str | None = "1", **fields: object) -> bytes:

@@ -196,6 +196,8 @@ def _contents(file: BinaryIO, source: str) -> tuple[dict[str, tuple[int, int]], 
             continue
         if entry.path in files or entry.path in links:
             raise tar.fault(entry.path, "is in the archive twice")
+        if entry.hole_bytes:
+            raise tar.fault(entry.path, "a sparse file: pack the archive without --sparse")
         if entry.kind is Kind.FILE:
             start = file.tell()
             if start + entry.size_bytes > end:

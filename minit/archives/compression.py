@@ -160,6 +160,11 @@ class Uncompressed(io.RawIOBase):
         self._check_limits()
         return len(data)
 
+    def count_holes(self, size_bytes: int) -> None:
+        """Count zeros that a file in the tar is said to have, and that will be written, as if they had been in it."""
+        self._produced_bytes += size_bytes
+        self._check_limits()
+
     def _more_input(self) -> bytes:
         data = self._file.read(_CHUNK) or b""
         self.consumed_bytes += len(data)

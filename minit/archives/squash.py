@@ -84,6 +84,7 @@ def _read_layers(image: LayeredImage, spooled: _Spooled, progress: Progress, lim
         spooled.begin_layer()
         with _open_layer(layer, replace(limits, size_bytes=left_bytes), meter) as content:
             for entry in content.tar:
+                content.count_holes(entry.hole_bytes)
                 tree.add(entry, content.tar)
                 spooled.add(entry, content.tar)
         spooled.end_layer()
@@ -155,9 +156,15 @@ class _Content:
         self._diff_id = hasher(layer.diff_id)
         sinks = [self._digest.update] if self._digest is not None else []
         self._file = Tee(file, meter, *sinks)
-        content = Tee(Uncompressed(self._file, layer.name, limits), self._count, self._diff_id.update)
+        self._uncompressed = Uncompressed(self._file, layer.name, limits)
+        content = Tee(self._uncompressed, self._count, self._diff_id.update)
         self._stream = io.BufferedReader(content, _CHUNK)
         self.tar = TarReader(self._stream, layer.name, rooted=True)
+
+    def count_holes(self, size_bytes: int) -> None:
+        """Count the holes of a sparse file, which are zeros in the ACI; ImageError if they are too large."""
+        self._uncompressed.count_holes(size_bytes)
+        self.size_bytes += size_bytes
 
     def check(self) -> None:
         """Read what is left and compare the digests; ImageError if one is wrong."""

@@ -2,8 +2,9 @@
 A strict, streaming reader of tar archives: ustar, GNU and pax headers, tar(5).
 
 Whatever two readers could understand differently is refused rather than guessed: links that claim to have
-data, sparse files, NULs in names, global pax headers that set anything. Memory stays bounded however the
-archive lies about itself, and every fault is an ImageError that names the archive and the entry.
+data, maps of sparse files in disorder, NULs in names, global pax headers that set anything. Memory stays
+bounded however the archive lies about itself, and every fault is an ImageError that names the archive and the
+entry.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import re
 import struct
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import partial
 from typing import BinaryIO, NoReturn
 
+from minit.archives import sparse
+from minit.archives.sparse import BadMapError, SparseFile
 from minit.errors import ImageError
 from minit.value import Value
 
@@ -38,6 +42,7 @@ _XATTR_PREFIX = "SCHILY.xattr."
 _HEADER = struct.Struct("100s8s8s8s12s12s8sc100s8s32s32s8s8s155s12x")
 _CHECKSUM = slice(148, 156)
 _POSIX_MAGIC = b"ustar\x0000"
+_GNU_MAGIC = b"ustar  \0"
 
 _DECIMAL = re.compile(rb"[0-9]{1,19}\Z")
 _SECONDS = re.compile(rb"(-?)([0-9]{1,16})(?:\.([0-9]{0,32}))?\Z")
@@ -60,6 +65,7 @@ _KINDS = {
     b"0": Kind.FILE,
     b"\0": Kind.FILE,
     b"7": Kind.FILE,
+    b"S": Kind.FILE,  # GNU's old sparse files
     b"1": Kind.HARD_LINK,
     b"2": Kind.SYMLINK,
     b"3": Kind.CHARACTER_DEVICE,
@@ -67,7 +73,7 @@ _KINDS = {
     b"5": Kind.DIRECTORY,
     b"6": Kind.FIFO,
 }
-_REFUSED = {b"S": "a sparse file (pack it without --sparse)", b"M": "part of a multi-volume archive"}
+_REFUSED = {b"M": "part of a multi-volume archive"}
 
 
 class Entry(Value):
@@ -78,12 +84,13 @@ class Entry(Value):
     mode: int  # permission, set-id and sticky bits
     uid: int
     gid: int
-    size_bytes: int
+    size_bytes: int  # of the file, holes included
     mtime_ns: int
     atime_ns: int  # mtime_ns if the archive records none
     link_target: str = ""  # as written for a symbolic link, cleaned and relative for a hard link
     device: int = 0  # as mknod(2) takes it
     xattrs: tuple[tuple[str, bytes], ...] = ()
+    hole_bytes: int = 0  # of size_bytes those that the archive does not have: the holes of a sparse file
 
 
 class TarReader:
@@ -105,6 +112,7 @@ class TarReader:
         self._skip = skip
         self._data_left = 0
         self._padding = 0
+        self._sparse: SparseFile | None = None
 
     def __iter__(self) -> Iterator[Entry]:
         count = 0
@@ -115,7 +123,24 @@ class TarReader:
             yield entry
 
     def read(self, size_bytes: int) -> bytes:
-        """Return up to `size_bytes` of the current entry's data; empty at its end."""
+        """Return up to `size_bytes` of the current entry's content, zeros where holes are; empty at its end."""
+        return self._stored(size_bytes) if self._sparse is None else self._sparse.read(size_bytes)
+
+    def pieces(self, size_bytes: int) -> Iterator[tuple[int, bytes]]:
+        """Yield, in pieces of at most `size_bytes`, the current entry's content but for its holes: offset and data."""
+        if self._sparse is not None:
+            yield from self._sparse.pieces(size_bytes)
+            return
+        offset = 0
+        while data := self._stored(size_bytes):
+            yield offset, data
+            offset += len(data)
+
+    def fault(self, path: str, what: str) -> ImageError:
+        """Return the error that says what is wrong with an entry."""
+        return ImageError(f"{self._source}: entry {shown(path)}: {what}")
+
+    def _stored(self, size_bytes: int) -> bytes:
         wanted = min(size_bytes, self._data_left)
         data = self._file.read(wanted)
         if len(data) < wanted:
@@ -123,18 +148,15 @@ class TarReader:
         self._data_left -= wanted
         return data
 
-    def fault(self, path: str, what: str) -> ImageError:
-        """Return the error that says what is wrong with an entry."""
-        return ImageError(f"{self._source}: entry {shown(path)}: {what}")
-
     def _skip_data(self) -> None:
         if self._skip is not None and self._data_left:
             self._skip(self._data_left)
             self._data_left = 0
         while self._data_left:
-            self.read(_CHUNK)
+            self._stored(_CHUNK)
         self._file.read(self._padding)
         self._padding = 0
+        self._sparse = None
 
     def _next(self) -> Entry | None:
         extensions: dict[str, bytes] = {}
@@ -177,12 +199,13 @@ class TarReader:
         if size > EXTENSION_LIMIT_BYTES:
             self._refuse(f"a header of {size} bytes (at most {EXTENSION_LIMIT_BYTES})")
         self._set_data(size)
-        return self.read(size)
+        return self._stored(size)
 
     def _pax_records(self, fields: tuple[bytes, ...]) -> dict[str, bytes]:
         """Parse `LENGTH KEY=VALUE\\n` records; the length counts itself."""
         data = self._extension(fields)
         records: dict[str, bytes] = {}
+        pairs: list[tuple[str, bytes]] = []
         start = 0
         while start < len(data):
             length = _RECORD_LENGTH.match(data, start)
@@ -192,8 +215,17 @@ class TarReader:
             key, equals, value = data[length.end() : end - 1].partition(b"=")
             if not key or not equals:
                 self._refuse("a pax header with a record without key or value")
-            self._extend(records, {os.fsdecode(key): value})
+            name = os.fsdecode(key)
+            if name in (sparse.OFFSET, sparse.LENGTH):
+                pairs.append((name, value))
+            else:
+                self._extend(records, {name: value})
             start = end
+        if pairs:
+            try:
+                self._extend(records, {sparse.MAP: sparse.collect_pairs(pairs)})
+            except BadMapError as error:
+                self._refuse(f"a pax header of a sparse file {error}")
         return records
 
     def _extend(self, extensions: dict[str, bytes], records: dict[str, bytes]) -> None:
@@ -211,7 +243,8 @@ class TarReader:
 
     def _entry(self, fields: tuple[bytes, ...], extensions: dict[str, bytes]) -> Entry:
         name, mode, uid, gid, size, mtime, _, typeflag, link, magic, _, _, major, minor, prefix = fields
-        raw_path = extensions.get("path")
+        # Programs that know nothing of sparse files are given another name than that of the real file.
+        raw_path = extensions.get(sparse.PREFIX + "name", extensions.get("path"))
         if raw_path is None:
             raw_path = _until_nul(name)
             if magic == _POSIX_MAGIC and prefix[0]:
@@ -222,8 +255,6 @@ class TarReader:
             self._refuse_entry(path, _REFUSED.get(typeflag, f"has the unknown type {shown(os.fsdecode(typeflag))}"))
         if kind is Kind.FILE and raw_path.endswith(b"/"):
             kind = Kind.DIRECTORY  # tar(5): how archives older than POSIX write one
-        if any(key.startswith("GNU.sparse.") for key in extensions):
-            self._refuse_entry(path, _REFUSED[b"S"])
 
         size_bytes = self._pax_number(extensions, "size", path)
         if size_bytes is None:
@@ -231,6 +262,12 @@ class TarReader:
         if kind is not Kind.FILE and size_bytes:
             self._refuse_entry(path, f"a {kind.value} with {size_bytes} bytes of data")
         self._set_data(size_bytes)
+        is_pax_sparse = any(key.startswith(sparse.PREFIX) for key in extensions)
+        if is_pax_sparse or typeflag == b"S":
+            if kind is not Kind.FILE or (typeflag == b"S" and (magic != _GNU_MAGIC or extensions.keys() - {"path"})):
+                self._refuse_entry(path, "a sparse file of mixed formats (pack it without --sparse)")
+            self._sparse = self._sparse_file(None if is_pax_sparse else prefix, extensions, path)
+            size_bytes = self._sparse.size_bytes
 
         mtime_ns = self._pax_time(extensions, "mtime", path)
         if mtime_ns is None:
@@ -252,7 +289,26 @@ class TarReader:
                 for key, value in extensions.items()
                 if key.startswith(_XATTR_PREFIX)
             ),
+            hole_bytes=0 if self._sparse is None else self._sparse.hole_bytes,
         )
+
+    def _sparse_file(self, old_header: bytes | None, extensions: dict[str, bytes], path: str) -> SparseFile:
+        """Read the map of a sparse file: in pax records and the data, or from `old_header` on."""
+        try:
+            if old_header is None:
+                segments, size_bytes = sparse.read_pax_map(extensions, self._stored)
+            else:
+                number = partial(self._number, what="number in its map", path=path)
+                segments, size_bytes = sparse.read_old_map(old_header, number, self._map_block)
+            return SparseFile(segments, size_bytes, self._data_left, self._stored)
+        except BadMapError as error:
+            raise self.fault(path, f"a sparse file {error}") from error
+
+    def _map_block(self) -> bytes:
+        block = self._file.read(_BLOCK)
+        if len(block) < _BLOCK:
+            self._refuse("ends in the middle of a header")
+        return block
 
     def _clean(self, raw: bytes, what: str) -> str:
         """Clean a path as Go's path.Clean does, but refuse one that is absolute or leaves the archive."""

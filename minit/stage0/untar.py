@@ -318,13 +318,14 @@ class _Tree:
             self.written_bytes += entry.size_bytes
             if self.written_bytes > SIZE_LIMIT_BYTES:
                 raise tar.fault(entry.path, f"more than {SIZE_LIMIT_BYTES} bytes in all files")
-            while data := tar.read(_CHUNK):
+            for offset, data in tar.pieces(_CHUNK):
                 if data == _ZEROS[: len(data)]:  # a hole, so that files that were sparse are, and zeros fill no disk
-                    os.lseek(fd, len(data), os.SEEK_CUR)
                     continue
                 left = memoryview(data)
                 while left:
-                    left = left[os.write(fd, left) :]
+                    written = os.pwrite(fd, left, offset)
+                    left = left[written:]
+                    offset += written
             os.ftruncate(fd, entry.size_bytes)
             # In this order: chown(2) clears set-id bits and capabilities, all of them change the times.
             os.fchown(fd, entry.uid, entry.gid)

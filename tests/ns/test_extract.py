@@ -8,6 +8,7 @@ import select
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -436,7 +437,7 @@ REFUSED: dict[str, tuple[Callable[[Path], list[bytes]], str]] = {
         "too long",
     ),
     "impossible-device": (plain(tars.header("rootfs/d", b"4", device=(4096, 0))), "impossible number"),
-    "sparse": (plain(tars.header("rootfs/x", b"S", magic=tars.GNU)), "sparse"),
+    "sparse-map-and-data": (plain(tars.header("rootfs/x", b"S", size=512, magic=tars.GNU) + bytes(512)), "sparse"),
     "truncated": (plain(tars.header("rootfs/x", size=1 << 20)), "early"),
     "negative-size": (plain(tars.header("rootfs/x", size=tars.base256(-1, 12))), "bad size"),
     "uid-unchanged": (plain(tars.pax({"uid": "4294967295"}) + tars.file("rootfs/x")), "uid"),
@@ -451,6 +452,13 @@ REFUSED: dict[str, tuple[Callable[[Path], list[bytes]], str]] = {
     "rootfs-as-device": (plain(tars.header("rootfs", b"4", device=(8, 0)), tars.file("rootfs/x")), "is none"),
     "directory-with-data": (plain(tars.directory("rootfs/d", size=512) + bytes(512)), "512 bytes of data"),
     "sparse-in-pax": (plain(tars.pax({"GNU.sparse.realsize": str(8 << 60)}) + tars.file("rootfs/x")), "sparse"),
+    "a-hole-of-8-EiB": (
+        plain(
+            tars.pax({"GNU.sparse.size": str((8 << 60) - 1), "GNU.sparse.numblocks": "0", "GNU.sparse.map": ""})
+            + tars.file("rootfs/x")
+        ),
+        "more than 21474836480 bytes in all files",
+    ),
     "escapes-of-a-terminal": (
         plain(tars.hard_link(b"rootfs/\x1b[2J\x9b\n", b"rootfs/\x1b]0;x\a")),
         r'entry "rootfs/\\u001b\[2J\\x9b\\u000a": cannot create hard link to "rootfs/\\u001b\]0;x\\u0007"',
@@ -585,6 +593,52 @@ def test_zeros_become_holes(extraction: Extraction) -> None:
     assert (rootfs / "x").read_bytes() == data and (rootfs / "one").read_bytes() == b"\0"
     assert (rootfs / "zeros").stat().st_size == 64 << 20
     assert (rootfs / "zeros").stat().st_blocks == 0 and (rootfs / "x").stat().st_blocks * 512 < 3 << 20
+
+
+GNU_TAR = {
+    "gnu": ["--format=gnu"],
+    "0.0": ["--format=pax", "--sparse-version=0.0"],
+    "0.1": ["--format=pax", "--sparse-version=0.1"],
+    "1.0": ["--format=pax", "--sparse-version=1.0"],
+}
+
+
+@pytest.mark.parametrize("form", GNU_TAR)
+def test_sparse_files_as_gnu_tar_packs_them(extraction: Extraction, tmp_path: Path, form: str) -> None:
+    """Sparse files of each of GNU tar's formats come out as they were, with their holes, and so does what follows."""
+    tree = tmp_path / "tree"
+    source = tree / "rootfs" / ("d" * 90)  # with the name of a file too long for a header
+    source.mkdir(parents=True)
+    (tree / "manifest").write_bytes(tars.manifest())
+    many = [(number * (192 << 10), bytes([1 + number]) * (4096 if number % 2 else 70_000)) for number in range(60)]
+    contents: dict[str, tuple[int, list[tuple[int, bytes]]]] = {
+        "many": (100 << 20, many),
+        "hole": (9 << 30, []),
+        "beginning": (1 << 20, [(0, b"a" * 4096)]),
+        "end": ((1 << 20) + 3, [(1 << 20, b"abc")]),
+        "dense": (9999, [(0, b"x" * 9999)]),
+        "empty": (0, []),
+    }
+    for name, (size, pieces) in contents.items():
+        with (source / name).open("wb") as file:
+            for offset, data in pieces:
+                file.seek(offset)
+                file.write(data)
+            file.truncate(size)
+    packing = ["tar", "-cS", "--hole-detection=raw", *GNU_TAR[form], "-C", str(tree), "manifest", "rootfs"]
+    packed = subprocess.run(packing, stdout=subprocess.PIPE, check=True).stdout
+    assert len(packed) < 4 << 20
+    extract_image(extraction.store, extraction.put(packed), extraction.destination)
+    found = extraction.rootfs / source.name
+    assert sorted(os.listdir(found)) == sorted(contents)
+    for name, (size, _) in contents.items():
+        assert (found / name).stat().st_size == size
+        assert (found / name).stat().st_mtime_ns // 10**9 == (source / name).stat().st_mtime_ns // 10**9
+        assert (found / name).stat().st_blocks <= (source / name).stat().st_blocks
+        if size < 1 << 30:
+            assert (found / name).read_bytes() == (source / name).read_bytes()
+    assert (found / "hole").stat().st_blocks == 0
+    assert (found / "many").stat().st_blocks * 512 < 4 << 20
 
 
 def test_the_bytes_of_all_files_are_bounded(extraction: Extraction, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,10 @@ def read_one(data: bytes) -> None:
             assert "\0" not in entry.path and 0 <= entry.mode <= 0o7777 and entry.size_bytes >= 0, entry
             if entry.kind is Kind.HARD_LINK:
                 assert ".." not in entry.link_target.split("/") and not entry.link_target.startswith("/"), entry
+            assert 0 <= entry.hole_bytes <= entry.size_bytes, entry
             tar.read(100)
+            for offset, piece in tar.pieces(100):
+                assert offset + len(piece) <= entry.size_bytes, entry
         copy_image(io.BytesIO(with_checksums(data)), "x.aci", lambda written: None, _LIMITS)
     except ImageError as error:
         assert "\n" not in str(error), error
@@ -71,6 +74,10 @@ def write_corpus(directory: Path) -> None:
         "prefix": tars.file("name", prefix=b"rootfs/p"),
         "large": tars.file("rootfs/b", uid=tars.base256(1 << 30, 8), magic=tars.GNU),
         "old": tars.header("rootfs/o/", magic=tars.V7),
+        **{
+            f"sparse-{form}": tars.sparse(form, f"rootfs/{form}", 9999, [(512, 512), (8192, 4)], bytes(516))
+            for form in ("old", "0.0", "0.1", "1.0")
+        },
     }
     for name, data in entries.items():
         (directory / name).write_bytes(data + tars.END)

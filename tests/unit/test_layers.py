@@ -320,6 +320,33 @@ def test_layers_together_may_not_be_too_large() -> None:
         squashed(*layers, limits=Limits(size_bytes=1_000_000))
 
 
+@pytest.mark.parametrize("form", ["old", "0.0", "0.1", "1.0"])
+def test_a_sparse_file_is_written_with_its_zeros(form: str) -> None:
+    """In the ACI a sparse file is one like others, for whoever reads it."""
+    page = b"data" * 128
+    sparse = tars.sparse(form, "x", 3 << 20, [(512, 512), (2 << 20, 512)], page * 2)
+    content = bytearray(3 << 20)
+    content[512:1024] = content[2 << 20 : (2 << 20) + 512] = page
+    assert merged(layer(sparse, tars.file("y", b"y"))) == {"x": bytes(content), "y": b"y"}
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [(1 << 30, "refused as a decompression bomb"), (1 << 60, "more than .* bytes when uncompressed")],
+)
+def test_holes_count_as_what_they_become(size: int, reason: str) -> None:
+    """Holes are written as zeros, so that a bomb of them is one, before any is written."""
+    with pytest.raises(ImageError, match=reason):
+        squashed(layer(tars.sparse("0.1", "x", size, [(size, 0)])))
+
+
+def test_holes_of_all_layers_together_may_not_be_too_large() -> None:
+    """The limit of size is one for the holes of all layers, too."""
+    layers = [layer(tars.sparse("1.0", f"f{number}", 300_000, [])) for number in range(4)]
+    with pytest.raises(ImageError, match="more than .* bytes when uncompressed"):
+        squashed(*layers, limits=Limits(size_bytes=1_000_000))
+
+
 # Hypothesis: the same layers, applied to a model that works on names and inodes, as simply as can be.
 
 NAMES = ["a", "b"]
