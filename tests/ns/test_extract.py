@@ -604,9 +604,11 @@ GNU_TAR = {
 
 
 @pytest.mark.parametrize("form", GNU_TAR)
-def test_sparse_files_as_gnu_tar_packs_them(extraction: Extraction, tmp_path: Path, form: str) -> None:
+def test_sparse_files_as_gnu_tar_packs_them(
+    extraction: Extraction, tmp_path_factory: pytest.TempPathFactory, form: str
+) -> None:
     """Sparse files of each of GNU tar's formats come out as they were, with their holes, and so does what follows."""
-    tree = tmp_path / "tree"
+    tree = tmp_path_factory.mktemp("tree")
     source = tree / "rootfs" / ("d" * 90)  # with the name of a file too long for a header
     source.mkdir(parents=True)
     (tree / "manifest").write_bytes(tars.manifest())

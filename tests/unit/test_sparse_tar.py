@@ -92,7 +92,7 @@ def test_pieces_are_what_is_no_hole(form: str, model: tuple[int, list[Piece]], s
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_hole_of_8_EiB(form: str) -> None:  # noqa: N802
+def test_a_hole_of_8_exbibytes(form: str) -> None:
     """A hole takes neither time nor memory, however large it says to be, whether it is skipped or not."""
     size = (8 << 60) - 1
     block = tars.sparse(form, "x", size, [(size - 512, 512)], PAGE)
