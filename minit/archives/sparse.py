@@ -88,16 +88,21 @@ class SparseFile:
 
 
 def _checked(segments: array[int], size_bytes: int, stored_bytes: int) -> array[int]:
-    """Return the segments that are not empty, GNU tar's last one mostly is."""
+    """Return the segments without an empty one at the end, where GNU tar puts it after a hole."""
     kept = array("Q")
     end = stored = 0
+    was_empty = False
     for offset, length in zip(segments[::2], segments[1::2], strict=True):
         if offset < end:
             raise BadMapError("whose segments overlap or are out of order")
         end = offset + length
         if end > size_bytes:
             raise BadMapError(f"with a segment that ends at {end}, beyond its {size_bytes} bytes")
+        if was_empty:
+            # Or a map that costs much to read would need no data, again and again.
+            raise BadMapError("with an empty segment before the last one")
         if not length:
+            was_empty = True
             continue
         # GNU tar would begin the next segment with a new block, others right here.
         if stored % _BLOCK:
