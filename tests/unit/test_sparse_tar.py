@@ -279,10 +279,9 @@ def test_number_of_segments_is_bounded(form: str, monkeypatch: pytest.MonkeyPatc
 @given(st.sampled_from(FORMATS), st.data())
 def test_damage_raises_nothing_but_image_error(form: str, data: st.DataObject) -> None:
     """A sound sparse file with some bytes changed, and its checksums made right again, is read or refused."""
-    archive = bytearray(
-        tars.sparse(form, "x", 9999, [(number * 1024, 512) for number in range(7)] + [(8192, 9)], PAGE * 8)
-    )
-    for _ in range(data.draw(st.integers(1, 4))):
+    pieces = [(number * 1024, PAGE) for number in range(7)] + [(8192, b"123456789")]
+    archive = bytearray(archived(form, 9999, pieces))
+    for _ in range(data.draw(st.integers(0, 4))):
         archive[data.draw(st.integers(0, len(archive) - 1))] = data.draw(st.sampled_from(b"\0\x01\x800159,\n=\xff"))
     for start in range(0, len(archive), 512):
         block = archive[start : start + 512]
