@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from minit.stage0.locks import flock
-from tests.support.campaign import campaign
+from tests.support.campaign import LONG, campaign
 from tests.support.stage0_world import REPOSITORY, World, worlds
 from tests.support.storm import write_images
 
@@ -86,7 +86,8 @@ def test_a_storm_of_commands(world: World) -> None:
     # A prepare that failed has no pod; each of the others is there, or was removed.
     assert prepared - removed == left
     assert world.pods("embryo") == world.pods("prepare") == []
-    for command in ("prepare", "run-prepared", "rm", "gc", "export"):
+    # Which of the others ever succeed depends on who comes first.
+    for command in ("prepare", "run-prepared", "rm", "gc", "export") if LONG else ("prepare", "gc"):
         assert any(words[0] == command and code == 0 for words, code, _ in calls), command
     check_that_all_can_be_collected(world)
 
