@@ -18,7 +18,7 @@ from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
 QUICK = {"minit/stop-grace": "300ms"}
-SWEEP_STEPS = campaign(20)
+SWEEP_STEPS = campaign(60)
 SWEEP_SECONDS = 0.12
 
 
@@ -409,7 +409,7 @@ def test_sigterm_at_every_moment_of_the_start(make_pod: MakePod, overlay: bool) 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["INT", "HUP"])
 def test_the_terminals_signals_while_a_pod_starts(make_pod: MakePod, number: int) -> None:
     """A Ctrl-C or a closed terminal is no different, and prints nothing."""
-    steps = campaign(12)
+    steps = campaign(40)
     for step in range(steps):
         pod = make_pod({"a": shell(FOREVER)})
         process = pod.start()
