@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import _signal
-import fcntl
 import os
 import select
 
 from minit import paths, syscalls
 from minit.errors import ControlError, LaunchError, NoAnswerError, describe
+from minit.podlock import is_locked
 from minit.stdio import complain
 from minit.supervisor.client import ask
 from minit.supervisor.protocol import OP_STOP
@@ -69,22 +69,10 @@ def open_supervisor(pid: int) -> tuple[int, dict[str, str]]:
     if not is_pid_1 or has_ended(pidfd):
         os.close(pidfd)
         raise LaunchError(f"pod is not running any more: process {pid} is not its PID 1")
-    if not _is_locked():
+    if not is_locked("."):
         os.close(pidfd)
         raise LaunchError("pod is not running any more: nobody holds the lock of its directory")
     return pidfd, fields
-
-
-def _is_locked() -> bool:
-    """Return whether the pod directory is locked, which it is for as long as the launcher or PID 1 lives."""
-    directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(directory)
-    return False
 
 
 def has_ended(pidfd: int) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import _socket
 import errno
-import fcntl
 import os
 import sys
 
@@ -16,6 +15,7 @@ from minit.errors import NetworkError, describe
 from minit.network.nftables import read_rule_comments, read_tables
 from minit.plan.network import ForwardedPort
 from minit.plan.ports import EVERY_ADDRESS, overlap
+from minit.podlock import is_locked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,16 +101,9 @@ def _refuse_held(ports: Sequence[ForwardedPort], table: str, held: Sequence[Forw
 def _may_run(uuid: str) -> bool:
     """Tell whether a pod may be running: its directory is locked, or belongs to another data directory."""
     try:
-        directory = os.open(f"{_RUNNING}/{uuid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return is_locked(f"{_RUNNING}/{uuid}")
     except FileNotFoundError:
         return not any(os.path.isdir(f"{place}/{uuid}") for place in _ENDED)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(directory)
-    return False
 
 
 def _find_listener(port: ForwardedPort) -> str | None:

@@ -454,9 +454,9 @@ def test_a_directory_is_not_passed_in(make_pod: MakePod, tmp_path: Path, stream:
 def test_a_working_directory_that_is_gone(make_pod: MakePod) -> None:
     """A command starts in / then."""
     pod = make_pod(
-        {"a": shell("mkdir /work/x; cd /; rm -r /work; : > /dev/shm/gone; " + FOREVER, workingDirectory="/work")}
+        {"a": shell("mkdir /site/x; cd /; rm -r /site; : > /dev/shm/gone; " + FOREVER, workingDirectory="/site")}
     )
-    pod.file("a", "/work").mkdir()
+    pod.file("a", "/site").mkdir()
     pod.start()
     wait_for(Path(f"/proc/{pod.pid}/root/dev/shm/gone").exists, "the removal")
     assert pod.enter("a", "pwd").stdout == "/\n"
