@@ -184,7 +184,9 @@ def test_what_enters_cannot_be_traced(make_pod: MakePod, hostile_rootfs: Path) -
     process = pod.start("--disable-seccomp")
     pod.wait_ready()
     while pod.status("b") is None:
-        assert pod.enter("a", "true").returncode == 0
+        entered = pod.enter("a", "true")
+        # A hunter that got in ends the pod.
+        assert entered.returncode == 0 or pod.status("b") is not None, entered
     pod.stop()
     [line] = lines_of(pod.finish(process).stdout, "b")
     assert line.startswith("refused ") and int(line.split()[1]) >= goal

@@ -165,8 +165,12 @@ static int is_before_exec(int pid)
 /* Tells whether the memory behind a descriptor is that from before an exec: it is gone, and reads as nothing. */
 static int is_old_memory(int pid, int fd)
 {
-    char byte;
-    return is_before_exec(pid) || pread(fd, &byte, 1, 0x400000) == 0;
+    char byte, path[64], link[256];
+    if (is_before_exec(pid))
+        return 1;
+    /* So does the memory of a process that has ended, which has no program any more either. */
+    snprintf(path, sizeof path, "/proc/%d/exe", pid);
+    return pread(fd, &byte, 1, 0x400000) == 0 && readlink(path, link, sizeof link) > 0;
 }
 
 static int hunt(int goal)
