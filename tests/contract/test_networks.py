@@ -153,13 +153,13 @@ def test_two_pods_meet(make_pod: MakePod) -> None:
 @pytest.mark.private_users
 def test_a_port_of_the_host(make_pod: MakePod) -> None:
     """A forwarded port is reached by the host's loopback and is gone after gc."""
-    section = app_section(
-        *("/bin/sh", "-c", "echo hello | nc -l -p 80"), ports=[{"name": "http", "protocol": "tcp", "port": 80}]
-    )
+    script = "while :; do echo hello | nc -l -p 80; done"
+    section = app_section("/bin/sh", "-c", script, ports=[{"name": "http", "protocol": "tcp", "port": 80}])
     pod = make_pod({"a": section}, ports=[{"name": "http", "hostPort": 8080}])
     process = pod.start(net="default")
     pod.wait_ready()
     assert wait_for(lambda: said_at(8080), "an answer") == b"hello\n"
+    process.terminate()
     assert pod.finish(process).returncode == 0
     collect(pod)
 
