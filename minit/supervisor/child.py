@@ -77,17 +77,13 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         syscalls.close_all_but((0, 1, 2, *ends.descriptors()))
         step = "start session"
         os.setsid()
-        if spec.stdin == STREAM_CONSOLE:
-            step = "take the console"
+        has_console = spec.stdin == STREAM_CONSOLE
+        terminal = ends.console if has_console else ends.tty
+        if terminal is not None:
+            step = f"take the {'console' if has_console else 'terminal'}"
             from minit.supervisor.console import take_console  # loaded already, as PID 1 has opened it
 
-            assert ends.console is not None
-            take_console(ends.console)
-        elif ends.tty is not None:
-            step = "take the terminal"
-            from minit.supervisor.console import take_console  # loaded already, as PID 1 has opened it
-
-            take_console(ends.tty)
+            take_console(terminal)
         step = "join control groups"
         join_cgroups(ends.cgroup_tasks)
         step = "set oom_score_adj"
