@@ -41,15 +41,17 @@ STREAM_STREAM = "stream"
 STREAM_TTY = "tty"
 HANDLER_PRE_START = "pre-start"
 HANDLER_POST_STOP = "post-stop"
-_ANNOTATIONS = (
+POD_ANNOTATIONS = (
     ANNOTATION_HOTPLUG,
     ANNOTATION_IDMAP,
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_SIZE,
     ANNOTATION_PIDS_LIMIT,
     ANNOTATION_STOP_GRACE,
-    ANNOTATION_STOP_SIGNAL,
 )
+"""The names of our annotations that a pod may have, too."""
+
+_ANNOTATIONS = (*POD_ANNOTATIONS, ANNOTATION_STOP_SIGNAL)
 # All others are decided in minit.plan.isolators, and those of system calls in minit.plan.seccompisolators.
 _UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
 

@@ -17,14 +17,14 @@ from minit.paths import (
     created_marker,
     started_marker,
 )
-from minit.plan.app import STREAM_CONSOLE, AppSpec, plan_app
+from minit.plan.app import POD_ANNOTATIONS, STREAM_CONSOLE, AppSpec, plan_app
 from minit.plan.capabilities import DEFAULT
-from minit.plan.devices import ANNOTATION_HOTPLUG, DEFAULT_RULES, plan_hotplug
+from minit.plan.devices import DEFAULT_RULES, plan_hotplug
 from minit.plan.environment import with_metadata_url
 from minit.plan.files import EtcTexts, plan_files
 from minit.plan.mounts import SYSFS, SYSFS_AND_CGROUPS, TTY_GID, MountOp, pod_mounts
 from minit.plan.protection import plan_protection
-from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, plan_pod_grace, plan_stopping
+from minit.plan.stopping import ANNOTATION_STOP_SIGNAL, plan_pod_grace, plan_stopping
 from minit.plan.users import AppLookups, check_mapped, plan_ids
 from minit.value import Value, replace
 
@@ -48,14 +48,6 @@ _HOST_LOOPBACK = "127.0.0.1"
 _METADATA_PORT = 18112  # where rkt's metadata service listens
 _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
 _EXPERIMENTS = (ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE)
-_ANNOTATIONS = (
-    ANNOTATION_HOTPLUG,
-    ANNOTATION_IDMAP,
-    ANNOTATION_LOG_FILES,
-    ANNOTATION_LOG_SIZE,
-    ANNOTATION_PIDS_LIMIT,
-    ANNOTATION_STOP_GRACE,
-)
 
 
 class Pod(Value):
@@ -450,5 +442,5 @@ def _refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
     for name, _ in manifest.annotations:
         if name.startswith(_ANNOTATION_EXPERIMENT) and name not in _EXPERIMENTS:
             raise PlanError(f"annotation {name} is not supported yet")
-        if name.startswith("minit/") and name not in _ANNOTATIONS:
+        if name.startswith("minit/") and name not in POD_ANNOTATIONS:
             raise PlanError(f'unknown annotation "{name}"')
