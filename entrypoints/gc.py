@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from entrypoints._main import run_entrypoint
-from minit.errors import EXIT_FAILURE, MinitError, UsageError
+from minit.errors import EXIT_FAILURE, MinitError
 from minit.goflags import parse_flags, usage
 from minit.launcher.gc import detach_networks, remove_groups
-from minit.plan.flags import parse_uuid
+from minit.plan.flags import only_operand, parse_uuid
 from minit.stdio import complain
 
 TYPE_CHECKING = False
@@ -23,9 +23,7 @@ def main() -> NoReturn:
 
 def _collect(arguments: list[str]) -> int:
     values, operands = parse_flags(arguments, _FLAGS)
-    if len(operands) != 1:
-        raise UsageError(f"expected one UUID, got {len(operands)} arguments")
-    uuid = parse_uuid(operands[0])
+    uuid = parse_uuid(only_operand(operands))
     failure: MinitError | None = None
     problems = []
     try:

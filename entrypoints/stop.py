@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from entrypoints._main import run_entrypoint
-from minit.errors import UsageError
 from minit.goflags import parse_flags, usage
 from minit.launcher.stop import stop_pod
-from minit.plan.flags import parse_uuid
+from minit.plan.flags import only_operand, parse_uuid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ def main() -> NoReturn:
 
 def _stop(arguments: list[str]) -> int:
     values, operands = parse_flags(arguments, _FLAGS)
-    if len(operands) != 1:
-        raise UsageError(f"expected one UUID, got {len(operands)} arguments")
-    parse_uuid(operands[0])
+    parse_uuid(only_operand(operands))
     stop_pod(force=values["force"] is True)
     return 0

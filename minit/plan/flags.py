@@ -57,11 +57,10 @@ def parse_run_flags(arguments: Sequence[str]) -> RunFlags:
     values, operands = parse_flags(arguments, RUN_FLAGS, repeated=("net",))
     text = {name: value for name, value in values.items() if isinstance(value, str)}
     switch = {name: value for name, value in values.items() if isinstance(value, bool)}
-    if len(operands) != 1:
-        raise UsageError(f"expected one UUID, got {len(operands)} arguments")
+    operand = only_operand(operands)
     resolv, hosts = _parse_dns_conf_mode(text["dns-conf-mode"])
     return RunFlags(
-        uuid=parse_uuid(operands[0]),
+        uuid=parse_uuid(operand),
         debug=switch["debug"],
         networks=_parse_networks(text["net"]),
         interactive=switch["interactive"],
@@ -77,6 +76,13 @@ def parse_run_flags(arguments: Sequence[str]) -> RunFlags:
         disable_seccomp=switch["disable-seccomp"],
         ipc=text["ipc"],
     )
+
+
+def only_operand(operands: Sequence[str]) -> str:
+    """Return what an entrypoint takes for the pod's UUID; UsageError if it is called with none or more than that."""
+    if len(operands) != 1:
+        raise UsageError(f"expected one UUID, got {len(operands)} arguments")
+    return operands[0]
 
 
 def parse_uuid(text: str) -> str:
