@@ -156,8 +156,8 @@ class EnterWatch:
                 self._relay.pause()
                 self._signal_all(_signal.SIGCONT)
             else:
+                # What ends this stop is a SIGCONT, which is passed on as any other signal is.
                 os.kill(os.getpid(), _signal.SIGSTOP)
-                self._signal_all(_signal.SIGCONT)
 
     def _signal_all(self, number: int) -> None:
         """Signal the command's process group, or the command if it is not yet in one of its own."""
