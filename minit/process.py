@@ -24,6 +24,20 @@ def join_cgroups(tasks: Sequence[int]) -> None:
         os.write(fd, b"0")
 
 
+def join_v2_group(directory: int) -> None:
+    """
+    Move this process into the v2 group of a directory.
+
+    Not as the kernel does it at birth: a group that cgroup.kill was once written to kills what clone3 starts there
+    (since Linux 6.14; kernel/cgroup/cgroup.c, cgroup_post_fork).
+    """
+    fd = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        os.write(fd, b"0")
+    finally:
+        os.close(fd)
+
+
 def set_oom_score(adjustment: int) -> bool:
     """
     Set what is added to the score by which the OOM killer chooses, in place of PID 1's own: from -1000, never, to 1000.

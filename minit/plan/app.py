@@ -68,7 +68,8 @@ class AppSpec(Value):
     `read_only_root` nothing else of the root can be written at last. It is executed with `sockets` open.
     Its log has at most `log_files` files of `log_size_bytes` each, 0 for any size; `kubernetes_log` is the name of its
     file in the log mode k8s-plain.
-    `pre_start` and `post_stop` are the arguments of the event handlers, None without one. `devices` is what it may
+    `pre_start` and `post_stop` are the arguments of the event handlers, None without one. With `starts_again` it may be
+    started once more after its end. `devices` is what it may
     use, None for everything; with `hotplug` those that are volumes come and go as they do on the host.
     """
 
@@ -104,6 +105,7 @@ class AppSpec(Value):
     post_stop: tuple[str, ...] | None = None
     devices: tuple[DeviceRule, ...] | None = None
     hotplug: bool = False
+    starts_again: bool = False
     stop_signal: int = DEFAULT_STOPPING.signal
     stop_grace_seconds: float = DEFAULT_STOPPING.grace_seconds
 
@@ -126,6 +128,11 @@ class AppSpec(Value):
     def sheds_privileges(self) -> bool:
         """Whether no exec may grant privileges: rkt's rule for an app with a filter that does not run as root."""
         return self.no_new_privileges or (self.seccomp is not None and self.uid != 0)
+
+    @property
+    def is_joined_later(self) -> bool:
+        """Whether PID 1 makes processes for its control groups after the first: handlers, or another start."""
+        return self.starts_again or bool(self.handlers)
 
     @property
     def handlers(self) -> dict[str, tuple[str, ...]]:

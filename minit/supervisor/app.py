@@ -26,8 +26,9 @@ class App:
     An app of the pod; the supervisor alone changes it.
 
     `open_files` is the RLIMIT_NOFILE of its processes. `sockets` are those of its spec, open for as long as the pod
-    lives. `handler` is the event handler that runs; `begun` says that
-    the first program of the app was started, be it the pre-start handler, and `executed` that its own was.
+    lives. `namespace` is where its root is, from its first start on. `starts` counts how often its process was forked;
+    what `_begin` sets is about the present or last of these. `handler` is the event handler that runs; `begun` says
+    that the first program of the app was started, be it the pre-start handler, and `executed` that its own was.
     """
 
     def __init__(
@@ -41,17 +42,29 @@ class App:
         self.group = Group(ends)
         self.group_events: int | None = None
         self.state = PREPARING
-        self.pid: int | None = None
-        self.pidfd: int | None = None
-        self.report: Socket | None = None
         self.namespace: int | None = None
         self.profile: int | None = None
-        self.streams = Streams(spec.name, (spec.log_size_bytes, spec.log_files))
+        self.starts = 0
+        self.pidfd: int | None = None
+        self._begin()
+
+    def begin_again(self) -> None:
+        """Forget how the app was started and ended, which is recorded."""
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+        self.streams.supersede()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.pid: int | None = None
+        self.report: Socket | None = None
+        self.streams = Streams(self.name, (self.spec.log_size_bytes, self.spec.log_files))
         self.handler: Handler | None = None
         self.begun = False
         self.executed = False
         self.failed_forks = 0
-        self.post_stop_due = spec.post_stop is not None
+        self.post_stop_due = self.spec.post_stop is not None
         self.failure: ExitStatus | None = None
         self.status: ExitStatus | None = None
         self.number: int | None = None
@@ -64,35 +77,59 @@ def spawn_app(app: App, trees: tuple[int, ...] = (), console: int | None = None,
     """
     Fork the process of `app`, which prepares itself and waits for "go".
 
-    It starts in its v2 group, where there is one and PID 1 may do that, and joins the v1 groups itself. `trees` are the
-    detached mounts of its volumes, `console` is the slave of the pod's console, `dev` a detached /dev if it may not
-    make one itself.
+    The first time it starts in its v2 group, where there is one and PID 1 may do that, and joins the v1 groups itself.
+    `trees` are the detached mounts of its volumes, `console` is the slave of the pod's console, `dev` a detached /dev
+    if it may not make one itself. Started again, it finds its root in the namespace of the app. OSError, and nothing
+    left, if there is no process or no room for its streams.
     """
-    modes = {"stdout": app.spec.stdout, "stderr": app.spec.stderr}
-    logged = [name for name, mode in modes.items() if mode == STREAM_LOG]
-    writers = app.streams.open(logged, app.spec.uid, app.spec.gid)
-    if app.spec.is_attachable:
-        writers |= app.streams.open_attachable(app.spec)
+    again = app.namespace is not None
+    writers = _open_streams(app)
     ours, theirs = socket_pair()
-    child = ChildEnds(
-        report=theirs,
-        stdin=writers.get("stdin"),
-        stdout=writers.get("stdout"),
-        stderr=writers.get("stderr"),
-        tty=writers.get("tty"),
-        console=console if app.spec.has_console else None,
-        cgroup_tasks=app.ends.tasks,
-        open_files=app.open_files,
-        trees=trees,
-        dev=dev,
-        sockets=app.sockets,
-    )
-    # Fork and registration: nothing may be reaped between them.
-    app.pid, app.pidfd = syscalls.clone3(cgroup=app.ends.directory if app.ends.starts_processes else None)
-    if app.pid == 0:
-        become_app(app.spec, app_rootfs(app.name), child)
+    try:
+        child = ChildEnds(
+            report=theirs,
+            stdin=writers.get("stdin"),
+            stdout=writers.get("stdout"),
+            stderr=writers.get("stderr"),
+            tty=writers.get("tty"),
+            console=console if app.spec.has_console else None,
+            cgroup_tasks=app.ends.tasks,
+            open_files=app.open_files,
+            trees=trees,
+            dev=dev,
+            sockets=app.sockets,
+            namespace=app.namespace,
+            # Its group may have been killed once.
+            group=app.ends.directory if again and app.ends.starts_processes else None,
+        )
+        born_in = app.ends.directory if app.ends.starts_processes and not again else None
+        # Fork and registration: nothing may be reaped between them.
+        app.pid, app.pidfd = syscalls.clone3(cgroup=born_in)
+        if app.pid == 0:
+            become_app(app.spec, app_rootfs(app.name), child)
+    except OSError:
+        ours.close()
+        app.streams.close()
+        raise
+    finally:
+        theirs.close()
+        for fd in writers.values():
+            os.close(fd)
+    app.starts += 1
     app.streams.pid = app.pid
     app.report = ours
-    theirs.close()
-    for fd in writers.values():
-        os.close(fd)
+
+
+def _open_streams(app: App) -> dict[str, int]:
+    """Make the app's streams and return its own ends, the caller's, by name."""
+    modes = {"stdout": app.spec.stdout, "stderr": app.spec.stderr}
+    writers = app.streams.open([name for name, mode in modes.items() if mode == STREAM_LOG], app.spec.uid, app.spec.gid)
+    if app.spec.is_attachable:
+        try:
+            writers |= app.streams.open_attachable(app.spec)
+        except OSError:
+            for fd in writers.values():
+                os.close(fd)
+            app.streams.close()
+            raise
+    return writers

@@ -51,6 +51,7 @@ class Attachable:
         self.supervisor: Socket | None = None
         self.plain_log: str | None = None
         self._directory = paths.iottymux_directory(app)
+        self._is_superseded = False
 
     def open(self, spec: AppSpec) -> dict[str, int]:
         """Make everything, and return the app's ends, the caller's, by `stdin`, `stdout`, `stderr` and `tty`."""
@@ -125,8 +126,23 @@ class Attachable:
         """Return a number that grows while clients take what waits for them."""
         return read_flushes(self.held[COUNTERS])
 
+    def supersede(self) -> None:
+        """Leave the names of the sockets to the next process of the app; their clients stay."""
+        self._withdraw()
+        self._is_superseded = True
+
     def close(self) -> None:
         """Give up everything, and what shows that it can be attached to first."""
+        if not self._is_superseded:
+            self._withdraw()
+        for fd in self.held.values():
+            os.close(fd)
+        self.held.clear()
+        if self.supervisor is not None:
+            self.supervisor.close()
+            self.supervisor = None
+
+    def _withdraw(self) -> None:
         for name in (paths.ENDPOINTS, *self.held):
             if name == paths.ENDPOINTS or name.startswith(LISTENER):
                 _remove(f"{self._directory}/{name}")
@@ -134,12 +150,6 @@ class Attachable:
             os.rmdir(self._directory)
         except OSError:
             pass  # it was never made, or somebody put something there
-        for fd in self.held.values():
-            os.close(fd)
-        self.held.clear()
-        if self.supervisor is not None:
-            self.supervisor.close()
-            self.supervisor = None
 
     def _listen(self, names: list[str]) -> None:
         """Make the sockets, and then the file that says so."""

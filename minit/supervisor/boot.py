@@ -184,8 +184,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
         # After the apps, which prepare themselves on another processor meanwhile.
         spawner = Spawner() if any(app.streams.need_sidecar or app.spec.handlers for app in apps) else None
         ours = ends.root, *ends.tasks, *ends.made.apps, *(tree for trees in ends.trees for tree in trees)
-        # A handler, which comes later, has to join its app's groups too.
-        for fd in (*ours, *(fd for app in apps if not app.spec.handlers for fd in app.ends.tasks)):
+        for fd in (*ours, *(fd for app in apps if not app.spec.is_joined_later for fd in app.ends.tasks)):
             os.close(fd)
         if slave is not None:
             os.close(slave)

@@ -4,7 +4,8 @@ The child half of starting an app: from fork to execve, straight through.
 Runs in a process of its own, first with PID 1's view of the pod, then inside the app's root, where nothing may be
 imported: a file of the image would run as root. So everything is bound at import, and the import system is emptied
 before the root changes. Reports go to PID 1 over a close-on-exec socket: {"prepared": [warnings]} with the descriptor
-of the mount namespace, or {"step", "errno", "path"}; end of file after "go" means that the exec happened.
+of the mount namespace, if it is a new one, or {"step", "errno", "path"}; end of file after "go" means that the exec
+happened.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from minit.messages import Socket, send_message
 from minit.plan.app import STREAM_CONSOLE, STREAM_TTY
 from minit.plan.mounts import DEV
 from minit.plan.seccomp import DEFAULT_POLICY
-from minit.process import forget_imports, join_cgroups, reset_signals, set_oom_score
+from minit.process import forget_imports, join_cgroups, join_v2_group, reset_signals, set_oom_score
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
 from minit.supervisor.credentials import become_user, drop_bounding_set, give_up_capabilities, leave_keyring
@@ -43,6 +44,9 @@ class ChildEnds(Value):
     `console` is the slave of the pod's console for the streams that are it, `tty` that of the app's own terminal.
     `open_files` is the RLIMIT_NOFILE it gets, soft and hard. `trees` are detached mounts, one of each of its volumes,
     `dev` is one of a /dev that the launcher made. `sockets` are what it listens on.
+
+    An app that is started again has its root already: `namespace` is the mount namespace in which that is, and `group`
+    the directory of its v2 group, if it has to join that.
     """
 
     report: Socket
@@ -56,10 +60,12 @@ class ChildEnds(Value):
     trees: tuple[int, ...] = ()
     dev: int | None = None
     sockets: tuple[int, ...] = ()
+    namespace: int | None = None
+    group: int | None = None
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that the process keeps; all others of PID 1 are closed."""
-        possible = (self.stdin, self.stdout, self.stderr, self.console, self.tty, self.dev)
+        possible = (self.stdin, self.stdout, self.stderr, self.console, self.tty, self.dev, self.namespace, self.group)
         single = [fd for fd in possible if fd is not None]
         return [self.report.fileno(), *single, *self.cgroup_tasks, *self.trees, *self.sockets]
 
@@ -85,6 +91,8 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
 
             take_console(terminal)
         step = "join control groups"
+        if ends.group is not None:
+            join_v2_group(ends.group)
         join_cgroups(ends.cgroup_tasks)
         step = "set oom_score_adj"
         # Without one it starts neutral, as under rkt's stage1.
@@ -98,19 +106,28 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
 
             variables |= socket_environment(spec)
         environment = {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
-        step = "unshare mount namespace"
-        syscalls.unshare(syscalls.CLONE_NEWNS)
-        namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        step = "mount"
-        root, null = _build_root(spec, rootfs, ends)
+        if ends.namespace is None:
+            step = "unshare mount namespace"
+            syscalls.unshare(syscalls.CLONE_NEWNS)
+            namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+            step = "mount"
+            root, null = _build_root(spec, rootfs, ends)
+        else:
+            step = "open /dev/null"
+            # The pod's, which no app can have replaced.
+            namespace, null = ends.namespace, os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         step = "set resource limits"
         # Not before: each of the volumes is a descriptor until it is mounted.
         resource.setrlimit(resource.RLIMIT_NOFILE, ends.open_files)
-        step = "pivot root"
         # In a user namespace PID 1 is dumpable, but what runs in a root of somebody else's must not be looked into.
         syscalls.set_dumpable(False)
         forget_imports()
-        enter_root(root)
+        if ends.namespace is None:
+            step = "pivot root"
+            enter_root(root)
+        else:
+            step = "join mount namespace"
+            syscalls.setns(namespace, syscalls.CLONE_NEWNS)
         step = "open standard streams"
         _open_streams(spec, ends, null)
         step = "close descriptors"
@@ -140,7 +157,7 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
             moved, namespace = place_sockets(ends.sockets, (report.fileno(), namespace))
             report = Socket(fileno=moved)
         step = "wait for the other apps"
-        send_message(report, {"prepared": notes}, [namespace])
+        send_message(report, {"prepared": notes}, [namespace] if ends.namespace is None else [])
         if report.recv(16) != b"go":
             os._exit(EXIT_FAILURE)
         step = STEP_EXEC

@@ -15,7 +15,7 @@ import resource
 from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
 from minit.plan.app import STREAM_NULL
-from minit.process import forget_imports, join_cgroups, reset_signals, set_oom_score
+from minit.process import forget_imports, join_cgroups, join_v2_group, reset_signals, set_oom_score
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.supervisor.credentials import become_user, give_up_capabilities, leave_keyring
@@ -45,8 +45,6 @@ def spawn_handler(app: App, name: str) -> Handler:
     modes = {"stdout": app.spec.stdout, "stderr": app.spec.stderr}
     writers = streams.open(name for name, mode in modes.items() if mode != STREAM_NULL)
     try:
-        # Not into its group: a v2 group that cgroup.kill was once written to kills what clone3 starts there
-        # (since Linux 6.14; kernel/cgroup/cgroup.c, cgroup_post_fork).
         pid, pidfd = syscalls.clone3()
         if pid == 0:
             _become_handler(app, name, writers)
@@ -75,7 +73,7 @@ def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
         os.setsid()
         step = "join control groups"
         if app.ends.starts_processes:
-            _join_v2_group(app.ends.directory)
+            join_v2_group(app.ends.directory)
         join_cgroups(app.ends.tasks)
         step = "set oom_score_adj"
         set_oom_score(0)
@@ -122,9 +120,3 @@ def _describe_step(step: str, error: BaseException) -> str:
         return f"{step}: {error!r}"
     path = None if error.filename is None else os.fsdecode(error.filename)
     return ExitStatus(step=step, errno=error.errno, path=path).describe()
-
-
-def _join_v2_group(directory: int) -> None:
-    fd = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
-    os.write(fd, b"0")
-    os.close(fd)

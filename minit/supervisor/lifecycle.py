@@ -16,11 +16,13 @@ LINGERING = "lingering"  # the process in charge is gone, others of its group ar
 KILLED = "killed"  # its group was sent SIGKILL, its main process is still there
 REMNANTS = "remnants"  # the process in charge is gone, SIGKILL was sent to the rest of the group
 POST_STOP = "post-stop"  # the main process and its group are gone, its post-stop handler runs
-EXITED = "exited"
+EXITED = "exited"  # nothing of it is left but its root, in which it can be started again
 
 STATES = (PREPARING, PREPARED, PRE_START, RUNNING, STOPPING, LINGERING, KILLED, REMNANTS, POST_STOP, EXITED)
 
 # Events.
+START = "start"
+FORK_FAILED = "fork-failed"  # there is no process to prepare the app in
 READY_TO_EXEC = "ready-to-exec"
 GO = "go"
 HANDLE_START = "handle-start"  # go, but the pre-start handler comes first
@@ -35,11 +37,12 @@ GRACE_OVER = "grace-over"
 KILL_WAIT_OVER = "kill-wait-over"
 
 EVENTS = (
-    *(READY_TO_EXEC, GO, HANDLE_START, HANDLED, HANDLER_FAILED, DIED, GROUP_EMPTY, HANDLE_STOP),
+    *(START, FORK_FAILED, READY_TO_EXEC, GO, HANDLE_START, HANDLED, HANDLER_FAILED, DIED, GROUP_EMPTY, HANDLE_STOP),
     *(STOP, KILL, GRACE_OVER, KILL_WAIT_OVER),
 )
 
 # Actions.
+FORK = "fork"  # fork the main process, which prepares itself
 RUN_PRE_START = "run-pre-start"
 EXECUTE = "execute"  # tell the main process to exec
 RECORD = "record"  # write the status and apply the pod's policy
@@ -60,6 +63,8 @@ _WHILE_ALIVE: dict[str, Answer] = {
 _KILL_THE_REST: Answer = (REMNANTS, (KILL_GROUP, CHECK_GROUP))
 _END_THE_REST: Answer = (LINGERING, (TERMINATE, CHECK_GROUP))
 _TABLE: dict[tuple[str, str], Answer] = {
+    (EXITED, START): (PREPARING, (FORK,)),
+    (PREPARING, FORK_FAILED): (EXITED, (RECORD, FINISH)),
     **{
         (state, event): answer
         for state in (PREPARING, PREPARED, PRE_START, RUNNING, STOPPING)

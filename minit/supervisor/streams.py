@@ -88,6 +88,11 @@ class Streams:
         """Return a number that grows while output is still being sent to clients."""
         return 0 if self.attachable is None else self.attachable.flushes()
 
+    def supersede(self) -> None:
+        """Leave to the streams of the app's next process what has a name: the sockets that clients attach by."""
+        if self.attachable is not None:
+            self.attachable.supersede()
+
     def close(self) -> None:
         """Give up everything."""
         for _, fd in self.ends:

@@ -8,6 +8,7 @@ same code runs in both phases, and no event is lost between them.
 from __future__ import annotations
 
 import _signal
+import errno
 import os
 import select
 import time
@@ -21,6 +22,7 @@ from minit.reaper.reaper import BATCH, read_zombie, reap
 from minit.reaper.record import record_exit, record_state, write_file
 from minit.stdio import complain
 from minit.supervisor import lifecycle
+from minit.supervisor.app import spawn_app
 from minit.supervisor.journal import Journal
 from minit.supervisor.sidecars import Sidecars
 from minit.supervisor.sources import Sources
@@ -91,6 +93,7 @@ class Supervisor:
         self._recheck_at: float | None = None
         self._reap_again = False
         self._actions: dict[str, Callable[[App], None]] = {
+            lifecycle.FORK: self._fork,
             lifecycle.RUN_PRE_START: self._run_pre_start,
             lifecycle.EXECUTE: self._execute,
             lifecycle.RECORD: self._record,
@@ -154,11 +157,18 @@ class Supervisor:
     def start(self, spawner: Spawner | None) -> None:
         """Give every forked app with output its sidecar and watch it prepare itself; None if there is no output."""
         for app in self.apps.values():
-            assert app.report is not None and app.pidfd is not None
-            self._sources.watch(app.report.fileno(), lambda app=app: self._on_report(app))  # type: ignore[misc]
-            self._sources.watch(app.pidfd, lambda app=app: self._on_main_end(app))  # type: ignore[misc]
+            self._watch(app)
         if spawner is not None:
             self._sidecars.start_all(spawner, [app.streams for app in self.apps.values() if app.streams.need_sidecar])
+
+    def start_again(self, app: App) -> None:
+        """
+        Start an app that has exited once more, in the root it has: with streams, a sidecar and handlers as at first.
+
+        Not one with the pod's console, which is gone with its first process. Nothing if the pod is ending.
+        """
+        if self.exit_code is None:
+            self._handle(app, lifecycle.START)
 
     def request_stop(self, source: str = BY_CONTROL, detail: str = "", *, force: bool = False) -> None:
         """
@@ -247,14 +257,17 @@ class Supervisor:
         assert app.report is not None
         message, descriptors = receive_message(app.report)
         if message is not None and "prepared" in message:
-            [app.namespace] = descriptors
+            if descriptors:
+                [app.namespace] = descriptors
             notes = message["prepared"]
             assert isinstance(notes, list)
             for note in notes:
                 complain(f'stage1: warning: app "{app.name}": {note}')
             self._handle(app, lifecycle.READY_TO_EXEC)
-            if all(each.state == lifecycle.PREPARED and each.report is not None for each in self.apps.values()):
-                self._go()
+            if app.starts > 1:
+                self._go([app])
+            elif all(each.state == lifecycle.PREPARED and each.report is not None for each in self.apps.values()):
+                self._go([*self.apps.values()])
             return
         if message is not None:
             step, number, path = message["step"], message.get("errno"), message.get("path")
@@ -342,14 +355,37 @@ class Supervisor:
         for action in actions:
             self._actions[action](app)
 
-    def _go(self) -> None:
-        """Start every app, all of them being prepared."""
-        ready = [app for app in self.apps.values() if app.spec.pre_start is None]
+    def _watch(self, app: App) -> None:
+        assert app.report is not None and app.pidfd is not None
+        self._sources.watch(app.report.fileno(), lambda: self._on_report(app))
+        self._sources.watch(app.pidfd, lambda: self._on_main_end(app))
+
+    def _fork(self, app: App) -> None:
+        """Start an app again."""
+        self._unwritten.discard(app.name)
+        app.begin_again()
+        try:
+            # The markers of its last end must be gone before it can end once more.
+            for path in (paths.status_file(app.name), paths.log_end_marker(app.name)):
+                _remove(path)
+            spawn_app(app)
+        except OSError as error:
+            app.status = app.failure = ExitStatus(step="fork", errno=error.errno)
+            self._handle(app, lifecycle.FORK_FAILED)
+            return
+        self.journal.info("app.started-again", app=app.name, starts=app.starts)
+        self._watch(app)
+        if app.streams.need_sidecar:
+            self._sidecars.start(app.streams)
+
+    def _go(self, apps: Sequence[App]) -> None:
+        """Start these apps, all of them being prepared."""
+        ready = [app for app in apps if app.spec.pre_start is None]
         for app in ready:
             write_file(paths.started_marker(app.name), b"")
         for app in ready:
             self._handle(app, lifecycle.GO)
-        for app in self.apps.values():
+        for app in apps:
             if app.spec.pre_start is not None:
                 self._handle(app, lifecycle.HANDLE_START)
 
@@ -549,6 +585,15 @@ def _wait_channel(pid: int) -> str:
             return file.read()
     except OSError as error:
         return describe(error)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError as error:
+        # stage0 removes such files in the upper directory of the overlay, behind the back of its mount.
+        if error.errno not in (errno.ENOENT, errno.ESTALE):
+            raise
 
 
 def _kill(pidfd: int) -> None:

@@ -13,7 +13,7 @@ from minit.supervisor.lifecycle import EVENTS, EXITED, PREPARING, STATES, next_s
 ACTIONS = {
     *(lifecycle.RUN_PRE_START, lifecycle.EXECUTE, lifecycle.RUN_POST_STOP, lifecycle.ARM_GRACE),
     *(lifecycle.RECORD, lifecycle.TERMINATE, lifecycle.KILL_GROUP, lifecycle.CHECK_GROUP),
-    *(lifecycle.REPORT_UNKILLABLE, lifecycle.FINISH),
+    *(lifecycle.FORK, lifecycle.REPORT_UNKILLABLE, lifecycle.FINISH),
 }
 DEPTH = 8
 # What comes once at most: the main process dies once, the pod is stopped once, each handler runs once.
@@ -23,7 +23,7 @@ ENDS_OF_HANDLERS = (lifecycle.HANDLED, lifecycle.HANDLER_FAILED)
 
 def paths(depth: int = DEPTH) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
     """
-    Yield (events, actions, state) for every path of up to `depth` events from the start.
+    Yield (events, actions, state) for every path of up to `depth` events from the start to the end, of one start.
 
     An event that changes nothing is not followed: the path goes on as if it had not come. Some events come once at
     most, and a handler ends after it has begun.
@@ -35,7 +35,9 @@ def paths(depth: int = DEPTH) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]
         if len(events) == depth:
             continue
         for event in EVENTS:
-            if event in ONCE and event in events:
+            if event == lifecycle.START or (event in ONCE and event in events):
+                continue
+            if event == lifecycle.FORK_FAILED and events:
                 continue
             if event in ENDS_OF_HANDLERS and not _handler_runs(events):
                 continue
@@ -58,9 +60,12 @@ def test_every_pair_has_an_answer(state: str, event: str):
     assert (lifecycle.FINISH in actions) == (after == EXITED != state)
 
 
-def test_the_end_is_the_end():
-    """Nothing leads out of EXITED."""
-    assert all(next_state(EXITED, event) == (EXITED, ()) for event in EVENTS)
+def test_only_another_start_leads_out_of_the_end():
+    """START in EXITED begins everything anew, and nothing else does; a start means nothing to an app that has begun."""
+    assert next_state(EXITED, lifecycle.START) == (PREPARING, (lifecycle.FORK,))
+    assert all(next_state(EXITED, event) == (EXITED, ()) for event in EVENTS if event != lifecycle.START)
+    begun = set(STATES) - {EXITED}
+    assert all(next_state(state, lifecycle.START) == (state, ()) for state in begun)
 
 
 @pytest.mark.parametrize("start", STATES)
@@ -78,9 +83,10 @@ def test_every_state_is_reachable():
 
 
 def test_a_death_is_recorded_once():
-    """On every path RECORD comes with the death of the main process and never again."""
+    """On every path RECORD comes with the death of the main process, or because there is none, and never again."""
     for events, actions, _ in paths():
-        assert actions.count(lifecycle.RECORD) == events.count(lifecycle.DIED), events
+        ends = events.count(lifecycle.DIED) + events.count(lifecycle.FORK_FAILED)
+        assert actions.count(lifecycle.RECORD) == ends, events
 
 
 def test_an_app_that_ended_is_recorded_or_was_unkillable():
