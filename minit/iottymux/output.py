@@ -228,6 +228,12 @@ class PipeOutput(Output):
             # Whole lines are logged before they are moved into the ring.
             self._unfinished = ring.read().rpartition(b"\n")[2][-LINE_BYTES:]
 
+    def attach(self, peer: Peer, *, replay: bool, resume: int | None) -> int:
+        """Do it as for any output; what many clients have in their sockets could be too much."""
+        if len(self._peers) < _MOST_SPLICED:
+            peer.make_room()
+        return super().attach(peer, replay=replay, resume=resume)
+
     def _on_event(self, events: int) -> None:
         is_looked_at = self._log is not None or bool(self._peers)
         is_spliced = self._log is None and len(self._peers) <= _MOST_SPLICED and not self._queued

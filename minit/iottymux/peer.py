@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import _socket
 import os
 import select
 
 from minit.iottymux.clientqueue import Queue
 from minit.iottymux.protocol import POLICY_BLOCK, POLICY_DISCONNECT, POLICY_DROP
-from minit.iottymux.ring import unread_bytes
+from minit.iottymux.ring import CHUNK_BYTES, unread_bytes
+from minit.messages import Socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,6 +74,13 @@ class Peer:
         return self._queue.size
 
     # Output.
+
+    def make_room(self) -> None:
+        """Let the socket take what is moved at a time as a whole, or the rest of it would have to be copied."""
+        socket = Socket(fileno=self.fd)
+        # wmem_max, 208 KiB on most machines, bounds it, and then it is doubled (socket(7)).
+        socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, CHUNK_BYTES)
+        socket.detach()
 
     def offer(self, data: Piece) -> None:
         """Send output, or keep what cannot be sent yet by the client's policy."""

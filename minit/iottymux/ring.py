@@ -132,7 +132,9 @@ class Ring:
         return data
 
     def _make_room(self, size_bytes: int) -> None:
-        if self.size + size_bytes > _FULL_BYTES:
+        # Pages that are let go of while they are in the caches make the app's next writes cheaper.
+        most = min(_FULL_BYTES, self.keep_bytes + CHUNK_BYTES)
+        if self.size + size_bytes > most:
             kept = min(self.keep_bytes, _FULL_BYTES)
             self._discard(min(self.size, self.size + size_bytes - kept))
 
