@@ -27,6 +27,7 @@ POD_NETNS = "netns"
 POD_NET = "net"
 POD_NET_INFO = "net-info.json"
 POD_ENTER = "enter"
+POD_RUNTIME_CONFIG = "runtime-config"
 POD_CONTROL = "stage1/rootfs/rkt/minit/control"
 
 STAGE1_CONTROL = "/rkt/minit/control"

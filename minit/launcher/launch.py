@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from minit.launcher.devicehelper import DeviceHelper
     from minit.launcher.network import NetworkHelper
     from minit.launcher.sockets import InheritedSocket
+    from minit.plan.network import Connection
     from minit.terminal import CallerTerminal
 
 _CLONE_FLAGS = {
@@ -106,13 +107,18 @@ def launch(flags: RunFlags, lock: int) -> int:
         if any(app.handlers for app in plan.apps):
             # Here, since PID 1 cannot import it between leaving the image's old paths and finding the new ones.
             import minit.supervisor.handler  # noqa: F401
-        if any(app.is_attachable for app in plan.apps):
+        if plan.mutable or any(app.is_attachable for app in plan.apps):
+            # For the spawner, too, which never finds the new ones.
             import minit.supervisor.attachable  # noqa: F401
         step = "prepare the console"
         terminal = _prepare_console(plan)
+        connection: Connection | None = None
         if network is not None:
             step = "setup network"
-            plan = _join_network(plan, network, flags)
+            plan, connection = _join_network(plan, network, flags)
+        if plan.mutable:
+            step = "write the options of the pod"
+            _remember_options(flags, connection)
         step = "prepare the user namespace"
         made = _make_mounts(plan)
         step = "make PID 1"
@@ -213,8 +219,12 @@ def _start_network(plan: PodPlan, flags: RunFlags, lock: int) -> NetworkHelper |
     return NetworkHelper(plan.network, flags, lock)
 
 
-def _join_network(plan: PodPlan, network: NetworkHelper, flags: RunFlags) -> PodPlan:
-    """Move this process, from which PID 1 is made, into the pod's network, and return the plan with what it offers."""
+def _join_network(plan: PodPlan, network: NetworkHelper, flags: RunFlags) -> tuple[PodPlan, Connection]:
+    """
+    Move this process, from which PID 1 is made, into the pod's network.
+
+    Returns the plan with what it offers to the apps, and that.
+    """
     from minit.plan.connection import connect
     from minit.supervisor.loopback import bring_up_loopback
 
@@ -228,7 +238,18 @@ def _join_network(plan: PodPlan, network: NetworkHelper, flags: RunFlags) -> Pod
         from minit.launcher.privateusers import open_network
 
         open_network(plan.private_users)
-    return plan
+    return plan, connection
+
+
+def _remember_options(flags: RunFlags, connection: Connection | None) -> None:
+    from minit.plan.runtimeconfig import RuntimeConfig, encode_runtime_config
+
+    config = RuntimeConfig(
+        flags=flags,
+        host_address=None if connection is None else connection.host_address,
+        resolv_conf=None if connection is None else connection.resolv_conf,
+    )
+    write_pod_file(paths.POD_RUNTIME_CONFIG, encode_runtime_config(config))
 
 
 def _place_groups(plan: PodPlan, hierarchies: Sequence[Hierarchy]) -> str:

@@ -56,7 +56,8 @@ def load_pod(flags: RunFlags) -> Pod:
 
 def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -> HostFacts:
     """Return what planning `pod` needs to know about this machine."""
-    isolated = has_isolators(pod)
+    # Of a mutable pod any app that is added may ask for them.
+    isolated = flags.mutable or has_isolators(pod)
     # A new user namespace has every capability, whatever the caller has.
     capabilities = syscalls.every_capability if flags.private_users else syscalls.bounding_set
     return HostFacts(

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _HOST_LOOPBACK = "127.0.0.1"
 _METADATA_PORT = 18112  # where rkt's metadata service listens
 _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
+_LIMITING_CONTROLLERS = frozenset(("cpu", "memory", "pids"))
 _EXPERIMENTS = (ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE)
 
 
@@ -93,7 +94,8 @@ class PodPlan(Value):
     `namespaces` are namespaces(7) names under /proc/PID/ns of what is made together with PID 1. With a `network` it
     joins a namespace that is made for that. `limits` are those of all its apps together, None without any.
     `kubernetes_log_directory` is where the host has the log files of the log mode k8s-plain.
-    `private_users` are the ids of its user namespace, None without one.
+    `private_users` are the ids of its user namespace, None without one. A `mutable` pod lives until it is stopped,
+    whatever becomes of its apps, and may get more of them, which may need `later_controllers` of control groups.
     """
 
     uuid: str
@@ -106,6 +108,8 @@ class PodPlan(Value):
     limits: Limits | None = None
     kubernetes_log_directory: str | None = None
     private_users: IdRange | None = None
+    mutable: bool = False
+    later_controllers: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
     debug: bool = False
 
@@ -121,9 +125,9 @@ class PodPlan(Value):
 
     @property
     def controllers(self) -> frozenset[str]:
-        """The controllers of control groups that its limits need."""
+        """The controllers of control groups that its limits need, or those of an app that is added later may."""
         every = [self.limits, *(app.limits for app in self.apps)]
-        return frozenset().union(*(limits.controllers for limits in every if limits is not None))
+        return self.later_controllers.union(*(limits.controllers for limits in every if limits is not None))
 
     @property
     def console_uid(self) -> int | None:
@@ -138,6 +142,7 @@ class PodPlan(Value):
     def describe(self) -> list[str]:
         """Return the decisions as lines for --debug."""
         lines = [f"pod {self.uuid}: hostname {self.hostname}, namespaces {' '.join(self.namespaces)}"]
+        lines += ["pod: mutable"] if self.mutable else []
         lines += [] if self.private_users is None else [f"pod: private users {self.private_users}"]
         lines += [f"pod: {operation.describe()}" for operation in self.mounts]
         lines += [] if self.limits is None else [f"pod: limits {self.limits.describe()}"]
@@ -145,7 +150,7 @@ class PodPlan(Value):
 
 
 def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
-    """Return the plan of an immutable pod; PlanError for what this machine or minit cannot do."""
+    """Return the plan of a pod; PlanError for what this machine or minit cannot do."""
     _check_host(facts)
     _refuse_unbuilt(pod.manifest, flags)
     _refuse_shared_files(pod.manifest)
@@ -192,6 +197,7 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
             sockets=sockets,
             devices=None if flags.disable_paths else DEFAULT_RULES,
             hotplug=plan_hotplug(runtime, pod.manifest),
+            starts_again=flags.mutable,
             stop_signal=stopping.signal,
             stop_grace_seconds=stopping.grace_seconds,
         )
@@ -227,7 +233,8 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         hostname=hostname,
         namespaces=tuple(namespaces),
         apps=tuple(apps),
-        bounding=None if flags.disable_capabilities else bounding,
+        # An app that is added to a mutable pod may retain any of them.
+        bounding=None if flags.disable_capabilities or flags.mutable else bounding,
         mounts=pod_mounts(
             writable=flags.disable_paths, private_users=mapped is not None, own_network="net" in namespaces
         ),
@@ -235,6 +242,8 @@ def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
         limits=limits,
         kubernetes_log_directory=kubernetes_log_directory,
         private_users=mapped,
+        mutable=flags.mutable,
+        later_controllers=facts.controllers & _LIMITING_CONTROLLERS if flags.mutable else frozenset(),
         warnings=tuple(warnings),
         debug=flags.debug,
     )
@@ -431,11 +440,7 @@ def _refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
     """Raise PlanError for anything that would have an effect which is not built."""
     if flags.ipc not in ("", "auto", "private", "parent"):
         raise PlanError(f"unknown value for --ipc parameter: {flags.ipc}")
-    unbuilt = (("--mutable", flags.mutable),)
-    for name, given in unbuilt:
-        if given:
-            raise PlanError(f"{name} is not supported yet")
-    if not manifest.apps:
+    if not manifest.apps and not flags.mutable:
         raise PlanError("the pod has no apps")
     if any(isolator.name == "os/linux/apparmor-profile" for isolator in manifest.isolators):
         raise PlanError("pod isolator os/linux/apparmor-profile is not supported yet")

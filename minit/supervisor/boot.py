@@ -182,7 +182,8 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
             spawn_app(app, trees, slave, dev)
             apps.append(app)
         # After the apps, which prepare themselves on another processor meanwhile.
-        spawner = Spawner() if any(app.streams.need_sidecar or app.spec.handlers for app in apps) else None
+        has_output = plan.mutable or any(app.streams.need_sidecar or app.spec.handlers for app in apps)
+        spawner = Spawner() if has_output else None
         ours = ends.root, *ends.tasks, *ends.made.apps, *(tree for trees in ends.trees for tree in trees)
         for fd in (*ours, *(fd for app in apps if not app.spec.is_joined_later for fd in app.ends.tasks)):
             os.close(fd)
@@ -198,6 +199,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
             journal=Journal(plan.debug),
             terminal=ends.terminal,
             console=master,
+            open_files=ends.open_files,
         )
         supervisor.start(spawner)
     except OSError as error:

@@ -15,10 +15,11 @@ import resource
 from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
 from minit.plan.app import STREAM_NULL
+from minit.plan.capabilities import DEFAULT
 from minit.process import forget_imports, join_cgroups, join_v2_group, reset_signals, set_oom_score
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
-from minit.supervisor.credentials import become_user, give_up_capabilities, leave_keyring
+from minit.supervisor.credentials import become_user, drop_bounding_set, give_up_capabilities, leave_keyring
 from minit.supervisor.streams import Streams
 
 TYPE_CHECKING = False
@@ -90,8 +91,9 @@ def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
         step = "close descriptors"
         # Before any path of the manifest or the image is followed: /proc/self/fd leads to the host's control groups.
         syscalls.close_range(3)
-        # The bounding set stays PID 1's: a handler prepares what the app itself may not.
         step = "drop capabilities"
+        # As under rkt a handler prepares what the app itself may not. PID 1 of a mutable pod has kept more than that.
+        drop_bounding_set(None if app.spec.bounding is None else DEFAULT | app.spec.bounding)
         give_up_capabilities()
         step = "change directory to"
         os.chdir(app.spec.working_directory)

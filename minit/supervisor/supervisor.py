@@ -59,7 +59,12 @@ _DRAIN_STALL_SECONDS = 5.0
 
 
 class Supervisor:
-    """The apps of an immutable pod and the rules they live by; `exit_code` is fixed when the shutdown begins."""
+    """
+    The apps of a pod and the rules they live by; `exit_code` is fixed when the shutdown begins.
+
+    `open_files` is the RLIMIT_NOFILE of apps that are added. `observers` are called when anything about an app has
+    changed.
+    """
 
     def __init__(
         self,
@@ -72,11 +77,14 @@ class Supervisor:
         journal: Journal,
         terminal: CallerTerminal | None = None,
         console: int | None = None,
+        open_files: tuple[int, int] = (1024, 4096),
     ) -> None:
         self.plan = plan
         self.apps = {app.name: app for app in apps}
         self.journal = journal
         self.control = control
+        self.open_files = open_files
+        self.observers: list[Callable[[App], None]] = []
         self.exit_code: int | None = None
         self.ready = False
         self._launcher = launcher
@@ -115,7 +123,9 @@ class Supervisor:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of any app is left."""
+        """Whether nothing of any app is left, of a mutable pod only once it is to end."""
+        if self.plan.mutable and self.exit_code is None:
+            return False
         return all(app.state == lifecycle.EXITED for app in self.apps.values())
 
     @property
@@ -160,6 +170,9 @@ class Supervisor:
             self._watch(app)
         if spawner is not None:
             self._sidecars.start_all(spawner, [app.streams for app in self.apps.values() if app.streams.need_sidecar])
+        if self.plan.mutable:
+            # Ready to have apps added, whatever becomes of those it begins with.
+            self._mark_ready()
 
     def start_again(self, app: App) -> None:
         """
@@ -264,7 +277,7 @@ class Supervisor:
             for note in notes:
                 complain(f'stage1: warning: app "{app.name}": {note}')
             self._handle(app, lifecycle.READY_TO_EXEC)
-            if app.starts > 1:
+            if self.plan.mutable or app.starts > 1:
                 self._go([app])
             elif all(each.state == lifecycle.PREPARED and each.report is not None for each in self.apps.values()):
                 self._go([*self.apps.values()])
@@ -278,6 +291,7 @@ class Supervisor:
         self._sources.unwatch(app.report.fileno())
         app.report.close()
         app.report = None
+        self._notify(app)
         if all(each.executed and each.report is None and each.failure is None for each in self.apps.values()):
             self._mark_ready()
 
@@ -354,6 +368,11 @@ class Supervisor:
             self.journal.debug("app.state", app=app.name, state=app.state, cause=event)
         for action in actions:
             self._actions[action](app)
+        self._notify(app)
+
+    def _notify(self, app: App) -> None:
+        for observer in self.observers:
+            observer(app)
 
     def _watch(self, app: App) -> None:
         assert app.report is not None and app.pidfd is not None
@@ -468,6 +487,8 @@ class Supervisor:
         self._write_records()
         if not app.executed or app.status.step not in (None, STEP_EXEC):
             complain(f'stage1: app "{app.name}": {app.status.describe()}')
+        if self.plan.mutable:
+            return
         if app.number != 0:
             self._begin_shutdown(app.number)
         elif all(each.number is not None for each in self.apps.values()):
@@ -504,7 +525,7 @@ class Supervisor:
     def _begin_shutdown(self, exit_code: int) -> None:
         if self.exit_code is not None:
             return
-        self.exit_code = exit_code
+        self.exit_code = 0 if self.plan.mutable else exit_code
         if self.ready:
             try:
                 os.unlink(paths.STAGE1_READY)
@@ -555,7 +576,8 @@ class Supervisor:
     def _report_unkillable(self, app: App) -> None:
         processes = ", ".join(f"{pid} ({_wait_channel(pid)})" for pid in app.group.processes())
         complain(f'stage1: app "{app.name}": giving up on unkillable processes: {processes}')
-        self.exit_code = self.exit_code or EXIT_FAILURE
+        if not self.plan.mutable:
+            self.exit_code = self.exit_code or EXIT_FAILURE
 
     def _finish(self, app: App) -> None:
         app.deadline = None

@@ -95,7 +95,6 @@ def test_a_malformed_uuid_is_refused(make_pod: MakePod, uuid: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "word"),
     [
-        (("--mutable",), "--mutable"),
         (("--private-users=65536:65536",), "--private-users"),
         (("--mds-token=0123456789abcdef0123456789abcdef",), "failed to setup network: --mds-token needs a network"),
         (("--ipc=shared",), "unknown value for --ipc parameter: shared"),
@@ -265,11 +264,11 @@ def test_without_the_lock_nothing_is_run(make_pod: MakePod, value: str | None) -
 def test_a_refusal_counts_even_if_nobody_can_read_it(make_pod: MakePod) -> None:
     """The exit status is the same with standard error closed, and with a reader that went away."""
     pod = make_pod({"a": shell("true")})
-    assert pod.run("--mutable", preexec_fn=lambda: os.close(2), stderr=None).returncode == 254
+    assert pod.run("--ipc=shared", preexec_fn=lambda: os.close(2), stderr=None).returncode == 254
     reader, writer = os.pipe()
     os.close(reader)
     pod = make_pod({"a": shell("true")})
-    assert pod.run("--mutable", stderr=writer).returncode == 254
+    assert pod.run("--ipc=shared", stderr=writer).returncode == 254
     os.close(writer)
 
 

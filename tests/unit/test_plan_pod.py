@@ -203,10 +203,12 @@ def test_an_unknown_ipc_mode():
     assert refusal_of(flags=replace(FLAGS, ipc="shared")) == "unknown value for --ipc parameter: shared"
 
 
-@pytest.mark.parametrize(("field", "value", "name"), [("mutable", True, "--mutable")])
-def test_flags_that_are_not_built(field: str, value: object, name: str):
-    """A flag without an effect yet is refused, not ignored."""
-    assert refusal_of(flags=replace(FLAGS, **{field: value})) == f"{name} is not supported yet"
+def test_a_mutable_pod():
+    """Its apps may be started again, and PID 1 gives up no capability, which one that is added later might retain."""
+    plan = plan_of(flags=replace(FLAGS, mutable=True))
+    assert plan.mutable and plan.bounding is None
+    assert all(app.starts_again and app.bounding == DEFAULT for app in plan.apps)
+    assert plan_of().bounding == DEFAULT
 
 
 PRIVATE = replace(FLAGS, private_users="100000:65536")

@@ -1,0 +1,97 @@
+"""
+What `app/add` has to know of the pod's start: the options of `run` and what the networks offered, as JSON.
+
+The names are those of rkt's own stage1, which keeps the same file; what that has no name for is below "minit".
+"""
+
+from __future__ import annotations
+
+from minit.errors import ManifestError
+from minit.jsontext import dump, parse
+from minit.plan.flags import RunFlags
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+
+class RuntimeConfig(Value):
+    """The options of `run`, and of the pod's networks the address of the host and the text for resolv.conf(5)."""
+
+    flags: RunFlags
+    host_address: str | None = None
+    resolv_conf: str | None = None
+
+
+def encode_runtime_config(config: RuntimeConfig) -> bytes:
+    """Return the configuration as JSON."""
+    flags = config.flags
+    return dump(
+        {
+            "MetadataServiceURL": "",
+            "PrivateUsers": flags.private_users,
+            "MDSToken": flags.mds_token,
+            "Hostname": flags.hostname,
+            "Debug": flags.debug,
+            "Mutable": flags.mutable,
+            "ResolvConfMode": flags.resolv_mode,
+            "EtcHostsMode": flags.hosts_mode,
+            "NetList": {},
+            "Interactive": flags.interactive,
+            "InsecureOptions": {
+                "DisablePaths": flags.disable_paths,
+                "DisableCapabilities": flags.disable_capabilities,
+                "DisableSeccomp": flags.disable_seccomp,
+            },
+            "IPCMode": flags.ipc,
+            "minit": {
+                "networks": flags.networks,
+                "localConfig": flags.local_config,
+                "hostAddress": config.host_address,
+                "resolvConf": config.resolv_conf,
+            },
+        }
+    )
+
+
+def decode_runtime_config(data: bytes, source: str, uuid: str) -> RuntimeConfig:
+    """Return the configuration in `data` of the pod `uuid`; ManifestError names `source` if it is none."""
+    try:
+        root = _expect(dict, parse(data, source))
+        insecure, own = _expect(dict, root["InsecureOptions"]), _expect(dict, root["minit"])
+        networks = tuple(_expect(str, name) for name in _expect(list, own["networks"]))
+        address, resolv_conf = own["hostAddress"], own["resolvConf"]
+        return RuntimeConfig(
+            flags=RunFlags(
+                uuid=uuid,
+                debug=_expect(bool, root["Debug"]),
+                networks=networks,
+                interactive=_expect(bool, root["Interactive"]),
+                mutable=_expect(bool, root["Mutable"]),
+                private_users=_expect(str, root["PrivateUsers"]),
+                mds_token=_expect(str, root["MDSToken"]),
+                local_config=_expect(str, own["localConfig"]),
+                hostname=_expect(str, root["Hostname"]),
+                resolv_mode=_expect(str, root["ResolvConfMode"]),
+                hosts_mode=_expect(str, root["EtcHostsMode"]),
+                disable_capabilities=_expect(bool, insecure["DisableCapabilities"]),
+                disable_paths=_expect(bool, insecure["DisablePaths"]),
+                disable_seccomp=_expect(bool, insecure["DisableSeccomp"]),
+                ipc=_expect(str, root["IPCMode"]),
+            ),
+            host_address=None if address is None else _expect(str, address),
+            resolv_conf=None if resolv_conf is None else _expect(str, resolv_conf),
+        )
+    except KeyError as error:
+        raise ManifestError(f"{source}: {error.args[0]} is missing") from error
+    except ValueError as error:
+        raise ManifestError(f"{source}: {error}") from error
+
+
+def _expect(kind: type[T], value: object) -> T:
+    if type(value) is not kind:
+        raise ValueError(f"expected {kind.__name__}, got {type(value).__name__}")
+    return value
