@@ -1,8 +1,28 @@
-"""Lets `python -m minit` be the `minit` command."""
+"""The first step of the `minit` command: `minit -- COMMAND` goes its own way, before anything large is imported."""
 
 from __future__ import annotations
 
-from minit.cli.main import main
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run the command line of this process."""
+    words = sys.argv[1:]
+    # Options may stand before it, but no command does.
+    if "--" in words and words[0].startswith("--"):
+        from minit.reaper import init
+
+        code = init.main(words)
+        if code is not None:
+            sys.exit(code)
+    from minit.cli.main import main as run_command_line
+
+    run_command_line()
+
 
 if __name__ == "__main__":
     main()

@@ -96,6 +96,7 @@ _FSCONFIG_SET_STRING = 1
 _FSCONFIG_CMD_CREATE = 6
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_CAPBSET_READ = 23
@@ -444,6 +445,11 @@ def set_process_name(name: str) -> None:
 def set_parent_death_signal(number: int) -> None:
     """Have the kernel send `number` when the parent dies; cleared by a change of credentials."""
     _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def set_child_subreaper() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def set_dumpable(dumpable: bool) -> None:

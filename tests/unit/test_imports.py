@@ -152,6 +152,17 @@ def test_a_client_of_a_sidecar_stays_thin():
     assert loaded - ours <= {*STDLIB, "_json", "_socket", "fcntl", "select", "termios"}
 
 
+def test_the_init_of_a_container_is_next_to_nothing():
+    """`minit -- COMMAND` loads neither click nor the rest of minit, and as process 1 not even ctypes."""
+    loaded = modules_after("import minit.__main__, minit.reaper.init")
+    ours = {module for module in loaded if module.partition(".")[0] in ("minit", "entrypoints")}
+    assert ours == {
+        *("minit", "minit.__main__", "minit.errors", "minit.reaper", "minit.reaper.exit_status"),
+        *("minit.reaper.init", "minit.stdio", "minit.value"),
+    }
+    assert loaded - ours <= {*BARE, "errno"}
+
+
 def test_sidecars_are_forked_without_trio():
     """What a sidecar runs is loaded by the boot path, so the spawner's memory never holds trio."""
     assert {"minit.iottymux.spawner", "minit.iottymux.sidecar"} <= MODULES_OF["run"]

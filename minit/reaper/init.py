@@ -1,0 +1,319 @@
+"""
+`minit -- COMMAND`: the init of a container that is not minit's own, in the place of tini or dumb-init.
+
+It runs one command, passes signals on to it, reaps whatever is orphaned, and ends with the command's exit code. The
+command has what the caller passed: signals that are ignored or blocked, descriptors, environment, directory.
+"""
+
+from __future__ import annotations
+
+import _signal
+import errno
+import os
+
+from minit.errors import EXIT_FAILURE, EXIT_USAGE, describe, reason_of
+from minit.reaper.exit_status import from_wait_status
+from minit.stdio import complain, open_standard_streams
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import NoReturn
+
+EXIT_NOT_EXECUTABLE = 126  # those of shells
+EXIT_NOT_FOUND = 127
+
+# What a process does to itself; to wait for these would hide a fault of our own.
+_FAULTS = (
+    *(_signal.SIGFPE, _signal.SIGILL, _signal.SIGSEGV, _signal.SIGBUS),
+    *(_signal.SIGABRT, _signal.SIGTRAP, _signal.SIGSYS),
+)
+# The kernel drops them for a process group that nobody of its session supervises, which that of a new session is.
+_TERMINAL_STOPS = (_signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+_LAST_DESCRIPTOR = 2**31 - 1
+
+
+class InitOptions(Value):
+    """
+    How a command is run: `group` has the whole process group signalled, `session` gives it a session of its own.
+
+    `parent_death_signal` is passed on, too, when the process that started this one ends.
+    """
+
+    group: bool = False
+    session: bool = False
+    parent_death_signal: int | None = None
+
+
+def split_command(words: Sequence[str]) -> tuple[InitOptions, list[str]] | None:
+    """
+    Return the options before the first `--` and the command after it; None if this line is not `minit -- COMMAND`.
+
+    ValueError says what is wrong with one that is.
+    """
+    end = list(words).index("--") if "--" in words else -1
+    if end < 0:
+        return None
+    group = session = False
+    death: int | None = None
+    options = iter(words[:end])
+    for word in options:
+        name, given, value = word.partition("=")
+        if word == "--group":
+            group = True
+        elif word == "--session":
+            session = True
+        elif name == "--parent-death":
+            death = _signal_number(value if given else next(options, ""))
+        else:
+            return None
+    if not words[end + 1 :]:
+        raise ValueError("a command must follow --")
+    return InitOptions(group=group, session=session, parent_death_signal=death), list(words[end + 1 :])
+
+
+def _signal_number(text: str) -> int:
+    name = text.upper().removeprefix("SIG")
+    number = getattr(_signal, f"SIG{name}", None) if name.isalnum() else None
+    if number is None and name.isascii() and name.isdigit():
+        number = int(name)
+    if number is None or number not in _signal.valid_signals():
+        raise ValueError(f'--parent-death: expected a signal such as TERM, got "{text}"')
+    return int(number)
+
+
+def main(words: Sequence[str]) -> int | None:
+    """Run the command line's command and return what to exit with; None if the line is not `minit -- COMMAND`."""
+    try:
+        chosen = split_command(words)
+    except ValueError as error:
+        complain(f"minit: {error} (usage: minit [--group] [--session] [--parent-death=SIGNAL] -- COMMAND [ARG]...)")
+        return EXIT_USAGE
+    if chosen is None:
+        return None
+    open_standard_streams()
+    try:
+        return run_command(chosen[1], chosen[0])
+    except OSError as error:
+        complain(f"minit: {describe(error)}")
+        return EXIT_FAILURE
+
+
+def run_command(command: list[str], options: InitOptions) -> int:
+    """Run a command to its end and return its exit code, 128+n for death by signal n."""
+    waited = _signal.valid_signals() - set(_FAULTS)
+    mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, waited)
+    # While it is ignored children are reaped by the kernel, which forgets how they ended.
+    child_disposition = _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    _adopt_orphans(options.parent_death_signal)
+    terminal = _foreground_terminal()
+    if options.session:
+        terminal = _leave_terminal(terminal)
+
+    reports, reporter = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if options.session:
+                _become_session(terminal)
+            else:
+                _become_group(terminal)
+            _signal.signal(_signal.SIGCHLD, child_disposition)
+            # Python ignores these two; the command must not.
+            for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+                _signal.signal(number, _signal.SIG_DFL)
+            if options.parent_death_signal == _signal.SIGKILL:
+                _set_parent_death_signal(_signal.SIGKILL)
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+            _execute(command)
+        except BaseException as error:  # never back into the code of the parent
+            complain(f"minit: {describe(error)}")
+        finally:
+            os._exit(EXIT_FAILURE)
+    os.close(reporter)
+    # End of file when the command is executed: from there on its process group is there to be signalled.
+    os.read(reports, 1)
+    # What the caller passed is the command's alone, or nobody would see it closed; nor is a file system held in use.
+    os.closerange(3, _LAST_DESCRIPTOR)
+    os.chdir("/")
+    return _Watch(child, options, None if options.session else terminal, waited).run()
+
+
+class _Watch:
+    """The loop of the init over its signals."""
+
+    def __init__(self, child: int, options: InitOptions, terminal: int | None, waited: set[int]) -> None:
+        self._child = child
+        self._target = -child if options.group or options.session else child
+        self._session = options.session
+        self._terminal = terminal
+        self._waited = waited
+        self._asked_to_stop = False
+
+    def run(self) -> int:
+        """Return the command's exit code when it has ended."""
+        while True:
+            number = _signal.sigwaitinfo(self._waited).si_signo
+            if number != _signal.SIGCHLD:
+                self._forward(number)
+                continue
+            for pid, status in _dead_or_stopped():
+                if pid != self._child:
+                    continue
+                if os.WIFSTOPPED(status):
+                    self._stop()
+                    continue
+                if self._session:
+                    self._signal(_signal.SIGTERM)  # to those that it left behind
+                self._take_terminal_back()
+                return from_wait_status(status).number()
+
+    def _forward(self, number: int) -> None:
+        if number in _TERMINAL_STOPS:
+            self._asked_to_stop = True
+            if self._session:
+                number = _signal.SIGSTOP
+        elif number == _signal.SIGCONT:
+            self._asked_to_stop = False
+        self._signal(number)
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.kill(self._target, number)
+        except ProcessLookupError:
+            pass  # it is ending
+        except PermissionError as error:
+            complain(f"minit: passing on signal {number}: {describe(error)}")
+
+    def _stop(self) -> None:
+        """Stop as the command did, so that a shell in front of both takes its terminal back; until SIGCONT."""
+        if os.getpid() == 1 or (self._terminal is None and not self._asked_to_stop):
+            return  # whoever stopped the command lets it go on without us, and the kernel stops no process 1
+        os.kill(os.getpid(), _signal.SIGSTOP)
+        # The SIGCONT that woke us waits to be forwarded, behind the terminal.
+        if self._terminal is not None and _foreground_terminal() is not None:
+            _hand_over(self._terminal, self._child)
+
+    def _take_terminal_back(self) -> None:
+        """Leave the terminal to the caller's process group; a script goes on in it."""
+        if self._terminal is None:
+            return
+        try:
+            if os.tcgetpgrp(self._terminal) == self._child:
+                os.tcsetpgrp(self._terminal, os.getpgrp())
+        except OSError:
+            pass  # hung up
+
+
+def _dead_or_stopped() -> Iterator[tuple[int, int]]:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
+
+
+def _adopt_orphans(parent_death_signal: int | None) -> None:
+    """Become who orphans go to, as process 1 is by itself, and hear of the parent's end if that is asked for."""
+    if os.getpid() == 1 and parent_death_signal is None:
+        return
+    from minit import syscalls  # not needed by process 1, and as large as all the rest
+
+    syscalls.set_child_subreaper()
+    if parent_death_signal is not None:
+        parent = os.getppid()
+        syscalls.set_parent_death_signal(parent_death_signal)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), parent_death_signal)
+
+
+def _set_parent_death_signal(number: int) -> None:
+    from minit import syscalls
+
+    syscalls.set_parent_death_signal(number)
+
+
+def _foreground_terminal() -> int | None:
+    """Return the standard stream that is the controlling terminal with this process group in its foreground."""
+    for fd in range(3):
+        try:
+            if os.tcgetpgrp(fd) == os.getpgrp():
+                return fd
+        except OSError:
+            pass  # no terminal, or not ours
+    return None
+
+
+def _hand_over(terminal: int, group: int) -> None:
+    try:
+        os.tcsetpgrp(terminal, group)
+    except OSError:
+        pass  # it was hung up; the command will see
+
+
+def _become_group(terminal: int | None) -> None:
+    os.setpgid(0, 0)
+    if terminal is not None:
+        _hand_over(terminal, os.getpid())
+
+
+def _leave_terminal(terminal: int | None) -> int | None:
+    """Return the terminal if this process led its session and let it go, for the session of the command."""
+    if terminal is None or os.getsid(0) != os.getpid():
+        return None  # it belongs to the session of a shell
+    from fcntl import ioctl
+    from termios import TIOCNOTTY
+
+    pending = _signal.sigpending()
+    ioctl(terminal, TIOCNOTTY)
+    # The kernel tells the foreground that its terminal is gone: not the command, which will have it again.
+    for number in {_signal.SIGHUP, _signal.SIGCONT} - pending:
+        _signal.sigtimedwait((number,), 0)
+    return terminal
+
+
+def _become_session(terminal: int | None) -> None:
+    os.setsid()
+    if terminal is not None:
+        from fcntl import ioctl
+        from termios import TIOCSCTTY
+
+        ioctl(terminal, TIOCSCTTY, 0)
+
+
+def _execute(command: list[str]) -> NoReturn:
+    """Execute a command as execvp(3) does; end with the exit codes of shells if that fails."""
+    name = command[0]
+    path = os.environ.get("PATH", _DEFAULT_PATH)
+    candidates = [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in path.split(":")]
+    failure: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for candidate in candidates:
+        try:
+            os.execv(candidate, command)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if os.path.lexists(candidate):
+                failure = error
+                break
+        except PermissionError as error:
+            failure = error
+        except OSError as error:
+            if error.errno == errno.ENOEXEC:  # a script that names no interpreter
+                os.execv("/bin/sh", ["/bin/sh", candidate, *command[1:]])
+            failure = error
+            break
+    complain(f"minit: exec {name}: {_explain(candidate, failure)}")
+    os._exit(EXIT_NOT_FOUND if failure.errno in (errno.ENOENT, errno.ENOTDIR) else EXIT_NOT_EXECUTABLE)
+
+
+def _explain(path: str, failure: OSError) -> str:
+    """Return the reason in words; what is there and still not found lacks its interpreter."""
+    if isinstance(failure, FileNotFoundError) and os.path.exists(path):
+        from minit.reaper.diagnose import diagnose_exec
+
+        return diagnose_exec(os.path.abspath(path))
+    return reason_of(failure.errno or 0)
