@@ -100,20 +100,21 @@ def test_every_signal_is_passed_on(wrapper: list[str]) -> None:
         assert process.wait(30) == 128 + signal.SIGKILL
 
 
+# Not dash, which loses signals that reach it between its vfork(2) and the return from it.
 PAIR = """
 trap 'echo outer' TERM
-sh -c 'trap "echo inner; exit" TERM; echo ready; while :; do sleep 0.05; done' &
+bash -c 'trap "echo inner; exit" TERM; echo ready; while :; do sleep 0.05; done' &
 wait; wait; exit 5
 """
 
 
 def test_one_process_or_the_group(wrapper: list[str]) -> None:
     """A signal is for the command alone, and for its whole process group with --group."""
-    with started("--group", "--", "sh", "-c", PAIR, wrapper=wrapper) as (process, init):
+    with started("--group", "--", "bash", "-c", PAIR, wrapper=wrapper) as (process, init):
         os.kill(init, signal.SIGTERM)
         assert sorted(process.stdout.read().split()) == ["inner", "outer"]
         assert process.wait(30) == 5
-    with started("--", "sh", "-c", PAIR, wrapper=wrapper) as (process, init):
+    with started("--", "bash", "-c", PAIR, wrapper=wrapper) as (process, init):
         os.kill(init, signal.SIGTERM)
         assert process.stdout.readline() == "outer\n"
         [outer] = children_of(init)
@@ -211,17 +212,17 @@ def test_usage(words: list[str], reason: str) -> None:
 def test_a_session_of_its_own(wrapper: list[str]) -> None:
     """With --session the command leads a session, signals reach its group, and its end is a SIGTERM for the rest."""
     script = f"""
-    sh -c 'trap "echo inner; exit" TERM; echo ready; while :; do sleep 0.05; done' &
+    bash -c 'trap "echo inner; exit" TERM; echo ready; while :; do sleep 0.05; done' &
     trap 'exit 6' TERM
     {sys.executable} -c 'import os; print(os.getsid(0) == os.getppid())'
     wait; wait
     """
-    with started("--session", "--", "sh", "-c", script, wrapper=wrapper) as (process, init):
+    with started("--session", "--", "bash", "-c", script, wrapper=wrapper) as (process, init):
         assert process.stdout.readline() == "True\n"
         os.kill(init, signal.SIGTERM)
         assert process.stdout.readline() == "inner\n"
         assert process.wait(30) == 6
-    with started("--session", "--", "sh", "-c", script.replace("wait; wait", "exit 8")) as (process, init):
+    with started("--session", "--", "bash", "-c", script.replace("wait; wait", "exit 8")) as (process, init):
         assert sorted([process.stdout.readline(), process.stdout.readline()]) == ["True\n", "inner\n"]
         assert process.wait(30) == 8
 
