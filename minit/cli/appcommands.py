@@ -1,4 +1,4 @@
-"""The commands for one app of a running pod: enter, and app exec, which is the same."""
+"""The commands for the apps of a running pod: enter, and app exec, which is the same; app stats."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation, flush_output
+from minit.cli.statscommand import stats
 from minit.stage0.enter import enter_pod
 from minit.stage0.pods import find_pod
 from minit.stage0.store import Store
@@ -60,6 +61,8 @@ def execute(invocation: Invocation, /, **options: Any) -> None:
     """Run a command, by default /bin/bash, in an app of a running pod; the same as `minit enter`."""
     _enter(invocation, **options)
 
+
+app_group.add_command(stats)
 
 COMMANDS: tuple[click.Command, ...] = (enter, app_group)
 

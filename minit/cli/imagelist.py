@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from minit.cli.columns import align
 from minit.cli.flagwords import FlagError
+from minit.cli.sizes import readable_size
 from minit.cli.times import format_age, format_time
 from minit.stage0.store import StoredImage
 
@@ -62,18 +63,10 @@ def _cell(image: StoredImage, field: str, now_ns: int, *, full: bool) -> str:
     if field == "name":
         return _name(image)
     if field == "size":
-        return str(image.size_bytes) if full else _readable_size(image.size_bytes)
+        return str(image.size_bytes) if full else readable_size(image.size_bytes)
     time_ns = image.import_time_ns if field == "importtime" else image.last_used_ns
     return format_time(time_ns) if full else format_age(time_ns, now_ns)
 
 
 def _name(image: StoredImage) -> str:
     return image.name if image.version is None else f"{image.name}:{image.version}"
-
-
-def _readable_size(size_bytes: int) -> str:
-    size, units = float(size_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while size >= 1024 and len(units) > 1:
-        size /= 1024
-        units.pop(0)
-    return f"{size:.1f}{units[0]}" if size < 10 and units[0] != "B" else f"{size:.0f}{units[0]}"

@@ -19,6 +19,7 @@ from minit.cli import (
     podcommands,
     runcommands,
     storecommands,
+    topcommand,
 )
 from minit.cli.grammar import MinitGroup
 from minit.cli.invocation import Invocation, flush_output
@@ -40,6 +41,7 @@ for _command in (
     *appcommands.COMMANDS,
     *attachcommand.COMMANDS,
     *podcommands.COMMANDS,
+    *topcommand.COMMANDS,
     *exportcommand.COMMANDS,
     *logcommand.COMMANDS,
     *imagecommands.COMMANDS,

@@ -1,0 +1,75 @@
+"""Single keys from the terminal, while a command shows something on it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from types import FrameType
+from typing import Self
+
+_STDIN, _STDOUT = 0, 1
+_END_OF_INPUT = "\x04"
+
+
+def is_terminal() -> bool:
+    """Return whether what the command prints is seen on a terminal."""
+    return sys.stdout is not None and os.isatty(_STDOUT)
+
+
+class Keys:
+    """
+    Keys as they are pressed, neither shown nor kept until the end of a line; a context manager.
+
+    Ctrl-C stays what it is. A new size of the window ends a wait, too. Without a terminal as standard input there are
+    no keys.
+    """
+
+    def __init__(self) -> None:
+        self._settings: list[object] | None = None
+        self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def __enter__(self) -> Self:
+        if os.isatty(_STDIN):
+            self._settings = termios.tcgetattr(_STDIN)
+            tty.setcbreak(_STDIN)
+        self._old_handler = signal.signal(signal.SIGWINCH, self._on_resize)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGWINCH, self._old_handler)
+        if self._settings is not None:
+            termios.tcsetattr(_STDIN, termios.TCSADRAIN, self._settings)  # type: ignore[arg-type]
+        for fd in self._wake:
+            os.close(fd)
+
+    def wait(self, seconds: float) -> str:
+        """
+        Return the keys pressed by then, empty if there were none or the window has another size now.
+
+        The end of the input, by a hang-up or Ctrl-D, is the key Ctrl-D.
+        """
+        deadline = time.monotonic() + seconds
+        poller = select.poll()
+        poller.register(self._wake[0], select.POLLIN)
+        if self._settings is not None:
+            poller.register(_STDIN, select.POLLIN)
+        ready = dict(poller.poll(max(0.0, deadline - time.monotonic()) * 1000))
+        if self._wake[0] in ready:
+            os.read(self._wake[0], 64)
+        if _STDIN not in ready:
+            return ""
+        try:
+            return os.read(_STDIN, 64).decode("utf-8", "replace") or _END_OF_INPUT
+        except OSError:  # the terminal is gone
+            return _END_OF_INPUT
+
+    def _on_resize(self, number: int, frame: FrameType | None) -> None:
+        try:
+            os.write(self._wake[1], b"\0")
+        except BlockingIOError:
+            pass  # there is one already

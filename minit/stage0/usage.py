@@ -1,0 +1,219 @@
+"""
+What a control group has used: its accounting files, of v1 and v2, as one value.
+
+The kernel's documents are admin-guide/cgroup-v1 and admin-guide/cgroup-v2.rst. A pod of any stage1 can be looked at, if
+`subcgroup` says where its groups are: those of its apps have the names that rkt's own tools look for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from minit.mountinfo import Mount
+from minit.value import Value
+
+# Where the apps' groups are in that of the pod, in rkt's layout.
+APPS = "system.slice"
+
+_MICROSECOND_NS = 1000
+# v1 says "no limit" by the largest multiple of a page that a signed 64-bit number holds.
+_UNLIMITED_BYTES = 1 << 62
+_MAX_FILE_BYTES = 1 << 20
+
+
+class Hierarchy(Value):
+    """A mounted hierarchy of control groups; no controllers are those of v2."""
+
+    mount_point: str
+    controllers: frozenset[str] = frozenset()
+
+
+class Usage(Value):
+    """
+    What the processes of a group have used so far and use now; None is what the machine does not count.
+
+    `memory_working_set_bytes` is the memory without the part of the file cache that can be given up first.
+    """
+
+    cpu_ns: int | None = None
+    cpu_user_ns: int | None = None
+    cpu_system_ns: int | None = None
+    cpu_throttled_ns: int | None = None
+    memory_bytes: int | None = None
+    memory_working_set_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    processes: int | None = None
+    processes_limit: int | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    reads: int | None = None
+    writes: int | None = None
+    oom_kills: int | None = None
+
+
+def find_hierarchies(mounts: Sequence[Mount]) -> list[Hierarchy]:
+    """Return the hierarchies of control groups among `mounts`, each once."""
+    found: dict[frozenset[str], Hierarchy] = {}
+    for mount in mounts:
+        if mount.fstype not in ("cgroup", "cgroup2"):
+            continue
+        names = frozenset(mount.super_options.split(",")) if mount.fstype == "cgroup" else frozenset()
+        found.setdefault(names, Hierarchy(mount_point=mount.mount_point, controllers=names))
+    return list(found.values())
+
+
+def find_group(hierarchies: Iterable[Hierarchy], path: str) -> list[tuple[Hierarchy, str]]:
+    """Return the directories of a group in all hierarchies in which there is one; `path` is below the mount points."""
+    places = ((hierarchy, os.path.join(hierarchy.mount_point, path)) for hierarchy in hierarchies)
+    return [(hierarchy, directory) for hierarchy, directory in places if os.path.isdir(directory)]
+
+
+def read_usage(places: Sequence[tuple[Hierarchy, str]]) -> Usage:
+    """Return what a group has used, by its directories; a group that is gone has used nothing that is known."""
+    fields: dict[str, int | None] = {}
+    for hierarchy, directory in places:
+        # A hybrid machine counts time in both, and v2 without its controllers has hardly more than that.
+        found = _read_v1(hierarchy, directory) if hierarchy.controllers else _read_v2(directory)
+        for name, value in found.items():
+            if value is not None and (fields.get(name) is None or hierarchy.controllers):
+                fields[name] = value
+    return Usage(**fields)
+
+
+def read_file(directory: str, name: str) -> str:
+    """Return a file of a control group, empty if the group has none."""
+    try:
+        with open(os.path.join(directory, name), encoding="utf-8", errors="replace") as file:
+            return file.read(_MAX_FILE_BYTES)
+    except OSError:  # ENODEV if the group was removed meanwhile
+        return ""
+
+
+def _read_v2(directory: str) -> dict[str, int | None]:
+    cpu = parse_table(read_file(directory, "cpu.stat"))
+    memory = _number(read_file(directory, "memory.current"))
+    io = parse_io(read_file(directory, "io.stat"))
+    return {
+        "cpu_ns": _times(cpu.get("usage_usec"), _MICROSECOND_NS),
+        "cpu_user_ns": _times(cpu.get("user_usec"), _MICROSECOND_NS),
+        "cpu_system_ns": _times(cpu.get("system_usec"), _MICROSECOND_NS),
+        "cpu_throttled_ns": _times(cpu.get("throttled_usec"), _MICROSECOND_NS),
+        "memory_bytes": memory,
+        "memory_working_set_bytes": _working_set(memory, directory, "inactive_file"),
+        "memory_peak_bytes": _number(read_file(directory, "memory.peak")),
+        "memory_limit_bytes": _number(read_file(directory, "memory.max")),
+        "processes": _number(read_file(directory, "pids.current")),
+        "processes_limit": _number(read_file(directory, "pids.max")),
+        "read_bytes": io.get("rbytes"),
+        "written_bytes": io.get("wbytes"),
+        "reads": io.get("rios"),
+        "writes": io.get("wios"),
+        "oom_kills": parse_table(read_file(directory, "memory.events")).get("oom_kill"),
+    }
+
+
+def _read_v1(hierarchy: Hierarchy, directory: str) -> dict[str, int | None]:
+    found: dict[str, int | None] = {}
+    for controller, read in _V1_READERS.items():
+        if controller in hierarchy.controllers:
+            found.update(read(directory))
+    return found
+
+
+def _read_cpuacct(directory: str) -> dict[str, int | None]:
+    return {
+        "cpu_ns": _number(read_file(directory, "cpuacct.usage")),
+        "cpu_user_ns": _number(read_file(directory, "cpuacct.usage_user")),
+        "cpu_system_ns": _number(read_file(directory, "cpuacct.usage_sys")),
+    }
+
+
+def _read_cpu(directory: str) -> dict[str, int | None]:
+    return {"cpu_throttled_ns": parse_table(read_file(directory, "cpu.stat")).get("throttled_time")}
+
+
+def _read_memory(directory: str) -> dict[str, int | None]:
+    memory = _number(read_file(directory, "memory.usage_in_bytes"))
+    limit = _number(read_file(directory, "memory.limit_in_bytes"))
+    return {
+        "memory_bytes": memory,
+        "memory_working_set_bytes": _working_set(memory, directory, "total_inactive_file"),
+        "memory_peak_bytes": _number(read_file(directory, "memory.max_usage_in_bytes")),
+        "memory_limit_bytes": None if limit is None or limit >= _UNLIMITED_BYTES else limit,
+        "oom_kills": parse_table(read_file(directory, "memory.oom_control")).get("oom_kill"),
+    }
+
+
+def _read_pids(directory: str) -> dict[str, int | None]:
+    return {
+        "processes": _number(read_file(directory, "pids.current")),
+        "processes_limit": _number(read_file(directory, "pids.max")),
+    }
+
+
+def _read_blkio(directory: str) -> dict[str, int | None]:
+    sizes = parse_blkio(read_file(directory, "blkio.throttle.io_service_bytes_recursive"))
+    counts = parse_blkio(read_file(directory, "blkio.throttle.io_serviced_recursive"))
+    return {
+        "read_bytes": sizes.get("Read"),
+        "written_bytes": sizes.get("Write"),
+        "reads": counts.get("Read"),
+        "writes": counts.get("Write"),
+    }
+
+
+_V1_READERS: Mapping[str, Callable[[str], dict[str, int | None]]] = {
+    "cpuacct": _read_cpuacct,
+    "cpu": _read_cpu,
+    "memory": _read_memory,
+    "pids": _read_pids,
+    "blkio": _read_blkio,
+}
+
+
+def parse_table(text: str) -> dict[str, int]:
+    """Return the lines `NAME NUMBER` of a file; others are left out."""
+    words = [line.split() for line in text.splitlines()]
+    return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and _is_number(pair[1])}
+
+
+def parse_io(text: str) -> dict[str, int]:
+    """Return the sums over all devices of io.stat; a file that counts nothing yet is all zeros."""
+    sums = dict.fromkeys(("rbytes", "wbytes", "rios", "wios"), 0)
+    for line in text.splitlines():
+        for word in line.split()[1:]:
+            name, _, value = word.partition("=")
+            if name in sums and _is_number(value):
+                sums[name] += int(value)
+    return sums if text else {}
+
+
+def parse_blkio(text: str) -> dict[str, int]:
+    """Return the sums over all devices of a file of blkio.throttle, which ends with a total even if that is 0."""
+    sums = dict.fromkeys(("Read", "Write"), 0)
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[1] in sums and _is_number(words[2]):
+            sums[words[1]] += int(words[2])
+    return sums if text else {}
+
+
+def _number(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if _is_number(text) else None
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 20
+
+
+def _times(value: int | None, factor: int) -> int | None:
+    return None if value is None else value * factor
+
+
+def _working_set(memory: int | None, directory: str, cache: str) -> int | None:
+    if memory is None:
+        return None
+    return max(0, memory - parse_table(read_file(directory, "memory.stat")).get(cache, 0))

@@ -1,0 +1,163 @@
+"""`minit app stats` and `minit top`: what the apps of running pods use."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyte
+
+from tests.support.pods import MakePod, PodDirectory, shell
+from tests.support.stage0_world import REPOSITORY
+from tests.support.terminal import Terminal
+from tests.support.waiting import wait_for
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+BUSY = "touch /tmp/begun; while :; do :; done"
+IDLE = "touch /tmp/begun; exec sleep 1000"
+
+
+def minit(data: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end and check its exit code."""
+    command = [sys.executable, "-m", "minit", f"--dir={data}", *words]
+    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == code, result.stderr
+    return result
+
+
+def start(make_pod: MakePod) -> PodDirectory:
+    """Start a pod with a busy and an idle app."""
+    pod = make_pod({"busy": shell(BUSY), "idle": shell(IDLE)})
+    pod.start(stdout=subprocess.DEVNULL)
+    for app in ("busy", "idle"):
+        pod.wait_file(app, "/tmp/begun")
+    return pod
+
+
+def stop(pod: PodDirectory) -> None:
+    """Stop the pod at once."""
+    assert pod.stop("--force").returncode == 0
+    pod.wait_exited()
+
+
+def sample(pod: PodDirectory) -> dict[str, dict[str, object]]:
+    """Return what `app stats` says of each app in JSON, and of the pod as "pod"."""
+    [line] = minit(pod.data, "app", "stats", "--format=json", pod.uuid).stdout.splitlines()
+    value = json.loads(line)
+    return {"pod": value["pod"], **{app["name"]: app for app in value["apps"]}, "all": value}
+
+
+def test_what_a_pod_uses(make_pod: MakePod) -> None:
+    """Processor time, memory and processes are the app's own, networks the pod's; an ended pod has none."""
+    pod = start(make_pod)
+    first = sample(pod)
+    wait_for(lambda: sample(pod)["busy"]["cpu_ns"] >= first["busy"]["cpu_ns"] + 20_000_000, "processor time")
+    last = sample(pod)
+    assert last["idle"]["processes"] == last["busy"]["processes"] == 1
+    assert last["idle"]["cpu_ns"] < last["busy"]["cpu_ns"]
+    assert last["pod"]["memory_bytes"] > last["busy"]["memory_bytes"] > 0, "PID 1 is there, too"
+    assert last["busy"]["oom_kills"] == 0
+    assert last["all"]["networks"] == []
+    text = minit(pod.data, "app", "stats", "--app=busy", pod.uuid[:8]).stdout.splitlines()
+    assert [line.split("\t")[0] for line in text] == ["APP", "busy"]
+    metrics = minit(pod.data, "app", "stats", "--format=prometheus").stdout
+    assert f'minit_app_processes{{uuid="{pod.uuid}",app="idle"}} 1\n' in metrics
+    assert 'no app "x"' in minit(pod.data, "app", "stats", "--app=x", pod.uuid, code=254).stderr
+    stop(pod)
+    assert 'its state is "exited"' in minit(pod.data, "app", "stats", pod.uuid, code=254).stderr
+
+
+def test_an_interface_of_the_pod(make_pod: MakePod) -> None:
+    """What goes through it is counted as the pod sees it."""
+    pod = start(make_pod)
+    enter = ["nsenter", f"--net=/proc/{pod.pid}/ns/net"]
+    for words in (
+        "link add d0 type veth peer name d1",
+        "link set d1 up",
+        "link set d0 up",
+        "addr add 10.9.0.1/24 dev d0",
+    ):
+        subprocess.run([*enter, "ip", *words.split()], check=True)
+    subprocess.run([*enter, "busybox", "ping", "-c1", "-W1", "10.9.0.2"], stdout=subprocess.DEVNULL, check=False)
+    one, other = sample(pod)["all"]["networks"]
+    assert (one["name"], other["name"]) == ("d0", "d1")
+    assert one["tx_packets"] > 0 and other["rx_bytes"] > 0
+    stop(pod)
+
+
+def test_watching_to_the_end(make_pod: MakePod) -> None:
+    """--watch goes on, with the use of processors from the second time on, and ends with the pod."""
+    pod = start(make_pod)
+    command = [sys.executable, "-m", "minit", f"--dir={pod.data}", "app", "stats", "--watch=100ms", pod.uuid]
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    shares = [line.split("\t")[1] for line in (process.stdout.readline() for _ in range(9)) if line.startswith("busy")]
+    assert shares[0] == "-" and shares[1].endswith("%")
+    stop(pod)
+    process.stdout.read()
+    assert process.wait() == 0
+
+
+class Screen:
+    """A terminal of which every byte is looked at as a person would see it."""
+
+    def __init__(self, terminal: Terminal, rows: int, columns: int) -> None:
+        self.screen = pyte.Screen(columns, rows)
+        self._terminal, self._stream = terminal, pyte.ByteStream(self.screen)
+
+    @property
+    def lines(self) -> list[str]:
+        """What is shown now, each gap one space wide."""
+        self._terminal.read_until(lambda: True)
+        self._stream.feed(self._terminal.seen)
+        self._terminal.seen = b""
+        return [" ".join(line.split()) for line in self.screen.display]
+
+    def wait(self, *texts: str) -> list[str]:
+        """Return what is shown once lines with these texts."""
+
+        def look() -> list[str] | None:
+            self._terminal.read_until(lambda: bool(self._terminal.seen), 0.1)
+            lines = self.lines
+            return lines if all(any(text in line for line in lines) for text in texts) else None
+
+        return wait_for(look, f"{texts} on the screen") or []
+
+
+def test_top(make_pod: MakePod) -> None:
+    """The busiest app is first, keys sort, a small window still shows names, q quits and gives the terminal back."""
+    pod = start(make_pod)
+    with Terminal(24, 100) as terminal:
+        before = terminal.settings
+        screen = Screen(terminal, 24, 100)
+        command = [sys.executable, "-m", "minit", f"--dir={pod.data}", "top", "--interval=200ms"]
+        process = subprocess.Popen(command, env={**ENVIRONMENT, "TERM": "xterm"}, **terminal.options)
+        lines = screen.wait("1 pod, 2 apps", "% ", "idle")
+        assert lines[1].split() == [
+            *("UUID", "APP", "CPU", "TIME", "MEMORY", "LIMIT", "PIDS", "READ/s", "WRITE/s", "RECV/s", "SENT/s", "OOM"),
+        ]
+        assert [line.split()[:2] for line in lines[2:4]] == [[pod.uuid[:8], "busy"], [pod.uuid[:8], "idle"]]
+        terminal.type(b"n")
+        screen.wait("by name")
+        terminal.resize(4, 24)
+        screen.screen.resize(4, 24)
+        lines = screen.wait("APP CPU MEMORY")
+        assert lines[2].startswith("busy")
+        terminal.type(b"q")
+        assert terminal.finish(process) == 0
+        assert terminal.settings == before
+    stop(pod)
+
+
+def test_top_without_a_terminal(make_pod: MakePod) -> None:
+    """One table is printed, also of no pods at all."""
+    pod = start(make_pod)
+    lines = minit(pod.data, "top", "--interval=200ms", pod.uuid).stdout.splitlines()
+    assert [line.split()[1] for line in lines] == ["APP", "busy", "idle"]
+    assert lines[1].split()[2].endswith("%")
+    stop(pod)
+    assert minit(pod.data, "top", "--interval=100ms").stdout.splitlines()[0].startswith("UUID")
+    assert 'its state is "exited"' in minit(pod.data, "top", pod.uuid, code=254).stderr
