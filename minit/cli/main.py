@@ -13,6 +13,7 @@ import click
 from minit.cli import (
     appcommands,
     attachcommand,
+    eventcommand,
     exportcommand,
     imagecommands,
     logcommand,
@@ -44,6 +45,7 @@ for _command in (
     *topcommand.COMMANDS,
     *exportcommand.COMMANDS,
     *logcommand.COMMANDS,
+    *eventcommand.COMMANDS,
     *imagecommands.COMMANDS,
 ):
     commands.add_command(_command)

@@ -32,18 +32,18 @@ class Pass(Value):
     complete: frozenset[str]
 
 
-def open_log_directory(pod: Pod, *, wait: bool) -> int | None:
+def open_log_directory(pod: Pod, *, wait: bool, directory: str = paths.STAGE1_LOG, what: str = "logs") -> int | None:
     """
     Return the directory of the pod's logs, None if it has none yet; PodError if it never will have one.
 
-    With `wait` it is waited for until the pod has ended.
+    `directory` is where else in the stage1 root `what` is. With `wait` it is waited for until the pod has ended.
     """
     while True:
         state = pod.state
-        if state in _WITH_LOGS and (directory := _open_directory(pod)) is not None:
-            return directory
+        if state in _WITH_LOGS and (opened := _open_directory(pod, directory)) is not None:
+            return opened
         if state in _WITH_LOGS and read_shown_pid(pod) is not None:
-            raise PodError(f'pod "{pod.uuid}": its stage1 keeps no logs that minit can read')
+            raise PodError(f'pod "{pod.uuid}": its stage1 keeps no {what} that minit can read')
         if state not in _NOT_STARTED and state is not PodState.RUNNING:
             return None  # it ended, or was given up, before it had any
         if not wait:
@@ -52,14 +52,14 @@ def open_log_directory(pod: Pod, *, wait: bool) -> int | None:
             raise PodError(f'pod "{pod.uuid}" has not run: its state is "{state}" (--follow waits for it)')
         time.sleep(_POLL_SECONDS)
         if not pod.refresh():
-            raise PodError(f'pod "{pod.uuid}" was removed before it had logs')
+            raise PodError(f'pod "{pod.uuid}" was removed before it had {what}')
 
 
-def _open_directory(pod: Pod) -> int | None:
+def _open_directory(pod: Pod, directory: str) -> int | None:
     # Through the mount while it is there: what is written to an overlay gives no events on its upper directory.
     for root in (paths.POD_STAGE1_ROOTFS, status_root(pod)):
         try:
-            return syscalls.openat2(pod.fd, root + paths.STAGE1_LOG, _FLAGS, resolve=_RESOLVE)
+            return syscalls.openat2(pod.fd, root + directory, _FLAGS, resolve=_RESOLVE)
         except (FileNotFoundError, NotADirectoryError):
             continue
     return None

@@ -235,6 +235,8 @@ def _run(supervisor: Supervisor, ends: SupervisorEnds) -> int:
     supervisor.write_last_records()
     # A launcher that was killed meanwhile has left the caller's terminal to PID 1.
     supervisor.turn()
+    supervisor.journal.event("pod.ended", status=supervisor.exit_code or 0)
+    supervisor.journal.events.flush()
     return supervisor.exit_code or 0
 
 

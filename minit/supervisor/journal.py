@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from minit.supervisor.events import Events
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -10,12 +12,18 @@ _KEPT_EVENTS = 1000
 
 
 class Journal:
-    """A list of events until `attach` gives it a place to write them to."""
+    """A list of events until `attach` gives it a place to write them to; `events` are those for the pod's users."""
 
     def __init__(self, debug: bool) -> None:
+        self.events = Events()
         self._debug = debug
         self._kept: list[tuple[str, dict[str, object]]] = []
         self._write: Callable[[str, dict[str, object]], None] | None = None
+
+    def event(self, event: str, **fields: object) -> None:
+        """Log what users of the pod are told of as well."""
+        self.events.add(event, fields)
+        self.info(event, **fields)
 
     def info(self, event: str, **fields: object) -> None:
         """Log a transition that an operator wants to see."""

@@ -9,6 +9,8 @@ state                {"uuid", "state", "ready", "apps": [{"name", "state", "pid"
                      `streams` are the modes, `attached` the counters of minit.iottymux.counters
 stop {"force"?}      {} at once; the pod ends later, at once with force or when asked a second time
 reopen-logs {"app"?} {} when the sidecars have been told; a log file that was moved is then let go of
+events {"since"?}    {"events", "last"}: those after number `since` that are kept, as many as fit; `last` is the number
+                     of the last one of them, to go on with. What they are is in docs/events.md
 namespace {"app"}    {} and a descriptor of the app's mount namespace
 enter {"app"}        {} and descriptors of the app's mount namespace and of its profile, see minit.plan.entering
 """
@@ -16,6 +18,8 @@ enter {"app"}        {} and descriptors of the app's mount namespace and of its 
 from __future__ import annotations
 
 import os
+
+from minit.jsontext import parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +30,12 @@ OP_PING = "ping"
 OP_STATE = "state"
 OP_STOP = "stop"
 OP_REOPEN_LOGS = "reopen-logs"
+OP_EVENTS = "events"
 OP_NAMESPACE = "namespace"
 OP_ENTER = "enter"
+
+# With what is around them they fit into a message.
+_EVENTS_BYTES = 48 * 1024
 
 Reply = tuple[dict[str, object], list[int]]
 
@@ -48,6 +56,8 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
             return _refuse(f'no app "{name}" in this pod')
         supervisor.reopen_logs(name if isinstance(name, str) else None)
         return {"ok": True}, []
+    if op == OP_EVENTS:
+        return _events(supervisor, request.get("since", 0))
     if op in (OP_NAMESPACE, OP_ENTER):
         app = supervisor.apps.get(str(request.get("app")))
         if app is None:
@@ -72,6 +82,13 @@ def _profile_file(app: App) -> int:
     with os.fdopen(os.dup(fd), "wb") as file:
         file.write(encode_profile(profile_of(app.spec, read_limits(app.open_files))))
     return fd
+
+
+def _events(supervisor: Supervisor, since: object) -> Reply:
+    if not isinstance(since, int) or isinstance(since, bool) or since < 0:
+        return _refuse('"since": expected the number of an event')
+    lines, last = supervisor.journal.events.since(since, _EVENTS_BYTES)
+    return {"ok": True, "events": [parse(line, "event") for line in lines], "last": last}, []
 
 
 def _state(supervisor: Supervisor) -> dict[str, object]:

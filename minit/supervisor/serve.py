@@ -50,6 +50,7 @@ async def _serve(supervisor: Supervisor) -> None:
         # What a client asks for may set a deadline earlier than the one that is waited for.
         nursery.start_soon(_serve_control, supervisor, lambda: waiting.cancel())
         while not supervisor.finished:
+            supervisor.journal.events.flush()
             deadline = supervisor.next_deadline()
             wait_seconds = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
             waiting = trio.CancelScope(deadline=trio.current_time() + wait_seconds)

@@ -149,7 +149,7 @@ class Sidecars:
         if streams.at_end and not streams.has_clients:
             self._give_up(streams)
         else:
-            self._journal.info("sidecar.lost", app=streams.app)
+            self._journal.event("sidecar.lost", app=streams.app)
             # Not at once: one that cannot do its work would be started over and over.
             self._retry()
 

@@ -193,7 +193,7 @@ class Supervisor:
         self._requests[source] += 1
         signalled = max(self._requests[BY_SIGNAL], self._requests[BY_LAUNCHER])
         force = force or signalled + self._requests[BY_CONTROL] > 1
-        self.journal.info("pod.stop-requested", reason=f"{source} {detail}".rstrip(), force=force)
+        self.journal.event("pod.stop-requested", reason=f"{source} {detail}".rstrip(), force=force)
         if force:
             self._forced = True
             # First: an app that SIGTERM ends would be recorded as stopped, though it was given no time to stop.
@@ -263,7 +263,7 @@ class Supervisor:
 
     def _stop_unasked(self, reason: str) -> None:
         # No request that a second one could follow: systemd, for one, sends SIGHUP along with SIGTERM.
-        self.journal.info("pod.stop-requested", reason=reason, force=False)
+        self.journal.event("pod.stop-requested", reason=reason, force=False)
         self._begin_shutdown(0)
 
     def _on_report(self, app: App) -> None:
@@ -329,7 +329,7 @@ class Supervisor:
         handler, app.handler = app.handler, None
         assert handler is not None
         os.close(handler.pidfd)
-        self.journal.info("handler.ended", app=app.name, handler=handler.name, end=status.describe())
+        self.journal.event("handler.ended", app=app.name, handler=handler.name, end=status.describe())
         if status.code == 0:
             self._handle(app, lifecycle.HANDLED)
         else:
@@ -365,7 +365,7 @@ class Supervisor:
         before = app.state
         app.state, actions = lifecycle.next_state(app.state, event)
         if app.state != before:
-            self.journal.debug("app.state", app=app.name, state=app.state, cause=event)
+            self.journal.event("app.state", app=app.name, state=app.state, cause=event)
         for action in actions:
             self._actions[action](app)
         self._notify(app)
@@ -447,7 +447,7 @@ class Supervisor:
             return
         if name == HANDLER_POST_STOP:
             app.post_stop_due = False
-        self.journal.info("handler.started", app=app.name, handler=name, pid=app.handler.pid)
+        self.journal.event("handler.started", app=app.name, handler=name, pid=app.handler.pid)
         if app.handler.streams.ends:
             self._sidecars.start(app.handler.streams)
 
@@ -472,7 +472,7 @@ class Supervisor:
         if not self.ready and self.exit_code is None:
             os.symlink(paths.READY_TARGET, paths.STAGE1_READY)
             self.ready = True
-            self.journal.info("pod.ready")
+            self.journal.event("pod.ready")
 
     def _record(self, app: App) -> None:
         assert app.status is not None
@@ -482,7 +482,7 @@ class Supervisor:
             app.number = EXIT_FAILURE
             return
         app.number = app.status.number(self._stop_signal(app, app.status))
-        self.journal.info("app.exited", app=app.name, status=app.number, end=app.status.describe())
+        self.journal.event("app.exited", app=app.name, status=app.number, end=app.status.describe())
         self._unwritten.add(app.name)
         self._write_records()
         if not app.executed or app.status.step not in (None, STEP_EXEC):
@@ -526,6 +526,7 @@ class Supervisor:
         if self.exit_code is not None:
             return
         self.exit_code = 0 if self.plan.mutable else exit_code
+        self.journal.event("pod.stopping", status=self.exit_code)
         if self.ready:
             try:
                 os.unlink(paths.STAGE1_READY)
@@ -586,7 +587,7 @@ class Supervisor:
             os.close(app.group_events)
             app.group_events = None
         if app.post_stop_due and app.begun:
-            self.journal.info("handler.skipped", app=app.name, handler=HANDLER_POST_STOP)
+            self.journal.event("handler.skipped", app=app.name, handler=HANDLER_POST_STOP)
         self._mark_log_end(app.name)
 
     def _mark_log_end(self, name: str) -> None:

@@ -61,7 +61,12 @@ MODULES_OF = {
         *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status", "minit.reaper.reaper"),
         "minit.reaper.record",
         *("minit.supervisor.app", "minit.supervisor.boot", "minit.supervisor.child", "minit.supervisor.credentials"),
-        *("minit.supervisor.group", "minit.supervisor.journal", "minit.supervisor.lifecycle"),
+        *(
+            "minit.supervisor.events",
+            "minit.supervisor.group",
+            "minit.supervisor.journal",
+            "minit.supervisor.lifecycle",
+        ),
         "minit.supervisor.protection",
         *("minit.supervisor.loopback", "minit.supervisor.mounts", "minit.process"),
         "minit.supervisor.relocate",

@@ -1,0 +1,116 @@
+"""minit.supervisor.events and its readers: numbers, bounds, gaps, and what a full disk does."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minit import paths
+from minit.cli.eventtext import text_line
+from minit.stage0.podevents import EventReader, Wanted
+from minit.supervisor import events as module
+from minit.supervisor.events import FILE_BYTES, KEPT_EVENTS, Events
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the events are written."""
+    monkeypatch.setattr(paths, "STAGE1_EVENTS", str(tmp_path / "events.log"))
+    return tmp_path / "events.log"
+
+
+def numbers(data: bytes) -> list[int]:
+    """Return the numbers of the events in lines."""
+    return [json.loads(line)["seq"] for line in data.splitlines()]
+
+
+def test_events_are_numbered_and_the_oldest_are_forgotten():
+    """At least the last KEPT_EVENTS are there, and at most twice as many."""
+    events = Events()
+    for number in range(5 * KEPT_EVENTS):
+        events.add("x", {"n": number})
+    lines, last = events.since(0, 1 << 30)
+    assert last == events.last == 5 * KEPT_EVENTS
+    assert KEPT_EVENTS <= len(lines) < 2 * KEPT_EVENTS
+    assert numbers(b"\n".join(lines)) == [*range(last - len(lines) + 1, last + 1)]
+    assert json.loads(lines[-1])["n"] == 5 * KEPT_EVENTS - 1
+
+
+@given(st.integers(0, 30), st.integers(0, 40), st.integers(0, 500))
+def test_what_fits_comes_in_order_without_loss(count: int, since: int, limit: int) -> None:
+    """Asked again after the last number, in replies of any size, one gets every event once, and at least one a time."""
+    events = Events()
+    for number in range(count):
+        events.add("x", {"n": number})
+    got: list[int] = []
+    at = since
+    while at < count:
+        lines, at = events.since(at, limit)
+        assert lines
+        got += numbers(b"\n".join(lines))
+    assert got == [*range(since + 1, count + 1)]
+    assert events.since(at, limit) == ([], min(at, count))
+
+
+def test_files_are_bounded_and_hold_whole_lines(file: Path) -> None:
+    """There are two files of at most FILE_BYTES, the newer one going on where the older one ends."""
+    events = Events()
+    for _ in range(400):
+        for _ in range(20):
+            events.add("x", {"text": "y" * 300})
+        events.flush()
+    old = file.with_name("events.log.1").read_bytes()
+    new = file.read_bytes()
+    assert sorted(os.listdir(file.parent)) == ["events.log", "events.log.1"]
+    assert max(len(old), len(new)) <= FILE_BYTES
+    shown = numbers(old + new)
+    assert shown == [*range(shown[0], 8001)]
+
+
+def test_a_full_disk_is_tried_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be written, or in part only, comes with the next events, in whole lines."""
+    events = Events()
+    written = os.write
+    monkeypatch.setattr(module.os, "write", lambda fd, data: written(fd, data[:10]))
+    events.add("x", {})
+    events.flush()
+    assert file.read_bytes() == b""
+    monkeypatch.setattr(module.os, "write", written)
+    events.add("x", {})
+    events.flush()
+    assert numbers(file.read_bytes()) == [1, 2]
+
+
+def read(lines: list[bytes], **wanted: Any) -> list[dict[str, object]]:
+    """Return what a reader makes of lines."""
+    reader = EventReader(Wanted(**wanted))
+    return [event for line in lines for event in reader.read(line)]
+
+
+def test_missing_events_are_told():
+    """A gap in the numbers becomes an event; what comes twice or is no event is left out."""
+    lines = [b'{"seq":%d,"event":"x","app":"%s"}' % pair for pair in ((3, b"a"), (4, b"b"), (4, b"b"), (9, b"a"))]
+    lines[2:2] = [b"", b"garbage", b"[]", b'{"seq":"7"}', b'{"event":"x"}']
+    assert [event["seq"] for event in read(lines)] == [3, 4, 8, 9]
+    assert read(lines)[2] == {"seq": 8, "event": "gap", "lost": 4}
+    assert [event["seq"] for event in read(lines, since=1)] == [2, 3, 4, 8, 9]
+    assert [event["seq"] for event in read(lines, since=3, apps=frozenset({"b"}))] == [4, 8]
+
+
+def test_text_is_harmless():
+    """Whatever an app says, a line of text is one line of printable ASCII."""
+    event = {
+        "seq": 7,
+        "time": "2026-11-21T18:00:00.000000000Z",
+        "event": "app.status",
+        "app": "web",
+        "text": "\x1b[2J\nä",
+    }
+    assert text_line(event) == ('7 2026-11-21T18:00:00.000000000Z app.status web text="\\u001b[2J\\n\\u00e4"')
+    assert text_line({"seq": 8, "event": "gap", "lost": 4}) == "8 - gap - lost=4"
