@@ -1,4 +1,6 @@
-"""Fixtures shared by all tests: the stage1 image, built once, and pods on it; own mounts; and the strict mode."""
+"""
+What all tests share: the stage1 image, built once, and pods on it; the strict mode; and what a session has for itself.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import hypothesis
@@ -17,11 +20,15 @@ from minit import syscalls
 from minit.supervisor.loopback import bring_up_loopback
 from tests.support.campaign import LONG, campaign
 from tests.support.guest import GUEST, build_guest
+from tests.support.owndisk import OwnDisk
+from tests.support.owngroup import OwnGroup
 from tests.support.pods import PRIVATE_USERS, STAGE1_TREE_ID, MakePod, PodDirectory, make_rootfs
 from tests.support.skips import ALLOWED_SKIPS
 from tests.support.unpack import unpack
 
 STRICT = os.environ.get("MINIT_TEST_STRICT") == "1"
+_DISK = pytest.StashKey[OwnDisk]()
+_GROUP = pytest.StashKey[OwnGroup]()
 
 # The suite that decides whether a change lands tries the same examples each time; a campaign tries new ones.
 hypothesis.settings.register_profile("same", derandomize=True)
@@ -30,9 +37,10 @@ if STRICT:
     hypothesis.settings.load_profile("campaign" if LONG else "same")
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
     """
-    Give the session mounts and a network of its own.
+    Give the session mounts, a network, a control group and a disk of its own; with pytest-xdist, each of its workers.
 
     Nobody else's come and go meanwhile, none of its own outlive it, and the machine's addresses, routes and rules are
     never touched. The terminal's signals work as in a shell, though the suite may have been started in the background
@@ -41,7 +49,8 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    if os.geteuid() != 0:
+    distributes = config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")
+    if os.geteuid() != 0 or distributes:
         return
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
@@ -49,6 +58,17 @@ def pytest_configure() -> None:
     for directory in ("/run/netns", "/run/minit", "/var/lib/cni"):
         os.makedirs(directory, exist_ok=True)
         syscalls.mount("tmpfs", directory, "tmpfs", 0)
+    with suppress(OSError):
+        config.stash[_GROUP] = OwnGroup()
+    config.stash[_DISK] = disk = OwnDisk()
+    config.option.basetemp = str(disk.path / "tmp")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove what is the session's own."""
+    for key in (_GROUP, _DISK):
+        if own := config.stash.get(key, None):
+            own.remove()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -101,11 +121,9 @@ def _judge_skip(report: object) -> object:
 
 
 @pytest.fixture(scope="session")
-def work_directory() -> Iterator[Path]:
-    """A directory for the whole session, on a disk rather than a tmpfs, where overlays and fsync are real."""
-    path = Path(tempfile.mkdtemp(prefix="minit-test-", dir="/var/tmp"))
-    yield path
-    shutil.rmtree(path)
+def work_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory for the whole session."""
+    return tmp_path_factory.mktemp("work", numbered=False)
 
 
 @pytest.fixture(scope="session")

@@ -208,6 +208,7 @@ def logging_pod(work_directory: Path, stage1_tree: Path, app_rootfs: Path) -> It
     pod = PodDirectory(work_directory / "data", stage1_tree, app_rootfs, apps)
     pod.start()
     wait_for((pod.stage1 / "rkt/iottymux" / APP / "endpoints").exists, "the endpoints")
+    pod.wait_ready()
     yield pod
     pod.remove()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import json
 import os
+import random
 import socket
 import stat
 import struct
@@ -22,7 +23,7 @@ FOREVER = "while :; do sleep 1; done"
 GARBAGE = (
     *(b"", b"\0", b"{", b"[]", b"null", b"\xff\xfe", b'{"op": 1}', b'{"op": ["ping"]}', b'{"op": "reboot"}', b"{}"),
     *(b'{"op": "namespace"}', b'{"op": "namespace", "app": {}}', b'{"op": "ping", "op": "stop"}', b"[" * 60000),
-    *(b'{"op": "' + b"x" * 60000 + b'"}', os.urandom(4096), b'{"op": "stop", "force": "yes"'),
+    *(b'{"op": "' + b"x" * 60000 + b'"}', random.Random(1).randbytes(4096), b'{"op": "stop", "force": "yes"'),
 )
 
 

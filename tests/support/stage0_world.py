@@ -19,6 +19,8 @@ import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from minit.launcher.cgroups import read_hierarchies, remove_pod_groups
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUSYBOX = Path("/usr/bin/busybox")
 
@@ -238,9 +240,11 @@ class World:
             return [line.split()[4] for line in lines if line.split()[4].startswith(f"{self.root}/")]
 
     def clean_up(self) -> None:
-        """Undo all mounts."""
+        """Undo all mounts, and remove the control groups of pods, which `gc` would."""
         for point in reversed(self.mounts()):
             subprocess.run(["umount", "-l", point], check=True)
+        for path in self.data.glob("pods/*/*/subcgroup"):
+            remove_pod_groups(read_hierarchies(), path.read_text())
 
 
 class Call:
