@@ -20,6 +20,7 @@ from minit import syscalls
 from minit.supervisor.loopback import bring_up_loopback
 from tests.support.campaign import LONG, campaign
 from tests.support.guest import GUEST, build_guest
+from tests.support.leftovers import Leftovers
 from tests.support.owndisk import OwnDisk
 from tests.support.owngroup import OwnGroup
 from tests.support.pods import PRIVATE_USERS, STAGE1_TREE_ID, MakePod, PodDirectory, make_rootfs
@@ -30,11 +31,13 @@ STRICT = os.environ.get("MINIT_TEST_STRICT") == "1"
 _DISK = pytest.StashKey[OwnDisk]()
 _GROUP = pytest.StashKey[OwnGroup]()
 
-# The suite that decides whether a change lands tries the same examples each time; a campaign tries new ones.
-hypothesis.settings.register_profile("same", derandomize=True)
-hypothesis.settings.register_profile("campaign", max_examples=campaign(100))
-if STRICT:
-    hypothesis.settings.load_profile("campaign" if LONG else "same")
+# The suite that decides whether a change lands tries the same examples each time; a campaign tries new ones. How long
+# an example takes says more about the machine than about the code.
+_PATIENT = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("new", _PATIENT)
+hypothesis.settings.register_profile("same", _PATIENT, derandomize=True)
+hypothesis.settings.register_profile("campaign", _PATIENT, max_examples=campaign(100))
+hypothesis.settings.load_profile(("campaign" if LONG else "same") if STRICT else "new")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -118,6 +121,17 @@ def _judge_skip(report: object) -> object:
             report.outcome = "failed"
             report.longrepr = f"skipped although MINIT_TEST_STRICT=1: {reason}"
     return report
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Fail a test that leaves processes, control groups, mounts, namespaces or leases."""
+    if (group := pytestconfig.stash.get(_GROUP, None)) is None:
+        yield
+        return
+    leftovers = Leftovers(group)
+    yield
+    leftovers.check()
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -25,6 +26,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 BUSYBOX = Path("/usr/bin/busybox")
 
 PREFIX = "coreos.com/rkt/stage1/"
+
+_PROGRESS = re.compile(r"^[a-z -]+: [a-z]+ing \S+\n", re.MULTILINE)
 
 _DUMP = r"""#!/bin/sh
 # Some get an environment without it.
@@ -194,7 +197,7 @@ class World:
         return {**os.environ, "PYTHONPATH": str(REPOSITORY), "STAGE1_DUMP": str(self.dump), **variables}
 
     def minit(self, *arguments: object, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run minit to its end and check its exit code."""
+        """Run minit to its end, check its exit code and leave out what a slow machine is told of long work."""
         result = subprocess.run(
             self.command(*arguments),
             env=self.environment(**variables),
@@ -205,6 +208,7 @@ class World:
             check=False,
         )
         assert result.returncode == code, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
+        result.stderr = _PROGRESS.sub("", result.stderr)
         return result
 
     def succeeds(self, *arguments: object) -> bool:

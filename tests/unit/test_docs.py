@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,8 +88,14 @@ def test_files_of_the_project_that_are_named_exist(document: Path) -> None:
 def test_tests_that_are_named_exist(document: Path) -> None:
     """`tests/FILE.py::NAME` is a test of that file."""
     for path, name in re.findall(r"(tests/[\w/]+\.py)::(\w+)", text_of(document)):
-        nodes = ast.walk(ast.parse((ROOT / path).read_text()))
-        assert name in {node.name for node in nodes if isinstance(node, ast.FunctionDef)}, f"{path}::{name}"
+        assert name in functions_of(path), f"{path}::{name}"
+
+
+@functools.cache
+def functions_of(path: str) -> set[str]:
+    """Return the names of all functions in a file of the project."""
+    nodes = ast.walk(ast.parse((ROOT / path).read_text()))
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

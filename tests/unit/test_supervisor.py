@@ -618,16 +618,17 @@ def test_a_post_stop_handler_comes_after_all_of_its_app(root: Path, groups, scri
 
     def leaves_a_child(report: Socket) -> None:
         if os.fork() == 0:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
             report.close()
-            while True:
-                signal.pause()
+            signal.sigwait({signal.SIGTERM})
+            time.sleep(0.1)
+            os._exit(0)
         script(report)
 
     group = os.readlink(f"/proc/self/fd/{groups['a'].directory}")
     look = f"cat {{root}}/rkt/status/a; cat '{group}/cgroup.procs' >{{root}}/members; wc -l <{{root}}/members"
     fields = handlers(root, post_stop=look)
-    outcome = supervise(root, groups, {"a": leaves_a_child}, grace_seconds=0.2, specific={"a": fields})
+    outcome = supervise(root, groups, {"a": leaves_a_child}, specific={"a": fields})
     assert outcome.exit_code == outcome.status["a"]
     # In the group are the handler's shell and its cat.
     assert Outcome.log(root, "a") == [str(outcome.status["a"]), "2"]

@@ -1,0 +1,50 @@
+"""What a test leaves on the machine, which the next ones would meet."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from tests.support.hostnet import LEASES, NAMESPACES
+from tests.support.owngroup import OwnGroup
+from tests.support.processes import status_of
+from tests.support.waiting import wait_for
+
+_PATIENCE_SECONDS = 10.0  # for what is on its way out
+
+
+class Leftovers:
+    """Knows what was there before a test."""
+
+    def __init__(self, group: OwnGroup) -> None:
+        self._group = group
+        self._before = self._present()
+
+    def check(self) -> None:
+        """Raise AssertionError that names what there is now and was not before."""
+        with suppress(AssertionError):
+            wait_for(lambda: not self._new(), "the end of what a test left", _PATIENCE_SECONDS)
+        assert not (new := self._new()), f"the test left behind: {', '.join(sorted(map(_described, new)))}"
+
+    def _new(self) -> set[tuple[str, str]]:
+        return self._present() - self._before
+
+    def _present(self) -> set[tuple[str, str]]:
+        with open("/proc/self/mountinfo") as lines:
+            found = {("mount", line.split()[4]) for line in lines}
+        found |= {("group", str(path)) for path in self._group.groups()}
+        found |= {("process", str(pid)) for pid in self._group.processes()}
+        found |= {("link", name) for _, name in socket.if_nameindex()}
+        found |= {("lease", str(path)) for path in LEASES.glob("*/*.*.*.*")}
+        return found | {("namespace", name) for name in os.listdir(NAMESPACES)}
+
+
+def _described(found: tuple[str, str]) -> str:
+    kind, name = found
+    if kind != "process":
+        return f"{kind} {name}"
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return f"process {name} ({status_of(int(name))['Name']}: {Path('/proc', name, 'cmdline').read_bytes()!r})"
+    return f"process {name}"
