@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 
 from entrypoints._main import run_entrypoint
+from minit.errors import MinitError, describe
 from minit.goflags import usage
 from minit.launcher.launch import launch, lock_descriptor
 from minit.plan.flags import RUN_FLAGS, RUN_OPERANDS, parse_run_flags
+from minit.podfile import record_failure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,4 +23,9 @@ def main() -> NoReturn:
 
 def _run(arguments: list[str]) -> int:
     flags = parse_run_flags(arguments)
-    return launch(flags, lock_descriptor(os.environ))
+    lock = lock_descriptor(os.environ)
+    try:
+        return launch(flags, lock)
+    except (MinitError, OSError, ImportError) as error:
+        record_failure(describe(error))
+        raise

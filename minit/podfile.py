@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from minit import paths
 from minit.errors import LaunchError, describe
 
 
@@ -21,6 +22,14 @@ def write_pod_file(name: str, data: bytes) -> None:
         os.rename(temporary, name)
     except OSError as error:
         raise LaunchError(f"failed to write {name}: {describe(error)}") from error
+
+
+def record_failure(line: str) -> None:
+    """Keep why the pod could not be run for whoever asks later; where that cannot be written, it was only said."""
+    try:
+        write_pod_file(paths.POD_FAILURE, line.encode(errors="replace") + b"\n")
+    except LaunchError:
+        pass
 
 
 def remove_pod_file(name: str) -> None:

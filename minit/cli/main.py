@@ -13,6 +13,7 @@ import click
 from minit.cli import (
     appcommands,
     attachcommand,
+    diagnosecommand,
     eventcommand,
     exportcommand,
     imagecommands,
@@ -43,6 +44,7 @@ for _command in (
     *attachcommand.COMMANDS,
     *podcommands.COMMANDS,
     *topcommand.COMMANDS,
+    *diagnosecommand.COMMANDS,
     *exportcommand.COMMANDS,
     *logcommand.COMMANDS,
     *eventcommand.COMMANDS,

@@ -11,6 +11,7 @@ import time
 from minit import syscalls
 from minit.errors import EXIT_FAILURE
 from minit.messages import Socket, receive_message, send_message
+from minit.podfile import record_failure
 from minit.stdio import complain
 from minit.supervisor.supervisor import HALT_SIGNALS
 
@@ -129,6 +130,8 @@ class Watch:
             return
         if "code" in message:
             assert isinstance(message["code"], int)
+            if "failed" in message:
+                record_failure(str(message["failed"]))
             self._expect_end(message["code"])
             return
         # PID 1 has its namespaces, root and control socket: it can be entered from now on.

@@ -49,6 +49,8 @@ _STATE = "rkt"
 _STATE_ATTRIBUTES = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
 # -1000 would exempt PID 1 altogether; one more keeps it the last choice.
 _OOM_SCORE = b"-999"
+# What crosses to the launcher fits into a message.
+_MAX_FAILURE_LENGTH = 4000
 
 
 class MadeMounts(Value):
@@ -105,11 +107,12 @@ class SupervisorEnds(Value):
 
 def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> NoReturn:
     """Be PID 1 of the pod until it ends; exits with the pod's code."""
+    failure: dict[str, object] = {}
     try:
         code = _supervise(_boot(plan, ends), ends)
     except (MinitError, OSError, ImportError) as error:
         complain(f"stage1: {describe(error)}")
-        code = EXIT_FAILURE
+        code, failure = EXIT_FAILURE, {"failed": describe(error)[:_MAX_FAILURE_LENGTH]}
     except BaseException:
         # A defect of ours: the pod cannot go on, and only the traceback says why.
         relocate_imports(ends.stage1_root)
@@ -118,7 +121,7 @@ def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> NoReturn:
         traceback.print_exc()
         code = EXIT_FAILURE
     # Said before: the kernel keeps PID 1 until every process of the pod has been reaped, perhaps by others.
-    _tell_launcher(ends.launcher, {"code": code})
+    _tell_launcher(ends.launcher, {"code": code, **failure})
     os._exit(code)
 
 

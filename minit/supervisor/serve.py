@@ -10,16 +10,20 @@ import time
 
 import trio
 
+from minit import paths
 from minit.errors import ManifestError
 from minit.jsontext import parse
 from minit.log import open_journal
 from minit.messages import MAXIMUM_MESSAGE_BYTES, encode_message
+from minit.reaper.record import write_file
 from minit.supervisor.protocol import answer
 from minit.supervisor.supervisor import Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from minit.plan.pod import PodPlan
 
 _MAXIMUM_CLIENTS = 64
 _CLIENT_TIMEOUT_SECONDS = 5.0
@@ -31,10 +35,20 @@ def serve(supervisor: Supervisor) -> None:
     gc.freeze()
     gc.enable()
     supervisor.journal.attach(open_journal())
+    _keep_plan(supervisor.plan)
     try:
         trio.run(_serve, supervisor)
     except BaseExceptionGroup as group:
         raise _only(group) from None
+
+
+def _keep_plan(plan: PodPlan) -> None:
+    """Write the plan down for whoever diagnoses the pod; what ran for a moment only has none."""
+    text = "".join(f"{line}\n" for line in plan.describe())
+    try:
+        write_file(paths.STAGE1_PLAN, text.encode(errors="backslashreplace"))
+    except OSError:
+        pass  # a full disk, say
 
 
 def _only(error: BaseException) -> BaseException:
