@@ -135,6 +135,7 @@ def make_pod_groups(
     directories: dict[str, tuple[int, bool]] = {}
     app_tasks: dict[str, list[int]] = {name: [] for name in names}
     freezers: dict[str, int] = {}
+    counters: dict[str, int] = {}
     files: dict[str, tuple[tuple[str, int], ...]] = {}
     try:
         for hierarchy in hierarchies:
@@ -156,6 +157,8 @@ def make_pod_groups(
                     app_tasks[name].append(_open_tasks(group))
                 if "freezer" in hierarchy.controllers:
                     freezers[name] = os.open(f"{group}/freezer.state", os.O_WRONLY | os.O_CLOEXEC)
+                if "memory" in hierarchy.controllers:
+                    counters[name] = os.open(f"{group}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise LaunchError(f"failed to make control group: {describe(error)}") from error
     return PodGroups(
@@ -169,6 +172,7 @@ def make_pod_groups(
                 tasks=tuple(app_tasks[name]),
                 freezer=freezers.get(name),
                 files=files.get(name, ()),
+                oom=counters.get(name),
             )
             for name in names
         ),
@@ -188,6 +192,19 @@ def open_hierarchies(hierarchies: Sequence[Hierarchy]) -> int | None:
         propagation=syscalls.MS_PRIVATE,
     )
     return tree
+
+
+def remove_app_groups(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str) -> list[str]:
+    """Remove the groups of an app of a pod that goes on, as `remove_pod_groups` does all."""
+    problems = []
+    patient_until = time.monotonic() + _REMOVE_PATIENCE_SECONDS
+    for hierarchy in hierarchies:
+        for directory in _deepest_first(app_group(hierarchy, subcgroup, app)):
+            try:
+                _remove_group(directory, patient_until)
+            except OSError as error:
+                problems.append(describe(error))
+    return problems
 
 
 def remove_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[str]:

@@ -88,10 +88,10 @@ def launch(flags: RunFlags, lock: int) -> int:
         step = "setup network"
         network = _start_network(plan, flags, lock)
         step = "open volumes"
-        trees = _open_volumes(plan)
+        trees = open_volumes_of(plan)
         kubernetes_log = _open_kubernetes_log(plan)
         step = "look for devices"
-        devices = _look_for_devices(plan, trees)
+        devices = look_for_devices(plan, trees)
         step = "make control groups"
         # Written first: gc could not find the groups of a pod that died between the two.
         write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
@@ -99,7 +99,7 @@ def launch(flags: RunFlags, lock: int) -> int:
         groups = make_pod_groups(hierarchies, subcgroup, names, private_users=plan.private_users is not None)
         if plan.controllers:
             step = "set limits"
-            _set_limits(plan, hierarchies, subcgroup)
+            set_limits_of(plan, hierarchies, subcgroup)
         step = "open the control group hierarchies"
         shown = open_hierarchies(hierarchies)
         step = "set device policy"
@@ -261,14 +261,16 @@ def _place_groups(plan: PodPlan, hierarchies: Sequence[Hierarchy]) -> str:
     return place_pod(hierarchies, plan.uuid, plan.controllers)
 
 
-def _set_limits(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> None:
+def set_limits_of(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> None:
+    """Set the limits of a plan, and show the warnings."""
     from minit.launcher.limits import set_limits
 
     for line in set_limits(plan, hierarchies, subcgroup):
         complain(f"stage1: {line}")
 
 
-def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
+def open_volumes_of(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
+    """Return a detached mount of each volume of each app."""
     if not any(app.volumes for app in plan.apps):
         return ((),) * len(plan.apps)
     from minit.launcher.volumes import open_volumes
@@ -289,7 +291,7 @@ def _open_kubernetes_log(plan: PodPlan) -> int | None:
     return open_kubernetes_log(plan.kubernetes_log_directory, plan.private_users)
 
 
-def _look_for_devices(plan: PodPlan, trees: tuple[tuple[int, ...], ...]) -> DeviceHelper | None:
+def look_for_devices(plan: PodPlan, trees: tuple[tuple[int, ...], ...]) -> DeviceHelper | None:
     """Start finding out about the apps' volumes that are devices, if there are any it matters for."""
     volumes: tuple[DeviceVolume, ...] = ()
     if any(trees):

@@ -6,14 +6,15 @@ import os
 
 from minit import paths, syscalls
 from minit.boundedfile import read_bounded
-from minit.errors import LaunchError, ManifestError, describe
+from minit.errors import LaunchError, ManifestError, PlanError, describe
 from minit.launcher.cgroups import Hierarchy, offered_controllers
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.pod import parse_pod_manifest
 from minit.plan.files import EtcTexts, text_sources
-from minit.plan.pod import HostFacts, Pod, app_section, has_isolators, joins_networks
+from minit.plan.pod import HostFacts, Pod, app_section, has_isolators, joins_networks, refuse_shared_files
 from minit.plan.users import AppLookups, parse_id
 from minit.stdio import complain
+from minit.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
     from minit.manifest.app import App
     from minit.manifest.network import NetworkConfig
+    from minit.manifest.pod import PodManifest
     from minit.plan.flags import RunFlags
+    from minit.plan.runtimeconfig import RuntimeConfig
 
 _MAXIMUM_BYTES = 4 << 20
 # What rkt and the host's service manager hand on to a stage1, and this one cannot use yet.
@@ -35,7 +38,7 @@ def load_pod(flags: RunFlags) -> Pod:
 
     ManifestError names the file and the place in it.
     """
-    manifest = parse_pod_manifest(_read(paths.POD_MANIFEST), paths.POD_MANIFEST)
+    manifest = read_pod_manifest()
     images = []
     lookups = []
     for runtime in manifest.apps:
@@ -52,6 +55,42 @@ def load_pod(flags: RunFlags) -> Pod:
         networks=_load_networks(flags),
         is_overlay=bool(flags.private_users) and os.path.exists(paths.POD_OVERLAY_PREPARED),
     )
+
+
+def load_app(name: str, flags: RunFlags) -> Pod:
+    """
+    Return the pod in the working directory as if it had but one app, which stage0 has just added to its manifest.
+
+    ManifestError, as above; PlanError if there is no such app.
+    """
+    manifest = read_pod_manifest()
+    if not manifest.is_mutable:
+        raise PlanError("immutable pod")
+    refuse_shared_files(manifest, name)
+    runtime = next((runtime for runtime in manifest.apps if runtime.name == name), None)
+    if runtime is None:
+        raise PlanError(f'no app "{name}" in {paths.POD_MANIFEST}')
+    path = paths.app_manifest(name)
+    image = parse_image_manifest(_read(path), path)
+    hosts, resolv_conf = (_read(path) if path else None for path in text_sources(flags))
+    return Pod(
+        manifest=replace(manifest, apps=(runtime,)),
+        images=((name, image),),
+        lookups=((name, _look_up_ids(name, app_section(runtime, image))),),
+        texts=EtcTexts(hosts=hosts, resolv_conf=resolv_conf),
+    )
+
+
+def read_pod_manifest() -> PodManifest:
+    """Return the manifest of the pod; ManifestError as above."""
+    return parse_pod_manifest(_read(paths.POD_MANIFEST), paths.POD_MANIFEST)
+
+
+def read_runtime_config(uuid: str) -> RuntimeConfig:
+    """Return what the pod was started with; ManifestError if that cannot be read."""
+    from minit.plan.runtimeconfig import decode_runtime_config
+
+    return decode_runtime_config(_read(paths.POD_RUNTIME_CONFIG), paths.POD_RUNTIME_CONFIG, uuid)
 
 
 def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -> HostFacts:

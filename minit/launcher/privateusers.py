@@ -33,8 +33,8 @@ def make_mounts(plan: PodPlan, mapped: IdRange) -> MadeMounts:
     for operation in plan.mounts:
         if isinstance(operation, MadeFilesystem):
             is_dev = operation.target == DEV
-            pod.append((operation.target, _make_dev(mapped) if is_dev else new_filesystem(operation.filesystem)))
-    return MadeMounts(pod=tuple(pod), apps=tuple(_make_dev(mapped) for _ in plan.apps))
+            pod.append((operation.target, make_dev(mapped) if is_dev else new_filesystem(operation.filesystem)))
+    return MadeMounts(pod=tuple(pod), apps=tuple(make_dev(mapped) for _ in plan.apps))
 
 
 def admit(plan: PodPlan, mapped: IdRange, pid: int, link: Socket) -> None:
@@ -79,7 +79,8 @@ def _set_oom_score(pid: int, plan: PodPlan) -> None:
         pass  # without CAP_SYS_RESOURCE, as in a container
 
 
-def _make_dev(mapped: IdRange) -> int:
+def make_dev(mapped: IdRange) -> int:
+    """Return a detached /dev with the nodes that every app has."""
     owner = (("uid", str(mapped.shift)), ("gid", str(mapped.shift)))
     tree = new_filesystem(replace(DEV_FILESYSTEM, options=(*DEV_FILESYSTEM.options, *owner)))
     mask = os.umask(0)

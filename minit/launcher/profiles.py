@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from minit import paths
-from minit.plan.entering import encode_profile, profile_of
+from minit.boundedfile import read_bounded
+from minit.plan.entering import MAXIMUM_PROFILE_BYTES, encode_profile, profile_of
 from minit.process import read_limits
 
 TYPE_CHECKING = False
@@ -20,10 +21,19 @@ def write_profiles(apps: Iterable[AppSpec], open_files: tuple[int, int]) -> None
     os.mkdir(paths.POD_ENTER, 0o700)
     limits = read_limits(open_files)
     for app in apps:
-        fd = os.open(paths.enter_profile(app.name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            data = encode_profile(profile_of(app, limits))
-            while data:
-                data = data[os.write(fd, data) :]
-        finally:
-            os.close(fd)
+        _write(app.name, encode_profile(profile_of(app, limits)), os.O_EXCL)
+
+
+def write_profile(app: str, fd: int) -> None:
+    """Write the profile of an app that was added, as PID 1 has it in an open file, which is closed."""
+    os.lseek(fd, 0, os.SEEK_SET)
+    _write(app, read_bounded(fd, "profile", MAXIMUM_PROFILE_BYTES), os.O_TRUNC)
+
+
+def _write(app: str, data: bytes, how: int) -> None:
+    fd = os.open(paths.enter_profile(app), os.O_WRONLY | os.O_CREAT | how | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    finally:
+        os.close(fd)

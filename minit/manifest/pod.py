@@ -88,6 +88,11 @@ class PodManifest(Value):
         """Return the value of an annotation."""
         return find(self.annotations, name)
 
+    @property
+    def is_mutable(self) -> bool:
+        """Whether apps may be added to the pod while it runs, and removed."""
+        return self.annotation(ANNOTATION_MUTABLE) in _GO_TRUE
+
 
 def parse_pod_manifest(data: bytes, source: str) -> PodManifest:
     """Return the pod manifest in `data`; ManifestError calls the file `source`."""
@@ -102,7 +107,7 @@ def parse_pod_manifest(data: bytes, source: str) -> PodManifest:
         user_annotations=root["userAnnotations"].string_map(),
         user_labels=root["userLabels"].string_map(),
     )
-    if not pod.apps and pod.annotation(ANNOTATION_MUTABLE) not in _GO_TRUE:
+    if not pod.apps and not pod.is_mutable:
         raise root["apps"].error("at least one app in a pod that is not mutable")
     return pod
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from minit.errors import PlanError
 from minit.paths import (
     ANNOTATION_IDMAP,
+    ANNOTATION_KEEP_LOGS,
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_SIZE,
     ANNOTATION_PIDS_LIMIT,
@@ -44,6 +45,7 @@ HANDLER_POST_STOP = "post-stop"
 POD_ANNOTATIONS = (
     ANNOTATION_HOTPLUG,
     ANNOTATION_IDMAP,
+    ANNOTATION_KEEP_LOGS,
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_SIZE,
     ANNOTATION_PIDS_LIMIT,

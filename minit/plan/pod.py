@@ -149,17 +149,31 @@ class PodPlan(Value):
         return lines + [line for app in self.apps for line in app.describe()]
 
 
+def plan_added_app(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
+    """
+    Return the plan of a pod with one app, which is added to those that run; PlanError as for a whole pod.
+
+    Only what it says about the app counts: its networks and the limits of all apps together are there already.
+    """
+    return replace(_plan(pod, flags, facts, joined=True), limits=None)
+
+
 def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     """Return the plan of a pod; PlanError for what this machine or minit cannot do."""
+    refuse_shared_files(pod.manifest)
+    return _plan(pod, flags, facts, joined=False)
+
+
+def _plan(pod: Pod, flags: RunFlags, facts: HostFacts, *, joined: bool) -> PodPlan:
+    """Plan a pod, of which the networks are `joined` already if it runs."""
     _check_host(facts)
     _refuse_unbuilt(pod.manifest, flags)
-    _refuse_shared_files(pod.manifest)
     mapped = _plan_private_users(pod, flags)
     of_name = dict(pod.images)
     images = [of_name[runtime.name] for runtime in pod.manifest.apps]
     sections = [app_section(runtime, image) for runtime, image in zip(pod.manifest.apps, images)]
     lookups = dict(pod.lookups)
-    network = _plan_network(pod, flags, sections)
+    network = None if joined else _plan_network(pod, flags, sections)
     hostname = _plan_hostname(flags)
     grace_seconds = plan_pod_grace(pod.manifest)
     protection = plan_protection(flags.disable_paths, is_contained(flags.networks))
@@ -279,13 +293,14 @@ def _check_host(facts: HostFacts) -> None:
         raise PlanError("no cgroup hierarchy is mounted: mount one below /sys/fs/cgroup")
 
 
-def _refuse_shared_files(manifest: PodManifest) -> None:
+def refuse_shared_files(manifest: PodManifest, about: str | None = None) -> None:
+    """Raise PlanError if files of one app would be taken for those of another, with one of them if `about` that."""
     # The markers of app `x` lie beside the status files: `x-created` would look like the end of an app of that name.
     names = {app.name for app in manifest.apps}
     for name in names:
         for marker in (created_marker(name), started_marker(name)):
             other = marker.rpartition("/")[2]
-            if other in names:
+            if other in names and about in (None, name, other):
                 raise PlanError(f'app "{other}" cannot be in a pod with app "{name}": rename one of them')
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 
 from minit import jsontext, paths
-from minit.reaper.exit_status import ExitStatus
 
 
 def write_durably(path: str, data: bytes, mode: int = 0o644) -> None:
@@ -55,17 +54,18 @@ def record_exit(app: str, number: int) -> None:
     write_durably(paths.status_file(app), b"%d\n" % number)
 
 
-def record_state(app: str, status: ExitStatus, number: int, post_stop_failure: ExitStatus | None = None) -> None:
+def record_state(app: str, state: dict[str, object]) -> None:
     """
-    Write minit's own record of how `app` ended, and its post-stop handler if that failed; OSError as above.
+    Write minit's own record of how `app` ended; OSError as above.
 
     It goes before the status, so that whoever sees that finds the reason too.
     """
-    state: dict[str, object] = {"app": app, "status": number, "end": status.describe()}
-    for field in ("code", "signal", "step", "errno", "path"):
-        value = getattr(status, field)
-        if value is not None:
-            state[field] = value
-    if post_stop_failure is not None:
-        state["post-stop"] = post_stop_failure.describe()
     write_durably(paths.state_file(app), jsontext.dump(state) + b"\n")
+
+
+def note_state(app: str, state: dict[str, object]) -> None:
+    """Write minit's own record of `app` so that readers see it whole; a loss of power may lose it."""
+    path = paths.state_file(app)
+    temporary = os.path.join(os.path.dirname(path), f".{app}.json.noted")
+    write_file(temporary, jsontext.dump(state) + b"\n")
+    os.rename(temporary, path)

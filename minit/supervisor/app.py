@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+import time
 
 from minit import syscalls
 from minit.messages import Socket, socket_pair
 from minit.paths import app_rootfs
 from minit.plan.app import STREAM_LOG
+from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.supervisor.child import ChildEnds, become_app
 from minit.supervisor.group import Group
-from minit.supervisor.lifecycle import PREPARING
+from minit.supervisor.lifecycle import ABANDONED, DELETING, KILLED, PREPARING, REMNANTS
 from minit.supervisor.streams import Streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from minit.plan.app import AppSpec
-    from minit.reaper.exit_status import ExitStatus
     from minit.supervisor.group import GroupEnds
     from minit.supervisor.handler import Handler
 
@@ -29,10 +30,16 @@ class App:
     lives. `namespace` is where its root is, from its first start on. `starts` counts how often its process was forked;
     what `_begin` sets is about the present or last of these. `handler` is the event handler that runs; `begun` says
     that the first program of the app was started, be it the pre-start handler, and `executed` that its own was.
+    `is_stopped` says that somebody wants it to end, the app alone, and `is_removed` that somebody wants it gone.
     """
 
     def __init__(
-        self, spec: AppSpec, ends: GroupEnds, open_files: tuple[int, int], sockets: tuple[int, ...] = ()
+        self,
+        spec: AppSpec,
+        ends: GroupEnds,
+        open_files: tuple[int, int],
+        sockets: tuple[int, ...] = (),
+        state: str = PREPARING,
     ) -> None:
         self.spec = spec
         self.name = spec.name
@@ -41,12 +48,20 @@ class App:
         self.sockets = sockets
         self.group = Group(ends)
         self.group_events: int | None = None
-        self.state = PREPARING
+        self.state = state
+        self.is_removed = False
+        self.created_ns = time.time_ns()
         self.namespace: int | None = None
         self.profile: int | None = None
         self.starts = 0
         self.pidfd: int | None = None
+        self.oom_kills = 0
         self._begin()
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether its processes were sent SIGKILL and nothing else can be done but wait."""
+        return self.state in (KILLED, REMNANTS, DELETING, ABANDONED)
 
     def begin_again(self) -> None:
         """Forget how the app was started and ended, which is recorded."""
@@ -55,6 +70,15 @@ class App:
             self.pidfd = None
         self.streams.supersede()
         self._begin()
+
+    def release(self) -> None:
+        """Close everything that belongs to the app."""
+        own = (self.pidfd, self.namespace, self.profile, self.group_events, *self.sockets, *self.ends.descriptors())
+        for fd in own:
+            if fd is not None:
+                os.close(fd)
+        if self.report is not None:
+            self.report.close()
 
     def _begin(self) -> None:
         self.pid: int | None = None
@@ -65,6 +89,11 @@ class App:
         self.executed = False
         self.failed_forks = 0
         self.post_stop_due = self.spec.post_stop is not None
+        self.is_stopped = False
+        self.was_asked_to_end = False
+        self.is_oom_killed = False
+        self.started_ns: int | None = None
+        self.finished_ns: int | None = None
         self.failure: ExitStatus | None = None
         self.status: ExitStatus | None = None
         self.number: int | None = None
@@ -133,3 +162,32 @@ def _open_streams(app: App) -> dict[str, int]:
             app.streams.close()
             raise
     return writers
+
+
+def state_of(app: App) -> dict[str, object]:
+    """Return minit's own record of an app: times in nanoseconds since 1970, how it ended if it has, and why."""
+    state: dict[str, object] = {"app": app.name, "created": app.created_ns}
+    if app.started_ns is not None:
+        state["started"] = app.started_ns
+    state["restarts"] = max(0, app.starts - 1)
+    if app.status is None or app.number is None:
+        return state
+    state |= {"finished": app.finished_ns, "status": app.number, "end": app.status.describe()}
+    state["reason"] = _reason(app, app.status)
+    for field in ("code", "signal", "step", "errno", "path"):
+        value = getattr(app.status, field)
+        if value is not None:
+            state[field] = value
+    if app.post_stop_failure is not None:
+        state["post-stop"] = app.post_stop_failure.describe()
+    return state
+
+
+def _reason(app: App, status: ExitStatus) -> str:
+    if status.step is not None:
+        return "exec failed" if status.step == STEP_EXEC else "start failed"
+    if app.is_oom_killed:
+        return "oom-killed"
+    if app.was_asked_to_end:
+        return "stopped"
+    return "exited" if status.signal is None else "signalled"

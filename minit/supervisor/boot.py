@@ -165,7 +165,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
         leave_keyring()
         step = "write the apps' environment"
         for spec in plan.apps:
-            _write_environment(spec.name, spec.environment)
+            write_environment(spec.name, spec.environment)
             write_file(paths.created_marker(spec.name), b"")
         master = slave = None
         if ends.terminal is not None and plan.console_uid is not None:
@@ -325,7 +325,8 @@ def _open_sockets(plan: PodPlan, inherited: Sequence[Sequence[int | None]]) -> l
     return [open_sockets(app, fds) for app, fds in zip(plan.apps, inherited)]
 
 
-def _write_environment(app: str, environment: tuple[tuple[str, str], ...]) -> None:
+def write_environment(app: str, environment: tuple[tuple[str, str], ...]) -> None:
+    """Write the variables of an app for `enter`."""
     # One variable per line without quoting: one that holds a newline cannot be said, so `enter` does without it.
     lines = [f"{name}={value}\n" for name, value in environment if "\n" not in value]
     write_file(paths.env_file(app), "".join(lines).encode(errors="surrogateescape"))

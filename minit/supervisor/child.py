@@ -45,8 +45,9 @@ class ChildEnds(Value):
     `open_files` is the RLIMIT_NOFILE it gets, soft and hard. `trees` are detached mounts, one of each of its volumes,
     `dev` is one of a /dev that the launcher made. `sockets` are what it listens on.
 
-    An app that is started again has its root already: `namespace` is the mount namespace in which that is, and `group`
-    the directory of its v2 group, if it has to join that.
+    What only builds the root of an app that is added (`is_builder`) gets that as the detached mount `root`. An app
+    whose root is there already has `namespace`, the mount namespace in which it is, and `group`, the directory
+    of its v2 group, if it has to join that.
     """
 
     report: Socket
@@ -60,12 +61,15 @@ class ChildEnds(Value):
     trees: tuple[int, ...] = ()
     dev: int | None = None
     sockets: tuple[int, ...] = ()
+    root: int | None = None
+    is_builder: bool = False
     namespace: int | None = None
     group: int | None = None
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that the process keeps; all others of PID 1 are closed."""
-        possible = (self.stdin, self.stdout, self.stderr, self.console, self.tty, self.dev, self.namespace, self.group)
+        streams = (self.stdin, self.stdout, self.stderr, self.console, self.tty)
+        possible = (*streams, self.dev, self.root, self.namespace, self.group)
         single = [fd for fd in possible if fd is not None]
         return [self.report.fileno(), *single, *self.cgroup_tasks, *self.trees, *self.sockets]
 
@@ -138,6 +142,10 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         give_up_capabilities()
         step = "find executable"
         path = find_executable(spec)
+        if ends.is_builder:
+            step = "report"
+            send_message(report, {"prepared": notes}, [namespace])
+            os._exit(0)
         step = "change directory to"
         os.chdir(spec.working_directory)
         step = "join a session keyring"
@@ -205,7 +213,9 @@ def find_executable(spec: AppSpec) -> str:
 def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
     """Return descriptors of the app's root, made a mount of this namespace and filled, and of its /dev/null."""
     os.umask(0)
-    tree = syscalls.open_tree(syscalls.AT_FDCWD, f"/{rootfs}", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
+    tree = ends.root
+    if tree is None:
+        tree = syscalls.open_tree(syscalls.AT_FDCWD, f"/{rootfs}", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
     where = os.open(f"/{rootfs}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     syscalls.move_mount(tree, where)
     apply_mounts(spec.mounts, tree, None if ends.dev is None else {DEV: ends.dev})

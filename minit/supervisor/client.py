@@ -9,12 +9,18 @@ from minit import paths
 from minit.errors import ControlError, NoAnswerError, describe
 from minit.messages import receive_message, send_message
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _TIMEOUT_SECONDS = 10.0
 
 
-def ask(request: dict[str, object], timeout_seconds: float = _TIMEOUT_SECONDS) -> tuple[dict[str, object], list[int]]:
+def ask(
+    request: dict[str, object], timeout_seconds: float = _TIMEOUT_SECONDS, descriptors: Sequence[int] = ()
+) -> tuple[dict[str, object], list[int]]:
     """
-    Send a request and return the reply with its descriptors, which are now the caller's.
+    Send a request with `descriptors` and return the reply with its own, which are now the caller's.
 
     ControlError if there is no supervisor or it refuses, NoAnswerError if it has the request but does not answer. The
     relative path keeps the address within sun_path's 108 bytes wherever pods lie.
@@ -24,9 +30,9 @@ def ask(request: dict[str, object], timeout_seconds: float = _TIMEOUT_SECONDS) -
     try:
         _limit_time(socket, timeout_seconds)
         socket.connect(paths.POD_CONTROL)
-        send_message(socket, request)
+        send_message(socket, request, descriptors)
         sent = True
-        reply, descriptors = receive_message(socket)
+        reply, received = receive_message(socket)
     except BlockingIOError as error:
         kind = NoAnswerError if sent else ControlError
         raise kind(f"supervisor of this pod: no answer within {timeout_seconds} s") from error
@@ -40,10 +46,10 @@ def ask(request: dict[str, object], timeout_seconds: float = _TIMEOUT_SECONDS) -
     if reply is None:
         raise NoAnswerError("supervisor of this pod: closed the connection without an answer")
     if reply.get("ok") is not True:
-        for fd in descriptors:
+        for fd in received:
             os.close(fd)
         raise ControlError(f"supervisor of this pod: {reply.get('error')}")
-    return reply, descriptors
+    return reply, received
 
 
 def _limit_time(socket: _socket.socket, timeout_seconds: float) -> None:

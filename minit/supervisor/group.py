@@ -15,6 +15,7 @@ _READ_BYTES = 1 << 20
 _KILL_ROUNDS = 8
 # Between two readings of the group at most so many processes are held by a pidfd.
 _BATCH = 256
+_OOM_BYTES = 4096
 _GONE = (errno.ENOENT, errno.ENODEV)
 PROCS = "cgroup.procs"
 _KILL = "cgroup.kill"
@@ -29,7 +30,8 @@ class GroupEnds(Value):
     the groups that it is not started in, `tasks` of the v1 hierarchies, and `freezer.state` where v1 has the freezer.
 
     Root of a user namespace may not start a process in a v2 group, so that `tasks` has its `cgroup.procs` too, nor open
-    what else there is written to, so that `files` has it by name.
+    what else there is written to, so that `files` has it by name. `oom` is `memory.oom_control` where v1 has the
+    memory controller.
     """
 
     app: str
@@ -38,6 +40,7 @@ class GroupEnds(Value):
     tasks: tuple[int, ...] = ()
     freezer: int | None = None
     files: tuple[tuple[str, int], ...] = ()
+    oom: int | None = None
 
     @property
     def starts_processes(self) -> bool:
@@ -47,7 +50,8 @@ class GroupEnds(Value):
     def descriptors(self) -> list[int]:
         """Return them all."""
         files = [fd for _, fd in self.files]
-        return [self.directory, *self.tasks, *files, *([] if self.freezer is None else [self.freezer])]
+        optional = [fd for fd in (self.freezer, self.oom) if fd is not None]
+        return [self.directory, *self.tasks, *files, *optional]
 
 
 class Group:
@@ -58,6 +62,7 @@ class Group:
         self._directory = ends.directory
         self._freezer = ends.freezer
         self._files = dict(ends.files)
+        self._oom = ends.oom
 
     def processes(self) -> list[int]:
         """Return the pids in the group; none if the directory is gone."""
@@ -126,6 +131,26 @@ class Group:
             if not self.processes():
                 return
             self.signal(_signal.SIGKILL)
+
+    def oom_kills(self) -> int:
+        """Return how many processes of the group the OOM killer has killed; 0 where nobody counts."""
+        try:
+            if self._oom is not None:
+                text = os.pread(self._oom, _OOM_BYTES, 0)
+            elif self.is_v2:
+                fd = os.open("memory.events", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+                try:
+                    text = os.read(fd, _OOM_BYTES)
+                finally:
+                    os.close(fd)
+            else:
+                return 0
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            return 0
+        counted = [line.split()[1] for line in text.splitlines() if line.startswith(b"oom_kill ")]
+        return int(counted[0]) if counted else 0
 
     def _thaw(self) -> None:
         """Undo a freeze of the group itself; that of a group above it can only be undone there."""

@@ -7,6 +7,9 @@ Pure: the supervisor feeds events in and carries the actions out.
 from __future__ import annotations
 
 # States.
+BUILDING = "building"  # added to a mutable pod, its root is being made
+ABANDONED = "abandoned"  # what makes its root was killed
+ADDED = "added"  # its root is there, and it has never been started
 PREPARING = "preparing"  # forked, building its root
 PREPARED = "prepared"  # waiting to be told to exec
 PRE_START = "pre-start"  # prepared, and its pre-start handler runs
@@ -17,10 +20,21 @@ KILLED = "killed"  # its group was sent SIGKILL, its main process is still there
 REMNANTS = "remnants"  # the process in charge is gone, SIGKILL was sent to the rest of the group
 POST_STOP = "post-stop"  # the main process and its group are gone, its post-stop handler runs
 EXITED = "exited"  # nothing of it is left but its root, in which it can be started again
+DELETING = "deleting"  # to be removed, and not even a process that entered it may be left
+REMOVED = "removed"
 
-STATES = (PREPARING, PREPARED, PRE_START, RUNNING, STOPPING, LINGERING, KILLED, REMNANTS, POST_STOP, EXITED)
+STATES = (
+    *(BUILDING, ABANDONED, ADDED, DELETING, REMOVED),
+    *(PREPARING, PREPARED, PRE_START, RUNNING, STOPPING, LINGERING, KILLED, REMNANTS, POST_STOP, EXITED),
+)
+STARTING = (PREPARING, PREPARED, PRE_START)
+# In these an app has no process, and none comes unasked.
+RESTING = (ADDED, EXITED)
 
 # Events.
+BUILT = "built"
+BUILD_FAILED = "build-failed"
+REMOVE = "remove"
 START = "start"
 FORK_FAILED = "fork-failed"  # there is no process to prepare the app in
 READY_TO_EXEC = "ready-to-exec"
@@ -37,6 +51,7 @@ GRACE_OVER = "grace-over"
 KILL_WAIT_OVER = "kill-wait-over"
 
 EVENTS = (
+    *(BUILT, BUILD_FAILED, REMOVE),
     *(START, FORK_FAILED, READY_TO_EXEC, GO, HANDLE_START, HANDLED, HANDLER_FAILED, DIED, GROUP_EMPTY, HANDLE_STOP),
     *(STOP, KILL, GRACE_OVER, KILL_WAIT_OVER),
 )
@@ -53,6 +68,7 @@ RUN_POST_STOP = "run-post-stop"  # arm the grace timer too if the pod is ending
 ARM_GRACE = "arm-grace"  # arm the grace timer, signal nobody
 REPORT_UNKILLABLE = "report-unkillable"
 FINISH = "finish"  # nothing of the app is left; disarm its timer
+RELEASE = "release"  # let go of everything that belongs to the app
 
 Answer = tuple[str, tuple[str, ...]]
 
@@ -63,7 +79,15 @@ _WHILE_ALIVE: dict[str, Answer] = {
 _KILL_THE_REST: Answer = (REMNANTS, (KILL_GROUP, CHECK_GROUP))
 _END_THE_REST: Answer = (LINGERING, (TERMINATE, CHECK_GROUP))
 _TABLE: dict[tuple[str, str], Answer] = {
-    (EXITED, START): (PREPARING, (FORK,)),
+    (BUILDING, BUILT): (ADDED, ()),
+    (BUILDING, BUILD_FAILED): (REMOVED, (RELEASE,)),
+    **{(BUILDING, event): (ABANDONED, (KILL_GROUP,)) for event in (STOP, KILL, REMOVE, GRACE_OVER)},
+    **{(ABANDONED, event): (REMOVED, (RELEASE,)) for event in (BUILT, BUILD_FAILED)},
+    (ABANDONED, KILL_WAIT_OVER): (REMOVED, (REPORT_UNKILLABLE, RELEASE)),
+    **{(state, START): (PREPARING, (FORK,)) for state in RESTING},
+    **{(state, REMOVE): (DELETING, (KILL_GROUP, CHECK_GROUP)) for state in RESTING},
+    (DELETING, GROUP_EMPTY): (REMOVED, (RELEASE,)),
+    (DELETING, KILL_WAIT_OVER): (REMOVED, (REPORT_UNKILLABLE, RELEASE)),
     (PREPARING, FORK_FAILED): (EXITED, (RECORD, FINISH)),
     **{
         (state, event): answer
@@ -99,6 +123,21 @@ _TABLE: dict[tuple[str, str], Answer] = {
     (POST_STOP, GRACE_OVER): _KILL_THE_REST,
     (POST_STOP, KILL): _KILL_THE_REST,
 }
+
+_NAMES_OF_THE_API = {
+    **dict.fromkeys((BUILDING, ABANDONED, PREPARING), "preparing"),
+    **dict.fromkeys((ADDED, PREPARED, PRE_START), "prepared"),
+    RUNNING: "running",
+    **dict.fromkeys((STOPPING, LINGERING, KILLED, REMNANTS, POST_STOP), "stopping"),
+    EXITED: "exited",
+    DELETING: "deleting",
+    REMOVED: "unknown",
+}
+
+
+def api_state(state: str) -> str:
+    """Return which of the states of rkt's app-level API an app is in."""
+    return _NAMES_OF_THE_API[state]
 
 
 def next_state(state: str, event: str) -> Answer:

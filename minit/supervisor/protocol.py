@@ -2,17 +2,25 @@
 The control socket's requests and replies: one JSON object per SEQPACKET message, at most 64 KiB.
 
 A request has `op`; a reply has `ok`, and `error` where that is false. Answers are computed from the supervisor's
-present state, without waiting.
+present state, without waiting, but for those about an app of a mutable pod, which come when it is done.
 
 ping                 {"uuid", "pid"}
-state                {"uuid", "state", "ready", "apps": [{"name", "state", "pid"?, "status"?, "streams", "attached"?}]}
-                     `streams` are the modes, `attached` the counters of minit.iottymux.counters
+state                {"uuid", "state", "ready", "apps": [{"name", "state", "lifecycle_state", "pid"?, "status"?,
+                     "restarts", "streams", "attached"?}]}; `lifecycle_state` is one of rkt's app-level API, `streams`
+                     are the modes, `attached` the counters of minit.iottymux.counters
 stop {"force"?}      {} at once; the pod ends later, at once with force or when asked a second time
 reopen-logs {"app"?} {} when the sidecars have been told; a log file that was moved is then let go of
 events {"since"?}    {"events", "last"}: those after number `since` that are kept, as many as fit; `last` is the number
                      of the last one of them, to go on with. What they are is in docs/events.md
 namespace {"app"}    {} and a descriptor of the app's mount namespace
 enter {"app"}        {} and descriptors of the app's mount namespace and of its profile, see minit.plan.entering
+app-add {"app", "version", "descriptors", "v2"}
+                     {} when the app can be started; with a descriptor for each of the roles that `descriptors` names,
+                     see minit.supervisor.adding
+app-start {"app"}    {} when it is executed, at once if it is already
+app-stop {"app"}     {} when nothing of it is left, or if there is no such app
+app-rm {"app"}       {} when PID 1 holds nothing of it, or if there is no such app; it is stopped first
+note {"app", "text"} {} when the text, why something could not be asked for, stands in the pod's log
 """
 
 from __future__ import annotations
@@ -33,6 +41,16 @@ OP_REOPEN_LOGS = "reopen-logs"
 OP_EVENTS = "events"
 OP_NAMESPACE = "namespace"
 OP_ENTER = "enter"
+OP_NOTE = "note"
+OP_APP_ADD = "app-add"
+OP_APP_START = "app-start"
+OP_APP_STOP = "app-stop"
+OP_APP_RM = "app-rm"
+APP_OPS = (OP_APP_ADD, OP_APP_START, OP_APP_STOP, OP_APP_RM)
+# Of what app-add means by its descriptors and the spec among them; both sides are of one image.
+ADDING_VERSION = 1
+# How many descriptors a request may have (SCM_MAX_FD of Linux).
+MAXIMUM_DESCRIPTORS = 253
 
 # With what is around them they fit into a message.
 _EVENTS_BYTES = 48 * 1024
@@ -69,6 +87,9 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
         if app.profile is None:
             app.profile = _profile_file(app)
         return {"ok": True}, [app.namespace, app.profile]
+    if op == OP_NOTE:
+        supervisor.journal.info("note", app=str(request.get("app")), text=str(request.get("text")))
+        return {"ok": True}, []
     return _refuse(f'unknown op "{op}"')
 
 
@@ -92,13 +113,18 @@ def _events(supervisor: Supervisor, since: object) -> Reply:
 
 
 def _state(supervisor: Supervisor) -> dict[str, object]:
+    # Here, since who only asks to stop needs nothing of this.
+    from minit.supervisor.lifecycle import api_state
+
     apps = []
     for app in supervisor.apps.values():
         entry: dict[str, object] = {"name": app.name, "state": app.state}
-        if app.number is None:
-            entry["pid"] = app.pid
-        else:
+        entry["lifecycle_state"] = "deleting" if app.is_removed else api_state(app.state)
+        if app.number is not None:
             entry["status"] = app.number
+        elif app.pid is not None:
+            entry["pid"] = app.pid
+        entry["restarts"] = max(0, app.starts - 1)
         entry["streams"] = {"stdin": app.spec.stdin, "stdout": app.spec.stdout, "stderr": app.spec.stderr}
         attached = app.streams.counters()
         if attached is not None:

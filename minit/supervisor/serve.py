@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import socket
 import struct
+import sys
 import time
 
 import trio
 
 from minit import paths
-from minit.errors import ManifestError
+from minit.errors import ManifestError, describe
 from minit.jsontext import parse
 from minit.log import open_journal
 from minit.messages import MAXIMUM_MESSAGE_BYTES, encode_message
 from minit.reaper.record import write_file
-from minit.supervisor.protocol import answer
+from minit.supervisor.protocol import APP_OPS, MAXIMUM_DESCRIPTORS, answer
+from minit.supervisor.requests import AppRequests, Pending
 from minit.supervisor.supervisor import Supervisor
 
 TYPE_CHECKING = False
@@ -76,43 +79,112 @@ async def _serve(supervisor: Supervisor) -> None:
 
 async def _serve_control(supervisor: Supervisor, wake: Callable[[], None]) -> None:
     listener = trio.socket.from_stdlib_socket(socket.socket(fileno=supervisor.control.detach()))
-    clients = trio.Semaphore(_MAXIMUM_CLIENTS)
+    server = _Server(supervisor, wake)
     async with trio.open_nursery() as nursery:
         while True:
-            await clients.acquire()
+            await server.clients.acquire()
             client, _ = await listener.accept()
-            nursery.start_soon(_serve_client, supervisor, client, clients, wake)
+            nursery.start_soon(server.serve, client)
 
 
-async def _serve_client(
-    supervisor: Supervisor, client: trio.socket.SocketType, clients: trio.Semaphore, wake: Callable[[], None]
-) -> None:
-    """Answer one client's requests; whatever it does ends with its connection."""
-    try:
-        with client, trio.move_on_after(_CLIENT_TIMEOUT_SECONDS):
-            if not _is_outside(client):
-                return
-            # One byte more than is accepted tells a larger message, which the kernel cuts, from the largest one.
-            while data := await client.recv(MAXIMUM_MESSAGE_BYTES + 1):
-                reply = _answer(supervisor, data)
-                wake()
-                await client.sendmsg(*encode_message(*reply))
-    except OSError:
-        pass  # the client went away
-    finally:
-        clients.release()
+class _Server:
+    """Answers clients of the control socket; `clients` bounds those that are served without waiting for an app."""
+
+    def __init__(self, supervisor: Supervisor, wake: Callable[[], None]) -> None:
+        self.clients = trio.Semaphore(_MAXIMUM_CLIENTS)
+        self._supervisor = supervisor
+        self._wake = wake
+        self._requests = AppRequests(supervisor)
+
+    async def serve(self, client: trio.socket.SocketType) -> None:
+        """Answer one client's requests; whatever it does ends with its connection."""
+        try:
+            with client:
+                waiting: Pending | None = None
+                try:
+                    with trio.move_on_after(_CLIENT_TIMEOUT_SECONDS):
+                        if _is_outside(client):
+                            waiting = await self._talk(client)
+                finally:
+                    # Others take its place while it waits for an app.
+                    self.clients.release()
+                if waiting is not None:
+                    await self._wait(client, waiting)
+        except OSError:
+            pass  # the client went away
+
+    async def _talk(self, client: trio.socket.SocketType) -> Pending | None:
+        """Answer until the client has no more to ask; return an answer that is still to come."""
+        while True:
+            data, descriptors = await _receive(client)
+            if not data:
+                return None
+            reply = self._answer(data, descriptors)
+            self._wake()
+            if isinstance(reply, Pending) and reply.reply is None:
+                return reply
+            if isinstance(reply, Pending):
+                self._requests.forget(reply)
+                assert reply.reply is not None
+                reply = reply.reply, []
+            await client.sendmsg(*encode_message(*reply))
+
+    async def _wait(self, client: trio.socket.SocketType, pending: Pending) -> None:
+        answered = trio.Event()
+        pending.wake = answered.set
+
+        async def watch(scope: trio.CancelScope) -> None:
+            # Nothing more is read from it; readable means that it went away.
+            await trio.lowlevel.wait_readable(client)
+            scope.cancel()
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch, nursery.cancel_scope)
+                with trio.move_on_after(math.inf if pending.deadline_seconds is None else pending.deadline_seconds):
+                    await answered.wait()
+                if pending.reply is None:
+                    pending.expire()
+                    self._wake()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._requests.forget(pending)
+        if pending.reply is not None:
+            with trio.move_on_after(_CLIENT_TIMEOUT_SECONDS):
+                await client.sendmsg(*encode_message(pending.reply, []))
+
+    def _answer(self, data: bytes, descriptors: list[int]) -> Pending | tuple[dict[str, object], list[int]]:
+        try:
+            if len(data) > MAXIMUM_MESSAGE_BYTES:
+                return {"ok": False, "error": f"request: expected at most {MAXIMUM_MESSAGE_BYTES} bytes"}, []
+            try:
+                request = parse(data, "request")
+            except ManifestError as error:
+                return {"ok": False, "error": str(error)}, []
+            if not isinstance(request, dict):
+                return {"ok": False, "error": "request: expected an object"}, []
+            if request.get("op") not in APP_OPS:
+                return answer(self._supervisor, request)
+            try:
+                reply = self._requests.answer(request, descriptors)
+            except OSError as error:
+                # Not the client's, which would be taken for its end.
+                return {"ok": False, "error": describe(error)}, []
+            return reply if isinstance(reply, Pending) else (reply, [])
+        finally:
+            for fd in descriptors:
+                os.close(fd)
 
 
-def _answer(supervisor: Supervisor, data: bytes) -> tuple[dict[str, object], list[int]]:
-    if len(data) > MAXIMUM_MESSAGE_BYTES:
-        return {"ok": False, "error": f"request: expected at most {MAXIMUM_MESSAGE_BYTES} bytes"}, []
-    try:
-        request = parse(data, "request")
-    except ManifestError as error:
-        return {"ok": False, "error": str(error)}, []
-    if not isinstance(request, dict):
-        return {"ok": False, "error": "request: expected an object"}, []
-    return answer(supervisor, request)
+async def _receive(client: trio.socket.SocketType) -> tuple[bytes, list[int]]:
+    """Return the next message and its descriptors, empty at the end; what was cut is a message that is too large."""
+    # One byte more than is accepted tells a larger message, which the kernel cuts, from the largest one.
+    size = socket.CMSG_SPACE(MAXIMUM_DESCRIPTORS * 4)
+    data, ancillary, _, _ = await client.recvmsg(MAXIMUM_MESSAGE_BYTES + 1, size, socket.MSG_CMSG_CLOEXEC)
+    rights = b"".join(
+        text for level, kind, text in ancillary if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+    )
+    return data, [int.from_bytes(rights[at : at + 4], sys.byteorder) for at in range(0, len(rights) - 3, 4)]
 
 
 def _is_outside(client: trio.socket.SocketType) -> bool:

@@ -87,6 +87,20 @@ class Sidecars:
             elif streams.sidecar is None:
                 self._start(streams, renewed=True)
 
+    def discard(self, app: str) -> None:
+        """Give up all output of an app that is removed, read or not."""
+        for streams in [streams for streams in self._read if streams.app == app]:
+            if streams.sidecar is not None:
+                try:
+                    syscalls.pidfd_send_signal(streams.sidecar, _signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+                self._sources.unwatch(streams.sidecar)
+                os.close(streams.sidecar)
+                streams.sidecar = None
+            self._stop_hearing(streams)
+            self._give_up(streams)
+
     def on_death(self, pid: int, status: ExitStatus) -> None:
         """Note the end of a child, which may have been the spawner."""
         if self.spawner is not None and pid == self.spawner.pid:

@@ -25,9 +25,21 @@ def open_sockets(app: AppSpec, inherited: Sequence[int | None]) -> tuple[int, ..
     """
     Return the app's sockets in the order of its ports: the inherited ones, and where there is none a new one.
 
-    New ones are bound to all addresses of this network namespace.
+    New ones are bound to all addresses of this network namespace. LaunchError, and none left, if one cannot be.
     """
-    return tuple(_open(app.name, socket) if fd is None else fd for socket, fd in zip(app.sockets, inherited))
+    opened: list[int] = []
+    sockets = []
+    try:
+        for socket, fd in zip(app.sockets, inherited):
+            if fd is None:
+                fd = _open(app.name, socket)
+                opened.append(fd)
+            sockets.append(fd)
+    except LaunchError:
+        for fd in opened:
+            os.close(fd)
+        raise
+    return tuple(sockets)
 
 
 def place_sockets(sockets: Sequence[int], others: Sequence[int]) -> list[int]:

@@ -19,10 +19,10 @@ from minit.messages import receive_message
 from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.reaper.reaper import BATCH, read_zombie, reap
-from minit.reaper.record import record_exit, record_state, write_file
+from minit.reaper.record import note_state, record_exit, record_state, write_file
 from minit.stdio import complain
 from minit.supervisor import lifecycle
-from minit.supervisor.app import spawn_app
+from minit.supervisor.app import spawn_app, state_of
 from minit.supervisor.journal import Journal
 from minit.supervisor.sidecars import Sidecars
 from minit.supervisor.sources import Sources
@@ -48,6 +48,8 @@ BY_LAUNCHER = "launcher"
 BY_CONTROL = "control socket"
 
 KILL_WAIT_SECONDS = 10.0
+# Making the root of an app that is added; only a volume that hangs takes so long.
+BUILD_SECONDS = 60.0
 _RETRY_SECONDS = 1.0
 # How often a v1 group is looked at while it empties; a v2 group tells.
 _RECHECK_SECONDS = 0.1
@@ -112,6 +114,7 @@ class Supervisor:
             lifecycle.ARM_GRACE: self._arm_grace,
             lifecycle.REPORT_UNKILLABLE: self._report_unkillable,
             lifecycle.FINISH: self._finish,
+            lifecycle.RELEASE: self._release,
         }
         self._sources.watch(signals, self._on_signals)
         self._sources.watch(launcher.fileno(), self._on_launcher)
@@ -126,7 +129,7 @@ class Supervisor:
         """Whether nothing of any app is left, of a mutable pod only once it is to end."""
         if self.plan.mutable and self.exit_code is None:
             return False
-        return all(app.state == lifecycle.EXITED for app in self.apps.values())
+        return all(app.state in lifecycle.RESTING for app in self.apps.values())
 
     @property
     def starting(self) -> bool:
@@ -148,10 +151,10 @@ class Supervisor:
         if self._reap_again:
             self._reap()
         now = time.monotonic()
-        for app in self.apps.values():
+        for app in [*self.apps.values()]:
             if app.deadline is not None and app.deadline <= now:
                 app.deadline = None
-                killed = app.state in (lifecycle.KILLED, lifecycle.REMNANTS)
+                killed = app.is_killed
                 self._handle(app, lifecycle.KILL_WAIT_OVER if killed else lifecycle.GRACE_OVER)
         if self._retry_at is not None and self._retry_at <= now:
             self._retry_at = None
@@ -183,6 +186,26 @@ class Supervisor:
         if self.exit_code is None:
             self._handle(app, lifecycle.START)
 
+    def add(self, app: App) -> None:
+        """Take in an app whose builder has been forked."""
+        self.apps[app.name] = app
+        app.deadline = time.monotonic() + BUILD_SECONDS
+        self._watch(app)
+        self._notify(app)
+
+    def stop_app(self, app: App) -> None:
+        """Begin to stop an app, while the pod goes on."""
+        app.is_stopped = True
+        self._handle(app, lifecycle.STOP)
+
+    def remove(self, app: App) -> None:
+        """Begin to remove an app, which is stopped first."""
+        app.is_removed = True
+        if app.state in (lifecycle.BUILDING, *lifecycle.RESTING):
+            self._handle(app, lifecycle.REMOVE)
+        else:
+            self.stop_app(app)
+
     def request_stop(self, source: str = BY_CONTROL, detail: str = "", *, force: bool = False) -> None:
         """
         Begin the shutdown of the pod; with `force`, or the second time, no app gets time to end by itself.
@@ -197,7 +220,7 @@ class Supervisor:
         if force:
             self._forced = True
             # First: an app that SIGTERM ends would be recorded as stopped, though it was given no time to stop.
-            for app in self.apps.values():
+            for app in [*self.apps.values()]:
                 self._handle(app, lifecycle.KILL)
         self._begin_shutdown(0)
 
@@ -277,6 +300,8 @@ class Supervisor:
             for note in notes:
                 complain(f'stage1: warning: app "{app.name}": {note}')
             self._handle(app, lifecycle.READY_TO_EXEC)
+            if app.state != lifecycle.PREPARED:
+                return
             if self.plan.mutable or app.starts > 1:
                 self._go([app])
             elif all(each.state == lifecycle.PREPARED and each.report is not None for each in self.apps.values()):
@@ -291,6 +316,10 @@ class Supervisor:
         self._sources.unwatch(app.report.fileno())
         app.report.close()
         app.report = None
+        if app.executed and app.failure is None:
+            app.started_ns = time.time_ns()
+            if self.plan.mutable:
+                self._write_state(app)
         self._notify(app)
         if all(each.executed and each.report is None and each.failure is None for each in self.apps.values()):
             self._mark_ready()
@@ -311,19 +340,38 @@ class Supervisor:
             self._check_groups()
 
     def _on_main_end(self, app: App) -> None:
+        pid = app.pid
         self._reap()
-        if app.pidfd in self._sources:
+        if app.pid == pid and app.pidfd in self._sources:
             # Only its tracer, on the host perhaps, can reap it. Its end counts all the same.
-            assert app.pid is not None
-            self._on_death(app, read_zombie(app.pid))
+            assert pid is not None
+            self._on_death(app, read_zombie(pid))
 
     def _on_death(self, app: App, status: ExitStatus) -> None:
         assert app.pidfd is not None
         self._sources.unwatch(app.pidfd)
         while app.report is not None:
             self._on_report(app)
+        if app.state in (lifecycle.BUILDING, lifecycle.ABANDONED):
+            self._on_built(app, status)
+            return
         app.status = app.failure or status
         self._handle(app, lifecycle.DIED)
+
+    def _on_built(self, app: App, status: ExitStatus) -> None:
+        """Act on the end of the process that made the root of an app."""
+        if app.state == lifecycle.BUILDING:
+            app.deadline = None
+        else:
+            app.failure = ExitStatus(step="build the root", path="given up")
+        if app.failure is None and (status.code != 0 or app.namespace is None):
+            app.failure = ExitStatus(step="build the root", path=status.describe())
+        if app.failure is None:
+            app.begin_again()
+            self._write_state(app)
+            self._handle(app, lifecycle.BUILT)
+        else:
+            self._handle(app, lifecycle.BUILD_FAILED)
 
     def _on_handler_end(self, app: App, status: ExitStatus) -> None:
         handler, app.handler = app.handler, None
@@ -355,8 +403,8 @@ class Supervisor:
         self._check_groups()
 
     def _check_groups(self) -> None:
-        for app in self.apps.values():
-            if app.state in (lifecycle.LINGERING, lifecycle.REMNANTS):
+        for app in [*self.apps.values()]:
+            if app.state in (lifecycle.LINGERING, lifecycle.REMNANTS, lifecycle.DELETING):
                 self._check_group(app)
 
     # The lifecycle and its actions.
@@ -383,6 +431,7 @@ class Supervisor:
         """Start an app again."""
         self._unwritten.discard(app.name)
         app.begin_again()
+        app.oom_kills = app.group.oom_kills()
         try:
             # The markers of its last end must be gone before it can end once more.
             for path in (paths.status_file(app.name), paths.log_end_marker(app.name)):
@@ -401,7 +450,8 @@ class Supervisor:
         """Start these apps, all of them being prepared."""
         ready = [app for app in apps if app.spec.pre_start is None]
         for app in ready:
-            write_file(paths.started_marker(app.name), b"")
+            if not self._is_marked_at_exec(app):
+                write_file(paths.started_marker(app.name), b"")
         for app in ready:
             self._handle(app, lifecycle.GO)
         for app in apps:
@@ -411,9 +461,9 @@ class Supervisor:
     def _execute(self, app: App) -> None:
         if app.report is None:
             return  # it failed after preparing itself, and is about to be reaped
-        if app.spec.pre_start is not None:
+        if self._is_marked_at_exec(app):
             try:
-                write_file(paths.started_marker(app.name), b"")
+                _mark_started(app.name)
             except OSError as error:
                 app.failure = ExitStatus(step="mark as started", errno=error.errno, path=paths.started_marker(app.name))
                 self._handle(app, lifecycle.KILL)
@@ -424,6 +474,10 @@ class Supervisor:
         except (BrokenPipeError, ConnectionResetError):
             pass  # it died after preparing itself, and is about to be reaped
 
+    def _is_marked_at_exec(self, app: App) -> bool:
+        """Return whether a marker that cannot be written is the end of this start, not of the whole pod's."""
+        return app.spec.pre_start is not None or self.plan.mutable or app.starts > 1
+
     def _run_pre_start(self, app: App) -> None:
         app.begun = True
         app.failed_forks = 0
@@ -431,7 +485,7 @@ class Supervisor:
 
     def _run_post_stop(self, app: App) -> None:
         app.deadline = None
-        if self.exit_code is not None:
+        if self.exit_code is not None or app.is_stopped:
             self._arm_grace(app)
         app.failed_forks = 0
         self._run_handler(app, HANDLER_POST_STOP)
@@ -462,7 +516,7 @@ class Supervisor:
             self._fail_handler(app, name, ExitStatus(step="fork", errno=error.errno))
 
     def _run_put_off_handlers(self) -> None:
-        for app in self.apps.values():
+        for app in [*self.apps.values()]:
             if app.handler is None and app.state == lifecycle.PRE_START:
                 self._run_handler(app, HANDLER_PRE_START)
             elif app.handler is None and app.state == lifecycle.POST_STOP:
@@ -476,7 +530,12 @@ class Supervisor:
 
     def _record(self, app: App) -> None:
         assert app.status is not None
-        if not app.executed and app.failure is None and self.exit_code is not None:
+        app.finished_ns = time.time_ns()
+        app.was_asked_to_end = app.is_stopped or self.exit_code is not None
+        app.is_oom_killed = app.status.signal == _signal.SIGKILL and app.group.oom_kills() > app.oom_kills
+        if not app.executed and app.failure is None and app.is_stopped:
+            app.status = ExitStatus(step="start", path="stopped before it was executed")
+        elif not app.executed and app.failure is None and self.exit_code is not None:
             # The pod ended before its turn came: it has no status, and none is invented.
             app.status = None
             app.number = EXIT_FAILURE
@@ -496,7 +555,7 @@ class Supervisor:
 
     def _stop_signal(self, app: App, status: ExitStatus) -> int | None:
         """Return the signal of which dying means that the app was stopped."""
-        if self.exit_code is None:
+        if self.exit_code is None and not app.is_stopped:
             return None
         # The console's end says the same as the stop signal, and may say it first.
         if app.spec.has_console and status.signal == _signal.SIGHUP:
@@ -508,7 +567,7 @@ class Supervisor:
             app = self.apps[name]
             assert app.status is not None and app.number is not None
             try:
-                record_state(name, app.status, app.number, app.post_stop_failure)
+                record_state(name, state_of(app))
                 if not app.recorded:
                     record_exit(name, app.number)
                     app.recorded = True
@@ -518,6 +577,13 @@ class Supervisor:
                 self._retry_soon()
             else:
                 self._unwritten.remove(name)
+
+    def _write_state(self, app: App) -> None:
+        try:
+            note_state(app.name, state_of(app))
+        except OSError as error:
+            # Its end is written, and tried again; until then nobody depends on it.
+            self.journal.info("state.unwritten", app=app.name, reason=describe(error))
 
     def _retry_soon(self) -> None:
         self._retry_at = time.monotonic() + _RETRY_SECONDS
@@ -533,7 +599,7 @@ class Supervisor:
             except OSError as error:
                 self.journal.info("pod.still-marked-ready", reason=describe(error))
         self.ready = False
-        for app in self.apps.values():
+        for app in [*self.apps.values()]:
             self._handle(app, lifecycle.STOP)
 
     def _terminate(self, app: App) -> None:
@@ -558,7 +624,7 @@ class Supervisor:
             return  # its end is a reason to look again
         if app.group.processes():
             self._await_group(app)
-        elif app.begun and app.post_stop_due and not self._forced:
+        elif app.begun and app.post_stop_due and not self._forced and app.state != lifecycle.DELETING:
             self._handle(app, lifecycle.HANDLE_STOP)
         else:
             self._handle(app, lifecycle.GROUP_EMPTY)
@@ -570,7 +636,7 @@ class Supervisor:
             if app.group_events is not None:
                 self._sources.watch(app.group_events, lambda: self._on_group_events(app), select.EPOLLPRI)
         if app.group_events is None:
-            if app.state == lifecycle.REMNANTS:
+            if app.is_killed:
                 app.group.kill()
             self._recheck_at = time.monotonic() + _RECHECK_SECONDS
 
@@ -589,10 +655,28 @@ class Supervisor:
         if app.post_stop_due and app.begun:
             self.journal.event("handler.skipped", app=app.name, handler=HANDLER_POST_STOP)
         self._mark_log_end(app.name)
+        if app.is_removed:
+            self._handle(app, lifecycle.REMOVE)
+
+    def _release(self, app: App) -> None:
+        """Forget an app that is gone."""
+        if app.pidfd is not None and app.pidfd in self._sources:
+            self._sources.unwatch(app.pidfd)
+        if app.report is not None:
+            self._sources.unwatch(app.report.fileno())
+        if app.group_events is not None:
+            self._sources.unwatch(app.group_events)
+        app.deadline = None
+        del self.apps[app.name]
+        self._unwritten.discard(app.name)
+        self._sidecars.discard(app.name)
+        app.release()
+        self.journal.info("app.removed", app=app.name)
 
     def _mark_log_end(self, name: str) -> None:
         """Tell who follows the app's log that it is complete, once it is."""
-        if self.apps[name].state != lifecycle.EXITED or self._sidecars.read(name):
+        app = self.apps.get(name)
+        if app is None or app.state != lifecycle.EXITED or self._sidecars.read(name):
             return
         try:
             write_file(paths.log_end_marker(name), b"")
@@ -608,6 +692,16 @@ def _wait_channel(pid: int) -> str:
             return file.read()
     except OSError as error:
         return describe(error)
+
+
+def _mark_started(app: str) -> None:
+    path = paths.started_marker(app)
+    try:
+        write_file(path, b"")
+    except PermissionError:
+        # stage0's own, which may belong to the host's root.
+        if not os.path.exists(path):
+            raise
 
 
 def _remove(path: str) -> None:

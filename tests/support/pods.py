@@ -126,6 +126,7 @@ class PodDirectory:
         self.data = data
         self.path = data / "pods/run" / self.uuid
         self.tree = stage1_tree
+        self.app_rootfs = app_rootfs
         # No stage0 has both (stage0 contract 4.7).
         self.overlay = overlay = overlay and private_users is None
         self.private_users = private_users

@@ -8,14 +8,16 @@ from itertools import product
 import pytest
 
 from minit.supervisor import lifecycle
-from minit.supervisor.lifecycle import EVENTS, EXITED, PREPARING, STATES, next_state
+from minit.supervisor.lifecycle import EVENTS, EXITED, PREPARING, REMOVED, RESTING, STATES, api_state, next_state
 
 ACTIONS = {
     *(lifecycle.RUN_PRE_START, lifecycle.EXECUTE, lifecycle.RUN_POST_STOP, lifecycle.ARM_GRACE),
     *(lifecycle.RECORD, lifecycle.TERMINATE, lifecycle.KILL_GROUP, lifecycle.CHECK_GROUP),
-    *(lifecycle.FORK, lifecycle.REPORT_UNKILLABLE, lifecycle.FINISH),
+    *(lifecycle.FORK, lifecycle.RELEASE, lifecycle.REPORT_UNKILLABLE, lifecycle.FINISH),
 }
 DEPTH = 8
+# Before the first start of an app and after its last.
+AROUND = (lifecycle.BUILDING, lifecycle.ABANDONED, lifecycle.ADDED, lifecycle.DELETING, REMOVED)
 # What comes once at most: the main process dies once, the pod is stopped once, each handler runs once.
 ONCE = (lifecycle.DIED, lifecycle.STOP, lifecycle.HANDLE_START, lifecycle.HANDLE_STOP)
 ENDS_OF_HANDLERS = (lifecycle.HANDLED, lifecycle.HANDLER_FAILED)
@@ -35,7 +37,7 @@ def paths(depth: int = DEPTH) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]
         if len(events) == depth:
             continue
         for event in EVENTS:
-            if event == lifecycle.START or (event in ONCE and event in events):
+            if event in (lifecycle.START, lifecycle.REMOVE) or (event in ONCE and event in events):
                 continue
             if event == lifecycle.FORK_FAILED and events:
                 continue
@@ -53,33 +55,68 @@ def _handler_runs(events: tuple[str, ...]) -> bool:
 
 @pytest.mark.parametrize(("state", "event"), list(product(STATES, EVENTS)))
 def test_every_pair_has_an_answer(state: str, event: str):
-    """The answer is a state and actions that exist, and FINISH comes exactly with the end."""
+    """The answer is a state and actions that exist; FINISH comes exactly with the end, RELEASE with the removal."""
     after, actions = next_state(state, event)
     assert after in STATES
     assert set(actions) <= ACTIONS
     assert (lifecycle.FINISH in actions) == (after == EXITED != state)
+    assert (lifecycle.RELEASE in actions) == (after == REMOVED != state)
 
 
-def test_only_another_start_leads_out_of_the_end():
-    """START in EXITED begins everything anew, and nothing else does; a start means nothing to an app that has begun."""
-    assert next_state(EXITED, lifecycle.START) == (PREPARING, (lifecycle.FORK,))
-    assert all(next_state(EXITED, event) == (EXITED, ()) for event in EVENTS if event != lifecycle.START)
-    begun = set(STATES) - {EXITED}
-    assert all(next_state(state, lifecycle.START) == (state, ()) for state in begun)
+def test_an_app_rests_until_it_is_started_or_removed():
+    """START begins everything anew, REMOVE ends all, and nothing else moves an app that was added or has exited."""
+    for state in RESTING:
+        assert next_state(state, lifecycle.START) == (PREPARING, (lifecycle.FORK,))
+        assert next_state(state, lifecycle.REMOVE)[0] == lifecycle.DELETING
+        others = set(EVENTS) - {lifecycle.START, lifecycle.REMOVE}
+        assert all(next_state(state, event) == (state, ()) for event in others)
+
+
+def test_only_a_resting_app_can_be_started():
+    """START means nothing to any other."""
+    assert all(next_state(state, lifecycle.START) == (state, ()) for state in set(STATES) - set(RESTING))
+
+
+def test_a_removed_app_stays_so():
+    """Nothing leads out of REMOVED."""
+    assert all(next_state(REMOVED, event) == (REMOVED, ()) for event in EVENTS)
+
+
+def test_a_removed_app_has_been_killed():
+    """Whatever leads to REMOVED, SIGKILL was sent before to what there might be, or the root was never made."""
+    for state, event in product(STATES, EVENTS):
+        after, actions = next_state(state, event)
+        if after in (lifecycle.DELETING, lifecycle.ABANDONED) and after != state:
+            assert lifecycle.KILL_GROUP in actions
+        if after == REMOVED != state:
+            failed = (state, event) == (lifecycle.BUILDING, lifecycle.BUILD_FAILED)
+            assert failed or state in (lifecycle.DELETING, lifecycle.ABANDONED)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_state_has_a_name_of_the_api(state: str):
+    """Those of rkt's proposal for its app-level API."""
+    names = {"unknown", "preparing", "prepared", "running", "stopping", "exited", "deleting"}
+    assert api_state(state) in names
 
 
 @pytest.mark.parametrize("start", STATES)
 def test_the_end_is_reachable(start: str):
-    """From every state some events lead to EXITED."""
+    """From every state some events lead to the removal, and from that of an app that is not to be removed to EXITED."""
     reached = {start}
     while more := {next_state(state, event)[0] for state in reached for event in EVENTS} - reached:
         reached |= more
-    assert EXITED in reached
+    assert REMOVED in reached
+    assert EXITED in reached or start in (lifecycle.ABANDONED, lifecycle.DELETING, REMOVED)
 
 
 def test_every_state_is_reachable():
     """No state stands in the table for nothing."""
-    assert {state for _, _, state in paths()} == {*STATES}
+    assert {state for _, _, state in paths()} == {*STATES} - {*AROUND}
+    reached = {lifecycle.BUILDING}
+    while more := {next_state(state, event)[0] for state in reached for event in EVENTS} - reached:
+        reached |= more
+    assert reached == {*STATES}
 
 
 def test_a_death_is_recorded_once():
@@ -156,7 +193,7 @@ def test_a_forced_stop_always_kills(state: str):
     """KILL sends SIGKILL wherever there may be a process that was not sent one, by STOP before it or not."""
     after_stop, stopped = next_state(state, lifecycle.STOP)
     _, killed = next_state(after_stop, lifecycle.KILL)
-    done = state in (lifecycle.KILLED, lifecycle.REMNANTS, EXITED)
+    done = state in (lifecycle.KILLED, lifecycle.REMNANTS, EXITED, *set(AROUND) - {lifecycle.BUILDING})
     assert (lifecycle.KILL_GROUP in (*stopped, *killed)) is not done
 
 

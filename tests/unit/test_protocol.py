@@ -62,8 +62,8 @@ def test_state(supervisor: Supervisor):
         "state": "running",
         "ready": False,
         "apps": [
-            {"name": "web", "state": "running", "pid": 11, "streams": streams},
-            {"name": "db", "state": "exited", "status": 42, "streams": streams},
+            {**of_app("web", "running"), "pid": 11, "streams": streams},
+            {**of_app("db", "exited"), "status": 42, "streams": streams},
         ],
     }
 
@@ -142,3 +142,8 @@ def test_any_object_is_answered(supervisor: Supervisor, request_: dict[str, obje
     assert isinstance(reply["ok"], bool)
     assert ("error" in reply) is not reply["ok"]
     assert jsontext.parse(jsontext.dump(reply), "reply") == reply
+
+
+def of_app(name: str, state: str) -> dict[str, object]:
+    """Return what there is to say about an app that has been started once."""
+    return {"name": name, "state": state, "lifecycle_state": state, "restarts": 0}

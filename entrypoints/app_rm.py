@@ -1,0 +1,22 @@
+"""The `app/rm` entrypoint: removes an app from a pod that runs."""
+
+from __future__ import annotations
+
+from entrypoints._main import run_entrypoint
+from minit.goflags import usage
+from minit.launcher.apps import remove_app
+from minit.plan.appflags import APP_FLAGS, parse_app
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Remove and exit."""
+    run_entrypoint("stage1 app rm", usage("app_rm", "", APP_FLAGS), _rm)
+
+
+def _rm(arguments: list[str]) -> int:
+    remove_app(parse_app(arguments))
+    return 0

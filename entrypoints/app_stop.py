@@ -1,0 +1,22 @@
+"""The `app/stop` entrypoint: stops an app of a pod that runs."""
+
+from __future__ import annotations
+
+from entrypoints._main import run_entrypoint
+from minit.goflags import usage
+from minit.launcher.apps import stop_app
+from minit.plan.appflags import APP_FLAGS, parse_app
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Stop and exit."""
+    run_entrypoint("stage1 app stop", usage("app_stop", "", APP_FLAGS), _stop)
+
+
+def _stop(arguments: list[str]) -> int:
+    stop_app(parse_app(arguments))
+    return 0

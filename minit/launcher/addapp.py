@@ -1,0 +1,195 @@
+"""
+The `app/add` entrypoint's work: an app for a pod that runs.
+
+It is planned here, on the host, by the same code as the apps of a pod that starts. What only the host can make or open
+is made here too: control groups with their limits and device policy, volumes, the root as stage0 has mounted it. All
+of that goes to PID 1 as descriptors, so that nothing depends on how mounts are propagated on the host.
+"""
+
+from __future__ import annotations
+
+import os
+
+from minit import paths, syscalls
+from minit.errors import LaunchError, MinitError, PlanError, describe
+from minit.launcher.apps import check_running, report_failure
+from minit.launcher.cgroups import make_pod_groups, read_hierarchies, remove_app_groups
+from minit.launcher.devices import apply_policies
+from minit.launcher.launch import look_for_devices, open_volumes_of, set_limits_of
+from minit.launcher.load import collect_facts, load_app, read_runtime_config
+from minit.launcher.profiles import write_profile
+from minit.launcher.seccomp import add_filters
+from minit.plan.app import STREAM_CONSOLE
+from minit.plan.connection import connect
+from minit.plan.network import Connection
+from minit.plan.pod import joins_networks, plan_added_app
+from minit.plan.speccodec import encode_spec
+from minit.stdio import complain
+from minit.supervisor import adding
+from minit.supervisor.client import ask
+from minit.supervisor.protocol import ADDING_VERSION, MAXIMUM_DESCRIPTORS, OP_APP_ADD, OP_APP_RM, OP_ENTER, OP_STATE
+from minit.value import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minit.launcher.cgroups import Hierarchy
+    from minit.plan.app import AppSpec
+    from minit.plan.appflags import AddFlags
+    from minit.plan.flags import RunFlags
+    from minit.plan.pod import PodPlan
+    from minit.supervisor.group import GroupEnds
+
+# Longer than PID 1 gives the process that makes the app's root.
+_ANSWER_SECONDS = 90.0
+
+
+def add_app(options: AddFlags) -> None:
+    """Add an app to the pod in the working directory; nothing of it is left in the pod if that fails."""
+    check_running()
+    try:
+        _add(options)
+    except (MinitError, OSError) as error:
+        report_failure(options.app, error)
+        raise
+
+
+def _add(options: AddFlags) -> None:
+    _refuse_known(options.app)
+    plan = _plan(options)
+    [spec] = plan.apps
+    hierarchies = read_hierarchies()
+    subcgroup = _read_subcgroup()
+    # What an `app/add` that was killed has left: somebody's limits, or a group that cgroup.kill was written to.
+    remove_app_groups(hierarchies, subcgroup, spec.name)
+    try:
+        _hand_over(plan, hierarchies, subcgroup)
+    except BaseException:
+        remove_app_groups(hierarchies, subcgroup, spec.name)
+        raise
+    try:
+        _write_profile(spec.name)
+    except BaseException:
+        ask({"op": OP_APP_RM, "app": spec.name}, _ANSWER_SECONDS)
+        remove_app_groups(hierarchies, subcgroup, spec.name)
+        raise
+
+
+def _refuse_known(app: str) -> None:
+    # Here, since what follows begins with removing leftovers of that name.
+    state, _ = ask({"op": OP_STATE})
+    apps = state["apps"]
+    assert isinstance(apps, list)
+    if any(entry["name"] == app for entry in apps):
+        raise LaunchError(f'app "{app}" is in this pod already')
+
+
+def _plan(options: AddFlags) -> PodPlan:
+    config = read_runtime_config(options.uuid)
+    flags = _override(config.flags, options)
+    pod = load_app(options.app, flags)
+    plan = plan_added_app(pod, flags, collect_facts(read_hierarchies(), pod, flags))
+    if joins_networks(flags.networks):
+        connection = Connection(namespace="", host_address=config.host_address, resolv_conf=config.resolv_conf)
+        plan = connect(plan, connection, flags.mds_token)
+    for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
+        complain(f"stage1: {line}")
+    if any(STREAM_CONSOLE in (app.stdin, app.stdout, app.stderr) for app in plan.apps):
+        raise PlanError(f'app "{options.app}": a pod that runs has no console: interactive streams cannot be had')
+    return add_filters(plan)
+
+
+def _override(flags: RunFlags, options: AddFlags) -> RunFlags:
+    given = {name: getattr(options, name) for name in ("private_users", "disable_capabilities")}
+    given |= {name: getattr(options, name) for name in ("disable_paths", "disable_seccomp")}
+    return replace(
+        flags,
+        debug=flags.debug or options.debug,
+        interactive=False,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def _read_subcgroup() -> str:
+    try:
+        with open(paths.POD_SUBCGROUP, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().strip("\n")
+    except OSError as error:
+        raise LaunchError(f"failed to read {paths.POD_SUBCGROUP}: {describe(error)}") from error
+
+
+def _hand_over(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> None:
+    """Make and open what the app needs, and have PID 1 take it in."""
+    step = "open volumes"
+    try:
+        [trees] = open_volumes_of(plan)
+        step = "look for devices"
+        devices = look_for_devices(plan, (trees,))
+        if devices is not None:
+            try:
+                plan = replace(plan, apps=devices.allow_devices(plan.apps))
+            finally:
+                devices.end()
+        step = "make control groups"
+        [spec] = plan.apps
+        mapped = plan.private_users
+        [group] = make_pod_groups(hierarchies, subcgroup, [spec.name], private_users=mapped is not None).apps
+        if spec.limits is not None:
+            step = "set limits"
+            set_limits_of(plan, hierarchies, subcgroup)
+        step = "set device policy"
+        for line in apply_policies(hierarchies, subcgroup, plan.apps):
+            complain(f"stage1: {line}")
+        step = "open the root of the app"
+        sent = [(adding.SPEC, _write_spec(spec)), (adding.ROOT, _open_root(spec.name))]
+        if mapped is not None:
+            from minit.launcher.privateusers import make_dev
+
+            sent.append((adding.DEV, make_dev(mapped)))
+        sent += [(adding.TREE, tree) for tree in trees]
+        sent += _group_roles(group)
+        if spec.sockets and mapped is not None and plan.has_host_network:
+            from minit.supervisor.sockets import open_sockets
+
+            step = "open sockets"
+            sent += [(adding.SOCKET, fd) for fd in open_sockets(spec, [None] * len(spec.sockets))]
+    except (OSError, ImportError) as error:
+        raise LaunchError(f"failed to {step}: {describe(error)}") from error
+    if len(sent) > MAXIMUM_DESCRIPTORS:
+        raise LaunchError(f'app "{spec.name}": {len(trees)} volumes are too many for a pod that runs')
+    roles = [role for role, _ in sent]
+    request: dict[str, object] = {"op": OP_APP_ADD, "version": ADDING_VERSION, "app": spec.name}
+    ask({**request, "descriptors": roles, "v2": group.is_v2}, _ANSWER_SECONDS, [fd for _, fd in sent])
+
+
+def _group_roles(group: GroupEnds) -> list[tuple[str, int]]:
+    roles = [(adding.GROUP, group.directory), *((adding.TASKS, fd) for fd in group.tasks)]
+    roles += [(adding.FILE + name, fd) for name, fd in group.files]
+    roles += [] if group.freezer is None else [(adding.FREEZER, group.freezer)]
+    return roles + ([] if group.oom is None else [(adding.OOM, group.oom)])
+
+
+def _write_spec(spec: AppSpec) -> int:
+    # Not in the request, which it could outgrow.
+    fd = os.memfd_create("spec", os.MFD_CLOEXEC)
+    data = encode_spec(spec)
+    while data:
+        data = data[os.write(fd, data) :]
+    return fd
+
+
+def _open_root(app: str) -> int:
+    """Return the app's root as stage0 has mounted it here, or laid it out, as a detached mount."""
+    path = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(app)}"
+    tree = syscalls.open_tree(syscalls.AT_FDCWD, path, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
+    # Out of its peer group: no mount of the pod may appear on the host, nor keep the host from unmounting this one.
+    syscalls.mount_setattr(tree, flags=syscalls.AT_RECURSIVE, propagation=syscalls.MS_PRIVATE)
+    return tree
+
+
+def _write_profile(app: str) -> None:
+    """Write what `enter` needs when PID 1 does not answer; PID 1 knows which limits its apps have."""
+    _, [namespace, profile] = ask({"op": OP_ENTER, "app": app})
+    os.close(namespace)
+    write_profile(app, profile)

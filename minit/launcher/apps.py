@@ -1,0 +1,84 @@
+"""
+The work of `app/start`, `app/stop` and `app/rm`: asking PID 1, and what is left to do on the host.
+
+The working directory is the pod directory, which is how its supervisor is reached.
+"""
+
+from __future__ import annotations
+
+import os
+
+from minit import paths
+from minit.errors import EXIT_FAILURE, ControlError, LaunchError, MinitError, describe
+from minit.launcher.stop import open_supervisor, read_pid
+from minit.reaper.record import write_durably
+from minit.stdio import complain
+from minit.supervisor.client import ask
+from minit.supervisor.protocol import OP_APP_RM, OP_APP_START, OP_APP_STOP, OP_NOTE
+
+# PID 1 gives up on a start after 90 seconds. On stopping it gives up some seconds after the grace period of the app,
+# which may be anything.
+_START_SECONDS = 100.0
+_STOP_SECONDS = 24 * 3600.0
+
+
+class StartError(LaunchError):
+    """An app could not be started, in rkt's words."""
+
+
+def start_app(app: str) -> None:
+    """Start an app, and return once it is executed; StartError if it cannot be, and then it has a status."""
+    try:
+        check_running()
+        ask({"op": OP_APP_START, "app": app}, _START_SECONDS)
+    except ControlError as error:
+        _record_failed_start(app)
+        raise StartError(f'"{app}" failed to start: {_reason(error)}') from error
+    except MinitError as error:
+        report_failure(app, error)
+        raise
+
+
+def stop_app(app: str) -> None:
+    """Stop an app, and return once nothing of it is left; one that does not run, or is not there, is stopped."""
+    check_running()
+    ask({"op": OP_APP_STOP, "app": app}, _STOP_SECONDS)
+
+
+def remove_app(app: str) -> None:
+    """Stop an app, have PID 1 let go of it and remove what minit has of it in the pod directory and control groups."""
+    check_running()
+    ask({"op": OP_APP_RM, "app": app}, _STOP_SECONDS)
+    from minit.launcher.removal import remove_traces
+
+    for problem in remove_traces(app):
+        report_failure(app, LaunchError(problem))
+        complain(f'stage1 app rm: warning: app "{app}": {problem}')
+
+
+def check_running() -> None:
+    """Raise LaunchError unless the pod runs."""
+    pidfd, _ = open_supervisor(read_pid())
+    os.close(pidfd)
+
+
+def report_failure(app: str, error: Exception) -> None:
+    """Have the reason stand in the pod's own log: stage0 shows what an entrypoint says with --debug only."""
+    try:
+        ask({"op": OP_NOTE, "app": app, "text": describe(error)})
+    except MinitError:
+        pass  # nor is there a supervisor to write it down
+
+
+def _reason(error: ControlError) -> str:
+    return describe(error).removeprefix("supervisor of this pod: ")
+
+
+def _record_failed_start(app: str) -> None:
+    """Give an app that PID 1 does not know a status: stage0 has marked it as started and would call it running."""
+    path = paths.POD_STAGE1_ROOTFS + paths.status_file(app)
+    if not os.path.exists(path):
+        try:
+            write_durably(path, b"%d\n" % EXIT_FAILURE)
+        except OSError as error:
+            complain(f"stage1 app start: {describe(error)}")

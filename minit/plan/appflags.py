@@ -1,0 +1,84 @@
+"""The arguments of the entrypoints about one app of a pod that runs."""
+
+from __future__ import annotations
+
+from minit.errors import UsageError
+from minit.goflags import parse_flags
+from minit.manifest.names import is_ac_name
+from minit.plan.flags import parse_uuid
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+APP_FLAGS: dict[str, bool | str] = {"debug": False, "app": ""}
+ADD_FLAGS: dict[str, bool | str] = {
+    **APP_FLAGS,
+    "uuid": "",
+    "private-users": "",
+    "disable-capabilities-restriction": False,
+    "disable-paths": False,
+    "disable-seccomp": False,
+}
+# No value of the option can be this.
+_ABSENT = "\0"
+
+
+class AddFlags(Value):
+    """What `app/add` was asked for; an option that is None stands as the pod was started with it."""
+
+    uuid: str
+    app: str
+    debug: bool = False
+    private_users: str | None = None
+    disable_capabilities: bool | None = None
+    disable_paths: bool | None = None
+    disable_seccomp: bool | None = None
+
+
+def parse_app(arguments: Sequence[str]) -> str:
+    """Return the app that `app/start`, `app/stop` or `app/rm` is about; UsageError as Go's flag package, or without."""
+    values, operands = parse_flags(arguments, APP_FLAGS)
+    _refuse_operands(operands)
+    return _app(values)
+
+
+def parse_add_flags(arguments: Sequence[str]) -> AddFlags:
+    """Return the flags of `app/add`; UsageError as above."""
+    values, operands = parse_flags(arguments, ADD_FLAGS)
+    _refuse_operands(operands)
+    # What is the same whatever the default was given.
+    others = {name: (not default if isinstance(default, bool) else _ABSENT) for name, default in ADD_FLAGS.items()}
+    compared, _ = parse_flags(arguments, others)
+    given = {name: value for name, value in values.items() if compared[name] == value}
+    return AddFlags(
+        uuid=parse_uuid(str(values["uuid"])),
+        app=_app(values),
+        debug=values["debug"] is True,
+        private_users=_text(given.get("private-users")),
+        disable_capabilities=_switch(given.get("disable-capabilities-restriction")),
+        disable_paths=_switch(given.get("disable-paths")),
+        disable_seccomp=_switch(given.get("disable-seccomp")),
+    )
+
+
+def _app(values: Mapping[str, bool | str]) -> str:
+    # It becomes part of paths.
+    app = str(values["app"])
+    if not is_ac_name(app):
+        raise UsageError(f'invalid value "{app}" for flag -app: expected the name of an app')
+    return app
+
+
+def _refuse_operands(operands: Sequence[str]) -> None:
+    if operands:
+        raise UsageError(f"expected flags only, got {len(operands)} more words")
+
+
+def _text(value: bool | str | None) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _switch(value: bool | str | None) -> bool | None:
+    return value if isinstance(value, bool) else None

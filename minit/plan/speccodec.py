@@ -1,0 +1,72 @@
+"""
+An app's spec as bytes: what `app/add`, a process of the host, has decided and PID 1 carries out.
+
+It is JSON. A value is an object with the name of its class, bytes and sets are objects with one key; lists are tuples.
+"""
+
+from __future__ import annotations
+
+from minit.errors import ControlError, ManifestError
+from minit.jsontext import dump, parse
+from minit.plan.app import AppSpec
+from minit.plan.devices import DeviceRule
+from minit.plan.files import AppFile
+from minit.plan.limits import Limits
+from minit.plan.mounts import BindTree, MadeFilesystem, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem
+from minit.plan.protection import Protection
+from minit.plan.seccomp import SeccompPolicy
+from minit.plan.sockets import ListenSocket
+from minit.plan.volumes import VolumeMount
+from minit.value import Value
+
+_CLASSES: dict[str, type[Value]] = {
+    kind.__name__: kind
+    for kind in (
+        *(AppSpec, DeviceRule, AppFile, Limits, Protection, SeccompPolicy, ListenSocket, VolumeMount),
+        *(BindTree, MadeFilesystem, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem),
+    )
+}
+_CLASS, _BYTES, _SET = "class", "bytes", "set"
+
+
+def encode_spec(spec: AppSpec) -> bytes:
+    """Return a spec as bytes."""
+    return dump(_encode(spec))
+
+
+def decode_spec(data: bytes) -> AppSpec:
+    """Return the spec in `data`; ControlError if it is none of this version."""
+    try:
+        spec = _decode(parse(data, "spec"))
+    except ManifestError as error:
+        raise ControlError(str(error)) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise ControlError(f"spec: not one of this version: {error}") from error
+    if not isinstance(spec, AppSpec):
+        raise ControlError("spec: not one of an app")
+    return spec
+
+
+def _encode(value: object) -> object:
+    if isinstance(value, Value):
+        return {_CLASS: type(value).__name__, **{name: _encode(getattr(value, name)) for name in value._fields}}
+    if isinstance(value, tuple):
+        return [_encode(item) for item in value]
+    if isinstance(value, bytes):
+        return {_BYTES: value.hex()}
+    if isinstance(value, frozenset):
+        return {_SET: sorted(value)}
+    return value
+
+
+def _decode(value: object) -> object:
+    if isinstance(value, list):
+        return tuple(_decode(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    if _BYTES in value:
+        return bytes.fromhex(value[_BYTES])
+    if _SET in value:
+        return frozenset(value[_SET])
+    kind = _CLASSES[value.pop(_CLASS)]
+    return kind(**{name: _decode(item) for name, item in value.items()})

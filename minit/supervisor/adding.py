@@ -1,0 +1,142 @@
+"""
+Taking in an app that `app/add` has planned: its spec and everything that only the host can open arrive as descriptors.
+
+Its root is made at once, by a process that ends with that; what stays is the mount namespace in which the app is
+started, as often as somebody asks. Loaded when the first app is added.
+"""
+
+from __future__ import annotations
+
+import os
+
+from minit import paths, syscalls
+from minit.boundedfile import read_bounded
+from minit.errors import ControlError
+from minit.messages import socket_pair
+from minit.plan.speccodec import decode_spec
+from minit.reaper.record import write_file
+from minit.supervisor.app import App
+from minit.supervisor.boot import write_environment
+from minit.supervisor.child import ChildEnds, become_app
+from minit.supervisor.group import GroupEnds
+from minit.supervisor.lifecycle import BUILDING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minit.plan.app import AppSpec
+
+# What each descriptor is for.
+SPEC, ROOT, DEV, TREE, SOCKET = "spec", "root", "dev", "tree", "socket"
+GROUP, TASKS, FREEZER, OOM, FILE = "group", "tasks", "freezer", "oom", "file:"
+_MAXIMUM_SPEC_BYTES = 4 << 20
+
+
+def take_in(request: dict[str, object], descriptors: Sequence[int], open_files: tuple[int, int]) -> App:
+    """
+    Return the app of a request, its builder being at work. The descriptors are taken over.
+
+    MinitError or OSError, and nothing left, if the request is not understood or there is no process.
+    """
+    roles = request.get("descriptors")
+    if not isinstance(roles, list) or len(roles) != len(descriptors):
+        raise ControlError("request: expected a role for each descriptor")
+    of_role: dict[str, list[int]] = {}
+    for role, fd in zip(roles, descriptors):
+        of_role.setdefault(str(role), []).append(fd)
+    kept: list[int] = []
+    try:
+        spec = decode_spec(_read_spec(_only(of_role, SPEC)))
+        if spec.name != request.get("app"):
+            raise ControlError(f"spec: of app {spec.name}, not of {request.get('app')}")
+        ends = _group_ends(spec.name, of_role, is_v2=request.get("v2") is True)
+        root, trees = _only(of_role, ROOT), tuple(of_role.get(TREE, ()))
+        dev = next(iter(of_role.get(DEV, ())), None)
+        if len(trees) != len(spec.volumes):
+            raise ControlError("request: expected a descriptor for each volume")
+        sockets = _open_sockets(spec, of_role.get(SOCKET, []))
+        # Those that were passed are among the descriptors.
+        opened = [fd for fd in sockets if fd not in descriptors]
+        try:
+            _write_files(spec)
+            app = App(spec, ends, open_files, sockets, BUILDING)
+            _spawn_builder(app, root, trees, dev)
+        except BaseException:
+            for fd in opened:
+                os.close(fd)
+            raise
+        kept = [*ends.descriptors(), *sockets]
+    finally:
+        for fd in set(descriptors) - set(kept):
+            os.close(fd)
+    return app
+
+
+def _spawn_builder(app: App, root: int, trees: tuple[int, ...], dev: int | None) -> None:
+    ours, theirs = socket_pair()
+    child = ChildEnds(
+        report=theirs,
+        stdout=None,
+        stderr=None,
+        open_files=app.open_files,
+        trees=trees,
+        dev=dev,
+        root=root,
+        is_builder=True,
+    )
+    try:
+        app.pid, app.pidfd = syscalls.clone3()
+        if app.pid == 0:
+            become_app(app.spec, paths.app_rootfs(app.name), child)
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    app.report = ours
+
+
+def _only(of_role: dict[str, list[int]], role: str) -> int:
+    if len(of_role.get(role, ())) != 1:
+        raise ControlError(f"request: expected one descriptor for {role}")
+    return of_role[role][0]
+
+
+def _group_ends(app: str, of_role: dict[str, list[int]], *, is_v2: bool) -> GroupEnds:
+    files = [(role.removeprefix(FILE), fds[0]) for role, fds in of_role.items() if role.startswith(FILE)]
+    return GroupEnds(
+        app=app,
+        directory=_only(of_role, GROUP),
+        is_v2=is_v2,
+        tasks=tuple(of_role.get(TASKS, ())),
+        freezer=next(iter(of_role.get(FREEZER, ())), None),
+        files=tuple(files),
+        oom=next(iter(of_role.get(OOM, ())), None),
+    )
+
+
+def _read_spec(fd: int) -> bytes:
+    # A copy of the descriptor, which the reader closes.
+    os.lseek(fd, 0, os.SEEK_SET)
+    return read_bounded(os.dup(fd), "spec", _MAXIMUM_SPEC_BYTES)
+
+
+def _open_sockets(spec: AppSpec, passed: list[int]) -> tuple[int, ...]:
+    if not spec.sockets:
+        return ()
+    from minit.supervisor.sockets import open_sockets
+
+    return open_sockets(spec, passed or [None] * len(spec.sockets))
+
+
+def _write_files(spec: AppSpec) -> None:
+    # stage0's own may belong to the host's root.
+    try:
+        os.unlink(paths.env_file(spec.name))
+    except FileNotFoundError:
+        pass
+    write_environment(spec.name, spec.environment)
+    marker = paths.created_marker(spec.name)
+    if not os.path.exists(marker):
+        write_file(marker, b"")

@@ -1,0 +1,214 @@
+"""
+What is asked about single apps of a mutable pod: adding, starting, stopping and removing one.
+
+An answer may have to wait for the app. It is then a `Pending`, which looks again whenever the app has changed; nobody
+else waits for that, and whether its client is still there does not matter to the app. Loaded with the control socket.
+"""
+
+from __future__ import annotations
+
+from minit.errors import MinitError, describe
+from minit.supervisor import lifecycle
+from minit.supervisor.protocol import ADDING_VERSION, OP_APP_ADD, OP_APP_START, OP_APP_STOP
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from minit.supervisor.app import App
+    from minit.supervisor.supervisor import Supervisor
+
+# A pre-start handler may hang; who starts the app has to hear of it.
+START_SECONDS = 90.0
+# Those that wait for the same pod, all together.
+_MAXIMUM_PENDING = 1024
+
+
+class Pending:
+    """An answer that waits for `app`; `reply` is there once `wake`, if anybody has set that, is called."""
+
+    deadline_seconds: float | None = None
+
+    def __init__(self, supervisor: Supervisor, app: App) -> None:
+        self.app = app
+        self.reply: dict[str, object] | None = None
+        self.wake: Callable[[], None] = lambda: None
+        self._supervisor = supervisor
+
+    def look(self) -> None:
+        """Answer if that is possible now."""
+        raise NotImplementedError
+
+    def expire(self) -> None:
+        """Answer, the deadline being over."""
+
+    def answer(self, error: str | None = None) -> None:
+        """Set the reply, the first time."""
+        if self.reply is None:
+            self.reply = {"ok": True} if error is None else {"ok": False, "error": error}
+            if error is not None:
+                self._supervisor.journal.info("request.failed", app=self.app.name, reason=error)
+            self.wake()
+
+
+class Adding(Pending):
+    """Waits for the root of an app."""
+
+    def look(self) -> None:
+        """Answer once the root is there, or cannot be."""
+        if self.app.state == lifecycle.REMOVED:
+            failure = self.app.failure
+            self.answer("it was given up" if failure is None else failure.describe())
+        elif self.app.state not in (lifecycle.BUILDING, lifecycle.ABANDONED):
+            self.answer()
+
+
+class Starting(Pending):
+    """Has an app started once it has nothing left of its last start, and waits until it is executed."""
+
+    deadline_seconds = START_SECONDS
+
+    def __init__(self, supervisor: Supervisor, app: App) -> None:
+        super().__init__(supervisor, app)
+        # Which of the app's starts this is about, once it has begun.
+        self.start: int | None = None
+
+    def look(self) -> None:
+        """Start the app as soon as it rests; answer once it is executed, or has ended before."""
+        app = self.app
+        if self.reply is not None:
+            return
+        if app.is_removed:
+            self.answer("it is being removed")
+        elif self.start is None and self._supervisor.exit_code is not None:
+            self.answer("the pod is ending")
+        elif self.start is None:
+            self._begin()
+        elif app.starts > self.start or (app.executed and app.report is None and app.failure is None):
+            self.answer()
+        elif app.state == lifecycle.EXITED:
+            failure = app.failure or app.status
+            self.answer("it was stopped" if failure is None else failure.describe())
+
+    def _begin(self) -> None:
+        app = self.app
+        if app.state in lifecycle.RESTING:
+            self.start = app.starts + 1
+            self._supervisor.start_again(app)
+        elif app.state in (*lifecycle.STARTING, lifecycle.RUNNING):
+            self.start = app.starts
+            self.look()
+
+    def give_up(self) -> None:
+        """Answer that somebody wants the app stopped, unless its start has begun."""
+        if self.start is None:
+            self.answer("it was stopped")
+
+    def expire(self) -> None:
+        """Answer that it takes too long, and have it stopped."""
+        what = "its pre-start handler still runs" if self.app.state == lifecycle.PRE_START else "it is not executed yet"
+        self.answer(f"{what} after {START_SECONDS:g} s")
+        if self.app.state in lifecycle.STARTING:
+            self._supervisor.stop_app(self.app)
+
+
+class Stopping(Pending):
+    """Waits until nothing of an app is left."""
+
+    def look(self) -> None:
+        """Answer once nothing of the app runs."""
+        if self.app.state in (*lifecycle.RESTING, lifecycle.REMOVED):
+            self.answer()
+
+
+class Removing(Pending):
+    """Waits until an app is gone, which is stopped first."""
+
+    def look(self) -> None:
+        """Answer once the app is gone."""
+        if self.app.state == lifecycle.REMOVED:
+            self.answer()
+
+
+class AppRequests:
+    """The requests about apps of one pod, and those that wait."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._pending: list[Pending] = []
+        supervisor.observers.append(self._on_change)
+
+    def answer(self, request: dict[str, object], descriptors: list[int]) -> Pending | dict[str, object]:
+        """Carry out a request; those of `descriptors` that are taken over are removed from the list."""
+        name, op = str(request.get("app")), request["op"]
+        if not self._supervisor.plan.mutable:
+            return self._refuse(name, "immutable pod")
+        if len(self._pending) >= _MAXIMUM_PENDING:
+            return self._refuse(name, "too many requests wait for apps of this pod")
+        if op == OP_APP_ADD:
+            return self._add(name, request, descriptors)
+        app = self._supervisor.apps.get(name)
+        if op == OP_APP_START:
+            return self._refuse(name, f'no app "{name}" in this pod') if app is None else self._start(app)
+        if app is None:
+            # What is wanted is so already.
+            return {"ok": True}
+        return self._stop(app) if op == OP_APP_STOP else self._remove(app)
+
+    def forget(self, pending: Pending) -> None:
+        """Let go of an answer that nobody waits for any more."""
+        if pending in self._pending:
+            self._pending.remove(pending)
+
+    def _add(self, name: str, request: dict[str, object], descriptors: list[int]) -> Pending | dict[str, object]:
+        if request.get("version") != ADDING_VERSION:
+            return self._refuse(name, f"version {request.get('version')} of app/add: expected {ADDING_VERSION}")
+        if self._supervisor.exit_code is not None:
+            return self._refuse(name, "the pod is ending")
+        if name in self._supervisor.apps:
+            return self._refuse(name, f'app "{name}" is in this pod already')
+        # Here, since it brings with it whatever a plan is made of.
+        from minit.supervisor.adding import take_in
+
+        taken = descriptors.copy()
+        descriptors.clear()
+        try:
+            app = take_in(request, taken, self._supervisor.open_files)
+        except (MinitError, OSError) as error:
+            return self._refuse(name, describe(error))
+        self._supervisor.add(app)
+        self._supervisor.journal.info("app.added", app=name)
+        return self._wait(Adding(self._supervisor, app))
+
+    def _start(self, app: App) -> Pending:
+        return self._wait(Starting(self._supervisor, app))
+
+    def _stop(self, app: App) -> Pending | dict[str, object]:
+        for pending in [*self._pending]:
+            if isinstance(pending, Starting) and pending.app is app:
+                pending.give_up()
+        if app.state == lifecycle.BUILDING:
+            # It is not running, and whoever adds it goes on.
+            return {"ok": True}
+        self._supervisor.stop_app(app)
+        return self._wait(Stopping(self._supervisor, app))
+
+    def _remove(self, app: App) -> Pending:
+        pending = self._wait(Removing(self._supervisor, app))
+        if not app.is_removed:
+            self._supervisor.remove(app)
+        return pending
+
+    def _wait(self, pending: Pending) -> Pending:
+        self._pending.append(pending)
+        pending.look()
+        return pending
+
+    def _on_change(self, app: App) -> None:
+        for pending in [pending for pending in self._pending if pending.app is app]:
+            if pending.reply is None:
+                pending.look()
+
+    def _refuse(self, app: str, reason: str) -> dict[str, object]:
+        self._supervisor.journal.info("request.refused", app=app, reason=reason)
+        return {"ok": False, "error": reason}
