@@ -1,8 +1,9 @@
-"""The commands for the apps of a running pod: enter, and app exec, which is the same; app stats."""
+"""The commands for the apps of a running pod: enter, and app exec, which is the same; app start, app stop, app rm."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -10,8 +11,13 @@ import click
 from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.statscommand import stats
+from minit.errors import MinitError, PodError, describe
+from minit.manifest.names import is_ac_name
+from minit.stage0.appcontrol import start_app, stop_app
+from minit.stage0.appremove import remove_app
 from minit.stage0.enter import enter_pod
-from minit.stage0.pods import find_pod
+from minit.stage0.mutablepods import require_controllable
+from minit.stage0.pods import ENDED_STATES, Pod, find_pod
 from minit.stage0.store import Store
 from minit.stage0.treestore import TreeStore
 
@@ -51,10 +57,10 @@ def enter(invocation: Invocation, /, **options: Any) -> None:
 
 @click.group("app", cls=MinitGroup, section=_SECTION)
 def app_group() -> None:
-    """Work with the apps of a running pod."""
+    """Make a pod whose apps come and go, and work with the apps of a running pod."""
 
 
-@app_group.command("exec", stop_at_operand=True)
+@click.command("exec", cls=MinitCommand, stop_at_operand=True)
 @_enter_options
 @click.pass_obj
 def execute(invocation: Invocation, /, **options: Any) -> None:
@@ -62,9 +68,83 @@ def execute(invocation: Invocation, /, **options: Any) -> None:
     _enter(invocation, **options)
 
 
-app_group.add_command(stats)
+_uuid_operand = click.argument("uuid", metavar="UUID", required=False)
+
+
+@click.command(cls=MinitCommand)
+@click.option("--app", metavar="NAME", help="App to start.")
+@_uuid_operand
+@click.pass_obj
+def start(invocation: Invocation, uuid: str | None, app: str | None) -> None:
+    """
+    Start an app that was added to a pod, or one that has exited; one that runs goes on.
+
+    UUID may be shortened to any prefix that only one pod has.
+    """
+    with _app_of_pod(invocation, uuid, app, "start") as (pod, name):
+        require_controllable(pod)
+        with failing_as("error starting app"):
+            start_app(pod, name, debug=invocation.debug)
+
+
+@click.command(cls=MinitCommand)
+@click.option("--app", metavar="NAME", help="App to stop.")
+@_uuid_operand
+@click.pass_obj
+def stop(invocation: Invocation, uuid: str | None, app: str | None) -> None:
+    """
+    Stop an app of a pod, and return when it has stopped; one that does not run is no error.
+
+    UUID may be shortened to any prefix that only one pod has.
+    """
+    with _app_of_pod(invocation, uuid, app, "stop") as (pod, name):
+        if pod.state in ENDED_STATES:
+            invocation.say(f'pod "{pod.uuid}" is already stopped')
+            return
+        require_controllable(pod)
+        with failing_as("error stopping app"):
+            stop_app(pod, name, debug=invocation.debug)
+
+
+@click.command("rm", cls=MinitCommand)
+@click.option("--app", metavar="NAME", help="App to remove.")
+@_uuid_operand
+@click.pass_obj
+def remove(invocation: Invocation, uuid: str | None, app: str | None) -> None:
+    """
+    Remove an app from a pod with all its files, and stop it first if it runs.
+
+    UUID may be shortened to any prefix that only one pod has.
+    """
+    with _app_of_pod(invocation, uuid, app, "remove") as (pod, name), failing_as("error removing app"):
+        remove_app(pod, name, debug=invocation.debug)
+
 
 COMMANDS: tuple[click.Command, ...] = (enter, app_group)
+APP_COMMANDS: tuple[click.Command, ...] = (start, stop, remove, execute, stats)
+
+
+@contextmanager
+def failing_as(action: str) -> Iterator[None]:
+    """Put what failed before the reason, as rkt does."""
+    try:
+        yield
+    except (MinitError, OSError) as error:
+        raise PodError(f"{action}: {describe(error)}") from error
+
+
+@contextmanager
+def _app_of_pod(invocation: Invocation, uuid: str | None, app: str | None, verb: str) -> Iterator[tuple[Pod, str]]:
+    """Open the pod of a command for one app, and look at the app's name."""
+    invocation.require_root()
+    if not uuid:
+        raise click.UsageError("must provide the pod UUID")
+    if not app:
+        raise click.UsageError(f"must provide the app to {verb}, with --app=NAME")
+    if not is_ac_name(app):
+        raise click.UsageError(f'--app: expected lower-case letters, digits and inner dashes, got "{app}"')
+    with find_pod(invocation.data, uuid, invocation.note) as pod:
+        yield pod, app
 
 
 def _enter(invocation: Invocation, app: str | None, privileged: bool, uuid: str, command: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ from minit.cli.isolatorflags import (
     parse_oom_score_adj,
     parse_seccomp,
 )
-from minit.cli.volumeflags import parse_mount
+from minit.cli.volumeflags import parse_mount, parse_mounted_volume
 from minit.manifest.app import MAX_ID
 from minit.manifest.names import is_ac_identifier, is_ac_name
 from minit.stage0.appsection import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, AppOverrides
@@ -72,15 +72,17 @@ def _parse_boolean(flag: str, text: str) -> bool:
     return text == "true"  # what take_flag makes of a switch
 
 
-def _parse_pair(flag: str, text: str) -> tuple[str, str]:
+def parse_pair(flag: str, text: str) -> tuple[str, str]:
+    """Return the two sides of `NAME=VALUE`; FlagError, naming `flag`, if it is none."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise FlagError(f'{flag}: expected NAME=VALUE, got "{text}"')
     return name, value
 
 
-def _parse_annotation(flag: str, text: str) -> tuple[str, str]:
-    name, value = _parse_pair(flag, text)
+def parse_annotation(flag: str, text: str) -> tuple[str, str]:
+    """Return the name and value of an annotation; FlagError, naming `flag`, if it is none."""
+    name, value = parse_pair(flag, text)
     if not is_ac_identifier(name):
         raise FlagError(f'{flag}: expected a name of lower-case letters, digits and inner - . _ ~ /, got "{name}"')
     return name, value
@@ -117,9 +119,10 @@ _REPLACING: Mapping[str, tuple[str, Parser]] = {
 _COLLECTING: Mapping[str, tuple[str, Parser]] = {
     "--environment": ("environment", parse_variable),
     "--mount": ("mounts", parse_mount),
-    "--annotation": ("annotations", _parse_annotation),
-    "--user-annotation": ("user_annotations", _parse_pair),
-    "--user-label": ("user_labels", _parse_pair),
+    "--mnt-volume": ("mounts", parse_mounted_volume),
+    "--annotation": ("annotations", parse_annotation),
+    "--user-annotation": ("user_annotations", parse_pair),
+    "--user-label": ("user_labels", parse_pair),
     "--memory": ("isolators", parse_memory),
     "--cpu": ("isolators", parse_cpu),
     "--cpu-shares": ("isolators", parse_cpu_shares),

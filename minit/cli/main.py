@@ -11,7 +11,9 @@ from typing import NoReturn
 import click
 
 from minit.cli import (
+    appaddcommand,
     appcommands,
+    appviewcommands,
     attachcommand,
     diagnosecommand,
     eventcommand,
@@ -20,6 +22,7 @@ from minit.cli import (
     logcommand,
     podcommands,
     runcommands,
+    sandboxcommand,
     storecommands,
     topcommand,
 )
@@ -38,6 +41,13 @@ def commands() -> None:
 
 for _command in storecommands.COMMANDS:
     imagecommands.image_group.add_command(_command)
+for _command in (
+    *sandboxcommand.COMMANDS,
+    *appaddcommand.COMMANDS,
+    *appcommands.APP_COMMANDS,
+    *appviewcommands.COMMANDS,
+):
+    appcommands.app_group.add_command(_command)
 for _command in (
     *runcommands.COMMANDS,
     *appcommands.COMMANDS,

@@ -1,4 +1,4 @@
-"""From the command line of run and prepare to the pod that it describes, its images in the store."""
+"""From the command line of run, prepare and app sandbox to the pod that it describes, its images in the store."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 
 import click
 
+from minit.cli.appflags import parse_annotation, parse_pair
 from minit.cli.environmentflags import Variables, parse_environment_files, parse_variables
 from minit.cli.flagwords import FlagError
 from minit.cli.imageargs import ImageArgument
 from minit.cli.invocation import Invocation
-from minit.cli.portflags import parse_port
+from minit.cli.portflags import parse_direct_port, parse_port
 from minit.cli.volumeflags import check_volumes, parse_mount, parse_volume
 from minit.errors import PodError, describe
 from minit.manifest.names import is_environment_name
@@ -20,6 +21,7 @@ from minit.progress import Progress
 from minit.stage0 import overlay
 from minit.stage0.appsection import PodDefaults
 from minit.stage0.defaultstage1 import default_stage1
+from minit.stage0.entrypoints import require_mutable_support
 from minit.stage0.images import resolve_image
 from minit.stage0.podmanifest import (
     PlannedApp,
@@ -27,6 +29,7 @@ from minit.stage0.podmanifest import (
     complete_manifest,
     image_ids,
     plan_apps,
+    plan_sandbox,
 )
 from minit.stage0.prepare import PodRequest
 from minit.stage0.privateusers import supports_user_namespaces
@@ -56,11 +59,8 @@ def make_request(
     **_run_options: object,
 ) -> PodRequest:
     """Return the pod that the command line describes."""
-    if sum(choice is not None for choice in (stage1_path, stage1_name, stage1_hash)) > 1:
-        raise click.UsageError("--stage1-path, --stage1-name and --stage1-hash exclude each other")
-    with_overlay = not no_overlay and _overlay_works(invocation)
-    if private_users:
-        _check_private_users(with_overlay)
+    _check_stage1_options(stage1_path, stage1_name, stage1_hash)
+    with_overlay = _choose_overlay(invocation, no_overlay=no_overlay, private_users=private_users)
     if pod_manifest is None:
         # First what is wrong with options: one without its value may have taken the image for it.
         defaults = _parse_defaults(images, volume, mount, port, set_env, set_env_file, inherit_env)
@@ -91,6 +91,61 @@ def make_request(
         overlay=with_overlay,
         private_users=private_users,
     )
+
+
+def make_sandbox_request(
+    invocation: Invocation,
+    store: Store,
+    progress: Progress,
+    *,
+    stage1_path: str | None,
+    stage1_name: str | None,
+    stage1_hash: str | None,
+    no_overlay: bool,
+    private_users: bool,
+    volume: Sequence[str],
+    port: Sequence[str],
+    annotation: Sequence[str],
+    user_annotation: Sequence[str],
+    user_label: Sequence[str],
+    **_run_options: object,
+) -> PodRequest:
+    """Return the pod without apps that the command line describes."""
+    _check_stage1_options(stage1_path, stage1_name, stage1_hash)
+    with_overlay = _choose_overlay(invocation, no_overlay=no_overlay, private_users=private_users)
+    try:
+        defaults = PodDefaults(
+            uid=os.getuid(),
+            gid=os.getgid(),
+            volumes=tuple(parse_volume("--volume", text) for text in volume),
+            ports=tuple(parse_direct_port("--port", text) for text in port),
+        )
+        check_volumes(defaults.volumes, (), ())
+        manifest = plan_sandbox(
+            defaults,
+            annotations=tuple(parse_annotation("--annotation", text) for text in annotation),
+            user_annotations=tuple(parse_pair("--user-annotation", text) for text in user_annotation),
+            user_labels=tuple(parse_pair("--user-label", text) for text in user_label),
+        )
+    except FlagError as error:
+        raise click.UsageError(str(error)) from error
+    stage1 = _choose_stage1(invocation, store, progress, stage1_path, stage1_name or stage1_hash)
+    require_mutable_support(stage1.manifest)
+    return PodRequest(
+        stage1=stage1, apps=(), manifest_bytes=manifest, overlay=with_overlay, private_users=private_users
+    )
+
+
+def _check_stage1_options(*choices: str | None) -> None:
+    if sum(choice is not None for choice in choices) > 1:
+        raise click.UsageError("--stage1-path, --stage1-name and --stage1-hash exclude each other")
+
+
+def _choose_overlay(invocation: Invocation, *, no_overlay: bool, private_users: bool) -> bool:
+    with_overlay = not no_overlay and _overlay_works(invocation)
+    if private_users:
+        _check_private_users(with_overlay)
+    return with_overlay
 
 
 def _parse_defaults(

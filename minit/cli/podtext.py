@@ -64,7 +64,7 @@ def pod_json(pod: PodStatus, streams: Mapping[str, Json] | None = None) -> Json:
             "state": str(pod.state),
             "networks": [dict(network) for network in pod.networks],
             "app_names": [app.name for app in pod.apps],
-            "apps": [{**_app_json(app), **(streams or {}).get(app.name, {})} for app in pod.apps],
+            "apps": [{**app_json(app), **(streams or {}).get(app.name, {})} for app in pod.apps],
             "created_at": None if pod.created_ns is None else pod.created_ns // _SECOND_NS,
             "started_at": None if pod.started_ns is None else pod.started_ns // _SECOND_NS,
             "user_annotations": dict(pod.user_annotations),
@@ -73,7 +73,8 @@ def pod_json(pod: PodStatus, streams: Mapping[str, Json] | None = None) -> Json:
     )
 
 
-def _app_json(app: AppStatus) -> Json:
+def app_json(app: AppStatus) -> Json:
+    """Return an app as rkt writes it in JSON."""
     return _without_empty(
         {
             "name": app.name,

@@ -14,7 +14,7 @@ from minit.cli.grammar import IMAGES, ImageCommand, MinitCommand, invocation_of
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.podrequest import make_request
 from minit.cli.progressdisplay import show_progress
-from minit.cli.runoptions import app_options, prepare_options, run_options
+from minit.cli.runoptions import app_options, prepare_options, run_options, uuid_file_save_option
 from minit.errors import PodError, describe
 from minit.stage0.entrypoints import RunOptions
 from minit.stage0.podmanifest import unused_volumes
@@ -33,12 +33,7 @@ _WITHOUT_PORTS = ("host", "none")
 @click.command(cls=ImageCommand, section=_SECTION, short_help="Run images in a new pod, in the foreground.")
 @prepare_options
 @run_options
-@click.option(
-    "--uuid-file-save",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write the pod's UUID to a file as soon as it is known.",
-)
+@uuid_file_save_option
 @app_options
 @click.argument("image", nargs=-1, metavar=_IMAGE_OPERANDS, expose_value=False, type=click.Path())
 @click.pass_context
@@ -62,8 +57,8 @@ def run(ctx: click.Context, /, uuid_file_save: Path | None, quiet: bool, **optio
     """
     invocation = invocation_of(ctx)
     invocation.require_root()
-    how = _collect_run_options(invocation, options)
-    _refuse_ports(options["net"], options["port"])
+    how = collect_run_options(invocation, options)
+    refuse_ports(options["net"], options["port"])
     with Store(invocation.data) as store:
         trees = TreeStore(invocation.data, store)
         with show_progress(invocation, quiet=quiet) as progress:
@@ -74,7 +69,7 @@ def run(ctx: click.Context, /, uuid_file_save: Path | None, quiet: bool, **optio
                 trees,
                 request,
                 progress,
-                lambda uuid: _save_uuid(uuid_file_save, uuid),
+                lambda uuid: save_uuid(uuid_file_save, uuid),
             )
         with discarded_on_failure(pod):
             run_pod(pod, trees, how, invocation.note, flush_output)
@@ -128,7 +123,7 @@ def run_prepared(invocation: Invocation, /, uuid: str, **options: Any) -> None:
     """
     invocation.require_root()
     check_kernel()
-    how = _collect_run_options(invocation, options)
+    how = collect_run_options(invocation, options)
     with (
         Store(invocation.data) as store,
         find_pod(invocation.data, uuid, invocation.note) as pod,
@@ -140,7 +135,8 @@ def run_prepared(invocation: Invocation, /, uuid: str, **options: Any) -> None:
 COMMANDS: tuple[click.Command, ...] = (run, prepare, run_prepared)
 
 
-def _collect_run_options(invocation: Invocation, options: dict[str, Any]) -> RunOptions:
+def collect_run_options(invocation: Invocation, options: dict[str, Any], *, mutable: bool = False) -> RunOptions:
+    """Return how the pod is to run; those of `options` that a command does not have are as if not given."""
     try:
         name_service = parse_name_service(
             options["dns"], options["dns_search"], options["dns_opt"], options["dns_domain"], options["hosts_entry"]
@@ -150,25 +146,27 @@ def _collect_run_options(invocation: Invocation, options: dict[str, Any]) -> Run
     return RunOptions(
         debug=invocation.debug,
         networks=options["net"],
-        interactive=options["interactive"],
+        interactive=options.get("interactive", False),
         local_config=invocation.local_config,
         hostname=options["hostname"],
         name_service=name_service,
         disable_capabilities_restriction="capabilities" in invocation.insecure,
         disable_paths="paths" in invocation.insecure,
         disable_seccomp="seccomp" in invocation.insecure,
-        ipc=options["ipc"],
+        ipc=options.get("ipc"),
+        mutable=mutable,
     )
 
 
-def _refuse_ports(networks: Sequence[str], ports: Sequence[str]) -> None:
+def refuse_ports(networks: Sequence[str], ports: Sequence[str]) -> None:
     """Refuse ports of a pod that has no address of its own to which they could lead."""
     for network in (entry for value in networks for entry in value.split(",")):
         if ports and network in _WITHOUT_PORTS:
             raise click.UsageError(f"--port needs a network of the pod's own, --net={network} gives it none")
 
 
-def _save_uuid(path: Path | None, uuid: str) -> None:
+def save_uuid(path: Path | None, uuid: str) -> None:
+    """Write a UUID to the file that the user chose, if any."""
     if path is None:
         return
     try:

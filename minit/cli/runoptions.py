@@ -1,4 +1,4 @@
-"""The options of run, prepare and run-prepared, in the order in which the help shows them."""
+"""The options of the commands that make pods and apps, in the order in which the help shows them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minit.cli.appflags import OUTPUT_MODES, STDIN_MODES
 from minit.cli.grammar import AppOption, OptionalValue, SharedAppOption
 from minit.cli.portflags import PORT_FORM
 from minit.cli.pullpolicy import pull_policy_option
-from minit.cli.volumeflags import MOUNT_FORM
+from minit.cli.volumeflags import MOUNT_FORM, MOUNTED_VOLUME_FORM
 from minit.stage0.entrypoints import DEFAULT_NETWORK
 from minit.stage0.pullpolicy import PullPolicy
 
@@ -25,7 +25,7 @@ def _options(*decorators: Decorator) -> Decorator:
     return lambda function: reduce(lambda inner, outer: outer(inner), reversed(decorators), function)
 
 
-app_options = _options(
+_process_options = _options(
     click.option("--name", cls=AppOption, help="Name of the app.  [default: end of the image's name]"),
     click.option("--exec", cls=AppOption, metavar="PATH", help="Program to run instead of the image's."),
     click.option("--user", cls=AppOption, help="User, by name, number or a file owned by it."),
@@ -33,13 +33,9 @@ app_options = _options(
     click.option("--supplementary-gids", cls=AppOption, metavar="GID,...", help="Further group numbers."),
     click.option("--working-dir", cls=AppOption, metavar="DIR", help="Working directory."),
     click.option("--environment", cls=AppOption, metavar="NAME=VALUE", help="Environment variable; repeatable."),
-    click.option(
-        "--mount",
-        cls=SharedAppOption,
-        multiple=True,
-        metavar=MOUNT_FORM,
-        help="Where the app sees a volume; repeatable. Before the first image: for all apps.",
-    ),
+)
+
+_confinement_options = _options(
     click.option("--readonly-rootfs", cls=AppOption, is_flag=True, help="Make the root of the app read-only."),
     click.option("--stdin", cls=AppOption, type=click.Choice(STDIN_MODES), help="Standard input.  [default: null]"),
     click.option("--stdout", cls=AppOption, type=click.Choice(OUTPUT_MODES), help="Standard output.  [default: log]"),
@@ -61,7 +57,40 @@ app_options = _options(
     click.option("--user-label", cls=AppOption, metavar="NAME=VALUE", help="User label; repeatable."),
 )
 
-prepare_options = _options(
+app_options = _options(
+    _process_options,
+    click.option(
+        "--mount",
+        cls=SharedAppOption,
+        multiple=True,
+        metavar=MOUNT_FORM,
+        help="Where the app sees a volume; repeatable. Before the first image: for all apps.",
+    ),
+    _confinement_options,
+)
+
+added_app_options = _options(
+    _process_options,
+    click.option(
+        "--mount", cls=AppOption, metavar=MOUNT_FORM, help="Where the app sees a volume of the pod; repeatable."
+    ),
+    click.option(
+        "--mnt-volume",
+        cls=AppOption,
+        metavar=MOUNTED_VOLUME_FORM,
+        help="A volume of the app alone, and where the app sees it; repeatable. The fields are those of --volume.",
+    ),
+    _confinement_options,
+)
+
+uuid_file_save_option = click.option(
+    "--uuid-file-save",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the pod's UUID to a file as soon as it is known.",
+)
+
+stage1_options = _options(
     click.option("--stage1-path", metavar="FILE", help="Stage1 image to use: a file.  [default: minit's own]"),
     click.option("--stage1-name", metavar="NAME[:VERSION]", help="Stage1 image to use: one of the store, by name."),
     click.option("--stage1-hash", metavar="ID", help="Stage1 image to use: one of the store, by id."),
@@ -71,19 +100,25 @@ prepare_options = _options(
         is_flag=True,
         help="Give the pod users and groups of its own: root in it is nobody on the host. Needs --no-overlay.",
     ),
+)
+
+volume_option = click.option(
+    "--volume",
+    metavar="NAME,kind=KIND,...",
+    multiple=True,
+    help="Storage that apps can mount; repeatable. With kind=host,source=PATH it is a path of the host, with "
+    "kind=empty[,mode=M][,uid=N][,gid=N] a new directory of the pod; both take readOnly=B and recursive=B.",
+)
+
+prepare_options = _options(
+    stage1_options,
     click.option(
         "--pod-manifest",
         metavar="FILE",
         type=click.Path(path_type=Path),
         help="Use this pod manifest instead of images and options for apps.",
     ),
-    click.option(
-        "--volume",
-        metavar="NAME,kind=KIND,...",
-        multiple=True,
-        help="Storage that apps can mount; repeatable. With kind=host,source=PATH it is a path of the host, with "
-        "kind=empty[,mode=M][,uid=N][,gid=N] a new directory of the pod; both take readOnly=B and recursive=B.",
-    ),
+    volume_option,
     click.option("--port", metavar=PORT_FORM, multiple=True, help="Port of the host for a port of an app; repeatable."),
     click.option(
         "--set-env", metavar="NAME=VALUE", multiple=True, help="Environment variable of all apps; repeatable."
@@ -100,17 +135,7 @@ prepare_options = _options(
     click.option("--quiet", is_flag=True, help="Show no progress."),
 )
 
-run_options = _options(
-    click.option(
-        "--net",
-        cls=OptionalValue,
-        bare=DEFAULT_NETWORK,
-        multiple=True,
-        metavar="LIST",
-        help="Networks, separated by commas: names of configured ones, each with arguments if need be "
-        "(NAME:IP=ADDRESS), or `all` of them; `none` for `lo` alone; `host` for that of the host.  "
-        f"[default: {DEFAULT_NETWORK}]",
-    ),
+name_options = _options(
     click.option("--hostname", metavar="NAME", help="Host name of the pod.  [default: rkt-UUID]"),
     click.option(
         "--dns",
@@ -127,6 +152,26 @@ run_options = _options(
         multiple=True,
         help="Line of the apps' /etc/hosts, or the host's own file; repeatable.",
     ),
+)
+
+_NETWORKS = (
+    "Networks, separated by commas: names of configured ones, each with arguments if need be (NAME:IP=ADDRESS), or "
+    f"`all` of them; `none` for `lo` alone; `host` for that of the host.  [default: {DEFAULT_NETWORK}]"
+)
+
+required_network_option = click.option("--net", multiple=True, metavar="LIST", help=_NETWORKS)
+"""As rkt's `app sandbox` has it: its value may be the next word, and is never left out."""
+
+run_options = _options(
+    click.option(
+        "--net",
+        cls=OptionalValue,
+        bare=DEFAULT_NETWORK,
+        multiple=True,
+        metavar="LIST",
+        help=_NETWORKS,
+    ),
+    name_options,
     click.option("--interactive", is_flag=True, help="Connect the terminal to the pod's only app."),
     click.option("--ipc", type=click.Choice(["auto", "private", "parent"]), help="IPC namespace of the pod."),
 )

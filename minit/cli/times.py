@@ -36,9 +36,14 @@ ZERO_TIME = "0001-01-01 00:00:00 +0000 UTC"
 def format_time(time_ns: int) -> str:
     """Return a local time in Go's layout `2006-01-02 15:04:05.999 -0700 MST`."""
     local = time.localtime(time_ns // _SECOND_NS)
-    fraction = f"{time_ns % _SECOND_NS // 1_000_000:03d}".rstrip("0")
-    seconds = time.strftime("%Y-%m-%d %H:%M:%S", local) + (f".{fraction}" if fraction else "")
-    return f"{seconds} {time.strftime('%z', local)} {local.tm_zone}"
+    return _join_time(local, f"{time_ns % _SECOND_NS // 1_000_000:03d}".rstrip("0"))
+
+
+def format_exact_time(time_ns: int) -> str:
+    """Return a local time as Go prints one by default, `2006-01-02 15:04:05.999999999 -0700 MST`."""
+    local = time.localtime(time_ns // _SECOND_NS)
+    fraction = f"{time_ns % _SECOND_NS:09d}".rstrip("0")
+    return _join_time(local, fraction)
 
 
 def format_age(time_ns: int | None, now_ns: int) -> str:
@@ -52,3 +57,8 @@ def format_age(time_ns: int | None, now_ns: int) -> str:
             shown = text.format(age // unit)
             return shown if difference_ns >= 0 else shown.replace(" ago", " from now")
     return "a long while ago" if difference_ns >= 0 else "a long while from now"
+
+
+def _join_time(local: time.struct_time, fraction: str) -> str:
+    seconds = time.strftime("%Y-%m-%d %H:%M:%S", local) + (f".{fraction}" if fraction else "")
+    return f"{seconds} {time.strftime('%z', local)} {local.tm_zone}"

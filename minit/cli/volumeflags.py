@@ -16,8 +16,11 @@ VOLUME_FORM = "NAME,kind=host,source=PATH or NAME,kind=empty"
 MOUNT_FORM = "volume=NAME,target=PATH"
 
 _NAME_FORM = "a name of lower-case letters, digits and inner dashes"
+MOUNTED_VOLUME_FORM = "name=NAME,kind=KIND,target=PATH,..."
+
 _HOST_ONLY = ("source",)
 _EMPTY_DEFAULTS = {"mode": "0755", "uid": "0", "gid": "0"}
+_VOLUME_FIELDS = ("kind", "source", "readOnly", "recursive", *_EMPTY_DEFAULTS)
 
 
 def parse_volume(flag: str, text: str) -> Volume:
@@ -26,7 +29,21 @@ def parse_volume(flag: str, text: str) -> Volume:
     if not is_ac_name(name):
         raise FlagError(f'{flag}: expected {VOLUME_FORM}, with {_NAME_FORM}, got "{text}"')
     place = f"{flag} {name}"
-    fields = _read_fields(place, rest, ("kind", "source", "readOnly", "recursive", *_EMPTY_DEFAULTS))
+    return _make_volume(place, name, _read_fields(place, rest, _VOLUME_FIELDS))
+
+
+def parse_mounted_volume(flag: str, text: str) -> Mount:
+    """Return the mount of a volume of its own that `name=NAME,kind=KIND,target=PATH,...` describes; FlagError."""
+    fields = _read_fields(flag, text, ("name", "target", *_VOLUME_FIELDS))
+    name, target = fields.pop("name", ""), fields.pop("target", "")
+    if not name or not target:
+        raise FlagError(f'{flag}: expected {MOUNTED_VOLUME_FORM}, got "{text}"')
+    if not is_ac_name(name):
+        raise FlagError(f'{flag}: name: expected {_NAME_FORM}, got "{name}"')
+    return Mount(volume=name, path=target, app_volume=_make_volume(f"{flag} {name}", name, fields))
+
+
+def _make_volume(place: str, name: str, fields: dict[str, str]) -> Volume:
     kind = fields.get("kind", "")
     if kind not in ("host", "empty"):
         raise FlagError(f'{place}: expected kind=host or kind=empty, got "{kind}"')

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minit.errors import PodError
-from minit.manifest.app import App, Isolator
+from minit.manifest.app import App, Isolator, Port
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import ExposedPort, Mount, Volume
 from minit.value import Value, replace
@@ -43,6 +43,8 @@ class AppOverrides(Value):
     name: str | None = None
     exec: str | None = None
     arguments: tuple[str, ...] = ()
+    only_arguments: bool = False
+    """Whether `arguments`, if there are any, stand in the place of those of the image instead of after them."""
     user: str | None = None
     group: str | None = None
     working_directory: str | None = None
@@ -84,6 +86,8 @@ def plan_app_section(image: ImageManifest, overrides: AppOverrides, defaults: Po
     command = app.exec if overrides.exec is None else (overrides.exec,)
     if not command:
         raise PodError(f'image "{image.name}" has an empty "exec" (try --exec=BINARY)')
+    if overrides.only_arguments and overrides.arguments:
+        command = command[:1]
     changes = {
         "user": overrides.user,
         "group": overrides.group,
@@ -133,22 +137,24 @@ def app_json(app: App) -> Json:
             {"name": point.name, "path": point.path, **({"readOnly": True} if point.read_only else {})}
             for point in app.mount_points
         ],
-        "ports": [
-            {
-                "name": port.name,
-                "protocol": port.protocol,
-                "port": port.port,
-                "count": port.count,
-                "socketActivated": port.socket_activated,
-            }
-            for port in app.ports
-        ],
+        "ports": [port_json(port) for port in app.ports],
         "isolators": [{"name": isolator.name, "value": isolator.value} for isolator in app.isolators],
         "userAnnotations": dict(app.user_annotations),
         "userLabels": dict(app.user_labels),
     }
     required: Json = {"exec": list(app.exec), "user": app.user, "group": app.group}
     return {**required, **{field: value for field, value in optional.items() if value}}
+
+
+def port_json(port: Port) -> Json:
+    """Return a port of an app, or of a pod, as appc has it."""
+    return {
+        "name": port.name,
+        "protocol": port.protocol,
+        "port": port.port,
+        "count": port.count,
+        "socketActivated": port.socket_activated,
+    }
 
 
 def pairs_json(pairs: Sequence[tuple[str, str]]) -> list[Json]:

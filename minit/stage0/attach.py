@@ -13,11 +13,10 @@ from typing import Any
 from minit import paths
 from minit.errors import PodError, describe
 from minit.stage0 import entrypoints
+from minit.stage0.crossing import crossing_environment
 from minit.stage0.enter import choose_app
 from minit.stage0.pods import Pod, PodState
-from minit.stage0.waiting import wait_for_pid
 
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # rkt's
 # Of the terminal these reach stage1, too, and of others it is to hear them.
 _IGNORED_WHILE_WAITING = (signal.SIGINT, signal.SIGQUIT)
 _FORWARDED = (signal.SIGHUP, signal.SIGTERM)
@@ -47,11 +46,7 @@ def attach(
     arguments = entrypoints.attach_arguments(mode, name, flags, debug=debug)
     rootfs = pod.path / paths.POD_STAGE1_ROOTFS
     program = rootfs / entrypoints.require_path(manifest, "attach")
-    environment = {
-        "RKT_STAGE1_ENTERCMD": str(rootfs / entrypoints.require_path(manifest, "enter")),
-        "RKT_STAGE1_ENTERPID": str(wait_for_pid(pod)),
-        "PATH": os.environ.get("PATH") or _DEFAULT_PATH,
-    }
+    environment = crossing_environment(pod, manifest)
     before_call()
     settings = _terminal_settings()
     try:

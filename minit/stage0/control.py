@@ -46,6 +46,17 @@ def ask_stage1(pod: Pod, request: dict[str, object]) -> dict[str, object] | None
     return reply
 
 
+def read_app_states(pod: Pod) -> dict[str, str] | None:
+    """
+    Return the states of a running pod's apps by name, in the words of the app-level API: `unknown`, `preparing`,
+    `prepared`, `running`, `stopping`, `exited`, `deleting`.
+
+    None if the stage1 is not minit's. PodError as `ask_stage1`.
+    """
+    apps = _ask_apps(pod)
+    return None if apps is None else {name: str(app.get("lifecycle_state") or "unknown") for name, app in apps.items()}
+
+
 def read_streams(pod: Pod) -> dict[str, dict[str, object]]:
     """
     Return the STREAM_FIELDS that the supervisor of a running pod tells of each app, by the app's name.
@@ -53,10 +64,13 @@ def read_streams(pod: Pod) -> dict[str, dict[str, object]]:
     They are the modes of its streams, and where some are attachable how many clients there are, the size of the
     terminal, and how much went through or was dropped. Nothing if the stage1 is not minit's. PodError as `ask_stage1`.
     """
+    apps = _ask_apps(pod) or {}
+    return {name: {field: app[field] for field in STREAM_FIELDS if field in app} for name, app in apps.items()}
+
+
+def _ask_apps(pod: Pod) -> dict[str, dict[str, object]] | None:
     reply = ask_stage1(pod, {"op": "state"})
-    apps = reply.get("apps") if reply is not None else None
-    return {
-        str(app.get("name")): {field: app[field] for field in STREAM_FIELDS if field in app}
-        for app in (apps if isinstance(apps, list) else ())
-        if isinstance(app, dict)
-    }
+    if reply is None:
+        return None
+    apps = reply.get("apps")
+    return {str(app.get("name")): app for app in (apps if isinstance(apps, list) else ()) if isinstance(app, dict)}

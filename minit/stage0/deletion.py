@@ -113,7 +113,10 @@ def _refuse_links(pod: Pod, place: Path) -> None:
 
 
 def _delete(pod: Pod) -> None:
-    unmount_below(pod.path)
+    try:
+        unmount_below(pod.path)
+    except PodError as error:
+        raise PodError(f'pod "{pod.uuid}" not removed: {error}') from error
     try:
         # First what can be big and can fail: with the manifest still there, a later gc tries again.
         with suppress(FileNotFoundError, PodError):
@@ -143,7 +146,7 @@ def unmount_below(directory: Path) -> None:
     os.waitpid(child, 0)
     left = _mounts_below(directory)
     if left:
-        raise PodError(f"cannot unmount {left[-1].mount_point}: the pod is not removed")
+        raise PodError(f"cannot unmount {left[-1].mount_point}")
 
 
 def _mounts_below(directory: Path) -> list[Mount]:

@@ -32,6 +32,8 @@ _ENDING_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 DEFAULT_NETWORK = "default"
 
+_MUTABLE_ENTRYPOINTS = ("app/add", "app/start", "app/stop", "app/rm")
+
 # In the order of rkt's arguments.
 _ATTACH_STREAMS = ("tty-in", "tty-out", "stdin", "stdout", "stderr")
 _TERMINAL_STREAMS = {"tty-in", "tty-out"}
@@ -52,6 +54,8 @@ class RunOptions(Value):
     disable_paths: bool = False
     disable_seccomp: bool = False
     ipc: str | None = None
+    mutable: bool = False
+    """Whether apps may be added to the pod, so that it may be empty."""
 
 
 def read_stage1_manifest(pod: Pod) -> ImageManifest:
@@ -74,6 +78,15 @@ def require_path(manifest: ImageManifest, entrypoint: str) -> str:
             f"(annotation {paths.ANNOTATION_STAGE1}{entrypoint})"
         )
     return path
+
+
+def require_mutable_support(manifest: ImageManifest) -> None:
+    """Raise PodError unless the image declares what works on the apps of a running pod."""
+    if any(declared_path(manifest, entrypoint) is None for entrypoint in _MUTABLE_ENTRYPOINTS):
+        raise PodError(
+            f'stage1 does not support mutable pods: stage1 image "{manifest.name}" does not declare all of the'
+            f" entrypoints {', '.join(_MUTABLE_ENTRYPOINTS)}"
+        )
 
 
 def interface_version(manifest: ImageManifest) -> int:
@@ -118,6 +131,8 @@ def run_arguments(options: RunOptions, uuid: str, version: int, private_users: s
             words.append("--disable-paths")
         if options.disable_seccomp:
             words.append("--disable-seccomp")
+    if options.mutable:
+        words.append("--mutable")
     if options.ipc:
         if version >= _IPC_VERSION:
             words.append(f"--ipc={options.ipc}")
@@ -144,6 +159,16 @@ def gc_arguments(uuid: str, version: int, *, debug: bool, local_config: str) -> 
 def stop_arguments(uuid: str, *, force: bool) -> list[str]:
     """Return the arguments of `stop`."""
     return ["--force", uuid] if force else [uuid]
+
+
+def app_add_arguments(uuid: str, app: str, *, debug: bool) -> list[str]:
+    """Return the arguments of `app/add`."""
+    return [f"--debug={_boolean(debug)}", f"--uuid={uuid}", f"--app={app}"]
+
+
+def app_arguments(app: str, *, debug: bool) -> list[str]:
+    """Return the arguments of `app/start`, `app/stop` and `app/rm`."""
+    return [f"--debug={_boolean(debug)}", f"--app={app}"]
 
 
 def attach_arguments(mode: str, app: str, options: Sequence[str], *, debug: bool) -> list[str]:

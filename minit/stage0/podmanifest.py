@@ -13,8 +13,17 @@ from minit import jsontext, paths
 from minit.errors import ManifestError, PodError
 from minit.manifest.image import APPC_VERSION, ImageManifest
 from minit.manifest.names import is_ac_name, sanitize_ac_name
-from minit.manifest.pod import ExposedPort, Mount, Volume, parse_pod_manifest
-from minit.stage0.appsection import AppOverrides, Json, PodDefaults, app_json, pairs_json, plan_app_section
+from minit.manifest.pod import ExposedPort, Mount, PodManifest, Volume, parse_pod_manifest
+from minit.stage0.appsection import (
+    AppOverrides,
+    Json,
+    Pairs,
+    PodDefaults,
+    app_json,
+    pairs_json,
+    plan_app_section,
+    port_json,
+)
 from minit.stage0.ports import check_ports
 from minit.stage0.store import StoredImage
 from minit.value import Value
@@ -38,26 +47,59 @@ def plan_apps(
     entries: list[Json] = []
     for image, overrides in images:
         check_platform(image.manifest)
-        name = overrides.name or sanitize_ac_name(image.name.rsplit("/", 1)[-1])
-        if not is_ac_name(name):
-            raise ManifestError(f'--name: expected lower-case letters, digits and inner dashes, got "{name}"')
+        name = _app_name(image, overrides)
         if any(name == app.name for app in apps):
             raise PodError(f'several apps are named "{name}": give them different names with --name')
         apps.append(PlannedApp(name=name, image=image))
         entries.append(_runtime_app_json(name, image, overrides, defaults))
-    manifest = {
-        "acVersion": APPC_VERSION,
-        "acKind": "PodManifest",
-        "apps": entries,
-        "volumes": [_volume_json(volume) for volume in defaults.volumes] or None,
-        "isolators": None,
-        "annotations": [{"name": paths.ANNOTATION_MUTABLE, "value": "false"}],
-        "ports": [_port_json(port) for port in defaults.ports] or None,
-    }
-    data = jsontext.dump(manifest)
-    # What no reader would take, such as bytes of the command line that are no text, is better refused now.
-    check_ports(parse_pod_manifest(data, "new pod"), "--port")
-    return tuple(apps), data
+    return tuple(apps), _new_manifest(entries, defaults, ((paths.ANNOTATION_MUTABLE, "false"),))
+
+
+def plan_sandbox(defaults: PodDefaults, annotations: Pairs, user_annotations: Pairs, user_labels: Pairs) -> bytes:
+    """Return the manifest of a new pod without apps, which may be added while it runs."""
+    # Whether a pod is mutable is not the user's to say.
+    chosen = {paths.ANNOTATION_MUTABLE: "true"}
+    for name, value in dict(annotations).items():
+        chosen.setdefault(name, value)
+    user: Json = {"userAnnotations": dict(user_annotations), "userLabels": dict(user_labels)}
+    return _new_manifest([], defaults, tuple(chosen.items()), {key: value for key, value in user.items() if value})
+
+
+def plan_added_app(
+    manifest: PodManifest, image: StoredImage, overrides: AppOverrides, defaults: PodDefaults
+) -> tuple[PlannedApp, Json]:
+    """Return a new app of a pod that runs, and its entry for the pod's manifest; PodError for what cannot be one."""
+    check_platform(image.manifest)
+    name = _app_name(image, overrides)
+    if any(name == app.name for app in manifest.apps):
+        raise PodError(f"multiple apps with name {name}: give it another one with --name")
+    volumes = {volume.name for volume in manifest.volumes}
+    targets = [mount_target(mount) for mount in overrides.mounts]
+    for mount, target in zip(overrides.mounts, targets):
+        if mount.app_volume is None and mount.volume not in volumes:
+            raise PodError(
+                f'--mount: the pod has no volume "{mount.volume}" (its target is {mount.path}): --mnt-volume gives the'
+                " app one of its own"
+            )
+        if targets.count(target) > 1:
+            raise PodError(f"several mounts of the app have the target {target}")
+    return PlannedApp(name=name, image=image), _runtime_app_json(name, image, overrides, defaults)
+
+
+def with_app(data: bytes, source: str, entry: Json) -> bytes:
+    """Return a pod's manifest with one more app; all else stays, known or not."""
+    manifest, apps = _apps_of(data, source)
+    apps.append(entry)
+    changed = jsontext.dump(manifest)
+    parse_pod_manifest(changed, source)
+    return changed
+
+
+def without_app(data: bytes, source: str, name: str) -> bytes:
+    """Return a pod's manifest without an app; all else stays, known or not."""
+    manifest, apps = _apps_of(data, source)
+    apps[:] = [entry for entry in apps if _field(entry, "name") != name]
+    return jsontext.dump(manifest)
 
 
 def merge_mounts(own: Sequence[Mount], shared: Sequence[Mount]) -> tuple[Mount, ...]:
@@ -122,6 +164,44 @@ def check_platform(image: ImageManifest) -> None:
         raise PodError(f'image "{image.name}" is for {image.label("os")}: apps run on linux only')
 
 
+def _app_name(image: StoredImage, overrides: AppOverrides) -> str:
+    name = overrides.name or sanitize_ac_name(image.name.rsplit("/", 1)[-1])
+    if not is_ac_name(name):
+        raise ManifestError(f'--name: expected lower-case letters, digits and inner dashes, got "{name}"')
+    return name
+
+
+def _new_manifest(
+    entries: Sequence[Json], defaults: PodDefaults, annotations: Pairs, others: Mapping[str, object] | None = None
+) -> bytes:
+    manifest = {
+        "acVersion": APPC_VERSION,
+        "acKind": "PodManifest",
+        "apps": entries,
+        "volumes": [_volume_json(volume) for volume in defaults.volumes] or None,
+        "isolators": None,
+        "annotations": pairs_json(annotations),
+        "ports": [_port_json(port) for port in defaults.ports] or None,
+        **(others or {}),
+    }
+    data = jsontext.dump(manifest)
+    # What no reader would take, such as bytes of the command line that are no text, is better refused now.
+    check_ports(parse_pod_manifest(data, "new pod"), "--port")
+    return data
+
+
+def _apps_of(data: bytes, source: str) -> tuple[dict[str, object], list[object]]:
+    """Return a pod's manifest and the list of apps in it."""
+    manifest = jsontext.parse(data, source)
+    if not isinstance(manifest, dict):
+        raise ManifestError(f"{source}: expected an object")
+    key = next((key for key in manifest if key.lower() == "apps"), "apps")
+    apps = manifest.get(key)
+    if not isinstance(apps, list):  # none is null to Go
+        apps = manifest[key] = []
+    return manifest, apps
+
+
 def _runtime_app_json(name: str, image: StoredImage, overrides: AppOverrides, defaults: PodDefaults) -> Json:
     section = plan_app_section(image.manifest, overrides, defaults)
     mounts = merge_mounts(overrides.mounts, defaults.mounts)
@@ -129,7 +209,7 @@ def _runtime_app_json(name: str, image: StoredImage, overrides: AppOverrides, de
     annotations = dict(overrides.annotations) | {key: mode for key, mode in modes.items() if mode is not None}
     optional: Json = {
         "readOnlyRootFS": overrides.read_only_root_fs,
-        "mounts": [{"volume": mount.volume, "path": mount.path} for mount in mounts],
+        "mounts": [_mount_json(mount) for mount in mounts],
         "annotations": pairs_json(tuple(annotations.items())),
     }
     return {
@@ -143,6 +223,11 @@ def _runtime_app_json(name: str, image: StoredImage, overrides: AppOverrides, de
 def _image_json(image: StoredImage) -> Json:
     labels = pairs_json(image.manifest.labels)
     return {"name": image.name, "id": image.id, **({"labels": labels} if labels else {})}
+
+
+def _mount_json(mount: Mount) -> Json:
+    own: Json = {} if mount.app_volume is None else {"appVolume": _volume_json(mount.app_volume)}
+    return {"volume": mount.volume, "path": mount.path, **own}
 
 
 def _volume_json(volume: Volume) -> Json:
@@ -160,8 +245,10 @@ def _volume_json(volume: Volume) -> Json:
 
 
 def _port_json(port: ExposedPort) -> Json:
-    address: Json = {} if port.host_ip is None else {"hostIP": port.host_ip}
-    return {"name": port.name, "hostPort": port.host_port, **address}
+    optional: Json = {} if port.host_ip is None else {"hostIP": port.host_ip}
+    if port.pod_port is not None:
+        optional["podPort"] = port_json(port.pod_port)
+    return {"name": port.name, "hostPort": port.host_port, **optional}
 
 
 def _field(value: object, key: str) -> object:

@@ -27,11 +27,20 @@ _NUMBER = re.compile(rb"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 _WITHOUT_MANIFEST = frozenset({PodState.EMBRYO, PodState.PREPARING, PodState.ABORTED_PREPARE, PodState.DELETING})
 _WITH_NETWORKS = frozenset({PodState.RUNNING, PodState.EXITED})
 _STARTED_STATES = ENDED_STATES | {PodState.RUNNING}
+
+# rkt's words for the states of apps.
+APP_UNKNOWN = "unknown"
+APP_CREATED = "created"
+APP_RUNNING = "running"
+APP_EXITED = "exited"
+
 _APP_STATES = {
-    PodState.PREPARED: "created",
-    PodState.RUNNING: "running",
-    **dict.fromkeys(ENDED_STATES, "exited"),
+    PodState.PREPARED: APP_CREATED,
+    PodState.RUNNING: APP_RUNNING,
+    **dict.fromkeys(ENDED_STATES, APP_EXITED),
 }
+_AFTER_RUN = ENDED_STATES | {PodState.DELETING, PodState.GARBAGE}
+_UNREADABLE_EXIT_CODE = 1
 
 
 class AppMount(Value):
@@ -41,6 +50,16 @@ class AppMount(Value):
     container_path: str
     host_path: str
     read_only: bool
+
+
+class AppLife(Value):
+    """How far an app has come; times in nanoseconds since 1970, None for what has not happened or is not known."""
+
+    state: str
+    created_ns: int | None = None
+    started_ns: int | None = None
+    finished_ns: int | None = None
+    exit_code: int | None = None
 
 
 class AppStatus(Value):
@@ -184,6 +203,30 @@ def read_exit_code(pod: Pod, app: str) -> int | None:
     return _read_number(pod, f"{status_root(pod)}/{paths.STATUS_DIRECTORY}/{app}")
 
 
+def read_app_life(pod: Pod, app: str) -> AppLife:
+    """Return how far an app of a mutable pod has come, by the markers that stage0 and stage1 write."""
+    root = status_root(pod)
+    created_ns = _modified_ns(pod, f"{root}{paths.created_marker(app)}")
+    started_ns = None if created_ns is None else _modified_ns(pod, f"{root}{paths.started_marker(app)}")
+    finished_ns = None if started_ns is None else _modified_ns(pod, f"{root}{paths.status_file(app)}")
+    if finished_ns is not None:
+        exit_code = read_exit_code(pod, app)
+        return AppLife(
+            state=APP_EXITED,
+            created_ns=created_ns,
+            started_ns=started_ns,
+            finished_ns=finished_ns,
+            exit_code=_UNREADABLE_EXIT_CODE if exit_code is None else exit_code,
+        )
+    if pod.state in _AFTER_RUN:  # by force, so that nothing was written any more
+        state, finished_ns = APP_EXITED, read_gc_marked_ns(pod)
+    elif created_ns is None:
+        state = APP_UNKNOWN
+    else:
+        state = APP_CREATED if started_ns is None else APP_RUNNING
+    return AppLife(state=state, created_ns=created_ns, started_ns=started_ns, finished_ns=finished_ns)
+
+
 def is_ready(pod: Pod) -> bool:
     """Return whether the pod's supervisor says that it takes commands."""
     try:
@@ -229,16 +272,26 @@ def _read_apps(
 def _read_app(
     pod: Pod, manifest: PodManifest, app: RuntimeApp, created_ns: int | None, started_ns: int | None
 ) -> AppStatus:
-    exit_code = read_exit_code(pod, app.name) if pod.state in _STARTED_STATES else None
+    if manifest.is_mutable and pod.state in _STARTED_STATES:
+        life = read_app_life(pod, app.name)
+    else:
+        exit_code = read_exit_code(pod, app.name) if pod.state in _STARTED_STATES else None
+        life = AppLife(
+            state=_APP_STATES.get(pod.state, APP_UNKNOWN) if exit_code is None else APP_EXITED,
+            created_ns=created_ns,
+            started_ns=started_ns,
+            finished_ns=read_gc_marked_ns(pod),
+            exit_code=exit_code,
+        )
     return AppStatus(
         name=app.name,
-        state=_APP_STATES.get(pod.state, "unknown") if exit_code is None else "exited",
+        state=life.state,
         image_id=app.image_id,
         image_name=_image_name(pod, app.name),
-        created_ns=created_ns,
-        started_ns=started_ns,
-        finished_ns=read_gc_marked_ns(pod),
-        exit_code=exit_code,
+        created_ns=life.created_ns,
+        started_ns=life.started_ns,
+        finished_ns=life.finished_ns,
+        exit_code=life.exit_code,
         mounts=_app_mounts(manifest, app),
         user_annotations=() if app.app is None else app.app.user_annotations,
         user_labels=() if app.app is None else app.app.user_labels,

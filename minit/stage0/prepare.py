@@ -18,11 +18,11 @@ from minit.idrange import IdRange
 from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
 from minit.progress import Progress
 from minit.stage0 import deletion
+from minit.stage0.appfiles import write_app_files, write_new_file
 from minit.stage0.copytree import copy_tree
 from minit.stage0.diskerrors import disk_errors
 from minit.stage0.durable import make_directory
 from minit.stage0.entrypoints import interface_version, require_path
-from minit.stage0.extract import extract_image
 from minit.stage0.locks import key_lock
 from minit.stage0.podmanifest import PlannedApp
 from minit.stage0.pods import PREPARE, PREPARED, Pod, create_pod
@@ -105,12 +105,12 @@ def _fill(pod: Pod, store: Store, trees: TreeStore, request: PodRequest, progres
     tree_id = trees.render(request.stage1.id, progress)
     _fill_stage1(pod, trees, request, tree_id, ids, progress)
     for app in request.apps:
-        _fill_app(pod, store, trees, request, app, tree_id, ids, progress)
-    _write(pod.path / paths.POD_LOCK, b"", 0o600)
-    _write(pod.path / paths.POD_MANIFEST, request.manifest_bytes, 0o640)
-    _write(pod.path / paths.POD_CREATED, b"", 0o640)
+        write_app_files(pod, store, trees, app, progress, overlay=request.overlay, ids=ids)
+    write_new_file(pod.path / paths.POD_LOCK, b"", 0o600)
+    write_new_file(pod.path / paths.POD_MANIFEST, request.manifest_bytes, 0o640)
+    write_new_file(pod.path / paths.POD_CREATED, b"", 0o640)
     if request.overlay:
-        _write(pod.path / paths.POD_OVERLAY_PREPARED, b"", 0o644)
+        write_new_file(pod.path / paths.POD_OVERLAY_PREPARED, b"", 0o644)
 
 
 def _fill_stage1(
@@ -120,43 +120,8 @@ def _fill_stage1(
     if request.overlay and not (rootfs / paths.STATUS_DIRECTORY).is_dir():
         raise PodError(f'stage1 image "{request.stage1.name}" has no directory /{paths.STATUS_DIRECTORY}')
     make_directory(pod.path / paths.POD_STAGE1, 0o750)
-    _write(pod.path / paths.POD_STAGE1_MANIFEST, request.stage1.manifest_bytes, 0o640)
+    write_new_file(pod.path / paths.POD_STAGE1_MANIFEST, request.stage1.manifest_bytes, 0o640)
     if not request.overlay:
         progress("copying stage1", 0, None)
         copy_tree(rootfs, pod.path / paths.POD_STAGE1_ROOTFS, ids)
-    _write(pod.path / paths.POD_STAGE1_TREE_ID, tree_id.encode(), 0o640)
-
-
-def _fill_app(
-    pod: Pod,
-    store: Store,
-    trees: TreeStore,
-    request: PodRequest,
-    app: PlannedApp,
-    stage1_tree_id: str,
-    ids: IdRange | None,
-    progress: Progress,
-) -> None:
-    info = pod.path / "appsinfo" / app.name
-    make_directory(info, 0o750)
-    _write(info / "manifest", app.image.manifest_bytes, 0o640)
-    if not request.overlay:
-        target = pod.path / paths.POD_STAGE1_ROOTFS / "opt/stage2" / app.name
-        make_directory(target, 0o750)
-        extract_image(store, app.image.id, target, progress, ids)
-        return
-    tree_id = trees.render(app.image.id, progress)
-    if tree_id == stage1_tree_id:
-        # Both would have their upper layers in one directory, the app's inside stage1's.
-        raise PodError(f'app "{app.name}" is made from the stage1 image: that needs --no-overlay')
-    _write(info / "treeStoreID", tree_id.encode(), 0o640)
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    with open(path, "xb", opener=_open_private) as file:
-        file.write(data)
-        os.fchmod(file.fileno(), mode)
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+    write_new_file(pod.path / paths.POD_STAGE1_TREE_ID, tree_id.encode(), 0o640)

@@ -62,13 +62,14 @@ _OTHER = """
 echo "NAME on stdout"
 echo "NAME on stderr" >&2
 if [ -e "$STAGE1_DUMP/NAME-raw" ]; then stty raw -echo; fi
+if [ -e "$STAGE1_DUMP/NAME-hold" ]; then read -r _ < "$STAGE1_DUMP/NAME-hold"; fi
 if [ -e "$STAGE1_DUMP/NAME-signal" ]; then kill -s "$(cat "$STAGE1_DUMP/NAME-signal")" $$; fi
 if [ -e "$STAGE1_DUMP/NAME-code" ]; then exit "$(cat "$STAGE1_DUMP/NAME-code")"; fi
 """
 
 
 def entrypoint_script(name: str) -> bytes:
-    """Return the text of one recording entrypoint."""
+    """Return the text of one recording entrypoint, by the name of its file."""
     return (_DUMP + (_RUN if name == "run" else _OTHER)).replace("NAME", name).encode()
 
 
@@ -123,7 +124,8 @@ def write_stage1(
     annotations: Mapping[str, str] | None = None,
 ) -> None:
     """Write the recording stage1 image, with `annotations` beside those of its entrypoints."""
-    annotations = {**{PREFIX + name: f"/ex/{name}" for name in entrypoints}, **(annotations or {})}
+    files = {name: name.replace("/", "-") for name in entrypoints}
+    annotations = {**{PREFIX + name: f"/ex/{file}" for name, file in files.items()}, **(annotations or {})}
     if version is not None:
         annotations[PREFIX + "interface-version"] = version
     manifest = image_manifest("example.com/recorder", annotations=annotations)
@@ -135,8 +137,8 @@ def write_stage1(
             add_directory(tar, "rootfs/etc")
         if with_status:
             add_directory(tar, "rootfs/rkt/status")
-        for name in entrypoints:
-            add_file(tar, f"rootfs/ex/{name}", entrypoint_script(name), 0o755)
+        for file in files.values():
+            add_file(tar, f"rootfs/ex/{file}", entrypoint_script(file), 0o755)
 
 
 DEFAULT_APP: Mapping[str, object] = {
@@ -225,6 +227,10 @@ class World:
         """Start a pod that stays until it is told to end."""
         return RunningPod(self, arguments or ("--net=none", self.app))
 
+    def start_sandbox(self, *arguments: object) -> RunningPod:
+        """Start a pod without apps that stays until it is told to end."""
+        return RunningPod(self, arguments, ("app", "sandbox"))
+
     def call(self, name: str) -> Call:
         """Return what an entrypoint was called with."""
         return Call(self.dump / name)
@@ -266,13 +272,13 @@ class Call:
 class RunningPod:
     """A pod whose `run` entrypoint waits; a context manager that ends it."""
 
-    def __init__(self, world: World, arguments: Sequence[object]) -> None:
+    def __init__(self, world: World, arguments: Sequence[object], command: Sequence[str] = ("run",)) -> None:
         self._world = world
         self._hold = world.dump / "hold"
         os.mkfifo(self._hold)
         uuid_file = world.root / "uuid"
         self.process = subprocess.Popen(
-            world.command("run", f"--stage1-path={world.stage1}", f"--uuid-file-save={uuid_file}", *arguments),
+            world.command(*command, f"--stage1-path={world.stage1}", f"--uuid-file-save={uuid_file}", *arguments),
             env=world.environment(),
             cwd=world.root,
             stdin=subprocess.DEVNULL,

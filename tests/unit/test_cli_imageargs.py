@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.cli.appcommands import app_group
 from minit.cli.appflags import APP_FLAGS
 from minit.cli.flagwords import Flag, FlagError, FlagKind
 from minit.cli.grammar import AppOption, SharedAppOption
@@ -112,11 +113,14 @@ def test_mounts_before_the_first_image() -> None:
 
 
 def test_the_commands_have_these_flags() -> None:
-    """run and prepare offer as options of an app what is understood as one."""
-    for name in ("run", "prepare"):
-        options = commands.commands[name].params
-        kinds = (AppOption, SharedAppOption)
-        assert {word for option in options if isinstance(option, kinds) for word in option.opts} == APP_FLAGS
+    """run and prepare offer as options of an app what is understood as one; app add a volume of the app, too."""
+    kinds = (AppOption, SharedAppOption)
+    for command, flags in (
+        (commands.commands["run"], APP_FLAGS - {"--mnt-volume"}),
+        (commands.commands["prepare"], APP_FLAGS - {"--mnt-volume"}),
+        (app_group.commands["add"], APP_FLAGS),
+    ):
+        assert {word for option in command.params if isinstance(option, kinds) for word in option.opts} == flags
 
 
 @pytest.mark.parametrize(

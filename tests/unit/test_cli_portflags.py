@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.cli.flagwords import FlagError
-from minit.cli.portflags import parse_port
+from minit.cli.portflags import parse_direct_port, parse_port
+from minit.manifest.app import Port
 from minit.manifest.pod import ExposedPort
 
 NAMES = st.from_regex(r"[a-z0-9]+(-[a-z0-9]+)*", fullmatch=True)
@@ -62,3 +63,31 @@ def test_any_value_is_read_or_refused(text: str) -> None:
         parse_port("--port", text)
     except FlagError as error:
         assert str(error).startswith("--port")
+
+
+@given(NAMES, st.sampled_from(["tcp", "udp"]), st.integers(1, 65535), st.ip_addresses(), st.integers(1, 65535))
+def test_direct_ports_read_back(
+    name: str, protocol: str, pod_port: int, address: ipaddress.IPv4Address | ipaddress.IPv6Address, host_port: int
+) -> None:
+    """A port of a sandbox says which port of the pod it leads to, and where on the host it is."""
+    parsed = parse_direct_port("--port", f"{name}:{protocol}:{pod_port}:{address}:{host_port}")
+    assert parsed.pod_port == Port(name=name, protocol=protocol, port=pod_port)
+    assert (parsed.name, parsed.host_port) == (name, host_port)
+    assert ipaddress.ip_address(parsed.host_ip or "") == address
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("http:80", '--port: expected NAME:PROTOCOL:PORT:HOSTIP:HOSTPORT, got "http:80"'),
+        ("http:sctp:1:0.0.0.0:80", '--port http: expected the protocol tcp or udp, got "sctp"'),
+        ("http:tcp:0:0.0.0.0:80", '--port http: expected a number from 1 to 65535, got "0"'),
+        ("http:tcp:1::80", '--port http: expected an IP address, one of IPv6 in brackets, got ""'),
+        ("http:tcp:1:host:80", '--port http: expected an IP address, one of IPv6 in brackets, got "host"'),
+    ],
+)
+def test_bad_direct_ports(text: str, message: str) -> None:
+    """What is wrong with a port is said in one line."""
+    with pytest.raises(FlagError) as caught:
+        parse_direct_port("--port", text)
+    assert str(caught.value) == message

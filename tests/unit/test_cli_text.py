@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.cli.apptext import app_list_text, app_status_text
 from minit.cli.columns import align
 from minit.cli.jsonoutput import json_text
 from minit.cli.podtext import list_text, pod_json, status_text
@@ -252,3 +253,34 @@ def test_a_written_duration_reads_back(microseconds: int) -> None:
     """What is written is what was meant."""
     seconds = microseconds / 1e6
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=1e-12, abs=1e-9)
+
+
+def test_app_status() -> None:
+    """A line for each thing that is known, and of lists the name, the values and an empty line."""
+    shown = app(
+        finished_ns=1795188510500000000,
+        mounts=(AppMount(name="v", container_path="/mnt", host_path="/tmp", read_only=True),),
+        user_annotations=(("q", "r"), ("s", "t")),
+        user_labels=(("x", "y"),),
+    )
+    assert app_status_text(shown) == (
+        f"name=bb\nstate=exited\nimage_id={IMAGE}\n"
+        "created_at=2026-11-20 15:28:09.16723501 +0000 UTC\n"
+        "started_at=2026-11-20 15:28:26.037937116 +0000 UTC\n"
+        "finished_at=2026-11-20 15:28:30.5 +0000 UTC\n"
+        "exit_code=7\n"
+        "mounts=\n/tmp:/mnt:(read_only:true)\n\n"
+        "user_annotations=\nq:r,s:t\n\n"
+        "user_labels=\nx:y\n\n"
+    )
+    fresh = app(state="created", started_ns=None, exit_code=None)
+    assert [line.partition("=")[0] for line in app_status_text(fresh).splitlines()] == [
+        *("name", "state", "image_id", "created_at")
+    ]
+
+
+def test_app_list() -> None:
+    """Names and states in columns."""
+    apps = [app(), app(name="a-longer-name", state="created")]
+    assert app_list_text(apps, legend=True) == "NAME\t\tSTATE\nbb\t\texited\na-longer-name\tcreated\n"
+    assert app_list_text([], legend=False) == ""

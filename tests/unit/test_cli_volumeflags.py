@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.cli.flagwords import FlagError
-from minit.cli.volumeflags import check_volumes, parse_mount, parse_volume
+from minit.cli.volumeflags import check_volumes, parse_mount, parse_mounted_volume, parse_volume
 from minit.manifest.app import MAX_ID
 from minit.manifest.pod import Mount, Volume
 
@@ -179,3 +179,30 @@ def test_contradictions(volumes: list[Volume], shared: list[str], own: list[str]
             [[Mount(volume="data", path=path) for path in own]],
         )
     assert str(caught.value) == message
+
+
+def test_a_volume_of_one_app() -> None:
+    """--mnt-volume is a volume and its place in one."""
+    text = "name=data,kind=host,source=/srv,target=/mnt,readOnly=true,recursive=false"
+    volume = Volume(name="data", kind="host", source="/srv", read_only=True, recursive=False)
+    assert parse_mounted_volume("--mnt-volume", text) == Mount(volume="data", path="/mnt", app_volume=volume)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "data,kind=empty,target=/a",
+            "--mnt-volume: expected name=..., target=..., kind=..., source=..., readOnly=...",
+        ),
+        ("name=data,kind=empty", "--mnt-volume: expected name=NAME,kind=KIND,target=PATH,..., got"),
+        ("name=A,kind=empty,target=/a", "--mnt-volume: name: expected a name of lower-case letters"),
+        ("name=a,kind=host,target=/a", "--mnt-volume a: expected source=PATH with an absolute path"),
+        ("name=a,kind=empty,source=/b,target=/a", "--mnt-volume a: a volume of kind empty has no source"),
+    ],
+)
+def test_bad_volumes_of_one_app(text: str, message: str) -> None:
+    """What is wrong is said in one line that names the option."""
+    with pytest.raises(FlagError) as caught:
+        parse_mounted_volume("--mnt-volume", text)
+    assert str(caught.value).startswith(message)

@@ -19,8 +19,12 @@ from minit.stage0.podmanifest import (
     image_ids,
     merge_mounts,
     mount_target,
+    plan_added_app,
     plan_apps,
+    plan_sandbox,
     unused_volumes,
+    with_app,
+    without_app,
 )
 from minit.stage0.store import StoredImage
 
@@ -309,3 +313,67 @@ def test_any_manifest_is_read_or_refused(data: bytes) -> None:
     """Whatever a file holds, the only exception is one with a message."""
     with pytest.raises(MinitError):
         image_ids(data, "m")
+
+
+SANDBOX = plan_sandbox(DEFAULTS, (), (), ())
+
+
+def test_a_sandbox() -> None:
+    """It is mutable whatever the user says, and empty."""
+    data = plan_sandbox(DEFAULTS, (("coreos.com/rkt/stage1/mutable", "false"), ("a", "b")), (("u", "v"),), ())
+    pod = parse_pod_manifest(data, "pod")
+    assert (pod.is_mutable, pod.apps, pod.annotation("a"), pod.user_annotations) == (True, (), "b", (("u", "v"),))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcd")), max_size=12))
+def test_apps_come_and_go(changes: list[tuple[bool, str]]) -> None:
+    """A manifest has the apps that were added and not removed, in that order, and all else as it was."""
+    strange = {**json.loads(SANDBOX), "apps": None, "unknown": {"kept": [1, "two"]}}
+    data = json.dumps(strange).encode()
+    expected: list[str] = []
+    for added, name in changes:
+        if not added:
+            data = without_app(data, "pod", name)
+            expected = [each for each in expected if each != name]
+        elif name not in expected:
+            overrides = AppOverrides(name=name)
+            _, entry = plan_added_app(parse_pod_manifest(data, "pod"), image(), overrides, DEFAULTS)
+            data = with_app(data, "pod", entry)
+            expected.append(name)
+    manifest = json.loads(data)
+    assert [app["name"] for app in manifest.pop("apps") or []] == expected
+    assert manifest == {key: value for key, value in strange.items() if key != "apps"}
+
+
+def test_an_app_is_added_once() -> None:
+    """A second one of a name is refused."""
+    _, entry = plan_added_app(parse_pod_manifest(SANDBOX, "pod"), image(), NO_OVERRIDES, DEFAULTS)
+    with pytest.raises(PodError, match="multiple apps with name server-x"):
+        plan_added_app(parse_pod_manifest(with_app(SANDBOX, "pod", entry), "pod"), image(), NO_OVERRIDES, DEFAULTS)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "command"),
+    [
+        (AppOverrides(only_arguments=True), ["/bin/server", "-v"]),
+        (AppOverrides(only_arguments=True, arguments=("-x",)), ["/bin/server", "-x"]),
+        (AppOverrides(only_arguments=True, arguments=("-x",), exec="/sh"), ["/sh", "-x"]),
+    ],
+)
+def test_arguments_of_an_added_app(overrides: AppOverrides, command: list[str]) -> None:
+    """They stand in for those of the image, if there are any."""
+    _, entry = plan_added_app(parse_pod_manifest(SANDBOX, "pod"), image(), overrides, DEFAULTS)
+    assert entry["app"]["exec"] == command  # type: ignore[index]
+
+
+def test_mounts_of_an_added_app() -> None:
+    """A volume is the pod's or the app's own, and two mounts have two targets."""
+    own = Mount(volume="a", path="/a", app_volume=Volume(name="a", kind="host", source="/x"))
+    pod = parse_pod_manifest(SANDBOX, "pod")
+    with pytest.raises(PodError, match='the pod has no volume "b"'):
+        plan_added_app(pod, image(), AppOverrides(mounts=(own, Mount(volume="b", path="/b"))), DEFAULTS)
+    with pytest.raises(PodError, match="several mounts of the app have the target /a"):
+        plan_added_app(pod, image(), AppOverrides(mounts=(own, own)), DEFAULTS)
+    _, entry = plan_added_app(pod, image(), AppOverrides(mounts=(own,)), DEFAULTS)
+    again = parse_pod_manifest(with_app(SANDBOX, "pod", entry), "pod")
+    assert again.apps[0].mounts == (own,)
