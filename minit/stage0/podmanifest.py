@@ -73,6 +73,10 @@ def plan_added_app(
     name = _app_name(image, overrides)
     if any(name == app.name for app in manifest.apps):
         raise PodError(f"multiple apps with name {name}: give it another one with --name")
+    for app in manifest.apps:
+        # The markers of app `x` lie beside the statuses: `x-created` would look like the end of an app of that name.
+        if _marks(name, app.name) or _marks(app.name, name):
+            raise PodError(f'app "{name}" cannot be in a pod with app "{app.name}": give it another name with --name')
     volumes = {volume.name for volume in manifest.volumes}
     targets = [mount_target(mount) for mount in overrides.mounts]
     for mount, target in zip(overrides.mounts, targets):
@@ -162,6 +166,11 @@ def check_platform(image: ImageManifest) -> None:
         raise PodError(f'image "{image.name}" has no label "{missing[0]}": the image of an app needs "os" and "arch"')
     if image.label("os") != "linux":
         raise PodError(f'image "{image.name}" is for {image.label("os")}: apps run on linux only')
+
+
+def _marks(app: str, other: str) -> bool:
+    """Return whether a marker of an app has the name of another one's status."""
+    return paths.status_file(other) in (paths.created_marker(app), paths.started_marker(app))
 
 
 def _app_name(image: StoredImage, overrides: AppOverrides) -> str:

@@ -352,6 +352,16 @@ def test_an_app_is_added_once() -> None:
         plan_added_app(parse_pod_manifest(with_app(SANDBOX, "pod", entry), "pod"), image(), NO_OVERRIDES, DEFAULTS)
 
 
+@pytest.mark.parametrize("name", ["server-x-created", "server-x-started"])
+def test_an_app_is_not_named_like_a_marker(name: str) -> None:
+    """What says when one app was added or started would be the status of the other."""
+    for first, second in ((name, "server-x"), ("server-x", name)):
+        _, entry = plan_added_app(parse_pod_manifest(SANDBOX, "pod"), image(), AppOverrides(name=first), DEFAULTS)
+        pod = parse_pod_manifest(with_app(SANDBOX, "pod", entry), "pod")
+        with pytest.raises(PodError, match="cannot be in a pod with app"):
+            plan_added_app(pod, image(), AppOverrides(name=second), DEFAULTS)
+
+
 @pytest.mark.parametrize(
     ("overrides", "command"),
     [
