@@ -66,7 +66,6 @@ ANNOTATION_PIDS_LIMIT = "minit/pids-limit"
 ANNOTATION_KEEP_LOGS = "minit/keep-logs"
 ANNOTATION_LOG_SIZE = "minit/log-max-size"
 ANNOTATION_LOG_FILES = "minit/log-max-files"
-ANNOTATION_KEEP_LOGS = "minit/keep-logs"
 ANNOTATION_LOG_MODE = "coreos.com/rkt/experiment/logmode"
 ANNOTATION_KUBERNETES_DIRECTORY = "coreos.com/rkt/experiment/kubernetes-log-dir"
 INTERFACE_VERSION = 6

@@ -84,11 +84,6 @@ class PodManifest(Value):
     user_annotations: tuple[tuple[str, str], ...] = ()
     user_labels: tuple[tuple[str, str], ...] = ()
 
-    @property
-    def is_mutable(self) -> bool:
-        """Whether apps may be added to the pod and removed from it, started and stopped, while it runs."""
-        return self.annotation(ANNOTATION_MUTABLE) in _GO_TRUE
-
     def annotation(self, name: str) -> str | None:
         """Return the value of an annotation."""
         return find(self.annotations, name)
