@@ -206,8 +206,8 @@ def test_a_slow_client_gets_the_rest_of_a_pod_that_has_ended(make_pod: MakePod):
 
 def test_a_sidecar_that_is_killed_when_all_is_written(make_pod: MakePod):
     """Its client gets the rest from the next one, though the app has ended."""
-    pod, directory = start(make_pod, "read x; seq 60000; exec sleep 1000", stdin="stream", stdout="stream")
-    expected = b"".join(b"%d\n" % number for number in range(1, 60_001))
+    pod, directory = start(make_pod, "read x; seq 120000; exec sleep 1000", stdin="stream", stdout="stream")
+    expected = b"".join(b"%d\n" % number for number in range(1, 120_001))
     with Session(directory, ["stdin", "stdout"], queue_bytes=1 << 20) as client:
         client.streams["stdin"].sendall(b"\n")
         wait_for(
