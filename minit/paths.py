@@ -49,6 +49,7 @@ STAGE1_FILTERS = "/usr/lib/minit/seccomp"
 READY_TARGET = "ready"
 # In the order in which they have to be installed.
 DEFAULT_FILTERS = ("arguments.bpf", "calls.bpf")
+SIDECAR_FILTER = "sidecar.bpf"
 STATUS_DIRECTORY = "rkt/status"
 # In the directory of an app's attachable streams: rkt's two, and the one of minit's own sessions.
 ENDPOINTS = "endpoints"

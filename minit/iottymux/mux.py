@@ -55,14 +55,22 @@ _AWAIT_SECONDS = 1.0
 
 class Mux:
     """
-    The streams of `app` that clients attach to, with the descriptors of all that belongs to them by name.
+    The streams of `app` that clients attach to, with the descriptors of all that belongs to them by name, and `null`,
+    /dev/null.
 
     `log` gets what the app writes to its pipes too, as the log mode k8s-plain has it. `renewed` says that a killed
     sidecar had the descriptors before.
     """
 
     def __init__(
-        self, loop: Loop, app: str, descriptors: Mapping[str, int], log: LineLog | None = None, *, renewed: bool
+        self,
+        loop: Loop,
+        app: str,
+        descriptors: Mapping[str, int],
+        null: int,
+        log: LineLog | None = None,
+        *,
+        renewed: bool,
     ) -> None:
         self.loop = loop
         self._app = app
@@ -75,7 +83,6 @@ class Mux:
         self._await_until = time.monotonic() + _AWAIT_SECONDS if renewed else None
         self._most_files = _raise_open_files() - _SPARE_FILES
         scratch = Scratch()
-        null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
 
         def ring(name: str) -> Ring:
             return Ring(name, descriptors[RING + name], null, scratch, self._counters)

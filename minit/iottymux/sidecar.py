@@ -53,22 +53,29 @@ def run_sidecar(
     renewed: bool = False,
     attachable: Mapping[str, int] | None = None,
     attachable_log: LineLog | None = None,
+    null: int | None = None,
+    filter: bytes = b"",
 ) -> None:
     """
     Serve the streams of process `pid` of `app` until each is at its end.
 
     `streams` are logged; `attachable` has the descriptors of all others by the names in minit.iottymux.mux, and
     `attachable_log` is where what comes through its pipes is logged, if it is. `renewed` says that a killed sidecar had
-    them before.
+    them before. `null` is /dev/null if that cannot be opened. From the first turn on nothing is done that `filter`, a
+    filter of system calls, could forbid.
     """
+    if null is None:
+        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     loop = Loop()
     logs: list[LineLog] = [log] if attachable_log is None else [log, attachable_log]
-    readers = _Readers(loop, streams, f"{app}[{pid}]: ".encode(), logs, renewed)
+    readers = _Readers(loop, streams, f"{app}[{pid}]: ".encode(), logs, null, renewed)
     mux: Mux | None = None
     if attachable:
         from minit.iottymux.mux import Mux  # loaded by the launcher
 
-        mux = Mux(loop, app, attachable, attachable_log, renewed=renewed)
+        mux = Mux(loop, app, attachable, null, attachable_log, renewed=renewed)
+    if filter:
+        syscalls.install_seccomp_filter(filter)
     while True:
         served = mux is None or mux.check()
         if served and readers.all_ended:
@@ -82,12 +89,12 @@ class _Readers:
     """What copies logged output, line by line, to the first of the logs and to the console; it reopens all of them."""
 
     def __init__(
-        self, loop: Loop, streams: Sequence[Stream], prefix: bytes, logs: Sequence[LineLog], renewed: bool
+        self, loop: Loop, streams: Sequence[Stream], prefix: bytes, logs: Sequence[LineLog], null: int, renewed: bool
     ) -> None:
         self._loop = loop
         self._logs = logs
         self._scratch = _Scratch()
-        self._null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+        self._null = null
         self._consoles = {stream.fd: _Console(stream.console, prefix, renewed) for stream in streams}
         self._open = {stream.fd: stream for stream in streams}
         self._growth = _watch_growth(streams)

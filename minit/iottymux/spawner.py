@@ -18,6 +18,7 @@ from minit.iottymux.logfile import Log
 from minit.iottymux.sidecar import Stream, run_sidecar
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.stdio import complain
+from minit.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,17 +26,22 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _REPLY_TIMEOUT_MILLISECONDS = 5000
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CONSOLE = {"stdout": 1, "stderr": 2}
 
 
 class Spawner:
-    """PID 1's side of the spawner; `pid` is reaped by PID 1 like any other child."""
+    """
+    PID 1's side of the spawner; `pid` is reaped by PID 1 like any other child.
 
-    def __init__(self) -> None:
+    `filter` is the filter of system calls that every sidecar gets, empty for none.
+    """
+
+    def __init__(self, filter: bytes = b"") -> None:
         ours, theirs = socket_pair()
         self.pid, self._pidfd = syscalls.clone3()
         if self.pid == 0:
-            _run_as_spawner(theirs)
+            _run_as_spawner(theirs, filter)
         theirs.close()
         self._socket = ours
 
@@ -97,19 +103,45 @@ class Spawner:
         return receive_message(self._socket)
 
 
-def _run_as_spawner(socket: Socket) -> NoReturn:
+class _Belongings(Value):
+    """
+    What a sidecar gets from the spawner: the open directories of the logs, /dev/null, a filter of system calls.
+
+    `kubernetes_log` is None if no app has the log mode k8s-plain.
+    """
+
+    log_directory: int
+    kubernetes_log: int | None
+    null: int
+    filter: bytes
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return all of them."""
+        return tuple(fd for fd in (self.log_directory, self.kubernetes_log, self.null) if fd is not None)
+
+
+def _run_as_spawner(socket: Socket, filter: bytes) -> NoReturn:
     step = "set up the spawner"
     try:
         syscalls.set_process_name("minit-spawner")
         syscalls.set_dumpable(False)
         _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
-        log_directory = os.open(paths.STAGE1_LOG, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        syscalls.close_all_but((0, 1, 2, socket.fileno(), log_directory))
-        # Here and so in every sidecar: they only touch what they hold already, and files of their own user.
+        belongings = _Belongings(
+            log_directory=os.open(paths.STAGE1_LOG, _DIRECTORY),
+            kubernetes_log=_open_if_there(paths.STAGE1_KUBERNETES_LOG),
+            null=os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC),
+            filter=filter,
+        )
+        syscalls.close_all_but((0, 1, 2, socket.fileno(), *belongings.descriptors()))
+        # Here and so in every sidecar: they only touch what they hold already, and files of their own user in the one
+        # directory where they make some. What the caller types is nothing to them.
+        os.dup2(belongings.null, 0)
+        os.fchdir(belongings.log_directory)
+        os.chroot(".")
         syscalls.set_capabilities(0, 0, 0)
         syscalls.set_no_new_privileges()
         step = "answer PID 1"
-        while _answer_request(socket, log_directory):
+        while _answer_request(socket, belongings):
             pass
         os._exit(0)
     except BaseException as error:
@@ -120,7 +152,14 @@ def _run_as_spawner(socket: Socket) -> NoReturn:
             os._exit(EXIT_FAILURE)
 
 
-def _answer_request(socket: Socket, log_directory: int) -> bool:
+def _open_if_there(path: str) -> int | None:
+    try:
+        return os.open(path, _DIRECTORY)
+    except FileNotFoundError:
+        return None
+
+
+def _answer_request(socket: Socket, belongings: _Belongings) -> bool:
     """Fork the sidecar that PID 1 asks for next; False once PID 1 is gone."""
     message, descriptors = receive_message(socket)
     if message is None:
@@ -131,7 +170,7 @@ def _answer_request(socket: Socket, log_directory: int) -> bool:
         send_message(socket, {"error": describe(error)})
     else:
         if pid == 0:
-            _run_as_sidecar(message, descriptors, log_directory)
+            _run_as_sidecar(message, descriptors, belongings)
         send_message(socket, {}, [pidfd])
         os.close(pidfd)
     for fd in descriptors:
@@ -139,25 +178,27 @@ def _answer_request(socket: Socket, log_directory: int) -> bool:
     return True
 
 
-def _run_as_sidecar(message: dict[str, object], descriptors: list[int], log_directory: int) -> NoReturn:
+def _run_as_sidecar(message: dict[str, object], descriptors: list[int], belongings: _Belongings) -> NoReturn:
     try:
         app, pid, names, limits = message["app"], message["pid"], message["streams"], message["log"]
         assert isinstance(app, str) and isinstance(pid, int) and isinstance(names, list) and isinstance(limits, list)
         others = message["attachable"]
         assert isinstance(others, list)
         syscalls.set_process_name(f"iottymux-{app}")
-        syscalls.close_all_but((0, 1, 2, log_directory, *descriptors))
+        syscalls.close_all_but((0, 1, 2, *belongings.descriptors(), *descriptors))
         streams = [Stream(name=name, fd=fd, console=_CONSOLE[name]) for name, fd in zip(names, descriptors)]
-        log = Log(app, log_directory, *limits)
+        log = Log(app, belongings.log_directory, *limits)
         attachable = dict(zip(others, descriptors[len(names) :]))
         renewed = message["renewed"] is True
         plain_log = None
         if isinstance(message["plain_log"], str):
             from minit.iottymux.plainlog import PlainLog  # loaded by the launcher
 
-            directory = os.open(paths.STAGE1_KUBERNETES_LOG, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            plain_log = PlainLog(message["plain_log"], directory, renewed)
-        run_sidecar(app, pid, streams, log, renewed, attachable, plain_log)
+            assert belongings.kubernetes_log is not None
+            plain_log = PlainLog(message["plain_log"], belongings.kubernetes_log, renewed)
+        run_sidecar(
+            app, pid, streams, log, renewed, attachable, plain_log, null=belongings.null, filter=belongings.filter
+        )
         os._exit(0)
     except BaseException as error:
         # The last frame of a forked process: returning would run the spawner's loop twice.

@@ -1,8 +1,8 @@
 """
-The filters that the apps of a pod get, as programs for the kernel.
+The filters that the apps of a pod and their sidecars get, as programs for the kernel.
 
-That of an app which asks for nothing was compiled when the stage1 image was built. Any other is compiled here, before
-PID 1 exists: a process of the pod only hands the bytes to the kernel.
+Those of sidecars, and of an app which asks for nothing, were compiled when the stage1 image was built. Any other is
+compiled here, before PID 1 exists: a process of the pod only hands the bytes to the kernel.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from minit.plan.pod import PodPlan
     from minit.plan.seccomp import SeccompPolicy
+    from minit.plan.syscallfilter import Filter
 
 
 def add_filters(plan: PodPlan) -> PodPlan:
     """
-    Return the plan with the filters of its apps, and say which system calls of theirs nobody knows.
+    Return the plan with the filters of its apps and sidecars, and say which system calls of theirs nobody knows.
 
     OSError if the library is missing that compiles them.
     """
@@ -38,13 +39,15 @@ def add_filters(plan: PodPlan) -> PodPlan:
             for name in _unknown(policy):
                 complain(f'stage1: warning: app "{app.name}": ignoring unknown system call {name}')
         apps.append(app)
-    return replace(plan, apps=tuple(apps))
+    return replace(plan, apps=tuple(apps), sidecar_filter=_read(paths.SIDECAR_FILTER))
 
 
 def write_default_filters(directory: str) -> None:
-    """Compile what an app gets that asks for nothing into files below `directory`, which is made."""
+    """Compile what sidecars get, and an app that asks for nothing, into files below `directory`, which is made."""
     os.makedirs(directory, exist_ok=True)
-    for name, program in zip(paths.DEFAULT_FILTERS, compile_policy(DEFAULT_POLICY), strict=True):
+    programs = dict(zip(paths.DEFAULT_FILTERS, compile_policy(DEFAULT_POLICY), strict=True))
+    programs[paths.SIDECAR_FILTER] = compile_sidecar_filter()
+    for name, program in programs.items():
         with open(os.path.join(directory, name), "wb") as file:
             file.write(program)
 
@@ -52,28 +55,37 @@ def write_default_filters(directory: str) -> None:
 def _load_filters(policy: SeccompPolicy) -> tuple[bytes, ...]:
     if policy != DEFAULT_POLICY:
         return compile_policy(policy)
-    directory = f"{image_root()}{paths.STAGE1_FILTERS}"
-    programs = []
-    for name in paths.DEFAULT_FILTERS:
-        with open(f"{directory}/{name}", "rb", buffering=0) as file:
-            programs.append(file.read())
-    return tuple(programs)
+    return tuple(_read(name) for name in paths.DEFAULT_FILTERS)
+
+
+def _read(name: str) -> bytes:
+    with open(f"{image_root()}{paths.STAGE1_FILTERS}/{name}", "rb", buffering=0) as file:
+        return file.read()
 
 
 def compile_policy(policy: SeccompPolicy) -> tuple[bytes, ...]:
     """Return the filters of a policy as the kernel takes them, in the order in which they have to be installed."""
-    from minit.libseccomp import compile_filter
     from minit.plan.syscallfilter import filters_of
 
-    return tuple(
-        compile_filter(
-            filter.default,
-            [
-                (rule.call, rule.action, None if rule.argument is None else (rule.argument, rule.mask, rule.value))
-                for rule in filter.rules
-            ],
-        )
-        for filter in filters_of(policy)
+    return tuple(_compile(filter) for filter in filters_of(policy))
+
+
+def compile_sidecar_filter() -> bytes:
+    """Return the filter of a sidecar as the kernel takes it."""
+    from minit.plan.sidecarfilter import SIDECAR_FILTER
+
+    return _compile(SIDECAR_FILTER)
+
+
+def _compile(filter: Filter) -> bytes:
+    from minit.libseccomp import compile_filter
+
+    return compile_filter(
+        filter.default,
+        [
+            (rule.call, rule.action, None if rule.argument is None else (rule.argument, rule.mask, rule.value))
+            for rule in filter.rules
+        ],
     )
 
 

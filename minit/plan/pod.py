@@ -96,6 +96,8 @@ class PodPlan(Value):
     `kubernetes_log_directory` is where the host has the log files of the log mode k8s-plain.
     `private_users` are the ids of its user namespace, None without one. A `mutable` pod lives until it is stopped,
     whatever becomes of its apps, and may get more of them, which may need `later_controllers` of control groups.
+    `sidecar_filter` is a program that the launcher adds, the filter of system calls of what reads the apps' output;
+    without it they have none.
     """
 
     uuid: str
@@ -112,6 +114,7 @@ class PodPlan(Value):
     later_controllers: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
     debug: bool = False
+    sidecar_filter: bytes = b""
 
     @property
     def has_loopback_only(self) -> bool:

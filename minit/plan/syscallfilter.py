@@ -25,7 +25,7 @@ _RET_ERRNO = 0x00050000
 _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
 # The kernel takes an int: a program could hide the number below bits that only a filter looks at.
-_IOCTL_MASK = 0xFFFFFFFF
+IOCTL_MASK = 0xFFFFFFFF
 # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 _NEW_NAMESPACES = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 
@@ -86,7 +86,7 @@ def _guards(policy: SeccompPolicy) -> list[Rule]:
     refusal = fail_with(errno.EPERM)
     # By these two a program types into its terminal, for whoever reads from it next.
     rules = [
-        Rule(call="ioctl", action=refusal, argument=1, mask=_IOCTL_MASK, value=request)
+        Rule(call="ioctl", action=refusal, argument=1, mask=IOCTL_MASK, value=request)
         for request in (_TIOCSTI, _TIOCLINUX)
     ]
     if policy.is_default_list:

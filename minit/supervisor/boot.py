@@ -186,7 +186,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
             apps.append(app)
         # After the apps, which prepare themselves on another processor meanwhile.
         has_output = plan.mutable or any(app.streams.need_sidecar or app.spec.handlers for app in apps)
-        spawner = Spawner() if has_output else None
+        spawner = Spawner(plan.sidecar_filter) if has_output else None
         ours = ends.root, *ends.tasks, *ends.made.apps, *(tree for trees in ends.trees for tree in trees)
         for fd in (*ours, *(fd for app in apps if not app.spec.is_joined_later for fd in app.ends.tasks)):
             os.close(fd)

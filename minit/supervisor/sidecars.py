@@ -24,19 +24,25 @@ class Sidecars:
     The output of the pod's processes and who reads it.
 
     `retry` is called when `renew` has something to do later, `on_end` with the app's name when a process of it has no
-    more output.
+    more output. `filter` is the sidecars' filter of system calls, if they have one.
 
     `spawner` makes the sidecars; None before the first and after its death.
     """
 
     def __init__(
-        self, sources: Sources, journal: Journal, retry: Callable[[], None], on_end: Callable[[str], None]
+        self,
+        sources: Sources,
+        journal: Journal,
+        retry: Callable[[], None],
+        on_end: Callable[[str], None],
+        filter: bytes = b"",
     ) -> None:
         self.spawner: Spawner | None = None
         self._sources = sources
         self._journal = journal
         self._retry = retry
         self._on_end_of_output = on_end
+        self._filter = filter
         self._read: list[Streams] = []
 
     @property
@@ -112,7 +118,7 @@ class Sidecars:
         """Hand output to a new sidecar; what an old one had not written is still in the pipes."""
         try:
             if self.spawner is None:
-                self.spawner = Spawner()
+                self.spawner = Spawner(self._filter)
             self._request(self.spawner, streams, renewed=renewed)
             self._adopt(streams, self.spawner.reply())
         except (LaunchError, OSError) as error:

@@ -94,7 +94,7 @@ class Supervisor:
         self._console = console
         self._signals = signals
         self._sources = Sources()
-        self._sidecars = Sidecars(self._sources, journal, self._retry_soon, self._mark_log_end)
+        self._sidecars = Sidecars(self._sources, journal, self._retry_soon, self._mark_log_end, plan.sidecar_filter)
         self._requests = {BY_SIGNAL: 0, BY_LAUNCHER: 0, BY_CONTROL: 0}
         self._forced = False
         self._unwritten: set[str] = set()

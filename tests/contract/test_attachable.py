@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from minit import paths
 from tests.support.attached import Session, connect, read_all, read_until
 from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.processes import status_of
@@ -249,12 +250,13 @@ def test_a_long_name(make_pod: MakePod):
 
 
 def test_privileges_of_a_sidecar_with_clients(make_pod: MakePod):
-    """It holds no capabilities, cannot gain any, and shows nothing of itself to apps."""
+    """It holds no capabilities, cannot gain any, has a filter of system calls, and sees no files but the logs."""
     pod, directory = start(make_pod, "read x", stdin="stream", stdout="stream")
     with Session(directory, ["stdout"]):
         status = status_of(pod.children()["iottymux-web"])
         assert {status[key] for key in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {"0" * 16}
-        assert status["NoNewPrivs"] == "1"
+        assert (status["NoNewPrivs"], status["Seccomp"], status["Seccomp_filters"]) == ("1", "2", "1")
+        assert os.readlink(f"/proc/{pod.children()['iottymux-web']}/root").endswith(paths.STAGE1_LOG)
 
 
 @pytest.mark.private_users

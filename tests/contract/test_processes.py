@@ -49,7 +49,7 @@ DESCRIPTORS = {
         r"/sys/fs/cgroup/freezer/.*/system.slice/[ab].service/freezer.state": 2,
         r"/rkt/minit/(supervisor|events).log": 2,
     },
-    "minit-spawner": {SOCKET: 1, LOG: 1},
+    "minit-spawner": {SOCKET: 1, LOG: 1, r"/dev/null": 1},
     "iottymux-a": {PIPE: 4, EPOLL: 1, SIGNALFD: 1, LOG: 1, r"/dev/null": 1},
     "sh": {},
 }
@@ -312,7 +312,7 @@ def test_who_is_dumpable(make_pod: MakePod) -> None:
 
 
 def test_names_groups_and_places(make_pod: MakePod) -> None:
-    """ps(1) shows what each process is; ours sit in init.scope in every hierarchy, with / as their directory."""
+    """ps(1) shows what each process is; ours sit in init.scope in every hierarchy, with their root as directory."""
     pod, processes = running_pod(make_pod)
     assert status_of(processes["launcher"])["Name"] == "minit-launcher"
     assert status_of(processes["pid 1"])["Name"] == "minit"
@@ -321,7 +321,10 @@ def test_names_groups_and_places(make_pod: MakePod) -> None:
     for kind in ("pid 1", "minit-spawner", "iottymux-a", "iottymux-b"):
         groups = list(control_groups_of(processes[kind]).values())
         assert groups.count(f"/{subcgroup}/init.scope") == hierarchies, kind
-        assert os.readlink(f"/proc/{processes[kind]}/cwd") == "/"
+        # Relative to the mount: the two that read what apps write see nothing else.
+        place = "/" if kind == "pid 1" else LOG
+        for link in ("cwd", "root"):
+            assert os.readlink(f"/proc/{processes[kind]}/{link}").endswith(place), kind
     assert control_groups_of(processes["launcher"]) == control_groups_of(os.getpid())
 
 

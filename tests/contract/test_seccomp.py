@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from minit import paths
-from minit.launcher.seccomp import compile_policy
+from minit.launcher.seccomp import compile_policy, compile_sidecar_filter
 from minit.libseccomp import LIBRARY
 from minit.plan.seccomp import DEFAULT_POLICY
 from tests.support.bpf import AARCH64, I386, X86_64, Calls
@@ -341,8 +341,9 @@ def test_debug_shows_the_decision(make_pod: MakePod) -> None:
 
 
 def test_the_default_filters_are_in_the_image(make_pod: MakePod, stage1_tree: Path) -> None:
-    """What an app gets that asks for nothing was compiled with it; any other is compiled by the image's library."""
+    """What sidecars get, and an app that asks for nothing, was compiled with it; any other by the image's library."""
     directory = stage1_tree / "rootfs" / paths.STAGE1_FILTERS.lstrip("/")
+    assert (directory / paths.SIDECAR_FILTER).read_bytes() == compile_sidecar_filter()
     assert tuple((directory / name).read_bytes() for name in paths.DEFAULT_FILTERS) == compile_policy(DEFAULT_POLICY)
     for isolators, libraries in (([], []), ([seccomp(REMOVE, "keyctl")], [f"/usr/lib/minit/lib/{LIBRARY}"])):
         pod = make_pod({"a": shell("while :; do sleep 1; done", isolators=isolators)})

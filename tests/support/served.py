@@ -16,6 +16,7 @@ from minit.iottymux.sidecar import run_sidecar
 from minit.plan.app import AppSpec
 from minit.supervisor.attachable import Attachable
 from tests.support.attached import Session, connect
+from tests.support.sidecarfilter import sidecar_filter
 
 
 class Served:
@@ -37,14 +38,16 @@ class Served:
     def start(self, *, renewed: bool = False, prepare: Callable[[], object] = lambda: None) -> int:
         """Fork a sidecar and return its pid."""
         theirs, descriptors = self.attachable.connect()
+        filter = sidecar_filter()
         pid = os.fork()
         if pid == 0:
             try:
                 # As the spawner does; what the test has open would count against the limits of the sidecar.
                 syscalls.close_all_but([0, 1, 2, *dict(descriptors).values()])
                 prepare()
+                syscalls.set_no_new_privileges()
                 log = Log("web", os.open(self.directory, os.O_RDONLY))
-                run_sidecar("web", 7, [], log, renewed=renewed, attachable=dict(descriptors))
+                run_sidecar("web", 7, [], log, renewed=renewed, attachable=dict(descriptors), filter=filter)
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()

@@ -469,7 +469,7 @@ def test_terminal_and_pipes_side_by_side(serve: Serve):
 def test_a_killed_sidecar_under_load_loses_nothing(serve: Serve):
     """A session that says how far it came gets the very next byte from the next sidecar, over and over."""
     served = serve(stdout="stream")
-    text = numbered(100_000)
+    text = numbered(300_000)
     got = b""
     kills = 0
     client = served.session("stdout", policy="block")

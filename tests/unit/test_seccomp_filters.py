@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
+import termios
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit.launcher.seccomp import compile_policy
+from minit.launcher.seccomp import compile_policy, compile_sidecar_filter
 from minit.libseccomp import compile_filter, is_system_call
 from minit.plan.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.plan.syscallfilter import ALLOW, KILL, fail_with
@@ -185,3 +187,25 @@ def test_an_unknown_call_is_left_out():
     program = Program(compile_filter(ALLOW, [("no_such_call", KILL, None), ("read", KILL, None)]))
     assert program.run(NATIVE, TABLES[NATIVE].number("read")) == KILL
     assert not is_system_call("no_such_call") and not is_system_call("")
+
+
+@pytest.mark.parametrize("architecture", [NATIVE, SECONDARY])
+@pytest.mark.parametrize(
+    "name", ["execve", "execveat", "ptrace", "socket", "connect", "open", "clone", "clone3", "fork", "kill", "openat2"]
+)
+def test_what_a_sidecar_has_no_business_with(architecture: int, name: str) -> None:
+    """It can make no process, program, connection or trace, and open files by one call only."""
+    numbers = [number for number, other in TABLES[architecture].names.items() if other == name]
+    program = Program(compile_sidecar_filter())
+    assert [program.run(architecture, number) for number in numbers] == [NOT_PERMITTED] * len(numbers)
+
+
+def test_a_sidecar_and_its_terminals_and_memory() -> None:
+    """It asks descriptors only what it has to, types into no terminal, and makes no memory that can be executed."""
+    program, number = Program(compile_sidecar_filter()), TABLES[NATIVE].number
+    assert program.run(NATIVE, number("ioctl"), [1, TIOCSTI]) == NOT_PERMITTED
+    assert program.run(NATIVE, number("ioctl"), [1, TIOCSTI | 1 << 32]) == NOT_PERMITTED
+    assert program.run(NATIVE, number("ioctl"), [1, termios.TIOCGWINSZ]) == ALLOW
+    for name in ("mmap", "mprotect"):
+        assert program.run(NATIVE, number(name), [0, 4096, mmap.PROT_READ | mmap.PROT_WRITE]) == ALLOW
+        assert program.run(NATIVE, number(name), [0, 4096, mmap.PROT_READ | mmap.PROT_EXEC]) == NOT_PERMITTED

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import re
 import resource
 import signal
+import socket
 import sys
 import termios
 import time
@@ -18,8 +20,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from minit import syscalls
 from minit.iottymux.logfile import Log
 from minit.iottymux.sidecar import Stream, run_sidecar
+from tests.support.sidecarfilter import sidecar_filter
 
 RECORD = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) (stdout|stderr) ([FP]) (.*)", re.DOTALL)
 FILES = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -46,16 +50,18 @@ class Output:
         self, console: int | None = None, prepare: Callable[[], object] = lambda: None, renewed: bool = False
     ) -> int:
         """Fork a sidecar and return its pid."""
+        filter = sidecar_filter()
         pid = os.fork()
         if pid == 0:
             try:
                 for fd in self.app.values():
                     os.close(fd)
                 prepare()
+                syscalls.set_no_new_privileges()
                 target = self.console if console is None else console
                 streams = [Stream(name=name, fd=fd, console=target) for name, fd in self.readers.items()]
                 log = Log("web", os.open(self.directory, os.O_RDONLY), *self.limits)
-                run_sidecar("web", 7, streams, log, renewed)
+                run_sidecar("web", 7, streams, log, renewed, filter=filter)
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()
@@ -475,3 +481,31 @@ def test_two_sidecars_of_an_app_share_its_log(tmp_path: Path):
     finally:
         steady.close()
         killed.close()
+
+
+def test_a_sidecar_that_is_taken_over() -> None:
+    """Under its filter nothing is executed, traced, connected or signalled, no process is made, and no code."""
+    filter = sidecar_filter()
+    attempts: list[Callable[[], object]] = [
+        lambda: os.execv("/bin/true", ["true"]),
+        lambda: syscalls.clone3(),
+        os.fork,
+        lambda: os.kill(os.getppid(), 0),
+        lambda: socket.socket(socket.AF_UNIX),
+        lambda: os.open(".", os.O_PATH) and os.fchdir(0),
+        lambda: os.chroot("/"),
+        lambda: fcntl.ioctl(0, termios.TIOCSTI, b"x"),
+        lambda: mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC),
+    ]
+    pid = os.fork()
+    if pid == 0:
+        syscalls.set_no_new_privileges()
+        syscalls.install_seccomp_filter(filter)
+        refused = 0
+        for attempt in attempts:
+            try:
+                attempt()
+            except PermissionError:
+                refused += 1
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == len(attempts)

@@ -1,0 +1,43 @@
+"""
+The filter of system calls for a sidecar, which reads what apps and clients write.
+
+It has all it will ever need: what is left to do is to read, to write, to make the next log file, and to take clients.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from minit.plan.syscallfilter import ALLOW, IOCTL_MASK, Filter, Rule, fail_with
+
+
+def _names(text: str) -> list[str]:
+    return text.split()
+
+
+# With the calls by which the C libraries of other architectures do the same.
+_CALLS = _names(
+    """
+    accept4 brk clock_gettime clock_gettime64 close epoll_ctl epoll_pwait epoll_wait exit exit_group flock fstat
+    fstat64 fstatat64 ftruncate ftruncate64 futex getpid getrandom getsockname getsockopt gettimeofday lseek madvise
+    mremap munmap newfstatat openat poll ppoll pread64 read readv recvmsg rename renameat renameat2 restart_syscall
+    rt_sigreturn sendmsg setsockopt splice statx tee unlinkat write writev
+    """
+)
+# FIONREAD and FIONBIO of any descriptor, TIOCGWINSZ, TIOCSWINSZ and TCGETS of the app's terminal; TIOCSTI, by which
+# something is typed into the caller's, is not among them (ioctl_tty(2)).
+_REQUESTS = (0x541B, 0x5421, 0x5413, 0x5414, 0x5401)
+_PROT_EXEC = 4
+
+SIDECAR_FILTER = Filter(
+    default=fail_with(errno.EPERM),
+    rules=(
+        *(Rule(call=name, action=ALLOW) for name in _CALLS),
+        *(Rule(call="ioctl", action=ALLOW, argument=1, mask=IOCTL_MASK, value=request) for request in _REQUESTS),
+        # Memory for data, never for code.
+        *(
+            Rule(call=name, action=ALLOW, argument=2, mask=_PROT_EXEC, value=0)
+            for name in ("mmap", "mmap2", "mprotect")
+        ),
+    ),
+)
