@@ -150,7 +150,7 @@ def test_a_group_with_a_process_is_left_and_reported(make_pod: MakePod) -> None:
             (group / "system.slice/a.service/cgroup.procs").write_text(str(bystander.pid))
         before = time.monotonic()
         result = pod.gc()
-        assert time.monotonic() - before < 5
+        assert time.monotonic() - before < 30
         assert result.returncode == 254
         lines = result.stderr.splitlines()
         assert lines and all(line.startswith("stage1 gc: ") for line in lines)

@@ -18,6 +18,8 @@ from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
 QUICK = {"minit/stop-grace": "300ms"}
+# With it, a pod that ends has not waited for the grace period, however busy the machine is.
+NEVER = {"minit/stop-grace": "1h"}
 SWEEP_STEPS = campaign(60)
 SWEEP_SECONDS = 0.12
 
@@ -82,7 +84,7 @@ def test_what_an_app_says_while_it_is_stopped_does_not_count(make_pod: MakePod) 
 @pytest.mark.parametrize("first", ["stop", "TERM", "INT"])
 @pytest.mark.parametrize("second", ["stop", "TERM", "INT"])
 def test_a_second_stop_kills_at_once(make_pod: MakePod, first: str, second: str) -> None:
-    """Whoever asks again, in whatever way, does not wait for the ten seconds."""
+    """Whoever asks again, in whatever way, does not wait for the grace period."""
 
     def ask(how: str) -> None:
         if how == "stop":
@@ -90,15 +92,13 @@ def test_a_second_stop_kills_at_once(make_pod: MakePod, first: str, second: str)
         else:
             process.send_signal(signal.Signals[f"SIG{how}"])
 
-    pod = make_pod({"a": guest("stubborn", "/tmp/up")})
+    pod = make_pod({"a": guest("stubborn", "/tmp/up")}, annotations=NEVER)
     process = started(pod)
     pod.wait_file("a", "/tmp/up")
     ask(first)
     wait_for(lambda: not pod.is_ready(), "the shutdown")
-    before = time.monotonic()
     ask(second)
     assert pod.finish(process).returncode == 0
-    assert time.monotonic() - before < 4
     assert pod.status("a") == 137
     assert_nobody_left(pod)
 
@@ -184,12 +184,10 @@ def test_a_pod_that_failed_before_it_was_stopped_keeps_its_code(make_pod: MakePo
 @pytest.mark.private_users
 def test_force_kills_apps_that_ignore_sigterm(make_pod: MakePod, overlay: bool) -> None:
     """They are recorded as 137, and the pod has ended when the entrypoint returns."""
-    pod = make_pod({"a": guest("stubborn", "/tmp/up")}, overlay=overlay)
+    pod = make_pod({"a": guest("stubborn", "/tmp/up")}, overlay=overlay, annotations=NEVER)
     process = started(pod)
     pod.wait_file("a", "/tmp/up")
-    before = time.monotonic()
     assert pod.stop("--force").returncode == 0
-    assert time.monotonic() - before < 3
     assert_nobody_left(pod)
     pod.finish(process)
     assert pod.status("a") == 137
@@ -229,15 +227,14 @@ def test_the_apps_own_stop_signal(make_pod: MakePod) -> None:
             "a": shell(loud, annotations=[quit_]),
             "b": app_section("/bin/sleep", "1000", annotations=[own]),
             "c": guest("stubborn", "/tmp/up", annotations=[grace]),
-        }
+        },
+        annotations=NEVER,
     )
     process = started(pod)
     for app in ("a", "c"):
         pod.wait_file(app, "/tmp/up")
-    before = time.monotonic()
     pod.stop()
     result = pod.finish(process)
-    assert time.monotonic() - before < 4
     assert [pod.status(app) for app in pod.apps] == [4, 0, 137]
     assert result.stdout.endswith("]: quit\n") and "terminated" not in result.stdout
 
@@ -250,7 +247,7 @@ def test_an_app_that_ignores_sigterm_is_killed_after_the_grace_period(make_pod: 
     before = time.monotonic()
     pod.stop()
     assert pod.finish(process).returncode == 0
-    assert 0.3 <= time.monotonic() - before < 3
+    assert time.monotonic() - before >= 0.3
     assert (pod.status("a"), pod.status("b")) == (137, 0)
 
 
@@ -306,16 +303,14 @@ def test_an_app_that_forks_on_sigterm_leaves_nobody(make_pod: MakePod) -> None:
 
 def test_a_stopped_app_is_continued_to_be_terminated(make_pod: MakePod) -> None:
     """SIGCONT follows SIGTERM, so no grace period passes in vain."""
-    pod = make_pod({"a": shell("touch /tmp/up; " + FOREVER)})
+    pod = make_pod({"a": shell("touch /tmp/up; " + FOREVER)}, annotations=NEVER)
     process = started(pod)
     pod.wait_file("a", "/tmp/up")
     for pid in pod.members():
         if status_of(pid)["Name"] in ("sh", "sleep"):
             os.kill(pid, signal.SIGSTOP)
-    before = time.monotonic()
     pod.stop()
     assert pod.finish(process).returncode == 0
-    assert time.monotonic() - before < 3
     assert pod.status("a") == 0
 
 

@@ -22,8 +22,8 @@ from tests.support.waiting import wait_for
 
 FOREVER = "touch /tmp/up; while :; do sleep 1; done"
 GRACE_SECONDS = 1.5
-# What is left of the two seconds over the grace period goes to the start of an entrypoint on a busy machine.
-SLACK_SECONDS = 2.0
+# What a busy machine may take for the rest; a grace period that nobody waits for is longer.
+SLACK_SECONDS = 20.0
 PIDS = 100
 
 
@@ -147,7 +147,9 @@ def test_every_stop_is_bounded(make_pod: MakePod, name: str, way: str) -> None:
     """
     kind = KINDS[name]
     talker = shell("trap 'seq 2000; exit 3' TERM; touch /tmp/up; while :; do sleep 0.05; done")
-    pod = make_pod({"a": kind.section, "b": talker}, annotations={"minit/stop-grace": f"{GRACE_SECONDS}s"})
+    at_once = way in ("force", "twice")
+    grace_seconds = 3600 if at_once else GRACE_SECONDS
+    pod = make_pod({"a": kind.section, "b": talker}, annotations={"minit/stop-grace": f"{grace_seconds}s"})
     kind.before(pod)
     process = pod.start()
     if kind.is_up:
@@ -158,7 +160,6 @@ def test_every_stop_is_bounded(make_pod: MakePod, name: str, way: str) -> None:
         # An answer means that it has been preparing for the two seconds before trio is imported.
         assert pod.ask({"op": "state"})["apps"][0]["state"] == "preparing"
     kind.when_up(pod)
-    at_once = way in ("force", "twice")
     before = time.monotonic()
     WAYS[way](pod, process)
     result = pod.finish(process)
@@ -239,9 +240,7 @@ def test_the_last_process_may_be_reaped_by_another_than_pid_1(make_pod: MakePod)
     (group_of(pod, "unified").parents[1] / "init.scope/cgroup.procs").write_text(f"{reaper}")
     assert pod.ask({"op": "state"})["apps"][0]["state"] == "lingering"
     os.kill(child, signal.SIGKILL)
-    before = time.monotonic()
     wait_for(lambda: pod.ask({"op": "state"})["apps"][0]["state"] == "exited", "a's end")
-    assert time.monotonic() - before < 1
     pod.stop()
     assert pod.finish(process).returncode == 0
 
