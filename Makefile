@@ -28,8 +28,11 @@ $(STAMP): pyproject.toml | packages
 demo: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh demo/run.sh
 
+# Every processor has a worker; tests wait often enough for one to have something to do while another waits.
+PYTEST := $(BIN)/python -m pytest -q -n $(shell nproc) --dist worksteal
+
 test: $(STAMP)
-	MINIT_TEST_STRICT=1 $(BIN)/python -m pytest -q tests
+	MINIT_TEST_STRICT=1 $(PYTEST) tests
 
 # The machine that tests boot. The kernel is unpacked and not installed, since it is not for the machine it is on.
 $(KERNEL):
@@ -42,7 +45,7 @@ $(KERNEL):
 
 test-long: $(STAMP)
 	test "$$(uname -m)" != x86_64 || $(MAKE) $(KERNEL)
-	MINIT_TEST_STRICT=1 MINIT_TEST_LONG=1 $(BIN)/python -m pytest -q --timeout 1200 tests
+	MINIT_TEST_STRICT=1 MINIT_TEST_LONG=1 $(PYTEST) --timeout 1200 tests
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -21,8 +21,8 @@ from minit.supervisor.loopback import bring_up_loopback
 from tests.support.campaign import LONG, campaign
 from tests.support.guest import GUEST, build_guest
 from tests.support.leftovers import Leftovers
-from tests.support.owndisk import OwnDisk
-from tests.support.owngroup import OwnGroup
+from tests.support.owndisk import OwnDisk, remove_stale_disks
+from tests.support.owngroup import OwnGroup, remove_stale_groups
 from tests.support.pods import PRIVATE_USERS, STAGE1_TREE_ID, MakePod, PodDirectory, make_rootfs
 from tests.support.skips import ALLOWED_SKIPS
 from tests.support.unpack import unpack
@@ -52,8 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    distributes = config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")
-    if os.geteuid() != 0 or distributes:
+    if os.geteuid() != 0 or _distributes(config):
         return
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
@@ -68,10 +67,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove what is the session's own."""
+    """Remove what is the session's own, and what others have left that were killed: workers after Ctrl-C, for one."""
     for key in (_GROUP, _DISK):
         if own := config.stash.get(key, None):
             own.remove()
+    if os.geteuid() == 0 and not hasattr(config, "workerinput"):
+        remove_stale_disks()
+        with suppress(OSError):
+            remove_stale_groups()
+
+
+def _distributes(config: pytest.Config) -> bool:
+    """Return whether this process has workers that run the tests."""
+    return config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

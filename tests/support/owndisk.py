@@ -6,6 +6,7 @@ It is a disk rather than a tmpfs, so that overlays, attributes and owners are wh
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from minit import syscalls
 
+_AROUND = Path("/var/tmp")
+_PREFIX = "minit-test-"
 _SIZE = "8G"  # of which memory holds what is written
 
 
@@ -21,7 +24,7 @@ class OwnDisk:
     """The disk, mounted at `path` for this process and those it starts; a directory of /var/tmp if that fails."""
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="minit-test-", dir="/var/tmp"))
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_AROUND))
         image = self.path / "image"
         syscalls.mount("tmpfs", str(self.path), "tmpfs", 0)
         make = ["mkfs.ext4", "-q", "-O", "^has_journal", "-E", "nodiscard", str(image), _SIZE]
@@ -39,3 +42,11 @@ class OwnDisk:
             while True:
                 syscalls.umount2(str(self.path), syscalls.MNT_DETACH)
         shutil.rmtree(self.path)
+
+
+def remove_stale_disks() -> None:
+    """Remove what is left of the disks of processes that were killed: their mounts have ended with them."""
+    for path in _AROUND.glob(f"{_PREFIX}*-*"):
+        if not Path("/proc", path.name.split("-")[2]).exists():
+            with suppress(OSError):
+                path.rmdir()

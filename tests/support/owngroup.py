@@ -15,6 +15,7 @@ from pathlib import Path
 from minit.launcher.cgroups import Hierarchy, pod_subcgroup, read_hierarchies
 from tests.support.waiting import wait_for
 
+_PREFIX = "minit-tests-"
 _PROCS = "cgroup.procs"
 _CPUSET_FILES = ("cpuset.cpus", "cpuset.mems")
 
@@ -25,7 +26,7 @@ class OwnGroup:
     def __init__(self) -> None:
         hierarchies = read_hierarchies()
         around = os.path.dirname(pod_subcgroup(hierarchies, ""))
-        path = os.path.join(around, f"minit-tests-{os.getpid()}")
+        path = os.path.join(around, f"{_PREFIX}{os.getpid()}")
         self._before: list[Path] = []
         self.directories: list[Path] = []
         for hierarchy in hierarchies:
@@ -41,22 +42,39 @@ class OwnGroup:
 
     def processes(self) -> set[int]:
         """Return the processes in it and in the groups of pods, but for this one."""
-        found = {pid for directory in self._all(self.directories[0]) for pid in _members(directory)}
+        found = {pid for directory in _deepest_first(self.directories[0]) for pid in _members(directory)}
         return found - {os.getpid()}
 
     def remove(self) -> None:
-        """End whatever is in it, go back to where this process was, and remove it."""
-        for pid in self.processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        """Go back to where this process was, end whatever is in it, and remove it."""
         for directory in self._before:
             (directory / _PROCS).write_text("0")
         for top in self.directories:
-            for directory in self._all(top):
-                wait_for(lambda directory=directory: _is_removed(directory), f"the end of {directory}")
+            _remove(top)
 
-    def _all(self, top: Path) -> Iterator[Path]:
-        return (Path(directory) for directory, _, _ in os.walk(top, topdown=False))
+
+def remove_stale_groups() -> None:
+    """Remove the groups of processes that were killed, with what ran there."""
+    hierarchies = read_hierarchies()
+    around = os.path.dirname(pod_subcgroup(hierarchies, ""))
+    for hierarchy in hierarchies:
+        for directory in Path(hierarchy.mount_point, around).glob(f"{_PREFIX}*"):
+            if not Path("/proc", directory.name.removeprefix(_PREFIX)).exists():
+                # What does not go is in nobody's way.
+                with suppress(AssertionError):
+                    _remove(directory)
+
+
+def _remove(top: Path) -> None:
+    for directory in _deepest_first(top):
+        for pid in _members(directory):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_for(lambda directory=directory: _is_removed(directory), f"the end of {directory}")
+
+
+def _deepest_first(top: Path) -> Iterator[Path]:
+    return (Path(directory) for directory, _, _ in os.walk(top, topdown=False))
 
 
 def _make(hierarchy: Hierarchy, directory: Path) -> None:
