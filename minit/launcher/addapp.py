@@ -16,7 +16,7 @@ from minit.launcher.apps import check_running, report_failure
 from minit.launcher.cgroups import make_pod_groups, read_hierarchies, remove_app_groups
 from minit.launcher.devices import apply_policies
 from minit.launcher.launch import look_for_devices, open_volumes_of, set_limits_of
-from minit.launcher.load import collect_facts, load_app, read_runtime_config
+from minit.launcher.load import collect_facts, load_app, read_pod_manifest, read_runtime_config
 from minit.launcher.profiles import write_profile
 from minit.launcher.seccomp import add_filters
 from minit.plan.app import STREAM_CONSOLE
@@ -56,6 +56,8 @@ def add_app(options: AddFlags) -> None:
 
 
 def _add(options: AddFlags) -> None:
+    if not read_pod_manifest().is_mutable:
+        raise PlanError("immutable pod")
     _refuse_known(options.app)
     plan = _plan(options)
     [spec] = plan.apps
@@ -95,6 +97,8 @@ def _plan(options: AddFlags) -> PodPlan:
         plan = connect(plan, connection, flags.mds_token)
     for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
         complain(f"stage1: {line}")
+    if any(app.hotplug for app in plan.apps):
+        raise PlanError(f'app "{options.app}": minit/hotplug is not supported yet for an app that is added')
     if any(STREAM_CONSOLE in (app.stdin, app.stdout, app.stderr) for app in plan.apps):
         raise PlanError(f'app "{options.app}": a pod that runs has no console: interactive streams cannot be had')
     return add_filters(plan)

@@ -64,12 +64,11 @@ def load_app(name: str, flags: RunFlags) -> Pod:
     ManifestError, as above; PlanError if there is no such app.
     """
     manifest = read_pod_manifest()
-    if not manifest.is_mutable:
-        raise PlanError("immutable pod")
     refuse_shared_files(manifest, name)
-    runtime = next((runtime for runtime in manifest.apps if runtime.name == name), None)
-    if runtime is None:
+    first = next((index for index, runtime in enumerate(manifest.apps) if runtime.name == name), None)
+    if first is None:
         raise PlanError(f'no app "{name}" in {paths.POD_MANIFEST}')
+    runtime = manifest.apps[first]
     path = paths.app_manifest(name)
     image = parse_image_manifest(_read(path), path)
     hosts, resolv_conf = (_read(path) if path else None for path in text_sources(flags))
@@ -78,6 +77,7 @@ def load_app(name: str, flags: RunFlags) -> Pod:
         images=((name, image),),
         lookups=((name, _look_up_ids(name, app_section(runtime, image))),),
         texts=EtcTexts(hosts=hosts, resolv_conf=resolv_conf),
+        first=first,
     )
 
 

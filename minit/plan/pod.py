@@ -56,7 +56,8 @@ class Pod(Value):
     A pod directory as loaded: its manifest, of each app by name the image manifest and what was looked up in its
     root, the texts that stage0 or the stage1 image has for files of /etc, and the networks there are to join.
 
-    `is_overlay` is looked at only for a pod with private users.
+    `is_overlay` is looked at only for a pod with private users. `first` is the place in the file of the first app in
+    `manifest`, which is but one of several for an app that is added.
     """
 
     manifest: PodManifest
@@ -65,6 +66,7 @@ class Pod(Value):
     texts: EtcTexts = EtcTexts()
     networks: tuple[NetworkConfig, ...] = ()
     is_overlay: bool = False
+    first: int = 0
 
 
 class HostFacts(Value):
@@ -365,7 +367,7 @@ def _plan_isolation(
     limits, notes = plan_process_limit(limits, annotation, "", facts.controllers)
     warnings += notes
     isolations = []
-    for index, (runtime, app) in enumerate(zip(pod.manifest.apps, sections)):
+    for index, (runtime, app) in enumerate(zip(pod.manifest.apps, sections), pod.first):
         path = (POD_MANIFEST, "apps", index, "app") if runtime.app else (app_manifest(runtime.name), "app")
         isolation, notes = plan_isolation(app.isolators, place(*path, "isolators"), facts)
         warnings += notes

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.pods import MakePod, shell
-from tests.support.sandbox import Sandbox
+from tests.support.attached import connect, read_until
+from tests.support.campaign import campaign
+from tests.support.pods import MakePod, handlers, shell
+from tests.support.sandbox import Result, Sandbox
+from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.private_users
+LIMIT_FILES = ("memory.limit_in_bytes", "memory.max")
+GRACE = [{"name": "minit/stop-grace", "value": "500ms"}]
 
 
-def ok(result: object) -> None:
+def ok(result: Result) -> None:
     """An entrypoint that did what it should says nothing."""
-    assert (result.returncode, result.stdout) == (0, "")  # type: ignore[attr-defined]
+    assert (result.returncode, result.stdout) == (0, "")
 
 
+def descriptors(sandbox: Sandbox) -> list[str]:
+    """Return what PID 1 holds open, one connection among it."""
+    directory = f"/proc/{sandbox.pod.pid}/fd"
+    with sandbox.pod.connect() as client:
+        # By the third answer it has seen that the clients before are gone.
+        for _ in range(3):
+            client.send(b'{"op":"ping"}')
+            client.recv(1 << 16)
+        return sorted(os.readlink(f"{directory}/{fd}").partition(":")[0] for fd in os.listdir(directory))
+
+
+@pytest.mark.private_users
 def test_the_life_of_an_app(make_pod: MakePod) -> None:
     """Added, started, stopped, started again and removed; nothing of it is left, and the pod ends well."""
     sandbox = Sandbox(make_pod)
@@ -50,3 +69,310 @@ def test_an_app_that_ends(make_pod: MakePod) -> None:
     assert sandbox.process.poll() is None
     assert sandbox.end().returncode == 0
     assert sandbox.pod.log("job").count(b" run\n") == 3
+
+
+@pytest.mark.private_users
+def test_what_an_added_app_finds(make_pod: MakePod) -> None:
+    """Volumes, isolators, files of /etc, its own groups, streams to attach to: all that `run` does for an app."""
+    sandbox = Sandbox(make_pod, "--hostname=sand")
+    source = sandbox.pod.path / "source"
+    source.mkdir()
+    (source / "file").write_text("of the host")
+    mount = {"path": "/data", "volume": "data"}
+    volume = {"name": "data", "kind": "host", "source": str(source), "readOnly": True}
+    script = """
+        cat /data/file > /seen; touch /data/new || echo read-only >> /seen
+        cat /etc/hostname /proc/self/cgroup > /about; ls /proc/self/fd > /fds
+        grep -E '^(CapBnd|Seccomp):' /proc/self/status > /status; echo out; echo err >&2; exec sleep 1000
+    """
+    isolators = [
+        {"name": "resource/memory", "value": {"limit": "64Mi"}},
+        {"name": "os/linux/capabilities-retain-set", "value": {"set": ["CAP_SYS_ADMIN"]}},
+    ]
+    section = shell(script, mounts=[{**mount, "appVolume": volume}], isolators=isolators)
+    assert sandbox.add("web", section).returncode == 0
+    ok(sandbox.start("web"))
+    status = sandbox.pod.wait_file("web", "status")
+    wait_for(lambda: b" err\n" in sandbox.pod.log("web"), "its output")
+    assert sandbox.pod.file("web", "seen").read_text() == "of the hostread-only\n"
+    about = sandbox.pod.file("web", "about").read_text()
+    assert about.startswith("sand\n") and all(
+        line.endswith("/system.slice/web.service") for line in about.splitlines()[1:] if "/machine-rkt" in line
+    )
+    [bounding, seccomp] = [line.split()[1] for line in status.read_text().splitlines()]
+    assert (int(bounding, 16), seccomp) == (1 << 21, "2")
+    limits = [path for top in sandbox.pod.control_groups() for path in top.glob("system.slice/web.service/memory.*")]
+    assert any(path.read_text().strip() == str(64 << 20) for path in limits if path.name in LIMIT_FILES)
+    entered = sandbox.pod.enter("web", "/bin/cat", "/data/file")
+    assert (entered.returncode, entered.stdout) == (0, "of the host")
+    assert (sandbox.pod.path / "enter/web").stat().st_mode & 0o777 == 0o600
+    ok(sandbox.remove("web"))
+    assert sandbox.traces("web") == []
+    assert (source / "file").read_text() == "of the host"
+
+
+@pytest.mark.private_users
+def test_an_app_that_can_be_attached_to(make_pod: MakePod) -> None:
+    """Its sockets are there while it runs, anew after each start, and gone with it."""
+    sandbox = Sandbox(make_pod)
+    annotations = [{"name": f"coreos.com/rkt/stage2/{name}", "value": "stream"} for name in ("stdin", "stdout")]
+    ok(sandbox.add("web", shell("while read x; do echo got $x; done", annotations=annotations)))
+    sockets = sandbox.pod.stage1 / "rkt/iottymux/web"
+    for word in (b"one", b"two"):
+        ok(sandbox.start("web"))
+        with connect(sockets, "sock-stdout") as output, connect(sockets, "sock-stdin") as stdin:
+            stdin.sendall(word + b"\n")
+            read_until(output, b"got " + word)
+        ok(sandbox.stop("web"))
+    ok(sandbox.remove("web"))
+    assert sandbox.traces("web") == []
+
+
+FAILURES = {
+    "no source": (
+        {"mounts": [{"path": "/a", "volume": "v", "appVolume": {"name": "v", "kind": "host", "source": "/no/such"}}]},
+        "Failed to stat /no/such: No such file or directory",
+    ),
+    "no program": ({"exec": ["nothing"]}, 'unable to find "nothing"'),
+    "no user": ({"user": "nobody-here"}, '"nobody-here" user not found'),
+    "no place": (
+        {"mounts": [{"path": "/etc/passwd/x", "volume": "v", "appVolume": {"name": "v", "kind": "empty"}}]},
+        "not a directory",
+    ),
+    "bad isolator": ({"isolators": [{"name": "resource/memory", "value": {"limit": "x"}}]}, "apps[1].app.isolators[0]"),
+    "a console": ({"annotations": [{"name": "coreos.com/rkt/stage2/stdin", "value": "interactive"}]}, "no console"),
+}
+
+
+@pytest.mark.private_users
+def test_a_failed_add_leaves_nothing(make_pod: MakePod) -> None:
+    """One line says why, also in the pod's own log; no group, no descriptor, no file; `app rm` is the way out."""
+    sandbox = Sandbox(make_pod)
+    ok(sandbox.add("good", shell("true")))
+    before = descriptors(sandbox)
+    for name, (fields, reason) in FAILURES.items():
+        result = sandbox.add("bad", {**shell("true"), **fields})
+        assert result.returncode in (1, 254), name
+        assert reason in result.stdout and result.stdout.count("\n") == 1, name
+        assert sandbox.state("bad") == "unknown", name
+        assert [trace for trace in sandbox.traces("bad") if "system.slice" in trace or "enter" in trace] == [], name
+        assert reason in (sandbox.pod.stage1 / "rkt/minit/supervisor.log").read_text().replace('\\"', '"'), name
+        ok(sandbox.remove("bad"))
+        assert sandbox.traces("bad") == [], name
+    assert descriptors(sandbox) == before
+    ok(sandbox.add("bad", shell("exit 7")))
+    ok(sandbox.start("bad"))
+    assert sandbox.pod.wait_status("bad") == 7
+
+
+def test_a_duplicate_is_refused(make_pod: MakePod) -> None:
+    """What is there is not touched by it."""
+    sandbox = Sandbox(make_pod)
+    ok(sandbox.add("web", shell("exec sleep 1000")))
+    result = sandbox.call("app/add", f"--uuid={sandbox.pod.uuid}", "--app=web")
+    assert (result.returncode, result.stdout) == (254, 'stage1 app add: app "web" is in this pod already\n')
+    ok(sandbox.start("web"))
+    ok(sandbox.start("web"))
+    result = sandbox.call("app/add", f"--uuid={sandbox.pod.uuid}", "--app=web")
+    assert result.returncode == 254
+    assert sandbox.state("web") == "running"
+
+
+def test_a_start_that_fails(make_pod: MakePod) -> None:
+    """It says why, in rkt's words, and the app has a status, also one that nobody knows."""
+    sandbox = Sandbox(make_pod)
+    for name, section, reason, status in (
+        ("none", {**shell("true"), "exec": ["/nothing"]}, "exec /nothing: no such file or directory", 203),
+        ("hook", {**shell("true"), "eventHandlers": handlers(pre_start=["/bin/false"])}, "pre-start: exited", 254),
+        ("away", shell("true", workingDirectory="/nowhere"), "change directory to /nowhere: no such", 254),
+    ):
+        ok(sandbox.add(name, section))
+        for _ in range(2):
+            result = sandbox.start(name)
+            assert result.returncode == 254, name
+            assert result.stdout.startswith(f'stage1 app start: "{name}" failed to start: {reason}'), name
+            assert (sandbox.pod.status(name), sandbox.rkt_state(name)) == (status, "exited")
+    result = sandbox.start("unknown")
+    assert result.returncode == 254
+    assert result.stdout == 'stage1 app start: "unknown" failed to start: no app "unknown" in this pod\n'
+    assert sandbox.pod.status("unknown") == 254
+
+
+def test_what_is_so_already(make_pod: MakePod) -> None:
+    """Stopping what does not run and removing what is not there succeed, starting what runs does nothing."""
+    sandbox = Sandbox(make_pod)
+    ok(sandbox.stop("nothing"))
+    ok(sandbox.call("app/rm", "--debug=false", "--app=nothing"))
+    ok(sandbox.add("web", shell("echo x >> /runs; exec sleep 1000")))
+    ok(sandbox.stop("web"))
+    assert sandbox.state("web") == "prepared"
+    for _ in range(3):
+        ok(sandbox.start("web"))
+    assert sandbox.pod.wait_file("web", "runs").read_text() == "x\n"
+    ok(sandbox.stop("web"))
+    ok(sandbox.stop("web"))
+    # Without app/stop before it, and while it runs.
+    ok(sandbox.start("web"))
+    ok(sandbox.call("app/rm", "--app=web"))
+    assert sandbox.state("web") == "unknown"
+
+
+def test_a_pod_that_has_ended(make_pod: MakePod) -> None:
+    """Every entrypoint says so in one line."""
+    sandbox = Sandbox(make_pod)
+    ok(sandbox.add("web", shell("true")))
+    sandbox.end()
+    for verb in ("add", "start", "stop", "rm"):
+        uuid = [f"--uuid={sandbox.pod.uuid}"] if verb == "add" else []
+        result = subprocess.run(
+            [sandbox.pod.entrypoint(f"app/{verb}"), *uuid, "--app=web"],
+            **{"cwd": sandbox.pod.path, "env": {"PATH": "/bin"}, "capture_output": True, "text": True, "check": False},
+        )
+        assert result.returncode == 254
+        assert result.stderr.startswith(f"stage1 app {verb}: pod is not running any more: "), result.stderr
+
+
+def test_a_pod_that_is_not_mutable(make_pod: MakePod) -> None:
+    """Its apps are what they are."""
+    pod = make_pod({"web": shell("exec sleep 1000")})
+    pod.start()
+    pod.wait_ready()
+    for verb in ("start", "stop", "rm"):
+        result = pod.call(f"app/{verb}", "--app=web")
+        assert (result.returncode, "immutable pod" in result.stderr) == (254, True)
+    result = pod.call("app/add", f"--uuid={pod.uuid}", "--app=new")
+    assert (result.returncode, result.stderr) == (254, "stage1 app add: immutable pod\n")
+    assert pod.ask({"op": "state"})["apps"][0]["state"] == "running"
+
+
+@pytest.mark.parametrize("verb", ["add", "start", "stop", "rm"])
+def test_bad_arguments(make_pod: MakePod, verb: str) -> None:
+    """As with every entrypoint: one line, the usage, exit status 2."""
+    pod = make_pod({"web": shell("true")})
+    for arguments in (["--app=../etc"], ["--app=web", "more"], ["--nothing"], [], ["--debug=maybe", "--app=web"]):
+        uuid = [f"--uuid={pod.uuid}"] if verb == "add" else []
+        result = pod.call(f"app/{verb}", *uuid, *arguments)
+        assert (result.returncode, result.stderr.startswith(f"stage1 app {verb}: ")) == (2, True), arguments
+        assert f"Usage of app_{verb}" in result.stderr
+
+
+def test_a_stop_while_a_handler_hangs(make_pod: MakePod) -> None:
+    """A start that waits for a pre-start handler holds up nobody, and is answered when somebody stops the app."""
+    sandbox = Sandbox(make_pod)
+    hooked = {**shell("true"), "eventHandlers": handlers(pre_start=["/bin/sleep", "1000"])}
+    ok(sandbox.add("slow", hooked))
+    ok(sandbox.add("quick", shell("exit 5")))
+    with ThreadPoolExecutor(2) as pool:
+        starting = [pool.submit(sandbox.call, "app/start", "--app=slow") for _ in range(2)]
+        wait_for(lambda: (sandbox.app("slow") or {})["state"] == "pre-start", "the handler")
+        ok(sandbox.start("quick"))
+        assert sandbox.pod.wait_status("quick") == 5
+        ok(sandbox.stop("slow"))
+        for future in starting:
+            result = future.result()
+            assert result.returncode == 254
+            assert '"slow" failed to start: ' in result.stdout
+    assert sandbox.pod.status("slow") == 254
+    assert sandbox.state("slow") == "exited"
+
+
+def test_a_client_that_dies(make_pod: MakePod) -> None:
+    """What it asked for is done all the same, and nobody waits for it."""
+    sandbox = Sandbox(make_pod)
+    ok(sandbox.add("web", shell("trap '' TERM; touch /up; while :; do sleep 0.05; done", annotations=GRACE)))
+    ok(sandbox.start("web"))
+    sandbox.pod.wait_file("web", "up")
+    before = descriptors(sandbox)
+    for op in ("app-stop", "app-rm"):
+        with sandbox.pod.connect() as client:
+            client.send(json.dumps({"op": op, "app": "web"}).encode())
+            wait_for(lambda: (sandbox.app("web") or {}).get("state") == "stopping", "the stop")
+    wait_for(lambda: sandbox.app("web") is None, "the removal")
+    assert len(descriptors(sandbox)) < len(before)
+
+
+def test_start_and_stop_at_once(make_pod: MakePod) -> None:
+    """Whatever comes first: every start and stop is answered, and after the last stop the app does not run."""
+    sandbox = Sandbox(make_pod)
+    for name in ("one", "two"):
+        ok(sandbox.add(name, shell("trap 'exit 0' TERM; while :; do sleep 0.02; done")))
+    verbs = ["app-start", "app-stop", "app-start", "app-stop"] * campaign(3)
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(sandbox.pod.ask, {"op": op, "app": app}) for op in verbs for app in ("one", "two")]
+        for future in asked:
+            reply = future.result()
+            assert reply["ok"] or reply["error"].startswith(("it was stopped", "start: stopped")), reply
+    for name in ("one", "two"):
+        ok(sandbox.stop(name))
+        assert sandbox.state(name) in ("exited", "prepared")
+        ok(sandbox.start(name))
+        assert sandbox.state(name) == "running"
+        ok(sandbox.remove(name))
+    assert sandbox.end().returncode == 0
+
+
+def test_a_stop_of_the_pod_ends_its_apps(make_pod: MakePod) -> None:
+    """Those that run are stopped, those that wait need not be, and statuses are written before the launcher exits."""
+    sandbox = Sandbox(make_pod)
+    for name in ("runs", "waits", "ended"):
+        ok(sandbox.add(name, shell("exit 4" if name == "ended" else "exec sleep 1000")))
+    for name in ("runs", "ended"):
+        ok(sandbox.start(name))
+    sandbox.pod.wait_status("ended")
+    assert sandbox.end().returncode == 0
+    assert [sandbox.pod.status(name) for name in ("runs", "waits", "ended")] == [0, None, 4]
+
+
+def test_why_an_app_ended(make_pod: MakePod) -> None:
+    """The record tells a stop from an end of its own, a signal and the OOM killer."""
+    sandbox = Sandbox(make_pod)
+    hungry = [{"name": "resource/memory", "value": {"limit": "16M"}}]
+    ends = {
+        "stopped": (shell("exec sleep 1000"), 0),
+        "signalled": (shell("kill -KILL $$"), 137),
+        "oom-killed": (shell("exec tail /dev/zero", isolators=hungry), 137),
+        "exited": (shell("exit 1"), 1),
+    }
+    for reason, (section, status) in ends.items():
+        assert sandbox.add(reason, section).returncode == 0
+        ok(sandbox.start(reason))
+        if reason == "stopped":
+            ok(sandbox.stop(reason))
+        assert sandbox.pod.wait_status(reason) == status
+        assert sandbox.pod.record(reason)["reason"] == reason
+
+
+def test_logs_are_kept_if_somebody_wants_them(make_pod: MakePod) -> None:
+    """By the annotation of the app, or of the pod; an app of that name goes on with them."""
+    sandbox = Sandbox(make_pod, annotations={"minit/keep-logs": "true"})
+    for _ in range(2):
+        ok(sandbox.add("web", shell("echo said")))
+        ok(sandbox.start("web"))
+        wait_for((sandbox.pod.stage1 / "rkt/minit/log/web.ended").exists, "the end of the log")
+        ok(sandbox.remove("web"))
+    assert sandbox.pod.log("web").count(b" said\n") == 2
+    annotation = [{"name": "minit/keep-logs", "value": "false"}]
+    ok(sandbox.add("web", shell("echo said", annotations=annotation)))
+    ok(sandbox.remove("web"))
+    assert sandbox.traces("web") == []
+
+
+def test_nothing_grows(make_pod: MakePod) -> None:
+    """Descriptors, mounts and groups are as many after many apps as before."""
+    sandbox = Sandbox(make_pod)
+
+    def round_trip(name: str) -> None:
+        ok(sandbox.add(name, shell("exit 0")))
+        ok(sandbox.start(name))
+        ok(sandbox.stop(name))
+        ok(sandbox.remove(name))
+
+    def held() -> tuple[object, ...]:
+        groups = [path for top in sandbox.pod.control_groups() for path in top.rglob("*") if path.is_dir()]
+        return descriptors(sandbox), sandbox.pod.mounts(), sorted(groups), sandbox.pod.children().keys()
+
+    round_trip("first")
+    before = held()
+    for number in range(campaign(4)):
+        round_trip(f"app{number}")
+    assert held() == before
