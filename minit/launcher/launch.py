@@ -76,6 +76,7 @@ def launch(flags: RunFlags, lock: int) -> int:
         plan = plan_pod(pod, flags, collect_facts(hierarchies, pod, flags))
         for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
             complain(f"stage1: {line}")
+        host = _take_notify_socket()
         step = "load seccomp filters"
         plan = add_filters(plan)
         step = "take over sockets"
@@ -110,6 +111,12 @@ def launch(flags: RunFlags, lock: int) -> int:
         if plan.mutable or any(app.is_attachable for app in plan.apps):
             # For the spawner, too, which never finds the new ones.
             import minit.supervisor.attachable  # noqa: F401
+        if any(app.tells_readiness for app in plan.apps):
+            import minit.supervisor.readiness  # noqa: F401
+        if any(app.restart for app in plan.apps):
+            import minit.supervisor.restarts  # noqa: F401
+        if any(app.after for app in plan.apps):
+            import minit.supervisor.order  # noqa: F401
         step = "prepare the console"
         terminal = _prepare_console(plan)
         connection: Connection | None = None
@@ -155,6 +162,8 @@ def launch(flags: RunFlags, lock: int) -> int:
         syscalls.close_all_but((0, 1, 2, lock, pidfd, link.fileno(), *kept))
         step = "wait for PID 1"
         watch = Watch(pidfd, link, terminal, entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid))
+        if host is not None:
+            watch.notify_host(host)
         if devices is not None:
             watch.add_helper(devices.fileno(), devices.report_death)
         return watch.run()
@@ -205,6 +214,19 @@ def _raise_descriptor_limit() -> tuple[int, int]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return soft, hard
+
+
+def _take_notify_socket() -> str | None:
+    """Return where the host's service manager listens, and keep that from all processes of the pod."""
+    address = os.environ.pop("NOTIFY_SOCKET", None)
+    if address is None:
+        return None
+    from minit.launcher.hostnotify import is_usable
+
+    if is_usable(address):
+        return address
+    complain(f"stage1: warning: ignoring NOTIFY_SOCKET={address}: no socket of this machine")
+    return None
 
 
 def _start_network(plan: PodPlan, flags: RunFlags, lock: int) -> NetworkHelper | None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MAXIMUM_BYTES = 4 << 20
 # What rkt and the host's service manager hand on to a stage1, and this one cannot use yet.
-_UNSUPPORTED_VARIABLES = ("RKT_SELINUX_CONTEXT", "RKT_SELINUX_MOUNT_CONTEXT", "NOTIFY_SOCKET")
+_UNSUPPORTED_VARIABLES = ("RKT_SELINUX_CONTEXT", "RKT_SELINUX_MOUNT_CONTEXT")
 
 
 def load_pod(flags: RunFlags) -> Pod:
@@ -105,6 +105,7 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -
         has_cgroups=bool(hierarchies),
         is_unified=all(hierarchy.is_v2 for hierarchy in hierarchies),
         terminal_type=os.environ.get("TERM"),
+        notify_socket=os.environ.get("NOTIFY_SOCKET"),
         ignored_variables=tuple(name for name in _UNSUPPORTED_VARIABLES if os.environ.get(name)),
         controllers=offered_controllers(hierarchies) if isolated else frozenset(),
         capabilities=capabilities() if isolated else 0,

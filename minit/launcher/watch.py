@@ -44,6 +44,7 @@ class Watch:
         self._link = link
         self._terminal = terminal
         self._entered = entered
+        self._host: str | None = None
         self._relay: Relay | None = None
         self._interrupted = False
         self._code: int | None = None
@@ -65,6 +66,10 @@ class Watch:
             died()
 
         self._sources[fd] = on_death
+
+    def notify_host(self, address: str) -> None:
+        """Tell the host's service manager, at `address`, what PID 1 says about the whole pod."""
+        self._host = address
 
     def run(self) -> int:
         """Return the pod's exit code when PID 1 has ended and all output of the console is delivered."""
@@ -133,6 +138,12 @@ class Watch:
             if "failed" in message:
                 record_failure(str(message["failed"]))
             self._expect_end(message["code"])
+            return
+        if "ready" in message or "stopping" in message:
+            if self._host is not None:
+                from minit.launcher.hostnotify import READY, STOPPING, notify_host  # loaded already
+
+                notify_host(self._host, READY if "ready" in message else STOPPING)
             return
         # PID 1 has its namespaces, root and control socket: it can be entered from now on.
         self._entered()

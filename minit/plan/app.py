@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from minit.errors import PlanError
 from minit.paths import (
+    ANNOTATION_AFTER,
     ANNOTATION_IDMAP,
     ANNOTATION_KEEP_LOGS,
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_SIZE,
+    ANNOTATION_NOTIFY_FD,
     ANNOTATION_PIDS_LIMIT,
+    ANNOTATION_RESTART,
+    ANNOTATION_RESTART_DELAY,
+    ANNOTATION_RESTART_LIMIT,
+    ANNOTATION_RESTART_MAX_DELAY,
+    ANNOTATION_RESTART_RESET,
     ANNOTATION_STREAM,
 )
 from minit.plan.capabilities import DEFAULT, capability_names
@@ -29,6 +36,8 @@ if TYPE_CHECKING:
     from minit.plan.files import AppFile
     from minit.plan.flags import RunFlags
     from minit.plan.limits import Limits
+    from minit.plan.order import Dependency
+    from minit.plan.restart import RestartPolicy
     from minit.plan.seccomp import SeccompPolicy
     from minit.plan.sockets import ListenSocket
     from minit.plan.volumes import VolumeMount
@@ -42,6 +51,13 @@ STREAM_STREAM = "stream"
 STREAM_TTY = "tty"
 HANDLER_PRE_START = "pre-start"
 HANDLER_POST_STOP = "post-stop"
+RESTART_ANNOTATIONS = (
+    ANNOTATION_RESTART,
+    ANNOTATION_RESTART_DELAY,
+    ANNOTATION_RESTART_LIMIT,
+    ANNOTATION_RESTART_MAX_DELAY,
+    ANNOTATION_RESTART_RESET,
+)
 POD_ANNOTATIONS = (
     ANNOTATION_HOTPLUG,
     ANNOTATION_IDMAP,
@@ -49,11 +65,12 @@ POD_ANNOTATIONS = (
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_SIZE,
     ANNOTATION_PIDS_LIMIT,
+    *RESTART_ANNOTATIONS,
     ANNOTATION_STOP_GRACE,
 )
 """The names of our annotations that a pod may have, too."""
 
-_ANNOTATIONS = (*POD_ANNOTATIONS, ANNOTATION_STOP_SIGNAL)
+_ANNOTATIONS = (*POD_ANNOTATIONS, ANNOTATION_AFTER, ANNOTATION_NOTIFY_FD, ANNOTATION_STOP_SIGNAL)
 # All others are decided in minit.plan.isolators, and those of system calls in minit.plan.seccompisolators.
 _UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
 
@@ -71,8 +88,9 @@ class AppSpec(Value):
     Its log has at most `log_files` files of `log_size_bytes` each, 0 for any size; `kubernetes_log` is the name of its
     file in the log mode k8s-plain.
     `pre_start` and `post_stop` are the arguments of the event handlers, None without one. With `starts_again` it may be
-    started once more after its end. `devices` is what it may
-    use, None for everything; with `hotplug` those that are volumes come and go as they do on the host.
+    started once more after its end, by `restart` of itself. It is started `after` others. It tells that it is ready by
+    a socket if it `notifies`, or by the descriptor `notify_fd`; with neither it is as soon as it is executed. `devices`
+    is what it may use, None for everything; with `hotplug` those that are volumes come and go as they do on the host.
     """
 
     name: str
@@ -108,6 +126,10 @@ class AppSpec(Value):
     devices: tuple[DeviceRule, ...] | None = None
     hotplug: bool = False
     starts_again: bool = False
+    restart: RestartPolicy | None = None
+    after: tuple[Dependency, ...] = ()
+    notifies: bool = False
+    notify_fd: int | None = None
     stop_signal: int = DEFAULT_STOPPING.signal
     stop_grace_seconds: float = DEFAULT_STOPPING.grace_seconds
 
@@ -137,6 +159,11 @@ class AppSpec(Value):
         return self.starts_again or bool(self.handlers)
 
     @property
+    def tells_readiness(self) -> bool:
+        """Whether it says itself when it is ready."""
+        return self.notifies or self.notify_fd is not None
+
+    @property
     def handlers(self) -> dict[str, tuple[str, ...]]:
         """The arguments of the event handlers there are, by name."""
         both = {HANDLER_PRE_START: self.pre_start, HANDLER_POST_STOP: self.post_stop}
@@ -163,6 +190,8 @@ class AppSpec(Value):
             lines.append(f"app {self.name}: limits {self.limits.describe()}")
         lines += [f"app {self.name}: socket {socket.name} on {socket.describe()}" for socket in self.sockets]
         lines += [f"app {self.name}: {name} {list(arguments)}" for name, arguments in self.handlers.items()]
+        lines += [f"app {self.name}: after {dependency.describe()}" for dependency in self.after]
+        lines += [] if self.restart is None else [f"app {self.name}: restarts {self.restart.describe()}"]
         lines += [f"app {self.name}: {operation.describe()}" for operation in self.mounts]
         lines.append(f"app {self.name}: {self.sysfs.describe()}{', but below volumes there' if self.volumes else ''}")
         lines += [f"app {self.name}: {volume.describe()}" for volume in self.volumes]

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
-from minit.goflags import BOOLEANS
 from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
 from minit.paths import (
+    ANNOTATION_AFTER,
     ANNOTATION_IDMAP,
     ANNOTATION_KUBERNETES_DIRECTORY,
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_MODE,
     ANNOTATION_LOG_SIZE,
+    ANNOTATION_NOTIFY,
+    ANNOTATION_NOTIFY_FD,
     ANNOTATION_PIDS_LIMIT,
     POD_MANIFEST,
     app_manifest,
     created_marker,
     started_marker,
 )
-from minit.plan.app import POD_ANNOTATIONS, STREAM_CONSOLE, AppSpec, plan_app
+from minit.plan.app import POD_ANNOTATIONS, RESTART_ANNOTATIONS, STREAM_CONSOLE, AppSpec, plan_app
 from minit.plan.capabilities import DEFAULT
 from minit.plan.devices import DEFAULT_RULES, plan_hotplug
 from minit.plan.environment import with_metadata_url
@@ -74,7 +76,8 @@ class HostFacts(Value):
     What planning needs to know about the machine, collected beforehand.
 
     `is_unified` tells that there is no hierarchy of control groups but the unified one. `terminal_type` is the
-    caller's TERM. `ignored_variables` are environment variables that ask for something which is not built.
+    caller's TERM, `notify_socket` its NOTIFY_SOCKET. `ignored_variables` are environment variables that ask for
+    something which is not built.
     `controllers` are those of control groups that there are, `capabilities` is a mask of those that the caller can
     pass on; both are looked at by the planning of isolators only.
     """
@@ -84,6 +87,7 @@ class HostFacts(Value):
     has_cgroups: bool
     is_unified: bool = False
     terminal_type: str | None = None
+    notify_socket: str | None = None
     ignored_variables: tuple[str, ...] = ()
     controllers: frozenset[str] = frozenset()
     capabilities: int = 0
@@ -100,6 +104,7 @@ class PodPlan(Value):
     whatever becomes of its apps, and may get more of them, which may need `later_controllers` of control groups.
     `sidecar_filter` is a program that the launcher adds, the filter of system calls of what reads the apps' output;
     without it they have none.
+    `tells_host` says that who started the pod is told when it is ready.
     """
 
     uuid: str
@@ -114,6 +119,7 @@ class PodPlan(Value):
     private_users: IdRange | None = None
     mutable: bool = False
     later_controllers: frozenset[str] = frozenset()
+    tells_host: bool = False
     warnings: tuple[str, ...] = ()
     debug: bool = False
     sidecar_filter: bytes = b""
@@ -236,10 +242,11 @@ def _plan(pod: Pod, flags: RunFlags, facts: HostFacts, *, joined: bool) -> PodPl
         if flags.mds_token and not is_contained(flags.networks):
             url = metadata_url(flags.mds_token, _HOST_LOOPBACK)
             spec = replace(spec, environment=with_metadata_url(spec.environment, url))
-        apps.append(spec)
-        notifies = image.annotation("appc.io/executor/supports-systemd-notify")
-        if BOOLEANS.get(notifies or ""):
-            warnings.append(f'warning: app "{runtime.name}" is ready when it is started; READY=1 is not supported yet')
+        apps.append(_plan_start(spec, runtime, image, pod.manifest))
+    if not flags.mutable and any(spec.after for spec in apps):
+        from minit.plan.order import check_order
+
+        check_order(apps)
     namespaces = ["mnt", "pid", "uts"]
     if flags.ipc != "parent":
         namespaces.append("ipc")
@@ -263,6 +270,7 @@ def _plan(pod: Pod, flags: RunFlags, facts: HostFacts, *, joined: bool) -> PodPl
         private_users=mapped,
         mutable=flags.mutable,
         later_controllers=facts.controllers & _LIMITING_CONTROLLERS if flags.mutable else frozenset(),
+        tells_host=facts.notify_socket is not None,
         warnings=tuple(warnings),
         debug=flags.debug,
     )
@@ -407,6 +415,26 @@ def _plan_log(spec: AppSpec, runtime: RuntimeApp, manifest: PodManifest, kuberne
         log_files=spec.log_files if files is None else files,
         kubernetes_log=plan_kubernetes_log(runtime) if kubernetes else None,
     )
+
+
+def _plan_start(spec: AppSpec, runtime: RuntimeApp, image: ImageManifest, manifest: PodManifest) -> AppSpec:
+    """Return the spec with what says when the app is started, is ready, and is started again."""
+    own = {name for name, _ in runtime.annotations}
+    if own & {ANNOTATION_NOTIFY, ANNOTATION_NOTIFY_FD} or image.annotation(ANNOTATION_NOTIFY) is not None:
+        from minit.plan.readiness import plan_readiness
+
+        notifies, number = plan_readiness(runtime, image, len(spec.sockets))
+        spec = replace(spec, notifies=notifies, notify_fd=number)
+    if ANNOTATION_AFTER in own:
+        from minit.plan.order import plan_after
+
+        spec = replace(spec, after=plan_after(runtime))
+    if not {name for name, _ in (*manifest.annotations, *runtime.annotations)}.isdisjoint(RESTART_ANNOTATIONS):
+        from minit.plan.restart import plan_restart
+
+        policy = plan_restart(runtime, manifest, has_console=spec.has_console)
+        spec = replace(spec, restart=policy, starts_again=spec.starts_again or policy is not None)
+    return spec
 
 
 def _refuse_unknown_annotations(runtime: RuntimeApp, image: ImageManifest) -> None:

@@ -13,7 +13,9 @@ from minit.plan.devices import DeviceRule
 from minit.plan.files import AppFile
 from minit.plan.limits import Limits
 from minit.plan.mounts import BindTree, MadeFilesystem, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem
+from minit.plan.order import Dependency
 from minit.plan.protection import Protection
+from minit.plan.restart import RestartPolicy
 from minit.plan.seccomp import SeccompPolicy
 from minit.plan.sockets import ListenSocket
 from minit.plan.volumes import VolumeMount
@@ -23,6 +25,7 @@ _CLASSES: dict[str, type[Value]] = {
     kind.__name__: kind
     for kind in (
         *(AppSpec, DeviceRule, AppFile, Limits, Protection, SeccompPolicy, ListenSocket, VolumeMount),
+        *(Dependency, RestartPolicy),
         *(BindTree, MadeFilesystem, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem),
     )
 }

@@ -12,7 +12,7 @@ import os
 from minit import paths, syscalls
 from minit.boundedfile import read_bounded
 from minit.errors import ControlError
-from minit.messages import socket_pair
+from minit.messages import Socket, socket_pair
 from minit.plan.speccodec import decode_spec
 from minit.reaper.record import write_file
 from minit.supervisor.app import App
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from minit.plan.app import AppSpec
+    from minit.supervisor.readiness import NotifyEnds
 
 # What each descriptor is for.
 SPEC, ROOT, DEV, TREE, SOCKET = "spec", "root", "dev", "tree", "socket"
@@ -75,26 +76,37 @@ def take_in(request: dict[str, object], descriptors: Sequence[int], open_files: 
 
 def _spawn_builder(app: App, root: int, trees: tuple[int, ...], dev: int | None) -> None:
     ours, theirs = socket_pair()
+    notify: NotifyEnds | None = None
+    try:
+        notify = None if app.readiness is None else app.readiness.open_root(app.spec)
+        _fork_builder(app, root, trees, dev, theirs, notify)
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+        for fd in () if notify is None else notify.descriptors():
+            os.close(fd)
+    app.report = ours
+
+
+def _fork_builder(
+    app: App, root: int, trees: tuple[int, ...], dev: int | None, report: Socket, notify: NotifyEnds | None
+) -> None:
     child = ChildEnds(
-        report=theirs,
+        report=report,
         stdout=None,
         stderr=None,
         open_files=app.open_files,
         trees=trees,
         dev=dev,
         root=root,
+        notify=notify,
         is_builder=True,
     )
-    try:
-        app.pid, app.pidfd = syscalls.clone3()
-        if app.pid == 0:
-            become_app(app.spec, paths.app_rootfs(app.name), child)
-    except OSError:
-        ours.close()
-        raise
-    finally:
-        theirs.close()
-    app.report = ours
+    app.pid, app.pidfd = syscalls.clone3()
+    if app.pid == 0:
+        become_app(app.spec, paths.app_rootfs(app.name), child)
 
 
 def _only(of_role: dict[str, list[int]], role: str) -> int:

@@ -12,7 +12,7 @@ from minit.plan.app import STREAM_LOG
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.supervisor.child import ChildEnds, become_app
 from minit.supervisor.group import Group
-from minit.supervisor.lifecycle import ABANDONED, DELETING, KILLED, PREPARING, REMNANTS
+from minit.supervisor.lifecycle import ABANDONED, DELETING, EXITED, KILLED, PREPARING, REMNANTS
 from minit.supervisor.streams import Streams
 
 TYPE_CHECKING = False
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from minit.plan.app import AppSpec
     from minit.supervisor.group import GroupEnds
     from minit.supervisor.handler import Handler
+    from minit.supervisor.readiness import NotifyEnds, Readiness
+    from minit.supervisor.restarts import Restarts
 
 
 class App:
@@ -29,7 +31,9 @@ class App:
     `open_files` is the RLIMIT_NOFILE of its processes. `sockets` are those of its spec, open for as long as the pod
     lives. `namespace` is where its root is, from its first start on. `starts` counts how often its process was forked;
     what `_begin` sets is about the present or last of these. `handler` is the event handler that runs; `begun` says
-    that the first program of the app was started, be it the pre-start handler, and `executed` that its own was.
+    that the first program of the app was started, be it the pre-start handler, and `executed` that its own was, at
+    `executed_at` of the monotonic clock. It is `waiting` while it is prepared and others have to be ready first.
+    `readiness` is what it says of itself, `restarts` what follows its ends, None without either.
     `is_stopped` says that somebody wants it to end, the app alone, and `is_removed` that somebody wants it gone.
     """
 
@@ -54,9 +58,41 @@ class App:
         self.namespace: int | None = None
         self.profile: int | None = None
         self.starts = 0
+        self.waiting = False
         self.pidfd: int | None = None
         self.oom_kills = 0
+        self.readiness: Readiness | None = None
+        self.restarts: Restarts | None = None
+        if spec.tells_readiness:
+            from minit.supervisor.readiness import Readiness  # loaded by the launcher
+
+            self.readiness = Readiness()
+        if spec.restart is not None:
+            from minit.supervisor.restarts import Restarts  # loaded by the launcher
+
+            self.restarts = Restarts(spec.restart)
         self._begin()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it was executed, said that it is ready if it says so at all, and did not fail to start."""
+        executed = self.executed and self.report is None and self.failure is None
+        return executed and not self.is_restarting and (self.readiness is None or self.readiness.is_ready)
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether it has ended and will be started again by itself."""
+        return self.restarts is not None and self.restarts.delay_seconds is not None
+
+    @property
+    def restart_at(self) -> float | None:
+        """When it is started again by itself, by the monotonic clock, once nothing of it is left; None if it is not."""
+        return self.deadline if self.is_restarting and self.state == EXITED else None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its main process has ended for good."""
+        return self.number is not None and not self.is_restarting
 
     @property
     def is_killed(self) -> bool:
@@ -79,6 +115,8 @@ class App:
                 os.close(fd)
         if self.report is not None:
             self.report.close()
+        if self.readiness is not None:
+            self.readiness.close()
 
     def _begin(self) -> None:
         self.pid: int | None = None
@@ -87,6 +125,8 @@ class App:
         self.handler: Handler | None = None
         self.begun = False
         self.executed = False
+        self.executed_at: float | None = None
+        self.told_ready = False
         self.failed_forks = 0
         self.post_stop_due = self.spec.post_stop is not None
         self.is_stopped = False
@@ -114,7 +154,9 @@ def spawn_app(app: App, trees: tuple[int, ...] = (), console: int | None = None,
     again = app.namespace is not None
     writers = _open_streams(app)
     ours, theirs = socket_pair()
+    notify: NotifyEnds | None = None
     try:
+        notify = None if app.readiness is None else app.readiness.open(app.spec)
         child = ChildEnds(
             report=theirs,
             stdin=writers.get("stdin"),
@@ -127,6 +169,7 @@ def spawn_app(app: App, trees: tuple[int, ...] = (), console: int | None = None,
             trees=trees,
             dev=dev,
             sockets=app.sockets,
+            notify=notify,
             namespace=app.namespace,
             # Its group may have been killed once.
             group=app.ends.directory if again and app.ends.starts_processes else None,
@@ -142,7 +185,7 @@ def spawn_app(app: App, trees: tuple[int, ...] = (), console: int | None = None,
         raise
     finally:
         theirs.close()
-        for fd in writers.values():
+        for fd in (*writers.values(), *(() if notify is None else notify.descriptors())):
             os.close(fd)
     app.starts += 1
     app.streams.pid = app.pid

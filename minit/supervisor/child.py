@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from minit.plan.app import AppSpec
+    from minit.supervisor.readiness import NotifyEnds
 
 
 class ChildEnds(Value):
@@ -43,7 +44,8 @@ class ChildEnds(Value):
 
     `console` is the slave of the pod's console for the streams that are it, `tty` that of the app's own terminal.
     `open_files` is the RLIMIT_NOFILE it gets, soft and hard. `trees` are detached mounts, one of each of its volumes,
-    `dev` is one of a /dev that the launcher made. `sockets` are what it listens on.
+    `dev` is one of a /dev that the launcher made. `sockets` are what it listens on. By `notify` it tells that it is
+    ready, if it does.
 
     What only builds the root of an app that is added (`is_builder`) gets that as the detached mount `root`. An app
     whose root is there already has `namespace`, the mount namespace in which it is, and `group`, the directory
@@ -63,6 +65,7 @@ class ChildEnds(Value):
     sockets: tuple[int, ...] = ()
     root: int | None = None
     is_builder: bool = False
+    notify: NotifyEnds | None = None
     namespace: int | None = None
     group: int | None = None
 
@@ -71,6 +74,7 @@ class ChildEnds(Value):
         streams = (self.stdin, self.stdout, self.stderr, self.console, self.tty)
         possible = (*streams, self.dev, self.root, self.namespace, self.group)
         single = [fd for fd in possible if fd is not None]
+        single += [] if self.notify is None else self.notify.descriptors()
         return [self.report.fileno(), *single, *self.cgroup_tasks, *self.trees, *self.sockets]
 
 
@@ -109,6 +113,14 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
             from minit.supervisor.sockets import place_sockets, socket_environment  # loaded by the launcher
 
             variables |= socket_environment(spec)
+        pipe: int | None = None
+        if ends.notify is not None:
+            from minit.plan.readiness import NOTIFY_SOCKET  # loaded by the launcher, as is the next
+            from minit.supervisor.readiness import place_descriptor
+
+            pipe = ends.notify.pipe
+            if spec.notifies:
+                variables["NOTIFY_SOCKET"] = NOTIFY_SOCKET
         environment = {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
         if ends.namespace is None:
             step = "unshare mount namespace"
@@ -136,7 +148,7 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         _open_streams(spec, ends, null)
         step = "close descriptors"
         # Before any path of the manifest or the image is followed: /proc/self/fd leads past the mounts of the root.
-        syscalls.close_all_but((0, 1, 2, report.fileno(), namespace, *ends.sockets))
+        syscalls.close_all_but((0, 1, 2, report.fileno(), namespace, *ends.sockets, *(() if pipe is None else (pipe,))))
         step = "drop capabilities"
         drop_bounding_set(spec.bounding)
         give_up_capabilities()
@@ -162,7 +174,13 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
         syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
         if ends.sockets:
             step = "pass sockets"
-            moved, namespace = place_sockets(ends.sockets, (report.fileno(), namespace))
+            others = (report.fileno(), namespace, *(() if pipe is None else (pipe,)))
+            moved, namespace, *pipes = place_sockets(ends.sockets, others)
+            report, pipe = Socket(fileno=moved), pipes[0] if pipes else None
+        if pipe is not None and spec.notify_fd is not None:
+            step = "pass the notification descriptor"
+            # Detached, or the old object would close what is in its place.
+            moved, namespace = place_descriptor(pipe, spec.notify_fd, (report.detach(), namespace))
             report = Socket(fileno=moved)
         step = "wait for the other apps"
         send_message(report, {"prepared": notes}, [namespace] if ends.namespace is None else [])
@@ -223,6 +241,10 @@ def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
     null = syscalls.openat2(tree, "/dev/null", os.O_RDWR, resolve=syscalls.RESOLVE_IN_ROOT)
     places = attach_volumes(spec.volumes, ends.trees, tree, spec.sysfs)
     attach_files(spec.files, tree)
+    if ends.notify is not None:
+        from minit.supervisor.readiness import attach_socket  # loaded by the launcher
+
+        attach_socket(ends.notify, tree)
     protect_paths(spec.protection, tree, places)
     if spec.read_only_root:
         syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)

@@ -5,8 +5,9 @@ A request has `op`; a reply has `ok`, and `error` where that is false. Answers a
 present state, without waiting, but for those about an app of a mutable pod, which come when it is done.
 
 ping                 {"uuid", "pid"}
-state                {"uuid", "state", "ready", "apps": [{"name", "state", "lifecycle_state", "pid"?, "status"?,
-                     "restarts", "streams", "attached"?}]}; `lifecycle_state` is one of rkt's app-level API, `streams`
+state                {"uuid", "state", "ready", "apps": [{"name", "state", "lifecycle_state", "ready", "pid"?,
+                     "status"?, "says"?, "restarts", "restart_in_seconds"?, "streams", "attached"?}]};
+                     `lifecycle_state` is one of rkt's app-level API, `says` the text of sd_notify's STATUS=, `streams`
                      are the modes, `attached` the counters of minit.iottymux.counters
 stop {"force"?}      {} at once; the pod ends later, at once with force or when asked a second time
 reopen-logs {"app"?} {} when the sidecars have been told; a log file that was moved is then let go of
@@ -26,6 +27,7 @@ note {"app", "text"} {} when the text, why something could not be asked for, sta
 from __future__ import annotations
 
 import os
+import time
 
 from minit.jsontext import parse
 
@@ -125,6 +127,11 @@ def _state(supervisor: Supervisor) -> dict[str, object]:
         elif app.pid is not None:
             entry["pid"] = app.pid
         entry["restarts"] = max(0, app.starts - 1)
+        entry["ready"] = app.is_ready
+        if app.readiness is not None and app.readiness.status is not None:
+            entry["says"] = app.readiness.status
+        if app.restart_at is not None:
+            entry["restart_in_seconds"] = max(0.0, round(app.restart_at - time.monotonic(), 3))
         entry["streams"] = {"stdin": app.spec.stdin, "stdout": app.spec.stdout, "stderr": app.spec.stderr}
         attached = app.streams.counters()
         if attached is not None:

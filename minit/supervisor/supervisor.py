@@ -15,7 +15,7 @@ import time
 
 from minit import paths
 from minit.errors import EXIT_FAILURE, describe
-from minit.messages import receive_message
+from minit.messages import receive_message, send_message
 from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.reaper.reaper import BATCH, read_zombie, reap
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from minit.messages import Socket
     from minit.plan.pod import PodPlan
     from minit.supervisor.app import App
+    from minit.supervisor.restarts import Restarts
     from minit.terminal import CallerTerminal
 
 # SIGRTMIN+3 is the halt of systemd in a container, which managers of containers send.
@@ -129,12 +130,15 @@ class Supervisor:
         """Whether nothing of any app is left, of a mutable pod only once it is to end."""
         if self.plan.mutable and self.exit_code is None:
             return False
-        return all(app.state in lifecycle.RESTING for app in self.apps.values())
+        return all(app.state in lifecycle.RESTING and not app.is_restarting for app in self.apps.values())
 
     @property
     def starting(self) -> bool:
         """Whether some app is being prepared or executed; one whose pre-start handler runs may take for ever."""
-        return any(app.report is not None and app.state != lifecycle.PRE_START for app in self.apps.values())
+        left_out = lifecycle.PRE_START
+        return any(
+            each.report is not None and each.state != left_out and not each.waiting for each in self.apps.values()
+        )
 
     def next_deadline(self) -> float | None:
         """Return the monotonic time at which `turn` is due without an event, None if there is none."""
@@ -154,6 +158,9 @@ class Supervisor:
         for app in [*self.apps.values()]:
             if app.deadline is not None and app.deadline <= now:
                 app.deadline = None
+                if app.is_restarting:
+                    self.start_again(app)
+                    continue
                 killed = app.is_killed
                 self._handle(app, lifecycle.KILL_WAIT_OVER if killed else lifecycle.GRACE_OVER)
         if self._retry_at is not None and self._retry_at <= now:
@@ -196,11 +203,13 @@ class Supervisor:
     def stop_app(self, app: App) -> None:
         """Begin to stop an app, while the pod goes on."""
         app.is_stopped = True
+        self._cancel_restart(app)
         self._handle(app, lifecycle.STOP)
 
     def remove(self, app: App) -> None:
         """Begin to remove an app, which is stopped first."""
         app.is_removed = True
+        self._cancel_restart(app)
         if app.state in (lifecycle.BUILDING, *lifecycle.RESTING):
             self._handle(app, lifecycle.REMOVE)
         else:
@@ -321,8 +330,7 @@ class Supervisor:
             if self.plan.mutable:
                 self._write_state(app)
         self._notify(app)
-        if all(each.executed and each.report is None and each.failure is None for each in self.apps.values()):
-            self._mark_ready()
+        self._on_progress(app)
 
     def _reap(self) -> None:
         dead = reap()
@@ -355,6 +363,8 @@ class Supervisor:
         if app.state in (lifecycle.BUILDING, lifecycle.ABANDONED):
             self._on_built(app, status)
             return
+        if app.readiness is not None:
+            self._on_last_words(app)
         app.status = app.failure or status
         self._handle(app, lifecycle.DIED)
 
@@ -426,10 +436,18 @@ class Supervisor:
         assert app.report is not None and app.pidfd is not None
         self._sources.watch(app.report.fileno(), lambda: self._on_report(app))
         self._sources.watch(app.pidfd, lambda: self._on_main_end(app))
+        if app.readiness is not None:
+            # The socket stays the same when the app is started again.
+            if app.readiness.socket is not None and app.readiness.socket.fileno() not in self._sources:
+                self._sources.watch(app.readiness.socket.fileno(), lambda: self._on_notification(app))
+            if app.readiness.pipe is not None:
+                self._sources.watch(app.readiness.pipe, lambda: self._on_notify_pipe(app))
 
     def _fork(self, app: App) -> None:
         """Start an app again."""
         self._unwritten.discard(app.name)
+        if app.restarts is not None:
+            app.restarts.begin()
         app.begin_again()
         app.oom_kills = app.group.oom_kills()
         try:
@@ -441,13 +459,71 @@ class Supervisor:
             app.status = app.failure = ExitStatus(step="fork", errno=error.errno)
             self._handle(app, lifecycle.FORK_FAILED)
             return
-        self.journal.info("app.started-again", app=app.name, starts=app.starts)
+        self.journal.event("app.started-again", app=app.name, starts=app.starts)
         self._watch(app)
         if app.streams.need_sidecar:
             self._sidecars.start(app.streams)
 
+    # What apps say of themselves, and who waits for that.
+
+    def _on_notification(self, app: App) -> None:
+        assert app.readiness is not None
+        told, was_stopping = app.readiness.refused, app.readiness.is_stopping
+        app.readiness.read_socket(app.pid if app.number is None else None, app.group)
+        if app.readiness.refused is not None and told is None:
+            # Once: what an app sends must not fill the log.
+            self.journal.event("app.message-refused", app=app.name, reason=app.readiness.refused)
+        if app.readiness.is_stopping and not was_stopping:
+            self.journal.event("app.stopping", app=app.name)
+        self._on_progress(app)
+
+    def _on_notify_pipe(self, app: App) -> None:
+        assert app.readiness is not None and app.readiness.pipe is not None
+        if not app.readiness.read_pipe():
+            self._sources.unwatch(app.readiness.pipe)
+            app.readiness.close_pipe()
+        self._on_progress(app)
+
+    def _on_last_words(self, app: App) -> None:
+        """Hear what an app said before its end."""
+        assert app.readiness is not None
+        if app.readiness.socket is not None:
+            self._on_notification(app)
+        if app.readiness.pipe is not None:
+            app.readiness.read_pipe()
+            self._sources.unwatch(app.readiness.pipe)
+            app.readiness.close_pipe()
+        self._on_progress(app)
+
+    def _on_progress(self, app: App) -> None:
+        """Start those that wait for what an app has become, and mark the pod as ready when it was the last one."""
+        if app.is_ready and not app.told_ready:
+            app.told_ready = True
+            self.journal.event("app.ready", app=app.name)
+        for each in self.apps.values():
+            if each.waiting:
+                self._go([each])
+        if all(each.is_ready for each in self.apps.values()):
+            self._mark_ready()
+
+    def _is_held_up(self, app: App) -> bool:
+        """Return whether an app has to wait for others; one that would wait for ever has failed."""
+        if not app.spec.after or (app.starts > 1 and not self.plan.mutable):
+            return False
+        from minit.supervisor.order import find_unmet, waits_in_vain  # loaded by the launcher
+
+        # Of a mutable pod one is started when somebody asks for it, who is told that it cannot be.
+        reason = (find_unmet if self.plan.mutable else waits_in_vain)(app, self.apps)
+        app.waiting = reason is None and find_unmet(app, self.apps) is not None
+        if reason is not None and self.exit_code is None:
+            app.failure = ExitStatus(step="wait for other apps", path=reason)
+            self._handle(app, lifecycle.KILL)
+            return True
+        return app.waiting
+
     def _go(self, apps: Sequence[App]) -> None:
-        """Start these apps, all of them being prepared."""
+        """Start these apps, all of them being prepared, but for those that wait for others."""
+        apps = [app for app in apps if not self._is_held_up(app)]
         ready = [app for app in apps if app.spec.pre_start is None]
         for app in ready:
             if not self._is_marked_at_exec(app):
@@ -469,6 +545,7 @@ class Supervisor:
                 self._handle(app, lifecycle.KILL)
                 return
         app.begun = app.executed = True
+        app.executed_at = time.monotonic()
         try:
             app.report.send(b"go")
         except (BrokenPipeError, ConnectionResetError):
@@ -527,9 +604,11 @@ class Supervisor:
             os.symlink(paths.READY_TARGET, paths.STAGE1_READY)
             self.ready = True
             self.journal.event("pod.ready")
+            self._tell_host({"ready": True})
 
     def _record(self, app: App) -> None:
         assert app.status is not None
+        app.waiting = False
         app.finished_ns = time.time_ns()
         app.was_asked_to_end = app.is_stopped or self.exit_code is not None
         app.is_oom_killed = app.status.signal == _signal.SIGKILL and app.group.oom_kills() > app.oom_kills
@@ -541,17 +620,40 @@ class Supervisor:
             app.number = EXIT_FAILURE
             return
         app.number = app.status.number(self._stop_signal(app, app.status))
-        self.journal.event("app.exited", app=app.name, status=app.number, end=app.status.describe())
+        reason = state_of(app)["reason"]
+        self.journal.event("app.exited", app=app.name, status=app.number, end=app.status.describe(), reason=reason)
         self._unwritten.add(app.name)
         self._write_records()
         if not app.executed or app.status.step not in (None, STEP_EXEC):
             complain(f'stage1: app "{app.name}": {app.status.describe()}')
+        if app.restarts is not None and self._plan_restart(app, app.restarts):
+            return
         if self.plan.mutable:
+            self._on_progress(app)
             return
         if app.number != 0:
             self._begin_shutdown(app.number)
-        elif all(each.number is not None for each in self.apps.values()):
+        elif all(each.has_ended for each in self.apps.values()):
             self._begin_shutdown(0)
+        else:
+            self._on_progress(app)
+
+    def _plan_restart(self, app: App, restarts: Restarts) -> bool:
+        """Decide whether an app that ended will be started again, and say so."""
+        has_run = app.begun or restarts.count > 0
+        if app.was_asked_to_end or not has_run or app.status is None:
+            return False
+        ran_seconds = 0.0 if app.executed_at is None else time.monotonic() - app.executed_at
+        restarts.end(failed=app.number != 0, ran_seconds=ran_seconds)
+        if restarts.gave_up:
+            self.journal.event("app.restarts-given-up", app=app.name, restarts=restarts.count)
+            complain(f'stage1: app "{app.name}": {app.status.describe()}, after {restarts.in_a_row} restarts in a row')
+        if restarts.delay_seconds is None:
+            return False
+        self.journal.event(
+            "app.restart-planned", app=app.name, restarts=restarts.count, delay_seconds=restarts.delay_seconds
+        )
+        return True
 
     def _stop_signal(self, app: App, status: ExitStatus) -> int | None:
         """Return the signal of which dying means that the app was stopped."""
@@ -593,6 +695,7 @@ class Supervisor:
             return
         self.exit_code = 0 if self.plan.mutable else exit_code
         self.journal.event("pod.stopping", status=self.exit_code)
+        self._tell_host({"stopping": True})
         if self.ready:
             try:
                 os.unlink(paths.STAGE1_READY)
@@ -600,7 +703,25 @@ class Supervisor:
                 self.journal.info("pod.still-marked-ready", reason=describe(error))
         self.ready = False
         for app in [*self.apps.values()]:
+            self._cancel_restart(app)
+            app.waiting = False
             self._handle(app, lifecycle.STOP)
+
+    def _cancel_restart(self, app: App) -> None:
+        """Have an app that waits to be started again stay as it is."""
+        if app.is_restarting and app.restarts is not None:
+            app.restarts.cancel()
+            if app.state == lifecycle.EXITED:
+                app.deadline = None
+                self._mark_log_end(app.name)
+
+    def _tell_host(self, message: dict[str, object]) -> None:
+        """Have the launcher tell who started the pod, if that wants to know."""
+        if self.plan.tells_host:
+            try:
+                send_message(self._launcher, message)
+            except OSError:
+                pass  # it is gone
 
     def _terminate(self, app: App) -> None:
         self._arm_grace(app)
@@ -654,6 +775,8 @@ class Supervisor:
             app.group_events = None
         if app.post_stop_due and app.begun:
             self.journal.event("handler.skipped", app=app.name, handler=HANDLER_POST_STOP)
+        if app.restarts is not None and app.restarts.delay_seconds is not None:
+            app.deadline = time.monotonic() + app.restarts.delay_seconds
         self._mark_log_end(app.name)
         if app.is_removed:
             self._handle(app, lifecycle.REMOVE)
@@ -666,6 +789,10 @@ class Supervisor:
             self._sources.unwatch(app.report.fileno())
         if app.group_events is not None:
             self._sources.unwatch(app.group_events)
+        if app.readiness is not None:
+            for fd in app.readiness.descriptors():
+                if fd in self._sources:
+                    self._sources.unwatch(fd)
         app.deadline = None
         del self.apps[app.name]
         self._unwritten.discard(app.name)
@@ -676,7 +803,7 @@ class Supervisor:
     def _mark_log_end(self, name: str) -> None:
         """Tell who follows the app's log that it is complete, once it is."""
         app = self.apps.get(name)
-        if app is None or app.state != lifecycle.EXITED or self._sidecars.read(name):
+        if app is None or app.state != lifecycle.EXITED or app.is_restarting or self._sidecars.read(name):
             return
         try:
             write_file(paths.log_end_marker(name), b"")

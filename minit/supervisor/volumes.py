@@ -45,7 +45,7 @@ def attach_volumes(
     for index in sorted(range(len(volumes)), key=places.__getitem__):
         volume, tree = volumes[index], trees[index]
         try:
-            _attach(tree, root, volume.target)
+            attach_tree(tree, root, volume.target)
         except (LaunchError, OSError) as error:
             raise _failure(volume, error) from error
         os.close(tree)
@@ -79,7 +79,8 @@ def _has_one_below(target: str, places: Sequence[tuple[str, ...]], root: int) ->
     return any(place[: len(top)] == top for place in places)
 
 
-def _attach(tree: int, root: int, target: str) -> None:
+def attach_tree(tree: int, root: int, target: str) -> None:
+    """Attach a detached mount at `target` inside `root`, in a place that is made if it is missing."""
     where = open_target(root, target, is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
     try:
         syscalls.move_mount(tree, where)
@@ -101,7 +102,7 @@ def _attach_file(file: AppFile, root: int) -> None:
     try:
         if file.read_only:
             syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)
-        _attach(tree, root, file.target)
+        attach_tree(tree, root, file.target)
     finally:
         os.close(tree)
 

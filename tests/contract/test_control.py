@@ -55,7 +55,7 @@ def test_state(make_pod: MakePod) -> None:
     assert (state["ok"], state["uuid"], state["state"], state["ready"]) == (True, pod.uuid, "running", True)
     first, second = state["apps"]
     modes = {"stdin": "null", "stdout": "log", "stderr": "log"}
-    common = {"restarts": 0, "streams": modes}
+    common = {"restarts": 0, "ready": True, "streams": modes}
     assert first == {"name": "a", "state": "exited", "lifecycle_state": "exited", "status": 0, **common}
     assert (second["name"], second["state"]) == ("b", "running")
     assert second["pid"] > 1

@@ -371,6 +371,19 @@ class PodDirectory:
         assert number is not None
         return number
 
+    def events(self) -> list[dict[str, Any]]:
+        """Return what the supervisor says to have happened, once it has written it."""
+        path = self.stage1 / "rkt/minit/events.log"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def wait_event(self, event: str, app: str | None = None) -> dict[str, Any]:
+        """Block until something has happened in the pod, or to an app of it, and return the first such event."""
+
+        def find() -> dict[str, Any] | None:
+            return next((one for one in self.events() if (one["event"], one.get("app")) == (event, app)), None)
+
+        return wait_for(find, f"{event} of {app}")
+
     def is_running(self) -> bool:
         """Return what stage0's probe finds: whether somebody holds the lock."""
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)

@@ -12,7 +12,15 @@ import click
 import pytest
 
 from minit.cli.main import commands
-from minit.paths import ANNOTATION_IDMAP, ANNOTATION_LOG_FILES, ANNOTATION_LOG_SIZE, ANNOTATION_PIDS_LIMIT
+from minit.paths import (
+    ANNOTATION_AFTER,
+    ANNOTATION_IDMAP,
+    ANNOTATION_LOG_FILES,
+    ANNOTATION_LOG_SIZE,
+    ANNOTATION_NOTIFY_FD,
+    ANNOTATION_PIDS_LIMIT,
+)
+from minit.plan.app import RESTART_ANNOTATIONS
 from minit.plan.devices import ANNOTATION_HOTPLUG
 from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL
 
@@ -128,11 +136,14 @@ def test_every_annotation_of_ours_is_in_the_table() -> None:
     """docs/annotations.md has the annotations that the code reads."""
     rows = re.findall(r"^\| `(minit/[\w/-]+)` \|", (ROOT / "docs/annotations.md").read_text(), re.MULTILINE)
     assert rows == [
+        ANNOTATION_AFTER,
         ANNOTATION_HOTPLUG,
         ANNOTATION_IDMAP,
         ANNOTATION_LOG_FILES,
         ANNOTATION_LOG_SIZE,
+        ANNOTATION_NOTIFY_FD,
         ANNOTATION_PIDS_LIMIT,
+        *RESTART_ANNOTATIONS,
         ANNOTATION_STOP_GRACE,
         ANNOTATION_STOP_SIGNAL,
     ]

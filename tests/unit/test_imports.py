@@ -121,6 +121,7 @@ MODULES_OF["app_add"] = {
     *("minit.launcher.stop", "minit.podlock", "minit.supervisor.adding", *CONTROL),
     *("minit.plan.appflags", "minit.plan.connection", "minit.plan.entering", "minit.plan.limits"),
     *("minit.plan.network", "minit.plan.sockets", "minit.plan.speccodec", "minit.plan.volumes"),
+    *("minit.plan.order", "minit.plan.restart"),
 }
 for verb in APP_VERBS:
     MODULES_OF[verb] = {

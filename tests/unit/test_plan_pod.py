@@ -372,14 +372,15 @@ def test_names_whose_status_files_collide_are_refused(marker: str):
     assert plan_of(replace(MANIFEST, apps=apps[:1]))
 
 
-@pytest.mark.parametrize(("value", "warned"), [("true", True), ("1", True), ("false", False), ("", False)])
-def test_an_image_that_reports_its_readiness_is_warned_about(value: str, warned: bool):
-    """An app that would send READY=1 counts as ready when started, and that is said."""
+@pytest.mark.parametrize(("value", "notifies"), [("true", True), ("1", True), ("false", False), ("", False)])
+def test_an_image_may_tell_its_readiness(value: str, notifies: bool):
+    """Its annotation decides, unless the app has the same one."""
     image = replace(IMAGE, annotations=(("appc.io/executor/supports-systemd-notify", value),))
-    warnings = plan_of(image=image).warnings
-    assert warnings == (
-        ('warning: app "web" is ready when it is started; READY=1 is not supported yet',) if warned else ()
-    )
+    [spec] = plan_of(image=image).apps
+    assert (spec.notifies, spec.tells_readiness) == (notifies, notifies)
+    own = (("appc.io/executor/supports-systemd-notify", "false"),)
+    [spec] = plan_of(replace(MANIFEST, apps=(replace(MANIFEST.apps[0], annotations=own),)), image=image).apps
+    assert not spec.notifies
 
 
 def test_warnings_of_all_apps_are_gathered():

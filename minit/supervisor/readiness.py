@@ -1,0 +1,265 @@
+"""
+How PID 1 hears from an app that it is ready: sd_notify(3) on a socket, or a line feed on a descriptor, as for s6.
+
+What is said there is an app's, so nothing of it is trusted: messages are bounded, and descriptors that come along are
+closed where that can hold up nobody. Loaded by the launcher if any app tells.
+"""
+
+from __future__ import annotations
+
+import _socket
+import fcntl
+import os
+
+from minit import paths, syscalls
+from minit.plan.readiness import NOTIFY_SOCKET
+from minit.supervisor.volumes import attach_tree
+from minit.value import Value, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from minit.plan.app import AppSpec
+    from minit.supervisor.group import Group
+
+# systemd's bound for a message, PIPE_BUF.
+_MESSAGE_BYTES = 4096
+_STATUS_CHARACTERS = 256
+# Messages that are read at a time, and bytes before the line feed; the rest of the pod has its turn in between.
+_BATCH = 16
+_LINE_BYTES = 4096
+_MOST_QUEUED = 1024
+_INT_BYTES = 4
+_UCRED_BYTES = 12
+_MOST_DESCRIPTORS = 253  # SCM_MAX_FD
+_ANCILLARY_BYTES = _socket.CMSG_SPACE(_UCRED_BYTES) + _socket.CMSG_SPACE(_MOST_DESCRIPTORS * _INT_BYTES)
+_FIRST = 3
+
+
+class Notification(Value):
+    """What a message says of those things that minit acts on."""
+
+    ready: bool = False
+    stopping: bool = False
+    status: str | None = None
+
+
+class NotifyEnds(Value):
+    """
+    An app's ends: a detached mount of its socket, at its first start, and the descriptor that it writes to.
+
+    `path` is where the socket is until the app has attached it.
+    """
+
+    tree: int | None = None
+    path: str = ""
+    pipe: int | None = None
+
+    def descriptors(self) -> list[int]:
+        """Return those there are."""
+        return [fd for fd in (self.tree, self.pipe) if fd is not None]
+
+
+def parse_notification(data: bytes) -> Notification:
+    """Return what a message of sd_notify(3) says; what minit has no use for, or does not know, is left out."""
+    fields = dict(line.partition(b"=")[::2] for line in data.split(b"\n"))
+    status = fields.get(b"STATUS")
+    return Notification(
+        ready=fields.get(b"READY") == b"1",
+        stopping=fields.get(b"STOPPING") == b"1",
+        status=None if status is None else status.decode(errors="replace")[:_STATUS_CHARACTERS],
+    )
+
+
+class Readiness:
+    """
+    What one app says of itself; the socket lives as long as the app's root, all else as long as its process.
+
+    `refused` tells why the last message was that counted for nothing, None if there was none.
+    """
+
+    def __init__(self) -> None:
+        self.socket: _socket.socket | None = None
+        self.pipe: int | None = None
+        self._line_bytes = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self.is_ready = False
+        self.is_stopping = False
+        self.status: str | None = None
+        self.refused: str | None = None
+
+    def descriptors(self) -> list[int]:
+        """Return what PID 1 listens to."""
+        ours = [] if self.socket is None else [self.socket.fileno()]
+        return ours if self.pipe is None else [*ours, self.pipe]
+
+    def open_root(self, spec: AppSpec) -> NotifyEnds:
+        """Make what belongs into the app's root, for the process that only builds it."""
+        return self._open_socket() if spec.notifies else NotifyEnds()
+
+    def open(self, spec: AppSpec) -> NotifyEnds:
+        """Make what a new process of the app needs and return its ends, the caller's; what an old one said is over."""
+        self.close_pipe()
+        self._discard()
+        self._forget()
+        ends = self._open_socket() if spec.notifies and self.socket is None else NotifyEnds()
+        if spec.notify_fd is None:
+            return ends
+        self.pipe, writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.pipe, False)
+        # An app that is not root may open it once more by /proc/self/fd.
+        os.fchown(writer, spec.uid, spec.gid)
+        self._line_bytes = 0
+        return replace(ends, pipe=writer)
+
+    def read_socket(self, pid: int | None, group: Group) -> None:
+        """Take in some of the messages; those of processes outside of the app's `group` count for nothing."""
+        taken: list[int] = []
+        for _ in range(_BATCH):
+            message = self._receive(taken)
+            if message is None:
+                break
+            data, sender = message
+            if data is None:
+                self.refused = f"a message of more than {_MESSAGE_BYTES} bytes"
+            elif not sender or not (sender == pid or sender in group.processes() or _is_gone(sender)):
+                self.refused = f"a message of process {sender}, which is not the app's"
+            else:
+                self._note(parse_notification(data))
+        _close_elsewhere(taken)
+
+    def read_pipe(self) -> bool:
+        """Take in what there is on the descriptor; False after a line feed, or its end, when nothing more counts."""
+        assert self.pipe is not None
+        try:
+            data = os.read(self.pipe, _LINE_BYTES)
+        except BlockingIOError:
+            return True
+        self._line_bytes += len(data)
+        self.is_ready = self.is_ready or b"\n" in data
+        return bool(data) and b"\n" not in data and self._line_bytes < _LINE_BYTES
+
+    def close_pipe(self) -> None:
+        """Listen to the descriptor no more."""
+        if self.pipe is not None:
+            os.close(self.pipe)
+            self.pipe = None
+
+    def close(self) -> None:
+        """Give up everything."""
+        self.close_pipe()
+        if self.socket is not None:
+            self._discard()
+            self.socket.close()
+            self.socket = None
+
+    def _note(self, said: Notification) -> None:
+        self.is_ready = self.is_ready or said.ready
+        self.is_stopping = self.is_stopping or said.stopping
+        self.status = self.status if said.status is None else said.status
+
+    def _open_socket(self) -> NotifyEnds:
+        """Make the socket and return a detached mount of it: so it can be reached in the app's root alone."""
+        kind = _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK
+        socket = _socket.socket(_socket.AF_UNIX, kind)
+        try:
+            socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
+            # No app's name, which could be too long for an address.
+            path = f"{paths.STAGE1_NOTIFY}{socket.fileno()}"
+            socket.bind(path)
+            # Whoever of the app's users.
+            os.chmod(path, 0o666)
+            tree = syscalls.open_tree(syscalls.AT_FDCWD, path, syscalls.OPEN_TREE_CLONE)
+        except OSError:
+            socket.close()
+            raise
+        self.socket = socket
+        return NotifyEnds(tree=tree, path=path)
+
+    def _receive(self, taken: list[int]) -> tuple[bytes | None, int] | None:
+        """Return the next message, None in it if it is too long, and its sender's pid; None if there is none."""
+        assert self.socket is not None
+        try:
+            data, ancillary, flags, _ = self.socket.recvmsg(
+                _MESSAGE_BYTES, _ANCILLARY_BYTES, _socket.MSG_DONTWAIT | _socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return None
+        sender = 0
+        for level, kind, content in ancillary:
+            if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_CREDENTIALS):
+                sender = int.from_bytes(content[:_INT_BYTES], "little")
+            elif (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS):
+                ends = range(0, len(content) - _INT_BYTES + 1, _INT_BYTES)
+                taken += [int.from_bytes(content[at : at + _INT_BYTES], "little") for at in ends]
+        return None if flags & _socket.MSG_TRUNC else data, sender
+
+    def _discard(self) -> None:
+        taken: list[int] = []
+        for _ in range(_MOST_QUEUED if self.socket is not None else 0):
+            if self._receive(taken) is None:
+                break
+        _close_elsewhere(taken)
+
+
+def attach_socket(ends: NotifyEnds, root: int) -> None:
+    """Attach the app's socket inside `root`, and take it away from where it was."""
+    if ends.tree is not None:
+        attach_tree(ends.tree, root, NOTIFY_SOCKET)
+        os.close(ends.tree)
+        # Not before: what has no name cannot be attached.
+        os.unlink(ends.path)
+
+
+def place_descriptor(fd: int, number: int, others: Sequence[int]) -> list[int]:
+    """
+    Move `fd` to `number`, where it survives execve(2), and return where `others` are now.
+
+    `others` are close-on-exec, and may have been in the way.
+    """
+    moved = [fcntl.fcntl(other, fcntl.F_DUPFD_CLOEXEC, _FIRST) if other == number else other for other in others]
+    if fd == number:
+        os.set_inheritable(fd, True)
+    else:
+        os.dup2(fd, number)
+    return moved
+
+
+def _is_gone(pid: int) -> bool:
+    """Return whether a process has ended: of those that reach the socket, all are the app's."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])
+    except OSError:
+        return True
+
+
+def _close_elsewhere(fds: Sequence[int], fork: Callable[[], tuple[int, int]] = syscalls.clone3) -> None:
+    """
+    Close descriptors that an app has sent, the last time in another process.
+
+    It is the last close that can wait for as long as the sender likes, as that of a socket that lingers does.
+    """
+    if not fds:
+        return
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        pid, pidfd = fork()
+        if pid == 0:
+            _hold(reader, fds)
+        os.close(pidfd)
+    except OSError:
+        pass  # without a process there is no other way
+    for fd in (*fds, reader, writer):
+        os.close(fd)
+
+
+def _hold(reader: int, fds: Sequence[int]) -> None:
+    try:
+        syscalls.close_all_but((reader, *fds))
+        os.read(reader, 1)
+    finally:
+        os._exit(0)

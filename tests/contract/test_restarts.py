@@ -1,0 +1,102 @@
+"""Apps that are started again by their own policy: how often, how soon, and what ends it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.support.pods import MakePod, PodDirectory, handlers, shell
+from tests.support.waiting import wait_for
+
+FOREVER = "while :; do sleep 1; done"
+# Soon, so that nobody waits.
+SOON = {"minit/restart-delay": "10ms", "minit/restart-max-delay": "20ms"}
+
+
+def annotations(**named: str) -> list[dict[str, str]]:
+    """Return annotations of an app, `restart_limit` for minit/restart-limit, with short delays."""
+    every = SOON | {f"minit/{name.replace('_', '-')}": value for name, value in named.items()}
+    return [{"name": name, "value": value} for name, value in every.items()]
+
+
+def names(pod: PodDirectory, app: str) -> list[str]:
+    """Return the events about the ends and starts of an app."""
+    wanted = ("app.exited", "app.started-again", "app.restart-planned", "app.restarts-given-up")
+    return [event["event"] for event in pod.events() if event.get("app") == app and event["event"] in wanted]
+
+
+@pytest.mark.private_users
+def test_an_app_that_fails_is_started_until_it_succeeds(make_pod: MakePod) -> None:
+    """With on-failure it runs in the same root again, logged all along, until it ends with 0; so does the pod then."""
+    script = "echo x >> /tmp/runs; echo run $(wc -l < /tmp/runs); [ $(wc -l < /tmp/runs) -ge 4 ] || exit 7"
+    pod = make_pod({"a": shell(script, annotations=annotations(restart="on-failure"))})
+    result = pod.run()
+    assert (result.returncode, pod.status("a")) == (0, 0)
+    assert [line.split(": ", 1)[1] for line in result.stdout.splitlines()] == [f"run {n}" for n in (1, 2, 3, 4)]
+    assert names(pod, "a") == 3 * ["app.exited", "app.restart-planned", "app.started-again"] + ["app.exited"]
+
+
+def test_giving_up_ends_the_pod_as_a_failure_does(make_pod: MakePod) -> None:
+    """After minit/restart-limit restarts in a row the last status is the pod's, and the others are stopped."""
+    pod = make_pod(
+        {"a": shell("exit 7", annotations=annotations(restart="always", restart_limit="2")), "b": shell(FOREVER)}
+    )
+    result = pod.run()
+    assert (result.returncode, pod.status("a"), pod.status("b")) == (7, 7, 0)
+    assert 'stage1: app "a": exited with 7, after 2 restarts in a row' in result.stderr
+    assert names(pod, "a")[-2:] == ["app.exited", "app.restarts-given-up"]
+    assert names(pod, "a").count("app.exited") == 3
+
+
+def test_a_stop_while_an_app_waits_to_be_started_again(make_pod: MakePod) -> None:
+    """Nothing is waited for: the pod ends at once, with 0, and the app keeps its last status."""
+    late = [{"name": "minit/restart", "value": "always"}, {"name": "minit/restart-delay", "value": "1h"}]
+    pod = make_pod({"a": shell("exit 7", annotations=late)})
+    process = pod.start()
+    assert pod.wait_status("a") == 7
+    state = wait_for(lambda: (app := pod.ask({"op": "state"})["apps"][0])["state"] == "exited" and app, "its end")
+    assert (state["restarts"], state["ready"]) == (0, False)
+    assert 0 < state["restart_in_seconds"] <= 3600
+    started = time.monotonic()
+    pod.stop()
+    assert pod.finish(process).returncode == 0
+    assert time.monotonic() - started < 30
+    assert pod.status("a") == 7
+    assert (pod.stage1 / "rkt/minit/log/a.ended").exists()
+
+
+def test_a_killed_app_comes_back(make_pod: MakePod) -> None:
+    """One that dies of a signal has failed; its status is gone while it runs again, in another process."""
+    script = f"echo $$ >> /tmp/runs; [ $(wc -l < /tmp/runs) -ge 2 ] || kill -9 $$; touch /tmp/up; {FOREVER}"
+    pod = make_pod({"a": shell(script, annotations=annotations(restart="on-failure"))})
+    process = pod.start()
+    pod.wait_file("a", "/tmp/up")
+    assert pod.wait_event("app.exited", "a")["status"] == 137
+    assert len(set(pod.file("a", "/tmp/runs").read_text().split())) == 2
+    assert pod.status("a") is None
+    assert pod.ask({"op": "state"})["apps"][0]["restarts"] == 1
+    pod.stop()
+    assert pod.finish(process).returncode == 0
+    assert pod.status("a") == 0
+
+
+def test_handlers_run_each_time(make_pod: MakePod) -> None:
+    """The event handlers belong to every run of the app."""
+    script = "echo x >> /tmp/runs; [ $(wc -l < /tmp/runs) -ge 2 ]"
+    commands = handlers(pre_start=["/bin/echo", "before"], post_stop=["/bin/echo", "after"])
+    section: dict[str, Any] = shell(script, annotations=annotations(restart="on-failure"), eventHandlers=commands)
+    pod = make_pod({"a": section})
+    result = pod.run()
+    assert result.returncode == 0
+    assert [line.split(": ", 1)[1] for line in result.stdout.splitlines()] == ["before", "after", "before", "after"]
+
+
+def test_a_program_that_cannot_be_executed(make_pod: MakePod) -> None:
+    """It counts as a failure each time."""
+    section = shell("", annotations=annotations(restart="on-failure", restart_limit="1"))
+    pod = make_pod({"a": {**section, "exec": ["/missing"]}})
+    result = pod.run()
+    assert (result.returncode, pod.status("a")) == (203, 203)
+    assert result.stderr.count('Unable to open "/missing"') + result.stdout.count('Unable to open "/missing"') == 2

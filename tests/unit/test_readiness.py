@@ -1,0 +1,76 @@
+"""minit.plan.readiness and minit.supervisor.readiness: annotations, messages, and descriptors that come along."""
+
+from __future__ import annotations
+
+import os
+import select
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minit.errors import PlanError
+from minit.manifest.image import ImageManifest
+from minit.manifest.pod import RuntimeApp
+from minit.plan.readiness import plan_readiness
+from minit.supervisor.readiness import Notification, _close_elsewhere, parse_notification
+
+IMAGE = ImageManifest(ac_version="0.8.11", name="example.com/web")
+
+
+def notify_fd(text: str, sockets: int = 0) -> int | None:
+    """Return the descriptor of an app with this annotation."""
+    return plan_readiness(RuntimeApp(name="web", annotations=(("minit/notify-fd", text),)), IMAGE, sockets)[1]
+
+
+def test_descriptors():
+    """Any that is free: not one of the streams, nor one of the sockets that the app is started with."""
+    assert plan_readiness(RuntimeApp(name="web"), IMAGE, 0) == (False, None)
+    assert (notify_fd("3"), notify_fd("1023"), notify_fd("5", sockets=2)) == (3, 1023, 5)
+    for text, sockets in (("2", 0), ("4", 2), ("1024", 0), ("x", 0), ("", 0), ("-3", 0), ("٣", 0)):
+        with pytest.raises(PlanError, match=f"expected the number of a descriptor from {3 + sockets} to 1023, got"):
+            notify_fd(text, sockets)
+
+
+def test_messages():
+    """What counts is whole lines, whatever is beside them."""
+    assert parse_notification(b"READY=1") == Notification(ready=True)
+    assert parse_notification(b"X\n=\nSTATUS=a=b\nREADY=1\nSTOPPING=1\n") == Notification(
+        ready=True, stopping=True, status="a=b"
+    )
+    for data in (b"", b"READY=0", b"READY=11", b"READY", b" READY=1", b"XREADY=1", b"READY=1\nREADY=0"):
+        assert not parse_notification(data).ready
+
+
+@given(st.binary(max_size=200))
+def test_any_message_can_be_read(data: bytes) -> None:
+    """A status is short, and can be written as JSON."""
+    said = parse_notification(b"STATUS=" + data)
+    assert said.status is not None
+    assert len(said.status) <= 256
+    said.status.encode()
+
+
+def test_descriptors_are_closed_by_another_process():
+    """They are gone from here, and from there soon after."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    _close_elsewhere([writer])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(writer)
+    poller = select.poll()
+    poller.register(reader, select.POLLIN)
+    assert [event for _, event in poller.poll(30_000)] == [select.POLLHUP]
+    os.close(reader)
+    os.wait()
+
+
+def test_descriptors_are_closed_without_another_process():
+    """A fork that fails leaves nothing open."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+
+    def fail() -> tuple[int, int]:
+        raise OSError("no processes")
+
+    before = len(os.listdir("/proc/self/fd"))
+    _close_elsewhere([reader, writer], fail)
+    assert len(os.listdir("/proc/self/fd")) == before - 2
