@@ -15,6 +15,7 @@ from minit.iottymux.protocol import (
     EVENT_STDIN_TAKEN,
     EVENT_TOO_SLOW,
     STDIN_NONE,
+    TTY_OUT,
     AskStatus,
     Attach,
     ProtocolError,
@@ -244,7 +245,9 @@ class Session(Client):
         stdin = STDIN_NONE
         positions = {}
         if request.size is not None:
-            self._mux.resize(request.size)
+            # What is shown again may be too little for a program of the whole screen to look right.
+            returns = TTY_OUT in outputs and TTY_OUT not in resume and outputs[TTY_OUT].ring.is_seen
+            self._mux.resize(request.size, redraw=returns)
         self._held = []
         for name in request.streams:
             fd = descriptors.pop(0)

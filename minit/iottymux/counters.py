@@ -86,9 +86,13 @@ class Counters:
         position, size_bytes = _PAIR.unpack_from(self._memory, _OFFSETS[f"{name}:at"])
         return position, size_bytes
 
+    def is_seen(self, name: str) -> bool:
+        """Return whether an output ever had a client."""
+        return bool(self[f"{name}:seen"])
+
     def see(self, name: str) -> bool:
         """Note that an output has a client, and return whether it had one before."""
-        seen = bool(self[f"{name}:seen"])
+        seen = self.is_seen(name)
         self[f"{name}:seen"] = 1
         return seen
 

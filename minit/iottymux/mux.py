@@ -155,12 +155,18 @@ class Mux:
         self._clients.remove(client)
         self._counters[CLIENTS] = len(self._clients)
 
-    def resize(self, size: tuple[int, int]) -> None:
-        """Give the app's terminal another size, in rows and columns; nothing happens without a terminal."""
+    def resize(self, size: tuple[int, int], *, redraw: bool = False) -> None:
+        """
+        Give the app's terminal another size, in rows and columns; nothing happens without a terminal.
+
+        With `redraw` the app is told of a change (SIGWINCH) even if there is none.
+        """
         if MASTER not in self._descriptors:
             return
-        rows, columns = size
-        fcntl.ioctl(self._descriptors[MASTER], termios.TIOCSWINSZ, struct.pack("=HHHH", rows, columns, 0, 0))
+        if redraw:
+            # Any difference is a change, also one of the pixels that nobody counts.
+            _set_size(self._descriptors[MASTER], size, pixels=1)
+        _set_size(self._descriptors[MASTER], size)
         self._counters[ROWS], self._counters[COLUMNS] = size
 
     def status(self) -> dict[str, int]:
@@ -217,6 +223,10 @@ class Mux:
         else:
             stream = name.removeprefix(LISTENER)
             RawClient(self, fd, self._outputs.get(stream), self._inputs.get(stream))
+
+
+def _set_size(terminal: int, size: tuple[int, int], pixels: int = 0) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("=HHHH", *size, 0, pixels))
 
 
 def _raise_open_files() -> int:

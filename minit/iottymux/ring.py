@@ -81,6 +81,11 @@ class Ring:
         """Note how many clients the output has."""
         self._counters.set_peers(self._name, count)
 
+    @property
+    def is_seen(self) -> bool:
+        """Whether the output ever had a client."""
+        return self._counters.is_seen(self._name)
+
     def see(self) -> bool:
         """Note that the output has a client, and return whether it had one before."""
         return self._counters.see(self._name)

@@ -226,6 +226,26 @@ def test_a_screen_is_given_back(make_pod: MakePod) -> None:
     assert screen.cursor.attrs == new.cursor.attrs
 
 
+def test_a_screen_is_drawn_anew(make_pod: MakePod) -> None:
+    """Who comes back with a window of the same size sees all of a program of the whole screen, without any replay."""
+    draw = r"printf '\033[2J\033[H%s\nline\n%s\033[H' top $(stty size | cut -d' ' -f1)"
+    pod = start_app(make_pod, f'trap "{draw}" WINCH; {draw}; while :; do read x; done', TERMINAL)
+    with Terminal(24, 80) as terminal:
+        client = attach(pod, terminal=terminal)
+        terminal.expect(rb"top")
+        terminal.type(DETACH)
+        assert terminal.finish(client) == 0
+    screen = pyte.Screen(80, 24)
+    stream = pyte.ByteStream(screen)
+    with Terminal(24, 80) as terminal:
+        client = attach(pod, "--no-replay", terminal=terminal)
+        stream.feed(terminal.expect(rb"(?s).*top\r\nline\r\n24\x1b\[H").group())
+        assert [line.rstrip() for line in screen.display[:4]] == ["top", "line", "24", ""]
+        assert (screen.cursor.y, screen.cursor.x) == (0, 0)
+        terminal.type(DETACH)
+        assert terminal.finish(client) == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_signals(pod: PodDirectory, terminal: Terminal, number: signal.Signals) -> None:
     """A signal that ends the client leaves the terminal as it was."""
