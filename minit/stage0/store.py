@@ -36,6 +36,8 @@ _FILE_MODE = 0o640
 _KEY = re.compile(r"sha512-[0-9a-f]{64}")
 _KEY_LENGTH = len("sha512-") + 64
 _IMPORT_AGAIN = "import it again with: minit fetch FILE"
+# In the order in which they are removed: the blob is how what was left of a removal is found.
+_BESIDE_MANIFEST = ("treeSize", "lastUsed", "blob")
 _REFERENCE_ID = re.compile(r"(sha512-)?([0-9a-f]{2,})")
 
 
@@ -225,7 +227,7 @@ class Store:
             raise StoreError(f"image {image_id} was fetched by rkt: remove it with: rkt image rm {image_id}")
         with disk_errors(f"remove image {image_id}", self.data), self._locked(image_id, exclusive=True):
             self._home(image_id)  # or somebody else has removed it meanwhile
-            for kind in ("imageManifest", "treeSize", "lastUsed", "blob"):
+            for kind in ("imageManifest", *_BESIDE_MANIFEST):
                 remove_file(_file_of(self._own, kind, image_id))
 
     def has(self, image_id: str) -> bool:
@@ -287,14 +289,15 @@ class Store:
         drop_key_locks(self._image_locks, self.has)
 
     def _collect_orphans(self) -> None:
-        """Remove our blobs without manifest: an import or a removal was killed half-way."""
+        """Remove what is ours without manifest: an import or a removal was killed half-way."""
         for blob in self._own.glob("blob/sha512/*/sha512-*"):
             manifest = _file_of(self._own, "imageManifest", blob.name)
             if not manifest.exists():
                 try:
                     with key_lock(self._image_locks, blob.name, exclusive=True, blocking=False):
                         if not manifest.exists():
-                            remove_file(blob)
+                            for kind in _BESIDE_MANIFEST:
+                                remove_file(_file_of(self._own, kind, blob.name))
                 except BlockingIOError:
                     continue  # somebody is importing it just now
 

@@ -314,7 +314,8 @@ def test_everything_is_imported_after_the_pivot(root: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     # What was mapped before the pivot goes by its old name.
-    before, after = f"{root}/usr/lib/minit/", "/usr/lib/minit/"
+    disk = next(path for path in root.parents if path.is_mount())
+    before, after = f"/{root.relative_to(disk)}/usr/lib/minit/", "/usr/lib/minit/"
     mapped = done.stdout.splitlines()
     assert [path for path in mapped if not path.startswith((before, after))] == []
     assert [path for path in mapped if path.startswith(after)] != []

@@ -263,7 +263,7 @@ class PodDirectory:
         for source in self._volume_sources():
             # What cannot be a source is the test's subject.
             with suppress(OSError):
-                if source.exists() and any(source.is_relative_to(top) for top in (self.data.parent, "/tmp")):
+                if source.exists() and any(source.is_relative_to(top) for top in (self.data.parents[1], "/tmp")):
                     shift_owners(source, self.shift)
         return [f"--private-users={(self.path / 'private-users-prepared').read_text()}"]
 

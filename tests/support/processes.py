@@ -26,7 +26,12 @@ def descriptors_of(pid: int) -> dict[int, str]:
 
 def children_of(pid: int) -> list[int]:
     """Return the children of a single-threaded process."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    # While one of them ends, others may be left out, proc_pid_task(5).
+    before, children = None, path.read_text()
+    while before != children:
+        before, children = children, path.read_text()
+    return [int(child) for child in children.split()]
 
 
 def named(pids: Iterable[int], *names: str) -> list[int]:

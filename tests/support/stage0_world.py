@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from minit.launcher.cgroups import read_hierarchies, remove_pod_groups
+from tests.support.forkedcommand import forked_minit
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUSYBOX = Path("/usr/bin/busybox")
@@ -177,6 +178,11 @@ def image_id(path: Path) -> str:
     return "sha512-" + hashlib.sha512(path.read_bytes()).hexdigest()[:64]
 
 
+def without_progress(errors: str) -> str:
+    """Return what the command said but for what only a slow machine hears: how long work goes on."""
+    return _PROGRESS.sub("", errors)
+
+
 class World:
     """A data directory, a stage1 image, an app image, and the `minit` command on them."""
 
@@ -199,24 +205,16 @@ class World:
         return {**os.environ, "PYTHONPATH": str(REPOSITORY), "STAGE1_DUMP": str(self.dump), **variables}
 
     def minit(self, *arguments: object, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run minit to its end, check its exit code and leave out what a slow machine is told of long work."""
-        result = subprocess.run(
-            self.command(*arguments),
-            env=self.environment(**variables),
-            cwd=self.root,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        """Run minit to its end and check its exit code."""
+        result = forked_minit([f"--dir={self.data}", *map(str, arguments)], self.environment(**variables), self.root)
         assert result.returncode == code, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
-        result.stderr = _PROGRESS.sub("", result.stderr)
+        result.stderr = without_progress(result.stderr)
         return result
 
     def succeeds(self, *arguments: object) -> bool:
         """Run minit to its end and return whether it exits with 0."""
-        command = self.command(*arguments)
-        return subprocess.run(command, env=self.environment(), capture_output=True, check=False).returncode == 0
+        words = [f"--dir={self.data}", *map(str, arguments)]
+        return forked_minit(words, self.environment(), self.root).returncode == 0
 
     def prepare(self, *arguments: object) -> str:
         """Prepare a pod of the app image and return its UUID."""

@@ -17,6 +17,7 @@ from minit.manifest.image import Dependency
 from minit.stage0.locks import key_lock
 from minit.stage0.store import Store, StoredImage
 from tests import tars
+from tests.support.effects import killed_child
 
 
 @pytest.fixture
@@ -114,6 +115,22 @@ def test_orphaned_blobs_are_collected(store: Store, tmp_path: Path) -> None:
     add(store, tmp_path, name="c")
     assert not orphan.exists()
     assert [found.name for found in store.list()] == ["b", "c"]
+
+
+def test_a_killed_removal_leaves_nothing(store: Store, tmp_path: Path) -> None:
+    """What it has not removed is removed by the next collection, wherever it was killed."""
+    step = 0
+    was_killed = True
+    while was_killed:
+        step += 1
+        image = add(store, tmp_path, name="a")
+        store.mark_used(image.id)
+        store.record_tree_size(image.id, 1)
+        was_killed = killed_child(lambda image=image: store.remove(image.id), step)
+        store.collect_leftovers()
+        left = {path.name for path in (store.data / "minit").rglob("*") if not path.is_dir()}
+        assert left == ({image.id} if store.has(image.id) else set())
+    assert step > 3
 
 
 def test_imports_report_progress(store: Store, tmp_path: Path) -> None:

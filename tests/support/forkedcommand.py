@@ -1,0 +1,83 @@
+"""The `minit` command in a process of its own, but without the start of an interpreter: a fork of the test's."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import pkgutil
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import minit
+from minit.__main__ import main
+
+
+def forked_minit(
+    words: Sequence[str], environment: Mapping[str, str], directory: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run a command line to its end, and to that of its output; its input is empty."""
+    _import_all()
+    pipes = [os.pipe(), os.pipe()]
+    pid = os.fork()
+    if pid == 0:
+        _be_minit(words, environment, directory, [writer for _, writer in pipes])
+    for _, writer in pipes:
+        os.close(writer)
+    texts = _read_all([reader for reader, _ in pipes])
+    _, status = os.waitpid(pid, 0)
+    return subprocess.CompletedProcess(["minit", *words], os.waitstatus_to_exitcode(status), *texts)
+
+
+@functools.cache
+def _import_all() -> None:
+    """Import what the command may import later, so that not every fork has to."""
+    for package in ("cli", "stage0", "archives"):
+        for module in pkgutil.iter_modules([f"{minit.__path__[0]}/{package}"], f"minit.{package}."):
+            importlib.import_module(module.name)
+
+
+def _be_minit(
+    words: Sequence[str], environment: Mapping[str, str], directory: Path, outputs: Sequence[int]
+) -> NoReturn:
+    code: object = 1
+    try:
+        null = os.open(os.devnull, os.O_RDONLY)
+        for fd, stream in enumerate((null, *outputs)):
+            os.dup2(stream, fd)
+        # As an exec would.
+        os.closerange(3, 1 << 16)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        sys.stdin, sys.stdout = open(0), open(1, "w")
+        sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(directory)
+        sys.argv = ["minit", *words]
+        main()
+    except SystemExit as end:
+        code = end.code
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os._exit(code if isinstance(code, int) else 0)
+
+
+def _read_all(readers: Sequence[int]) -> list[str]:
+    data = dict.fromkeys(readers, b"")
+    left = list(readers)
+    while left:
+        for reader in select.select(left, [], [])[0]:
+            piece = os.read(reader, 1 << 16)
+            data[reader] += piece
+            if not piece:
+                os.close(reader)
+                left.remove(reader)
+    return [data[reader].decode() for reader in readers]
