@@ -8,7 +8,7 @@ KERNEL := build/kernel
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procps util-linux iproute2 \
 	nftables iptables containernetworking-plugins libseccomp2 libudev1 e2fsprogs xfsprogs
 
-.PHONY: demo test test-long bench clean packages
+.PHONY: demo test test-long man bench clean packages
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
 packages:
@@ -46,6 +46,11 @@ $(KERNEL):
 test-long: $(STAMP)
 	test "$$(uname -m)" != x86_64 || $(MAKE) $(KERNEL)
 	MINIT_TEST_STRICT=1 MINIT_TEST_LONG=1 $(PYTEST) --timeout 1200 tests
+
+# docs/man/minit.1.in and what --help shows, in one page.
+man: $(STAMP)
+	$(BIN)/python -m minit.cli.manual docs/man/minit.1.in build/man/minit.1
+	cp docs/man/minit-stage1.7 build/man/
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

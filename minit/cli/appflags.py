@@ -24,6 +24,8 @@ from minit.value import replace
 STDIN_MODES = ("null", "stream", "tty")
 OUTPUT_MODES = ("log", "null", "stream", "tty")
 
+SIGNATURE = "--signature"  # of rkt, which verifies images
+
 Parser = Callable[[str, str], object]
 """From an option and its value to what is kept of it; FlagError for a value that is not possible."""
 
@@ -32,6 +34,8 @@ def apply_app_flag(overrides: AppOverrides, name: str, value: str) -> AppOverrid
     """Return `overrides` with one more per-app flag; FlagError if its value is not possible."""
     if name == "--exec" and overrides.exec is not None:
         raise FlagError("--exec can be given only once per image")
+    if name == SIGNATURE:
+        return overrides
     if name in _REPLACING:
         field, parse = _REPLACING[name]
         return replace(overrides, **{field: parse(name, value)})
@@ -131,4 +135,4 @@ _COLLECTING: Mapping[str, tuple[str, Parser]] = {
     "--caps-remove": ("isolators", parse_caps_remove),
     "--seccomp": ("isolators", parse_seccomp),
 }
-APP_FLAGS = frozenset((*_REPLACING, *_COLLECTING))
+APP_FLAGS = frozenset((*_REPLACING, *_COLLECTING, SIGNATURE))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
+from minit.cli.suggestion import suggest
 from minit.goflags import BOOLEANS
 from minit.value import Value
 
@@ -45,7 +46,7 @@ def take_flag(words: list[str], flags: Mapping[str, Flag]) -> tuple[str, str]:
     name, has_value, value = word.partition("=")
     flag = flags.get(name)
     if flag is None:
-        raise FlagError(f"unknown flag: {name}")
+        raise FlagError(f"unknown flag: {name}{suggest(name, flags)}")
     if flag.kind is FlagKind.VALUE and not has_value:
         if not words:
             raise FlagError(f"flag needs an argument: {name}")

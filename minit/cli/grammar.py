@@ -15,6 +15,7 @@ import click
 from minit.cli.flagwords import Flag, FlagError, FlagKind, click_words, split_words
 from minit.cli.imageargs import scan_images
 from minit.cli.invocation import DEFAULT_DATA, DEFAULT_LOCAL_CONFIG, INSECURE_OPTIONS, Invocation
+from minit.cli.suggestion import suggest
 
 IMAGES = "minit.images"
 """Where an ImageCommand leaves its images in click's `Context.meta`."""
@@ -124,6 +125,9 @@ def global_options() -> list[click.Parameter]:
             callback=_keep_local_config,
             help=f"Local configuration, for stage1.  [default: {DEFAULT_LOCAL_CONFIG}]",
         ),
+        GlobalOption(
+            ["--trust-keys-from-https"], is_flag=True, help="Accepted for rkt's sake; minit verifies no images."
+        ),
         GlobalOption(["--system-config"], metavar="DIR", help="Accepted for rkt's sake; not read."),
         GlobalOption(["--user-config"], metavar="DIR", help="Accepted for rkt's sake; not read."),
     ]
@@ -231,7 +235,7 @@ class MinitGroup(click.Group):
         """Find the command, or say which there are."""
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
             matches = [name for name in self.commands if name.startswith(args[0])]
-            hint = f": could be {', '.join(matches)}" if matches else ""
+            hint = f": could be {', '.join(matches)}" if matches else suggest(args[0], self.commands)
             raise click.UsageError(f'unknown command "{args[0]}"{hint}', ctx)
         name, command, rest = super().resolve_command(ctx, args)
         return command.name if command else name, command, rest

@@ -28,6 +28,9 @@ _SHORT_ID = len("sha512-") + 32
 @click.option("--full", is_flag=True, help="Print whole image ids.")
 @pull_policy_option(PullPolicy.UPDATE)
 @click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option(
+    "--signature", metavar="FILE", multiple=True, expose_value=False, help="Accepted for rkt's sake; not read."
+)
 @click.argument("images", metavar="IMAGE...", nargs=-1, required=True, type=click.Path())
 @click.pass_obj
 def fetch(invocation: Invocation, full: bool, pull_policy: str, quiet: bool, images: tuple[str, ...]) -> None:

@@ -15,9 +15,11 @@ from minit.cli import (
     appcommands,
     appviewcommands,
     attachcommand,
+    completioncommand,
     diagnosecommand,
     eventcommand,
     exportcommand,
+    helpcommand,
     imagecommands,
     logcommand,
     podcommands,
@@ -59,6 +61,8 @@ for _command in (
     *logcommand.COMMANDS,
     *eventcommand.COMMANDS,
     *imagecommands.COMMANDS,
+    *completioncommand.COMMANDS,
+    *helpcommand.COMMANDS,
 ):
     commands.add_command(_command)
 
@@ -70,7 +74,18 @@ def main() -> NoReturn:
         # What is ignored (nohup) stays so.
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _end)
+    if sys.argv[1:2] == [completioncommand.ASK]:
+        _answer_shell(sys.argv[2:])
     sys.exit(run(sys.argv[1:]))
+
+
+def _answer_shell(words: Sequence[str]) -> NoReturn:
+    """Answer a shell that completes a line; silently, as what is typed may be anything."""
+    try:
+        print(completioncommand.answer(commands, words), end="", flush=True)
+    except Exception:
+        sys.exit(EXIT_FAILURE)
+    sys.exit(0)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

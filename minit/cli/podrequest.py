@@ -14,6 +14,7 @@ from minit.cli.flagwords import FlagError
 from minit.cli.imageargs import ImageArgument
 from minit.cli.invocation import Invocation
 from minit.cli.portflags import parse_direct_port, parse_port
+from minit.cli.stage1flags import choose_file
 from minit.cli.volumeflags import check_volumes, parse_mount, parse_volume
 from minit.errors import PodError, describe
 from minit.manifest.names import is_environment_name
@@ -46,6 +47,8 @@ def make_request(
     stage1_path: str | None,
     stage1_name: str | None,
     stage1_hash: str | None,
+    stage1_from_dir: str | None,
+    stage1_url: str | None,
     no_overlay: bool,
     private_users: bool,
     pod_manifest: Path | None,
@@ -59,7 +62,8 @@ def make_request(
     **_run_options: object,
 ) -> PodRequest:
     """Return the pod that the command line describes."""
-    _check_stage1_options(stage1_path, stage1_name, stage1_hash)
+    stage1_file = choose_file(stage1_path, stage1_from_dir, stage1_url)
+    _check_stage1_options(stage1_file, stage1_name, stage1_hash)
     with_overlay = _choose_overlay(invocation, no_overlay=no_overlay, private_users=private_users)
     if pod_manifest is None:
         # First what is wrong with options: one without its value may have taken the image for it.
@@ -83,7 +87,7 @@ def make_request(
             }
         )
         apps, manifest = _apps_of_manifest(store, pod_manifest)
-    stage1 = _choose_stage1(invocation, store, progress, stage1_path, stage1_name or stage1_hash)
+    stage1 = _choose_stage1(invocation, store, progress, stage1_file, stage1_name or stage1_hash)
     return PodRequest(
         stage1=stage1,
         apps=apps,
@@ -101,6 +105,8 @@ def make_sandbox_request(
     stage1_path: str | None,
     stage1_name: str | None,
     stage1_hash: str | None,
+    stage1_from_dir: str | None,
+    stage1_url: str | None,
     no_overlay: bool,
     private_users: bool,
     volume: Sequence[str],
@@ -111,7 +117,8 @@ def make_sandbox_request(
     **_run_options: object,
 ) -> PodRequest:
     """Return the pod without apps that the command line describes."""
-    _check_stage1_options(stage1_path, stage1_name, stage1_hash)
+    stage1_file = choose_file(stage1_path, stage1_from_dir, stage1_url)
+    _check_stage1_options(stage1_file, stage1_name, stage1_hash)
     with_overlay = _choose_overlay(invocation, no_overlay=no_overlay, private_users=private_users)
     try:
         defaults = PodDefaults(
@@ -129,7 +136,7 @@ def make_sandbox_request(
         )
     except FlagError as error:
         raise click.UsageError(str(error)) from error
-    stage1 = _choose_stage1(invocation, store, progress, stage1_path, stage1_name or stage1_hash)
+    stage1 = _choose_stage1(invocation, store, progress, stage1_file, stage1_name or stage1_hash)
     require_mutable_support(stage1.manifest)
     return PodRequest(
         stage1=stage1, apps=(), manifest_bytes=manifest, overlay=with_overlay, private_users=private_users
@@ -138,7 +145,7 @@ def make_sandbox_request(
 
 def _check_stage1_options(*choices: str | None) -> None:
     if sum(choice is not None for choice in choices) > 1:
-        raise click.UsageError("--stage1-path, --stage1-name and --stage1-hash exclude each other")
+        raise click.UsageError("the --stage1 options exclude each other")
 
 
 def _choose_overlay(invocation: Invocation, *, no_overlay: bool, private_users: bool) -> bool:

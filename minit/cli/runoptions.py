@@ -13,6 +13,7 @@ from minit.cli.appflags import OUTPUT_MODES, STDIN_MODES
 from minit.cli.grammar import AppOption, OptionalValue, SharedAppOption
 from minit.cli.portflags import PORT_FORM
 from minit.cli.pullpolicy import pull_policy_option
+from minit.cli.stage1flags import STAGE1_IMAGES
 from minit.cli.volumeflags import MOUNT_FORM, MOUNTED_VOLUME_FORM
 from minit.stage0.entrypoints import DEFAULT_NETWORK
 from minit.stage0.pullpolicy import PullPolicy
@@ -23,6 +24,11 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 def _options(*decorators: Decorator) -> Decorator:
     """Return decorators as one, so that the help shows the options in the order written."""
     return lambda function: reduce(lambda inner, outer: outer(inner), reversed(decorators), function)
+
+
+def _refuse_metadata_service(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        raise click.BadParameter("minit has no metadata service; leave it out", ctx, parameter)
 
 
 _process_options = _options(
@@ -55,6 +61,7 @@ _confinement_options = _options(
     click.option("--annotation", cls=AppOption, metavar="NAME=VALUE", help="Annotation; repeatable."),
     click.option("--user-annotation", cls=AppOption, metavar="NAME=VALUE", help="User annotation; repeatable."),
     click.option("--user-label", cls=AppOption, metavar="NAME=VALUE", help="User label; repeatable."),
+    click.option("--signature", cls=AppOption, metavar="FILE", help="Accepted for rkt's sake; not read."),
 )
 
 app_options = _options(
@@ -94,6 +101,10 @@ stage1_options = _options(
     click.option("--stage1-path", metavar="FILE", help="Stage1 image to use: a file.  [default: minit's own]"),
     click.option("--stage1-name", metavar="NAME[:VERSION]", help="Stage1 image to use: one of the store, by name."),
     click.option("--stage1-hash", metavar="ID", help="Stage1 image to use: one of the store, by id."),
+    click.option(
+        "--stage1-from-dir", metavar="NAME", help=f"Stage1 image to use: one of those in {STAGE1_IMAGES}, by file name."
+    ),
+    click.option("--stage1-url", metavar="URL", help="Stage1 image to use: a file: URL."),
     click.option("--no-overlay", is_flag=True, help="Copy images into the pod instead of using overlayfs."),
     click.option(
         "--private-users",
@@ -173,5 +184,12 @@ run_options = _options(
     ),
     name_options,
     click.option("--interactive", is_flag=True, help="Connect the terminal to the pod's only app."),
+    click.option(
+        "--mds-register",
+        is_flag=True,
+        callback=_refuse_metadata_service,
+        expose_value=False,
+        help="Refused: there is no metadata service.",
+    ),
     click.option("--ipc", type=click.Choice(["auto", "private", "parent"]), help="IPC namespace of the pod."),
 )

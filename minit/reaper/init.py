@@ -31,6 +31,7 @@ _FAULTS = (
 )
 # The kernel drops them for a process group that nobody of its session supervises, which that of a new session is.
 _TERMINAL_STOPS = (_signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)
+USAGE = "minit [--group] [--session] [--parent-death=SIGNAL] -- COMMAND [ARG]..."
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _LAST_DESCRIPTOR = 2**31 - 1
 
@@ -89,7 +90,7 @@ def main(words: Sequence[str]) -> int | None:
     try:
         chosen = split_command(words)
     except ValueError as error:
-        complain(f"minit: {error} (usage: minit [--group] [--session] [--parent-death=SIGNAL] -- COMMAND [ARG]...)")
+        complain(f"minit: {error} (usage: {USAGE})")
         return EXIT_USAGE
     if chosen is None:
         return None

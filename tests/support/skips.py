@@ -11,6 +11,10 @@ ALLOWED_SKIPS: frozenset[str] = frozenset(
         "no rkt binary on PATH",  # rkt is archived, and no distribution of today carries it
         "the kernel does not filter bridged packets",  # br_netfilter is a module of its own, and may be missing
         "no qemu, or no kernel for it in build/kernel",  # `make test-long` gets both
+        "no zsh on PATH",  # bash is always tried
+        "no fish on PATH",
+        "no groff on PATH",
+        "no mandoc on PATH",
         "no skopeo on PATH",  # a stand-in plays its part in every other test
         "no umoci on PATH",  # as is a model of applying layers
         "no mkfs.xfs, or no xfs in the kernel",

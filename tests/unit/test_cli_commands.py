@@ -16,7 +16,7 @@ from minit.cli.main import commands, run
 COMMANDS = {
     *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest"),
     *("logs", "events", "stop", "rm", "gc", "export", "top", "diagnose"),
-    *("fetch", "image", "stage1", "version"),
+    *("fetch", "image", "stage1", "version", "completion", "help"),
 }
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
 
@@ -79,6 +79,10 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("frobnicate", 'minit: unknown command "frobnicate" (see minit --help)'),
         ("image frobnicate", 'image: unknown command "frobnicate" (see minit image --help)'),
         ("st x", 'minit: unknown command "st": could be status, stop, stage1 (see minit --help)'),
+        ("sttaus", 'minit: unknown command "sttaus", did you mean status? (see minit --help)'),
+        ("image rendr x", 'image: unknown command "rendr", did you mean render? (see minit image --help)'),
+        ("run --volum=x a.aci", "run: unknown flag: --volum, did you mean --volume? (see minit run --help)"),
+        ("run a.aci --memroy=1", "run: unknown flag: --memroy, did you mean --memory? (see minit run --help)"),
         ("list --nope", "list: unknown flag: --nope (see minit list --help)"),
         ("list extra", "list: got unexpected extra argument (extra) (see minit list --help)"),
         ("status", "status: give either a UUID or --uuid-file (see minit status --help)"),
@@ -288,3 +292,17 @@ def test_options_stand_in_one_section_each() -> None:
     kinds = {type(option) for option in run_command.params if isinstance(option, click.Option)}
     assert {AppOption, GlobalOption} <= kinds
     assert isinstance(commands, MinitGroup)
+
+
+@pytest.mark.parametrize("path", ["", "run", "image", "image build"])
+def test_help_is_a_command_too(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`minit help COMMAND` shows what `minit COMMAND --help` shows."""
+    assert call(capsys, "help", *path.split()) == call(capsys, *path.split(), "--help")
+
+
+def test_help_for_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is no command is named, with the command that was meant."""
+    assert call(capsys, "help", "image", "buidl") == (
+        *(254, ""),
+        'help: unknown command "buidl", did you mean build? (see minit help --help)\n',
+    )

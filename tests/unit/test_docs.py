@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import click
 import pytest
 
 from minit.cli.main import commands
+from minit.cli.manual import render
 from minit.paths import (
     ANNOTATION_AFTER,
     ANNOTATION_IDMAP,
@@ -23,6 +26,7 @@ from minit.paths import (
 from minit.plan.app import RESTART_ANNOTATIONS
 from minit.plan.devices import ANNOTATION_HOTPLUG
 from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL
+from minit.reaper.init import USAGE
 
 ROOT = Path(__file__).parents[2]
 MARKDOWN = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -41,7 +45,12 @@ _KNOWN_PLACES = frozenset(
 def text_of(document: Path) -> str:
     """Return a document's text, a manual page without its fonts and escapes."""
     text = document.read_text()
-    return text if document.suffix == ".md" else re.sub(r"\\f[A-Z]", "", text).replace(r"\-", "-")
+    return text if document.suffix == ".md" else plain_roff(text)
+
+
+def plain_roff(text: str) -> str:
+    """Return roff without its fonts and escapes."""
+    return re.sub(r"\\f[A-Z]", "", text).replace(r"\-", "-").replace(r"\&", "")
 
 
 def walk(command: click.Command, names: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
@@ -60,7 +69,9 @@ def options_of(command: click.Command) -> set[str]:
 
 
 COMMANDS = dict(walk(commands))
-MANUAL = text_of(ROOT / "docs/man/minit.1")
+MANUAL_SOURCE = (ROOT / "docs/man/minit.1.in").read_text()
+MANUAL_ROFF = render(MANUAL_SOURCE, commands)
+MANUAL = plain_roff(MANUAL_ROFF)
 
 
 @pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if not isinstance(command, click.Group)])
@@ -74,6 +85,7 @@ def test_the_manual_has_every_command_with_its_options(name: str) -> None:
 def test_the_manual_has_no_other_options() -> None:
     """What minit(1) describes can be given."""
     known = set().union(*(options_of(command) for command in COMMANDS.values()))
+    known |= set(re.findall(r"--[a-z][\w-]*", USAGE))
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", MANUAL)) <= known
 
 
@@ -82,11 +94,39 @@ def test_the_manual_has_no_other_commands() -> None:
     assert set(re.findall(r'^\.SY "minit ([^"]+)"$', MANUAL, re.MULTILINE)) <= set(COMMANDS)
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("@command frobnicate", "there is no such command"),
+        ("@command list\n@option --nope", "there is no option --nope"),
+        ("@option --full", "not within a command"),
+        ("@command list\n@nonsense", "no such line"),
+    ],
+)
+def test_a_source_of_the_manual_that_does_not_fit(line: str, reason: str) -> None:
+    """What the source of minit(1) says more about must be there."""
+    with pytest.raises(ValueError, match=reason):
+        render(f"{line}\n", commands)
+
+
+@pytest.mark.parametrize(
+    "checker", [("groff", "-man", "-ww", "-z"), ("mandoc", "-T", "lint", "-W", "warning")], ids=lambda words: words[0]
+)
+def test_the_manuals_are_sound(checker: tuple[str, ...], tmp_path: Path) -> None:
+    """Neither groff nor mandoc has anything to say of the manual pages."""
+    if shutil.which(checker[0]) is None:
+        pytest.skip(f"no {checker[0]} on PATH")
+    (tmp_path / "minit.1").write_text(MANUAL_ROFF)
+    for page in (tmp_path / "minit.1", ROOT / "docs/man/minit-stage1.7"):
+        result = subprocess.run([*checker, page], capture_output=True, text=True, check=False)
+        assert result.stdout + result.stderr == ""
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_files_of_the_project_that_are_named_exist(document: Path) -> None:
     """A path that begins with one of the project's folders and has an extension is a file there."""
     named = re.findall(
-        r"(?<![\w./])((?:minit|entrypoints|tests|benchmarks|demo|docs)/[\w/.-]+\.(?:py|c|sh|md|[17]))\b",
+        r"(?<![\w./])((?:minit|entrypoints|tests|benchmarks|demo|docs)/[\w/.-]+\.(?:py|c|sh|md|1\.in|[17]))\b",
         text_of(document),
     )
     assert not [path for path in named if not (ROOT / path).is_file()]
