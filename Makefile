@@ -8,7 +8,7 @@ KERNEL := build/kernel
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procps util-linux iproute2 \
 	nftables iptables containernetworking-plugins libseccomp2 libudev1 e2fsprogs xfsprogs
 
-.PHONY: demo test test-long man bench clean packages
+.PHONY: demo test test-long man deb bench clean packages
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
 packages:
@@ -51,6 +51,9 @@ test-long: $(STAMP)
 man: $(STAMP)
 	$(BIN)/python -m minit.cli.manual docs/man/minit.1.in build/man/minit.1
 	cp docs/man/minit-stage1.7 build/man/
+
+deb: $(STAMP)
+	$(BIN)/python contrib/debian/build.py --output build
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -207,6 +207,11 @@ def _choose_stage1(
         return store.import_file(Path(path), progress)
     if reference is not None:
         return store.find(reference)
+    from minit.image.shipped import copy_shipped, shipped_fingerprint
+
+    shipped = shipped_fingerprint()
+    if shipped is not None:
+        return default_stage1(invocation.data, store, shipped, copy_shipped, progress)
     from minit.image.stage1 import build_stage1, stage1_fingerprint
 
     return default_stage1(invocation.data, store, stage1_fingerprint(), build_stage1, progress)

@@ -13,8 +13,14 @@ ALLOWED_SKIPS: frozenset[str] = frozenset(
         "no qemu, or no kernel for it in build/kernel",  # `make test-long` gets both
         "no zsh on PATH",  # bash is always tried
         "no fish on PATH",
+        "no dpkg-deb on PATH",
+        "pip cannot get setuptools",
         "no groff on PATH",
+        "no lintian on PATH",
         "no mandoc on PATH",
+        "no shellcheck on PATH",
+        "no systemd-analyze on PATH",
+        "lintian takes half a minute",
         "no skopeo on PATH",  # a stand-in plays its part in every other test
         "no umoci on PATH",  # as is a model of applying layers
         "no mkfs.xfs, or no xfs in the kernel",

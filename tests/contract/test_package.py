@@ -1,0 +1,198 @@
+"""Installing minit: by pip, by the Debian package, and the examples of contrib/ that run pods and collect garbage."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.campaign import LONG
+from tests.support.stage0_world import REPOSITORY, World, worlds
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
+
+CONTRIB = REPOSITORY / "contrib"
+SCRIPTS = ["openrc/minit-pod", "sysv/minit-pod", "debian/postinst", "debian/prerm"]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A data directory of its own."""
+    yield from worlds(tmp_path)
+
+
+def call(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, which must be a success."""
+    result = subprocess.run(
+        [str(word) for word in words],
+        **{"capture_output": True, "text": True, "timeout": 100, "check": False, **options},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result
+
+
+def test_pip(tmp_path: Path) -> None:
+    """`pip install .` gives a command that works, with all files that it reads."""
+    # A copy: the build leaves its own directories in the sources.
+    sources = tmp_path / "sources"
+    for name in ("minit", "entrypoints"):
+        shutil.copytree(REPOSITORY / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(REPOSITORY / name, sources)
+    target = tmp_path / "target"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--target", target]
+    built = subprocess.run([*pip, sources], cwd=tmp_path, capture_output=True, text=True, check=False)
+    if "No matching distribution found for setuptools" in built.stderr:
+        pytest.skip("pip cannot get setuptools")
+    assert built.returncode == 0, built.stderr
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+    options = {"env": environment, "cwd": tmp_path}
+    assert call(target / "bin/minit", "version", **options).stdout.startswith("minit Version: ")
+    assert "complete -F" in call(target / "bin/minit", "completion", "bash", **options).stdout
+    assert call(target / "bin/minit", "--", "sh", "-c", "echo $0 as init", **options).stdout == "sh as init\n"
+    where = "import minit.image.stage1 as s; print(s.__file__); s.stage1_fingerprint(); assert s._LAUNCHER.exists()"
+    assert call(sys.executable, "-c", where, **options).stdout.startswith(str(target))
+
+
+@pytest.fixture(scope="module")
+def package(work_directory: Path, stage1_image: Path) -> Path:
+    """The Debian package."""
+    if shutil.which("dpkg-deb") is None:
+        pytest.skip("no dpkg-deb on PATH")
+    build = [sys.executable, CONTRIB / "debian/build.py", "--compression=none", f"--stage1={stage1_image}"]
+    result = call(*build, f"--output={work_directory}/deb", env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    return Path(result.stdout.strip())
+
+
+def test_what_the_package_has(package: Path) -> None:
+    """The package depends on this minor version of Python, and has command, manuals, completion, units and a stage1."""
+    fields = call("dpkg-deb", "--field", package).stdout
+    major, minor = sys.version_info[:2]
+    assert f"Depends: python3 (>= {major}.{minor}~), python3 (<< {major}.{minor + 1}), libc6" in fields
+    listed = {line.split()[5]: line for line in call("dpkg-deb", "--contents", package).stdout.splitlines()}
+    for path in (
+        *("./usr/bin/minit", "./usr/lib/minit/minit-stage1.aci", "./usr/lib/minit/click/__init__.py"),
+        *("./usr/share/man/man1/minit.1.gz", "./usr/share/man/man7/minit-stage1.7.gz"),
+        *("./usr/share/bash-completion/completions/minit", "./usr/share/zsh/vendor-completions/_minit"),
+        *("./usr/share/fish/vendor_completions.d/minit.fish", "./lib/systemd/system/minit-gc.timer"),
+        "./usr/share/doc/minit/examples/sysv-minit-pod",
+    ):
+        assert path in listed
+    assert not [path for path in listed if "__pycache__" in path or "pytest" in path]
+    assert all(line.split()[1] == "root/root" for line in listed.values())
+
+
+def test_the_package_runs_pods(package: Path, world: World, tmp_path: Path) -> None:
+    """Put onto a machine it runs a pod on the stage1 that it brings, without building one."""
+    call("dpkg-deb", "--extract", package, tmp_path / "root")
+    script = f"""
+        set -e
+        mount -t overlay -o lowerdir={tmp_path}/root/usr:/usr none /usr
+        cd /
+        /usr/bin/minit version
+        /usr/bin/minit --dir={world.data} run --net=none {world.app} --exec=/bin/sh -- -c 'echo it works'
+        /usr/bin/minit -- sh -c 'exit 7'
+    """
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    result = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, env=environment, check=False
+    )
+    assert result.returncode == 7, result.stderr
+    assert re.search(r"\[\d+\]: it works$", result.stdout, re.MULTILINE)
+    assert "building" not in result.stderr
+
+
+@pytest.mark.skipif(not LONG, reason="lintian takes half a minute")
+def test_lintian(package: Path) -> None:
+    """lintian has nothing to say of the package."""
+    if shutil.which("lintian") is None:
+        pytest.skip("no lintian on PATH")
+    assert call("lintian", "--allow-root", package).stdout == ""
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_are_sound(script: str) -> None:
+    """The scripts are of POSIX's language, and shellcheck has nothing to say."""
+    call("sh", "-n", CONTRIB / script)
+    if shutil.which("shellcheck") is None:
+        pytest.skip("no shellcheck on PATH")
+    # What OpenRC sets and reads.
+    ignored = "--exclude=SC2034,SC2154" if script.startswith("openrc") else "--exclude="
+    call("shellcheck", "--shell=sh", ignored, CONTRIB / script)
+
+
+def test_units_are_sound(tmp_path: Path) -> None:
+    """systemd has nothing to say of the units."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze on PATH")
+    for unit in sorted((CONTRIB / "systemd").iterdir()):
+        # The command need not be installed.
+        text = unit.read_text().replace("/usr/bin/minit", "/bin/true").replace("Documentation=man:minit(1)\n", "")
+        (tmp_path / unit.name.replace("@", "@name")).write_text(text)
+    result = call("systemd-analyze", "verify", *sorted(tmp_path.iterdir()))
+    assert result.stdout + result.stderr == ""
+
+
+def test_cron() -> None:
+    """A line for cron runs both kinds of garbage collection as root."""
+    [line] = [text for text in (CONTRIB / "cron/minit-gc").read_text().splitlines() if text[0].isdigit()]
+    assert re.fullmatch(r"[\d,]+ \* \* \* \* root minit gc > /dev/null && minit image gc > /dev/null", line)
+
+
+@pytest.fixture
+def machine(world: World, tmp_path: Path, stage1_image: Path) -> dict[str, str]:
+    """The environment of a boot script, with a `minit` for the world's data directory, and settings for one pod."""
+    program = tmp_path / "bin" / "minit"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={REPOSITORY} exec {" ".join(world.command())} "$@"\n')
+    program.chmod(0o755)
+    world.minit("fetch", stage1_image)
+    pod = f"--net=none --stage1-name=minit/stage1 {world.app} --exec=/bin/busybox -- sleep 1000"
+    (tmp_path / "settings").write_text(f'MINIT={program}\nPOD="{pod}"\n')
+    run = tmp_path / "run"
+    run.mkdir()
+    return {**world.environment(), "MINIT_SETTINGS": str(tmp_path / "settings"), "MINIT_RUN": str(run)}
+
+
+def test_sysv(machine: dict[str, str], world: World, tmp_path: Path) -> None:
+    """The script for System V init starts its pod, knows whether it runs, and stops and removes it."""
+    link = tmp_path / "S20minit-pod-web"
+    link.symlink_to(CONTRIB / "sysv/minit-pod")
+
+    def script(action: str, code: int = 0) -> str:
+        result = subprocess.run(
+            [link, action],
+            env=machine,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        assert result.returncode == code, result.stderr
+        return result.stdout
+
+    assert script("status", 3) == "minit-pod-web does not run\n"
+    script("start")
+    uuid_file = tmp_path / "run/minit-pod-web.uuid"
+    wait_for(lambda: uuid_file.exists() and uuid_file.read_text(), "the pod")
+    world.minit("status", "--wait-ready=30s", f"--uuid-file={uuid_file}")
+    assert script("status") == "minit-pod-web runs\n"
+    script("start")
+    assert len(world.pods("run")) == 1
+    first = world.pods("run")
+    script("restart")
+    wait_for(lambda: uuid_file.exists() and uuid_file.read_text(), "the pod after a restart")
+    world.minit("status", "--wait-ready=30s", f"--uuid-file={uuid_file}")
+    assert world.pods("run") != first
+    script("stop")
+    assert world.pods("run") == world.pods("exited-garbage") == []
+    assert os.listdir(tmp_path / "run") == []
+    script("nonsense", 2)
