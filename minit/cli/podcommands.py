@@ -177,7 +177,7 @@ def remove(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...
     invocation.require_root()
     chosen = chosen_uuids(uuids, uuid_file)
     with Store(invocation.data) as store:
-        cleanup = _cleanup(invocation, store)
+        cleanup = cleanup_of(invocation, store)
 
         def remove_one(uuid: str) -> None:
             with find_pod(invocation.data, uuid, invocation.note) as pod:
@@ -212,7 +212,7 @@ def gc(invocation: Invocation, grace_period: float, expire_prepared: float, mark
         if mark_only:
             return
         collection.expire_prepared(invocation.data, expire_prepared, invocation.note)
-        cleanup = _cleanup(invocation, store)
+        cleanup = cleanup_of(invocation, store)
         collection.collect(invocation.data, grace_period, cleanup, invocation.say, invocation.note)
 
 
@@ -248,7 +248,8 @@ def _for_each(invocation: Invocation, uuids: tuple[str, ...], action: Callable[[
         raise PodError(failure)
 
 
-def _cleanup(invocation: Invocation, store: Store) -> Stage1Cleanup:
+def cleanup_of(invocation: Invocation, store: Store) -> Stage1Cleanup:
+    """Return what removing pods needs of the store."""
     return Stage1Cleanup(
         trees=TreeStore(invocation.data, store), debug=invocation.debug, local_config=invocation.local_config
     )

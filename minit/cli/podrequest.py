@@ -155,6 +155,22 @@ def _choose_overlay(invocation: Invocation, *, no_overlay: bool, private_users: 
     return with_overlay
 
 
+def request_of_manifest(
+    invocation: Invocation,
+    store: Store,
+    progress: Progress,
+    apps: tuple[PlannedApp, ...],
+    manifest: bytes,
+    *,
+    stage1_path: str | None,
+    no_overlay: bool,
+) -> PodRequest:
+    """Return the pod of a manifest that was planned already."""
+    with_overlay = _choose_overlay(invocation, no_overlay=no_overlay, private_users=False)
+    stage1 = _choose_stage1(invocation, store, progress, stage1_path, None)
+    return PodRequest(stage1=stage1, apps=apps, manifest_bytes=manifest, overlay=with_overlay)
+
+
 def _parse_defaults(
     images: Sequence[ImageArgument],
     volumes: Sequence[str],

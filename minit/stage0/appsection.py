@@ -25,6 +25,7 @@ CAPABILITIES_RETAIN = "os/linux/capabilities-retain-set"
 CAPABILITIES_REMOVE = "os/linux/capabilities-remove-set"
 SECCOMP_RETAIN = "os/linux/seccomp-retain-set"
 SECCOMP_REMOVE = "os/linux/seccomp-remove-set"
+NO_NEW_PRIVILEGES = "os/linux/no-new-privileges"
 
 # The isolators that options give, in rkt's order. Those of the image with one of the names are replaced, except that
 # limits of resources are only added: stage1 takes the last one.
@@ -34,6 +35,7 @@ _REPLACED_ISOLATORS = (
     (OOM_SCORE_ADJ,),
     (CAPABILITIES_RETAIN, CAPABILITIES_REMOVE),
     (SECCOMP_RETAIN, SECCOMP_REMOVE),
+    (NO_NEW_PRIVILEGES,),
 )
 
 

@@ -15,8 +15,6 @@ _MAX_BYTES = 1 << 18
 _RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
-_EVENTS = "/rkt/minit/events.log"
-
 
 def read_failure(pod: Pod) -> str | None:
     """Return the line with which the pod's start failed, None if it did not, or another stage1 ran it."""
@@ -49,7 +47,7 @@ def was_started(pod: Pod, app: str) -> bool:
 
 def read_events(pod: Pod, count: int) -> list[str] | None:
     """Return the last events of the pod, a JSON object each; None if its stage1 keeps none."""
-    return _last_lines(_read(pod, _EVENTS), count)
+    return _last_lines(_read(pod, paths.STAGE1_EVENTS), count)
 
 
 def read_supervisor_log(pod: Pod, count: int) -> list[str] | None:

@@ -1,0 +1,170 @@
+"""One container of a Kubernetes pod: what is executed, with what, and within which limits."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+
+from minit.manifest.app import MAX_PORT, Isolator
+from minit.manifest.quantity import BILLION, parse_quantity
+from minit.manifest.reader import Node
+from minit.stage0.appsection import CPU, CPU_SHARES, MEMORY
+from minit.stage0.kubernetes.configs import Config
+from minit.stage0.kubernetes.environment import PodNames, expand, read_environment
+from minit.stage0.kubernetes.fields import Fields, Findings, read_name, read_quantity, read_text
+from minit.stage0.kubernetes.security import PodSecurity, Security, read_security
+from minit.value import Value
+
+PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+
+_PROTOCOLS = {"TCP": "tcp", "UDP": "udp"}
+_SHARES_OF_A_CPU = 1024
+_MIN_SHARES, _MAX_SHARES = 2, 262144
+
+
+class ContainerMount(Value):
+    """A volume's place in a container."""
+
+    volume: str
+    path: str
+    read_only: bool = False
+
+
+class ContainerPort(Value):
+    """A port of the host that leads to one of a container."""
+
+    name: str
+    protocol: str
+    port: int
+    host_port: int
+    host_ip: str | None = None
+
+
+class Container(Value):
+    """
+    A container; None is what its image decides.
+
+    `restart` is its own policy, which only init containers can have.
+    """
+
+    name: str
+    image: str
+    pull_policy: str | None
+    command: tuple[str, ...] | None
+    arguments: tuple[str, ...] | None
+    working_directory: str | None
+    environment: tuple[tuple[str, str], ...]
+    mounts: tuple[ContainerMount, ...]
+    ports: tuple[ContainerPort, ...]
+    limits: tuple[Isolator, ...]
+    security: Security
+    stdin: bool = False
+    tty: bool = False
+    restart: str | None = None
+
+
+def read_container(
+    node: Node,
+    findings: Findings,
+    *,
+    configs: tuple[Config, ...],
+    pod: PodNames,
+    security: PodSecurity,
+    volumes: Sequence[str],
+    init: bool = False,
+) -> Container:
+    """Read a container; `volumes` are the names of those that it may mount."""
+    with Fields(node, findings) as fields:
+        name = read_name(fields["name"])
+        environment = read_environment(fields, configs, pod)
+        known = dict(environment)
+        fields.ignored("terminationMessagePath", "terminationMessagePolicy")
+        fields.only("stdinOnce", False)
+        restart = fields["restartPolicy"].optional(lambda policy: policy.one_of("Always")) if init else None
+        ports = fields.each("ports", lambda port, found: _read_port(port, found, name))
+        return Container(
+            name=name,
+            image=fields["image"].non_empty(),
+            pull_policy=fields["imagePullPolicy"].optional(lambda policy: policy.one_of(*PULL_POLICIES)),
+            command=fields["command"].optional(lambda words: _read_words(words, known)) or None,
+            arguments=fields["args"].optional(lambda words: _read_words(words, known)) or None,
+            working_directory=fields["workingDir"].optional(Node.absolute_path),
+            environment=environment,
+            mounts=fields.each("volumeMounts", lambda mount, found: _read_mount(mount, found, volumes)),
+            ports=tuple(port for port in ports if port is not None),
+            limits=_read_resources(fields.within("resources")),
+            security=read_security(fields.within("securityContext"), security),
+            stdin=fields["stdin"].optional(Node.boolean) or False,
+            tty=fields["tty"].optional(Node.boolean) or False,
+            restart=restart,
+        )
+
+
+def _read_words(node: Node, variables: dict[str, str]) -> tuple[str, ...]:
+    return tuple(expand(word, variables) for word in node.each(read_text))
+
+
+def _read_mount(node: Node, findings: Findings, volumes: Sequence[str]) -> ContainerMount:
+    with Fields(node, findings) as fields:
+        fields.only("mountPropagation", "None")
+        fields.only("subPath", "")
+        fields.only("recursiveReadOnly", "Disabled")
+        return ContainerMount(
+            volume=fields["name"].matching(volumes.__contains__, "the name of one of spec.volumes"),
+            path=fields["mountPath"].absolute_path(),
+            read_only=fields["readOnly"].optional(Node.boolean) or False,
+        )
+
+
+def _read_port(node: Node, findings: Findings, container: str) -> ContainerPort | None:
+    """Return a port that the host is to forward, None for one that is only told."""
+    with Fields(node, findings) as fields:
+        port = fields["containerPort"].integer(1, MAX_PORT)
+        name = fields["name"].optional(read_name) or f"{container}-{port}"
+        protocol = fields["protocol"].optional(lambda text: text.one_of(*_PROTOCOLS)) or "TCP"
+        address = fields["hostIP"].optional(_read_address)
+        host_port = fields["hostPort"].optional(lambda number: number.integer(0, MAX_PORT)) or 0
+        if not host_port:
+            return None
+        return ContainerPort(name=name, protocol=_PROTOCOLS[protocol], port=port, host_port=host_port, host_ip=address)
+
+
+def _read_address(node: Node) -> str:
+    try:
+        return str(ipaddress.ip_address(node.string()))
+    except ValueError as error:
+        raise node.error("an IP address") from error
+
+
+def _read_resources(fields: Fields) -> tuple[Isolator, ...]:
+    isolators = []
+    with fields:
+        fields.only("claims", [])
+        with fields.within("limits") as limits, fields.within("requests") as requests:
+            memory = limits["memory"].optional(_read_amount)
+            wanted_memory = requests["memory"].optional(_read_amount)
+            if memory is not None:
+                isolators.append(_limit(MEMORY, wanted_memory or memory, memory))
+            cpu = limits["cpu"].optional(_read_amount)
+            wanted_cpu = requests["cpu"].optional(_read_amount) or cpu
+            if cpu is not None:
+                isolators.append(_limit(CPU, wanted_cpu or cpu, cpu))
+            if wanted_cpu is not None:
+                shares = parse_quantity(wanted_cpu) * _SHARES_OF_A_CPU // BILLION
+                isolators.append(Isolator(name=CPU_SHARES, value=min(max(shares, _MIN_SHARES), _MAX_SHARES)))
+    return tuple(isolators)
+
+
+def _read_amount(node: Node) -> str:
+    text = read_quantity(node)
+    try:
+        amount = parse_quantity(text)
+    except ValueError as error:
+        raise node.error("a quantity, like 500m or 64Mi") from error
+    if amount < 0:
+        raise node.error("a quantity that is not negative")
+    return text
+
+
+def _limit(name: str, request: str, limit: str) -> Isolator:
+    return Isolator(name=name, value={"default": False, "request": request, "limit": limit})

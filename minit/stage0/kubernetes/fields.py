@@ -1,0 +1,120 @@
+"""Reading objects of Kubernetes so that no field is passed over: what nobody asks for is not supported, and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from minit.errors import ManifestError
+from minit.manifest.names import is_ac_name
+from minit.manifest.reader import Node
+
+T = TypeVar("T")
+
+_MAX_NAME = 63
+_QUANTITY_TYPES = (int, float)
+
+
+class Findings:
+    """What a file asks for that a pod cannot have, and what changes nothing."""
+
+    def __init__(self) -> None:
+        self.unsupported: list[str] = []
+        self.notes: list[str] = []
+
+    def refuse(self, node: Node, why: str = "") -> None:
+        """Note a field that is not supported, with what to do instead."""
+        self.unsupported.append(f"{node.where}{f' ({why})' if why else ''}")
+
+    def ignore(self, node: Node) -> None:
+        """Note a field that has no effect on one machine."""
+        self.notes.append(f"{node.where} has no effect")
+
+    def check(self) -> None:
+        """Raise ManifestError if anything is not supported."""
+        if self.unsupported:
+            raise ManifestError(f"not supported: {', '.join(self.unsupported)}")
+
+
+class Fields:
+    """
+    The fields of one object; a context manager at the end of which those that were not asked for are refused.
+
+    Unlike in Go's decoder a name has to be spelt as it is.
+    """
+
+    def __init__(self, node: Node, findings: Findings) -> None:
+        self.node = node
+        self.findings = findings
+        self._asked: set[str] = set()
+        value = node.raw()
+        if value is not None and not isinstance(value, dict):
+            raise node.error("an object")
+        self._given: dict[str, object] = value if isinstance(value, dict) else {}
+
+    def __enter__(self) -> Fields:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            for name, value in self._given.items():
+                if name not in self._asked and value is not None:
+                    self.findings.refuse(Node(value, self.node, name))
+
+    def __getitem__(self, name: str) -> Node:
+        """Return a field, perhaps an absent one."""
+        self._asked.add(name)
+        return Node(self._given.get(name), self.node, name)
+
+    def within(self, name: str) -> Fields:
+        """Return the fields of a field."""
+        return Fields(self[name], self.findings)
+
+    def ignored(self, *names: str) -> None:
+        """Accept fields that change nothing here."""
+        for name in names:
+            if self[name].given:
+                self.findings.ignore(self[name])
+
+    def only(self, name: str, *values: object) -> None:
+        """Accept a field with one of these values, which are what holds anyway."""
+        node = self[name]
+        if node.given and node.raw() not in values:
+            self.findings.refuse(node)
+
+    def each(self, name: str, read: Callable[[Node, Findings], T]) -> tuple[T, ...]:
+        """Return what `read` makes of each element of a list."""
+        return self[name].each(lambda node: read(node, self.findings))
+
+
+def read_name(node: Node) -> str:
+    """Read a name by Kubernetes' rules for labels of DNS, which are those of appc too."""
+    return node.matching(
+        lambda text: is_ac_name(text) and len(text) <= _MAX_NAME, "a name of lower-case letters, digits and dashes"
+    )
+
+
+def read_text(node: Node) -> str:
+    """Read a string; what YAML takes for something else has to be quoted, as in Kubernetes."""
+    value = node.raw()
+    if isinstance(value, (bool, *_QUANTITY_TYPES)):
+        raise node.error("a string", f"{str(value).lower()} (write it in quotes)")
+    return node.string()
+
+
+def read_quantity(node: Node) -> str:
+    """Read a quantity, as a number or a string."""
+    value = node.raw()
+    if isinstance(value, _QUANTITY_TYPES) and not isinstance(value, bool):
+        return str(value)
+    return node.non_empty()
+
+
+def read_texts(node: Node) -> tuple[tuple[str, str], ...]:
+    """Read an object of strings, as labels and the data of a ConfigMap are."""
+    value = node.raw()
+    if value is None:
+        return ()
+    if not isinstance(value, dict):
+        raise node.error("an object")
+    return tuple((name, read_text(Node(item, node, name))) for name, item in value.items())

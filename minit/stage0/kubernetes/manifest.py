@@ -1,0 +1,156 @@
+"""From a Kubernetes Pod and its images to the manifest of a pod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from minit import jsontext
+from minit.errors import ManifestError
+from minit.manifest.image import ImageManifest
+from minit.manifest.pod import Mount, parse_pod_manifest
+from minit.stage0.appsection import AppOverrides, PodDefaults, pairs_json
+from minit.stage0.kubernetes.containers import Container, ContainerMount
+from minit.stage0.kubernetes.pods import KubernetesPod
+from minit.stage0.podmanifest import PlannedApp, plan_apps
+from minit.stage0.ports import check_ports
+from minit.stage0.store import StoredImage
+
+Json = dict[str, object]
+
+# Of the pod, so that it is found again; what speaks the Container Runtime Interface calls them so.
+NAME_ANNOTATION = "io.kubernetes.pod.name"
+NAMESPACE_ANNOTATION = "io.kubernetes.pod.namespace"
+
+_AFTER = "minit/after"
+_RESTART = "minit/restart"
+_STOP_GRACE = "minit/stop-grace"
+_OWN = "minit/"
+_ENTRYPOINT = "appc.io/docker/entrypoint"
+_RESTARTS = {"Always": "always", "OnFailure": "on-failure", "Never": "never"}
+
+
+def plan_kubernetes_pod(
+    pod: KubernetesPod, images: Mapping[str, StoredImage], uid: int, gid: int
+) -> tuple[tuple[PlannedApp, ...], bytes]:
+    """Return the apps of a pod and its manifest; `images` are those of its containers by their names."""
+    defaults = PodDefaults(uid=uid, gid=gid, volumes=tuple(volume.volume for volume in pod.volumes))
+    chosen = []
+    before: list[str] = []
+    for container in pod.init_containers:
+        image = images[container.name]
+        chosen.append((image, _overrides(pod, container, image.manifest, before, _init_restart(pod, container))))
+        before.append(container.name if container.restart else f"{container.name}:completed")
+    for container in pod.containers:
+        image = images[container.name]
+        restart = _RESTARTS[pod.restart_policy]
+        chosen.append((image, _overrides(pod, container, image.manifest, before, restart)))
+    apps, data = plan_apps(chosen, defaults)
+    manifest = jsontext.parse(data, "new pod")
+    assert isinstance(manifest, dict)
+    _complete(manifest, pod)
+    data = jsontext.dump(manifest)
+    check_ports(parse_pod_manifest(data, "new pod"), "hostPort")
+    return apps, data
+
+
+def command_of(container: Container, image: ImageManifest) -> tuple[str | None, tuple[str, ...]]:
+    """Return what is executed instead of the image's program, None for that, and the arguments after it."""
+    arguments = container.arguments or ()
+    if container.command is not None:
+        return container.command[0], (*container.command[1:], *arguments)
+    entrypoint = image.annotation(_ENTRYPOINT)
+    if not arguments or entrypoint is None:
+        # An image that does not tell its program from the default arguments has none of these.
+        return None, arguments
+    words = jsontext.parse(entrypoint.encode(), f'image "{image.name}": annotation {_ENTRYPOINT}')
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ManifestError(f'image "{image.name}": annotation {_ENTRYPOINT}: expected a list of strings')
+    every = (*map(str, words), *arguments)
+    return every[0], every[1:]
+
+
+def _init_restart(pod: KubernetesPod, container: Container) -> str:
+    """Return when an init container is started again: one that is to stay always, others until they succeed."""
+    if container.restart is not None:
+        return _RESTARTS[container.restart]
+    return "never" if pod.restart_policy == "Never" else "on-failure"
+
+
+def _overrides(
+    pod: KubernetesPod, container: Container, image: ImageManifest, before: Sequence[str], restart: str
+) -> AppOverrides:
+    program, arguments = command_of(container, image)
+    security = container.security
+    annotations = {_RESTART: restart} if restart != "never" else {}
+    if before:
+        annotations[_AFTER] = ",".join(before)
+    stream = "tty" if container.tty else "stream"
+    return AppOverrides(
+        name=container.name,
+        exec=program,
+        arguments=arguments,
+        user=None if security.user is None else str(security.user),
+        group=None if security.group is None else str(security.group),
+        working_directory=container.working_directory,
+        supplementary_gids=pod.security.supplementary or None,
+        environment=container.environment,
+        read_only_root_fs=security.read_only_root,
+        mounts=tuple(Mount(volume=mount.volume, path=mount.path) for mount in container.mounts),
+        isolators=(*container.limits, *security.isolators),
+        annotations=tuple(annotations.items()),
+        stdin=stream if container.stdin else None,
+        stdout="tty" if container.tty else None,
+        stderr="tty" if container.tty else None,
+    )
+
+
+def _complete(manifest: Json, pod: KubernetesPod) -> None:
+    """Add what options of the command line cannot say."""
+    entries = manifest["apps"]
+    annotations = manifest["annotations"]
+    assert isinstance(entries, list) and isinstance(annotations, list)
+    for entry, container in zip(entries, (*pod.init_containers, *pod.containers), strict=True):
+        points = _read_only_points(container)
+        if points:
+            # The first of several for a volume decides.
+            entry["app"]["mountPoints"] = [*points, *entry["app"].get("mountPoints", ())]
+    if not pod.host_network:
+        manifest["ports"] = [_port(container, index) for container, index in _forwarded(pod)] or None
+    given = {name: value for name, value in pod.names.annotations if name.startswith(_OWN)}
+    annotations += pairs_json(tuple({_STOP_GRACE: f"{pod.grace_seconds}s", **given}.items()))
+    manifest["userAnnotations"] = {
+        **{name: value for name, value in pod.names.annotations if not name.startswith(_OWN)},
+        NAME_ANNOTATION: pod.names.name,
+        NAMESPACE_ANNOTATION: pod.names.namespace,
+    }
+    if pod.names.labels:
+        manifest["userLabels"] = dict(pod.names.labels)
+
+
+def _read_only_points(container: Container) -> list[Json]:
+    by_volume: dict[str, list[ContainerMount]] = {}
+    for mount in container.mounts:
+        by_volume.setdefault(mount.volume, []).append(mount)
+    for volume, mounts in by_volume.items():
+        if len({mount.read_only for mount in mounts}) > 1:
+            raise ManifestError(
+                f'container "{container.name}" mounts the volume "{volume}" read-only and writable: not supported'
+            )
+    return [
+        {"name": volume, "path": mounts[0].path, "readOnly": True}
+        for volume, mounts in by_volume.items()
+        if mounts[0].read_only
+    ]
+
+
+def _forwarded(pod: KubernetesPod) -> list[tuple[Container, int]]:
+    containers = (*pod.init_containers, *pod.containers)
+    return [(container, index) for container in containers for index in range(len(container.ports))]
+
+
+def _port(container: Container, index: int) -> Json:
+    port = container.ports[index]
+    of_app: Json = {"name": port.name, "protocol": port.protocol, "port": port.port}
+    inner: Json = {**of_app, "count": 1, "socketActivated": False}
+    address: Json = {} if port.host_ip is None else {"hostIP": port.host_ip}
+    return {"name": port.name, "hostPort": port.host_port, **address, "podPort": inner}

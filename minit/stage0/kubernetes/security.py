@@ -1,0 +1,122 @@
+"""What the securityContext of a pod and its containers comes to: ids, capabilities and filters."""
+
+from __future__ import annotations
+
+from minit.manifest.app import MAX_ID, Isolator
+from minit.manifest.reader import Node
+from minit.stage0.appsection import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, NO_NEW_PRIVILEGES, SECCOMP_RETAIN
+from minit.stage0.kubernetes.fields import Fields
+from minit.value import Value
+
+# What container runtimes leave a container by default, which is appc's default too.
+_DEFAULT_CAPABILITIES = (
+    *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "NET_RAW"),
+    *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+)
+_ALL = "ALL"
+_EVERY_CALL = "@appc.io/all"
+_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
+_PRIVILEGED = "give the container the capabilities and volumes that it needs"
+
+
+class PodSecurity(Value):
+    """What holds for all containers that say nothing else; `group` owns empty directories."""
+
+    user: int | None = None
+    group_of_processes: int | None = None
+    not_root: bool = False
+    group: int | None = None
+    supplementary: tuple[int, ...] = ()
+    unconfined: bool = False
+
+
+class Security(Value):
+    """What holds for one container; ids are None where the image decides."""
+
+    user: int | None
+    group: int | None
+    read_only_root: bool
+    isolators: tuple[Isolator, ...]
+
+
+def read_pod_security(fields: Fields) -> PodSecurity:
+    """Read the securityContext of a pod."""
+    with fields:
+        group = fields["fsGroup"].optional(_read_id)
+        fields.only("fsGroupChangePolicy", "Always", "OnRootMismatch")
+        fields.only("supplementalGroupsPolicy", "Merge")
+        more = fields["supplementalGroups"].each(_read_id)
+        return PodSecurity(
+            user=fields["runAsUser"].optional(_read_id),
+            group_of_processes=fields["runAsGroup"].optional(_read_id),
+            not_root=fields["runAsNonRoot"].optional(Node.boolean) or False,
+            group=group,
+            supplementary=more if group is None else (group, *more),
+            unconfined=_read_profile(fields) or False,
+        )
+
+
+def read_security(fields: Fields, pod: PodSecurity) -> Security:
+    """Read the securityContext of a container, which wins over that of its pod."""
+    with fields:
+        user = fields["runAsUser"].optional(_read_id)
+        user = pod.user if user is None else user
+        group = fields["runAsGroup"].optional(_read_id)
+        not_root = fields["runAsNonRoot"].optional(Node.boolean)
+        if (pod.not_root if not_root is None else not_root) and not user:
+            # Who the image's user is is only known when its root is there.
+            fields.findings.refuse(fields["runAsNonRoot"], "without runAsUser, another one than 0")
+        if fields["privileged"].optional(Node.boolean):
+            fields.findings.refuse(fields["privileged"], _PRIVILEGED)
+        fields.only("procMount", "Default")
+        isolators = list(_read_capabilities(fields.within("capabilities")))
+        if fields["allowPrivilegeEscalation"].optional(Node.boolean) is False:
+            isolators.append(Isolator(name=NO_NEW_PRIVILEGES, value=True))
+        unconfined = _read_profile(fields)
+        if pod.unconfined if unconfined is None else unconfined:
+            isolators.append(Isolator(name=SECCOMP_RETAIN, value={"set": [_EVERY_CALL]}))
+        return Security(
+            user=user,
+            group=pod.group_of_processes if group is None else group,
+            read_only_root=fields["readOnlyRootFilesystem"].optional(Node.boolean) or False,
+            isolators=tuple(isolators),
+        )
+
+
+def _read_capabilities(fields: Fields) -> tuple[Isolator, ...]:
+    with fields:
+        added = fields["add"].each(_read_capability)
+        dropped = fields["drop"].each(_read_capability)
+        if _ALL in added:
+            fields.findings.refuse(fields["add"], "name the capabilities that are needed")
+    if not added and not dropped:
+        return ()
+    kept = () if _ALL in dropped else tuple(name for name in _DEFAULT_CAPABILITIES if name not in dropped)
+    held = tuple(dict.fromkeys((*kept, *added)))
+    if held:
+        return (Isolator(name=CAPABILITIES_RETAIN, value={"set": [f"CAP_{name}" for name in held]}),)
+    # An empty set is none to appc.
+    return (Isolator(name=CAPABILITIES_REMOVE, value={"set": [f"CAP_{name}" for name in _DEFAULT_CAPABILITIES]}),)
+
+
+def _read_profile(fields: Fields) -> bool | None:
+    """Return whether system calls are not to be filtered, None if nothing is said about it."""
+    if not fields["seccompProfile"].given:
+        return None
+    with fields.within("seccompProfile") as profile:
+        kind = profile["type"].one_of("RuntimeDefault", "Unconfined", "Localhost")
+        if kind == "Localhost":
+            profile.findings.refuse(profile["type"])
+            profile["localhostProfile"]
+        return kind == "Unconfined"
+
+
+def _read_capability(node: Node) -> str:
+    name = node.matching(
+        lambda text: bool(text) and set(text) <= _CHARACTERS, "the name of a capability, like NET_ADMIN"
+    )
+    return name.removeprefix("CAP_")
+
+
+def _read_id(node: Node) -> int:
+    return node.integer(0, MAX_ID)

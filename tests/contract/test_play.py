@@ -1,0 +1,116 @@
+"""`minit play`: pods of Kubernetes YAML, in the foreground and in the background, up and down."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.pods import LOOPBACK_ONLY
+from tests.support.stage0_world import World, worlds
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
+
+
+@pytest.fixture
+def world(tmp_path: Path, stage1_image: Path) -> Iterator[World]:
+    """A data directory of its own, with the real stage1."""
+    for world in worlds(tmp_path):
+        world.stage1 = stage1_image
+        yield world
+
+
+def play(world: World, text: str, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Play a file of this text, with the image of the world in the place of IMAGE."""
+    file = world.root / "pod.yaml"
+    file.write_text(text.replace("IMAGE", str(world.app)))
+    if "--down" not in words:
+        words = ("--quiet", "--net=none", f"--stage1-path={world.stage1}", *words)
+    result = world.minit("play", *words, file, code=code)
+    result.stderr = result.stderr.replace(LOOPBACK_ONLY, "")
+    return result
+
+
+ONE = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  restartPolicy: Never
+  containers:
+  - name: main
+    image: IMAGE
+    command: [/bin/sh, -c]
+    args: ["busybox cat /conf/text; busybox id -u; busybox cat /proc/sys/kernel/hostname; echo > /conf/x; exit $(CODE)"]
+    env: [{name: CODE, value: "3"}]
+    securityContext: {runAsUser: 7}
+    volumeMounts: [{name: conf, mountPath: /conf}]
+  volumes: [{name: conf, configMap: {name: conf}}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: conf}
+data: {text: "of the file\\n"}
+"""
+
+
+def test_in_the_foreground(world: World) -> None:
+    """Its exit code is the pod's, and everything is as the file says; files of configs cannot be written."""
+    result = play(world, ONE, code=3)
+    lines = [line.partition("]: ")[2] for line in (result.stdout + result.stderr).splitlines()]
+    assert lines[:3] == ["of the file", "7", "web"]
+    assert "Read-only file system" in lines[3] or "can't create" in lines[3]
+
+
+LONG = """
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: main, image: IMAGE, command: [/bin/sh, -c, "echo here; exec busybox sleep 1000"]}
+"""
+
+
+def test_up_and_down(world: World) -> None:
+    """Pods in the background run on, are not started twice, and are taken down by the same file."""
+    file = LONG.replace("NAME", "one") + "---\n" + LONG.replace("NAME", "two")
+    assert "only one can run in the foreground" in play(world, file, code=254).stderr
+    uuids = play(world, file, "--detach").stdout.split()
+    assert len(uuids) == 2
+    statuses = [json.loads(world.minit("status", "--format=json", uuid).stdout) for uuid in uuids]
+    assert [status["state"] for status in statuses] == ["running", "running"]
+    assert statuses[0]["user_annotations"]["io.kubernetes.pod.name"] == "one"
+    wait_for(lambda: world.minit("logs", uuids[0]).stdout == "here\n", "output")
+    assert f'Pod "one" runs already, as pod {uuids[0]}' in play(world, file, "--detach", code=254).stderr
+    assert sorted(play(world, file, "--down").stdout.split()) == sorted(f'"{uuid}"' for uuid in uuids)
+    assert world.pods("run") == world.pods("exited-garbage") == []
+    result = play(world, file, "--down")
+    assert result.stdout == "" and 'there is no pod of Pod "one"' in result.stderr
+
+
+def test_what_cannot_be_had(world: World) -> None:
+    """It is named before anything is made; if wanted it is only warned of."""
+    text = ONE.replace("env:", "lifecycle: {}\n    env:")
+    result = play(world, text, code=254)
+    assert f"play: not supported: {world.root}/pod.yaml document 1: spec.containers[0].lifecycle\n" in result.stderr
+    assert world.pods("prepared") == world.pods("run") == []
+    assert "warning: " in play(world, text, "--ignore-unsupported", code=3).stderr
+
+
+def test_a_background_pod_that_cannot_be_started(world: World) -> None:
+    """The reason is told as if it ran in the foreground."""
+    text = LONG.replace("NAME", "one") + "  volumes: [{name: v, hostPath: {path: /nonexistent}}]\n"
+    text = text.replace('1000"]}', '1000"], volumeMounts: [{name: v, mountPath: /v}]}')
+    assert "/nonexistent" in play(world, text, "--detach", code=254).stderr
+    typed = text.replace("/nonexistent}", "/nonexistent, type: Directory}")
+    assert 'volume "v": /nonexistent: no such file' in play(world, typed, code=254).stderr
+    play(world, text, "--down")
+    assert world.pods("run") == []
