@@ -36,7 +36,8 @@ def test_a_running_pod(make_pod: MakePod) -> None:
     pod = make_pod({"web": shell(script, environment=environment, isolators=[memory])})
     pod.start(stdout=subprocess.DEVNULL)
     pod.wait_ready()
-    wait_for(lambda: b"tiger" in pod.log("web"), "output")
+    log = pod.stage1 / "rkt/minit/log/web.log"
+    wait_for(lambda: log.exists() and b"tiger" in log.read_bytes(), "output")
     wait_for((pod.stage1 / "rkt/minit/plan").exists, "the plan")
     found = report(pod)
     assert found["conclusions"] == ["The pod is running and ready; nothing is wrong that can be seen from here."]
