@@ -324,6 +324,13 @@ def _refuse_unbuilt(runtime: RuntimeApp, app: App) -> None:
     for isolator in app.isolators:
         if isolator.name in _UNBUILT_ISOLATORS:
             raise PlanError(f"{prefix}isolator {isolator.name} is not supported yet")
-    for annotation, _ in runtime.annotations:
+    for annotation, value in runtime.annotations:
         if annotation.startswith("minit/") and annotation not in _ANNOTATIONS:
             raise PlanError(f'{prefix}unknown annotation "{annotation}"')
+        check_keep_logs(annotation, value, prefix)
+
+
+def check_keep_logs(annotation: str, value: str, where: str) -> None:
+    """Raise PlanError for a value of minit/keep-logs that it cannot have; it is looked at when the app is removed."""
+    if annotation == ANNOTATION_KEEP_LOGS and value not in ("true", "false"):
+        raise PlanError(f'{where}{annotation}: expected true or false, got "{value}"')

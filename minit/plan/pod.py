@@ -19,7 +19,7 @@ from minit.paths import (
     created_marker,
     started_marker,
 )
-from minit.plan.app import POD_ANNOTATIONS, RESTART_ANNOTATIONS, STREAM_CONSOLE, AppSpec, plan_app
+from minit.plan.app import POD_ANNOTATIONS, RESTART_ANNOTATIONS, STREAM_CONSOLE, AppSpec, check_keep_logs, plan_app
 from minit.plan.capabilities import DEFAULT
 from minit.plan.devices import DEFAULT_RULES, plan_hotplug
 from minit.plan.environment import with_metadata_url
@@ -492,7 +492,8 @@ def _refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
         raise PlanError("the pod has no apps")
     if any(isolator.name == "os/linux/apparmor-profile" for isolator in manifest.isolators):
         raise PlanError("pod isolator os/linux/apparmor-profile is not supported yet")
-    for name, _ in manifest.annotations:
+    for name, value in manifest.annotations:
+        check_keep_logs(name, value, "")
         if name.startswith(_ANNOTATION_EXPERIMENT) and name not in _EXPERIMENTS:
             raise PlanError(f"annotation {name} is not supported yet")
         if name.startswith("minit/") and name not in POD_ANNOTATIONS:

@@ -40,14 +40,14 @@ def take_in(request: dict[str, object], descriptors: Sequence[int], open_files: 
 
     MinitError or OSError, and nothing left, if the request is not understood or there is no process.
     """
-    roles = request.get("descriptors")
-    if not isinstance(roles, list) or len(roles) != len(descriptors):
-        raise ControlError("request: expected a role for each descriptor")
-    of_role: dict[str, list[int]] = {}
-    for role, fd in zip(roles, descriptors):
-        of_role.setdefault(str(role), []).append(fd)
     kept: list[int] = []
     try:
+        roles = request.get("descriptors")
+        if not isinstance(roles, list) or len(roles) != len(descriptors):
+            raise ControlError("request: expected a role for each descriptor")
+        of_role: dict[str, list[int]] = {}
+        for role, fd in zip(roles, descriptors):
+            of_role.setdefault(str(role), []).append(fd)
         spec = decode_spec(_read_spec(_only(of_role, SPEC)))
         if spec.name != request.get("app"):
             raise ControlError(f"spec: of app {spec.name}, not of {request.get('app')}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
@@ -32,7 +33,9 @@ def descriptors(sandbox: Sandbox) -> list[str]:
         for _ in range(3):
             client.send(b'{"op":"ping"}')
             client.recv(1 << 16)
-        return sorted(os.readlink(f"{directory}/{fd}").partition(":")[0] for fd in os.listdir(directory))
+        kinds = [os.readlink(f"{directory}/{fd}").partition(":")[0] for fd in os.listdir(directory)]
+        # Its own logs are opened when there is something to write.
+        return sorted(kind for kind in kinds if not kind.startswith("/rkt/minit/"))
 
 
 @pytest.mark.private_users
@@ -376,3 +379,51 @@ def test_nothing_grows(make_pod: MakePod) -> None:
     for number in range(campaign(4)):
         round_trip(f"app{number}")
     assert held() == before
+
+
+def test_options_of_the_pod_and_of_the_app(make_pod: MakePod) -> None:
+    """An app that is added gets what the pod was started with, unless `app/add` is told otherwise."""
+    script = "grep ^Seccomp: /proc/self/status > /seen; (: >> /proc/sys/kernel/hostname) && echo open >> /seen; true"
+    for flags, own, seen in (
+        ((), (), "Seccomp:\t2\n"),
+        (("--disable-seccomp", "--disable-paths"), (), "Seccomp:\t0\nopen\n"),
+        (("--disable-seccomp",), ("--disable-seccomp=false", "--disable-paths"), "Seccomp:\t2\nopen\n"),
+    ):
+        sandbox = Sandbox(make_pod, *flags)
+        ok(sandbox.add("web", shell(script), *own))
+        ok(sandbox.start("web"))
+        assert sandbox.pod.wait_status("web") == 0
+        assert sandbox.pod.file("web", "seen").read_text() == seen
+        sandbox.end()
+
+
+def test_what_is_no_request(make_pod: MakePod) -> None:
+    """Requests that make no sense are refused and change nothing, whatever descriptors come with them."""
+    sandbox = Sandbox(make_pod)
+    before = descriptors(sandbox)
+    fds = [os.open("/dev/null", os.O_RDWR) for _ in range(8)]
+    add = {"op": "app-add", "app": "web", "version": 1}
+    for request in (
+        {"op": "app-add"},
+        {**add, "version": 2},
+        {**add, "descriptors": 3},
+        {**add, "descriptors": ["spec"]},
+        {**add, "descriptors": ["spec", *["root"] * 7]},
+        {**add, "descriptors": [["spec"], {}, 3, None, True, "a", "b", "c"]},
+        {"op": "app-start"},
+        {"op": "app-start", "app": {"a": 1}},
+        {"op": ["app-start"]},
+        {"op": "app-stop " * 20},
+    ):
+        for sent in (fds, []):
+            with sandbox.pod.connect() as client:
+                socket.send_fds(client, [json.dumps(request).encode()], sent)
+                reply = json.loads(client.recv(1 << 16))
+                assert reply["ok"] is False and reply["error"], request
+    with sandbox.pod.connect() as client:
+        socket.send_fds(client, [b'{"op":"app-stop","app":"' + b"x" * (1 << 17) + b'"}'], fds)
+        assert "at most" in json.loads(client.recv(1 << 16))["error"]
+    for fd in fds:
+        os.close(fd)
+    assert descriptors(sandbox) == before
+    ok(sandbox.add("web", shell("true")))

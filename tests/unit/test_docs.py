@@ -18,6 +18,7 @@ from minit.cli.manual import render
 from minit.paths import (
     ANNOTATION_AFTER,
     ANNOTATION_IDMAP,
+    ANNOTATION_KEEP_LOGS,
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_SIZE,
     ANNOTATION_NOTIFY_FD,
@@ -179,6 +180,7 @@ def test_every_annotation_of_ours_is_in_the_table() -> None:
         ANNOTATION_AFTER,
         ANNOTATION_HOTPLUG,
         ANNOTATION_IDMAP,
+        ANNOTATION_KEEP_LOGS,
         ANNOTATION_LOG_FILES,
         ANNOTATION_LOG_SIZE,
         ANNOTATION_NOTIFY_FD,
