@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from minit import paths
-from minit.errors import EXIT_FAILURE, ControlError, LaunchError, MinitError, describe
+from minit.errors import EXIT_FAILURE, ControlError, LaunchError, MinitError, NoAnswerError, describe
 from minit.launcher.stop import open_supervisor, read_pid
 from minit.reaper.record import write_durably
 from minit.stdio import complain
@@ -42,18 +42,30 @@ def start_app(app: str) -> None:
 def stop_app(app: str) -> None:
     """Stop an app, and return once nothing of it is left; one that does not run, or is not there, is stopped."""
     check_running()
-    ask({"op": OP_APP_STOP, "app": app}, _STOP_SECONDS)
+    _ask_until_done(OP_APP_STOP, app)
 
 
 def remove_app(app: str) -> None:
     """Stop an app, have PID 1 let go of it and remove what minit has of it in the pod directory and control groups."""
     check_running()
-    ask({"op": OP_APP_RM, "app": app}, _STOP_SECONDS)
+    _ask_until_done(OP_APP_RM, app)
     from minit.launcher.removal import remove_traces
 
     for problem in remove_traces(app):
         report_failure(app, LaunchError(problem))
         complain(f'stage1 app rm: warning: app "{app}": {problem}')
+
+
+def _ask_until_done(op: str, app: str) -> None:
+    """Ask for what takes its time; a pod that ends meanwhile has no running app either."""
+    try:
+        ask({"op": op, "app": app}, _STOP_SECONDS)
+    except NoAnswerError:
+        try:
+            check_running()
+        except LaunchError:
+            return
+        raise
 
 
 def check_running() -> None:

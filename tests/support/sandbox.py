@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -139,15 +139,19 @@ class Sandbox:
             (pod.status_root / "rkt" / directory / name).unlink(missing_ok=True)
         self.rewrite(lambda apps: [app for app in apps if app["name"] != name])
 
-    def call(self, entrypoint: str, *arguments: str, **options: Any) -> Result:
-        """Run an entrypoint as stage0 runs those about apps: with three variables and one pipe for what it says."""
+    def call(self, entrypoint: str, *arguments: str, under: Sequence[str] = (), **options: Any) -> Result:
+        """
+        Run an entrypoint as stage0 runs those about apps: with three variables and one pipe for what it says.
+
+        `under` is a program, a tracer say, that executes it.
+        """
         environment = {
             "RKT_STAGE1_ENTERCMD": self.pod.entrypoint("enter"),
             "RKT_STAGE1_ENTERPID": str(self.pod.pid),
             "PATH": _PATH,
         }
         return subprocess.run(
-            [self.pod.entrypoint(entrypoint), *arguments],
+            [*under, self.pod.entrypoint(entrypoint), *arguments],
             cwd=self.pod.path,
             env=environment,
             stdin=subprocess.DEVNULL,
