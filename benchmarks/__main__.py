@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import attach, enter, first_instruction, image_import, images, isolation, logs, memory, networks, stop
+from benchmarks import (
+    apps,
+    attach,
+    enter,
+    first_instruction,
+    image_import,
+    images,
+    isolation,
+    logs,
+    memory,
+    networks,
+    stop,
+)
 from benchmarks.table import machine
 
 BENCHMARKS = {
+    "apps": apps.main,
     "attach": attach.main,
     "first-instruction": first_instruction.main,
     "image-import": image_import.main,

@@ -10,8 +10,6 @@ import os
 
 from minit import paths
 from minit.errors import EXIT_FAILURE, ControlError, LaunchError, MinitError, NoAnswerError, describe
-from minit.launcher.stop import open_supervisor, read_pid
-from minit.reaper.record import write_durably
 from minit.stdio import complain
 from minit.supervisor.client import ask
 from minit.supervisor.protocol import OP_APP_RM, OP_APP_START, OP_APP_STOP, OP_NOTE
@@ -29,25 +27,20 @@ class StartError(LaunchError):
 def start_app(app: str) -> None:
     """Start an app, and return once it is executed; StartError if it cannot be, and then it has a status."""
     try:
-        check_running()
         ask({"op": OP_APP_START, "app": app}, _START_SECONDS)
     except ControlError as error:
+        check_running()
         _record_failed_start(app)
         raise StartError(f'"{app}" failed to start: {_reason(error)}') from error
-    except MinitError as error:
-        report_failure(app, error)
-        raise
 
 
 def stop_app(app: str) -> None:
     """Stop an app, and return once nothing of it is left; one that does not run, or is not there, is stopped."""
-    check_running()
     _ask_until_done(OP_APP_STOP, app)
 
 
 def remove_app(app: str) -> None:
     """Stop an app, have PID 1 let go of it and remove what minit has of it in the pod directory and control groups."""
-    check_running()
     _ask_until_done(OP_APP_RM, app)
     from minit.launcher.removal import remove_traces
 
@@ -66,10 +59,17 @@ def _ask_until_done(op: str, app: str) -> None:
         except LaunchError:
             return
         raise
+    except ControlError:
+        # Of the two reasons why it cannot be reached this is the one that people understand.
+        check_running()
+        raise
 
 
 def check_running() -> None:
     """Raise LaunchError unless the pod runs."""
+    # Here, as it costs more than all the rest, and only who was refused wants to know.
+    from minit.launcher.stop import open_supervisor, read_pid
+
     pidfd, _ = open_supervisor(read_pid())
     os.close(pidfd)
 
@@ -88,6 +88,8 @@ def _reason(error: ControlError) -> str:
 
 def _record_failed_start(app: str) -> None:
     """Give an app that PID 1 does not know a status: stage0 has marked it as started and would call it running."""
+    from minit.reaper.record import write_durably
+
     path = paths.POD_STAGE1_ROOTFS + paths.status_file(app)
     if not os.path.exists(path):
         try:

@@ -44,7 +44,7 @@ STDLIB_OF = {
     "control": {*STDLIB, "_json", "_socket"},
     "attach": {*STDLIB, "_json"},
     "app_add": {*STDLIB, "_json", "_socket", "fcntl", "resource", "select"},
-    **dict.fromkeys(APP_VERBS, {*STDLIB, "_json", "_socket", "fcntl", "select"}),
+    **dict.fromkeys(APP_VERBS, {*STDLIB, "_json", "_socket"}),
 }
 MODULES_OF = {
     "run": {
@@ -118,23 +118,16 @@ MODULES_OF = {
 MODULES_OF["app_add"] = {
     *MODULES_OF["run"] - {"entrypoints.run"},
     *("entrypoints.app_add", "minit.launcher.addapp", "minit.launcher.apps", "minit.launcher.profiles"),
-    *("minit.launcher.stop", "minit.podlock", "minit.supervisor.adding", *CONTROL),
+    *("minit.supervisor.adding", *CONTROL),
     *("minit.plan.appflags", "minit.plan.connection", "minit.plan.entering", "minit.plan.limits"),
     *("minit.plan.network", "minit.plan.sockets", "minit.plan.speccodec", "minit.plan.volumes"),
     *("minit.plan.order", "minit.plan.restart"),
 }
 for verb in APP_VERBS:
     MODULES_OF[verb] = {
-        *(SHARED | CONTROL),
-        *(
-            f"entrypoints.{verb}",
-            "minit.launcher.apps",
-            "minit.launcher.stop",
-            "minit.manifest",
-            "minit.manifest.names",
-        ),
-        *("minit.plan.appflags", "minit.plan.flags", "minit.podlock", "minit.reaper", "minit.reaper.record"),
-        "minit.value",
+        *(SHARED | CONTROL) - {"minit.syscalls"},
+        *(f"entrypoints.{verb}", "minit.launcher.apps", "minit.manifest", "minit.manifest.names"),
+        *("minit.plan.appflags", "minit.plan.flags", "minit.value"),
     }
 # What `attach` goes on with, once it is clear that streams are to be attached and not listed.
 ATTACHED = {
