@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.forkedcommand import forked_minit
 from tests.support.stage0_world import REPOSITORY, write_app
 from tests.support.waiting import wait_for
+
+_INTERPRETER_WORDS = len(("python", "-m", "minit"))
 
 
 class Stage0:
@@ -36,6 +40,12 @@ class Stage0:
         """Run the command to its end."""
         defaults = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 100, "check": False}
         return subprocess.run(self._command(words), env=self._environment(), **{**defaults, **options})
+
+    def quick_call(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run a command that is known to end, without an interpreter's start."""
+        if self.is_rkt:
+            return self.call(*words)
+        return forked_minit(self._command(words)[_INTERPRETER_WORDS:], self._environment(), self._root)
 
     def start(self, *words: object, **options: Any) -> subprocess.Popen[bytes]:
         """Start the command."""
@@ -64,6 +74,23 @@ class Stage0:
     def run_words(self, *words: object) -> list[object]:
         """Return the words of a `run` with minit's stage1."""
         return ["run", *self.pod_flags, self.stage1_flag, f"--uuid-file-save={self._uuid}", *words]
+
+    def sandbox(self, *flags: object) -> AbstractContextManager[str]:
+        """Run a pod without apps, with its UUID in the block."""
+        words = ("app", "sandbox", *self.pod_flags, self.stage1_flag, f"--uuid-file-save={self._uuid}", *flags)
+        return self.running(*words)
+
+    def app(self, verb: str, *words: object) -> str:
+        """Run a command for an app of a pod, expect success, and return what it printed."""
+        result = self.quick_call("app", verb, *words)
+        assert result.returncode == 0, (verb, words, result.stderr)
+        return result.stdout
+
+    def app_status(self, uuid: str, app: str) -> dict[str, Any]:
+        """Return what is known of an app."""
+        status = json.loads(self.app("status", "--format=json", f"--app={app}", uuid))
+        assert isinstance(status, dict)
+        return status
 
     def shell(self, script: str, *flags: object, app: tuple[object, ...] = (), **image: object) -> str:
         """Run a script as an app that succeeds, and return its output without the prefixes."""
@@ -96,4 +123,5 @@ class Stage0:
         return [*self._words, *map(str, words)]
 
     def _environment(self) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        # The latter for rkt, which hides the command without it.
+        return {**os.environ, "PYTHONPATH": str(REPOSITORY), "RKT_EXPERIMENT_APP": "true"}
