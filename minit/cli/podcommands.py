@@ -18,7 +18,7 @@ from minit.cli.podtext import list_text, pod_json, status_text
 from minit.errors import MinitError, PodError, describe
 from minit.goflags import BOOLEANS
 from minit.stage0 import gc as collection
-from minit.stage0.control import read_streams
+from minit.stage0.control import read_live
 from minit.stage0.deletion import Stage1Cleanup
 from minit.stage0.pods import ADDRESSABLE_PLACES, DELETED_STATES, Pod, PodState, find_pod, walk_pods
 from minit.stage0.podstatus import read_manifest_bytes, read_pod_status
@@ -115,19 +115,19 @@ def status(
         if not pod.refresh():
             raise PodError(f'pod "{pod.uuid}" was removed meanwhile')
         shown = read_pod_status(pod)
-        streams = _streams(invocation, pod) if output_format is not None and shown.state is PodState.RUNNING else {}
+        live = _live(invocation, pod) if output_format is not None and shown.state is PodState.RUNNING else {}
     if output_format is not None:
-        invocation.say(json_text(pod_json(shown, streams), output_format))
+        invocation.say(json_text(pod_json(shown, live), output_format))
     else:
         invocation.say(status_text(shown), end="")
 
 
-def _streams(invocation: Invocation, pod: Pod) -> dict[str, dict[str, object]]:
+def _live(invocation: Invocation, pod: Pod) -> dict[str, dict[str, object]]:
     try:
-        return read_streams(pod)
+        return read_live(pod)
     except MinitError as error:
         # It is just starting or ending, or it hangs: what the files say is true all the same.
-        invocation.note(f"warning: nothing is known about streams: {describe(error)}")
+        invocation.note(f"warning: nothing is known about what its apps do: {describe(error)}")
         return {}
 
 

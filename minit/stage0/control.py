@@ -9,7 +9,7 @@ from minit.errors import ManifestError, PodError, describe
 from minit.stage0 import entrypoints
 from minit.stage0.pods import Pod
 
-STREAM_FIELDS = ("streams", "attached")
+LIVE_FIELDS = ("ready", "says", "restarts", "restart_in_seconds", "streams", "attached")
 
 _TIMEOUT_SECONDS = 20.0
 
@@ -57,15 +57,16 @@ def read_app_states(pod: Pod) -> dict[str, str] | None:
     return None if apps is None else {name: str(app.get("lifecycle_state") or "unknown") for name, app in apps.items()}
 
 
-def read_streams(pod: Pod) -> dict[str, dict[str, object]]:
+def read_live(pod: Pod) -> dict[str, dict[str, object]]:
     """
-    Return the STREAM_FIELDS that the supervisor of a running pod tells of each app, by the app's name.
+    Return the LIVE_FIELDS that the supervisor of a running pod tells of each app, by the app's name.
 
-    They are the modes of its streams, and where some are attachable how many clients there are, the size of the
+    They are whether it is ready and what it says of itself, how often it was started again and when it will be, the
+    modes of its streams, and where some are attachable how many clients there are, the size of the
     terminal, and how much went through or was dropped. Nothing if the stage1 is not minit's. PodError as `ask_stage1`.
     """
     apps = _ask_apps(pod) or {}
-    return {name: {field: app[field] for field in STREAM_FIELDS if field in app} for name, app in apps.items()}
+    return {name: {field: app[field] for field in LIVE_FIELDS if field in app} for name, app in apps.items()}
 
 
 def _ask_apps(pod: Pod) -> dict[str, dict[str, object]] | None:

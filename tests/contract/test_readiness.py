@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.guest import build_program
 from tests.support.pods import MakePod, PodDirectory, app_section, shell
+from tests.support.sandbox import Sandbox
 from tests.support.waiting import wait_for
 
 NOTIFY = "appc.io/executor/supports-systemd-notify"
@@ -203,6 +204,32 @@ def test_a_pod_that_is_stopped_while_apps_wait(make_pod: MakePod, notifying_root
     wait_for(lambda: state_of(pod, "b")["state"] == "running", "b")
     end(pod, process)
     assert (pod.status("a"), pod.status("b")) == (None, 0)
+
+
+@pytest.mark.private_users
+def test_apps_that_are_added_to_a_pod(make_pod: MakePod, notifying_rootfs: Path) -> None:
+    """They tell as others do, each time they run; one that needs another which is not ready cannot be started."""
+    sandbox = Sandbox(make_pod, rootfs=notifying_rootfs)
+    told = notifier("wait", "/go", "READY=1,STATUS=up", "fd", "7", ",", "forever", notify_fd="7")
+    told["annotations"] += [{"name": NOTIFY, "value": "true"}]
+    assert sandbox.add("db", told).returncode == 0
+    assert sandbox.add("web", notifier("forever", after="db")).returncode == 0
+    assert sandbox.add("lost", notifier("forever", after="nobody")).returncode == 0
+    assert sandbox.start("db").returncode == 0
+    for app, reason in (("web", '"db" is not ready'), ("lost", '"nobody" is not in this pod')):
+        result = sandbox.start(app)
+        assert (result.returncode, sandbox.pod.status(app)) == (254, 254)
+        assert f"wait for other apps: {reason}" in result.stdout
+    sandbox.pod.file("db", "go").touch()
+    for starts in (1, 2):
+        wait_for(lambda: state_of(sandbox.pod, "db")["ready"], "db")
+        assert state_of(sandbox.pod, "db")["says"] == "up"
+        if starts == 1:
+            assert sandbox.stop("db").returncode == 0
+            assert sandbox.start("db").returncode == 0
+    assert sandbox.start("web").returncode == 0
+    assert sandbox.remove("db").returncode == 0
+    assert sandbox.end().returncode == 0
 
 
 # The host.

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.pods import MakePod, PodDirectory, handlers, shell
+from tests.support.sandbox import Sandbox
 from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
@@ -100,3 +101,25 @@ def test_a_program_that_cannot_be_executed(make_pod: MakePod) -> None:
     result = pod.run()
     assert (result.returncode, pod.status("a")) == (203, 203)
     assert result.stderr.count('Unable to open "/missing"') + result.stdout.count('Unable to open "/missing"') == 2
+
+
+@pytest.mark.private_users
+def test_an_app_that_was_added_to_a_pod(make_pod: MakePod) -> None:
+    """It is started again by its policy as well, until somebody stops it; started by hand it is as good as new."""
+    sandbox = Sandbox(make_pod)
+    section = shell("echo x >> /runs; exit 7", annotations=annotations(restart="on-failure", restart_limit="2"))
+    sandbox.add("a", section)
+    for number in (1, 2):
+        assert sandbox.start("a").returncode == 0
+        wait_for(lambda n=number: names(sandbox.pod, "a").count("app.restarts-given-up") == n, "its last end")
+        assert len(sandbox.pod.file("a", "runs").read_text().split()) == 3 * number
+    late = [{"name": "minit/restart", "value": "always"}, {"name": "minit/restart-delay", "value": "1h"}]
+    sandbox.add("b", shell("exit 0", annotations=late))
+    assert sandbox.start("b").returncode == 0
+    assert sandbox.pod.wait_status("b") == 0
+    wait_for(lambda: "restart_in_seconds" in (sandbox.app("b") or {}), "its delay")
+    assert sandbox.stop("b").returncode == 0
+    assert "restart_in_seconds" not in (sandbox.app("b") or {})
+    assert sandbox.start("b").returncode == 0
+    assert sandbox.remove("b").returncode == 0
+    assert sandbox.end().returncode == 0

@@ -146,4 +146,4 @@ def test_any_object_is_answered(supervisor: Supervisor, request_: dict[str, obje
 
 def of_app(name: str, state: str) -> dict[str, object]:
     """Return what there is to say about an app that has been started once."""
-    return {"name": name, "state": state, "lifecycle_state": state, "restarts": 0}
+    return {"name": name, "state": state, "lifecycle_state": state, "restarts": 0, "ready": False}
