@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import select
+import stat
 
 from minit import syscalls
 from minit.iottymux.logfile import LINE_BYTES, Log
@@ -97,6 +98,10 @@ class _Readers:
         self._null = null
         self._consoles = {stream.fd: _Console(stream.console, prefix, renewed) for stream in streams}
         self._open = {stream.fd: stream for stream in streams}
+        # What is logged, and taken from the pipe when the console has it too.
+        self._logged = dict.fromkeys(self._open, 0)
+        self._hung_up: set[int] = set()
+        self._awaited: set[int] = set()
         self._growth = _watch_growth(streams)
         loop.watch(self._growth, self._on_signal)
         for stream in streams:
@@ -112,28 +117,52 @@ class _Readers:
         if _signal.SIGHUP in syscalls.read_signals(self._growth):
             for log in self._logs:
                 log.reopen()
-        for fd in self._open:
-            self._read(fd)
+        self._go_on()
 
     def _on_event(self, fd: int, events: int) -> None:
-        ended = bool(events & select.EPOLLHUP)
-        self._read(fd, ended)
-        if ended:
+        if events & select.EPOLLHUP:
+            self._hung_up.add(fd)
+        self._go_on_with(fd)
+
+    def _go_on(self) -> None:
+        for fd in [*self._open]:
+            self._go_on_with(fd)
+
+    def _go_on_with(self, fd: int) -> None:
+        if self._read(fd) and fd in self._hung_up:
             self._loop.unwatch(fd)
             del self._open[fd]
 
-    def _read(self, fd: int, ended: bool = False) -> None:
-        while data := self._scratch.tee(fd):
+    def _read(self, fd: int) -> bool:
+        """Pass on what a stream has; False if its console has to take more first."""
+        console = self._consoles[fd]
+        while True:
+            if not console.flush():
+                self._await(self._open[fd].console)
+                return False
+            # Not read: a packet (O_DIRECT) of which only a part is read loses the rest.
+            while self._logged[fd]:
+                self._logged[fd] -= os.splice(fd, self._null, self._logged[fd])
+            data = self._scratch.tee(fd)
             taken = data.rfind(b"\n") + 1
-            if not taken and (ended or self._scratch.was_full or len(data) == LINE_BYTES):
+            if not taken and (fd in self._hung_up or self._scratch.was_full or len(data) == LINE_BYTES):
                 taken = len(data)
             if not taken:
-                break
+                return True
             self._logs[0].write(self._open[fd].name, data[:taken])
-            self._consoles[fd].write(data[:taken])
-            # Not read: a packet (O_DIRECT) of which only a part is read loses the rest.
-            while taken:
-                taken -= os.splice(fd, self._null, taken)
+            console.put(data[:taken])
+            self._logged[fd] = taken
+
+    def _await(self, console: int) -> None:
+        """Go on when a console takes more; clients of the app's other streams are served meanwhile."""
+        if console not in self._awaited:
+            self._awaited.add(console)
+            self._loop.watch(console, lambda _: self._on_console(console), select.EPOLLOUT)
+
+    def _on_console(self, console: int) -> None:
+        self._awaited.remove(console)
+        self._loop.unwatch(console)
+        self._go_on()
 
 
 def _watch_growth(streams: Sequence[Stream]) -> int:
@@ -175,7 +204,11 @@ class _Scratch:
 
 
 class _Console:
-    """The copy on the pod's own stdout or stderr, each line prefixed; silent once nobody can read it any more."""
+    """
+    The copy on the pod's own stdout or stderr, each line prefixed; silent once nobody can read it any more.
+
+    O_NONBLOCK is not ours to set, so nothing is written before it would be taken.
+    """
 
     def __init__(self, fd: int, prefix: bytes, torn: bool) -> None:
         self._fd: int | None = fd
@@ -183,28 +216,46 @@ class _Console:
         self._line_end = line_end(fd)
         # The line that a killed predecessor was writing to a file or terminal may have no end.
         self._unfinished = b"\n" if torn else b""
+        self._waiting = b""
+        self._room: select.poll | None = None
+        if _can_be_full(fd):
+            self._room = select.poll()
+            self._room.register(fd, select.POLLOUT)
 
-    def write(self, data: bytes) -> None:
-        """Write the lines, waiting as long as the reader takes."""
+    def put(self, data: bytes) -> None:
+        """Have lines written by `flush`, after those before."""
         # One replacement for all lines: a loop over them is what would limit the speed of the log.
         text = data.removesuffix(b"\n").replace(b"\n", self._line_end + self._prefix)
-        block, self._unfinished = self._unfinished + self._prefix + text + self._line_end, b""
-        while len(block) > _CONSOLE_BYTES:
-            end = block.rfind(b"\n", 0, _CONSOLE_BYTES) + 1 or block.index(b"\n") + 1
-            self._write_all(block[:end])
-            block = block[end:]
-        self._write_all(block)
+        self._waiting += self._unfinished + self._prefix + text + self._line_end
+        self._unfinished = b""
 
-    def _write_all(self, data: bytes) -> None:
-        while data and self._fd is not None:
+    def flush(self) -> bool:
+        """Write what waits, and return whether all of it is written."""
+        while self._waiting and self._fd is not None:
+            if self._room is not None and not self._room.poll(0):
+                return False
             try:
-                data = data[os.write(self._fd, data) :]
+                self._waiting = self._waiting[os.write(self._fd, self._next_block()) :]
             except BlockingIOError:
-                # The caller of rkt left O_NONBLOCK on its terminal or pipe; it is not ours to clear.
-                writable = select.poll()
-                writable.register(self._fd, select.POLLOUT)
-                writable.poll()
+                return False  # the caller of rkt left O_NONBLOCK on it
             except OSError as error:
                 if error.errno not in (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EBADF):
                     raise
                 self._fd = None
+        self._waiting = b""
+        return True
+
+    def _next_block(self) -> bytes:
+        if self._room is None or len(self._waiting) <= _CONSOLE_BYTES:
+            return self._waiting
+        end = self._waiting.rfind(b"\n", 0, _CONSOLE_BYTES) + 1
+        # Of a longer line as much as is taken at once, or the rest would be waited for.
+        return self._waiting[: end or _CONSOLE_BYTES]
+
+
+def _can_be_full(fd: int) -> bool:
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -258,6 +259,26 @@ def test_privileges_of_a_sidecar_with_clients(make_pod: MakePod):
         assert {status[key] for key in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {"0" * 16}
         assert (status["NoNewPrivs"], status["Seccomp"], status["Seccomp_filters"]) == ("1", "2", "1")
         assert os.readlink(f"/proc/{pod.children()['iottymux-web']}/root").endswith(paths.STAGE1_LOG)
+
+
+def _lines_in(pod: PodDirectory) -> int:
+    with suppress(FileNotFoundError):
+        return pod.log("web").count(b"\n")
+    return 0
+
+
+def test_a_paused_console_holds_up_no_client(make_pod: MakePod):
+    """Who does not read what an app logs keeps nobody from its other streams, and has every line later."""
+    script = "seq 20000 >&2 & read x; echo got $x; wait"
+    pod = make_pod({"web": shell(script, annotations=modes(stdin="stream", stdout="stream"))})
+    process = pod.start()
+    with Session(directory_of(pod), ["stdin", "stdout"]) as client:
+        # More than what the pipe and the app's own hold: it is full, and will be until the end of this.
+        wait_for(lambda: _lines_in(pod) > 4000, "some lines in the log")
+        client.streams["stdin"].sendall(b"a word\n")
+        read_until(client.streams["stdout"], b"got a word\n")
+    lines = [line.partition("]: ") for line in pod.finish(process).stderr.splitlines()]
+    assert [text for prefix, _, text in lines if prefix.startswith("web[")] == [f"{n}" for n in range(1, 20_001)]
 
 
 @pytest.mark.private_users
