@@ -78,29 +78,45 @@ class Spawner:
             raise LaunchError(f"start log sidecar: {describe(error)}") from error
 
     def reply(self) -> int:
-        """Return the pidfd of the sidecar asked for first of those not yet answered; LaunchError without one."""
+        """
+        Return the pidfd of the sidecar asked for first of those not yet answered; LaunchError without one.
+
+        A spawner that does not answer in time is killed.
+        """
         try:
-            message, descriptors = self._receive(_REPLY_TIMEOUT_MILLISECONDS)
-        except OSError as error:
+            if not self._is_readable(_REPLY_TIMEOUT_MILLISECONDS):
+                # Its answer would be taken for that to the next request.
+                syscalls.pidfd_send_signal(self._pidfd, _signal.SIGKILL)
+                raise LaunchError("start log sidecar: no answer from the spawner")
+            message, descriptors = receive_message(self._socket)
+        except (OSError, ValueError) as error:
             raise LaunchError(f"start log sidecar: {describe(error)}") from error
+        for fd in descriptors[1:]:
+            os.close(fd)
         if not descriptors:
-            raise LaunchError(f"start log sidecar: {message['error'] if message else 'the spawner is gone'}")
+            raise LaunchError(f"start log sidecar: {message.get('error') if message else 'the spawner is gone'}")
         return descriptors[0]
 
     def last_words(self) -> str:
         """Return why the spawner ended, empty if it could not say it; never waits."""
         try:
-            message, _ = self._receive(0)
-        except OSError as error:
+            while self._is_readable(0):
+                message, descriptors = receive_message(self._socket)
+                # Of sidecars that it had no time to tell of.
+                for fd in descriptors:
+                    os.close(fd)
+                if message is None:
+                    return ""
+                if "error" in message:
+                    return str(message["error"])
+        except (OSError, ValueError) as error:
             return describe(error)
-        return str((message or {}).get("error", ""))
+        return ""
 
-    def _receive(self, timeout_milliseconds: int) -> tuple[dict[str, object] | None, list[int]]:
+    def _is_readable(self, timeout_milliseconds: int) -> bool:
         poller = select.poll()
         poller.register(self._socket.fileno(), select.POLLIN)
-        if not poller.poll(timeout_milliseconds):
-            return {"error": "no answer from the spawner"}, []
-        return receive_message(self._socket)
+        return bool(poller.poll(timeout_milliseconds))
 
 
 class _Belongings(Value):

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from minit.plan.app import AppSpec
 
 _BACKLOG = 128
+# One is all that a sidecar ever has to say.
+_MESSAGES_AT_ONCE = 16
 _ENDPOINTS_VERSION = 1
 _DEFAULT_SIZE = struct.pack("=HHHH", 24, 80, 0, 0)
 _NO_SIZE = bytes(4)
@@ -92,19 +94,22 @@ class Attachable:
         return theirs, [*self.held.items(), (SUPERVISOR, theirs.fileno())]
 
     def hear(self) -> bool:
-        """Do what the sidecar has asked for so far; False if it is gone, or talks nonsense."""
+        """Do what the sidecar has asked for so far, if that is not much; False if it is gone, or talks nonsense."""
         assert self.supervisor is not None
-        while True:
+        for _ in range(_MESSAGES_AT_ONCE):
             try:
-                message, _ = receive_message(self.supervisor)
+                message, descriptors = receive_message(self.supervisor)
             except BlockingIOError:
                 return True
             except (OSError, ValueError):
                 return False
+            for fd in descriptors:
+                os.close(fd)
             if message is None:
                 return False
             if INPUT_ENDED in message and STDIN in self.held:
                 os.close(self.held.pop(STDIN))
+        return True
 
     @property
     def at_end(self) -> bool:

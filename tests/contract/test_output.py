@@ -241,7 +241,7 @@ def test_a_sidecar_killed_while_pid_1_waits_for_it_loses_nothing(make_pod: MakeP
     pod = make_pod({"a": shell("seq 9000")})
     process = pod.start()
     assert pod.wait_status("a") == 0
-    # The reader has not begun: the sidecar waits in write(2), and PID 1 for the sidecar.
+    # The reader has not begun: the sidecar waits for it, and PID 1 for the sidecar.
     sidecar = wait_for(lambda: pod.children().get("iottymux-a"), "a sidecar")
     wait_for(lambda: status_of(sidecar)["State"].startswith("S"), "the sidecar's wait")
     os.kill(sidecar, signal.SIGKILL)

@@ -13,6 +13,7 @@ import socket
 import struct
 import termios
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -741,3 +742,44 @@ def test_counters(serve: Serve):
     with served.session() as client:
         assert client.ask(op="status") == {"ok": True, **expected}
     served.end()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"\xff\0", b"{", b"[]", b"1", b'{"input-ended"', b'{"input-ended":true}' + b" " * 70_000, b'{"a":' * 20_000],
+)
+def test_nonsense_from_a_sidecar(serve: Serve, message: bytes):
+    """PID 1 takes it for the end of what the sidecar has to say, keeps what it holds, and no descriptor of it."""
+    served = serve(stdin="stream", stdout="stream")
+    served.kill()
+    theirs, _ = served.attachable.connect()
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    before = (dict(served.attachable.held), sorted(os.listdir("/proc/self/fd")))
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("2i", 0, 1))]
+    theirs.sendmsg([message], rights)
+    assert not served.attachable.hear()
+    theirs.sendmsg([b'{"something":"else"}'], rights)
+    assert served.attachable.hear()
+    assert (served.attachable.held, sorted(os.listdir("/proc/self/fd"))) == before
+    theirs.close()
+    assert not served.attachable.hear()
+
+
+def test_a_sidecar_that_never_stops_talking(serve: Serve):
+    """PID 1 hears some of it at a time."""
+    served = serve(stdin="stream")
+    served.kill()
+    theirs, _ = served.attachable.connect()
+    theirs.setblocking(False)
+    sent = 0
+    with suppress(BlockingIOError):
+        while True:
+            theirs.send(b"{}")
+            sent += 1
+    assert served.attachable.hear()
+    with suppress(BlockingIOError):
+        while True:
+            theirs.send(b"{}")
+            sent -= 1
+    assert sent > 0
+    theirs.close()

@@ -1,0 +1,64 @@
+"""Spawner and sidecars that are alive and do nothing: what becomes of the other apps, and of the pod's end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+
+from tests.support.pods import MakePod, PodDirectory, shell
+from tests.support.waiting import wait_for
+
+CHATTER = "trap 'exit 0' TERM; while :; do echo tick; sleep 0.05; done"
+# PID 1 gives up on one that does nothing after 5 seconds; the rest is for a loaded machine.
+BOUND_SECONDS = 30.0
+
+
+def lines(pod: PodDirectory, app: str) -> int:
+    """Return how many lines of an app are logged."""
+    with suppress(FileNotFoundError):
+        return pod.log(app).count(b"\n")
+    return 0
+
+
+def wait_for_more(pod: PodDirectory, app: str) -> None:
+    """Wait until more of an app is logged than there is now."""
+    before = lines(pod, app)
+    wait_for(lambda: lines(pod, app) > before + 2, f"lines of {app}")
+
+
+def test_a_stopped_sidecar(make_pod: MakePod) -> None:
+    """Other apps and PID 1 go on; a stop of the pod waits for it no longer than for anybody who reads nothing."""
+    pod = make_pod({name: shell(CHATTER) for name in ("a", "b")})
+    process = pod.start()
+    pod.wait_ready()
+    wait_for_more(pod, "a")
+    os.kill(pod.children()["iottymux-a"], signal.SIGSTOP)
+    wait_for_more(pod, "b")
+    assert [app["state"] for app in pod.ask({"op": "state"})["apps"]] == ["running", "running"]
+    begun = time.monotonic()
+    pod.ask({"op": "stop"})
+    pod.finish(process)
+    assert time.monotonic() - begun < BOUND_SECONDS
+    assert (pod.status("a"), pod.status("b")) == (0, 0)
+
+
+def test_a_stopped_spawner(make_pod: MakePod) -> None:
+    """It is killed when a sidecar is wanted of it, and another takes its place; nothing that an app wrote is lost."""
+    pod = make_pod({"a": shell("i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done"), "b": shell(CHATTER)})
+    process = pod.start()
+    pod.wait_ready()
+    wait_for_more(pod, "a")
+    children = pod.children()
+    os.kill(children["minit-spawner"], signal.SIGSTOP)
+    wait_for_more(pod, "b")
+    os.kill(children["iottymux-a"], signal.SIGKILL)
+    wait_for(lambda: pod.children().get("iottymux-a") not in (None, children["iottymux-a"]), "another sidecar")
+    assert pod.children()["minit-spawner"] != children["minit-spawner"]
+    wait_for_more(pod, "a")
+    wait_for_more(pod, "b")
+    pod.ask({"op": "stop", "force": True})
+    pod.finish(process)
+    numbers = [int(line.split(b" ", 3)[3]) for line in pod.log("a").splitlines()]
+    assert sorted(set(numbers)) == list(range(len(set(numbers))))
