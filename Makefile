@@ -28,8 +28,8 @@ $(STAMP): pyproject.toml | packages
 demo: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh demo/run.sh
 
-# Every processor has a worker; tests wait often enough for one to have something to do while another waits.
-PYTEST := $(BIN)/python -m pytest -q -n $(shell nproc) --dist worksteal
+# Every processor has a worker, up to eight: each builds a stage1 image of its own.
+PYTEST := $(BIN)/python -m pytest -q -n $(shell n=$$(nproc); echo $$((n < 8 ? n : 8))) --dist worksteal
 
 test: $(STAMP)
 	MINIT_TEST_STRICT=1 $(PYTEST) tests
