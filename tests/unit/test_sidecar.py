@@ -446,7 +446,8 @@ def test_kills_at_any_moment_lose_nothing(
     output.start()
     output.end()
     logged = [text for _, tag, text in output.records() if tag == "F"]
-    first_seen = list(dict.fromkeys(line for line in logged if line in set(lines)))
+    written = set(lines)
+    first_seen = list(dict.fromkeys(line for line in logged if line in written))
     assert first_seen == lines
     output.close()
 
