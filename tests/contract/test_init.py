@@ -158,8 +158,8 @@ def test_the_init_holds_nothing_of_the_callers(tmp_path: Path) -> None:
         os.close(writer)
         assert os.read(reader, 100) == b"passed\n"
         assert process.stdout.readline() == f"{tmp_path}\n"
+        wait_for(lambda: os.readlink(f"/proc/{init}/cwd") == "/", "the init's last step before its loop")
         assert sorted(descriptors_of(init)) == [0, 1, 2]
-        assert os.readlink(f"/proc/{init}/cwd") == "/"
         os.kill(init, signal.SIGTERM)
         assert os.read(reader, 100) == b""
     os.close(reader)
