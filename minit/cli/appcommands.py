@@ -51,6 +51,11 @@ def enter(invocation: Invocation, /, **options: Any) -> None:
 
     The exit code is the command's, 127 if it is not found, 126 if it cannot be executed. UUID may be shortened to any
     prefix that only one pod has.
+
+    \b
+      minit enter 2d381b2a /bin/sh
+      minit enter --app=web 2d381b2a ps aux
+
     """
     _enter(invocation, **options)
 
@@ -64,7 +69,13 @@ def app_group() -> None:
 @_enter_options
 @click.pass_obj
 def execute(invocation: Invocation, /, **options: Any) -> None:
-    """Run a command, by default /bin/bash, in an app of a running pod; the same as `minit enter`."""
+    """
+    Run a command, by default /bin/bash, in an app of a running pod; the same as `minit enter`.
+
+    \b
+      minit app exec --app=web 2d381b2a nginx -s reload
+
+    """
     _enter(invocation, **options)
 
 
@@ -80,6 +91,10 @@ def start(invocation: Invocation, uuid: str | None, app: str | None) -> None:
     Start an app that was added to a pod, or one that has exited; one that runs goes on.
 
     UUID may be shortened to any prefix that only one pod has.
+
+    \b
+      minit app start --app=web 2d381b2a
+
     """
     with _app_of_pod(invocation, uuid, app, "start") as (pod, name):
         require_controllable(pod)
@@ -96,6 +111,10 @@ def stop(invocation: Invocation, uuid: str | None, app: str | None) -> None:
     Stop an app of a pod, and return when it has stopped; one that does not run is no error.
 
     UUID may be shortened to any prefix that only one pod has.
+
+    \b
+      minit app stop --app=web 2d381b2a
+
     """
     with _app_of_pod(invocation, uuid, app, "stop") as (pod, name):
         if pod.state in ENDED_STATES:
@@ -115,6 +134,10 @@ def remove(invocation: Invocation, uuid: str | None, app: str | None) -> None:
     Remove an app from a pod with all its files, and stop it first if it runs.
 
     UUID may be shortened to any prefix that only one pod has.
+
+    \b
+      minit app rm --app=web 2d381b2a
+
     """
     with _app_of_pod(invocation, uuid, app, "remove") as (pod, name), failing_as("error removing app"):
         remove_app(pod, name, debug=invocation.debug)

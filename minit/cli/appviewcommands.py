@@ -29,6 +29,10 @@ def list_apps(invocation: Invocation, no_legend: bool, output_format: str | None
     List the apps of a pod and their states.
 
     UUID may be shortened to any prefix that only one pod has.
+
+    \b
+      minit app list 2d381b2a
+
     """
     try:
         with find_pod(invocation.data, _required(uuid, "the pod UUID"), invocation.note) as pod:
@@ -53,6 +57,11 @@ def status(invocation: Invocation, uuid: str | None, app: str | None, output_for
     Show the state of an app of a pod, its times, its exit code and its volumes.
 
     UUID may be shortened to any prefix that only one pod has.
+
+    \b
+      minit app status --app=web 2d381b2a
+      minit app status --app=web --format=json-pretty 2d381b2a
+
     """
     try:
         with find_pod(invocation.data, _required(uuid, "the pod UUID"), invocation.note) as pod:

@@ -53,6 +53,12 @@ def attach(
     Attach to an app of a running pod whose streams have the modes stream or tty.
 
     UUID may be shortened to any prefix that only one pod has.
+
+    \b
+      minit attach 2d381b2a
+      minit attach --app=web --mode=stdout,stderr 2d381b2a > output
+      minit attach --mode=list 2d381b2a
+
     """
     invocation.require_root()
     options = {"detach-keys": detach_keys, "on-slow": on_slow}

@@ -40,6 +40,11 @@ def events(
 
     Each event has a number, so that a later call can go on after it. Where some are no longer there, a "gap" tells how
     many.
+
+    \b
+      minit events 2d381b2a
+      minit events --follow --format=text 2d381b2a
+
     """
     [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
     # Here, so that no other command pays for it.

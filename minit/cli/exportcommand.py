@@ -27,6 +27,11 @@ def export(invocation: Invocation, app: str | None, overwrite: bool, quiet: bool
     Make an image of an app of a pod that exited, with everything the app changed.
 
     UUID may be shortened to any prefix that only one pod has.
+
+    \b
+      minit export 2d381b2a changed.aci
+      minit export --app=web --overwrite 2d381b2a web.aci
+
     """
     from minit.stage0.export import export_app
 

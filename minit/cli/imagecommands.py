@@ -156,6 +156,11 @@ def build_stage1_image(invocation: Invocation, output: Path, quiet: bool) -> Non
     Build minit's stage1 image, for `minit run --stage1-path` or for rkt's.
 
     minit itself does so when it first needs the image.
+
+    \b
+      minit stage1 build --output=/srv/minit-stage1.aci
+      rkt run --insecure-options=image --stage1-path=/srv/minit-stage1.aci web.aci
+
     """
     from minit.image.stage1 import build_stage1
 
@@ -166,7 +171,13 @@ def build_stage1_image(invocation: Invocation, output: Path, quiet: bool) -> Non
 @click.command(cls=MinitCommand, section="Other")
 @click.pass_obj
 def version(invocation: Invocation) -> None:
-    """Print the versions of minit and of what it runs on."""
+    """
+    Print the versions of minit and of what it runs on.
+
+    \b
+      minit version
+
+    """
     invocation.say(f"minit Version: {minit.__version__}")
     invocation.say(f"appc Version: {APPC_VERSION}")
     invocation.say(f"Python Version: {platform.python_version()}")

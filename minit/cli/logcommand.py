@@ -72,6 +72,12 @@ def logs(
     Show what the apps of a pod have written, also after it exited.
 
     Lines of several apps are sorted by time and have the app's name before them.
+
+    \b
+      minit logs 2d381b2a
+      minit logs --follow --app=web --tail=20 2d381b2a
+      minit logs --since=10m --timestamps --format=json 2d381b2a
+
     """
     [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
     # Here, so that no other command pays for it.

@@ -51,7 +51,15 @@ uuid_file_option = click.option(
 @format_option
 @click.pass_obj
 def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format: str | None) -> None:
-    """List pods."""
+    """
+    List pods.
+
+    \b
+      minit list
+      minit list --full --no-legend
+      minit list --format=json-pretty
+
+    """
     statuses = []
     for pod in walk_pods(invocation.data, ADDRESSABLE_PLACES, invocation.note):
         try:
@@ -99,6 +107,12 @@ def status(
     Show the state of a pod and the exit codes of its apps.
 
     UUID may be shortened to any prefix that only one pod has.
+
+    \b
+      minit status 2d381b2a
+      minit status --wait-ready=30s --uuid-file=pod.uuid
+      minit status --wait --format=json 2d381b2a
+
     """
     if wait is not None and wait_ready is not None:
         raise click.UsageError("--wait and --wait-ready exclude each other")
@@ -139,7 +153,13 @@ def _live(invocation: Invocation, pod: Pod) -> dict[str, dict[str, object]]:
 @click.argument("uuid", metavar="UUID", required=False)
 @click.pass_obj
 def cat_manifest(invocation: Invocation, pretty_print: bool, uuid_file: Path | None, uuid: str | None) -> None:
-    """Print the manifest of a pod."""
+    """
+    Print the manifest of a pod.
+
+    \b
+      minit cat-manifest 2d381b2a
+
+    """
     [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
     with find_pod(invocation.data, chosen, invocation.note) as pod:
         manifest = jsontext.parse(read_manifest_bytes(pod), f'pod "{pod.uuid}"')
@@ -156,6 +176,11 @@ def stop(invocation: Invocation, force: bool, uuid_file: Path | None, uuids: tup
     Stop running pods.
 
     Returns at once; `minit status --wait` waits for the end.
+
+    \b
+      minit stop 2d381b2a 6a9c
+      minit stop --force --uuid-file=pod.uuid
+
     """
 
     def stop_one(uuid: str) -> None:
@@ -173,7 +198,14 @@ def stop(invocation: Invocation, force: bool, uuid_file: Path | None, uuids: tup
 @click.argument("uuids", metavar="UUID...", nargs=-1)
 @click.pass_obj
 def remove(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...]) -> None:
-    """Remove pods that do not run, with all their files."""
+    """
+    Remove pods that do not run, with all their files.
+
+    \b
+      minit rm 2d381b2a
+      minit rm --uuid-file=pod.uuid
+
+    """
     invocation.require_root()
     chosen = chosen_uuids(uuids, uuid_file)
     with Store(invocation.data) as store:
@@ -205,7 +237,14 @@ def remove(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...
 @click.option("--mark-only", is_flag=True, help="Only mark pods to be removed by a later gc.")
 @click.pass_obj
 def gc(invocation: Invocation, grace_period: float, expire_prepared: float, mark_only: bool) -> None:
-    """Remove pods that exited, were never run, or were never finished."""
+    """
+    Remove pods that exited, were never run, or were never finished.
+
+    \b
+      minit gc
+      minit gc --grace-period=0s
+
+    """
     invocation.require_root()
     with Store(invocation.data) as store:
         collection.mark(invocation.data, invocation.note)

@@ -52,7 +52,14 @@ def list_images(
     no_legend: bool,
     output_format: str | None,
 ) -> None:
-    """List the images of the store."""
+    """
+    List the images of the store.
+
+    \b
+      minit image list
+      minit image list --sort=size --order=desc --fields=name,size
+
+    """
     try:
         shown, sorted_by = parse_fields("--fields", fields, FIELDS), parse_fields("--sort", sort, SORT_FIELDS)
     except FlagError as error:
@@ -70,7 +77,13 @@ def list_images(
 @click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
 @click.pass_obj
 def remove_images(invocation: Invocation, images: tuple[str, ...]) -> None:
-    """Remove images from the store; pods that use them are not affected."""
+    """
+    Remove images from the store; pods that use them are not affected.
+
+    \b
+      minit image rm example.com/web:1.2 sha512-78c08a541997
+
+    """
     invocation.require_root()
     removed, failed = 0, False
     with Store(invocation.data) as store:
@@ -99,7 +112,14 @@ def remove_images(invocation: Invocation, images: tuple[str, ...]) -> None:
 )
 @click.pass_obj
 def collect(invocation: Invocation, grace_period: float) -> None:
-    """Remove unpacked images that no pod refers to, and images that were not used for some time."""
+    """
+    Remove unpacked images that no pod refers to, and images that were not used for some time.
+
+    \b
+      minit image gc
+      minit image gc --grace-period=0s
+
+    """
     invocation.require_root()
     with Store(invocation.data) as store:
         collect_trees(invocation.data, TreeStore(invocation.data, store), invocation.note)
@@ -113,7 +133,13 @@ def collect(invocation: Invocation, grace_period: float) -> None:
 @click.argument("image", metavar="IMAGE")
 @click.pass_obj
 def cat_image_manifest(invocation: Invocation, pretty_print: bool, image: str) -> None:
-    """Print the manifest of an image of the store."""
+    """
+    Print the manifest of an image of the store.
+
+    \b
+      minit image cat-manifest example.com/web
+
+    """
     with Store(invocation.data) as store:
         found = store.find(image)
     manifest = jsontext.parse(found.manifest_bytes, found.id)
@@ -127,7 +153,13 @@ def cat_image_manifest(invocation: Invocation, pretty_print: bool, image: str) -
 @click.argument("output", metavar="FILE", type=click.Path(path_type=Path))
 @click.pass_obj
 def export(invocation: Invocation, overwrite: bool, quiet: bool, image: str, output: Path) -> None:
-    """Write an image of the store to an uncompressed ACI file."""
+    """
+    Write an image of the store to an uncompressed ACI file.
+
+    \b
+      minit image export example.com/web web.aci
+
+    """
     with Store(invocation.data) as store, show_progress(invocation, quiet=quiet) as progress:
         export_image(store, store.find(image).id, output, overwrite=overwrite, progress=progress)
 
@@ -140,7 +172,13 @@ def export(invocation: Invocation, overwrite: bool, quiet: bool, image: str, out
 @click.argument("output", metavar="DIR", type=click.Path(path_type=Path))
 @click.pass_obj
 def extract(invocation: Invocation, rootfs_only: bool, overwrite: bool, quiet: bool, image: str, output: Path) -> None:
-    """Unpack the archive of an image of the store, without its dependencies, to a directory."""
+    """
+    Unpack the archive of an image of the store, without its dependencies, to a directory.
+
+    \b
+      minit image extract example.com/web ./web
+
+    """
     _unpack(invocation, image, output, rendered=False, rootfs_only=rootfs_only, overwrite=overwrite, quiet=quiet)
 
 
@@ -152,7 +190,13 @@ def extract(invocation: Invocation, rootfs_only: bool, overwrite: bool, quiet: b
 @click.argument("output", metavar="DIR", type=click.Path(path_type=Path))
 @click.pass_obj
 def render(invocation: Invocation, rootfs_only: bool, overwrite: bool, quiet: bool, image: str, output: Path) -> None:
-    """Unpack an image of the store to a directory as apps see it, with all its dependencies."""
+    """
+    Unpack an image of the store to a directory as apps see it, with all its dependencies.
+
+    \b
+      minit image render --rootfs-only example.com/web ./rootfs
+
+    """
     _unpack(invocation, image, output, rendered=True, rootfs_only=rootfs_only, overwrite=overwrite, quiet=quiet)
 
 
@@ -165,6 +209,10 @@ def verify(invocation: Invocation, quiet: bool, images: tuple[str, ...]) -> None
     Check that images of the store, packed and unpacked, are what they were.
 
     An unpacked one that was changed is unpacked again, unless a pod refers to it.
+
+    \b
+      minit image verify example.com/web
+
     """
     invocation.require_root()
     failed = False

@@ -306,3 +306,19 @@ def test_help_for_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
         *(254, ""),
         'help: unknown command "buidl", did you mean build? (see minit help --help)\n',
     )
+
+
+@pytest.mark.parametrize(("path", "command"), leaves(commands))
+def test_every_command_has_examples(path: tuple[str, ...], command: click.Command) -> None:
+    """The help of a command ends with examples, each of which is a line that the command's flags allow."""
+    paragraph = (command.help or "").partition("\b\n")[2]
+    examples = [line for line in paragraph.replace("\\\n", "").splitlines() if "minit " in line]
+    assert examples
+    for example in examples:
+        words = example.partition("minit ")[2].split("  #")[0].split()
+        flags = {name for parameter in command.params for name in parameter.opts} | {"--", "---"}
+        before_arguments = " ".join(words).split(" -- ")[0].split()
+        if tuple(words[: len(path)]) == path:
+            assert {
+                word.partition("=")[0].rstrip(")") for word in before_arguments if word.startswith("--")
+            } <= flags, example
