@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from minit.launcher.cgroups import Hierarchy
     from minit.launcher.devicefollower import DeviceVolume
     from minit.launcher.devicehelper import DeviceHelper
+    from minit.launcher.healthhelper import HealthHelper
     from minit.launcher.network import NetworkHelper
     from minit.launcher.sockets import InheritedSocket
     from minit.plan.network import Connection
@@ -67,6 +68,7 @@ def launch(flags: RunFlags, lock: int) -> int:
     step = "shed what the caller left"
     network: NetworkHelper | None = None
     devices: DeviceHelper | None = None
+    health: HealthHelper | None = None
     try:
         open_files, inherited = _shed(lock)
         step = "find the control groups of this process"
@@ -151,6 +153,8 @@ def launch(flags: RunFlags, lock: int) -> int:
             _admit(plan, pid, link)
             step = "write the profiles of the apps"
             _write_profiles(plan, open_files)
+            step = "start checking the health of apps"
+            health = _start_health(plan, pid)
             step = "setup network"
             if network is not None:
                 network.release()
@@ -158,14 +162,15 @@ def launch(flags: RunFlags, lock: int) -> int:
             syscalls.pidfd_send_signal(pidfd, _signal.SIGKILL)
             raise
         network = None
-        kept = [] if devices is None else [devices.fileno()]
+        helpers = [helper for helper in (devices, health) if helper is not None]
+        kept = [helper.fileno() for helper in helpers]
         syscalls.close_all_but((0, 1, 2, lock, pidfd, link.fileno(), *kept))
         step = "wait for PID 1"
         watch = Watch(pidfd, link, terminal, entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid))
         if host is not None:
             watch.notify_host(host)
-        if devices is not None:
-            watch.add_helper(devices.fileno(), devices.report_death)
+        for helper in helpers:
+            watch.add_helper(helper.fileno(), helper.report_death)
         return watch.run()
     except (OSError, ImportError) as error:
         raise LaunchError(f"failed to {step}: {describe(error)}") from error
@@ -174,6 +179,8 @@ def launch(flags: RunFlags, lock: int) -> int:
             network.undo()
         if devices is not None:
             devices.end()
+        if health is not None:
+            health.end()
 
 
 def _shed(lock: int) -> tuple[tuple[int, int], list[InheritedSocket]]:
@@ -351,6 +358,15 @@ def _write_profiles(plan: PodPlan, open_files: tuple[int, int]) -> None:
     from minit.launcher.profiles import write_profiles
 
     write_profiles(plan.apps, open_files)
+
+
+def _start_health(plan: PodPlan, pid: int) -> HealthHelper | None:
+    """Start checking apps in the pod whose PID 1 is `pid`, if any has a check."""
+    if not any(app.health for app in plan.apps):
+        return None
+    from minit.launcher.healthhelper import HealthHelper
+
+    return HealthHelper(plan, pid, image_descriptor())
 
 
 def _match_sockets(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from minit.errors import PlanError
 from minit.paths import (
     ANNOTATION_AFTER,
+    ANNOTATION_HEALTH,
     ANNOTATION_IDMAP,
     ANNOTATION_KEEP_LOGS,
     ANNOTATION_LOG_FILES,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from minit.plan.devices import DeviceRule
     from minit.plan.files import AppFile
     from minit.plan.flags import RunFlags
+    from minit.plan.health import HealthCheck
     from minit.plan.limits import Limits
     from minit.plan.order import Dependency
     from minit.plan.restart import RestartPolicy
@@ -70,7 +72,7 @@ POD_ANNOTATIONS = (
 )
 """The names of our annotations that a pod may have, too."""
 
-_ANNOTATIONS = (*POD_ANNOTATIONS, ANNOTATION_AFTER, ANNOTATION_NOTIFY_FD, ANNOTATION_STOP_SIGNAL)
+_ANNOTATIONS = (*POD_ANNOTATIONS, ANNOTATION_AFTER, ANNOTATION_HEALTH, ANNOTATION_NOTIFY_FD, ANNOTATION_STOP_SIGNAL)
 # All others are decided in minit.plan.isolators, and those of system calls in minit.plan.seccompisolators.
 _UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
 
@@ -89,8 +91,9 @@ class AppSpec(Value):
     file in the log mode k8s-plain.
     `pre_start` and `post_stop` are the arguments of the event handlers, None without one. With `starts_again` it may be
     started once more after its end, by `restart` of itself. It is started `after` others. It tells that it is ready by
-    a socket if it `notifies`, or by the descriptor `notify_fd`; with neither it is as soon as it is executed. `devices`
-    is what it may use, None for everything; with `hotplug` those that are volumes come and go as they do on the host.
+    a socket if it `notifies`, or by the descriptor `notify_fd`; with neither it is as soon as it is executed. `health`
+    are the checks whether it works. `devices` is what it may use, None for everything; with `hotplug` those that are
+    volumes come and go as they do on the host.
     """
 
     name: str
@@ -130,6 +133,7 @@ class AppSpec(Value):
     after: tuple[Dependency, ...] = ()
     notifies: bool = False
     notify_fd: int | None = None
+    health: tuple[HealthCheck, ...] = ()
     stop_signal: int = DEFAULT_STOPPING.signal
     stop_grace_seconds: float = DEFAULT_STOPPING.grace_seconds
 
@@ -192,6 +196,7 @@ class AppSpec(Value):
         lines += [f"app {self.name}: {name} {list(arguments)}" for name, arguments in self.handlers.items()]
         lines += [f"app {self.name}: after {dependency.describe()}" for dependency in self.after]
         lines += [] if self.restart is None else [f"app {self.name}: restarts {self.restart.describe()}"]
+        lines += [f"app {self.name}: health {check.describe()}" for check in self.health]
         lines += [f"app {self.name}: {operation.describe()}" for operation in self.mounts]
         lines.append(f"app {self.name}: {self.sysfs.describe()}{', but below volumes there' if self.volumes else ''}")
         lines += [f"app {self.name}: {volume.describe()}" for volume in self.volumes]

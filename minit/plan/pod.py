@@ -6,6 +6,7 @@ from minit.errors import PlanError
 from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
 from minit.paths import (
     ANNOTATION_AFTER,
+    ANNOTATION_HEALTH,
     ANNOTATION_IDMAP,
     ANNOTATION_KUBERNETES_DIRECTORY,
     ANNOTATION_LOG_FILES,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from minit.manifest.network import NetworkConfig
     from minit.manifest.pod import PodManifest, RuntimeApp
     from minit.plan.flags import RunFlags
+    from minit.plan.health import HealthCheck
     from minit.plan.isolators import Isolation
     from minit.plan.limits import Limits
     from minit.plan.network import NetworkPlan
@@ -223,6 +225,7 @@ def _plan(pod: Pod, flags: RunFlags, facts: HostFacts, *, joined: bool) -> PodPl
             devices=None if flags.disable_paths else DEFAULT_RULES,
             hotplug=plan_hotplug(runtime, pod.manifest),
             starts_again=flags.mutable,
+            health=_plan_health(runtime, flags),
             stop_signal=stopping.signal,
             stop_grace_seconds=stopping.grace_seconds,
         )
@@ -384,6 +387,14 @@ def _plan_isolation(
         warnings += notes
         isolations.append(replace(isolation, limits=own.within(limits)))
     return (limits if limits.controllers else None), isolations, warnings
+
+
+def _plan_health(runtime: RuntimeApp, flags: RunFlags) -> tuple[HealthCheck, ...]:
+    if runtime.annotation(ANNOTATION_HEALTH) is None:
+        return ()
+    from minit.plan.health import plan_health
+
+    return plan_health(runtime, mutable=flags.mutable)
 
 
 def _plan_sockets(manifest: PodManifest, runtime: RuntimeApp, app: App) -> tuple[tuple[ListenSocket, ...], list[str]]:

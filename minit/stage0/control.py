@@ -9,7 +9,7 @@ from minit.errors import ManifestError, PodError, describe
 from minit.stage0 import entrypoints
 from minit.stage0.pods import Pod
 
-LIVE_FIELDS = ("ready", "says", "restarts", "restart_in_seconds", "streams", "attached")
+LIVE_FIELDS = ("ready", "says", "restarts", "restart_in_seconds", "streams", "attached", "health")
 
 _TIMEOUT_SECONDS = 20.0
 
@@ -63,7 +63,7 @@ def read_live(pod: Pod) -> dict[str, dict[str, object]]:
 
     They are whether it is ready and what it says of itself, how often it was started again and when it will be, the
     modes of its streams, and where some are attachable how many clients there are, the size of the
-    terminal, and how much went through or was dropped. Nothing if the stage1 is not minit's. PodError as `ask_stage1`.
+    terminal, and how much went through or was dropped; and its health. Nothing if the stage1 is not minit's. PodError as `ask_stage1`.
     """
     apps = _ask_apps(pod) or {}
     return {name: {field: app[field] for field in LIVE_FIELDS if field in app} for name, app in apps.items()}

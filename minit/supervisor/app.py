@@ -75,9 +75,13 @@ class App:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it was executed, said that it is ready if it says so at all, and did not fail to start."""
+        """Whether it was executed, is ready by what it says and by its checks, and did not fail to start."""
         executed = self.executed and self.report is None and self.failure is None
-        return executed and not self.is_restarting and (self.readiness is None or self.readiness.is_ready)
+        if not executed or self.is_restarting or not (self.readiness is None or self.readiness.is_ready):
+            return False
+        return all(
+            self.health.get(check.kind, {}).get("healthy") for check in self.spec.health if check.decides_readiness
+        )
 
     @property
     def is_restarting(self) -> bool:
@@ -122,6 +126,7 @@ class App:
         self.pid: int | None = None
         self.report: Socket | None = None
         self.streams = Streams(self.name, (self.spec.log_size_bytes, self.spec.log_files))
+        self.health: dict[str, dict[str, object]] = {}
         self.handler: Handler | None = None
         self.begun = False
         self.executed = False

@@ -13,6 +13,8 @@ stop {"force"?}      {} at once; the pod ends later, at once with force or when 
 reopen-logs {"app"?} {} when the sidecars have been told; a log file that was moved is then let go of
 events {"since"?}    {"events", "last"}: those after number `since` that are kept, as many as fit; `last` is the number
                      of the last one of them, to go on with. What they are is in docs/events.md
+health {"app", "pid", "check", "healthy", "text", "action"}
+                     {} when the result of a check is noted, and what follows from it has begun
 namespace {"app"}    {} and a descriptor of the app's mount namespace
 enter {"app"}        {} and descriptors of the app's mount namespace and of its profile, see minit.plan.entering
 app-add {"app", "version", "descriptors", "v2"}
@@ -41,6 +43,7 @@ OP_STATE = "state"
 OP_STOP = "stop"
 OP_REOPEN_LOGS = "reopen-logs"
 OP_EVENTS = "events"
+OP_HEALTH = "health"
 OP_NAMESPACE = "namespace"
 OP_ENTER = "enter"
 OP_NOTE = "note"
@@ -78,6 +81,10 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
         return {"ok": True}, []
     if op == OP_EVENTS:
         return _events(supervisor, request.get("since", 0))
+    if op == OP_HEALTH:
+        from minit.supervisor.health import note_health
+
+        return note_health(supervisor, request), []
     if op in (OP_NAMESPACE, OP_ENTER):
         app = supervisor.apps.get(str(request.get("app")))
         if app is None:
@@ -136,6 +143,8 @@ def _state(supervisor: Supervisor) -> dict[str, object]:
         attached = app.streams.counters()
         if attached is not None:
             entry["attached"] = attached
+        if app.health:
+            entry["health"] = app.health
         apps.append(entry)
     state = "running" if supervisor.exit_code is None else "stopping"
     return {"uuid": supervisor.plan.uuid, "state": state, "ready": supervisor.ready, "apps": apps}

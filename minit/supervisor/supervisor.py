@@ -206,6 +206,17 @@ class Supervisor:
         self._cancel_restart(app)
         self._handle(app, lifecycle.STOP)
 
+    def note_health(self, app: App) -> None:
+        """Look again whether an app is ready, of which a check knows something new."""
+        self._on_progress(app)
+
+    def end_unhealthy(self, app: App, check: str, reason: str, *, with_pod: bool) -> None:
+        """Begin to end an app that runs and does not work: it has failed, and so has the pod if that ends with it."""
+        app.failure = ExitStatus(step=check, path=reason)
+        self._handle(app, lifecycle.STOP)
+        if with_pod:
+            self._begin_shutdown(EXIT_FAILURE)
+
     def remove(self, app: App) -> None:
         """Begin to remove an app, which is stopped first."""
         app.is_removed = True

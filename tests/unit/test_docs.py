@@ -17,6 +17,7 @@ from minit.cli.main import commands
 from minit.cli.manual import render
 from minit.paths import (
     ANNOTATION_AFTER,
+    ANNOTATION_HEALTH,
     ANNOTATION_IDMAP,
     ANNOTATION_KEEP_LOGS,
     ANNOTATION_LOG_FILES,
@@ -178,6 +179,7 @@ def test_every_annotation_of_ours_is_in_the_table() -> None:
     rows = re.findall(r"^\| `(minit/[\w/-]+)` \|", (ROOT / "docs/annotations.md").read_text(), re.MULTILINE)
     assert rows == [
         ANNOTATION_AFTER,
+        ANNOTATION_HEALTH,
         ANNOTATION_HOTPLUG,
         ANNOTATION_IDMAP,
         ANNOTATION_KEEP_LOGS,

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from minit.errors import ManifestError, PodError
 from minit.manifest.image import parse_image_manifest
+from minit.manifest.pod import RuntimeApp
+from minit.plan.health import plan_health
 from minit.stage0.kubernetes.environment import expand
 from minit.stage0.kubernetes.fields import Findings
 from minit.stage0.kubernetes.manifest import plan_kubernetes_pod
@@ -220,6 +222,24 @@ def test_order_and_restarts() -> None:
     assert "annotations" not in app_of("  restartPolicy: Never\n" + container())
 
 
+def test_probes() -> None:
+    """They become checks of minit's stage1, which takes them; ports may be named."""
+    fields = (
+        ", ports: [{name: web, containerPort: 80}],"
+        " startupProbe: {exec: {command: [/bin/check, a]}, failureThreshold: 30},"
+        " livenessProbe: {httpGet: {port: web, path: ok, httpHeaders: [{name: A, value: b}]}, periodSeconds: 5},"
+        " readinessProbe: {tcpSocket: {port: 81}, initialDelaySeconds: 2, timeoutSeconds: 3, successThreshold: 2}"
+    )
+    [annotation] = app_of("  restartPolicy: Never\n" + container(fields))["annotations"]
+    assert json.loads(annotation["value"]) == {
+        "startup": {"exec": ["/bin/check", "a"], "failures": 30},
+        "liveness": {"http": {"port": 80, "path": "/ok", "headers": {"A": "b"}}, "interval": "5s"},
+        "readiness": {"tcp": {"port": 81}, "delay": "2s", "timeout": "3s", "successes": 2},
+    }
+    runtime = RuntimeApp(name="main", annotations=((annotation["name"], annotation["value"]),))
+    assert [check.kind for check in plan_health(runtime, mutable=False)] == ["startup", "liveness", "readiness"]
+
+
 @pytest.mark.parametrize(
     ("spec", "unsupported"),
     [
@@ -235,6 +255,8 @@ def test_order_and_restarts() -> None:
         (container() + "  volumes: [{name: a, emptyDir: {medium: Memory}}]\n", "spec.volumes[0].emptyDir.medium"),
         (container(", env: [{name: A, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]"), "fieldRef.fieldPath"),
         ("  activeDeadlineSeconds: 5\n" + container(), "spec.activeDeadlineSeconds"),
+        (container(", livenessProbe: {grpc: {port: 1}}"), "livenessProbe.grpc"),
+        (container(", livenessProbe: {httpGet: {port: 1, scheme: HTTPS}}"), "livenessProbe.httpGet.scheme"),
     ],
 )
 def test_what_is_not_supported_is_named(spec: str, unsupported: str) -> None:

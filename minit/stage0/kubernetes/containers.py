@@ -12,6 +12,7 @@ from minit.stage0.appsection import CPU, CPU_SHARES, MEMORY
 from minit.stage0.kubernetes.configs import Config
 from minit.stage0.kubernetes.environment import PodNames, expand, read_environment
 from minit.stage0.kubernetes.fields import Fields, Findings, read_name, read_quantity, read_text
+from minit.stage0.kubernetes.probes import read_probes
 from minit.stage0.kubernetes.security import PodSecurity, Security, read_security
 from minit.value import Value
 
@@ -44,7 +45,8 @@ class Container(Value):
     """
     A container; None is what its image decides.
 
-    `restart` is its own policy, which only init containers can have.
+    `health` are its probes as the value of an annotation; `restart` is its own policy, which only init containers can
+    have.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Container(Value):
     ports: tuple[ContainerPort, ...]
     limits: tuple[Isolator, ...]
     security: Security
+    health: str | None = None
     stdin: bool = False
     tty: bool = False
     restart: str | None = None
@@ -94,6 +97,7 @@ def read_container(
             ports=tuple(port for port in ports if port is not None),
             limits=_read_resources(fields.within("resources")),
             security=read_security(fields.within("securityContext"), security),
+            health=None if init else read_probes(fields),
             stdin=fields["stdin"].optional(Node.boolean) or False,
             tty=fields["tty"].optional(Node.boolean) or False,
             restart=restart,

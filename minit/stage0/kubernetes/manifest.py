@@ -22,6 +22,7 @@ NAME_ANNOTATION = "io.kubernetes.pod.name"
 NAMESPACE_ANNOTATION = "io.kubernetes.pod.namespace"
 
 _AFTER = "minit/after"
+_HEALTH = "minit/health"
 _RESTART = "minit/restart"
 _STOP_GRACE = "minit/stop-grace"
 _OWN = "minit/"
@@ -84,6 +85,8 @@ def _overrides(
     annotations = {_RESTART: restart} if restart != "never" else {}
     if before:
         annotations[_AFTER] = ",".join(before)
+    if container.health is not None:
+        annotations[_HEALTH] = container.health
     stream = "tty" if container.tty else "stream"
     return AppOverrides(
         name=container.name,

@@ -1,0 +1,146 @@
+"""
+One check of an app's health, in a process of its own that is killed when it takes too long.
+
+A command is entered into the app as `enter` does it, so it is as confined as the app; HTTP and TCP are spoken from the
+network namespace of the pod, in which this process is.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+
+from minit import syscalls
+from minit.errors import MinitError, describe
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from minit.plan.health import HealthCheck, Target
+
+_SIGKILL = 9
+_SIGSTOP = 19
+_STATUS_BYTES = 4096
+_OUTPUT_BYTES = 4096
+_GOOD_STATUSES = range(200, 400)
+
+
+class RunningCheck(Value):
+    """A check that is being made: the process, as a pid and a pidfd, its output, and when it has taken too long."""
+
+    pid: int
+    pidfd: int
+    output: int
+    deadline: float
+
+
+def start_check(check: HealthCheck, pod: int, app: str, deadline: float) -> RunningCheck:
+    """Fork the process that makes a check of an app in the pod whose PID 1 is `pod` on the host."""
+    ours, theirs = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        _make(check, pod, app, theirs)
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    return RunningCheck(pid=pid, pidfd=os.pidfd_open(pid), output=ours, deadline=deadline)
+
+
+def finish_check(running: RunningCheck) -> tuple[bool, str]:
+    """Return whether a check whose process has ended was good, and the end of what it said."""
+    _, status = os.waitpid(running.pid, 0)
+    text = _read_output(running.output)
+    _close(running)
+    code = os.waitstatus_to_exitcode(status)
+    if code == 0:
+        return True, text
+    return False, text or (f"exit code {code}" if code > 0 else f"killed by signal {-code}")
+
+
+def give_up_check(running: RunningCheck) -> str:
+    """Kill a check that took too long, with the command that it runs, and return the end of what it said."""
+    # While it is stopped it reaps nobody, so the numbers of its children are theirs.
+    os.kill(running.pid, _SIGSTOP)
+    os.waitid(os.P_PID, running.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    try:
+        with open(f"/proc/{running.pid}/task/{running.pid}/children", encoding="ascii") as children:
+            for child in children.read().split():
+                os.kill(int(child), _SIGKILL)
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # it has ended just now
+    os.kill(running.pid, _SIGKILL)
+    os.waitpid(running.pid, 0)
+    text = _read_output(running.output)
+    _close(running)
+    return text
+
+
+def _close(running: RunningCheck) -> None:
+    os.close(running.pidfd)
+    os.close(running.output)
+
+
+def _read_output(fd: int) -> str:
+    """Return the last line of what is there; who holds the other end still is not waited for."""
+    data = b""
+    try:
+        while block := os.read(fd, _OUTPUT_BYTES):
+            data = (data + block)[-_OUTPUT_BYTES:]
+    except BlockingIOError:
+        pass
+    lines = data.decode("utf-8", "backslashreplace").strip().splitlines()
+    return lines[-1][:200] if lines else ""
+
+
+def _make(check: HealthCheck, pod: int, app: str, output: int) -> NoReturn:
+    code = 1
+    try:
+        syscalls.set_parent_death_signal(_SIGKILL)
+        null = os.open("/dev/null", os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        syscalls.close_range(3)
+        if check.target is not None:
+            _reach(check.target, check.timeout_seconds)
+            code = 0
+        else:
+            from minit.launcher.enter import enter_pod
+
+            code = enter_pod(pod, app, check.command or ())
+    except (MinitError, OSError, ValueError) as error:
+        os.write(2, f"{describe(error)}\n".encode(errors="backslashreplace"))
+    finally:
+        # Whatever was raised: this process must not return into the helper's code.
+        os._exit(code)
+
+
+def _reach(target: Target, timeout_seconds: float) -> None:
+    """Return if the target does what it should; OSError or ValueError says what is wrong."""
+    family = _socket.AF_INET6 if ":" in target.host else _socket.AF_INET
+    connection = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    # A second line: the helper ends this process in time.
+    connection.settimeout(timeout_seconds)
+    try:
+        connection.connect((target.host, target.port))
+    except OSError as error:
+        raise ValueError(f"connect to port {target.port}: {describe(error)}") from error
+    if target.path is not None:
+        _ask(connection, target, target.path)
+
+
+def _ask(connection: _socket.socket, target: Target, path: str) -> None:
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    headers = {"Host": f"{host}:{target.port}", "User-Agent": "minit-health", "Connection": "close"}
+    headers.update(target.headers)
+    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    connection.sendall("".join(f"{line}\r\n" for line in [*lines, ""]).encode("ascii"))
+    answer = b""
+    while b"\n" not in answer and len(answer) < _STATUS_BYTES and (block := connection.recv(_STATUS_BYTES)):
+        answer += block
+    words = answer.split(b"\n", 1)[0].split()
+    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+        raise ValueError(f"port {target.port}: expected an answer of HTTP")
+    if int(words[1]) not in _GOOD_STATUSES:
+        raise ValueError(f"{path}: HTTP status {int(words[1])}")

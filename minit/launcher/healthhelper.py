@@ -1,0 +1,204 @@
+"""
+The health helper: a process of the host that checks the apps of a pod, and tells PID 1 what it finds.
+
+PID 1 runs no checks itself: it waits for nobody, and what it forks is its own. The helper decides by the thresholds;
+PID 1 does what then has to be done to the app.
+"""
+
+from __future__ import annotations
+
+import _signal
+import os
+import select
+import time
+
+from minit import syscalls
+from minit.errors import ControlError, describe
+from minit.launcher.healthchecks import finish_check, give_up_check, start_check
+from minit.launcher.healthstate import NEVER, AppHealth
+from minit.messages import socket_pair
+from minit.plan.health import NONE
+from minit.stdio import complain
+from minit.supervisor.client import ask
+from minit.supervisor.protocol import OP_HEALTH, OP_STATE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from minit.launcher.healthchecks import RunningCheck
+    from minit.launcher.healthstate import CheckState
+    from minit.messages import Socket
+    from minit.plan.app import AppSpec
+    from minit.plan.pod import PodPlan
+
+# How often PID 1 is asked whether an app that does not run does so now, or is another process by now.
+_LOOK_SECONDS = 0.5
+_RUNNING = "running"
+
+
+class HealthHelper:
+    """The launcher's side of the helper, which lives until `end`, or as long as the launcher."""
+
+    def __init__(self, plan: PodPlan, pid: int, image: int | None) -> None:
+        self._socket, theirs = socket_pair()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _help(plan, pid, theirs, image)
+        theirs.close()
+
+    def fileno(self) -> int:
+        """Return a descriptor that can be read when the helper died."""
+        return self._socket.fileno()
+
+    def report_death(self) -> None:
+        """Say that nothing is checked any more."""
+        complain("stage1: warning: the health of apps is not checked any more: the process that did it died")
+
+    def end(self) -> None:
+        """Have the helper gone, and with it what it runs."""
+        self._socket.close()
+        os.kill(self._pid, _signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+
+
+class _Watched:
+    """An app with checks: the process that it was last, what is known of it, and the check that is being made."""
+
+    def __init__(self, spec: AppSpec) -> None:
+        self.spec = spec
+        self.pid: object = None
+        self.health: AppHealth | None = None
+        self.running: dict[str, RunningCheck] = {}
+
+
+def _help(plan: PodPlan, pid: int, socket: Socket, image: int | None) -> NoReturn:
+    try:
+        syscalls.set_process_name("minit-health")
+        syscalls.set_dumpable(False)
+        # A second line: the first, the end of the socket, is not seen by one that is stopped.
+        syscalls.set_parent_death_signal(_signal.SIGKILL)
+        # What the terminal sends reaches the launcher, which decides.
+        os.setsid()
+        syscalls.close_all_but([0, 1, 2, socket.fileno(), *([] if image is None else [image])])
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        syscalls.setns(namespace, syscalls.CLONE_NEWNET)
+        os.close(namespace)
+        # With what checks need; nothing is imported for each of them.
+        import minit.launcher.enter  # noqa: F401
+
+        _Checker(plan, pid, socket).run()
+    except Exception as error:
+        complain(f"stage1: health helper: {describe(error)}")
+    finally:
+        # Whatever was raised: this process must not return into the launcher's code.
+        os._exit(0)
+
+
+class _Checker:
+    """The loop of the helper."""
+
+    def __init__(self, plan: PodPlan, pid: int, socket: Socket) -> None:
+        self._pid = pid
+        self._socket = socket
+        self._apps = [_Watched(spec) for spec in plan.apps if spec.health]
+        self._look_at = 0.0
+
+    def run(self) -> None:
+        """Check until the launcher is gone, or PID 1."""
+        while not self._wait():
+            now = time.monotonic()
+            self._collect(now)
+            is_due = any(app.health is not None and app.health.due(now) for app in self._apps)
+            if (is_due or now >= self._look_at) and not self._look(now):
+                return
+            for app in self._apps:
+                self._start_due(app, now)
+
+    def _wait(self) -> bool:
+        """Wait until something is to be done, and return whether the launcher is gone."""
+        poller = select.poll()
+        poller.register(self._socket.fileno(), select.POLLIN)
+        times = [self._look_at]
+        for app in self._apps:
+            if app.health is not None:
+                times.append(app.health.next_due())
+            for running in app.running.values():
+                poller.register(running.pidfd, select.POLLIN)
+                times.append(running.deadline)
+        first = min(times)
+        # Rounded up: a millisecond too soon is a turn for nothing.
+        patience = None if first == NEVER else max(0.0, first - time.monotonic()) * 1000 + 1
+        events = dict(poller.poll(patience))
+        return self._socket.fileno() in events
+
+    def _look(self, now: float) -> bool:
+        """Ask PID 1 which apps run; False if it is gone."""
+        self._look_at = now + _LOOK_SECONDS
+        try:
+            reply, _ = ask({"op": OP_STATE})
+        except ControlError:
+            # It has just started, or has ended, which the launcher knows too.
+            return os.path.exists(f"/proc/{self._pid}")
+        entries = reply.get("apps")
+        assert isinstance(entries, list)
+        states = {entry["name"]: entry for entry in entries}
+        for app in self._apps:
+            entry = states.get(app.spec.name, {})
+            runs = entry.get("state") == _RUNNING and entry.get("pid") is not None
+            if not runs or entry.get("pid") != app.pid:
+                self._forget(app)
+            if runs and app.health is None:
+                app.pid, app.health = entry.get("pid"), AppHealth(app.spec.health, now)
+        if all(app.health is not None for app in self._apps):
+            # Before the next check is soon enough.
+            self._look_at = NEVER
+        return True
+
+    def _forget(self, app: _Watched) -> None:
+        for running in app.running.values():
+            give_up_check(running)
+        app.running.clear()
+        app.pid = app.health = None
+
+    def _start_due(self, app: _Watched, now: float) -> None:
+        if app.health is None:
+            return
+        for state in app.health.due(now):
+            state.begin()
+            deadline = now + state.check.timeout_seconds
+            app.running[state.check.kind] = start_check(state.check, self._pid, app.spec.name, deadline)
+
+    def _collect(self, now: float) -> None:
+        for app in self._apps:
+            for kind, running in [*app.running.items()]:
+                if _has_ended(running.pidfd):
+                    good, text = finish_check(running)
+                elif now >= running.deadline:
+                    said = give_up_check(running)
+                    good, text = False, f"no result in time{f': {said}' if said else ''}"
+                else:
+                    continue
+                del app.running[kind]
+                if app.health is not None:
+                    self._note(app, app.health, app.health.states[kind], good, text, now)
+
+    def _note(self, app: _Watched, health: AppHealth, state: CheckState, good: bool, text: str, now: float) -> None:
+        if not health.note(state, good, now):
+            return
+        action = NONE if good else state.check.action
+        request = {"app": app.spec.name, "check": state.check.kind, "healthy": good, "text": text, "action": action}
+        try:
+            ask({"op": OP_HEALTH, "pid": app.pid, **request})
+        except ControlError as error:
+            complain(f'stage1: health of app "{app.spec.name}": {describe(error)}')
+        if action != NONE:
+            # It is stopped now, or another process soon.
+            self._look_at = now
+
+
+def _has_ended(pidfd: int) -> bool:
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
