@@ -96,6 +96,44 @@ def test_up_and_down(world: World) -> None:
     assert result.stdout == "" and 'there is no pod of Pod "one"' in result.stderr
 
 
+INIT = """
+apiVersion: v1
+kind: Pod
+metadata: {name: ordered}
+spec:
+  restartPolicy: OnFailure
+  initContainers:
+  - name: first
+    image: IMAGE
+    command: [/bin/sh, -c, "echo first >> /v/order; [ -e /v/again ] || { busybox touch /v/again; exit 1; }"]
+    volumeMounts: [{name: v, mountPath: /v}]
+  - name: side
+    image: IMAGE
+    restartPolicy: Always
+    command: [/bin/sh, -c, "echo side >> /v/order; busybox touch /tmp/up; exec busybox sleep 1000"]
+    volumeMounts: [{name: v, mountPath: /v}]
+  containers:
+  - name: main
+    image: IMAGE
+    command: [/bin/sh, -c, "echo main >> /v/order; busybox touch /tmp/up; exec busybox sleep 1000"]
+    readinessProbe: {exec: {command: [/bin/sh, -c, "[ -e /tmp/up ]"]}, periodSeconds: 1}
+    volumeMounts: [{name: v, mountPath: /v}]
+  volumes: [{name: v, hostPath: {path: ROOT/v, type: DirectoryOrCreate}}]
+"""
+
+
+def test_init_containers_and_probes(world: World) -> None:
+    """Init containers run one after the other, again if they fail; sidecars stay; a probe decides about readiness."""
+    file = INIT.replace("ROOT", str(world.root))
+    [uuid] = play(world, file, "--detach").stdout.split()
+    world.minit("status", "--wait-ready=60s", uuid)
+    assert (world.root / "v/order").read_text().split() == ["first", "first", "side", "main"]
+    status = json.loads(world.minit("status", "--format=json", uuid).stdout)
+    [main] = [app for app in status["apps"] if app["name"] == "main"]
+    assert main["health"]["readiness"]["healthy"] is True
+    play(world, file, "--down")
+
+
 def test_what_cannot_be_had(world: World) -> None:
     """It is named before anything is made; if wanted it is only warned of."""
     text = ONE.replace("env:", "lifecycle: {}\n    env:")
