@@ -97,11 +97,13 @@ class _App:
     def facts(self) -> AppFacts:
         """Return what conclusions are drawn from."""
         end = self.end.get("end") if self.end is not None else None
+        restarts = self.end.get("restarts") if self.end is not None else None
         return AppFacts(
             name=self.name,
             status=self.status,
             end=None if end is None else str(end),
             was_started=self.was_started,
+            restarts=restarts if isinstance(restarts, int) else 0,
             last_line=self.log[-1].split(" ", 2)[-1] if self.log else None,
             oom_kills=self.usage.oom_kills,
             memory_limit_bytes=self.usage.memory_limit_bytes,
@@ -257,9 +259,9 @@ def _groups(pod: Pod, apps: Sequence[str], hierarchies: Sequence[Hierarchy]) -> 
     found: Json = {}
     for path in (subcgroup, f"{subcgroup}/{APPS}", *(f"{subcgroup}/{APPS}/{app}.service" for app in apps)):
         limits: dict[str, str] = {}
-        for _, directory in find_group(hierarchies, path):
+        for hierarchy, directory in find_group(hierarchies, path):
             texts = ((name, read_file(directory, name).strip()) for name in _LIMIT_FILES)
-            limits.update({os.path.join(directory, name): text for name, text in texts if text})
+            limits.update({os.path.join(hierarchy.mount_point, name): text for name, text in texts if text})
         found[path] = limits
     return found
 

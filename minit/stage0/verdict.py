@@ -18,6 +18,7 @@ class AppFacts(Value):
     status: int | None = None
     end: str | None = None
     was_started: bool = False
+    restarts: int = 0
     last_line: str | None = None
     oom_kills: int | None = None
     memory_limit_bytes: int | None = None
@@ -59,7 +60,8 @@ def _of_start(pod: PodFacts) -> Iterator[str]:
 def _of_app(pod: PodFacts, app: AppFacts) -> Iterator[str]:
     if app.status not in _SUCCESSES:
         last = f"; the last line of its log: {app.last_line}" if app.last_line else ""
-        yield f'App "{app.name}" ended with status {app.status}{f" ({app.end})" if app.end else ""}{last}'
+        again = f" after {app.restarts} restarts" if app.restarts else ""
+        yield f'App "{app.name}" ended with status {app.status}{f" ({app.end})" if app.end else ""}{again}{last}'
     elif app.status is None and pod.state in ENDED_STATES and pod.has_pid:
         known = "has no status, since its pod was killed" if app.was_started else "was never executed"
         yield f'App "{app.name}" {known}.'

@@ -127,6 +127,7 @@ class App:
         self.report: Socket | None = None
         self.streams = Streams(self.name, (self.spec.log_size_bytes, self.spec.log_files))
         self.health: dict[str, dict[str, object]] = {}
+        self.is_unhealthy = False
         self.handler: Handler | None = None
         self.begun = False
         self.executed = False
@@ -232,6 +233,8 @@ def state_of(app: App) -> dict[str, object]:
 
 
 def _reason(app: App, status: ExitStatus) -> str:
+    if app.is_unhealthy:
+        return "unhealthy"
     if status.step is not None:
         return "exec failed" if status.step == STEP_EXEC else "start failed"
     if app.is_oom_killed:

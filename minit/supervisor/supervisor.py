@@ -212,6 +212,7 @@ class Supervisor:
 
     def end_unhealthy(self, app: App, check: str, reason: str, *, with_pod: bool) -> None:
         """Begin to end an app that runs and does not work: it has failed, and so has the pod if that ends with it."""
+        app.is_unhealthy = True
         app.failure = ExitStatus(step=check, path=reason)
         self._handle(app, lifecycle.STOP)
         if with_pod:

@@ -79,7 +79,8 @@ def test_a_failure_ends_the_app(make_pod: MakePod) -> None:
     result = pod.run()
     assert result.returncode == 254
     assert 'app "web": liveness check: out of order' in result.stderr
-    assert pod.record("web")["end"] == "liveness check: out of order"
+    record = pod.record("web")
+    assert (record["end"], record["reason"]) == ("liveness check: out of order", "unhealthy")
     events = (pod.status_root / "rkt/minit/events.log").read_text()
     assert '"event":"app.health"' in events
 

@@ -44,6 +44,10 @@ def facts(state: PodState, *apps: AppFacts, **fields: object) -> PodFacts:
             facts(PodState.EXITED, AppFacts(name="a", status=3, end="exited with 3", last_line="no database")),
             'App "a" ended with status 3 (exited with 3); the last line of its log: no database',
         ),
+        (
+            facts(PodState.EXITED, AppFacts(name="a", status=1, restarts=5)),
+            'App "a" ended with status 1 after 5 restarts',
+        ),
         (facts(PodState.EXITED, AppFacts(name="a")), 'App "a" was never executed.'),
         (
             facts(PodState.EXITED, AppFacts(name="a", was_started=True)),
