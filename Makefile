@@ -40,7 +40,7 @@ $(KERNEL):
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-x86 >/dev/null; }
 	rm -rf $@.new && mkdir -p $@.new && cd $@.new && apt-get download -qq \
 		$$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9]\)/\1/p' | head -n 1)
-	cd $@.new && dpkg-deb -x linux-image-*.deb . && rm -r linux-image-*.deb lib usr
+	cd $@.new && dpkg-deb -x linux-image-*.deb . && rm linux-image-*.deb
 	mv $@.new $@
 
 test-long: $(STAMP)

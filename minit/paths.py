@@ -47,6 +47,14 @@ STAGE1_ENV = "/rkt/env"
 STAGE1_READY = "/rkt/supervisor-status"
 STAGE1_FILTERS = "/usr/lib/minit/seccomp"
 
+# Where a machine has them that minit boots, absolute in its root.
+MACHINE_POD = "/pod"
+MACHINE_CONFIG = "/etc/minit/machine.toml"
+MACHINE_MODULES = "/lib/modules/minit"
+MACHINE_MODULE_TABLE = "/lib/modules/minit/table.json"
+MACHINE_RESOLV_CONF = "/run/resolv.conf"
+MACHINE_INIT = "/init"
+
 READY_TARGET = "ready"
 # In the order in which they have to be installed.
 DEFAULT_FILTERS = ("arguments.bpf", "calls.bpf")

@@ -26,6 +26,8 @@ _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(_MACHINE, 41)
 _SYS_RT_SIGACTION = {"x86_64": 13, "aarch64": 134}.get(_MACHINE, 134)
 _SYS_KEYCTL = {"x86_64": 250, "aarch64": 219}.get(_MACHINE, 219)
 _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(_MACHINE, 277)
+_SYS_REBOOT = {"x86_64": 169, "aarch64": 142}.get(_MACHINE, 142)
+_SYS_FINIT_MODULE = {"x86_64": 313, "aarch64": 273}.get(_MACHINE, 273)
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(_MACHINE, 280)
 _SYS_PIDFD_SEND_SIGNAL = 424
 _SYS_OPEN_TREE = 428
@@ -49,11 +51,13 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
+CLONE_NEWCGROUP = 0x02000000
 _CLONE_PIDFD = 0x00001000
 _CLONE_INTO_CGROUP = 0x200000000
 
 CLOSE_RANGE_CLOEXEC = 4
 
+MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOEXEC = 8
@@ -115,6 +119,13 @@ _KERNEL_SIGSET_BYTES = 8
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _KEYCTL_JOIN_SESSION_KEYRING = 1
+
+REBOOT_RESTART = 0x01234567
+REBOOT_HALT = 0xCDEF0123
+REBOOT_POWER_OFF = 0x4321FEDC
+REBOOT_SIGNAL_ON_CTRL_ALT_DEL = 0
+_REBOOT_MAGIC = 0xFEE1DEAD
+_REBOOT_MAGIC_2 = 0x28121969
 
 _SECCOMP_SET_MODE_FILTER = 1
 _SOCK_FILTER_BYTES = 8
@@ -554,3 +565,16 @@ def bpf_prog_attach(group: int, program: int, attach_type: int, flags: int = 0) 
 def join_session_keyring() -> None:
     """Make a new anonymous keyring this process's session keyring, keyctl_join_session_keyring(3)."""
     _call(None, _SYS_KEYCTL, _long(_KEYCTL_JOIN_SESSION_KEYRING), None)
+
+
+# The machine as a whole.
+
+
+def reboot(command: int) -> None:
+    """End this machine, or the PID namespace of this process, or decide what Ctrl-Alt-Del does, reboot(2)."""
+    _call(None, _SYS_REBOOT, _long(_REBOOT_MAGIC), _long(_REBOOT_MAGIC_2), _long(command), None)
+
+
+def finit_module(fd: int, options: str = "") -> None:
+    """Load the kernel module in the file `fd`, finit_module(2)."""
+    _call(None, _SYS_FINIT_MODULE, _long(fd), _bytes(options), _long(0))

@@ -21,6 +21,7 @@ from minit.cli import (
     exportcommand,
     helpcommand,
     imagecommands,
+    initcommands,
     logcommand,
     playcommand,
     podcommands,
@@ -63,6 +64,7 @@ for _command in (
     *logcommand.COMMANDS,
     *eventcommand.COMMANDS,
     *imagecommands.COMMANDS,
+    *initcommands.COMMANDS,
     *completioncommand.COMMANDS,
     *helpcommand.COMMANDS,
 ):

@@ -86,8 +86,8 @@ def make_request(
                 "--pull-policy": pull_policy != PullPolicy.NEW.value,
             }
         )
-        apps, manifest = _apps_of_manifest(store, pod_manifest)
-    stage1 = _choose_stage1(invocation, store, progress, stage1_file, stage1_name or stage1_hash)
+        apps, manifest = apps_of_manifest(store, pod_manifest)
+    stage1 = choose_stage1(invocation, store, progress, stage1_file, stage1_name or stage1_hash)
     return PodRequest(
         stage1=stage1,
         apps=apps,
@@ -136,7 +136,7 @@ def make_sandbox_request(
         )
     except FlagError as error:
         raise click.UsageError(str(error)) from error
-    stage1 = _choose_stage1(invocation, store, progress, stage1_file, stage1_name or stage1_hash)
+    stage1 = choose_stage1(invocation, store, progress, stage1_file, stage1_name or stage1_hash)
     require_mutable_support(stage1.manifest)
     return PodRequest(
         stage1=stage1, apps=(), manifest_bytes=manifest, overlay=with_overlay, private_users=private_users
@@ -167,7 +167,7 @@ def request_of_manifest(
 ) -> PodRequest:
     """Return the pod of a manifest that was planned already."""
     with_overlay = _choose_overlay(invocation, no_overlay=no_overlay, private_users=False)
-    stage1 = _choose_stage1(invocation, store, progress, stage1_path, None)
+    stage1 = choose_stage1(invocation, store, progress, stage1_path, None)
     return PodRequest(stage1=stage1, apps=apps, manifest_bytes=manifest, overlay=with_overlay)
 
 
@@ -204,7 +204,8 @@ def _refuse_beside_manifest(given: dict[str, object]) -> None:
         raise click.UsageError(f"--pod-manifest excludes {excluded}: write what you mean into the manifest")
 
 
-def _apps_of_manifest(store: Store, path: Path) -> tuple[tuple[PlannedApp, ...], bytes]:
+def apps_of_manifest(store: Store, path: Path) -> tuple[tuple[PlannedApp, ...], bytes]:
+    """Return the apps of a user's pod manifest, their images in the store, and the manifest that stage1 gets."""
     source = str(path)
     try:
         data = path.read_bytes()
@@ -216,9 +217,10 @@ def _apps_of_manifest(store: Store, path: Path) -> tuple[tuple[PlannedApp, ...],
     return apps, complete_manifest(data, source, {app.name: app.image for app in apps})
 
 
-def _choose_stage1(
+def choose_stage1(
     invocation: Invocation, store: Store, progress: Progress, path: str | None, reference: str | None
 ) -> StoredImage:
+    """Return the stage1 image of a file, of the store, or minit's own."""
     if path is not None:
         return store.import_file(Path(path), progress)
     if reference is not None:

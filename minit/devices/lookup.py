@@ -44,6 +44,30 @@ class DeviceLookup:
         nodes = sorted(_walk(source, status.st_dev))
         return [device for path, found in nodes for device in self._look_up(path, found)]
 
+    def modaliases(self) -> list[str]:
+        """Return what the devices there are call for in modules, each as the kernel's drivers match it."""
+        found = []
+        for device in self._context.list_devices():
+            try:
+                alias = device.properties.get("MODALIAS")
+            except (OSError, UnicodeDecodeError):
+                continue  # gone meanwhile, or no text
+            if alias:
+                found.append(alias)
+        return found
+
+    def nodes(self) -> list[tuple[str, str, str | None]]:
+        """Return the subsystem, the name and the node, if it has one, of every device there is."""
+        found = []
+        for device in self._context.list_devices():
+            try:
+                subsystem, name, node = device.subsystem, device.sys_name, device.device_node
+            except (OSError, UnicodeDecodeError):
+                continue
+            if subsystem and name:
+                found.append((subsystem, name, node))
+        return found
+
     def watch(self) -> DeviceEvents:
         """Return the kernel's events about devices from now on."""
         return DeviceEvents(self._context)

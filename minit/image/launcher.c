@@ -18,7 +18,11 @@
 #define OPEN_TREE_CLONE 1
 #define MOUNT_ATTR_RDONLY 1
 #define MS_PRIVATE (1 << 18)
+#define MS_NOSUID_NOEXEC (2 | 8)
+#define MS_NOSUID_NODEV_NOEXEC (MS_NOSUID_NOEXEC | 4)
 #define EPERM 1
+#define ENOENT 2
+#define PID_1 1
 #define F_DUPFD 0
 #define FIRST_OTHER_DESCRIPTOR 3
 #define SIG_BLOCK 0
@@ -33,8 +37,10 @@ enum {
     SYS_write = 1,
     SYS_close = 3,
     SYS_rt_sigprocmask = 14,
+    SYS_getpid = 39,
     SYS_execve = 59,
     SYS_fcntl = 72,
+    SYS_mount = 165,
     SYS_exit_group = 231,
     SYS_readlinkat = 267
 };
@@ -60,11 +66,13 @@ static long system_call(long number, long a, long b, long c, long d, long e)
 #elif defined(__aarch64__)
 enum {
     SYS_fcntl = 25,
+    SYS_mount = 40,
     SYS_close = 57,
     SYS_write = 64,
     SYS_readlinkat = 78,
     SYS_exit_group = 94,
     SYS_rt_sigprocmask = 135,
+    SYS_getpid = 172,
     SYS_execve = 221
 };
 
@@ -177,6 +185,15 @@ __attribute__((noreturn, used)) void launch(long *stack)
 
     /* Leave room in the other buffers for what is put after the root. */
     length = system_call(SYS_readlinkat, AT_FDCWD, (long)"/proc/self/exe", (long)path, PATH_SIZE - 64, 0);
+    if (length == -ENOENT && system_call(SYS_getpid, 0, 0, 0, 0, 0) == PID_1) {
+        /* The first program of a machine: nobody has mounted anything yet. */
+        length = system_call(SYS_mount, (long)"proc", (long)"/proc", (long)"proc", MS_NOSUID_NODEV_NOEXEC, 0);
+        if (length < 0)
+            fail("cannot mount proc on", "/proc", length);
+        /* For urandom: so early the kernel has no random numbers of the kind that the interpreter asks for first. */
+        system_call(SYS_mount, (long)"devtmpfs", (long)"/dev", (long)"devtmpfs", MS_NOSUID_NOEXEC, 0);
+        length = system_call(SYS_readlinkat, AT_FDCWD, (long)"/proc/self/exe", (long)path, PATH_SIZE - 64, 0);
+    }
     if (length < 0)
         fail("cannot find the stage1 image: readlink", "/proc/self/exe", length);
     if (length == PATH_SIZE - 64)

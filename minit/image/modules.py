@@ -31,6 +31,7 @@ _IMPORTED_LATE = (
     "encodings.utf_8",
     "linecache",
     "tokenize",
+    "tomllib",
     "traceback",
 )
 

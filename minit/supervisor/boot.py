@@ -31,7 +31,7 @@ from minit.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import NoReturn
 
     from minit.messages import Socket
@@ -77,7 +77,8 @@ class SupervisorEnds(Value):
     caller's RLIMIT_NOFILE, soft and hard, which the apps get. `trees` has a detached mount of each volume of each app,
     in the plan's order. So has `sockets` a descriptor of each socket of each app, None for one that PID 1 opens.
     `terminal` is given for a pod with a console, `made` for one with a user namespace. `kubernetes_log` is a detached
-    mount of the directory that the log mode k8s-plain writes to.
+    mount of the directory that the log mode k8s-plain writes to. `kept` are for what goes on after the pod, on a
+    machine of which PID 1 is the first process.
     """
 
     launcher: Socket
@@ -94,10 +95,11 @@ class SupervisorEnds(Value):
     terminal: CallerTerminal | None = None
     kubernetes_log: int | None = None
     made: MadeMounts = MadeMounts()
+    kept: tuple[int, ...] = ()
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that PID 1 keeps; all others of the launcher are closed."""
-        own = [self.launcher.fileno(), self.lock, self.root, *self.tasks]
+        own = [self.launcher.fileno(), self.lock, self.root, *self.tasks, *self.kept]
         own += [fd for fd in (self.image, self.hierarchies, self.kubernetes_log) if fd is not None]
         own += [tree for trees in self.trees for tree in trees]
         own += self.made.descriptors()
@@ -109,7 +111,7 @@ def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> NoReturn:
     """Be PID 1 of the pod until it ends; exits with the pod's code."""
     failure: dict[str, object] = {}
     try:
-        code = _supervise(_boot(plan, ends), ends)
+        code = run_apps(plan, ends)
     except (MinitError, OSError, ImportError) as error:
         complain(f"stage1: {describe(error)}")
         code, failure = EXIT_FAILURE, {"failed": describe(error)[:_MAX_FAILURE_LENGTH]}
@@ -125,7 +127,12 @@ def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> NoReturn:
     os._exit(code)
 
 
-def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
+def run_apps(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor] = Supervisor) -> int:
+    """Be PID 1 of the pod with the supervisor that `make` returns; return the pod's code when nothing of it is left."""
+    return _supervise(_boot(plan, ends, make), ends)
+
+
+def _boot(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) -> Supervisor:
     step = "become PID 1"
     try:
         syscalls.set_process_name("minit")
@@ -193,7 +200,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds) -> Supervisor:
         if slave is not None:
             os.close(slave)
         step = "watch the apps"
-        supervisor = Supervisor(
+        supervisor = make(
             plan,
             apps,
             launcher=ends.launcher,

@@ -103,7 +103,7 @@ class _Server:
                 waiting: Pending | None = None
                 try:
                     with trio.move_on_after(_CLIENT_TIMEOUT_SECONDS):
-                        if _is_outside(client):
+                        if self._supervisor.admits(*_peer_of(client)):
                             waiting = await self._talk(client)
                 finally:
                     # Others take its place while it waits for an app.
@@ -187,8 +187,8 @@ async def _receive(client: trio.socket.SocketType) -> tuple[bytes, list[int]]:
     return data, [int.from_bytes(rights[at : at + 4], sys.byteorder) for at in range(0, len(rights) - 3, 4)]
 
 
-def _is_outside(client: trio.socket.SocketType) -> bool:
-    """Return whether the peer is outside the pod: a process PID 1 cannot see has pid 0 here."""
+def _peer_of(client: trio.socket.SocketType) -> tuple[int, int]:
+    """Return pid and uid of the process on the other side, as PID 1 sees them."""
     credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
-    pid, _, _ = _PEER_CREDENTIALS.unpack(credentials)
-    return bool(pid == 0)
+    pid, uid, _ = _PEER_CREDENTIALS.unpack(credentials)
+    return pid, uid

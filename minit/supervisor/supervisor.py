@@ -273,8 +273,14 @@ class Supervisor:
 
     # Sources.
 
+    def admits(self, pid: int, uid: int) -> bool:
+        """Return whether a process may ask on the control socket: one that PID 1 cannot see, with pid 0 here."""
+        return pid == 0
+
     def _on_signals(self) -> None:
-        numbers = read_signals(self._signals)
+        self._handle_signals(read_signals(self._signals))
+
+    def _handle_signals(self, numbers: Sequence[int]) -> None:
         halts = [str(number) for number in numbers if number in HALT_SIGNALS]
         # Before the dead are looked at: whoever signals every process of the pod is asking for a stop.
         if halts:

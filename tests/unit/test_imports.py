@@ -134,6 +134,16 @@ ATTACHED = {
     *("minit.iottymux.attach", "minit.iottymux.detachkeys", "minit.iottymux.queries"),
     *("minit.iottymux.screenmodes", "minit.iottymux.session", "minit.messages", "minit.terminal"),
 }
+# The first program of a machine has the launcher's duties without its way of making and watching PID 1.
+MODULES_OF["init"] = (
+    MODULES_OF["run"] - {"entrypoints.run", "entrypoints._main", "minit.launcher.launch", "minit.launcher.watch"}
+) | {
+    *("entrypoints.init", "minit.launcher.delegation", "minit.launcher.limits", "minit.launcher.volumes"),
+    *("minit.machine", "minit.machine.ending", "minit.machine.helper", "minit.machine.init", "minit.machine.machine"),
+    *("minit.machine.mounts", "minit.machine.supervisor", "minit.manifest.machine"),
+    *("minit.plan.limits", "minit.plan.volumes"),
+}
+STDLIB_OF["init"] = STDLIB_OF["run"]
 ENTRYPOINTS = sorted(path.stem for path in (PROJECT / "entrypoints").glob("[a-z]*.py"))
 
 
@@ -236,6 +246,14 @@ def test_sole_importers(name: str, importers: set[str]):
 
 def test_pid_1_never_runs_processes_by_a_library():
     """Nothing on the side of a pod imports subprocess or threading, whose waiting and forking race with the reaper."""
-    sides = ("minit/supervisor/", "minit/reaper/", "minit/iottymux/", "minit/launcher/", "minit/plan/", "entrypoints/")
+    sides = (
+        "minit/supervisor/",
+        "minit/machine/",
+        "minit/reaper/",
+        "minit/iottymux/",
+        "minit/launcher/",
+        "minit/plan/",
+        "entrypoints/",
+    )
     for name in ("subprocess", "threading", "concurrent"):
         assert not [path for path in importers_of(name) if path.startswith(sides)]

@@ -43,6 +43,7 @@ SCOPE_HOST = 254
 _AF_INET = 2
 _IFF_UP = 0x1
 _IFF_PROMISC = 0x100
+_IFF_LOWER_UP = 0x10000
 _RTEXT_FILTER_SKIP_STATS = 1 << 3
 _TABLE_MAIN = 254
 _PROTOCOL_BOOT = 3  # what `ip route add` and the reference plugins say
@@ -54,7 +55,10 @@ _RUNNING_PAUSE_SECONDS = 0.001
 
 
 class Link(Value):
-    """A network interface: `peer` and `master` are indices, 0 for none; `running` says that it can carry packets."""
+    """
+    A network interface: `peer` and `master` are indices, 0 for none; `running` says that it can carry packets,
+    `carrier` that there is something at the other end of its cable.
+    """
 
     index: int
     name: str
@@ -65,6 +69,7 @@ class Link(Value):
     peer: int = 0
     up: bool = False
     running: bool = False
+    carrier: bool = False
 
 
 class Route(Value):
@@ -321,6 +326,7 @@ def _link_of(answer: Any) -> Link:
         peer=answer.get_attr("IFLA_LINK") or 0,
         up=bool(answer["flags"] & _IFF_UP),
         running=answer.get_attr("IFLA_OPERSTATE") == "UP",
+        carrier=bool(answer["flags"] & _IFF_LOWER_UP),
     )
 
 

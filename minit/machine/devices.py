@@ -1,0 +1,116 @@
+"""The devices of a machine without udevd: found by looking, followed by the kernel's own events."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import time
+from fnmatch import fnmatchcase
+
+from minit.errors import describe
+from minit.machine.volumeids import read_volume_ids
+from minit.stdio import complain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
+
+    from minit.devices.lookup import DeviceEvents, DeviceLookup
+    from minit.machine.modules import Modules
+    from minit.manifest.machine import DeviceRule
+
+    T = TypeVar("T")
+
+_BY_CONTENT = ("LABEL=", "UUID=")
+
+
+class MachineDevices:
+    """
+    All devices, with the modules that are loaded for them.
+
+    Events come from before the first look, so none is missed: each only says that it is time to look again.
+    """
+
+    def __init__(self, modules: Modules, rules: Sequence[DeviceRule] = ()) -> None:
+        from minit.devices.lookup import DeviceLookup
+
+        self._modules = modules
+        self._rules = rules
+        self._matched: set[DeviceRule] = set()
+        self._lookup: DeviceLookup = DeviceLookup()
+        self._events: DeviceEvents = self._lookup.watch()
+
+    def fileno(self) -> int:
+        """Return a descriptor that can be read when devices have come or gone."""
+        return self._events.fileno()
+
+    def look(self) -> None:
+        """Load the modules for all devices there are, and for those that come of that, and apply the rules."""
+        self._events.drain()
+        while self._modules.load_for(self._lookup.modaliases()):
+            pass
+        for subsystem, name, node in self._lookup.nodes() if self._rules else ():
+            for rule in self._rules:
+                if rule.subsystem == subsystem and fnmatchcase(name, rule.name):
+                    self._matched.add(rule)
+                    if node is not None:
+                        apply_rule(rule, node)
+
+    def has(self, rule: DeviceRule) -> bool:
+        """Return whether there has been a device for a rule."""
+        return rule in self._matched
+
+    def wait_for(self, find: Callable[[], T | None], seconds: float) -> T | None:
+        """Return what `find` finds, as soon as it does or after so long; devices are followed meanwhile."""
+        until = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLIN)
+        while (found := find()) is None and (left := until - time.monotonic()) > 0:
+            poll.poll(left * 1000)
+            self.look()
+        return found
+
+
+def apply_rule(rule: DeviceRule, node: str) -> None:
+    """Give a device's node what a rule says; a node that has vanished meanwhile is none."""
+    try:
+        if rule.uid is not None or rule.gid is not None:
+            os.chown(node, -1 if rule.uid is None else rule.uid, -1 if rule.gid is None else rule.gid)
+        if rule.mode is not None:
+            os.chmod(node, rule.mode)
+        if rule.link is not None:
+            _link(f"/dev/{rule.link}", node)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        complain(f"minit: device {node}: {describe(error)}")
+
+
+def _link(path: str, node: str) -> None:
+    directory = os.path.dirname(path)
+    os.makedirs(directory, exist_ok=True)
+    target = os.path.relpath(node, directory)
+    try:
+        if os.readlink(path) == target:
+            return
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    os.symlink(target, path)
+
+
+def find_block_device(source: str) -> str | None:
+    """Return the node of a block device that is named by its path, or by LABEL= or UUID= of the file system on it."""
+    if not source.startswith(_BY_CONTENT):
+        try:
+            return source if stat.S_ISBLK(os.stat(source).st_mode) else None
+        except OSError:
+            return None
+    kind, _, value = source.partition("=")
+    for name in sorted(os.listdir("/sys/class/block")):
+        node = f"/dev/{name.replace('!', '/')}"
+        if read_volume_ids(node).get(kind) == value:
+            return node
+    return None

@@ -1,0 +1,217 @@
+"""
+A DHCP client for one interface (RFC 2131), driven by whoever polls its sockets and heeds its deadline.
+
+Its own, since the one library that is kept well, pyroute2's, runs on asyncio, which is larger than all this and which
+the image does not carry.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import random
+import time
+
+from minit.machine import dhcpmessage
+from minit.machine.dhcpmessage import INFINITE_SECONDS, Answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ETH_P_IP = 0x0800
+_SO_BINDTODEVICE = 25
+_ETHERNET_BROADCAST = b"\xff" * 6
+_RECEIVE_BYTES = 65536
+# Between attempts, doubled each time and then some chance, so that a thousand machines do not ask at once.
+_FIRST_RETRY_SECONDS = 1.0
+_LAST_RETRY_SECONDS = 32.0
+_REQUEST_ATTEMPTS = 4
+_RENEWAL_RETRY_SECONDS = 60.0
+_MINIMUM_LEASE_SECONDS = 10
+
+# States, as the RFC names them.
+INIT, SELECTING, REQUESTING, BOUND, RENEWING, REBINDING = (
+    *("init", "selecting", "requesting"),
+    *("bound", "renewing", "rebinding"),
+)
+
+
+class DhcpClient:
+    """
+    Gets a lease, keeps it, and tells by `changed` of the one there is: an Answer, or None when it is lost.
+
+    `turn` does what is due; it is called at `deadline` (monotonic), and when `fileno` can be read.
+    """
+
+    def __init__(self, interface: str, mac: bytes, hostname: str, changed: Callable[[Answer | None], None]) -> None:
+        self.state = INIT
+        self.deadline: float = 0.0
+        self._interface = interface
+        self._mac = mac
+        self._hostname = hostname
+        self._changed = changed
+        self._raw: _socket.socket | None = None
+        self._unicast: _socket.socket | None = None
+        self._transaction = 0
+        self._attempt = 0
+        self._begun = 0.0
+        self._offer: Answer | None = None
+        self._lease: Answer | None = None
+        self._renew_at = self._rebind_at = self._expire_at = 0.0
+
+    def fileno(self) -> int | None:
+        """Return the descriptor on which answers come, None while none is expected."""
+        return None if self._raw is None else self._raw.fileno()
+
+    def turn(self) -> None:
+        """Take the answers that have come and do what is due; OSError if the interface cannot be used."""
+        try:
+            while (answer := self._receive()) is not None:
+                self._take(answer)
+            if time.monotonic() >= self.deadline:
+                self._act()
+        except OSError:
+            self.deadline = time.monotonic() + _LAST_RETRY_SECONDS
+            raise
+
+    def close(self) -> None:
+        """Give up, without a word to the server."""
+        for socket in (self._raw, self._unicast):
+            if socket is not None:
+                socket.close()
+        self._raw = self._unicast = None
+
+    def _act(self) -> None:
+        now = time.monotonic()
+        if self.state == INIT:
+            self._open()
+            self._transaction = int.from_bytes(os.urandom(4), "big")
+            self._begun, self._attempt = now, 0
+            self.state = SELECTING
+        elif self.state == BOUND:
+            self._open()
+            self._transaction = int.from_bytes(os.urandom(4), "big")
+            self._begun = now
+            self.state = RENEWING
+        elif self.state == RENEWING and now >= self._rebind_at:
+            self.state = REBINDING
+        elif self.state == REBINDING and now >= self._expire_at:
+            self._lose()
+            return
+        elif self.state == REQUESTING and self._attempt >= _REQUEST_ATTEMPTS:
+            self.state = INIT
+            return
+        self._send()
+
+    def _send(self) -> None:
+        now = time.monotonic()
+        seconds = int(now - self._begun)
+        if self.state == SELECTING:
+            self._broadcast(self._message(dhcpmessage.DISCOVER, seconds=seconds))
+        elif self.state == REQUESTING:
+            assert self._offer is not None
+            address, server = self._offer.address, self._offer.server
+            self._broadcast(self._message(dhcpmessage.REQUEST, seconds=seconds, requested=address, server=server))
+        else:
+            assert self._lease is not None
+            message = self._message(dhcpmessage.REQUEST, seconds=seconds, own=self._lease.address)
+            if self.state == RENEWING:
+                self._send_to_server(message)
+            else:
+                self._broadcast(message, self._lease.address)
+            until = self._rebind_at if self.state == RENEWING else self._expire_at
+            self.deadline = min(until, now + max(_RENEWAL_RETRY_SECONDS, (until - now) / 2))
+            return
+        self._attempt += 1
+        pause_seconds = min(_FIRST_RETRY_SECONDS * 2 ** (self._attempt - 1), _LAST_RETRY_SECONDS)
+        self.deadline = now + pause_seconds * random.uniform(0.9, 1.1)
+
+    def _take(self, answer: Answer) -> None:
+        if self.state == SELECTING:
+            if answer.kind == dhcpmessage.OFFER and answer.address and answer.server:
+                self._offer, self._attempt, self.state = answer, 0, REQUESTING
+                self._send()
+        elif self.state in (REQUESTING, RENEWING, REBINDING):
+            if answer.kind == dhcpmessage.ACK and answer.address:
+                self._bind(answer)
+            elif answer.kind == dhcpmessage.NAK:
+                self._lose()
+
+    def _bind(self, lease: Answer) -> None:
+        now = time.monotonic()
+        previous, self._lease, self.state = self._lease, lease, BOUND
+        if lease.lease_seconds == INFINITE_SECONDS:
+            self._renew_at = self._rebind_at = self._expire_at = float("inf")
+        else:
+            seconds = max(lease.lease_seconds, _MINIMUM_LEASE_SECONDS)
+            # RFC 2131, 4.4.5; what a server says otherwise has to be in this order, too.
+            rebind = min(lease.rebinding_seconds or seconds * 7 // 8, seconds)
+            renew = min(lease.renewal_seconds or seconds // 2, rebind)
+            self._renew_at, self._rebind_at, self._expire_at = now + renew, now + rebind, now + seconds
+        self.deadline = self._renew_at
+        self.close()
+        if previous != lease:
+            self._changed(lease)
+        # For answers to renewals, which the kernel would otherwise refuse with a message to the server.
+        self._unicast = self._open_unicast(lease.address)
+
+    def _lose(self) -> None:
+        self.close()
+        had_lease, self._lease, self.state, self.deadline = self._lease is not None, None, INIT, 0.0
+        if had_lease:
+            self._changed(None)
+        else:
+            self.deadline = time.monotonic() + _FIRST_RETRY_SECONDS
+
+    def _message(self, kind: int, **fields: int) -> bytes:
+        return dhcpmessage.encode_request(
+            kind, transaction=self._transaction, mac=self._mac, hostname=self._hostname, **fields
+        )
+
+    def _open(self) -> None:
+        if self._raw is None:
+            kind = _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK
+            self._raw = _socket.socket(_socket.AF_PACKET, kind, _socket.htons(_ETH_P_IP))
+            self._raw.bind((self._interface, _ETH_P_IP))
+
+    def _open_unicast(self, address: int) -> _socket.socket | None:
+        socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK)
+        try:
+            socket.setsockopt(_socket.SOL_SOCKET, _SO_BINDTODEVICE, self._interface.encode() + b"\0")
+            socket.bind((_socket.inet_ntoa(address.to_bytes(4, "big")), dhcpmessage.CLIENT_PORT))
+        except OSError:
+            # Somebody else has the port, or the address could not be set: the lease is rebound by broadcast.
+            socket.close()
+            return None
+        return socket
+
+    def _broadcast(self, message: bytes, source: int = 0) -> None:
+        assert self._raw is not None
+        try:
+            self._raw.sendto(dhcpmessage.wrap(message, source), (self._interface, _ETH_P_IP, 0, 0, _ETHERNET_BROADCAST))
+        except BlockingIOError:
+            pass  # there is another attempt
+
+    def _send_to_server(self, message: bytes) -> None:
+        assert self._lease is not None
+        if self._unicast is None or not self._lease.server:
+            return
+        server = _socket.inet_ntoa(self._lease.server.to_bytes(4, "big"))
+        try:
+            self._unicast.sendto(message, (server, dhcpmessage.SERVER_PORT))
+        except OSError:
+            pass  # no way to it any more: it is tried again, and then by broadcast
+
+    def _receive(self) -> Answer | None:
+        """Return the next answer that is for this client, None if there is none."""
+        while self._raw is not None:
+            try:
+                packet = self._raw.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                return None
+            message = dhcpmessage.unwrap(packet)
+            answer = None if message is None else dhcpmessage.parse_answer(message, self._transaction, self._mac)
+            if answer is not None:
+                return answer
+        return None

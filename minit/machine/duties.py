@@ -1,0 +1,100 @@
+"""What the machine's helper does, in order: modules, settings of the kernel, file systems, network; then it waits."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import time
+
+from minit.errors import LaunchError, describe
+from minit.machine.devices import MachineDevices
+from minit.machine.filesystems import mount_filesystem
+from minit.machine.modules import read_modules
+from minit.machine.powerbutton import PowerButtons
+from minit.machine.supervisor import POWER_BUTTON
+from minit.messages import Socket, receive_message, send_message
+from minit.stdio import complain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.machine.network import MachineNetwork
+    from minit.manifest.machine import DeviceRule, MachineConfig
+
+_SYSCTLS = "/proc/sys"
+
+
+def do_duties(config: MachineConfig, link: Socket) -> None:
+    """Prepare the machine, tell PID 1, and serve until PID 1 is gone; LaunchError if something required is missing."""
+    modules = read_modules()
+    for name in config.modules:
+        modules.load(name)
+    devices = MachineDevices(modules, config.devices)
+    devices.look()
+    for rule in config.devices:
+        _wait_for_device(rule, devices)
+    for name, value in config.sysctls:
+        _set_sysctl(name, value)
+    for filesystem in config.filesystems:
+        try:
+            mount_filesystem(filesystem, devices)
+        except LaunchError as error:
+            if filesystem.required:
+                raise
+            complain(f"minit: {error}")
+    network = _connect(config, devices)
+    buttons = PowerButtons()
+    buttons.look()
+    send_message(link, {"prepared": True})
+    _serve(link, devices, buttons, network)
+
+
+def _wait_for_device(rule: DeviceRule, devices: MachineDevices) -> None:
+    if devices.wait_for(lambda: devices.has(rule) or None, rule.wait_seconds):
+        return
+    line = f"device {rule.subsystem}/{rule.name}: none within {rule.wait_seconds} s"
+    if rule.required:
+        raise LaunchError(line)
+    if rule.wait_seconds:
+        complain(f"minit: {line}")
+
+
+def _connect(config: MachineConfig, devices: MachineDevices) -> MachineNetwork | None:
+    if not config.interfaces and not config.name_servers:
+        return None
+    from minit.machine.network import MachineNetwork
+
+    network = MachineNetwork(config)
+    network.wait(devices)
+    return network
+
+
+def _serve(link: Socket, devices: MachineDevices, buttons: PowerButtons, network: MachineNetwork | None) -> None:
+    while True:
+        poll = select.poll()
+        own = (link.fileno(), devices.fileno(), *buttons.filenos())
+        for fd in (*own, *([] if network is None else network.filenos())):
+            poll.register(fd, select.POLLIN)
+        deadline = None if network is None else network.deadline
+        wait = None if deadline in (None, math.inf) else max(0.0, deadline - time.monotonic()) * 1000
+        ready = {fd for fd, _ in poll.poll(wait)}
+        if devices.fileno() in ready:
+            devices.look()
+            buttons.look()
+        if buttons.take_presses():
+            send_message(link, {"event": POWER_BUTTON})
+        if link.fileno() in ready and receive_message(link)[0] is None:
+            return
+        if network is not None:
+            network.turn()
+
+
+def _set_sysctl(name: str, value: str) -> None:
+    try:
+        fd = os.open(os.path.join(_SYSCTLS, name.replace(".", "/")), os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, value.encode())
+        finally:
+            os.close(fd)
+    except OSError as error:
+        complain(f"minit: sysctl {name}: {describe(error)}")

@@ -1,0 +1,97 @@
+"""
+The machine's helper: the one process that does beside PID 1 what the host does for a pod elsewhere.
+
+PID 1 forks it before anything else. It loads modules, mounts file systems and connects the network, reports that, and
+stays for devices that come later, leases that have to be renewed and the power button. PID 1 does without it if it
+dies.
+"""
+
+from __future__ import annotations
+
+import _signal
+import os
+import select
+import time
+
+from minit import syscalls
+from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
+from minit.launcher.ownimage import image_descriptor
+from minit.messages import Socket, receive_message, send_message, socket_pair
+from minit.stdio import complain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from minit.machine.machine import Machine
+    from minit.manifest.machine import MachineConfig
+
+# Beyond what the configuration lets it wait: for loading modules and checking disks.
+_PREPARE_SECONDS = 120.0
+_TICK_SECONDS = 1.0
+
+
+class Helper:
+    """PID 1's side of the helper."""
+
+    def __init__(self, config: MachineConfig) -> None:
+        self.link, theirs = socket_pair()
+        pid = os.fork()
+        if pid == 0:
+            self.link.close()
+            _help(config, theirs)
+        theirs.close()
+
+    def wait(self, machine: Machine) -> None:
+        """
+        Wait until the machine is prepared, with a watchdog that is fed.
+
+        LaunchError if something is missing that the configuration calls required, or nothing comes of it.
+        """
+        waits = [filesystem.wait_seconds for filesystem in machine.config.filesystems]
+        waits += [rule.wait_seconds for rule in machine.config.devices]
+        waits += [interface.wait_seconds for interface in machine.config.interfaces]
+        until = time.monotonic() + _PREPARE_SECONDS + sum(waits)
+        poll = select.poll()
+        poll.register(self.link.fileno(), select.POLLIN)
+        while not poll.poll(_TICK_SECONDS * 1000):
+            machine.feed()
+            if time.monotonic() >= until:
+                raise LaunchError("the machine's helper takes too long: the pod is not started")
+        message, _ = receive_message(self.link)
+        if message is None:
+            raise LaunchError("the machine's helper died before the machine was prepared")
+        if "failed" in message:
+            raise LaunchError(str(message["failed"]))
+
+
+def _help(config: MachineConfig, link: Socket) -> NoReturn:
+    try:
+        syscalls.set_process_name("minit-machine")
+        syscalls.set_dumpable(False)
+        image = image_descriptor()
+        syscalls.close_all_but((0, 1, 2, link.fileno(), *([] if image is None else [image])))
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        from minit.machine.duties import do_duties
+
+        do_duties(config, link)
+    except MinitError as error:
+        _report(link, str(error))
+    except (OSError, ImportError) as error:
+        _report(link, f"machine: {describe(error)}")
+    except BaseException:
+        # A defect of ours: only the traceback says why, and PID 1 goes on without.
+        try:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(EXIT_FAILURE)
+    os._exit(0)
+
+
+def _report(link: Socket, line: str) -> None:
+    try:
+        send_message(link, {"failed": line})
+    except OSError:
+        complain(f"minit: {line}")

@@ -1,0 +1,272 @@
+"""
+The first program of a machine: from the kernel's exec to a running pod, and from its end to that of the machine.
+
+PID 1 is the supervisor itself, without a launcher around it: it plans the pod, makes control groups and opens volumes
+as the launcher does elsewhere, in the machine's mounts, then moves to a mount namespace of the pod's. What takes heavy
+libraries or may hang is done by the helper. No way leads out of here but switching the machine off.
+"""
+
+from __future__ import annotations
+
+import _signal
+import os
+import resource
+
+from minit import paths, syscalls
+from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
+from minit.launcher.cgroups import make_pod_groups, open_hierarchies, read_hierarchies, write_group_file
+from minit.launcher.delegation import place_pod
+from minit.launcher.devices import apply_policies, device_group
+from minit.launcher.limits import set_limits
+from minit.launcher.load import collect_facts, load_pod
+from minit.launcher.ownimage import image_descriptor, image_root
+from minit.launcher.seccomp import add_filters
+from minit.launcher.volumes import has_devices, open_volumes
+from minit.machine.ending import end_machine
+from minit.machine.helper import Helper
+from minit.machine.machine import Machine
+from minit.machine.mounts import enter_mountable_root, mount_early
+from minit.machine.supervisor import MachineSupervisor
+from minit.manifest.machine import MachineConfig, parse_machine, with_command_line
+from minit.plan.flags import RunFlags
+from minit.plan.pod import plan_pod
+from minit.stdio import complain, open_standard_streams
+from minit.supervisor.boot import SupervisorEnds, run_apps
+from minit.supervisor.loopback import bring_up_loopback
+from minit.supervisor.supervisor import WATCHED_SIGNALS
+from minit.value import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from minit.launcher.cgroups import Hierarchy
+    from minit.plan.pod import PodPlan
+    from minit.supervisor.supervisor import Supervisor
+
+_MAXIMUM_BYTES = 1 << 20
+_COMMAND_LINE = "/proc/cmdline"
+# The pod's name where nobody else gives one: there is only one on a machine.
+_UUID = "00000000-0000-4000-8000-000000000001"
+
+
+def run_machine() -> NoReturn:
+    """Be the first program of a machine until it is off."""
+    if os.getpid() != 1:
+        complain("minit: init: this is not the first process of a machine")
+        os._exit(EXIT_FAILURE)
+    machine = Machine()
+    try:
+        _prepare(machine)
+        code = _run_pod(machine)
+        complain(f"minit: the pod has ended with {code}")
+    except (MinitError, OSError, ImportError) as error:
+        machine.failed = True
+        complain(f"minit: {describe(error)}")
+    except BaseException as error:
+        machine.failed = machine.crashed = True
+        complain(f"minit: {type(error).__name__}: {describe(error)} (a bug in minit)")
+        _print_traceback()
+    end_machine(machine)
+
+
+def _prepare(machine: Machine) -> None:
+    """Make of the machine what the launcher of a pod finds elsewhere."""
+    open_standard_streams()
+    syscalls.set_process_name("minit")
+    os.umask(0o022)
+    # A signal that met PID 1 without a handler would vanish.
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, WATCHED_SIGNALS)
+    os.environ["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    enter_mountable_root()
+    for line in mount_early():
+        complain(f"minit: {line}")
+    machine.config, problems = _read_config()
+    for line in problems:
+        complain(f"minit: {line}")
+    _open_watchdog(machine, is_last=False)
+    try:
+        # Ctrl-Alt-Del becomes a SIGINT; in a container it is nothing of ours.
+        syscalls.reboot(syscalls.REBOOT_SIGNAL_ON_CTRL_ALT_DEL)
+    except OSError:
+        pass
+    try:
+        syscalls.sethostname(machine.config.hostname)
+        bring_up_loopback()
+    except OSError as error:
+        complain(f"minit: {describe(error)}")
+    machine.helper = Helper(machine.config)
+    try:
+        machine.helper.wait(machine)
+    finally:
+        # What drives it may be a module.
+        _open_watchdog(machine, is_last=True)
+
+
+def _read_config() -> tuple[MachineConfig, list[str]]:
+    """Return the machine's configuration; what is wrong with it leaves the defaults, not a dead machine."""
+    config, problems = MachineConfig(), []
+    try:
+        config = parse_machine(_read(paths.MACHINE_CONFIG), paths.MACHINE_CONFIG)
+    except FileNotFoundError:
+        pass
+    except (MinitError, OSError) as error:
+        problems.append(f"{describe(error)}: going on as without it")
+    try:
+        config, ignored = with_command_line(config, _read(_COMMAND_LINE).decode(errors="replace"))
+        problems += ignored
+    except OSError as error:
+        problems.append(describe(error))
+    return config, problems
+
+
+def _open_watchdog(machine: Machine, *, is_last: bool) -> None:
+    """Open the watchdog if it is wanted and not open yet; that it cannot be is said the last time."""
+    if machine.config.watchdog is None or machine.feeder is not None:
+        return
+    from minit.machine.watchdog import Feeder
+
+    try:
+        machine.feeder = Feeder(machine.config.watchdog)
+    except OSError as error:
+        if is_last:
+            complain(f"minit: watchdog {describe(error)}")
+
+
+def _run_pod(machine: Machine) -> int:
+    """Run the pod in the machine's pod directory and return its code."""
+    config = machine.config
+    os.chdir(paths.MACHINE_POD)
+    if config.manifest is not None:
+        os.stat(config.manifest)  # mount(2) would not say which of the two is missing
+        syscalls.mount(config.manifest, paths.POD_MANIFEST, None, syscalls.MS_BIND)
+    flags = RunFlags(
+        uuid=_UUID,
+        debug=config.debug,
+        hostname=config.hostname,
+        resolv_mode="host" if config.name_servers or config.interfaces else "default",
+    )
+    hierarchies = read_hierarchies()
+    pod = load_pod(flags)
+    plan = plan_pod(pod, flags, collect_facts(hierarchies, pod, flags))
+    # All but its mounts are the machine's own.
+    plan = replace(add_filters(plan), namespaces=("mnt",))
+    for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
+        complain(f"minit: {line}")
+    _import_for_later(plan)
+    trees = tuple(open_volumes(app) for app in plan.apps)
+    subcgroup = place_pod(hierarchies, plan.uuid, plan.controllers)
+    groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
+    if plan.controllers:
+        for line in set_limits(plan, hierarchies, subcgroup):
+            complain(f"minit: {line}")
+    plan, followers = _restrict_devices(plan, trees, hierarchies, subcgroup)
+    _join_group(hierarchies, subcgroup)
+    assert machine.helper is not None
+    ends = SupervisorEnds(
+        launcher=machine.helper.link,
+        lock=os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC),
+        root=_open_root(),
+        stage1_root=image_root(),
+        image=image_descriptor(),
+        tasks=groups.tasks,
+        groups=groups.apps,
+        hierarchies=open_hierarchies(hierarchies),
+        open_files=_raise_descriptor_limit(),
+        trees=trees,
+        sockets=tuple((None,) * len(app.sockets) for app in plan.apps),
+        kept=(*_leave_mounts(machine), *followers),
+    )
+
+    def make(*arguments: Any, **options: Any) -> Supervisor:
+        return MachineSupervisor(machine, *arguments, **options)
+
+    return run_apps(plan, ends, make)
+
+
+def _import_for_later(plan: PodPlan) -> None:
+    # PID 1 cannot between leaving the image's old paths and finding the new ones.
+    if any(app.handlers for app in plan.apps):
+        import minit.supervisor.handler  # noqa: F401
+    if any(app.is_attachable for app in plan.apps):
+        import minit.supervisor.attachable  # noqa: F401
+    if any(app.tells_readiness for app in plan.apps):
+        import minit.supervisor.readiness  # noqa: F401
+    if any(app.restart for app in plan.apps):
+        import minit.supervisor.restarts  # noqa: F401
+    if any(app.after for app in plan.apps):
+        import minit.supervisor.order  # noqa: F401
+    if any(app.sockets for app in plan.apps):
+        import minit.supervisor.sockets  # noqa: F401
+
+
+def _restrict_devices(
+    plan: PodPlan, trees: tuple[tuple[int, ...], ...], hierarchies: list[Hierarchy], subcgroup: str
+) -> tuple[PodPlan, tuple[int, ...]]:
+    """
+    Let each app use its devices and no others.
+
+    Returns the plan with them, and the descriptors to keep for a process that has apps follow devices that come and go.
+    """
+    helper = None
+    if any(has_devices(volume) for app in plan.apps for volume in app.volumes):
+        from minit.launcher.devicehelper import DeviceHelper, find_device_volumes
+
+        helper = DeviceHelper(find_device_volumes(plan, trees), debug=plan.debug)
+        plan = replace(plan, apps=helper.allow_devices(plan.apps))
+    for line in apply_policies(hierarchies, subcgroup, plan.apps):
+        complain(f"minit: {line}")
+    if helper is None:
+        return plan, ()
+    if not helper.follows:
+        helper.end()
+        return plan, ()
+    helper.follow({app.name: device_group(hierarchies, subcgroup, app.name) for app in plan.apps})
+    return plan, (helper.fileno(),)
+
+
+def _join_group(hierarchies: list[Hierarchy], subcgroup: str) -> None:
+    """Move into the group that a launcher would have started PID 1 in."""
+    for hierarchy in hierarchies:
+        if hierarchy.is_v2:
+            write_group_file(f"{hierarchy.mount_point}/{subcgroup}/init.scope/cgroup.procs", "0")
+
+
+def _open_root() -> int:
+    """Return a detached mount of the stage1 root, out of its peer group."""
+    try:
+        root = syscalls.open_tree(
+            syscalls.AT_FDCWD, paths.POD_STAGE1_ROOTFS, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE
+        )
+        syscalls.mount_setattr(root, flags=syscalls.AT_RECURSIVE, propagation=syscalls.MS_PRIVATE)
+    except OSError as error:
+        raise LaunchError(f"failed to open the stage1 root: {describe(error)}") from error
+    return root
+
+
+def _raise_descriptor_limit() -> tuple[int, int]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft, hard
+
+
+def _leave_mounts(machine: Machine) -> tuple[int, ...]:
+    """Move to a mount namespace of the pod's, in which the working directory is the stage1 root."""
+    machine.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    os.chdir(paths.POD_STAGE1_ROOTFS)
+    return tuple(machine.descriptors())
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read(_MAXIMUM_BYTES)
+
+
+def _print_traceback() -> None:
+    try:
+        import traceback
+
+        traceback.print_exc()
+    except ImportError:
+        pass  # the image's files are out of reach

@@ -1,0 +1,66 @@
+"""The machine as PID 1 holds it: its configuration, its helper, its watchdog, and how it is to end."""
+
+from __future__ import annotations
+
+import _signal
+import os
+
+from minit.manifest.machine import POWEROFF, REBOOT, STAY, MachineConfig
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minit.machine.helper import Helper
+    from minit.machine.watchdog import Feeder
+
+
+class Machine:
+    """
+    What is known so far; `run_machine` and the supervisor change it.
+
+    `namespace` is a descriptor of its own mounts, once PID 1 has a namespace for the pod's. It has `failed` if
+    its pod could not be run, and `crashed` if that is a fault of minit itself.
+    """
+
+    def __init__(self) -> None:
+        self.config = MachineConfig()
+        self.helper: Helper | None = None
+        self.feeder: Feeder | None = None
+        self.namespace: int | None = None
+        self.failed = False
+        self.crashed = False
+        self._asked: str | None = None
+
+    @property
+    def ending(self) -> str:
+        """What to do once the pod has ended: what somebody asked for, or else what the configuration says."""
+        # Nobody could ask a machine to end that stays with a broken supervisor.
+        return self._asked or (REBOOT if self.crashed else self.config.on_exit)
+
+    def ask_to_end(self, signals: Sequence[int]) -> None:
+        """Take signals for what they say about the end: Ctrl-Alt-Del wants a reboot, failing power none."""
+        if _signal.SIGINT in signals:
+            self._asked = REBOOT
+        elif _signal.SIGPWR in signals or (signals and self.config.on_exit == STAY):
+            self._asked = POWEROFF
+
+    def ask_to_power_off(self) -> None:
+        """The power button was pressed."""
+        self._asked = POWEROFF
+
+    def feed(self) -> None:
+        """Tell the watchdog that PID 1 is alive, if there is one and it is time to."""
+        if self.feeder is not None:
+            self.feeder.feed()
+
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that outlive the pod."""
+        own = [] if self.namespace is None else [self.namespace]
+        return own if self.feeder is None else [*own, self.feeder.fd]
+
+    def close(self) -> None:
+        """Forget the machine's mounts."""
+        if self.namespace is not None:
+            os.close(self.namespace)
+            self.namespace = None

@@ -1,0 +1,96 @@
+"""
+Loading kernel modules: those that are named, and those for the devices there are, by MODALIAS.
+
+The image has a table of what its modules say of themselves; nothing else is needed, neither modprobe nor its indexes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from fnmatch import fnmatchcase
+
+from minit import paths, syscalls
+from minit.errors import MinitError, describe
+from minit.jsontext import parse
+from minit.stdio import complain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+# There already, or not for this machine, which is no fault of anybody's.
+_HARMLESS = (errno.EEXIST, errno.ENODEV)
+
+
+class Modules:
+    """The modules of the image, each with what it needs and the patterns of MODALIAS it is for."""
+
+    def __init__(self, table: Mapping[str, Any], directory: str = paths.MACHINE_MODULES) -> None:
+        self.release = str(table.get("release", ""))
+        self._directory = directory
+        self._needs: dict[str, Sequence[str]] = {}
+        self._aliases: list[tuple[str, str]] = []
+        self._done: set[str] = set()
+        self._seen: set[str] = set()
+        for module in table.get("modules", ()):
+            self._needs[module["name"]] = module["depends"]
+            self._aliases += [(pattern, module["name"]) for pattern in module["aliases"]]
+
+    def load(self, name: str) -> None:
+        """Load a module after those it needs; what fails is said, and is not tried again."""
+        name = name.replace("-", "_")
+        if name not in self._needs:
+            if name not in self._done and not os.path.isdir(f"/sys/module/{name}"):
+                complain(f"minit: module {name}: not in this image")
+            self._done.add(name)
+            return
+        self._load(name)
+
+    def load_for(self, modaliases: Iterable[str]) -> bool:
+        """Load the modules for devices that have these MODALIASes; returns whether there was anything new."""
+        found = [alias for alias in dict.fromkeys(modaliases) if alias not in self._seen]
+        self._seen.update(found)
+        names = [name for alias in found for name in self.matching(alias) if name not in self._done]
+        for name in dict.fromkeys(names):
+            self._load(name)
+        return bool(names)
+
+    def matching(self, modalias: str) -> list[str]:
+        """Return the modules for a device, in the order of the table."""
+        return list(dict.fromkeys(name for pattern, name in self._aliases if fnmatchcase(modalias, pattern)))
+
+    def _load(self, name: str) -> None:
+        if name in self._done:
+            return
+        self._done.add(name)
+        for other in self._needs[name]:
+            self._load(other)
+        try:
+            fd = os.open(f"{self._directory}/{name}.ko", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                syscalls.finit_module(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno not in _HARMLESS:
+                complain(f"minit: module {name}: {describe(error)}")
+
+
+def read_modules() -> Modules:
+    """Return the modules of this image, none if it has none or they are for another kernel, which is said."""
+    try:
+        with open(paths.MACHINE_MODULE_TABLE, "rb") as file:
+            table = parse(file.read(), paths.MACHINE_MODULE_TABLE)
+    except FileNotFoundError:
+        return Modules({})
+    except (MinitError, OSError) as error:
+        complain(f"minit: {describe(error)}")
+        return Modules({})
+    assert isinstance(table, dict)  # the image's builder wrote it
+    modules, kernel = Modules(table), os.uname().release
+    if modules.release != kernel:
+        complain(f"minit: the modules are those of kernel {modules.release}, this is {kernel}: none is loaded")
+        return Modules({})
+    return modules

@@ -1,0 +1,209 @@
+"""The machine's network: its interfaces as machine.toml has them, brought up as they appear, and their leases kept."""
+
+from __future__ import annotations
+
+import _socket
+import select
+import time
+
+from minit import paths
+from minit.errors import NetworkError, describe
+from minit.machine.dhcp import DhcpClient
+from minit.network.builtin.ipv4 import Subnet, format_address, parse_address
+from minit.network.builtin.links import Links
+from minit.stdio import complain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minit.machine.devices import MachineDevices
+    from minit.machine.dhcpmessage import Answer
+    from minit.manifest.machine import Interface, MachineConfig
+    from minit.network.builtin.links import Link
+
+_RTMGRP_LINK = 1
+_RECEIVE_BYTES = 1 << 16
+_DEFAULT = Subnet(address=0, prefix=0)
+_MAXIMUM_NAME_SERVERS = 3  # of the C library
+
+
+class MachineNetwork:
+    """All interfaces of the configuration; `turn` is called when one of `filenos` can be read, and at `deadline`."""
+
+    def __init__(self, config: MachineConfig, resolv_conf: str = paths.MACHINE_RESOLV_CONF) -> None:
+        self._links = Links()
+        self._resolv_conf = resolv_conf
+        # The kernel's events about links only say that it is time to look.
+        self._events = _socket.socket(
+            _socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK, 0
+        )
+        self._events.bind((0, _RTMGRP_LINK))
+        self._static_name_servers = config.name_servers
+        self._interfaces = [_Connection(interface, config.hostname, self) for interface in config.interfaces]
+        self.write_resolv_conf()
+
+    @property
+    def deadline(self) -> float | None:
+        """The monotonic time at which something is due, None if nothing is."""
+        return min((one.deadline for one in self._interfaces if one.deadline is not None), default=None)
+
+    def filenos(self) -> list[int]:
+        """Return the descriptors to poll."""
+        clients = [one.fileno() for one in self._interfaces]
+        return [self._events.fileno(), *(fd for fd in clients if fd is not None)]
+
+    def turn(self) -> None:
+        """Look at the links, and do what is due."""
+        try:
+            while self._events.recv(_RECEIVE_BYTES):
+                pass
+        except OSError:
+            pass  # nothing left, or more than the socket holds: what there is now is looked at
+        for one in self._interfaces:
+            one.turn(self._links)
+
+    def wait(self, devices: MachineDevices) -> None:
+        """Wait for the interfaces that apps wait for, each as long as it says."""
+        begun = time.monotonic()
+        while True:
+            self.turn()
+            now = time.monotonic()
+            waits = [one.interface.wait_seconds for one in self._interfaces if not one.connected]
+            left = begun + max(waits, default=0) - now
+            if left <= 0:
+                break
+            until = now + left if self.deadline is None else min(self.deadline, now + left)
+            poll = select.poll()
+            for fd in (*self.filenos(), devices.fileno()):
+                poll.register(fd, select.POLLIN)
+            if devices.fileno() in [fd for fd, _ in poll.poll(max(0.0, until - now) * 1000)]:
+                devices.look()
+        for one in self._interfaces:
+            if not one.connected and one.interface.wait_seconds:
+                complain(f"minit: interface {one.interface.name}: {one.missing} after {one.interface.wait_seconds} s")
+
+    def write_resolv_conf(self) -> None:
+        """Write the name servers, in place: the apps have this very file mounted."""
+        servers = list(self._static_name_servers)
+        domains = []
+        for one in self._interfaces:
+            if one.lease is not None:
+                servers += [format_address(address) for address in one.lease.name_servers]
+                domains += [one.lease.domain] if one.lease.domain else []
+        lines = [f"search {' '.join(domains)}\n"] if domains else []
+        lines += [f"nameserver {server}\n" for server in dict.fromkeys(servers[:_MAXIMUM_NAME_SERVERS])]
+        try:
+            with open(self._resolv_conf, "w", encoding="ascii") as file:
+                file.writelines(lines)
+        except OSError as error:
+            complain(f"minit: {describe(error)}")
+
+
+class _Connection:
+    """One interface: not there, there without carrier, or connected with the addresses it is to have."""
+
+    def __init__(self, interface: Interface, hostname: str, network: MachineNetwork) -> None:
+        self.interface = interface
+        self.lease: Answer | None = None
+        self._hostname = hostname
+        self._network = network
+        self._index: int | None = None
+        self._configured = False
+        self._carrier = False
+        self._client: DhcpClient | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has a carrier and its addresses."""
+        return self._configured and self._carrier
+
+    @property
+    def missing(self) -> str:
+        """What it is waiting for."""
+        if self._index is None:
+            return "not there"
+        return "no answer from a DHCP server" if self._carrier else "no carrier"
+
+    @property
+    def deadline(self) -> float | None:
+        """The time at which its client has something to do."""
+        return None if self._client is None or not self._carrier else self._client.deadline
+
+    def fileno(self) -> int | None:
+        """Return the descriptor of its client."""
+        return None if self._client is None else self._client.fileno()
+
+    def turn(self, links: Links) -> None:
+        """Bring it up if it has appeared, and go on with its addresses."""
+        try:
+            link = links.find(self.interface.name)
+            if link is None or link.index != self._index:
+                self._forget()
+            if link is None:
+                return
+            if self._index is None:
+                links.set_up(link)
+                link = links.get(link.name)
+                self._index = link.index
+                if not self.interface.dhcp:
+                    self._configure(links, link, self.interface.addresses, self.interface.gateway)
+                    self._configured = True
+            had_carrier, self._carrier = self._carrier, link.carrier
+            if self.interface.dhcp and self._carrier:
+                if self._client is None or not had_carrier:
+                    self._start_client(link)
+                assert self._client is not None
+                self._client.turn()
+        except (NetworkError, OSError) as error:
+            complain(f"minit: interface {self.interface.name}: {describe(error)}")
+
+    def _start_client(self, link: Link) -> None:
+        # With a new carrier it may be another network: the lease is asked for anew.
+        if self._client is not None:
+            self._client.close()
+            self._change(None)
+        mac = bytes.fromhex(link.mac.replace(":", ""))
+        self._client = DhcpClient(link.name, mac, self._hostname, self._change)
+
+    def _change(self, lease: Answer | None) -> None:
+        """Take the place of the previous lease."""
+        with Links() as links:
+            link = links.find(self.interface.name)
+            if link is not None:
+                self._replace(links, link, lease)
+        self.lease, self._configured = lease, lease is not None
+        self._network.write_resolv_conf()
+
+    def _replace(self, links: Links, link: Link, lease: Answer | None) -> None:
+        old = self.lease
+        try:
+            if old is not None and (lease is None or (old.address, old.prefix) != (lease.address, lease.prefix)):
+                # The routes by it go with it.
+                links.delete_address(link, old.address, old.prefix)
+            if lease is not None:
+                gateway = format_address(lease.routers[0]) if lease.routers else None
+                self._configure(links, link, [f"{format_address(lease.address)}/{lease.prefix}"], gateway)
+                complain(f"minit: interface {link.name}: {format_address(lease.address)}/{lease.prefix}")
+        except NetworkError as error:
+            complain(f"minit: interface {link.name}: {error}")
+
+    def _configure(self, links: Links, link: Link, addresses: Sequence[str], gateway: str | None) -> None:
+        present = links.addresses(link)
+        for text in addresses:
+            address, _, prefix = text.partition("/")
+            if (parse_address(address), int(prefix)) not in present:
+                links.add_address(link, parse_address(address), int(prefix))
+        if gateway is not None and not any(
+            route.destination == _DEFAULT and route.index == link.index for route in links.routes()
+        ):
+            links.add_route(link, _DEFAULT, parse_address(gateway))
+
+    def _forget(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        had_lease = self.lease is not None
+        self._index, self._client, self.lease = None, None, None
+        self._configured = self._carrier = False
+        if had_lease:
+            self._network.write_resolv_conf()

@@ -1,0 +1,46 @@
+"""The hardware watchdog, fed by PID 1 alone (Documentation/watchdog/watchdog-api.rst)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.manifest.machine import Watchdog
+
+_WDIOC_SETTIMEOUT = 0xC0045706
+_INT_BYTES = 4
+# Several meals can be missed before it bites.
+_MEALS = 4
+_FOOD = b"\0"
+_FAREWELL = b"V"  # without it the watchdog goes on when it is closed
+
+
+class Feeder:
+    """An open watchdog; whoever opened it has to feed it from now on."""
+
+    def __init__(self, watchdog: Watchdog) -> None:
+        self.fd = os.open(watchdog.device, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            wanted = watchdog.timeout_seconds.to_bytes(_INT_BYTES, "little")
+            # The device answers with what it can do.
+            timeout_seconds = int.from_bytes(fcntl.ioctl(self.fd, _WDIOC_SETTIMEOUT, wanted), "little")
+        except OSError:
+            timeout_seconds = watchdog.timeout_seconds  # it has one timeout only
+        self._period_seconds = max(timeout_seconds, 1) / _MEALS
+        self.next_meal = 0.0
+        self.feed()
+
+    def feed(self) -> None:
+        """Feed it if it is time."""
+        now = time.monotonic()
+        if now >= self.next_meal:
+            self.next_meal = now + self._period_seconds
+            os.write(self.fd, _FOOD)
+
+    def release(self) -> None:
+        """Let the machine be without a watchdog."""
+        os.write(self.fd, _FAREWELL)
+        os.close(self.fd)

@@ -1,0 +1,293 @@
+"""
+What a machine that minit boots is told beside its pod: the file machine.toml and the kernel's command line.
+
+Pure. The file is read when the image is built and again when the machine boots, so that what is wrong with it is said
+by who can mend it.
+"""
+
+from __future__ import annotations
+
+from minit.errors import ManifestError
+from minit.manifest.reader import Node
+from minit.value import Value, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+POWEROFF, REBOOT, HALT, STAY = "poweroff", "reboot", "halt", "stay"
+ENDINGS = (POWEROFF, REBOOT, HALT, STAY)
+"""What a machine may do when its pod has ended."""
+
+DHCP = "dhcp"
+_MAXIMUM_SECONDS = 24 * 3600
+_MAXIMUM_NAME_BYTES = 64
+_WORD = "minit."
+# Of which there may be several, each named for one.
+_TABLES = {"devices": "device", "filesystems": "filesystem", "interfaces": "interface"}
+_MAXIMUM_ID = 0xFFFFFFFE
+
+
+class Watchdog(Value):
+    """A hardware watchdog that resets the machine when minit has not fed it for `timeout_seconds`."""
+
+    device: str = "/dev/watchdog"
+    timeout_seconds: int = 60
+
+
+class Filesystem(Value):
+    """
+    A file system to mount before the apps start, at a path of the machine that volumes can name as their source.
+
+    Its device is waited for, `wait_seconds` at most. Without a `required` one the apps do not start.
+    """
+
+    source: str
+    target: str
+    fstype: str
+    options: str = ""
+    read_only: bool = False
+    wait_seconds: int = 10
+    required: bool = True
+
+
+class DeviceRule(Value):
+    """
+    What is done with devices of a `subsystem` whose `name` matches a pattern, both as sysfs has them.
+
+    Their nodes get `mode`, `uid` and `gid`, and `link`, a name below /dev, leads to the last of them. The apps wait
+    `wait_seconds` at most until there is one; 0 if they do not. Without a `required` one they do not start.
+    """
+
+    subsystem: str
+    name: str = "*"
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    link: str | None = None
+    wait_seconds: int = 0
+    required: bool = False
+
+
+class Interface(Value):
+    """
+    A network interface: its addresses (`192.0.2.7/24`), or `dhcp` to be told them by a server.
+
+    The apps wait `wait_seconds` at most until it is up; 0 if they do not.
+    """
+
+    name: str
+    dhcp: bool = False
+    addresses: tuple[str, ...] = ()
+    gateway: str | None = None
+    wait_seconds: int = 0
+
+
+class MachineConfig(Value):
+    """All that machine.toml says; `debug` and `manifest`, the path of another pod manifest, come from the kernel."""
+
+    hostname: str = "minit"
+    on_exit: str = POWEROFF
+    failure_wait_seconds: int = 10
+    modules: tuple[str, ...] = ()
+    sysctls: tuple[tuple[str, str], ...] = ()
+    devices: tuple[DeviceRule, ...] = ()
+    filesystems: tuple[Filesystem, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
+    name_servers: tuple[str, ...] = ()
+    watchdog: Watchdog | None = None
+    debug: bool = False
+    manifest: str | None = None
+
+
+def parse_machine(data: bytes, source: str) -> MachineConfig:
+    """Return what a machine.toml says; ManifestError names the place in it."""
+    import tomllib
+
+    try:
+        table = tomllib.loads(data.decode())
+        _refuse_times(table, source)
+        root = Node(table, None, source)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ManifestError(f"{source}: expected TOML: {error}") from error
+    _refuse_others(root, MachineConfig._fields[:-2], _TABLES)
+    return MachineConfig(
+        hostname=root["hostname"].optional(_hostname) or MachineConfig.hostname,
+        on_exit=root["on_exit"].optional(lambda node: node.one_of(*ENDINGS)) or MachineConfig.on_exit,
+        failure_wait_seconds=_seconds(root["failure_wait_seconds"], MachineConfig.failure_wait_seconds),
+        modules=root["modules"].each(_module),
+        sysctls=tuple((name, _sysctl(name, node)) for name, node in _table(root["sysctls"])),
+        devices=root["device"].each(_device),
+        filesystems=root["filesystem"].each(_filesystem),
+        interfaces=root["interface"].each_named("interface", _interface),
+        name_servers=root["name_servers"].each(_address),
+        watchdog=root["watchdog"].optional(_watchdog),
+    )
+
+
+def with_command_line(config: MachineConfig, text: str) -> tuple[MachineConfig, list[str]]:
+    """Return the configuration as the kernel's command line changes it, and what of that cannot be understood."""
+    problems = []
+    for word in text.split():
+        name, _, value = word.partition("=")
+        if not name.startswith(_WORD):
+            continue
+        if name == "minit.on_exit" and value in ENDINGS:
+            config = replace(config, on_exit=value)
+        elif name == "minit.debug" and value in ("", "0", "1"):
+            config = replace(config, debug=value != "0")
+        elif name == "minit.manifest" and value.startswith("/"):
+            config = replace(config, manifest=value)
+        else:
+            problems.append(f"kernel command line: ignoring {word}")
+    return config, problems
+
+
+def _device(node: Node) -> DeviceRule:
+    _refuse_others(node, DeviceRule._fields)
+    return DeviceRule(
+        subsystem=node["subsystem"].non_empty(),
+        name=node["name"].optional(Node.non_empty) or DeviceRule.name,
+        mode=node["mode"].optional(_mode),
+        uid=node["uid"].optional(_id),
+        gid=node["gid"].optional(_id),
+        link=node["link"].optional(_link),
+        wait_seconds=_seconds(node["wait_seconds"], DeviceRule.wait_seconds),
+        required=_boolean(node["required"], DeviceRule.required),
+    )
+
+
+def _filesystem(node: Node) -> Filesystem:
+    _refuse_others(node, Filesystem._fields, {"fstype": "type"})
+    return Filesystem(
+        source=node["source"].non_empty(),
+        target=node["target"].absolute_path(),
+        fstype=node["type"].non_empty(),
+        options=node["options"].optional(Node.string) or "",
+        read_only=_boolean(node["read_only"], Filesystem.read_only),
+        wait_seconds=_seconds(node["wait_seconds"], Filesystem.wait_seconds),
+        required=_boolean(node["required"], Filesystem.required),
+    )
+
+
+def _interface(node: Node) -> Interface:
+    _refuse_others(node, Interface._fields)
+    dhcp, addresses = _boolean(node["dhcp"], Interface.dhcp), node["addresses"].each(_address_with_prefix)
+    gateway = node["gateway"].optional(_address)
+    if dhcp and (addresses or gateway):
+        raise node.error("either dhcp or addresses and a gateway", "both")
+    return Interface(
+        name=node["name"].matching(_is_interface_name, "the name of a network interface"),
+        dhcp=dhcp,
+        addresses=addresses,
+        gateway=gateway,
+        wait_seconds=_seconds(node["wait_seconds"], Interface.wait_seconds),
+    )
+
+
+def _watchdog(node: Node) -> Watchdog:
+    _refuse_others(node, Watchdog._fields)
+    timeout = node["timeout_seconds"]
+    return Watchdog(
+        device=node["device"].optional(Node.absolute_path) or Watchdog.device,
+        timeout_seconds=timeout.integer(2, _MAXIMUM_SECONDS) if timeout.given else Watchdog.timeout_seconds,
+    )
+
+
+def _refuse_times(value: object, source: str) -> None:
+    """Refuse what TOML has and JSON has not."""
+    if isinstance(value, dict):
+        for child in value.values():
+            _refuse_times(child, source)
+    elif isinstance(value, list):
+        for child in value:
+            _refuse_times(child, source)
+    elif not isinstance(value, (str, int)):
+        raise ManifestError(f"{source}: expected strings, integers, true and false, got {value}")
+
+
+def _refuse_others(node: Node, fields: Sequence[str], renamed: dict[str, str] | None = None) -> None:
+    """Refuse what no field has as its name: a misspelt one would be left out in silence."""
+    known = {(renamed or {}).get(field, field) for field in fields}
+    for name, child in _table(node):
+        if name not in known:
+            raise child.error(f"one of {', '.join(sorted(known))}", f'"{name}"')
+
+
+def _table(node: Node) -> list[tuple[str, Node]]:
+    value = node.raw()
+    if value is None:
+        return []
+    if not isinstance(value, dict):
+        raise node.error("a table")
+    return [(name, Node(child, node, name)) for name, child in value.items()]
+
+
+def _mode(node: Node) -> int:
+    expected = 'permissions in octal ("0660")'
+    return int(node.matching(lambda text: 0 < len(text) <= 4 and set(text) <= set("01234567"), expected), 8)
+
+
+def _id(node: Node) -> int:
+    return node.integer(0, _MAXIMUM_ID)
+
+
+def _link(node: Node) -> str:
+    return node.matching(
+        lambda text: all(part not in ("", ".", "..") for part in text.split("/")), "a name below /dev (disk/data)"
+    )
+
+
+def _hostname(node: Node) -> str:
+    return node.matching(lambda text: 0 < len(text.encode()) <= _MAXIMUM_NAME_BYTES, "a host name of 1 to 64 bytes")
+
+
+def _module(node: Node) -> str:
+    return node.matching(is_module_name, "the name of a kernel module")
+
+
+def is_module_name(text: str) -> bool:
+    """Tell whether `text` may be the name of a kernel module."""
+    return bool(text) and all(letter.isalnum() or letter in "_-" for letter in text) and text.isascii()
+
+
+def _sysctl(name: str, node: Node) -> str:
+    if ".." in name or "/" in name or not name:
+        raise node.error("the name of a sysctl (net.ipv4.ip_forward)", f'"{name}"')
+    value = node.raw()
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else node.string()
+
+
+def _is_interface_name(text: str) -> bool:
+    # dev_valid_name() of the kernel.
+    return 0 < len(text.encode()) < 16 and text not in (".", "..") and not any(c in "/:" or c.isspace() for c in text)
+
+
+def _address(node: Node) -> str:
+    return node.matching(_is_address, "an IPv4 address")
+
+
+def _address_with_prefix(node: Node) -> str:
+    return node.matching(_is_address_with_prefix, "an IPv4 address with the length of its prefix (192.0.2.7/24)")
+
+
+def _is_address(text: str) -> bool:
+    parts = text.split(".")
+    return len(parts) == 4 and all(_is_number(part, 255) for part in parts)
+
+
+def _is_address_with_prefix(text: str) -> bool:
+    address, _, length = text.partition("/")
+    return _is_address(address) and _is_number(length, 32)
+
+
+def _is_number(text: str, highest: int) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 3 and str(int(text)) == text and int(text) <= highest
+
+
+def _boolean(node: Node, default: bool) -> bool:
+    return node.boolean() if node.given else default
+
+
+def _seconds(node: Node, default: int) -> int:
+    return node.integer(0, _MAXIMUM_SECONDS) if node.given else default

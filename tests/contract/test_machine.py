@@ -1,0 +1,240 @@
+"""Machines that minit boots, as namespaces: the same first program with the same duties, in well under a second."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.firstprogram import NamespaceMachine
+from tests.support.pods import MakePod, shell
+from tests.support.processes import children_of, named, status_of
+from tests.support.waiting import wait_for
+
+# Asks as a process in the PID namespace of the first process and in the control group of another one.
+_ASK = """
+import os, socket, sys
+from minit import syscalls
+first, like = sys.argv[1:]
+group = [line for line in open(f"/proc/{like}/cgroup") if line.startswith("0::")][0].split(":", 2)[2].strip()
+top = [line.split()[4] for line in open("/proc/self/mountinfo") if " - cgroup2 " in line][0]
+open(f"{top}{group}/cgroup.procs", "w").write("0")
+root = os.open(f"/proc/{first}/root/rkt/minit", os.O_PATH)
+syscalls.setns(os.open(f"/proc/{first}/ns/pid", os.O_RDONLY), syscalls.CLONE_NEWPID)
+if os.fork() == 0:
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client.connect(f"/proc/self/fd/{root}/control")
+    try:
+        client.send(b'{"op":"state"}')
+        print(client.recv(65536).decode())
+    except OSError:
+        pass
+    os._exit(0)
+os.wait()
+"""
+
+Boot = Callable[..., NamespaceMachine]
+
+
+@pytest.fixture
+def boot(make_pod: MakePod, tmp_path: Path) -> Iterator[Boot]:
+    """A function that boots a machine with these apps; it ends with the test."""
+    with ExitStack() as stack:
+
+        def start(apps: dict, config: str = "", command_line: str = "", **pod: object) -> NamespaceMachine:
+            prepared = make_pod(apps, overlay=False, **pod)
+            return stack.enter_context(NamespaceMachine(tmp_path, prepared, config, command_line))
+
+        yield start
+
+
+def test_apps_run_and_the_machine_goes_off(boot: Boot):
+    """Apps run as in any pod, their output is on the console, their statuses are recorded, and then it is off."""
+    machine = boot({"one": shell("echo hello; hostname; exit 3")}, 'hostname = "sensor"\n').wait()
+    said = [line.partition(": ")[2] for line in machine.lines if line.startswith("one[")]
+    assert said == ["hello", "sensor"]
+    assert machine.status("one") == 3
+    assert machine.lines[-2:] == ["minit: the pod has ended with 3", "minit: poweroff"]
+    assert machine.ending == "off"
+
+
+@pytest.mark.parametrize(
+    ("config", "command_line", "ending"),
+    [('on_exit = "reboot"', "", "reboot"), ('on_exit = "reboot"', "quiet minit.on_exit=poweroff", "off")],
+)
+def test_what_happens_at_the_end(boot: Boot, config: str, command_line: str, ending: str):
+    """machine.toml says what the machine does when its pod has ended, unless the kernel's command line does."""
+    assert boot({"one": shell("true")}, config, command_line).wait().ending == ending
+
+
+@pytest.mark.parametrize(("number", "ending"), [(signal.SIGINT, "reboot"), (signal.SIGTERM, "off")])
+def test_a_signal_ends_the_apps_and_the_machine(boot: Boot, number: int, ending: str):
+    """Ctrl-Alt-Del, a SIGINT, reboots when the apps have been stopped in order; SIGTERM does what is configured."""
+    app = shell("trap 'echo bye; exit 0' TERM; echo up; sleep 1000 & wait")
+    machine = boot({"one": app}, 'on_exit = "poweroff"')
+    machine.wait_for_line("up")
+    machine.signal(number)
+    machine.wait()
+    assert [line.partition(": ")[2] for line in machine.lines if line.startswith("one[")] == ["up", "bye"]
+    assert machine.ending == ending
+
+
+def test_a_machine_that_stays(boot: Boot):
+    """With on_exit = "stay" the machine is there when its pod has ended, until somebody asks for its end."""
+    machine = boot({"one": shell("true")}, 'on_exit = "stay"')
+    machine.wait_for_line("the machine stays")
+    machine.signal(signal.SIGTERM)
+    assert machine.wait().ending == "off"
+
+
+def test_a_broken_configuration(boot: Boot):
+    """What is wrong with machine.toml is said in one line, and the machine does what it would without."""
+    machine = boot({"one": shell("echo hello")}, 'on_exit = "explode"').wait()
+    expected = '/etc/minit/machine.toml: on_exit: expected "poweroff" or "reboot" or "halt" or "stay", got "explode"'
+    assert f"minit: {expected}: going on as without it" in machine.lines
+    assert (machine.status("one"), machine.ending) == (0, "off")
+
+
+def test_a_broken_manifest(boot: Boot, make_pod: MakePod):
+    """A pod that cannot be run is said in one line, and the machine ends as it is configured to."""
+    config = 'on_exit = "reboot"\nfailure_wait_seconds = 0'
+    machine = boot({"one": shell("true")}, config, isolators=[{"name": 3}]).wait()
+    assert machine.lines == ["minit: pod: isolators[0].name: expected an ACIdentifier, got 3", "minit: reboot"]
+    assert machine.ending == "reboot"
+
+
+def test_another_manifest_by_the_command_line(boot: Boot):
+    """minit.manifest= names another pod manifest, and what cannot be understood is said and left out."""
+    machine = boot({"one": shell("true")}, "failure_wait_seconds = 0", "minit.manifest=/none minit.typo=1").wait()
+    assert machine.lines == [
+        "minit: kernel command line: ignoring minit.typo=1",
+        "minit: /none: no such file or directory",
+        "minit: poweroff",
+    ]
+
+
+def test_a_watchdog_is_fed_by_a_supervisor_that_works(boot: Boot):
+    """The watchdog gets its food while PID 1 runs, none when it is stopped, and no farewell at the end."""
+    config = 'on_exit = "stay"\n[watchdog]\ndevice = "/run-watchdog"\ntimeout_seconds = 2'
+    machine = boot({"one": shell("echo up; sleep 1000")}, config)
+    machine.wait_for_line("up")
+    food = os.open(machine.root / "run-watchdog", os.O_RDONLY)
+    for _ in range(3):
+        assert os.read(food, 1) == b"\0"
+    machine.signal(signal.SIGSTOP)
+    wait_for(lambda: status_of(machine.first_process)["State"].startswith("T"), "PID 1 to be stopped")
+    os.set_blocking(food, False)
+    with suppress(BlockingIOError):
+        while os.read(food, 64):
+            pass
+    time.sleep(1)  # twice as long as between meals
+    with pytest.raises(BlockingIOError):
+        os.read(food, 1)
+    machine.signal(signal.SIGCONT)
+    machine.signal(signal.SIGTERM)
+    assert machine.wait().ending == "off"
+    assert set(os.read(food, 4096)) == {0}
+    os.close(food)
+
+
+def test_the_helper_dies(boot: Boot):
+    """Without its helper the machine goes on, and says so."""
+    machine = boot({"one": shell("echo up; sleep 1000")})
+    machine.wait_for_line("up")
+    [helper] = named(children_of(machine.first_process), "minit-machine")
+    os.kill(helper, signal.SIGKILL)
+    machine.wait_for_line("minit: the machine's helper has ended: no more devices and leases from now on")
+    machine.signal(signal.SIGTERM)
+    assert machine.wait().ending == "off"
+
+
+@pytest.mark.parametrize(("required", "status"), [("true", None), ("false", 0)])
+def test_a_file_system_that_is_missing(boot: Boot, required: str, status: int | None):
+    """Without a required file system no app starts; another one is missed in one line."""
+    config = f"""
+        failure_wait_seconds = 0
+        [[filesystem]]
+        source = "LABEL=nowhere"
+        target = "/data"
+        type = "ext4"
+        wait_seconds = 0
+        required = {required}
+    """
+    machine = boot({"one": shell("true")}, config).wait()
+    assert "minit: filesystem /data: no block device LABEL=nowhere within 0 s" in machine.lines
+    assert machine.status("one") == status
+
+
+def test_a_file_system_and_a_sysctl(boot: Boot):
+    """Volumes can be on file systems of the configuration, which have the options it gives them."""
+    config = """
+        [sysctls]
+        "net.ipv4.ip_forward" = 1
+        "net.ipv4.nothing" = 1
+        [[filesystem]]
+        source = "none"
+        target = "/data"
+        type = "tmpfs"
+        options = "size=1m,noexec"
+    """
+    volume = {"name": "data", "kind": "host", "source": "/data"}
+    app = shell("cat /proc/sys/net/ipv4/ip_forward; grep ' /data ' /proc/mounts")
+    machine = boot({"one": {**app, "mounts": [{"volume": "data", "path": "/data"}]}}, config, volumes=[volume]).wait()
+    said = [line.partition(": ")[2] for line in machine.lines if line.startswith("one[")]
+    assert said[0] == "1"
+    assert said[1].startswith("none /data tmpfs rw,nosuid,nodev,noexec,relatime,size=1024k")
+    assert "minit: sysctl net.ipv4.nothing: /proc/sys/net/ipv4/nothing: no such file or directory" in machine.lines
+
+
+def test_rules_for_devices(boot: Boot):
+    """Nodes get the permissions, the owner and the links that the configuration says, and an app can have them."""
+    config = """
+        [[device]]
+        subsystem = "mem"
+        name = "zer*"
+        mode = "0640"
+        uid = 7
+        link = "source/of-nothing"
+        wait_seconds = 60
+    """
+    volume = {"name": "nothing", "kind": "host", "source": "/dev/source/of-nothing"}
+    app = shell("head -c 3 /nothing | wc -c; stat -c '%a %u %t:%T' /nothing")
+    machine = boot({"one": {**app, "mounts": [{"volume": "nothing", "path": "/nothing"}]}}, config, volumes=[volume])
+    machine.wait()
+    assert [line.partition(": ")[2] for line in machine.lines if line.startswith("one[")] == ["3", "640 7 1:5"]
+
+
+@pytest.mark.parametrize(("required", "status"), [("true", None), ("false", 0)])
+def test_a_device_that_does_not_come(boot: Boot, required: str, status: int | None):
+    """Apps start without a device that does not come in time, unless it is required."""
+    rule = f'subsystem = "imaginary"\nwait_seconds = 1\nrequired = {required}'
+    machine = boot({"one": shell("true")}, f"failure_wait_seconds = 0\n[[device]]\n{rule}").wait()
+    assert "minit: device imaginary/*: none within 1 s" in machine.lines
+    assert machine.status("one") == status
+
+
+def test_who_may_ask(boot: Boot):
+    """On the control socket root's processes are answered that are of no app, and nobody else."""
+    machine = boot({"one": shell("echo up; sleep 1000")})
+    machine.wait_for_line("up")
+    [helper] = named(children_of(machine.first_process), "minit-machine")
+    app = int(machine.lines[-1].partition("[")[2].partition("]")[0])
+    [app] = [pid for pid in children_of(machine.first_process) if status_of(pid)["NSpid"].split()[-1] == str(app)]
+    for like, answered in ((helper, True), (app, False)):
+        done = subprocess.run(
+            [sys.executable, "-c", _ASK, str(machine.first_process), str(like)], capture_output=True, text=True
+        )
+        assert bool(done.stdout.strip()) == answered, done.stderr
+
+
+def test_orphans_are_reaped(boot: Boot):
+    """Processes that an app leaves behind are ended with the machine."""
+    machine = boot({"one": shell("(sleep 1000 &) ; echo left")}).wait()
+    assert machine.ending == "off"

@@ -1,0 +1,113 @@
+"""`minit init build`: what is in the root of a machine, how large it is, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Stage0
+from tests.support.stage0_world import write_app
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="extracts images, which needs root")
+
+MAXIMUM_BYTES = 20 << 20  # beside apps and modules
+
+
+class Builder:
+    """A data directory with an image, and a manifest for it."""
+
+    def __init__(self, root: Path, stage1: Path) -> None:
+        self.root = root
+        self._stage1 = stage1
+        self._stage0 = Stage0([sys.executable, "-m", "minit"], root, stage1)
+        write_app(root / "app.aci", app={"exec": ["/bin/sh"], "user": "0", "group": "0"})
+        image = self._stage0.call("fetch", "--full", root / "app.aci").stdout.strip()
+        self.write_manifest({"name": "one", "image": {"id": image}})
+
+    def write_manifest(self, *apps: object) -> None:
+        """Write the pod manifest."""
+        manifest = {"acKind": "PodManifest", "acVersion": "0.8.11", "apps": apps}
+        (self.root / "pod.json").write_text(json.dumps(manifest))
+
+    def build(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run the command."""
+        manifest = f"--manifest={self.root}/pod.json"
+        return self._stage0.call("init", "build", manifest, f"--stage1-path={self._stage1}", "--quiet", *words)
+
+
+@pytest.fixture
+def builder(tmp_path: Path, stage1_image: Path) -> Builder:
+    """What builds machines from the pod manifest pod.json."""
+    return Builder(tmp_path, stage1_image)
+
+
+def test_the_same_parts_make_the_same_bytes(builder: Builder, tmp_path: Path):
+    """Two builds give one file, which is small and holds the first program where a kernel looks for it."""
+    for name in ("one", "two"):
+        done = builder.build("--output", tmp_path / name)
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    assert (tmp_path / "one").stat().st_size < MAXIMUM_BYTES / 2
+    archive = gzip.decompress((tmp_path / "one").read_bytes())
+    assert re.search(rb"init\0+pod/stage1/rootfs/entrypoints/init\0", archive)
+
+
+def test_a_directory(builder: Builder, tmp_path: Path):
+    """As a directory it is the same: a pod, the stage1 tree with the apps in it, and what the first program reads."""
+    (tmp_path / "machine.toml").write_text('[[filesystem]]\nsource = "LABEL=x"\ntarget = "/srv/data"\ntype = "ext4"\n')
+    done = builder.build("--format=directory", "--output", tmp_path / "root", f"--config={tmp_path}/machine.toml")
+    assert done.returncode == 0, done.stderr
+    root = tmp_path / "root"
+    assert sorted(path.name for path in root.iterdir()) == [
+        *("dev", "etc", "init", "pod", "proc", "run", "srv", "sys", "tmp")
+    ]
+    assert os.access(root / "init", os.X_OK)
+    assert (root / "etc/minit/machine.toml").read_bytes() == (tmp_path / "machine.toml").read_bytes()
+    assert (root / "srv/data").is_dir()
+    assert json.loads((root / "pod/pod").read_text())["apps"][0]["app"]["exec"] == ["/bin/sh"]
+    app = root / "pod/stage1/rootfs/opt/stage2/one"
+    assert (app / "manifest").exists() and (app / "rootfs/bin/busybox").exists()
+
+
+def test_a_dry_run(builder: Builder, tmp_path: Path):
+    """--dry-run shows the parts with their sizes, and writes nothing."""
+    done = builder.build("--dry-run", "--output", tmp_path / "machine")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    cells = [[cell for cell in row if cell] for row in rows]
+    assert [row[0] for row in cells] == ["PART", "stage1", "app one", "all"]
+    assert float(cells[1][2].split()[0]) * (1 << 20) < MAXIMUM_BYTES
+    assert not (tmp_path / "machine").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--output={root}/pod.json"], "pod.json exists (try --overwrite)"),
+        ([], "missing option '--output' (see minit init build --help)"),
+        (["--dry-run", "--config={root}/none"], "cannot read {root}/none: no such file or directory"),
+        (["--dry-run", "--config={root}/pod.json"], "{root}/pod.json: expected TOML: "),
+        (["--dry-run", "--module=x"], "--module needs --modules-from"),
+        (["--dry-run", "--modules-from={root}", "--module=x"], "{root} has no kernel modules: "),
+        (["--dry-run", "--modules-from={root}", "--module=../x"], 'expected the name of a kernel module, got "../x"'),
+    ],
+)
+def test_what_is_refused(builder: Builder, tmp_path: Path, words: list[str], message: str):
+    """What is wrong is one line, and there is no output."""
+    done = builder.build(*(word.format(root=tmp_path) for word in words))
+    assert done.returncode == 254 and done.stdout == ""
+    assert message.format(root=tmp_path) in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_an_image_that_is_not_in_the_store(builder: Builder):
+    """The manifest's images have to be there."""
+    builder.write_manifest({"name": "one", "image": {"id": "sha512-" + "0" * 64}})
+    done = builder.build("--dry-run")
+    assert done.returncode == 254 and done.stderr.count("\n") == 1

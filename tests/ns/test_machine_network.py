@@ -1,0 +1,130 @@
+"""The network of a machine: addresses, and leases of busybox's DHCP server, over a pair of links."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from minit.machine.devices import MachineDevices
+from minit.machine.dhcp import BOUND, DhcpClient
+from minit.machine.modules import Modules
+from minit.machine.network import MachineNetwork
+from minit.manifest.machine import Interface, MachineConfig
+from tests.support.pods import BUSYBOX
+
+NAMESPACE = "minit-dhcp"
+_SERVER = """
+interface server
+start 192.0.2.20
+end 192.0.2.20
+lease_file {directory}/leases
+pidfile {directory}/pid
+option subnet 255.255.255.0
+option router 192.0.2.1
+option dns 192.0.2.53 192.0.2.54
+option domain lan
+option lease {lease}
+"""
+
+
+def run(*command: str) -> str:
+    """Run a program and return its output."""
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def wire() -> Iterator[None]:
+    """A pair of links: `client` here, `server` with an address in a namespace of its own."""
+    run("ip", "netns", "add", NAMESPACE)
+    run("ip", "link", "add", "client", "type", "veth", "peer", "name", "server", "netns", NAMESPACE)
+    for words in ("address add 192.0.2.1/24 dev server", "link set server up"):
+        run("ip", "-n", NAMESPACE, *words.split())
+    yield
+    run("ip", "netns", "del", NAMESPACE)
+    with suppress(subprocess.CalledProcessError):
+        run("ip", "link", "del", "client")
+
+
+@pytest.fixture
+def serve(wire: None, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """A function that starts the server."""
+    started = []
+
+    def start(lease: int = 3600) -> subprocess.Popen[bytes]:
+        config = tmp_path / "udhcpd.conf"
+        config.write_text(_SERVER.format(directory=tmp_path, lease=lease))
+        (tmp_path / "leases").touch()
+        command = ["ip", "netns", "exec", NAMESPACE, str(BUSYBOX), "udhcpd", "-f", str(config)]
+        started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def connect(tmp_path: Path, *interfaces: Interface, name_servers: tuple[str, ...] = ()) -> MachineNetwork:
+    """Connect a machine with these interfaces, and wait as it does."""
+    config = MachineConfig(interfaces=interfaces, name_servers=name_servers)
+    network = MachineNetwork(config, str(tmp_path / "resolv.conf"))
+    network.wait(MachineDevices(Modules({})))
+    return network
+
+
+def test_addresses_of_the_configuration(wire: None, tmp_path: Path):
+    """A link gets its addresses and the default route, and the machine its name servers."""
+    interface = Interface(name="client", addresses=("192.0.2.7/24",), gateway="192.0.2.1", wait_seconds=10)
+    connect(tmp_path, interface, name_servers=("192.0.2.53",))
+    assert "192.0.2.7/24" in run("ip", "-4", "address", "show", "client")
+    assert run("ip", "route", "show", "default").startswith("default via 192.0.2.1 dev client")
+    assert (tmp_path / "resolv.conf").read_text() == "nameserver 192.0.2.53\n"
+    run(str(BUSYBOX), "ping", "-c", "1", "-W", "5", "192.0.2.1")
+
+
+def test_a_lease(serve: Callable[..., object], tmp_path: Path):
+    """With dhcp a server tells address, route, name servers and domain."""
+    serve()
+    connect(tmp_path, Interface(name="client", dhcp=True, wait_seconds=30))
+    assert "192.0.2.20/24" in run("ip", "-4", "address", "show", "client")
+    assert run("ip", "route", "show", "default").startswith("default via 192.0.2.1 dev client")
+    assert (tmp_path / "resolv.conf").read_text() == "search lan\nnameserver 192.0.2.53\nnameserver 192.0.2.54\n"
+
+
+def test_a_lease_is_renewed(serve: Callable[..., object], tmp_path: Path):
+    """When the time has come the server is asked, by its address, for the same lease."""
+    serve()
+    network = connect(tmp_path, Interface(name="client", dhcp=True, wait_seconds=30))
+    client = network._interfaces[0]._client
+    assert isinstance(client, DhcpClient) and client.state == BOUND
+    before = client.deadline
+    client.deadline = 0.0
+    until = time.monotonic() + 20
+    network.turn()
+    assert client.state != BOUND
+    while client.state != BOUND:
+        assert time.monotonic() < until
+        network.turn()
+    assert client.deadline > before
+
+
+def test_no_server(wire: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    """Where nobody answers, the apps start after a time, and that is said."""
+    network = connect(tmp_path, Interface(name="client", dhcp=True, wait_seconds=1))
+    assert capfd.readouterr().err == "minit: interface client: no answer from a DHCP server after 1 s\n"
+    assert network.deadline is not None
+
+
+def test_no_interface(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    """An interface that is not there is said, and connected when it comes."""
+    network = connect(tmp_path, Interface(name="late", addresses=("192.0.2.9/24",), wait_seconds=1))
+    assert capfd.readouterr().err == "minit: interface late: not there after 1 s\n"
+    run("ip", "link", "add", "late", "type", "veth", "peer", "name", "other")
+    network.turn()
+    assert "192.0.2.9/24" in run("ip", "-4", "address", "show", "late")
+    run("ip", "link", "del", "late")

@@ -1,0 +1,139 @@
+"""
+A machine of namespaces: `init` of the stage1 image as the first process, with a root, devices and groups of its own.
+
+Nothing of the machine that runs the tests is in it: minit would unmount that, or make it read-only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from minit import paths, syscalls
+from minit.supervisor.mounts import enter_root
+from tests.support.pods import PodDirectory
+
+TIMEOUT_SECONDS = 60
+# How reboot(2) ends a PID namespace: the first process dies of it.
+ENDINGS = {-signal.SIGINT: "off", -signal.SIGHUP: "reboot"}
+_UNIFIED = next(path for path in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")) if path.exists())
+_NAMESPACES = (
+    syscalls.CLONE_NEWNS
+    | syscalls.CLONE_NEWUTS
+    | syscalls.CLONE_NEWIPC
+    | syscalls.CLONE_NEWNET
+    | syscalls.CLONE_NEWCGROUP
+    | syscalls.CLONE_NEWPID
+)
+_NODES = (("null", 1, 3), ("urandom", 1, 9), ("zero", 1, 5))
+
+
+class NamespaceMachine:
+    """
+    A machine that has a prepared pod; use it in a with block, which ends it.
+
+    `lines` are those of its console once it has ended, and `ending` how it did.
+    """
+
+    def __init__(self, directory: Path, pod: PodDirectory, config: str = "", command_line: str = "") -> None:
+        self.root = directory / "machine"
+        self.root.mkdir()
+        self._group = _UNIFIED / f"minit-test-{uuid.uuid4()}"
+        self._command_line = command_line
+        syscalls.mount("tmpfs", str(self.root), "tmpfs", 0)
+        for name in ("proc", "sys", "dev", "run", "tmp", "etc/minit", "data"):
+            (self.root / name).mkdir(parents=True)
+        (self.root / "etc/minit/machine.toml").write_text(config)
+        (self.root / "etc/resolv.conf").symlink_to(paths.MACHINE_RESOLV_CONF)
+        (self.root / "cmdline").write_text(command_line + "\n")
+        shutil.copytree(pod.path, self.root / "pod", symlinks=True)
+        os.mkfifo(self.root / "run-watchdog")
+        # Open on both sides: whoever opens one of them need not wait for another.
+        self._watchdog = os.open(self.root / "run-watchdog", os.O_RDWR)
+        self.lines: list[str] = []
+        self.ending = ""
+
+    def __enter__(self) -> NamespaceMachine:
+        self._group.mkdir()
+        command = [sys.executable, "-m", "tests.support.firstprogram", str(self.root), str(self._group)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()  # the first process goes with it
+        self.process.communicate()
+        os.close(self._watchdog)
+        syscalls.umount2(str(self.root), syscalls.MNT_DETACH)
+        for path, _, _ in os.walk(self._group, topdown=False):
+            with suppress(OSError):
+                os.rmdir(path)
+
+    def wait_for_line(self, text: str) -> str:
+        """Return the next line of the console that has `text` in it."""
+        assert self.process.stdout is not None
+        for data in self.process.stdout:
+            self.lines.append(data.decode(errors="replace").rstrip("\r\n"))
+            if text in self.lines[-1]:
+                return self.lines[-1]
+        raise AssertionError(f"the machine never said {text!r}: {self.lines}")
+
+    @property
+    def first_process(self) -> int:
+        """The pid of the machine's PID 1."""
+        return int(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text())
+
+    def signal(self, number: int) -> None:
+        """Signal the first process."""
+        os.kill(self.first_process, number)
+
+    def wait(self) -> NamespaceMachine:
+        """Wait for the end."""
+        output, _ = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        self.lines += output.decode(errors="replace").splitlines()
+        self.ending = ENDINGS.get(-(self.process.returncode - 128), f"status {self.process.returncode}")
+        return self
+
+    def status(self, app: str) -> int | None:
+        """Return the exit status that is recorded for an app, None if there is none."""
+        path = self.root / "pod/stage1/rootfs/rkt/status" / app
+        return int(path.read_text()) if path.exists() else None
+
+
+def _main(root: str, group: str) -> None:
+    syscalls.set_parent_death_signal(signal.SIGKILL)
+    Path(group, "cgroup.procs").write_text("0")
+    syscalls.unshare(_NAMESPACES)
+    pid = os.fork()
+    if pid == 0:
+        syscalls.set_parent_death_signal(signal.SIGKILL)
+        _become_init(root)
+    _, status = os.waitpid(pid, 0)
+    os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+
+
+def _become_init(root: str) -> None:
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    syscalls.mount("proc", f"{root}/proc", "proc", 0)
+    syscalls.mount(f"{root}/cmdline", f"{root}/proc/cmdline", None, syscalls.MS_BIND)
+    # Not devtmpfs, which is the one of the machine that runs the tests.
+    syscalls.mount("tmpfs", f"{root}/dev", "tmpfs", 0)
+    os.umask(0)
+    for name, major, minor in _NODES:
+        os.mknod(f"{root}/dev/{name}", 0o020666, os.makedev(major, minor))
+    os.umask(0o022)
+    enter_root(syscalls.open_tree(syscalls.AT_FDCWD, root))
+    init = "/pod/stage1/rootfs/entrypoints/init"
+    os.execve(init, [init], {"TERM": "linux", "HOME": "/"})
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,86 @@
+"""Messages of DHCP: what is written is read, and nothing from the network is more than a message or nothing."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minit.machine import dhcpmessage
+from minit.machine.dhcpmessage import Answer, encode_request, parse_answer, unwrap, wrap
+
+MAC = bytes.fromhex("525400123456")
+TRANSACTION = 0x12345678
+
+
+def reply(options: bytes, address: int = 0xC0000207, transaction: int = TRANSACTION) -> bytes:
+    """Return what a server sends."""
+    head = bytes((2, 1, 6, 0)) + transaction.to_bytes(4, "big") + bytes(8) + address.to_bytes(4, "big") + bytes(8)
+    return head + MAC.ljust(16, b"\0") + bytes(192) + bytes.fromhex("63825363") + options
+
+
+OFFER = bytes.fromhex("350102 3604c0000201 0104ffffff00 0304c0000201 0608c0000235c0000236 330400000e10 0f036c616e ff")
+
+
+def test_an_offer():
+    """Address, mask, routers, name servers, domain and time are read."""
+    assert parse_answer(reply(OFFER), TRANSACTION, MAC) == Answer(
+        kind=dhcpmessage.OFFER,
+        address=0xC0000207,
+        server=0xC0000201,
+        prefix=24,
+        routers=(0xC0000201,),
+        name_servers=(0xC0000235, 0xC0000236),
+        domain="lan",
+        lease_seconds=3600,
+    )
+
+
+def test_what_is_for_somebody_else():
+    """Another transaction, another machine, a request, or a mask with holes are nothing."""
+    assert parse_answer(reply(OFFER), TRANSACTION + 1, MAC) is None
+    assert parse_answer(reply(OFFER), TRANSACTION, MAC[::-1]) is None
+    assert parse_answer(b"\1" + reply(OFFER)[1:], TRANSACTION, MAC) is None
+    assert (
+        parse_answer(reply(OFFER.replace(bytes.fromhex("ffffff00"), bytes.fromhex("ff00ff00"))), TRANSACTION, MAC)
+        is None
+    )
+
+
+def test_a_domain_that_would_be_lines():
+    """What becomes a part of resolv.conf cannot end its line."""
+    answer = parse_answer(reply(bytes.fromhex("350105") + b"\x0f\x05a\nb c\xff"), TRANSACTION, MAC)
+    assert answer is not None and answer.domain == ""
+
+
+def test_a_request_has_what_a_server_needs():
+    """A request has the address that is wanted, the server, the name, and asks for a broadcast."""
+    data = encode_request(
+        dhcpmessage.REQUEST, transaction=TRANSACTION, mac=MAC, hostname="box", requested=0xC0000207, server=0xC0000201
+    )
+    assert len(data) >= 300 and data[10:12] == b"\x80\0"
+    for option in ("350103", "3204c0000207", "3604c0000201", "0c03626f78"):
+        assert bytes.fromhex(option) in data
+
+
+def test_a_packet_holds_its_message():
+    """A packet to the client's port is unwrapped; one to another port, or a damaged one, is not."""
+    packet = bytearray(wrap(b"hello"))
+    packet[20:24] = bytes((0, 67, 0, 68))
+    assert unwrap(bytes(packet) + b"padding") == b"hello"
+    assert unwrap(wrap(b"hello")) is None
+    packet[8] ^= 1
+    assert unwrap(bytes(packet)) is None
+
+
+@given(st.binary(max_size=600))
+def test_any_packet(data: bytes):
+    """No packet makes the client fail."""
+    unwrap(data)
+    parse_answer(data, TRANSACTION, MAC)
+
+
+@given(st.binary(max_size=80), st.integers(0, 0xFFFFFFFF))
+def test_any_options(options: bytes, address: int):
+    """No options make the client fail, whatever they say about lengths."""
+    answer = parse_answer(reply(options, address), TRANSACTION, MAC)
+    assert answer is None or 0 < answer.prefix <= 32

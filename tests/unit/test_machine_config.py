@@ -1,0 +1,129 @@
+"""machine.toml and the kernel's command line as values, and what is wrong with them as one line."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minit.errors import ManifestError
+from minit.manifest.machine import (
+    DeviceRule,
+    Filesystem,
+    Interface,
+    MachineConfig,
+    Watchdog,
+    parse_machine,
+    with_command_line,
+)
+
+EVERYTHING = b"""
+hostname = "sensor-1"
+on_exit = "reboot"
+failure_wait_seconds = 3
+modules = ["virtio_net"]
+name_servers = ["192.0.2.53"]
+
+[sysctls]
+"net.ipv4.ip_forward" = 1
+"kernel.core_pattern" = "core"
+
+[watchdog]
+timeout_seconds = 20
+
+[[device]]
+subsystem = "tty"
+name = "ttyUSB*"
+mode = "0660"
+gid = 20
+link = "modem"
+
+[[filesystem]]
+source = "/dev/vda"
+target = "/data"
+type = "ext4"
+wait_seconds = 5
+required = false
+
+[[interface]]
+name = "eth0"
+addresses = ["192.0.2.7/24"]
+gateway = "192.0.2.1"
+
+[[interface]]
+name = "eth1"
+dhcp = true
+wait_seconds = 20
+"""
+
+
+def test_everything_that_can_be_said():
+    """Each key of machine.toml is read."""
+    assert parse_machine(EVERYTHING, "machine.toml") == MachineConfig(
+        hostname="sensor-1",
+        on_exit="reboot",
+        failure_wait_seconds=3,
+        modules=("virtio_net",),
+        name_servers=("192.0.2.53",),
+        sysctls=(("net.ipv4.ip_forward", "1"), ("kernel.core_pattern", "core")),
+        watchdog=Watchdog(timeout_seconds=20),
+        devices=(DeviceRule(subsystem="tty", name="ttyUSB*", mode=0o660, gid=20, link="modem"),),
+        filesystems=(Filesystem(source="/dev/vda", target="/data", fstype="ext4", wait_seconds=5, required=False),),
+        interfaces=(
+            Interface(name="eth0", addresses=("192.0.2.7/24",), gateway="192.0.2.1"),
+            Interface(name="eth1", dhcp=True, wait_seconds=20),
+        ),
+    )
+
+
+def test_nothing_need_be_said():
+    """An empty file is a machine with defaults."""
+    assert parse_machine(b"", "machine.toml") == MachineConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hostname = 3", "hostname: expected a host name of 1 to 64 bytes, got 3"),
+        ('hostnam = "x"', 'hostnam: expected one of .*, got "hostnam"'),
+        ("[watchdog]\ntimeout_seconds = 1", "watchdog.timeout_seconds: expected an integer from 2 to 86400, got 1"),
+        (
+            '[[filesystem]]\nsource = "/dev/vda"\ntarget = "data"\ntype = "ext4"',
+            r"filesystem\[0\].target: expected an",
+        ),
+        ('[[interface]]\nname = "e/0"', r"interface\[0\].name: expected the name of a network interface"),
+        (
+            '[[interface]]\nname = "e"\naddresses = ["192.0.2.7"]',
+            r"interface\[0\].addresses\[0\]: expected an IPv4",
+        ),
+        ('[[interface]]\nname = "e"\ndhcp = true\ngateway = "192.0.2.1"', "expected either dhcp or addresses"),
+        ('modules = ["../x"]', r"modules\[0\]: expected the name of a kernel module"),
+        ('[sysctls]\n"../x" = 1', "expected the name of a sysctl"),
+        ("x = 1979-05-27", "expected strings, integers, true and false, got 1979-05-27"),
+        ("hostname = [1.5]", "expected strings, integers, true and false, got 1.5"),
+        ('[[device]]\nsubsystem = "tty"\nlink = "../x"', r"device\[0\].link: expected a name below /dev"),
+        ('[[device]]\nsubsystem = "tty"\nmode = "9"', r"device\[0\].mode: expected permissions in octal"),
+        ("= 3", "expected TOML"),
+    ],
+)
+def test_what_is_wrong_has_a_place(text: str, message: str):
+    """An error names the file, the place in it and what belongs there."""
+    with pytest.raises(ManifestError, match=f"^machine.toml: .*{message}"):
+        parse_machine(text.encode(), "machine.toml")
+
+
+def test_the_command_line_comes_last():
+    """What the kernel was told counts more than the file, and what cannot be understood is said."""
+    text = "quiet minit.debug minit.on_exit=stay minit.manifest=/data/pod minit.on_exit=no minit.other panic=10\n"
+    config, problems = with_command_line(MachineConfig(on_exit="reboot"), text)
+    assert config == MachineConfig(on_exit="stay", debug=True, manifest="/data/pod")
+    assert problems == [f"kernel command line: ignoring {word}" for word in ("minit.on_exit=no", "minit.other")]
+
+
+@given(st.binary() | st.text().map(str.encode))
+def test_any_bytes_are_a_value_or_one_line(data: bytes):
+    """No file makes anything but a configuration or an error of one line."""
+    try:
+        parse_machine(data, "machine.toml")
+    except ManifestError as error:
+        assert "\n" not in str(error)

@@ -1,0 +1,106 @@
+"""Kernel modules: what is collected for a machine, and which are for a device."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minit.errors import ImageError
+from minit.image.kernelmodules import collect_modules
+from minit.machine.modules import Modules
+from minit.machine.volumeids import parse_volume_ids
+
+
+def module(*information: str) -> bytes:
+    """Return a relocatable ELF file with nothing in it but a section .modinfo."""
+    text = b"".join(pair.encode() + b"\0" for pair in information)
+    names = b"\0.modinfo\0.shstrtab\0"
+    start = 64
+    headers = [
+        bytes(64),
+        struct.pack("<IIQQQQIIQQ", 1, 1, 0, 0, start, len(text), 0, 0, 1, 0),
+        struct.pack("<IIQQQQIIQQ", 10, 3, 0, 0, start + len(text), len(names), 0, 0, 1, 0),
+    ]
+    place = start + len(text) + len(names)
+    head = b"\x7fELF\x02\x01\x01" + bytes(9)
+    head += struct.pack("<HHIQQQIHHHHHH", 1, 62, 1, 0, 0, place, 0, 64, 0, 0, 64, len(headers), 2)
+    return head + text + names + b"".join(headers)
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A kernel package, unpacked, with a few modules."""
+    drivers = tmp_path / "lib/modules/6.1.0-test/kernel/drivers"
+    drivers.mkdir(parents=True)
+    (drivers / "net-card.ko").write_bytes(module("alias=pci:v00001AF4d00001000sv*", "depends=bus,helper-lib"))
+    (drivers / "bus.ko.gz").write_bytes(gzip.compress(module("depends=", "alias=virtio:d*")))
+    (drivers / "helper-lib.ko").write_bytes(module("depends=bus"))
+    (drivers / "broken.ko").write_bytes(b"\x7fELF\x02\x01")
+    (drivers / "orphan.ko").write_bytes(module("depends=nowhere"))
+    (drivers.parent.parent / "modules.builtin").write_text("kernel/fs/ext4/ext4.ko\n")
+    return tmp_path
+
+
+def test_modules_come_with_what_they_need(package: Path):
+    """Each is after what it needs, uncompressed, under the one spelling that the kernel has."""
+    found = collect_modules(package, ["net_card", "ext4"])
+    assert [one.name for one in found.modules] == ["bus", "helper_lib", "net_card"]
+    assert (found.release, found.builtin) == ("6.1.0-test", ("ext4",))
+    assert found.modules[0].data == module("depends=", "alias=virtio:d*")
+    assert json.loads(found.table())["modules"][2] == {
+        "name": "net_card",
+        "depends": ["bus", "helper_lib"],
+        "aliases": ["pci:v00001AF4d00001000sv*"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("missing", "there is no kernel module missing"),
+        ("orphan", "there is no kernel module nowhere, which orphan needs"),
+        ("broken", "broken.ko: not a kernel module"),
+    ],
+)
+def test_what_cannot_be_collected(package: Path, name: str, message: str):
+    """A module that is not there is an error when the image is built, not when it boots."""
+    with pytest.raises(ImageError, match=message):
+        collect_modules(package, [name])
+
+
+def test_a_directory_without_modules(tmp_path: Path):
+    """What is no kernel package is refused."""
+    with pytest.raises(ImageError, match="has no kernel modules"):
+        collect_modules(tmp_path, ["x"])
+
+
+def test_modules_of_a_device(package: Path):
+    """MODALIAS is matched against the patterns of the modules."""
+    modules = Modules(json.loads(collect_modules(package, ["net-card"]).table()))
+    assert modules.matching("pci:v00001AF4d00001000sv00001AF4sd00000001bc02sc00i00") == ["net_card"]
+    assert modules.matching("virtio:d00000001v00001AF4") == ["bus"]
+    assert modules.matching("usb:v1D6Bp0002") == []
+
+
+def test_names_of_filesystems():
+    """Label and UUID are read from the superblocks of ext4 and xfs."""
+    ext = bytearray(2048)
+    ext[1024 + 0x38 : 1024 + 0x3A] = b"\x53\xef"
+    ext[1024 + 0x68 : 1024 + 0x78] = bytes(range(16))
+    ext[1024 + 0x78 : 1024 + 0x7C] = b"data"
+    uuid = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+    assert parse_volume_ids(bytes(ext)) == {"UUID": uuid, "LABEL": "data"}
+    xfs = b"XFSB" + bytes(28) + bytes(range(16)) + bytes(60) + bytes(12)
+    assert parse_volume_ids(xfs) == {"UUID": uuid}
+
+
+@given(st.binary(max_size=2048))
+def test_any_content_of_a_device(data: bytes):
+    """Nothing on a device makes reading its names fail."""
+    assert set(parse_volume_ids(data)) <= {"UUID", "LABEL"}
