@@ -61,9 +61,9 @@ def read_live(pod: Pod) -> dict[str, dict[str, object]]:
     """
     Return the LIVE_FIELDS that the supervisor of a running pod tells of each app, by the app's name.
 
-    They are whether it is ready and what it says of itself, how often it was started again and when it will be, the
-    modes of its streams, and where some are attachable how many clients there are, the size of the
-    terminal, and how much went through or was dropped; and its health. Nothing if the stage1 is not minit's. PodError as `ask_stage1`.
+    They are whether it is ready and what it says of itself, how often it was started again and when it will be, its
+    health, the modes of its streams, and where some are attachable how many clients there are, the size of the
+    terminal, and how much went through or was dropped. Nothing if the stage1 is not minit's. PodError as `ask_stage1`.
     """
     apps = _ask_apps(pod) or {}
     return {name: {field: app[field] for field in LIVE_FIELDS if field in app} for name, app in apps.items()}

@@ -15,7 +15,7 @@ from minit.cli.main import commands, run
 
 COMMANDS = {
     *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest"),
-    *("logs", "events", "stop", "rm", "gc", "export", "top", "diagnose", "play"),
+    *("logs", "events", "stop", "rm", "gc", "export", "top", "diagnose", "play", "init"),
     *("fetch", "image", "stage1", "version", "completion", "help"),
 }
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
