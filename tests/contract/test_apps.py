@@ -427,3 +427,38 @@ def test_what_is_no_request(make_pod: MakePod) -> None:
         os.close(fd)
     assert descriptors(sandbox) == before
     ok(sandbox.add("web", shell("true")))
+
+
+@pytest.mark.host_users("links of map_files are followed with capabilities of the host only")
+def test_an_app_that_reaches_pid_1_cannot_write_what_the_host_executes(make_pod: MakePod) -> None:
+    """Every file that PID 1 runs from is on a read-only mount, also what it has loaded since the pod was started."""
+    script = """
+        for file in /proc/1/exe /proc/1/map_files/*; do (: >> $file) 2>> /errors && echo $file >> /wrote; done
+        touch /done
+    """
+    retained = {"set": ["CAP_SYS_PTRACE", "CAP_SYS_ADMIN", "CAP_CHECKPOINT_RESTORE"]}
+    sandbox = Sandbox(make_pod)
+    isolators = [{"name": "os/linux/capabilities-retain-set", "value": retained}]
+    assert sandbox.add("web", shell(script, isolators=isolators)).returncode == 0
+    ok(sandbox.start("web"))
+    sandbox.pod.wait_file("web", "done")
+    assert not sandbox.pod.file("web", "wrote").exists()
+    lines = sandbox.pod.file("web", "errors").read_text().splitlines()
+    assert len(lines) > 50 and all(line.endswith(("Read-only file system", "Text file busy")) for line in lines), lines
+
+
+def test_an_app_with_a_policy(make_pod: MakePod) -> None:
+    """It is started again by itself as long as nobody stops it; a stop, also of one that waits, is the end of that."""
+    sandbox = Sandbox(make_pod)
+    policy = [{"name": "minit/restart", "value": "always"}, {"name": "minit/restart-delay", "value": "50ms"}]
+    ok(sandbox.add("web", shell("echo x >> /runs; exit 3", annotations=policy)))
+    ok(sandbox.start("web"))
+    runs = sandbox.pod.wait_file("web", "runs")
+    wait_for(lambda: len(runs.read_text().split()) >= 3, "restarts")
+    ok(sandbox.stop("web"))
+    count = len(runs.read_text().split())
+    assert sandbox.state("web") == "exited"
+    ok(sandbox.start("web"))
+    wait_for(lambda: len(runs.read_text().split()) >= count + 2, "restarts")
+    ok(sandbox.remove("web"))
+    assert sandbox.traces("web") == []
