@@ -77,7 +77,8 @@ def plan_volumes(
         warnings += notes
     used = {mount.volume for mounts in planned for mount in mounts if not mount.implicit}
     for index, volume in enumerate(manifest.volumes):
-        if volume.name not in used:
+        # In a mutable pod it may be mounted by an app that is added later.
+        if volume.name not in used and not manifest.is_mutable:
             warnings.append(f'warning: pod: volumes[{index}]: volume "{volume.name}" is mounted by no app')
     return planned, warnings + _warn_of_shared_directories(planned)
 

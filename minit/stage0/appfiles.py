@@ -49,7 +49,9 @@ def write_app_files(
     if tree_id == read_stage1_tree_id(pod):
         # Both would have their upper layers in one directory, the app's inside stage1's.
         raise PodError(f'app "{app.name}" is made from the stage1 image: that needs --no-overlay')
-    write_new_file(info / _TREE_ID, tree_id.encode(), 0o640)
+    # At once: without knowing which tree a pod refers to, none can be collected.
+    write_new_file(info / "new", tree_id.encode(), 0o640)
+    os.rename(info / "new", info / _TREE_ID)
 
 
 def write_new_file(path: Path, data: bytes, mode: int) -> None:

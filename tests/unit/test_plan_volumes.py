@@ -10,7 +10,7 @@ from minit.manifest.image import ImageManifest
 from minit.manifest.pod import Mount, PodManifest, RuntimeApp, Volume
 from minit.plan.flags import RunFlags
 from minit.plan.pod import HostFacts, Pod, plan_pod
-from minit.plan.volumes import VolumeMount, host_files
+from minit.plan.volumes import VolumeMount, host_files, plan_volumes
 from minit.value import replace
 
 FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11", networks=("none",))
@@ -178,6 +178,13 @@ def test_a_volume_without_a_mount():
     planned, warnings = plan_of((replace(HOST, name="used"), HOST), (Mount(volume="used", path="/a"),))
     assert len(planned) == 1
     assert warnings == ('warning: pod: volumes[1]: volume "data" is mounted by no app',)
+
+
+def test_a_volume_for_apps_to_come():
+    """In a mutable pod nothing is said of it: what is added later may mount it."""
+    annotations = (("coreos.com/rkt/stage1/mutable", "true"),)
+    manifest = PodManifest(ac_version="0.8.11", volumes=(HOST,), annotations=annotations)
+    assert plan_volumes(manifest, (), ()) == ([], [])
 
 
 @pytest.mark.parametrize("target", ["/", "", "//", "/.", "/..", "..", "/a/..", "./a/../.."])
