@@ -7,10 +7,12 @@ import sys
 from benchmarks import (
     apps,
     attach,
+    commands,
     enter,
     first_instruction,
     image_import,
     images,
+    init,
     isolation,
     logs,
     memory,
@@ -31,6 +33,8 @@ BENCHMARKS = {
     "memory": memory.main,
     "stop": stop.main,
     "enter": enter.main,
+    "commands": commands.main,
+    "init": init.main,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minit.cli.columns import align
+from minit.cli.columns import align, fit
 from minit.cli.flagwords import FlagError
 from minit.cli.sizes import readable_size
 from minit.cli.times import format_age, format_time
@@ -39,11 +39,25 @@ def sort_images(images: Sequence[StoredImage], fields: Sequence[str], *, descend
     return sorted(images, key=lambda image: tuple(keys[field](image) for field in fields), reverse=descending)
 
 
-def list_text(images: Sequence[StoredImage], fields: Sequence[str], now_ns: int, *, full: bool, legend: bool) -> str:
-    """Return the images as lines of columns; `full` has whole ids, bytes and points in time."""
+def list_text(
+    images: Sequence[StoredImage],
+    fields: Sequence[str],
+    now_ns: int,
+    *,
+    full: bool,
+    legend: bool,
+    width: int | None = None,
+) -> str:
+    """
+    Return the images as lines of columns; `full` has whole ids, bytes and points in time.
+
+    `width` is that of the terminal that it is for, None for anything else. What is asked for in full is not shortened.
+    """
     rows: list[Sequence[str]] = [tuple(_LEGEND[field] for field in fields)] if legend else []
     rows += [tuple(_cell(image, field, now_ns, full=full) for field in fields) for image in images]
-    return align(rows)
+    if width is None or full or "name" not in fields:
+        return align(rows)
+    return fit(rows, width, (fields.index("name"),))
 
 
 def image_json(image: StoredImage) -> dict[str, object]:

@@ -41,6 +41,14 @@ class Invocation:
         """Take what the user gave for --dir."""
         self._data = path
 
+    @property
+    def terminal_width(self) -> int | None:
+        """The columns of the terminal that the result goes to; None if that is something else."""
+        try:
+            return os.get_terminal_size(sys.stdout.fileno()).columns or None
+        except (OSError, AttributeError):  # closed by the caller
+            return None
+
     def say(self, text: str, end: str = "\n") -> None:
         """Print the command's result, or a line of it."""
         print(text, end=end)

@@ -76,7 +76,10 @@ def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format
         # No pods are null to Go, and so to whoever reads this.
         invocation.say(json_text([pod_json(status) for status in statuses] or None, output_format))
     else:
-        invocation.say(list_text(statuses, time.time_ns(), full=full, legend=not no_legend), end="")
+        invocation.say(
+            list_text(statuses, time.time_ns(), full=full, legend=not no_legend, width=invocation.terminal_width),
+            end="",
+        )
 
 
 @click.command(cls=MinitCommand, section=SECTION)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from minit.cli.columns import align
+from minit.cli.columns import align, fit
 from minit.cli.times import ZERO_TIME, format_age, format_time
 from minit.stage0.pods import ENDED_STATES, PodState
 from minit.stage0.podstatus import AppStatus, PodStatus
@@ -16,6 +16,8 @@ _IMAGE_ID = len("sha512-") + 12
 _LEGEND = ("UUID", "APP", "IMAGE NAME", "STATE", "CREATED", "STARTED", "NETWORKS")
 _FULL_LEGEND = ("UUID", "APP", "IMAGE NAME", "IMAGE ID", "STATE", "CREATED", "STARTED", "NETWORKS")
 
+_SHORTENED = tuple(_LEGEND.index(name) for name in ("APP", "IMAGE NAME", "NETWORKS"))
+
 _WITH_NETWORKS = frozenset({PodState.RUNNING, PodState.EXITED})
 _ONCE_STARTED = ENDED_STATES | {PodState.RUNNING, PodState.DELETING}
 _EXITED = frozenset({PodState.EXITED, PodState.EXITED_GARBAGE})
@@ -23,14 +25,18 @@ _EXITED = frozenset({PodState.EXITED, PodState.EXITED_GARBAGE})
 Json = dict[str, object]
 
 
-def list_text(pods: Sequence[PodStatus], now_ns: int, *, full: bool, legend: bool) -> str:
-    """Return the table of `list`: a row per app, with what belongs to the pod in its first row only."""
+def list_text(pods: Sequence[PodStatus], now_ns: int, *, full: bool, legend: bool, width: int | None = None) -> str:
+    """
+    Return the table of `list`: a row per app, with what belongs to the pod in its first row only.
+
+    `width` is that of the terminal that it is for, None for anything else. What is asked for in full is not shortened.
+    """
     rows: list[Sequence[str]] = []
     if legend:
         rows.append(_FULL_LEGEND if full else _LEGEND)
     for pod in pods:
         rows += _pod_rows(pod, now_ns, full=full)
-    return align(rows)
+    return align(rows) if width is None or full else fit(rows, width, _SHORTENED)
 
 
 def status_text(pod: PodStatus) -> str:

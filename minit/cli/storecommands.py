@@ -70,7 +70,10 @@ def list_images(
     if output_format is not None:
         invocation.say(json_text([image_json(image) for image in images] or None, output_format))
     else:
-        invocation.say(list_text(images, shown, time.time_ns(), full=full, legend=not no_legend), end="")
+        invocation.say(
+            list_text(images, shown, time.time_ns(), full=full, legend=not no_legend, width=invocation.terminal_width),
+            end="",
+        )
 
 
 @click.command("rm", cls=MinitCommand, section=_SECTION)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.cli.apptext import app_list_text, app_status_text
-from minit.cli.columns import align
+from minit.cli.columns import align, fit
 from minit.cli.jsonoutput import json_text
 from minit.cli.podtext import list_text, pod_json, status_text
 from minit.cli.times import format_age, format_time
@@ -284,3 +284,30 @@ def test_app_list() -> None:
     apps = [app(), app(name="a-longer-name", state="created")]
     assert app_list_text(apps, legend=True) == "NAME\t\tSTATE\nbb\t\texited\na-longer-name\tcreated\n"
     assert app_list_text([], legend=False) == ""
+
+
+CELLS = st.text("abc-/.", max_size=40)
+ROWS = st.integers(1, 5).flatmap(
+    lambda columns: st.lists(st.lists(CELLS, min_size=columns, max_size=columns), min_size=1)
+)
+
+
+@given(
+    rows=ROWS,
+    width=st.integers(1, 200),
+)
+def test_a_table_for_a_terminal(rows: list[list[str]], width: int) -> None:
+    """A table that can be shortened is never wider than the terminal, and one that fits is not shortened."""
+    text = fit(rows, width, range(len(rows[0])))
+    assert text.count("\n") == len(rows)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    if sum(widths) + 2 * (len(widths) - 1) <= width:
+        assert "…" not in text
+    least = sum(min(10, column) for column in widths) + 2 * (len(widths) - 1)
+    assert max(len(line) for line in text.splitlines()) <= max(width, least)
+
+
+def test_what_is_shortened_keeps_both_ends() -> None:
+    """The longest cells of the widest column lose their middles."""
+    rows = [["2d381b2a", "web", "registry.example.com/team/web:1.25.3", "running"], ["", "log", "log", ""]]
+    assert fit(rows, 50, (1, 2)) == ("2d381b2a  web  registry.exam…m/web:1.25.3  running\n          log  log\n")
