@@ -72,6 +72,32 @@ def test_http_and_tcp(make_pod: MakePod) -> None:
     pod.wait_exited()
 
 
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [
+        ("sleep 1000", "no result in time"),
+        ("yes", "expected an answer of HTTP"),
+        ("printf 'HTTP/1.1 200'", ""),
+        (r"printf 'HTTP/1.1 503 no\r\n'", "HTTP status 503"),
+    ],
+    ids=["silent", "noisy", "good", "bad"],
+)
+def test_servers_that_do_not_answer(make_pod: MakePod, server: str, said: str) -> None:
+    """Whatever a server does, a check ends in its time, with the reason, and takes little memory."""
+    check = {"http": {"port": 8080}, "timeout": "2s", "action": "none", "failures": 1}
+    pod = make_pod({"web": annotated(f"exec busybox nc -ll -p 8080 -e {server}", liveness=check)})
+    pod.start(stdout=subprocess.DEVNULL)
+    pod.wait_ready()
+
+    def look() -> bool:
+        found = health(pod).get("liveness", {})
+        return said in str(found.get("text")) if said else found.get("healthy") is True
+
+    wait_for(look, said or "a good result")
+    assert pod.stop("--force").returncode == 0
+    pod.wait_exited()
+
+
 def test_a_failure_ends_the_app(make_pod: MakePod) -> None:
     """An app that is not started again has failed, with what the check said as the reason, and its pod with it."""
     check = {"exec": ["/bin/sh", "-c", "echo out of order; exit 1"], "delay": "100ms"}
