@@ -140,7 +140,9 @@ def make_pod_groups(
     try:
         for hierarchy in hierarchies:
             base = f"{hierarchy.mount_point}/{subcgroup}"
-            _make_group(hierarchy, f"{base}/{_INIT_SCOPE}")
+            # Of a mutable pod there may be no apps yet, which may not have more than all together.
+            for name in (_INIT_SCOPE, APPS):
+                _make_group(hierarchy, f"{base}/{name}")
             if hierarchy.is_v2:
                 supervisor = _open_directory(f"{base}/{_INIT_SCOPE}")
             else:

@@ -79,3 +79,15 @@ def test_a_pod_that_is_not_mutable_remembers_nothing(make_pod: MakePod) -> None:
     result = pod.run()
     assert (result.returncode, result.stderr.replace(LOOPBACK_ONLY, "")) == (0, "")
     assert not (pod.path / "runtime-config").exists()
+
+
+def test_limits_of_all_apps_together(make_pod: MakePod) -> None:
+    """They are set for the group around the apps, before there are any."""
+    limit = [{"name": "resource/memory", "value": {"limit": "64Mi"}}]
+    pod = make_pod({}, annotations=MUTABLE, isolators=limit)
+    process = pod.start("--mutable")
+    pod.wait_ready()
+    files = [path for top in pod.control_groups() for path in top.glob("system.slice/memory.*")]
+    assert [path.read_text() for path in files if path.name in ("memory.limit_in_bytes", "memory.max")] == ["67108864\n"]
+    pod.stop()
+    assert pod.finish(process).returncode == 0
