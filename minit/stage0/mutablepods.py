@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import random
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +19,8 @@ from minit.stage0.durable import sync_directory
 from minit.stage0.locks import flock
 from minit.stage0.pods import Pod, PodState
 from minit.stage0.podstatus import is_ready, read_pod_manifest
+
+_NEW_MANIFEST = f"{paths.POD_MANIFEST}.new"
 
 
 def require_controllable(pod: Pod) -> None:
@@ -81,17 +82,17 @@ def kept_from_deletion(pod: Pod) -> Iterator[None]:
 def replace_manifest(pod: Pod, data: bytes) -> None:
     """Put a new manifest in the place of the old one, at once and durably; to be called in `manifest_lock`."""
     mode = stat.S_IMODE(os.stat(paths.POD_MANIFEST, dir_fd=pod.fd).st_mode)
-    temporary = str(random.SystemRandom().randrange(10**9, 10**10))
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode, dir_fd=pod.fd)
+    # Always the same name, which nobody else uses under the lock: what a killed command left of one is used again.
+    fd = os.open(_NEW_MANIFEST, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode, dir_fd=pod.fd)
     try:
         with open(fd, "wb") as file:
             os.fchmod(fd, mode)
             file.write(data + b"\n")
             file.flush()
             os.fsync(fd)
-        os.rename(temporary, paths.POD_MANIFEST, src_dir_fd=pod.fd, dst_dir_fd=pod.fd)
+        os.rename(_NEW_MANIFEST, paths.POD_MANIFEST, src_dir_fd=pod.fd, dst_dir_fd=pod.fd)
     except BaseException:
         with suppress(OSError):
-            os.unlink(temporary, dir_fd=pod.fd)
+            os.unlink(_NEW_MANIFEST, dir_fd=pod.fd)
         raise
     sync_directory(pod.path)
