@@ -25,8 +25,9 @@ def start_app(pod: Pod, app: str, *, debug: bool) -> None:
         appmarkers.mark_started(pod, app, read_ids(pod))
     try:
         call_crossing(pod, "app/start", entrypoints.app_arguments(app, debug=debug))
-    except EntrypointFailed as error:
-        if _did_not_start(pod, app, error):
+    except BaseException as error:
+        was_killed = isinstance(error, EntrypointFailed) and error.was_killed
+        if _did_not_start(pod, app, is_certain=isinstance(error, MinitError) and not was_killed):
             appmarkers.unmark_started(pod, app)
         raise
 
@@ -37,13 +38,16 @@ def stop_app(pod: Pod, app: str, *, debug: bool) -> None:
     call_crossing(pod, "app/stop", entrypoints.app_arguments(app, debug=debug))
 
 
-def _did_not_start(pod: Pod, app: str, error: EntrypointFailed) -> bool:
-    """Return whether an app of which the start failed is known not to run, though it has no status."""
+def _did_not_start(pod: Pod, app: str, *, is_certain: bool) -> bool:
+    """
+    Return whether an app is known not to run, though it has no status, after its start failed or was interrupted.
+
+    Without anybody to ask it is, if the failure `is_certain`.
+    """
     if read_app_life(pod, app).state != APP_RUNNING:
         return False
     try:
         states = read_app_states(pod)
     except MinitError:
         return False
-    # Without anybody to ask, a stage1 that says no is believed.
-    return not error.was_killed if states is None else states.get(app, "exited") in _NOT_STARTED
+    return is_certain if states is None else states.get(app, "exited") in _NOT_STARTED

@@ -326,6 +326,10 @@ def test_an_app_that_does_not_start(world: World, flat_pod: RunningPod) -> None:
     error = world.minit("app", "start", flat_pod.uuid, "--app=busybox", code=254).stderr
     assert error.endswith("start: error starting app: stage1's app/start failed: exit status 254\n")
     assert status(world, flat_pod, "busybox")["state"] == "created"
+    (root_of(world, flat_pod) / "ex/app-start").chmod(0)
+    error = world.minit("app", "start", flat_pod.uuid, "--app=busybox", code=254).stderr
+    assert "cannot execute stage1's entrypoint" in error
+    assert status(world, flat_pod, "busybox")["state"] == "created"
 
 
 def test_stopping(world: World, flat_pod: RunningPod) -> None:
