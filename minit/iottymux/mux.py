@@ -7,6 +7,7 @@ master of its pty, the rings, the counters, and the listening sockets.
 
 from __future__ import annotations
 
+import _socket
 import fcntl
 import os
 import resource
@@ -21,7 +22,7 @@ from minit.iottymux.input import PipeInput, TtyInput
 from minit.iottymux.output import PipeOutput, TtyOutput
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_IN, TTY_OUT, ProtocolError
 from minit.iottymux.ring import Ring, Scratch
-from minit.messages import Socket, send_message
+from minit.messages import Socket, encode_message, send_message
 from minit.stdio import complain
 
 TYPE_CHECKING = False
@@ -41,6 +42,7 @@ MASTER = "tty"
 COUNTERS = "counters"
 SUPERVISOR = "supervisor"
 INPUT_ENDED = "input-ended"
+COUNTED = "counted"
 
 # The sidecar raises its limit of descriptors to so many, as far as it may.
 _OPEN_FILES = 4096
@@ -78,6 +80,7 @@ class Mux:
         self._clients: list[Client] = []
         self._counters = Counters(descriptors[COUNTERS])
         self._counters[CLIENTS] = 0
+        self._has_told_of_loss = False
         self._supervisor = Socket(fileno=descriptors[SUPERVISOR])
         self._stalled_at: float | None = None
         self._await_until = time.monotonic() + _AWAIT_SECONDS if renewed else None
@@ -149,11 +152,14 @@ class Mux:
         """Note a new client."""
         self._clients.append(client)
         self._counters[CLIENTS] = len(self._clients)
+        self._tell_counted()
 
     def forget(self, client: Client) -> None:
         """Note that a client is gone."""
         self._clients.remove(client)
         self._counters[CLIENTS] = len(self._clients)
+        self._has_told_of_loss = False
+        self._tell_counted()
 
     def resize(self, size: tuple[int, int], *, redraw: bool = False) -> None:
         """
@@ -176,6 +182,10 @@ class Mux:
     def count_dropped(self, size_bytes: int) -> None:
         """Count output that a client did not get."""
         self._counters[DROPPED_BYTES] += size_bytes
+        # The first time only: what else is lost is told when the next client leaves.
+        if not self._has_told_of_loss:
+            self._has_told_of_loss = True
+            self._tell_counted()
 
     def note_progress(self) -> None:
         """Note that a client reads, here and for PID 1."""
@@ -194,6 +204,14 @@ class Mux:
             send_message(self._supervisor, {INPUT_ENDED: True})
         except OSError as error:
             complain(f"iottymux: app {self._app}: end of stdin: {describe(error)}")
+
+    def _tell_counted(self) -> None:
+        """Have PID 1 look at the counters; while it has enough to look at that is as good as told."""
+        try:
+            flags = _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL
+            self._supervisor.sendmsg(*encode_message({COUNTED: True}, []), flags)
+        except OSError:
+            pass
 
     # Connections.
 

@@ -143,7 +143,9 @@ class Sidecars:
 
     def _hear(self, streams: Streams) -> None:
         assert streams.attachable is not None
-        if not streams.attachable.hear():
+        if streams.attachable.hear():
+            self._note_clients(streams)
+        else:
             self._stop_hearing(streams)
 
     def _stop_hearing(self, streams: Streams) -> None:
@@ -154,6 +156,22 @@ class Sidecars:
             attachable.hear()
             attachable.supervisor.close()
             attachable.supervisor = None
+            self._note_clients(streams)
+
+    def _note_clients(self, streams: Streams) -> None:
+        """Tell of clients that came or went, and of what slow ones have lost."""
+        counters = streams.counters()
+        if counters is None:
+            return
+        clients, lost_bytes = counters["clients"], counters["dropped_bytes"]
+        before, lost_before = streams.noted
+        streams.noted = clients, lost_bytes
+        if lost_bytes > lost_before:
+            self._journal.event("app.output-dropped", app=streams.app, bytes=lost_bytes - lost_before)
+        if clients != before:
+            self._journal.event(
+                "app.attached" if clients > before else "app.detached", app=streams.app, clients=clients
+            )
 
     def _adopt(self, streams: Streams, pidfd: int) -> None:
         streams.sidecar = pidfd

@@ -21,7 +21,8 @@ class Streams:
     The read ends of a process's output, kept so that a new sidecar can take over from a dead one.
 
     `ends` are (name, read end), `pid` is the process whose lines they are, `sidecar` the pidfd of their reader,
-    `attachable` what clients can attach to, None if nothing is. `log` is how many bytes a log file of the app may have,
+    `attachable` what clients can attach to, None if nothing is. `noted` are the numbers of clients and of bytes that
+    they lost which were told last. `log` is how many bytes a log file of the app may have,
     and how many files there may be.
     """
 
@@ -32,6 +33,7 @@ class Streams:
         self.ends: list[tuple[str, int]] = []
         self.attachable: Attachable | None = None
         self.sidecar: int | None = None
+        self.noted = (0, 0)
         self._last_counters: dict[str, int] | None = None
 
     def open(self, names: Iterable[str], uid: int = 0, gid: int = 0) -> dict[str, int]:

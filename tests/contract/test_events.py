@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.attach import STREAMS, attach, start_app
 from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.stage0_world import REPOSITORY
 
@@ -75,3 +76,18 @@ def test_going_on_after_a_number(make_pod: MakePod) -> None:
     pod.stop()
     assert pod.finish(process).returncode == 0
     assert events(pod, f"--since={every['last']}")[0]["seq"] == every["last"] + 1
+
+
+@pytest.mark.private_users
+def test_clients_that_come_and_go(make_pod: MakePod) -> None:
+    """Who attaches and detaches is an event with how many there are then."""
+    pod = start_app(make_pod, "echo begun; read x", STREAMS)
+    # Not its input, which would end the app when it ends.
+    client = attach(pod, "--stdout=true", action="custom-attach", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    assert client.stdout is not None
+    assert client.stdout.readline() == b"begun\n"
+    assert pod.wait_event("app.attached", "web")["clients"] == 1
+    client.kill()
+    client.communicate()
+    assert pod.wait_event("app.detached", "web")["clients"] == 0
+    pod.stop()
