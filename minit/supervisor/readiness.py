@@ -10,6 +10,7 @@ from __future__ import annotations
 import _socket
 import fcntl
 import os
+import time
 
 from minit import paths, syscalls
 from minit.plan.readiness import NOTIFY_SOCKET
@@ -28,6 +29,8 @@ _MESSAGE_BYTES = 4096
 _STATUS_CHARACTERS = 256
 # Messages that are read at a time, and bytes before the line feed; the rest of the pod has its turn in between.
 _BATCH = 16
+# A message costs PID 1 more than its sender, whose processor time may be limited.
+_MOST_A_SECOND = 200
 _LINE_BYTES = 4096
 _MOST_QUEUED = 1024
 _INT_BYTES = 4
@@ -83,6 +86,8 @@ class Readiness:
         self.socket: _socket.socket | None = None
         self.pipe: int | None = None
         self._line_bytes = 0
+        self._heard = 0
+        self._heard_since = 0.0
         self._forget()
 
     def _forget(self) -> None:
@@ -115,13 +120,21 @@ class Readiness:
         self._line_bytes = 0
         return replace(ends, pipe=writer)
 
-    def read_socket(self, pid: int | None, group: Group) -> None:
-        """Take in some of the messages; those of processes outside of the app's `group` count for nothing."""
+    def read_socket(self, pid: int | None, group: Group) -> bool:
+        """
+        Take in some of the messages; those of processes outside of the app's `group` count for nothing.
+
+        False if there are so many that the next ones should wait for a second.
+        """
+        now = time.monotonic()
+        if now - self._heard_since >= 1:
+            self._heard, self._heard_since = 0, now
         taken: list[int] = []
         for _ in range(_BATCH):
             message = self._receive(taken)
             if message is None:
                 break
+            self._heard += 1
             data, sender = message
             if data is None:
                 self.refused = f"a message of more than {_MESSAGE_BYTES} bytes"
@@ -130,6 +143,7 @@ class Readiness:
             else:
                 self._note(parse_notification(data))
         _close_elsewhere(taken)
+        return self._heard < _MOST_A_SECOND
 
     def read_pipe(self) -> bool:
         """Take in what there is on the descriptor; False after a line feed, or its end, when nothing more counts."""

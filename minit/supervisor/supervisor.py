@@ -167,6 +167,8 @@ class Supervisor:
             self._retry_at = None
             self._write_records()
             self._sidecars.renew()
+            for app in self.apps.values():
+                self._listen_to(app)
         if self._fork_at is not None and self._fork_at <= now:
             self._fork_at = None
             self._run_put_off_handlers()
@@ -454,12 +456,9 @@ class Supervisor:
         assert app.report is not None and app.pidfd is not None
         self._sources.watch(app.report.fileno(), lambda: self._on_report(app))
         self._sources.watch(app.pidfd, lambda: self._on_main_end(app))
-        if app.readiness is not None:
-            # The socket stays the same when the app is started again.
-            if app.readiness.socket is not None and app.readiness.socket.fileno() not in self._sources:
-                self._sources.watch(app.readiness.socket.fileno(), lambda: self._on_notification(app))
-            if app.readiness.pipe is not None:
-                self._sources.watch(app.readiness.pipe, lambda: self._on_notify_pipe(app))
+        self._listen_to(app)
+        if app.readiness is not None and app.readiness.pipe is not None:
+            self._sources.watch(app.readiness.pipe, lambda: self._on_notify_pipe(app))
 
     def _fork(self, app: App) -> None:
         """Start an app again."""
@@ -487,13 +486,27 @@ class Supervisor:
     def _on_notification(self, app: App) -> None:
         assert app.readiness is not None
         told, was_stopping = app.readiness.refused, app.readiness.is_stopping
-        app.readiness.read_socket(app.pid if app.number is None else None, app.group)
+        if not app.readiness.read_socket(app.pid if app.number is None else None, app.group):
+            self._put_off_messages(app)
         if app.readiness.refused is not None and told is None:
             # Once: what an app sends must not fill the log.
             self.journal.event("app.message-refused", app=app.name, reason=app.readiness.refused)
         if app.readiness.is_stopping and not was_stopping:
             self.journal.event("app.stopping", app=app.name)
         self._on_progress(app)
+
+    def _put_off_messages(self, app: App) -> None:
+        """Read no more messages of an app that sends too many until it is time to try things again."""
+        assert app.readiness is not None and app.readiness.socket is not None
+        if app.readiness.socket.fileno() in self._sources:
+            self._sources.unwatch(app.readiness.socket.fileno())
+            self._retry_soon()
+
+    def _listen_to(self, app: App) -> None:
+        """Have the messages of an app read, if it sends any; the socket stays the same when it is started again."""
+        fd = None if app.readiness is None or app.readiness.socket is None else app.readiness.socket.fileno()
+        if fd is not None and fd not in self._sources:
+            self._sources.watch(fd, lambda: self._on_notification(app))
 
     def _on_notify_pipe(self, app: App) -> None:
         assert app.readiness is not None and app.readiness.pipe is not None

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import os
 import select
+import socket
+import time
+from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit import paths
 from minit.errors import PlanError
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import RuntimeApp
+from minit.plan.app import AppSpec
 from minit.plan.readiness import plan_readiness
-from minit.supervisor.readiness import Notification, _close_elsewhere, parse_notification
+from minit.supervisor.group import Group
+from minit.supervisor.readiness import Notification, Readiness, _close_elsewhere, parse_notification
 
+
+class Nobody:
+    """A control group without processes."""
+
+    def processes(self) -> list[int]:
+        """Return none."""
+        return []
+
+
+NOBODY = cast(Group, Nobody())
 IMAGE = ImageManifest(ac_version="0.8.11", name="example.com/web")
 
 
@@ -49,6 +66,27 @@ def test_any_message_can_be_read(data: bytes) -> None:
     assert said.status is not None
     assert len(said.status) <= 256
     said.status.encode()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="open_tree needs root")
+def test_an_app_that_says_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some hundred messages a second the next ones should wait, and later may come again."""
+    monkeypatch.setattr(paths, "STAGE1_NOTIFY", f"{tmp_path}/")
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    readiness = Readiness()
+    ends = readiness.open(AppSpec(name="web", candidates=("/x",), notifies=True))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        for number in range(1, 251):
+            sender.sendto(b"STATUS=%d" % number, ends.path)
+            assert readiness.read_socket(os.getpid(), NOBODY) == (number < 200)
+        now += 1
+        sender.sendto(b"READY=1", ends.path)
+        assert readiness.read_socket(os.getpid(), NOBODY)
+    assert (readiness.status, readiness.is_ready, readiness.refused) == ("250", True, None)
+    readiness.close()
+    for fd in ends.descriptors():
+        os.close(fd)
 
 
 def test_descriptors_are_closed_by_another_process():
