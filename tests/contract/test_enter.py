@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.campaign import campaign
 from tests.support.pods import MakePod, PodDirectory, shell
-from tests.support.processes import children_of, namespace_of, status_of
+from tests.support.processes import children_of, named, namespace_of, status_of
 from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
@@ -242,15 +242,10 @@ def test_a_command_ends_with_the_pod(pod: PodDirectory) -> None:
     """It is a process of the app like any other."""
     command = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=a", "--", "sleep", "60"]
     with subprocess.Popen(command, cwd=pod.path) as entered:
-        wait_for(lambda: "sleep" in _names_below(entered.pid), "the command")
+        wait_for(lambda: named(children_of(entered.pid), "sleep"), "the command")
         pod.stop()
         assert entered.wait(30) == -signal.SIGTERM
         pod.wait_exited()
-
-
-def _names_below(pid: int) -> list[str]:
-    children = open(f"/proc/{pid}/task/{pid}/children").read().split()
-    return [status_of(int(child))["Name"] for child in children]
 
 
 def test_signals_reach_the_command(pod: PodDirectory) -> None:
@@ -309,9 +304,11 @@ def test_what_a_terminal_sends_reaches_the_whole_job(pod: PodDirectory, number: 
 def _names_of_descendants(pid: int) -> list[str]:
     names, pids = [], [pid]
     while pids:
-        children = children_of(pids.pop())
-        names += [status_of(child)["Name"] for child in children]
-        pids += children
+        # Any of them may end while it is looked at.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            children = children_of(pids.pop())
+            names += [status_of(child)["Name"] for child in children]
+            pids += children
     return names
 
 

@@ -20,7 +20,7 @@ from minit.plan.capabilities import DEFAULT, capability_mask
 from tests.support.bpf import AARCH64, X86_64, Calls
 from tests.support.guest import GUEST, Report
 from tests.support.pods import MakePod, PodDirectory, app_section, shell
-from tests.support.processes import children_of, control_groups_of, namespace_of, status_of
+from tests.support.processes import children_of, control_groups_of, named, namespace_of, status_of
 from tests.support.waiting import wait_for
 
 NATIVE = Calls({"x86_64": X86_64, "aarch64": AARCH64}[os.uname().machine])
@@ -121,7 +121,7 @@ def test_every_namespace_is_joined(make_pod: MakePod) -> None:
     pod.start()
     pod.wait_ready()
     with entered_process(pod, "sleep", "2000") as command:
-        app = next(pid for pid in children_of(pod.pid) if status_of(pid)["Name"] == "sleep")
+        [app] = named(children_of(pod.pid), "sleep")
         for kind in NAMESPACES:
             assert namespace_of(command.pid, kind) == namespace_of(app, kind), kind
         assert control_groups_of(command.pid) == control_groups_of(app)

@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.pods import MakePod, PodDirectory, shell
-from tests.support.processes import children_of, descriptors_of, status_of
+from tests.support.processes import children_of, descriptors_of, named, status_of
 from tests.support.terminal import CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z, Terminal
 from tests.support.waiting import wait_for
 
@@ -141,12 +142,13 @@ def test_a_shell(pod: PodDirectory, terminal: Terminal) -> None:
 def _is_in_front(process: subprocess.Popen[bytes]) -> bool:
     """Return whether a sleep is what the shell runs in the foreground."""
     [shell] = children_of(process.pid)
-    for pid in children_of(shell):
+    for pid in named(children_of(shell), "sleep"):
         # proc(5): after the name come the state, the parent, the group, the session, the terminal and its group.
-        _, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
-        state, _, group, _, _, foreground, *_ = fields.split()
-        if status_of(pid)["Name"] == "sleep" and group == foreground and state != "T":
-            return True
+        with suppress(FileNotFoundError, ProcessLookupError):
+            _, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
+            state, _, group, _, _, foreground, *_ = fields.split()
+            if group == foreground and state != "T":
+                return True
     return False
 
 

@@ -7,13 +7,14 @@ import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support.campaign import campaign
 from tests.support.pods import MakePod, PodDirectory, app_section, guest, shell
-from tests.support.processes import is_alive, named, status_of
+from tests.support.processes import is_alive, named
 from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
@@ -132,10 +133,13 @@ def test_a_signal_to_every_process_of_a_pod_is_one_stop(make_pod: MakePod, first
     pod = make_pod({"a": shell(until_told(0))})
     process = started(pod)
     pod.wait_file("a", "/tmp/up")
-    groups = [process.pid], [pid for pid in pod.members() if status_of(pid)["Name"] != "sleep"]
+    members = pod.members()
+    groups = {process.pid}, {*members} - {*named(members, "sleep")}
     for pids in groups if first == "launcher" else reversed(groups):
         for pid in pids:
-            os.kill(pid, signal.SIGTERM)
+            # What was about to be another sleep may have ended.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
         # Each way in by itself: signals that wait together are one.
         wait_for(lambda: not pod.is_ready(), "the shutdown")
     wait_for(lambda: not pod.is_ready(), "the shutdown")
@@ -306,8 +310,8 @@ def test_a_stopped_app_is_continued_to_be_terminated(make_pod: MakePod) -> None:
     pod = make_pod({"a": shell("touch /tmp/up; " + FOREVER)}, annotations=NEVER)
     process = started(pod)
     pod.wait_file("a", "/tmp/up")
-    for pid in pod.members():
-        if status_of(pid)["Name"] in ("sh", "sleep"):
+    for pid in named(pod.members(), "sh", "sleep"):
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
     pod.stop()
     assert pod.finish(process).returncode == 0
