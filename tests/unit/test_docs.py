@@ -39,7 +39,7 @@ DOCUMENTS = [*MARKDOWN, *MANUALS]
 _KNOWN_PLACES = frozenset(
     {
         *("bin", "boot", "dev", "etc", "home", "lib", "opt", "proc", "run", "sys", "tmp", "usr", "var"),
-        *("entrypoints", "rkt", "missing", "x", "www"),
+        *("entrypoints", "rkt", "missing", "x", "www", "data", "init"),
     }
 )
 
