@@ -12,6 +12,7 @@ import pytest
 
 from minit.cli.grammar import AppOption, GlobalOption, MinitCommand, MinitGroup
 from minit.cli.main import commands, run
+from minit.cli.stage1flags import choose_file
 
 COMMANDS = {
     *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest"),
@@ -79,6 +80,17 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("frobnicate", 'minit: unknown command "frobnicate" (see minit --help)'),
         ("image frobnicate", 'image: unknown command "frobnicate" (see minit image --help)'),
         ("st x", 'minit: unknown command "st": could be status, stop, stage1 (see minit --help)'),
+        ("run --mds-register a.aci", None),
+        (
+            "prepare --stage1-url=https://x/y.aci a.aci",
+            'prepare: --stage1-url: expected file:///PATH, got "https://x/y.aci"; fetch it, then use --stage1-path'
+            " (see minit prepare --help)",
+        ),
+        ("prepare --stage1-from-dir=../x a.aci", None),
+        (
+            "prepare --stage1-path=x --stage1-url=file:///y a.aci",
+            "prepare: the --stage1 options exclude each other (see minit prepare --help)",
+        ),
         ("sttaus", 'minit: unknown command "sttaus", did you mean status? (see minit --help)'),
         ("image rendr x", 'image: unknown command "rendr", did you mean render? (see minit image --help)'),
         ("run --volum=x a.aci", "run: unknown flag: --volum, did you mean --volume? (see minit run --help)"),
@@ -322,3 +334,11 @@ def test_every_command_has_examples(path: tuple[str, ...], command: click.Comman
             assert {
                 word.partition("=")[0].rstrip(")") for word in before_arguments if word.startswith("--")
             } <= flags, example
+
+
+def test_files_of_stage1_images() -> None:
+    """A stage1 image is named by its path, a URL of a file, or its name in the directory that rkt has for them."""
+    assert choose_file("x.aci", None, None) == "x.aci"
+    assert choose_file(None, "stage1-coreos.aci", None) == "/usr/lib/rkt/stage1-images/stage1-coreos.aci"
+    assert choose_file(None, None, "file:///srv/x.aci") == choose_file(None, None, "file:/srv/x.aci") == "/srv/x.aci"
+    assert choose_file(None, None, None) is None
