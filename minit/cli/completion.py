@@ -89,7 +89,11 @@ def complete(root: click.Group, words: Sequence[str], word: str) -> Completions:
         line = _read(root, list(words))
     except FlagError:
         return Completions()
-    found = _possible(line, word)
+    if line.path == ("help",) and not word.startswith("-"):
+        line = _read(root, list(line.operands))
+        found = _commands(line.command)
+    else:
+        found = _possible(line, word)
     matching = tuple(candidate for candidate in found.candidates if candidate.word.startswith(word))
     return Completions(candidates=matching, paths=found.paths)
 
@@ -151,17 +155,19 @@ def _possible(line: _Line, word: str) -> Completions:
         return Completions(candidates=prefixed, paths=found.paths)
     if not line.arguments_only and word.startswith("-"):
         return Completions(candidates=tuple(_flags(line, options)))
-    if isinstance(line.command, click.Group):
-        context = click.Context(line.command)
-        children = line.command.commands.items()
-        return Completions(
-            candidates=tuple(
-                Candidate(word=name, help=child.get_short_help_str(limit=_HELP_WIDTH))
-                for name, child in children
-                if not child.hidden and line.command.get_command(context, name) is not None
-            )
+    return _commands(line.command) if isinstance(line.command, click.Group) else _operand(line)
+
+
+def _commands(command: click.Command) -> Completions:
+    """Return the commands of a group; none of a command."""
+    children = command.commands if isinstance(command, click.Group) else {}
+    return Completions(
+        candidates=tuple(
+            Candidate(word=name, help=child.get_short_help_str(limit=_HELP_WIDTH))
+            for name, child in children.items()
+            if not child.hidden
         )
-    return _operand(line)
+    )
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:

@@ -57,6 +57,8 @@ def paths(line: str) -> str:
         ("minit stop -- --forc", []),
         ("minit enter x --vers", []),
         ("minit completion z", ["zsh"]),
+        ("minit help image ren", ["render"]),
+        ("minit help run x", []),
         ("minit list 'unfinished --f", []),
     ],
 )
