@@ -9,6 +9,7 @@ libraries or may hang is done by the helper. No way leads out of here but switch
 from __future__ import annotations
 
 import _signal
+import fcntl
 import os
 import resource
 
@@ -30,6 +31,7 @@ from minit.machine.supervisor import MachineSupervisor
 from minit.manifest.machine import MachineConfig, parse_machine, with_command_line
 from minit.plan.flags import RunFlags
 from minit.plan.pod import plan_pod
+from minit.podfile import write_pod_file
 from minit.stdio import complain, open_standard_streams
 from minit.supervisor.boot import SupervisorEnds, run_apps
 from minit.supervisor.loopback import bring_up_loopback
@@ -160,22 +162,24 @@ def _run_pod(machine: Machine) -> int:
     if plan.controllers:
         for line in set_limits(plan, hierarchies, subcgroup):
             complain(f"minit: {line}")
-    plan, followers = _restrict_devices(plan, trees, hierarchies, subcgroup)
+    plan = _restrict_devices(machine, plan, trees, hierarchies, subcgroup)
+    open_files = _raise_descriptor_limit()
+    _check_health(machine, plan, open_files, subcgroup)
     _join_group(hierarchies, subcgroup)
     assert machine.helper is not None
     ends = SupervisorEnds(
         launcher=machine.helper.link,
-        lock=os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC),
+        lock=_lock(),
         root=_open_root(),
         stage1_root=image_root(),
         image=image_descriptor(),
         tasks=groups.tasks,
         groups=groups.apps,
         hierarchies=open_hierarchies(hierarchies),
-        open_files=_raise_descriptor_limit(),
+        open_files=open_files,
         trees=trees,
         sockets=tuple((None,) * len(app.sockets) for app in plan.apps),
-        kept=(*_leave_mounts(machine), *followers),
+        kept=_leave_mounts(machine),
     )
 
     def make(*arguments: Any, **options: Any) -> Supervisor:
@@ -201,13 +205,13 @@ def _import_for_later(plan: PodPlan) -> None:
 
 
 def _restrict_devices(
-    plan: PodPlan, trees: tuple[tuple[int, ...], ...], hierarchies: list[Hierarchy], subcgroup: str
-) -> tuple[PodPlan, tuple[int, ...]]:
-    """
-    Let each app use its devices and no others.
-
-    Returns the plan with them, and the descriptors to keep for a process that has apps follow devices that come and go.
-    """
+    machine: Machine,
+    plan: PodPlan,
+    trees: tuple[tuple[int, ...], ...],
+    hierarchies: list[Hierarchy],
+    subcgroup: str,
+) -> PodPlan:
+    """Let each app use its devices and no others; returns the plan with them."""
     helper = None
     if any(has_devices(volume) for app in plan.apps for volume in app.volumes):
         from minit.launcher.devicehelper import DeviceHelper, find_device_volumes
@@ -216,13 +220,25 @@ def _restrict_devices(
         plan = replace(plan, apps=helper.allow_devices(plan.apps))
     for line in apply_policies(hierarchies, subcgroup, plan.apps):
         complain(f"minit: {line}")
-    if helper is None:
-        return plan, ()
-    if not helper.follows:
+    if helper is not None and helper.follows:
+        helper.follow({app.name: device_group(hierarchies, subcgroup, app.name) for app in plan.apps})
+        machine.pod_helpers.append(helper)
+    elif helper is not None:
         helper.end()
-        return plan, ()
-    helper.follow({app.name: device_group(hierarchies, subcgroup, app.name) for app in plan.apps})
-    return plan, (helper.fileno(),)
+    return plan
+
+
+def _check_health(machine: Machine, plan: PodPlan, open_files: tuple[int, int], subcgroup: str) -> None:
+    """Start what checks the apps, if any has a check."""
+    if not any(app.health for app in plan.apps):
+        return
+    from minit.launcher.healthhelper import HealthHelper
+    from minit.launcher.profiles import write_profiles
+
+    # What a check runs in an app is entered into it.
+    write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
+    write_profiles(plan.apps, open_files)
+    machine.pod_helpers.append(HealthHelper(plan, os.getpid(), image_descriptor()))
 
 
 def _join_group(hierarchies: list[Hierarchy], subcgroup: str) -> None:
@@ -230,6 +246,13 @@ def _join_group(hierarchies: list[Hierarchy], subcgroup: str) -> None:
     for hierarchy in hierarchies:
         if hierarchy.is_v2:
             write_group_file(f"{hierarchy.mount_point}/{subcgroup}/init.scope/cgroup.procs", "0")
+
+
+def _lock() -> int:
+    """Return a descriptor of the locked pod directory, by which others know that the pod runs."""
+    lock = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return lock
 
 
 def _open_root() -> int:
@@ -255,7 +278,7 @@ def _leave_mounts(machine: Machine) -> tuple[int, ...]:
     machine.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     syscalls.unshare(syscalls.CLONE_NEWNS)
     os.chdir(paths.POD_STAGE1_ROOTFS)
-    return tuple(machine.descriptors())
+    return tuple(machine.pod_descriptors())
 
 
 def _read(path: str) -> bytes:

@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from minit.launcher.devicehelper import DeviceHelper
+    from minit.launcher.healthhelper import HealthHelper
     from minit.machine.helper import Helper
     from minit.machine.watchdog import Feeder
 
@@ -19,6 +21,7 @@ class Machine:
     """
     What is known so far; `run_machine` and the supervisor change it.
 
+    `pod_helpers` are the processes that follow devices and check the health of apps, where the pod has any use of them.
     `namespace` is a descriptor of its own mounts, once PID 1 has a namespace for the pod's. It has `failed` if
     its pod could not be run, and `crashed` if that is a fault of minit itself.
     """
@@ -27,6 +30,7 @@ class Machine:
         self.config = MachineConfig()
         self.helper: Helper | None = None
         self.feeder: Feeder | None = None
+        self.pod_helpers: list[DeviceHelper | HealthHelper] = []
         self.namespace: int | None = None
         self.failed = False
         self.crashed = False
@@ -58,6 +62,10 @@ class Machine:
         """Return the descriptors that outlive the pod."""
         own = [] if self.namespace is None else [self.namespace]
         return own if self.feeder is None else [*own, self.feeder.fd]
+
+    def pod_descriptors(self) -> list[int]:
+        """Return the descriptors that PID 1 needs while the pod runs."""
+        return [*self.descriptors(), *(helper.fileno() for helper in self.pod_helpers)]
 
     def close(self) -> None:
         """Forget the machine's mounts."""

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from minit.launcher.devicehelper import DeviceHelper
+    from minit.launcher.healthhelper import HealthHelper
     from minit.machine.machine import Machine
 
 # What the helper says when somebody presses it.
@@ -25,6 +27,8 @@ class MachineSupervisor(Supervisor):
     def __init__(self, machine: Machine, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._machine = machine
+        for helper in machine.pod_helpers:
+            self._sources.watch(helper.fileno(), lambda helper=helper: self._on_helper_end(helper))  # type: ignore[misc]
 
     def next_deadline(self) -> float | None:
         """Return the time of the next deadline or of the watchdog's next meal."""
@@ -50,6 +54,10 @@ class MachineSupervisor(Supervisor):
     def _handle_signals(self, numbers: Sequence[int]) -> None:
         self._machine.ask_to_end([number for number in numbers if number in HALT_SIGNALS])
         super()._handle_signals(numbers)
+
+    def _on_helper_end(self, helper: DeviceHelper | HealthHelper) -> None:
+        self._sources.unwatch(helper.fileno())
+        helper.report_death()
 
     def _on_launcher(self) -> None:
         message, _ = receive_message(self._launcher)

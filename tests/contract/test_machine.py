@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -218,6 +219,26 @@ def test_a_device_that_does_not_come(boot: Boot, required: str, status: int | No
     machine = boot({"one": shell("true")}, f"failure_wait_seconds = 0\n[[device]]\n{rule}").wait()
     assert "minit: device imaginary/*: none within 1 s" in machine.lines
     assert machine.status("one") == status
+
+
+def test_an_app_that_a_check_ends(boot: Boot):
+    """The health of apps is checked, by commands in them too; one that is ended for it ends the pod and the machine."""
+    check = {"exec": ["/bin/sh", "-c", "echo out of order; exit 1"], "interval": "100ms", "failures": 1}
+    annotation = {"name": "minit/health", "value": json.dumps({"liveness": check})}
+    machine = boot({"one": shell("echo up; sleep 1000", annotations=[annotation])}).wait()
+    assert machine.status("one") is not None, machine.lines
+    record = json.loads((machine.root / "pod/stage1/rootfs/rkt/minit/state/one.json").read_text())
+    assert record["end"] == "liveness check: out of order"
+    assert machine.ending == "off"
+
+
+def test_an_app_that_is_started_again(boot: Boot):
+    """Restart policies hold as in any pod."""
+    policy = [{"name": "minit/restart", "value": "on-failure"}, {"name": "minit/restart-delay", "value": "10ms"}]
+    script = "echo start; [ -e /tmp/second ] && exit 0; touch /tmp/second; exit 1"
+    machine = boot({"one": shell(script, annotations=policy)}).wait()
+    assert [line.partition(": ")[2] for line in machine.lines if line.startswith("one[")] == ["start", "start"]
+    assert (machine.status("one"), machine.ending) == (0, "off")
 
 
 def test_who_may_ask(boot: Boot):
