@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import sys
@@ -14,6 +15,13 @@ from typing import Self
 
 _STDIN, _STDOUT = 0, 1
 _END_OF_INPUT = "\x04"
+_CHARACTERS = 6
+_NO_CHARACTER = b"\0"
+_READ_BYTES = 64
+_ESCAPE = b"\x1b"
+# What arrows and the like are, ECMA-48; the rest of one follows its first byte at once.
+_SEQUENCE = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|O.)")
+_REST_SECONDS = 0.05
 
 
 def is_terminal() -> bool:
@@ -25,8 +33,8 @@ class Keys:
     """
     Keys as they are pressed, neither shown nor kept until the end of a line; a context manager.
 
-    Ctrl-C stays what it is. A new size of the window ends a wait, too. Without a terminal as standard input there are
-    no keys.
+    Ctrl-C stays what it is, Ctrl-Z is a key. A new size of the window ends a wait, too. Without a terminal as standard
+    input there are no keys.
     """
 
     def __init__(self) -> None:
@@ -37,6 +45,10 @@ class Keys:
         if os.isatty(_STDIN):
             self._settings = termios.tcgetattr(_STDIN)
             tty.setcbreak(_STDIN)
+            changed = termios.tcgetattr(_STDIN)
+            # A stop would leave the terminal like this to the shell.
+            changed[_CHARACTERS][termios.VSUSP] = _NO_CHARACTER
+            termios.tcsetattr(_STDIN, termios.TCSADRAIN, changed)
         self._old_handler = signal.signal(signal.SIGWINCH, self._on_resize)
         return self
 
@@ -49,9 +61,9 @@ class Keys:
 
     def wait(self, seconds: float) -> str:
         """
-        Return the keys pressed by then, empty if there were none or the window has another size now.
+        Return the keys pressed by then without those of several bytes, such as arrows.
 
-        The end of the input, by a hang-up or Ctrl-D, is the key Ctrl-D.
+        It is empty if there were none, or the window has another size now. The end of the input, by a hang-up or Ctrl-D, is the key Ctrl-D.
         """
         deadline = time.monotonic() + seconds
         poller = select.poll()
@@ -64,9 +76,12 @@ class Keys:
         if _STDIN not in ready:
             return ""
         try:
-            return os.read(_STDIN, 64).decode("utf-8", "replace") or _END_OF_INPUT
+            data = os.read(_STDIN, _READ_BYTES)
+            if data.endswith(_ESCAPE) and select.select([_STDIN], [], [], _REST_SECONDS)[0]:
+                data += os.read(_STDIN, _READ_BYTES)
         except OSError:  # the terminal is gone
             return _END_OF_INPUT
+        return _SEQUENCE.sub(b"", data).decode("utf-8", "replace") if data else _END_OF_INPUT
 
     def _on_resize(self, number: int, frame: FrameType | None) -> None:
         try:

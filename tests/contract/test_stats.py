@@ -70,6 +70,21 @@ def test_what_a_pod_uses(make_pod: MakePod) -> None:
     assert 'its state is "exited"' in minit(pod.data, "app", "stats", pod.uuid, code=254).stderr
 
 
+def test_memory_that_ran_out(make_pod: MakePod) -> None:
+    """Processes that the kernel killed for it are counted, and `diagnose` says so with the limit."""
+    hog = "busybox dd if=/dev/zero of=/dev/null bs=256M count=1; touch /tmp/begun; exec sleep 1000"
+    limit = {"name": "resource/memory", "value": {"limit": "32Mi"}}
+    pod = make_pod({"busy": shell(hog, isolators=[limit]), "idle": shell(IDLE)})
+    pod.start(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    pod.wait_file("busy", "/tmp/begun")
+    usage = sample(pod)
+    assert (usage["busy"]["oom_kills"], usage["idle"]["oom_kills"]) == (1, 0)
+    assert usage["busy"]["memory_limit_bytes"] == 32 << 20 and "memory_limit_bytes" not in usage["idle"]
+    said = f'App "busy": memory ran out, of which it may have {32 << 20} bytes: the kernel killed 1 of its processes.'
+    assert said in minit(pod.data, "diagnose", pod.uuid).stdout
+    stop(pod)
+
+
 def test_an_interface_of_the_pod(make_pod: MakePod) -> None:
     """What goes through it is counted as the pod sees it."""
     pod = start(make_pod)
@@ -140,6 +155,7 @@ def test_top(make_pod: MakePod) -> None:
             *("UUID", "APP", "CPU", "TIME", "MEMORY", "LIMIT", "PIDS", "READ/s", "WRITE/s", "RECV/s", "SENT/s", "OOM"),
         ]
         assert [line.split()[:2] for line in lines[2:4]] == [[pod.uuid[:8], "busy"], [pod.uuid[:8], "idle"]]
+        terminal.type(b"\x1b[A\x1a")
         terminal.type(b"n")
         screen.wait("by name")
         terminal.resize(4, 24)
