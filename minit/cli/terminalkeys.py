@@ -63,7 +63,8 @@ class Keys:
         """
         Return the keys pressed by then without those of several bytes, such as arrows.
 
-        It is empty if there were none, or the window has another size now. The end of the input, by a hang-up or Ctrl-D, is the key Ctrl-D.
+        It is empty if there were none, or the window has another size now. The end of the
+        input, by a hang-up or Ctrl-D, is the key Ctrl-D.
         """
         deadline = time.monotonic() + seconds
         poller = select.poll()

@@ -88,6 +88,7 @@ def test_limits_of_all_apps_together(make_pod: MakePod) -> None:
     process = pod.start("--mutable")
     pod.wait_ready()
     files = [path for top in pod.control_groups() for path in top.glob("system.slice/memory.*")]
-    assert [path.read_text() for path in files if path.name in ("memory.limit_in_bytes", "memory.max")] == ["67108864\n"]
+    limits = [path.read_text() for path in files if path.name in ("memory.limit_in_bytes", "memory.max")]
+    assert limits == ["67108864\n"]
     pod.stop()
     assert pod.finish(process).returncode == 0
