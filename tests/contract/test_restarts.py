@@ -60,6 +60,8 @@ def test_a_stop_while_an_app_waits_to_be_started_again(make_pod: MakePod) -> Non
     state = wait_for(lambda: (app := pod.ask({"op": "state"})["apps"][0])["state"] == "exited" and app, "its end")
     assert (state["restarts"], state["ready"]) == (0, False)
     assert 0 < state["restart_in_seconds"] <= 3600
+    # Who follows its log is not sent away meanwhile.
+    assert not (pod.stage1 / "rkt/minit/log/a.ended").exists()
     started = time.monotonic()
     pod.stop()
     assert pod.finish(process).returncode == 0
