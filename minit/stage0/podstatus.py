@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from functools import lru_cache
 
 from minit import jsontext, paths, syscalls
 from minit.errors import MinitError, PodError
@@ -300,9 +301,15 @@ def _read_app(
 
 def _image_name(pod: Pod, app: str) -> str | None:
     try:
-        image = read_app_image(pod, app)
+        return _name_in(pod.read_file(f"appsinfo/{app}/manifest"))
     except (OSError, MinitError):
         return None
+
+
+@lru_cache(maxsize=128)
+def _name_in(manifest: bytes) -> str:
+    """Return the name and version in an image manifest, which many pods of a list have in common."""
+    image = parse_image_manifest(manifest, "manifest")
     version = image.label("version")
     return image.name if version is None else f"{image.name}:{version}"
 
