@@ -223,7 +223,12 @@ def test_a_device_that_does_not_come(boot: Boot, required: str, status: int | No
 
 def test_an_app_that_a_check_ends(boot: Boot):
     """The health of apps is checked, by commands in them too; one that is ended for it ends the pod and the machine."""
-    check = {"exec": ["/bin/sh", "-c", "echo out of order; exit 1"], "interval": "100ms", "failures": 1}
+    check = {
+        "exec": ["/bin/sh", "-c", "echo out of order; exit 1"],
+        "interval": "100ms",
+        "timeout": "60s",
+        "failures": 1,
+    }
     annotation = {"name": "minit/health", "value": json.dumps({"liveness": check})}
     machine = boot({"one": shell("echo up; sleep 1000", annotations=[annotation])}).wait()
     assert machine.status("one") is not None, machine.lines
