@@ -46,7 +46,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="control groups and ch
 Script = Callable[[Socket], object]
 Drive = Callable[[Supervisor, Socket], object]
 NAMES = ("a", "b", "c")
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 90.0
 PR_SET_CHILD_SUBREAPER = 36
 OPEN_FILES = (256, 256)
 # What an app passes for its own: a handler joins it, and so finds itself in the root of this machine.
