@@ -12,12 +12,12 @@ import signal
 import subprocess
 import sys
 import uuid
-from contextlib import suppress
 from pathlib import Path
 
 from minit import paths, syscalls
 from minit.supervisor.mounts import enter_root
 from tests.support.pods import PodDirectory
+from tests.support.waiting import wait_for
 
 TIMEOUT_SECONDS = 60
 # How reboot(2) ends a PID namespace: the first process dies of it.
@@ -73,9 +73,11 @@ class NamespaceMachine:
         self.process.communicate()
         os.close(self._watchdog)
         syscalls.umount2(str(self.root), syscalls.MNT_DETACH)
+        # What was killed leaves its group a moment later.
+        events = self._group / "cgroup.events"
+        wait_for(lambda: "populated 0" in events.read_text(), "the end of the machine's processes")
         for path, _, _ in os.walk(self._group, topdown=False):
-            with suppress(OSError):
-                os.rmdir(path)
+            os.rmdir(path)
 
     def wait_for_line(self, text: str) -> str:
         """Return the next line of the console that has `text` in it."""
