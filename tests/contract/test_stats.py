@@ -145,9 +145,9 @@ class Screen:
 def test_top(make_pod: MakePod) -> None:
     """The busiest app is first, keys sort, a small window still shows names, q quits and gives the terminal back."""
     pod = start(make_pod)
-    with Terminal(24, 100) as terminal:
+    with Terminal(24, 140) as terminal:
         before = terminal.settings
-        screen = Screen(terminal, 24, 100)
+        screen = Screen(terminal, 24, 140)
         command = [sys.executable, "-m", "minit", f"--dir={pod.data}", "top", "--interval=200ms"]
         process = subprocess.Popen(command, env={**ENVIRONMENT, "TERM": "xterm"}, **terminal.options)
         lines = screen.wait("1 pod, 2 apps", "% ", "idle")
