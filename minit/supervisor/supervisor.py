@@ -157,8 +157,10 @@ class Supervisor:
         now = time.monotonic()
         for app in [*self.apps.values()]:
             if app.deadline is not None and app.deadline <= now:
+                # Before its end is over the deadline is that of what it left behind.
+                is_restart = app.restart_at is not None
                 app.deadline = None
-                if app.is_restarting:
+                if is_restart:
                     self.start_again(app)
                     continue
                 killed = app.is_killed

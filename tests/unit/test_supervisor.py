@@ -30,6 +30,7 @@ from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarch
 from minit.messages import Socket, send_message, socket_pair
 from minit.plan.app import STREAM_LOG, STREAM_NULL, AppSpec
 from minit.plan.pod import PodPlan
+from minit.plan.restart import ALWAYS, RestartPolicy
 from minit.process import join_cgroups, reset_signals
 from minit.supervisor import handler as handler_module
 from minit.supervisor import lifecycle
@@ -37,6 +38,7 @@ from minit.supervisor import supervisor as supervisor_module
 from minit.supervisor.app import App
 from minit.supervisor.group import Group, GroupEnds
 from minit.supervisor.journal import Journal
+from minit.supervisor.restarts import Restarts  # noqa: F401  # an app with a policy imports it, in a root without it
 from minit.supervisor.streams import Streams
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 from minit.value import replace
@@ -365,6 +367,30 @@ def test_what_an_app_leaves_behind_is_stopped(root: Path, groups):
     outcome = supervise(root, groups, {"a": leaves_a_child}, drive, grace_seconds=0.2)
     assert outcome.result == [lifecycle.LINGERING, True]
     assert outcome.status == {"a": 0}
+
+
+def test_what_an_app_that_starts_again_leaves_behind_is_killed(root: Path, groups):
+    """The grace period of what is left of an app is that, and not the time after which the app is started again."""
+
+    def leaves_a_child(report: Socket) -> None:
+        execute(report)
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            while True:
+                signal.pause()
+        os._exit(3)
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
+        app = supervisor.apps["a"]
+        turn_until(supervisor, lambda: app.state == lifecycle.EXITED)
+        seen = [app.is_restarting, app.restart_at is not None]
+        supervisor.request_stop()
+        return seen
+
+    policy = RestartPolicy(condition=ALWAYS, delay_seconds=3600, max_delay_seconds=3600)
+    specific = {"a": {"restart": policy}}
+    outcome = supervise(root, groups, {"a": leaves_a_child}, drive, grace_seconds=0.2, specific=specific)
+    assert (outcome.result, outcome.status) == ([True, True], {"a": 3})
 
 
 # Starting.
