@@ -264,7 +264,12 @@ def _report(socket: Socket, step: str, error: BaseException) -> None:
     if isinstance(error, OSError):
         failure["errno"] = error.errno
         if error.filename is not None:
-            failure["path"] = os.fsdecode(error.filename)
+            failure["path"] = _text(os.fsdecode(error.filename))
     else:
-        failure["path"] = str(error) if isinstance(error, (NotFound, MinitError)) else repr(error)
+        failure["path"] = _text(str(error)) if isinstance(error, (NotFound, MinitError)) else repr(error)
     send_message(socket, failure)
+
+
+def _text(name: str) -> str:
+    """Return a name, which may be of the image and any bytes, as text that a message can hold."""
+    return os.fsencode(name).decode(errors="backslashreplace")

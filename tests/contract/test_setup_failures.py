@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.elf import elf_bytes
 from tests.support.pods import MakePod, PodDirectory, app_section, guest, handlers, shell
+from tests.support.sandbox import Sandbox
 from tests.support.waiting import wait_for
 
 
@@ -156,6 +157,22 @@ def test_directories_that_are_links_lead_nowhere(
     after = [_listing(path) for path in places], sorted(os.listdir("/")), pod.mounts()
     assert after == before
     assert not pod.is_running() and pod.members() == []
+
+
+def test_a_reason_with_bytes_of_the_image_ends_that_app_alone(make_pod: MakePod, own_rootfs: Path) -> None:
+    """A link to a name that is no text is in the way: adding the app fails, the pod goes on and can tell of it."""
+    # A path through a file, which is what fails, by the name after it.
+    (own_rootfs / "file").touch()
+    shutil.rmtree(own_rootfs / "run", ignore_errors=True)
+    os.symlink(b"/file/\xff\xfe", os.fsencode(own_rootfs / "run"))
+    notifies = {"name": "appc.io/executor/supports-systemd-notify", "value": "true"}
+    sandbox = Sandbox(make_pod, rootfs=own_rootfs)
+    result = sandbox.add("a", app_section("/bin/sh", annotations=[notifies]))
+    assert result.returncode != 0
+    assert "\\xff\\xfe: not a directory" in result.stdout
+    assert sandbox.app("a") is None
+    assert sandbox.pod.ask({"op": "events", "since": 0})["ok"]
+    assert sandbox.end().returncode == 0
 
 
 @pytest.mark.parametrize("name", ["dev/null", "dev/shm", "dev/pts", "dev/net", "dev/ptmx", "dev/fd"])
