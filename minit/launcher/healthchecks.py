@@ -8,6 +8,7 @@ network namespace of the pod, in which this process is.
 from __future__ import annotations
 
 import _socket
+import fcntl
 import os
 
 from minit import syscalls
@@ -85,7 +86,11 @@ def _read_output(fd: int) -> str:
     """Return the last line of what is there; who holds the other end still is not waited for."""
     data = b""
     try:
-        while block := os.read(fd, _OUTPUT_BYTES):
+        # No more than the pipe held, which may be filled as fast as it is read.
+        for _ in range(fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) // _OUTPUT_BYTES):
+            block = os.read(fd, _OUTPUT_BYTES)
+            if not block:
+                break
             data = (data + block)[-_OUTPUT_BYTES:]
     except BlockingIOError:
         pass

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import MinitError
+from minit.launcher import healthchecks
 from minit.launcher.healthstate import NEVER, AppHealth, CheckState
 from minit.manifest.pod import RuntimeApp
 from minit.plan.health import HealthCheck, Target, plan_health
@@ -120,3 +123,24 @@ def test_no_decision_without_enough_results(results: list[bool], failures: int, 
             needed = successes if good else failures
             assert results[max(0, number - needed) : number] == [good] * needed
             assert state.healthy is good
+
+
+def test_what_is_written_as_fast_as_it_is_read_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command leaves processes behind that go on writing: no more is read than its pipe can hold."""
+    reader, writer = os.pipe()
+    size_bytes = fcntl.fcntl(reader, fcntl.F_GETPIPE_SZ)
+    os.write(writer, b"x" * size_bytes)
+    read, taken = os.read, 0
+
+    def read_and_refill(fd: int, count: int) -> bytes:
+        nonlocal taken
+        data = read(fd, count)
+        taken += os.write(writer, data)
+        assert taken <= size_bytes
+        return data
+
+    monkeypatch.setattr(os, "read", read_and_refill)
+    assert healthchecks._read_output(reader) == "x" * 200
+    assert taken == size_bytes
+    os.close(reader)
+    os.close(writer)
