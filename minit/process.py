@@ -25,12 +25,7 @@ def join_cgroups(tasks: Sequence[int]) -> None:
 
 
 def join_v2_group(directory: int) -> None:
-    """
-    Move this process into the v2 group of a directory.
-
-    Not as the kernel does it at birth: a group that cgroup.kill was once written to kills what clone3 starts there
-    (since Linux 6.14; kernel/cgroup/cgroup.c, cgroup_post_fork).
-    """
+    """Move this process into the v2 group of a directory."""
     fd = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
     try:
         os.write(fd, b"0")

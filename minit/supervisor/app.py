@@ -152,12 +152,12 @@ def spawn_app(app: App, trees: tuple[int, ...] = (), console: int | None = None,
     """
     Fork the process of `app`, which prepares itself and waits for "go".
 
-    The first time it starts in its v2 group, where there is one and PID 1 may do that, and joins the v1 groups itself.
+    It starts in its v2 group, where there is one in which PID 1 may start it, and joins the v1 groups itself.
     `trees` are the detached mounts of its volumes, `console` is the slave of the pod's console, `dev` a detached /dev
     if it may not make one itself. Started again, it finds its root in the namespace of the app. OSError, and nothing
     left, if there is no process or no room for its streams.
     """
-    again = app.namespace is not None
+    birthplace = app.group.birthplace
     writers = _open_streams(app)
     ours, theirs = socket_pair()
     notify: NotifyEnds | None = None
@@ -177,12 +177,10 @@ def spawn_app(app: App, trees: tuple[int, ...] = (), console: int | None = None,
             sockets=app.sockets,
             notify=notify,
             namespace=app.namespace,
-            # Its group may have been killed once.
-            group=app.ends.directory if again and app.ends.starts_processes else None,
+            group=app.ends.directory if app.ends.starts_processes and birthplace is None else None,
         )
-        born_in = app.ends.directory if app.ends.starts_processes and not again else None
         # Fork and registration: nothing may be reaped between them.
-        app.pid, app.pidfd = syscalls.clone3(cgroup=born_in)
+        app.pid, app.pidfd = syscalls.clone3(cgroup=birthplace)
         if app.pid == 0:
             become_app(app.spec, app_rootfs(app.name), child)
     except OSError:

@@ -59,10 +59,27 @@ class Group:
 
     def __init__(self, ends: GroupEnds) -> None:
         self.is_v2 = ends.is_v2
+        self._starts_processes = ends.starts_processes
+        self._was_killed = False
         self._directory = ends.directory
         self._freezer = ends.freezer
         self._files = dict(ends.files)
         self._oom = ends.oom
+
+    @property
+    def birthplace(self) -> int | None:
+        """
+        The directory of the group if processes can be started in it, None if they have to join it.
+
+        Joining a v2 group costs some ten milliseconds, for which the kernel waits until nobody forks. But a group that
+        cgroup.kill was once written to kills what clone3 starts there (since Linux 6.14; kernel/cgroup/cgroup.c,
+        cgroup_post_fork).
+        """
+        return self._directory if self._starts_processes and not self._was_killed else None
+
+    def note_death(self, signal: int | None) -> None:
+        """Note the end of a process of the group: SIGKILL may have come from cgroup.kill, written on the host."""
+        self._was_killed = self._was_killed or signal == _signal.SIGKILL
 
     def processes(self) -> list[int]:
         """Return the pids in the group; none if the directory is gone."""
@@ -125,6 +142,7 @@ class Group:
     def kill(self) -> None:
         """Send SIGKILL to all: at once by cgroup.kill (Linux 5.14, v2), which misses no fork, or in rounds."""
         if self._write(_KILL, b"1"):
+            self._was_killed = True
             self._thaw()
             return
         for _ in range(_KILL_ROUNDS):

@@ -379,11 +379,18 @@ class Supervisor:
 
     def _on_death(self, app: App, status: ExitStatus) -> None:
         assert app.pidfd is not None
+        was_born_there = app.namespace is not None and app.group.birthplace is not None
+        app.group.note_death(status.signal)
         self._sources.unwatch(app.pidfd)
         while app.report is not None:
             self._on_report(app)
         if app.state in (lifecycle.BUILDING, lifecycle.ABANDONED):
             self._on_built(app, status)
+            return
+        if was_born_there and app.group.birthplace is None and app.state == lifecycle.PREPARING and not app.failure:
+            # Not the app's doing: somebody on the host has killed the group while it was empty.
+            app.starts -= 1
+            self._spawn_again(app)
             return
         if app.readiness is not None:
             self._on_last_words(app)
@@ -467,6 +474,9 @@ class Supervisor:
         self._unwritten.discard(app.name)
         if app.restarts is not None:
             app.restarts.begin()
+        self._spawn_again(app)
+
+    def _spawn_again(self, app: App) -> None:
         app.begin_again()
         app.oom_kills = app.group.oom_kills()
         try:

@@ -74,6 +74,28 @@ def test_an_app_that_ends(make_pod: MakePod) -> None:
     assert sandbox.pod.log("job").count(b" run\n") == 3
 
 
+def test_groups_that_were_killed(make_pod: MakePod) -> None:
+    """An app is started whether its group was killed while it ran, or while it was empty; each is one start."""
+    sandbox = Sandbox(make_pod)
+    ok(sandbox.add("a", shell("exec sleep 1000")))
+    files = [path / "system.slice/a.service/cgroup.kill" for path in sandbox.pod.control_groups()]
+    kills = [path for path in files if path.exists()]
+    if not kills:
+        pytest.skip("cgroup.kill needs a v2 hierarchy")
+    for is_running in (False, True, False):
+        if is_running:
+            ok(sandbox.start("a"))
+        kills[0].write_text("1")
+        if is_running:
+            sandbox.wait_state("a", "exited")
+        ok(sandbox.start("a"))
+        assert sandbox.state("a") == "running"
+        ok(sandbox.stop("a"))
+    record = json.loads((sandbox.pod.status_root / "rkt/minit/state/a.json").read_text())
+    assert record["restarts"] == 3
+    assert sandbox.end().returncode == 0
+
+
 @pytest.mark.private_users
 def test_what_an_added_app_finds(make_pod: MakePod) -> None:
     """Volumes, isolators, files of /etc, its own groups, streams to attach to: all that `run` does for an app."""
