@@ -75,7 +75,7 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
         return {"ok": True}, []
     if op == OP_REOPEN_LOGS:
         name = request.get("app")
-        if name is not None and name not in supervisor.apps:
+        if name is not None and not (isinstance(name, str) and name in supervisor.apps):
             return _refuse(f'no app "{name}" in this pod')
         supervisor.reopen_logs(name if isinstance(name, str) else None)
         return {"ok": True}, []

@@ -436,6 +436,8 @@ def test_what_is_no_request(make_pod: MakePod) -> None:
         {"op": "app-start", "app": {"a": 1}},
         {"op": ["app-start"]},
         {"op": "app-stop " * 20},
+        {"op": "reopen-logs", "app": ["web"]},
+        {"op": "reopen-logs", "app": {}},
     ):
         for sent in (fds, []):
             with sandbox.pod.connect() as client:
