@@ -12,7 +12,7 @@ from minit import paths
 from minit.errors import EXIT_FAILURE, ControlError, LaunchError, MinitError, NoAnswerError, describe
 from minit.stdio import complain
 from minit.supervisor.client import ask
-from minit.supervisor.protocol import OP_APP_RM, OP_APP_START, OP_APP_STOP, OP_NOTE
+from minit.supervisor.protocol import OP_APP_RM, OP_APP_START, OP_APP_STOP, OP_NOTE, OP_STATE
 
 # PID 1 gives up on a start after 90 seconds. On stopping it gives up some seconds after the grace period of the app,
 # which may be anything.
@@ -82,16 +82,29 @@ def report_failure(app: str, error: Exception) -> None:
         pass  # nor is there a supervisor to write it down
 
 
+def _may_run(app: str) -> bool:
+    """Return whether PID 1 has a process of an app, of which it will write down the end, or cannot be asked."""
+    from minit.supervisor.lifecycle import RESTING
+
+    try:
+        state, _ = ask({"op": OP_STATE})
+    except MinitError:
+        return True
+    entries = state["apps"]
+    assert isinstance(entries, list)
+    return any(entry["name"] == app and entry["state"] not in RESTING for entry in entries)
+
+
 def _reason(error: ControlError) -> str:
     return describe(error).removeprefix("supervisor of this pod: ")
 
 
 def _record_failed_start(app: str) -> None:
-    """Give an app that PID 1 does not know a status: stage0 has marked it as started and would call it running."""
+    """Give an app that does not run a status: stage0 has marked it as started and would call it running."""
     from minit.reaper.record import write_durably
 
     path = paths.POD_STAGE1_ROOTFS + paths.status_file(app)
-    if not os.path.exists(path):
+    if not os.path.exists(path) and not _may_run(app):
         try:
             write_durably(path, b"%d\n" % EXIT_FAILURE)
         except OSError as error:

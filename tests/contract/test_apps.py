@@ -268,6 +268,8 @@ def test_a_pod_that_is_not_mutable(make_pod: MakePod) -> None:
     result = pod.call("app/add", f"--uuid={pod.uuid}", "--app=new")
     assert (result.returncode, result.stderr) == (254, "stage1 app add: immutable pod\n")
     assert pod.ask({"op": "state"})["apps"][0]["state"] == "running"
+    # Nor is a status invented for one that runs.
+    assert pod.status("web") is None
 
 
 @pytest.mark.parametrize("verb", ["add", "start", "stop", "rm"])
