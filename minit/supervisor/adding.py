@@ -82,6 +82,8 @@ def _spawn_builder(app: App, root: int, trees: tuple[int, ...], dev: int | None)
         _fork_builder(app, root, trees, dev, theirs, notify)
     except OSError:
         ours.close()
+        if app.readiness is not None:
+            app.readiness.close()
         raise
     finally:
         theirs.close()

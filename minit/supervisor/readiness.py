@@ -85,6 +85,7 @@ class Readiness:
     def __init__(self) -> None:
         self.socket: _socket.socket | None = None
         self.pipe: int | None = None
+        self._path = ""
         self._line_bytes = 0
         self._heard = 0
         self._heard_since = 0.0
@@ -167,6 +168,8 @@ class Readiness:
         self.close_pipe()
         if self.socket is not None:
             self._discard()
+            # Still there if the app's root could not be made; the next socket may get the same number.
+            _remove(self._path)
             self.socket.close()
             self.socket = None
 
@@ -179,18 +182,19 @@ class Readiness:
         """Make the socket and return a detached mount of it: so it can be reached in the app's root alone."""
         kind = _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK
         socket = _socket.socket(_socket.AF_UNIX, kind)
+        # No app's name, which could be too long for an address.
+        path = f"{paths.STAGE1_NOTIFY}{socket.fileno()}"
         try:
             socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
-            # No app's name, which could be too long for an address.
-            path = f"{paths.STAGE1_NOTIFY}{socket.fileno()}"
             socket.bind(path)
             # Whoever of the app's users.
             os.chmod(path, 0o666)
             tree = syscalls.open_tree(syscalls.AT_FDCWD, path, syscalls.OPEN_TREE_CLONE)
         except OSError:
+            _remove(path)
             socket.close()
             raise
-        self.socket = socket
+        self.socket, self._path = socket, path
         return NotifyEnds(tree=tree, path=path)
 
     def _receive(self, taken: list[int]) -> tuple[bytes | None, int] | None:
@@ -240,6 +244,13 @@ def place_descriptor(fd: int, number: int, others: Sequence[int]) -> list[int]:
     else:
         os.dup2(fd, number)
     return moved
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
 
 
 def _is_gone(pid: int) -> bool:

@@ -232,6 +232,24 @@ def test_apps_that_are_added_to_a_pod(make_pod: MakePod, notifying_rootfs: Path)
     assert sandbox.end().returncode == 0
 
 
+def test_an_app_whose_root_cannot_be_made(make_pod: MakePod, notifying_rootfs: Path, tmp_path: Path) -> None:
+    """Nothing is left of its socket, and the next app has its own at once."""
+    sandbox = Sandbox(make_pod, rootfs=notifying_rootfs)
+    told = notifier("READY=1", "forever")
+    told["annotations"] += [{"name": NOTIFY, "value": "true"}]
+    tmp_path.joinpath("file").touch()
+    volume = {"name": "v", "kind": "host", "source": str(tmp_path / "file")}
+    mount = {"volume": "v", "path": "/bin", "appVolume": volume}
+    for name in ("bad", "worse"):
+        result = sandbox.add(name, {**told, "mounts": [mount]})
+        assert (result.returncode, "cannot mount a file on a directory" in result.stdout) == (254, True), result.stdout
+        assert not [*(sandbox.pod.stage1 / "rkt/minit").glob("notify-*")]
+    assert sandbox.add("good", told).returncode == 0
+    assert sandbox.start("good").returncode == 0
+    wait_for(lambda: state_of(sandbox.pod, "good")["ready"], "good")
+    assert sandbox.end().returncode == 0
+
+
 # The host.
 
 
