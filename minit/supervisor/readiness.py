@@ -130,9 +130,8 @@ class Readiness:
         now = time.monotonic()
         if now - self._heard_since >= 1:
             self._heard, self._heard_since = 0, now
-        taken: list[int] = []
         for _ in range(_BATCH):
-            message = self._receive(taken)
+            message = self._receive()
             if message is None:
                 break
             self._heard += 1
@@ -143,7 +142,6 @@ class Readiness:
                 self.refused = f"a message of process {sender}, which is not the app's"
             else:
                 self._note(parse_notification(data))
-        _close_elsewhere(taken)
         return self._heard < _MOST_A_SECOND
 
     def read_pipe(self) -> bool:
@@ -197,9 +195,10 @@ class Readiness:
         self.socket, self._path = socket, path
         return NotifyEnds(tree=tree, path=path)
 
-    def _receive(self, taken: list[int]) -> tuple[bytes | None, int] | None:
+    def _receive(self) -> tuple[bytes | None, int] | None:
         """Return the next message, None in it if it is too long, and its sender's pid; None if there is none."""
         assert self.socket is not None
+        taken: list[int] = []
         try:
             data, ancillary, flags, _ = self.socket.recvmsg(
                 _MESSAGE_BYTES, _ANCILLARY_BYTES, _socket.MSG_DONTWAIT | _socket.MSG_CMSG_CLOEXEC
@@ -213,14 +212,14 @@ class Readiness:
             elif (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS):
                 ends = range(0, len(content) - _INT_BYTES + 1, _INT_BYTES)
                 taken += [int.from_bytes(content[at : at + _INT_BYTES], "little") for at in ends]
+        # Before the next message: the kernel closes those for which there is no room, in PID 1.
+        _close_elsewhere(taken)
         return None if flags & _socket.MSG_TRUNC else data, sender
 
     def _discard(self) -> None:
-        taken: list[int] = []
         for _ in range(_MOST_QUEUED if self.socket is not None else 0):
-            if self._receive(taken) is None:
+            if self._receive() is None:
                 break
-        _close_elsewhere(taken)
 
 
 def attach_socket(ends: NotifyEnds, root: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -134,6 +136,22 @@ def test_what_an_app_sends_can_hold_up_nobody(make_pod: MakePod, notifying_rootf
     assert state_of(pod, "a")["says"] == "lingering"
     assert "more than 4096 bytes" in pod.wait_event("app.message-refused", "a")["reason"]
     wait_for(lambda: len(os.listdir(f"/proc/{pod.pid}/fd")) <= before, "as few descriptors as before")
+    end(pod, process)
+
+
+def test_more_descriptors_than_there_is_room_for(make_pod: MakePod, notifying_rootfs: Path) -> None:
+    """All that is sent while PID 1 does something else does not fill it: what had no room it would have to close."""
+    apps = {"a": notifier("wait", "/tmp/go", "crowd", "file", "/tmp/sent", "READY=1", "forever")}
+    pod = make_pod(apps, notifying_rootfs, image_annotations=TELLING)
+    process = pod.start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512)))
+    wait_for(lambda: pod.status_root.joinpath("rkt/status/a-started").exists(), "the start")
+    assert pod.pid
+    os.kill(pod.pid, signal.SIGSTOP)
+    pod.file("a", "/tmp/go").touch()
+    pod.wait_file("a", "/tmp/sent")
+    os.kill(pod.pid, signal.SIGCONT)
+    pod.wait_ready()
+    assert state_of(pod, "a")["says"] == "crowd"
     end(pod, process)
 
 

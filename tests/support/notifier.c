@@ -6,6 +6,7 @@
  *   huge             sends READY=1 in a message of 5000 bytes
  *   barrier          sends BARRIER=1 with the end of a pipe and waits until PID 1 has closed it
  *   linger           sends a socket whose last close waits for an hour, and keeps the other end
+ *   crowd            sends six messages of a hundred descriptors, of which the last is such a socket
  *   flood            sends messages of all kinds for 300 ms
  *   fork             goes on in a child; the first process waits for it, deaf
  *   file PATH        makes a file
@@ -28,6 +29,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define MANY 100
+
 static int notify_socket = -1;
 static struct sockaddr_un address = {.sun_family = AF_UNIX};
 
@@ -48,22 +51,27 @@ static void open_socket(void)
     notify_socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 }
 
-static int send_with(const void *data, size_t size, int fd)
+static int send_with_many(const void *data, size_t size, const int *fds, size_t count)
 {
-    char space[CMSG_SPACE(sizeof fd)] = {0};
+    char space[CMSG_SPACE(MANY * sizeof *fds)] = {0};
     struct iovec part = {.iov_base = (void *)data, .iov_len = size};
     struct msghdr message = {.msg_name = &address, .msg_namelen = sizeof address, .msg_iov = &part, .msg_iovlen = 1};
     open_socket();
-    if (fd != -1) {
+    if (count > 0) {
         message.msg_control = space;
-        message.msg_controllen = sizeof space;
+        message.msg_controllen = CMSG_SPACE(count * sizeof *fds);
         struct cmsghdr *header = CMSG_FIRSTHDR(&message);
         header->cmsg_level = SOL_SOCKET;
         header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof fd);
-        memcpy(CMSG_DATA(header), &fd, sizeof fd);
+        header->cmsg_len = CMSG_LEN(count * sizeof *fds);
+        memcpy(CMSG_DATA(header), fds, count * sizeof *fds);
     }
     return sendmsg(notify_socket, &message, MSG_NOSIGNAL) == -1 ? -1 : 0;
+}
+
+static int send_with(const void *data, size_t size, int fd)
+{
+    return send_with_many(data, size, &fd, fd != -1);
 }
 
 static char *with_line_feeds(char *text)
@@ -85,7 +93,7 @@ static void wait_for_barrier(void)
     close(ends[0]);
 }
 
-static void send_lingering(void)
+static int make_lingering(void)
 {
     struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof here;
@@ -99,9 +107,29 @@ static void send_lingering(void)
     setsockopt(ours, SOL_SOCKET, SO_LINGER, &hour, sizeof hour);
     while (send(ours, block, sizeof block, MSG_DONTWAIT) > 0)
         ;
-    if (send_with("STATUS=lingering", 16, ours))
+    return ours;
+}
+
+static void send_lingering(void)
+{
+    int lingering = make_lingering();
+    if (send_with("STATUS=lingering", 16, lingering))
         fail("send");
-    close(ours);
+    close(lingering);
+}
+
+static void send_crowds(void)
+{
+    int fds[MANY], null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (int at = 0; at < MANY; at++)
+        fds[at] = null;
+    for (int round = 0; round < 6; round++) {
+        fds[MANY - 1] = make_lingering();
+        if (send_with_many("STATUS=crowd", 12, fds, MANY))
+            fail("send");
+        close(fds[MANY - 1]);
+    }
+    close(null);
 }
 
 static void flood(void)
@@ -150,6 +178,8 @@ int main(int argc, char **argv)
             wait_for_barrier();
         } else if (!strcmp(word, "linger")) {
             send_lingering();
+        } else if (!strcmp(word, "crowd")) {
+            send_crowds();
         } else if (!strcmp(word, "flood")) {
             flood();
         } else if (!strcmp(word, "fork")) {
