@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from minit.supervisor.streams import Streams
 
 
+# Processes of an app, and handlers, whose output somebody else holds open: each has a sidecar and descriptors of PID 1.
+_MOST_OF_AN_APP = 16
+
+
 class Sidecars:
     """
     The output of the pod's processes and who reads it.
@@ -81,8 +85,11 @@ class Sidecars:
         self._read += outputs
 
     def start(self, streams: Streams) -> None:
-        """Start a sidecar for one more output."""
+        """Start a sidecar for one more output; of an app with too many that have no end the oldest is given up."""
         self._read.append(streams)
+        for each in [each for each in self._read if each.app == streams.app][:-_MOST_OF_AN_APP]:
+            self._journal.info("output.given-up", app=each.app, pid=each.pid)
+            self._discard(each)
         self._start(streams, renewed=False)
 
     def renew(self) -> None:
@@ -96,16 +103,7 @@ class Sidecars:
     def discard(self, app: str) -> None:
         """Give up all output of an app that is removed, read or not."""
         for streams in [streams for streams in self._read if streams.app == app]:
-            if streams.sidecar is not None:
-                try:
-                    syscalls.pidfd_send_signal(streams.sidecar, _signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-                self._sources.unwatch(streams.sidecar)
-                os.close(streams.sidecar)
-                streams.sidecar = None
-            self._stop_hearing(streams)
-            self._give_up(streams)
+            self._discard(streams)
 
     def on_death(self, pid: int, status: ExitStatus) -> None:
         """Note the end of a child, which may have been the spawner."""
@@ -190,6 +188,19 @@ class Sidecars:
             self._journal.event("sidecar.lost", app=streams.app)
             # Not at once: one that cannot do its work would be started over and over.
             self._retry()
+
+    def _discard(self, streams: Streams) -> None:
+        """Give up output whether or not it was read."""
+        if streams.sidecar is not None:
+            try:
+                syscalls.pidfd_send_signal(streams.sidecar, _signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self._sources.unwatch(streams.sidecar)
+            os.close(streams.sidecar)
+            streams.sidecar = None
+        self._stop_hearing(streams)
+        self._give_up(streams)
 
     def _give_up(self, streams: Streams) -> None:
         streams.close()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import Any
 
 import pytest
 
 from tests.support.pods import MakePod, PodDirectory, handlers, shell
+from tests.support.processes import named
 from tests.support.sandbox import Sandbox
 from tests.support.waiting import wait_for
 
@@ -125,3 +128,28 @@ def test_an_app_that_was_added_to_a_pod(make_pod: MakePod) -> None:
     assert sandbox.start("b").returncode == 0
     assert sandbox.remove("b").returncode == 0
     assert sandbox.end().returncode == 0
+
+
+def test_output_that_somebody_holds_open_is_given_up(make_pod: MakePod) -> None:
+    """Another app may keep the end of each of an app's pipes: PID 1 does not grow with the restarts for all that."""
+    pod = make_pod({"a": shell("exec sleep 1234", annotations=annotations(restart="always"))})
+    process = pod.start()
+    pod.wait_ready()
+    held, seen = [], set[int]()
+    counts = []
+    try:
+        for _ in range(22):
+            pid = wait_for(lambda: next(iter({*named(pod.members(), "sleep")} - seen), None), "another process")
+            held.append(os.open(f"/proc/{pid}/fd/1", os.O_WRONLY))
+            seen.add(pid)
+            counts.append((len(named(pod.members(), "iottymux-a")), len(os.listdir(f"/proc/{pod.pid}/fd"))))
+            os.kill(pid, signal.SIGKILL)
+        # One that was just killed may not be gone.
+        assert max(sidecars for sidecars, _ in counts) <= 17 and counts[-1][1] < counts[17][1] + 3, counts
+        os.write(held[-1], b"written late\n")
+    finally:
+        for fd in held:
+            os.close(fd)
+    pod.stop()
+    result = pod.finish(process)
+    assert (result.returncode, "written late" in result.stdout) == (0, True)
