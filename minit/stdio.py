@@ -16,6 +16,18 @@ def complain(line: str) -> None:
         pass  # nobody is left to tell
 
 
+def complain_at_once(line: str) -> None:
+    """Write a line to standard error, but lose it rather than wait for whoever reads there a terminal or a pipe."""
+    fd = reopen_without_blocking(2, os.O_WRONLY)
+    try:
+        os.write(fd, line.encode(errors="backslashreplace") + line_end(fd))
+    except OSError:
+        pass  # it is full, or nobody is left to tell
+    finally:
+        if fd != 2:
+            os.close(fd)
+
+
 def line_end(fd: int) -> bytes:
     """Return what ends a line on a standard stream."""
     return b"\r\n" if _raw_terminal and os.isatty(fd) else b"\n"

@@ -18,7 +18,7 @@ from minit.iottymux.spawner import Spawner
 from minit.messages import receive_message, send_message
 from minit.process import join_cgroups
 from minit.reaper.record import write_file
-from minit.stdio import complain, expect_raw_terminal
+from minit.stdio import complain_at_once, expect_raw_terminal
 from minit.supervisor.app import App, spawn_app
 from minit.supervisor.credentials import become_user, drop_bounding_set, leave_keyring
 from minit.supervisor.group import GroupEnds
@@ -113,7 +113,7 @@ def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> NoReturn:
     try:
         code = run_apps(plan, ends)
     except (MinitError, OSError, ImportError) as error:
-        complain(f"stage1: {describe(error)}")
+        complain_at_once(f"stage1: {describe(error)}")
         code, failure = EXIT_FAILURE, {"failed": describe(error)[:_MAX_FAILURE_LENGTH]}
     except BaseException:
         # A defect of ours: the pod cannot go on, and only the traceback says why.

@@ -20,7 +20,7 @@ from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.reaper.reaper import BATCH, read_zombie, reap
 from minit.reaper.record import note_state, record_exit, record_state, write_file
-from minit.stdio import complain
+from minit.stdio import complain_at_once
 from minit.supervisor import lifecycle
 from minit.supervisor.app import spawn_app, state_of
 from minit.supervisor.journal import Journal
@@ -273,7 +273,7 @@ class Supervisor:
         for name in sorted(self._unwritten):
             app = self.apps[name]
             if not app.recorded:
-                complain(f'stage1: app "{name}": status {app.number} could not be written')
+                complain_at_once(f'stage1: app "{name}": status {app.number} could not be written')
 
     # Sources.
 
@@ -329,7 +329,7 @@ class Supervisor:
             notes = message["prepared"]
             assert isinstance(notes, list)
             for note in notes:
-                complain(f'stage1: warning: app "{app.name}": {note}')
+                complain_at_once(f'stage1: warning: app "{app.name}": {note}')
             self._handle(app, lifecycle.READY_TO_EXEC)
             if app.state != lifecycle.PREPARED:
                 return
@@ -426,7 +426,7 @@ class Supervisor:
         failure = ExitStatus(step=name, path=status.describe())
         if name == HANDLER_POST_STOP:
             # The app has its status; that its handler failed is said beside it.
-            complain(f'stage1: app "{app.name}": {failure.describe()}')
+            complain_at_once(f'stage1: app "{app.name}": {failure.describe()}')
             app.post_stop_due = False
             app.post_stop_failure = status
             if app.status is not None:
@@ -668,7 +668,7 @@ class Supervisor:
         self._unwritten.add(app.name)
         self._write_records()
         if not app.executed or app.status.step not in (None, STEP_EXEC):
-            complain(f'stage1: app "{app.name}": {app.status.describe()}')
+            complain_at_once(f'stage1: app "{app.name}": {app.status.describe()}')
         if app.restarts is not None and self._plan_restart(app, app.restarts):
             return
         if self.plan.mutable:
@@ -690,7 +690,9 @@ class Supervisor:
         restarts.end(failed=app.number != 0, ran_seconds=ran_seconds)
         if restarts.gave_up:
             self.journal.event("app.restarts-given-up", app=app.name, restarts=restarts.count)
-            complain(f'stage1: app "{app.name}": {app.status.describe()}, after {restarts.in_a_row} restarts in a row')
+            complain_at_once(
+                f'stage1: app "{app.name}": {app.status.describe()}, after {restarts.in_a_row} restarts in a row'
+            )
         if restarts.delay_seconds is None:
             return False
         self.journal.event(
@@ -806,7 +808,7 @@ class Supervisor:
 
     def _report_unkillable(self, app: App) -> None:
         processes = ", ".join(f"{pid} ({_wait_channel(pid)})" for pid in app.group.processes())
-        complain(f'stage1: app "{app.name}": giving up on unkillable processes: {processes}')
+        complain_at_once(f'stage1: app "{app.name}": giving up on unkillable processes: {processes}')
         if not self.plan.mutable:
             self.exit_code = self.exit_code or EXIT_FAILURE
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import select
 import signal
 import subprocess
 import time
@@ -260,3 +261,26 @@ def test_a_sidecar_killed_while_the_pod_drains_loses_nothing(make_pod: MakePod) 
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert list(dict.fromkeys(PREFIX.sub(b"", out).split())) == [b"%d" % number for number in range(1, 20001)]
+
+
+def test_a_caller_that_does_not_read_does_not_hold_up_pid_1(make_pod: MakePod) -> None:
+    """What PID 1 has to say of an app is lost where the others have filled the pipe: the pod ends as it should."""
+    late = [{"name": "minit/restart", "value": "on-failure"}, {"name": "minit/restart-limit", "value": "0"}]
+    pod = make_pod(
+        {"full": shell("yes >&2"), "b": shell("until [ -e /tmp/go ]; do sleep 0.1; done; exit 7", annotations=late)}
+    )
+    reader, writer = os.pipe()
+    try:
+        process = pod.start(stderr=writer, stdout=subprocess.DEVNULL)
+        pod.wait_ready()
+        poller = select.poll()
+        poller.register(writer, select.POLLOUT)
+        wait_for(lambda: not poller.poll(0), "a full pipe")
+        pod.file("b", "/tmp/go").touch()
+        assert pod.wait_status("b") == 7
+        wait_for(lambda: pod.status("full") is not None, "the end of the other app, which PID 1 stops")
+        assert pod.stop("--force").returncode == 0
+    finally:
+        os.close(reader)
+        os.close(writer)
+    process.wait()
