@@ -7,11 +7,12 @@ import os
 import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from tests.support.attached import connect, read_until
-from tests.support.campaign import campaign
+from tests.support.campaign import LONG, campaign
 from tests.support.pods import MakePod, handlers, shell
 from tests.support.sandbox import Result, Sandbox
 from tests.support.waiting import wait_for
@@ -23,6 +24,12 @@ GRACE = [{"name": "minit/stop-grace", "value": "500ms"}]
 def ok(result: Result) -> None:
     """An entrypoint that did what it should says nothing."""
     assert (result.returncode, result.stdout) == (0, "")
+
+
+def anonymous_kilobytes(pid: int) -> int:
+    """Return how much memory of its own a process has."""
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("RssAnon:")]
+    return int(line.split()[1])
 
 
 def descriptors(sandbox: Sandbox) -> list[str]:
@@ -400,9 +407,17 @@ def test_nothing_grows(make_pod: MakePod) -> None:
 
     round_trip("first")
     before = held()
-    for number in range(campaign(4)):
-        round_trip(f"app{number}")
-    assert held() == before
+    memory: list[int] = []
+    for _ in range(2):
+        names = [f"app{number}" for number in range(100 if LONG else 3)]
+        for verb in (lambda name: sandbox.add(name, shell("exec sleep 1000")), sandbox.start, sandbox.stop):
+            for name in names:
+                ok(verb(name))
+        for name in names:
+            ok(sandbox.remove(name))
+        assert held() == before
+        memory.append(anonymous_kilobytes(sandbox.pod.pid))
+    assert memory[1] - memory[0] < 512, memory
 
 
 def test_options_of_the_pod_and_of_the_app(make_pod: MakePod) -> None:

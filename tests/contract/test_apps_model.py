@@ -51,8 +51,10 @@ def machine_of(sandbox: Sandbox) -> type[RuleBasedStateMachine]:
         own = str((sandbox.app(app) or {})["pid"])
         procs = next(path for top in groups if (path := top / f"system.slice/{app}.service/cgroup.procs").exists())
         for pid in procs.read_text().split():
-            if f"{own}\n" in Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].partition("\n")[0] + "\n":
+            pids = Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].partition("\n")[0].split()
+            if pids[-1] == own:
                 os.kill(int(pid), number)
+                break
         sandbox.wait_state(app, "exited")
 
     class Machine(RuleBasedStateMachine):

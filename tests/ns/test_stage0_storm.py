@@ -51,7 +51,7 @@ def storm(world: World, count: int, killed_percent: int) -> list[tuple[list[str]
     """Have all workers run that many commands each; return the words, exit code and lines of each."""
     write_images(world.root)
     numbers = map(str, (_WORKERS, count, killed_percent, 1))
-    words = [sys.executable, "-m", "tests.support.storm", str(world.root), *numbers]
+    words = [sys.executable, "-m", "tests.support.storm", "pods", str(world.root), *numbers]
     result = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     calls = [json.loads(line) for line in result.stdout.splitlines()]

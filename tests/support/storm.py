@@ -119,6 +119,32 @@ class Worker:
         return self._random.choice(["example.com/app", "example.com/other", "example.com/stage1"])
 
 
+class AppWorker(Worker):
+    """One of those who do things with the apps of the same running pods."""
+
+    def __init__(self, root: Path, seed: int, killed_percent: int) -> None:
+        super().__init__(root, seed, killed_percent)
+        self._commands = (
+            (6, self._add),
+            (4, lambda: ["app", "start", *self._app()]),
+            (3, lambda: ["app", "stop", *self._app()]),
+            (2, lambda: ["app", "rm", *self._app()]),
+            (1, lambda: ["app", "list", self._pod("run")]),
+            (1, lambda: ["app", "status", *self._app()]),
+            (1, lambda: ["app", "exec", *self._app(), "/bin/busybox", "true"]),
+        )
+
+    def _add(self) -> list[str]:
+        ends = [] if self._random.random() < 0.5 else ["--exec=/bin/sh", "--", "-c", "exit 3"]
+        return ["app", "add", self._pod("run"), f"{self._root}/busybox.aci", f"--name={self._name()}", *ends]
+
+    def _app(self) -> list[str]:
+        return [f"--app={self._name()}", self._pod("run")]
+
+    def _name(self) -> str:
+        return self._random.choice(("one", "two", "three"))
+
+
 def _names(directory: Path) -> list[str]:
     try:
         return os.listdir(directory)
@@ -152,16 +178,19 @@ def _call(arguments: list[str], killed_after: float | None) -> tuple[int, str]:
 
 
 def main() -> None:
-    """Take the directory, how many workers, how many commands of each, how many percent are killed, and a seed."""
-    root = Path(sys.argv[1])
-    workers, count, killed_percent, seed = map(int, sys.argv[2:])
+    """
+    Take what is done (`pods`, `apps`), the directory, how many workers, how many commands of each, how many percent are
+    killed, and a seed.
+    """
+    kind, root = AppWorker if sys.argv[1] == "apps" else Worker, Path(sys.argv[2])
+    workers, count, killed_percent, seed = map(int, sys.argv[3:])
     os.environ["DATA"] = str(root / "data")
     children = []
     for number in range(workers):
         pid = os.fork()
         if pid == 0:
             try:
-                Worker(root, seed * 1000 + number, killed_percent).work(count)
+                kind(root, seed * 1000 + number, killed_percent).work(count)
                 os._exit(0)
             finally:
                 os._exit(1)
