@@ -483,17 +483,23 @@ def install_seccomp_filter(program: bytes) -> None:
     _call(None, _SYS_SECCOMP, _long(_SECCOMP_SET_MODE_FILTER), _long(0), ctypes.byref(filter))
 
 
+# Asked forty times, and the answer is the same for every process.
+_last_capability: int | None = None
+
+
 def last_capability() -> int:
     """Return the highest capability this kernel knows."""
+    global _last_capability
     number = 0
-    while True:
+    while _last_capability is None:
         try:
             _prctl(_PR_CAPBSET_READ, number + 1)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            return number
+            _last_capability = number
         number += 1
+    return _last_capability
 
 
 def every_capability() -> int:
