@@ -14,9 +14,10 @@ from minit import paths, syscalls
 from minit.errors import LaunchError, MinitError, PlanError, describe
 from minit.launcher.apps import check_running, report_failure
 from minit.launcher.cgroups import make_pod_groups, read_hierarchies, remove_app_groups
-from minit.launcher.devices import apply_policies
+from minit.launcher.devices import apply_policies, device_group
 from minit.launcher.launch import look_for_devices, open_volumes_of, set_limits_of
 from minit.launcher.load import collect_facts, load_app, read_pod_manifest, read_runtime_config
+from minit.launcher.ownimage import image_descriptor
 from minit.launcher.profiles import write_profile
 from minit.launcher.seccomp import add_filters
 from minit.plan.app import STREAM_CONSOLE
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from minit.launcher.cgroups import Hierarchy
+    from minit.launcher.devicehelper import DeviceHelper
+    from minit.launcher.devices import DeviceGroup
+    from minit.launcher.healthhelper import HealthHelper
     from minit.plan.app import AppSpec
     from minit.plan.appflags import AddFlags
     from minit.plan.flags import RunFlags
@@ -65,15 +69,17 @@ def _add(options: AddFlags) -> None:
     subcgroup = _read_subcgroup()
     # What an `app/add` that was killed has left: somebody's limits, or a group that cgroup.kill was written to.
     remove_app_groups(hierarchies, subcgroup, spec.name)
+    helpers: list[DeviceHelper | HealthHelper] = []
     try:
-        _hand_over(plan, hierarchies, subcgroup)
+        _hand_over(plan, hierarchies, subcgroup, helpers)
+        try:
+            _write_profile(spec.name)
+        except BaseException:
+            ask({"op": OP_APP_RM, "app": spec.name}, _ANSWER_SECONDS)
+            raise
     except BaseException:
-        remove_app_groups(hierarchies, subcgroup, spec.name)
-        raise
-    try:
-        _write_profile(spec.name)
-    except BaseException:
-        ask({"op": OP_APP_RM, "app": spec.name}, _ANSWER_SECONDS)
+        for helper in helpers:
+            helper.end()
         remove_app_groups(hierarchies, subcgroup, spec.name)
         raise
 
@@ -97,8 +103,6 @@ def _plan(options: AddFlags) -> PodPlan:
         plan = connect(plan, connection, flags.mds_token)
     for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
         complain(f"stage1: {line}")
-    if any(app.hotplug for app in plan.apps):
-        raise PlanError(f'app "{options.app}": minit/hotplug is not supported yet for an app that is added')
     if any(STREAM_CONSOLE in (app.stdin, app.stdout, app.stderr) for app in plan.apps):
         raise PlanError(f'app "{options.app}": a pod that runs has no console: interactive streams cannot be had')
     return add_filters(plan)
@@ -123,17 +127,20 @@ def _read_subcgroup() -> str:
         raise LaunchError(f"failed to read {paths.POD_SUBCGROUP}: {describe(error)}") from error
 
 
-def _hand_over(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> None:
-    """Make and open what the app needs, and have PID 1 take it in."""
+def _hand_over(
+    plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str, helpers: list[DeviceHelper | HealthHelper]
+) -> None:
+    """Make and open what the app needs, and have PID 1 take it in; its helpers, which stay, are added to the list."""
     step = "open volumes"
     try:
         [trees] = open_volumes_of(plan)
         step = "look for devices"
         devices = look_for_devices(plan, (trees,))
         if devices is not None:
-            try:
-                plan = replace(plan, apps=devices.allow_devices(plan.apps))
-            finally:
+            helpers.append(devices)
+            plan = replace(plan, apps=devices.allow_devices(plan.apps))
+            if not devices.follows:
+                helpers.remove(devices)
                 devices.end()
         step = "make control groups"
         [spec] = plan.apps
@@ -145,6 +152,12 @@ def _hand_over(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) 
         step = "set device policy"
         for line in apply_policies(hierarchies, subcgroup, plan.apps):
             complain(f"stage1: {line}")
+        if devices in helpers:
+            step = "follow devices"
+            _follow(devices, spec.name, device_group(hierarchies, subcgroup, spec.name))
+        if spec.health:
+            step = "start checking the health of the app"
+            helpers.append(_start_health(plan))
         step = "open the root of the app"
         sent = [(adding.SPEC, _write_spec(spec)), (adding.ROOT, _open_root(spec.name))]
         if mapped is not None:
@@ -153,6 +166,9 @@ def _hand_over(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) 
             sent.append((adding.DEV, make_dev(mapped)))
         sent += [(adding.TREE, tree) for tree in trees]
         sent += _group_roles(group)
+        for helper in helpers:
+            sent.append((adding.HELPER + helper.kind, helper.fileno()))
+            sent.append((adding.PROCESS + helper.kind, os.pidfd_open(helper.pid)))
         if spec.sockets and mapped is not None and plan.has_host_network:
             from minit.supervisor.sockets import open_sockets
 
@@ -165,6 +181,25 @@ def _hand_over(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) 
     roles = [role for role, _ in sent]
     request: dict[str, object] = {"op": OP_APP_ADD, "version": ADDING_VERSION, "app": spec.name}
     ask({**request, "descriptors": roles, "v2": group.is_v2}, _ANSWER_SECONDS, [fd for _, fd in sent])
+
+
+def _follow(devices: DeviceHelper, app: str, group: DeviceGroup | None) -> None:
+    from minit.launcher.stop import read_pid
+
+    devices.follow({app: group}, stays_with=read_pid())
+
+
+def _start_health(plan: PodPlan) -> HealthHelper:
+    from minit.launcher.healthhelper import HealthHelper
+    from minit.launcher.stop import read_pid
+
+    helper = HealthHelper(plan, read_pid(), image_descriptor(), stays=True)
+    try:
+        helper.wait_settled()
+    except BaseException:
+        helper.end()
+        raise
+    return helper
 
 
 def _group_roles(group: GroupEnds) -> list[tuple[str, int]]:

@@ -41,7 +41,11 @@ def stop_app(app: str) -> None:
 
 def remove_app(app: str) -> None:
     """Stop an app, have PID 1 let go of it and remove what minit has of it in the pod directory and control groups."""
+    from minit.launcher.leftbehind import end_helpers, find_helpers
+
+    helpers = find_helpers(app)
     _ask_until_done(OP_APP_RM, app)
+    end_helpers(helpers)
     from minit.launcher.removal import remove_traces
 
     for problem in remove_traces(app):

@@ -55,12 +55,14 @@ def find_device_volumes(plan: PodPlan, trees: Sequence[Sequence[int]]) -> tuple[
 class DeviceHelper:
     """The launcher's side of the helper; the process exists from the beginning until `end`."""
 
+    kind = "devices"
+
     def __init__(self, volumes: Sequence[DeviceVolume], *, debug: bool) -> None:
         self._volumes = volumes
         self._debug = debug
         self._socket, theirs = socket_pair()
-        self._pid = os.fork()
-        if self._pid == 0:
+        self.pid = os.fork()
+        if self.pid == 0:
             self._socket.close()
             _help(volumes, theirs, debug)
         theirs.close()
@@ -98,10 +100,19 @@ class DeviceHelper:
             assert isinstance(index, int) and isinstance(message["device"], dict)
             found[index].append(Device(**message["device"]))
 
-    def follow(self, groups: dict[str, DeviceGroup | None]) -> None:
-        """Have the apps follow from now on; `groups` are those with the device policies, by app."""
+    def follow(self, groups: dict[str, DeviceGroup | None], *, stays_with: int | None = None) -> None:
+        """
+        Have the apps follow from now on; `groups` are those with the device policies, by app.
+
+        The helper of an app that is added outlives this process, and stays with the PID 1 whose number is given; see
+        minit.launcher.leftbehind.
+        """
         places = {app: None if group is None else [group.directory, group.is_v2] for app, group in groups.items()}
-        send_message(self._socket, {"follow": places})
+        send_message(self._socket, {"follow": places, "stays_with": stays_with})
+        if stays_with is not None:
+            from minit.launcher.leftbehind import wait_settled
+
+            wait_settled(self._socket)
 
     def fileno(self) -> int:
         """Return a descriptor that can be read when the helper died."""
@@ -114,8 +125,8 @@ class DeviceHelper:
     def end(self) -> None:
         """Have the helper gone."""
         self._socket.close()
-        os.kill(self._pid, _signal.SIGKILL)
-        os.waitpid(self._pid, 0)
+        os.kill(self.pid, _signal.SIGKILL)
+        os.waitpid(self.pid, 0)
 
 
 def _any_follows(volumes: Sequence[DeviceVolume]) -> bool:
@@ -157,6 +168,10 @@ def _work(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
         message, _ = receive_message(socket)
         if message is None:
             return
+        if isinstance(message["stays_with"], int):
+            from minit.launcher.leftbehind import settle
+
+            settle(socket, message["stays_with"])
         is_following = True
         if image is not None:
             # With what may still be needed.

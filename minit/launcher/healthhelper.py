@@ -16,7 +16,7 @@ from minit import syscalls
 from minit.errors import ControlError, describe
 from minit.launcher.healthchecks import finish_check, give_up_check, start_check
 from minit.launcher.healthstate import NEVER, AppHealth
-from minit.messages import socket_pair
+from minit.messages import send_message, socket_pair
 from minit.plan.health import NONE
 from minit.stdio import complain
 from minit.supervisor.client import ask
@@ -35,17 +35,30 @@ if TYPE_CHECKING:
 # How often PID 1 is asked whether an app that does not run does so now, or is another process by now.
 _LOOK_SECONDS = 0.5
 _RUNNING = "running"
+_TOLD_BYTES = 64
 
 
 class HealthHelper:
-    """The launcher's side of the helper, which lives until `end`, or as long as the launcher."""
+    """
+    The launcher's side of the helper, which lives until `end`, or as long as the launcher.
 
-    def __init__(self, plan: PodPlan, pid: int, image: int | None) -> None:
+    That of an app that is added `stays` when this process ends, see minit.launcher.leftbehind.
+    """
+
+    kind = "health"
+
+    def __init__(self, plan: PodPlan, pid: int, image: int | None, *, stays: bool = False) -> None:
         self._socket, theirs = socket_pair()
-        self._pid = os.fork()
-        if self._pid == 0:
-            _help(plan, pid, theirs, image)
+        self.pid = os.fork()
+        if self.pid == 0:
+            _help(plan, pid, theirs, image, stays)
         theirs.close()
+
+    def wait_settled(self) -> None:
+        """Wait until a helper that stays does without this process; LaunchError if it cannot."""
+        from minit.launcher.leftbehind import wait_settled
+
+        wait_settled(self._socket)
 
     def fileno(self) -> int:
         """Return a descriptor that can be read when the helper died."""
@@ -58,8 +71,8 @@ class HealthHelper:
     def end(self) -> None:
         """Have the helper gone, and with it what it runs."""
         self._socket.close()
-        os.kill(self._pid, _signal.SIGKILL)
-        os.waitpid(self._pid, 0)
+        os.kill(self.pid, _signal.SIGKILL)
+        os.waitpid(self.pid, 0)
 
 
 class _Watched:
@@ -72,7 +85,8 @@ class _Watched:
         self.running: dict[str, RunningCheck] = {}
 
 
-def _help(plan: PodPlan, pid: int, socket: Socket, image: int | None) -> NoReturn:
+def _help(plan: PodPlan, pid: int, socket: Socket, image: int | None, stays: bool) -> NoReturn:
+    has_begun = False
     try:
         syscalls.set_process_name("minit-health")
         syscalls.set_dumpable(False)
@@ -88,25 +102,34 @@ def _help(plan: PodPlan, pid: int, socket: Socket, image: int | None) -> NoRetur
         # With what checks need; nothing is imported for each of them.
         import minit.launcher.enter  # noqa: F401
 
-        _Checker(plan, pid, socket).run()
+        if stays:
+            from minit.launcher.leftbehind import settle
+
+            settle(socket, pid)
+        has_begun = True
+        _Checker(plan, pid, socket, is_told=stays).run()
     except Exception as error:
-        complain(f"stage1: health helper: {describe(error)}")
+        if stays and not has_begun:
+            send_message(socket, {"failed": describe(error)})
+        else:
+            complain(f"stage1: health helper: {describe(error)}")
     finally:
         # Whatever was raised: this process must not return into the launcher's code.
         os._exit(0)
 
 
 class _Checker:
-    """The loop of the helper."""
+    """The loop of the helper, which `is_told` by its socket when to look at an app, or looks at times."""
 
-    def __init__(self, plan: PodPlan, pid: int, socket: Socket) -> None:
+    def __init__(self, plan: PodPlan, pid: int, socket: Socket, *, is_told: bool) -> None:
         self._pid = pid
         self._socket = socket
         self._apps = [_Watched(spec) for spec in plan.apps if spec.health]
         self._look_at = 0.0
+        self._is_told = is_told
 
     def run(self) -> None:
-        """Check until the launcher is gone, or PID 1."""
+        """Check until the other end of the socket is gone, or PID 1."""
         while not self._wait():
             now = time.monotonic()
             self._collect(now)
@@ -117,7 +140,7 @@ class _Checker:
                 self._start_due(app, now)
 
     def _wait(self) -> bool:
-        """Wait until something is to be done, and return whether the launcher is gone."""
+        """Wait until something is to be done, and return whether the other end of the socket is gone."""
         poller = select.poll()
         poller.register(self._socket.fileno(), select.POLLIN)
         times = [self._look_at]
@@ -131,7 +154,13 @@ class _Checker:
         # Rounded up: a millisecond too soon is a turn for nothing.
         patience = None if first == NEVER else max(0.0, first - time.monotonic()) * 1000 + 1
         events = dict(poller.poll(patience))
-        return self._socket.fileno() in events
+        if self._socket.fileno() not in events:
+            return False
+        self._look_at = 0.0
+        try:
+            return not self._socket.recv(_TOLD_BYTES)
+        except ConnectionResetError:
+            return True
 
     def _look(self, now: float) -> bool:
         """Ask PID 1 which apps run; False if it is gone."""
@@ -151,7 +180,7 @@ class _Checker:
                 self._forget(app)
             if runs and app.health is None:
                 app.pid, app.health = entry.get("pid"), AppHealth(app.spec.health, now)
-        if all(app.health is not None for app in self._apps):
+        if self._is_told or all(app.health is not None for app in self._apps):
             # Before the next check is soon enough.
             self._look_at = NEVER
         return True

@@ -75,14 +75,18 @@ class HealthCheck(Value):
         )
 
 
-def plan_health(runtime: RuntimeApp, *, mutable: bool) -> tuple[HealthCheck, ...]:
-    """Return the checks of an app, in the order of KINDS; ManifestError or PlanError for what they cannot be."""
+def plan_health(runtime: RuntimeApp, *, can_be_removed: bool = False) -> tuple[HealthCheck, ...]:
+    """
+    Return the checks of an app, in the order of KINDS; ManifestError or PlanError for what they cannot be.
+
+    One that a pod starts with is checked for as long as the pod lives, so it must not be one that `can_be_removed`.
+    """
     text = runtime.annotation(ANNOTATION_HEALTH)
     if text is None:
         return ()
     where = f'app "{runtime.name}": annotation {ANNOTATION_HEALTH}'
-    if mutable:
-        raise PlanError(f"{where}: not supported in a pod whose apps come and go")
+    if can_be_removed:
+        raise PlanError(f"{where}: in a mutable pod only apps that are added to it can have checks")
     root = read_json(text.encode(errors="surrogateescape"), where)
     _refuse_others(root, KINDS)
     checks = tuple(_read_check(root[kind], kind) for kind in KINDS if root[kind].given)

@@ -225,7 +225,7 @@ def _plan(pod: Pod, flags: RunFlags, facts: HostFacts, *, joined: bool) -> PodPl
             devices=None if flags.disable_paths else DEFAULT_RULES,
             hotplug=plan_hotplug(runtime, pod.manifest),
             starts_again=flags.mutable,
-            health=_plan_health(runtime, flags),
+            health=_plan_health(runtime, can_be_removed=flags.mutable and not joined),
             stop_signal=stopping.signal,
             stop_grace_seconds=stopping.grace_seconds,
         )
@@ -389,12 +389,12 @@ def _plan_isolation(
     return (limits if limits.controllers else None), isolations, warnings
 
 
-def _plan_health(runtime: RuntimeApp, flags: RunFlags) -> tuple[HealthCheck, ...]:
+def _plan_health(runtime: RuntimeApp, *, can_be_removed: bool) -> tuple[HealthCheck, ...]:
     if runtime.annotation(ANNOTATION_HEALTH) is None:
         return ()
     from minit.plan.health import plan_health
 
-    return plan_health(runtime, mutable=flags.mutable)
+    return plan_health(runtime, can_be_removed=can_be_removed)
 
 
 def _plan_sockets(manifest: PodManifest, runtime: RuntimeApp, app: App) -> tuple[tuple[ListenSocket, ...], list[str]]:

@@ -29,6 +29,7 @@ _CLASSES: dict[str, type[Value]] = {
         *(BindTree, MadeFilesystem, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem),
     )
 }
+_CLASSES_OF_HEALTH = ("HealthCheck", "Target")
 _CLASS, _BYTES, _SET = "class", "bytes", "set"
 
 
@@ -71,5 +72,14 @@ def _decode(value: object) -> object:
         return bytes.fromhex(value[_BYTES])
     if _SET in value:
         return frozenset(value[_SET])
-    kind = _CLASSES[value.pop(_CLASS)]
+    kind = _class_of(value.pop(_CLASS))
     return kind(**{name: _decode(item) for name, item in value.items()})
+
+
+def _class_of(name: str) -> type[Value]:
+    if name in _CLASSES_OF_HEALTH:
+        # Here, since few apps have checks.
+        from minit.plan import health
+
+        return health.Target if name == health.Target.__name__ else health.HealthCheck
+    return _CLASSES[name]

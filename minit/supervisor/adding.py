@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from minit.plan.app import AppSpec
+    from minit.supervisor.helpers import AppHelper
     from minit.supervisor.readiness import NotifyEnds
 
 # What each descriptor is for.
 SPEC, ROOT, DEV, TREE, SOCKET = "spec", "root", "dev", "tree", "socket"
 GROUP, TASKS, FREEZER, OOM, FILE = "group", "tasks", "freezer", "oom", "file:"
+# Of a helper, with its kind: its socket, and its pidfd.
+HELPER, PROCESS = "helper:", "process:"
 _MAXIMUM_SPEC_BYTES = 4 << 20
 
 
@@ -56,6 +59,7 @@ def take_in(request: dict[str, object], descriptors: Sequence[int], open_files: 
         dev = next(iter(of_role.get(DEV, ())), None)
         if len(trees) != len(spec.volumes):
             raise ControlError("request: expected a descriptor for each volume")
+        helpers = _helpers(spec.name, of_role)
         sockets = _open_sockets(spec, of_role.get(SOCKET, []))
         # Those that were passed are among the descriptors.
         opened = [fd for fd in sockets if fd not in descriptors]
@@ -67,7 +71,9 @@ def take_in(request: dict[str, object], descriptors: Sequence[int], open_files: 
             for fd in opened:
                 os.close(fd)
             raise
-        kept = [*ends.descriptors(), *sockets]
+        app.helpers = helpers
+        held = [fd for helper in helpers for fd in (helper.socket, helper.pidfd)]
+        kept = [*ends.descriptors(), *sockets, *held]
     finally:
         for fd in set(descriptors) - set(kept):
             os.close(fd)
@@ -127,6 +133,18 @@ def _group_ends(app: str, of_role: dict[str, list[int]], *, is_v2: bool) -> Grou
         freezer=next(iter(of_role.get(FREEZER, ())), None),
         files=tuple(files),
         oom=next(iter(of_role.get(OOM, ())), None),
+    )
+
+
+def _helpers(app: str, of_role: dict[str, list[int]]) -> tuple[AppHelper, ...]:
+    kinds = [role.removeprefix(HELPER) for role in of_role if role.startswith(HELPER)]
+    if not kinds:
+        return ()
+    from minit.supervisor.helpers import AppHelper
+
+    return tuple(
+        AppHelper(app, kind, socket=_only(of_role, HELPER + kind), pidfd=_only(of_role, PROCESS + kind))
+        for kind in kinds
     )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from minit.plan.app import AppSpec
     from minit.supervisor.group import GroupEnds
     from minit.supervisor.handler import Handler
+    from minit.supervisor.helpers import AppHelper
     from minit.supervisor.readiness import NotifyEnds, Readiness
     from minit.supervisor.restarts import Restarts
 
@@ -34,6 +35,7 @@ class App:
     that the first program of the app was started, be it the pre-start handler, and `executed` that its own was, at
     `executed_at` of the monotonic clock. It is `waiting` while it is prepared and others have to be ready first.
     `readiness` is what it says of itself, `restarts` what follows its ends, None without either.
+    `helpers` are processes of the host that an app has which was added.
     `is_stopped` says that somebody wants it to end, the app alone, and `is_removed` that somebody wants it gone.
     """
 
@@ -63,6 +65,7 @@ class App:
         self.oom_kills = 0
         self.readiness: Readiness | None = None
         self.restarts: Restarts | None = None
+        self.helpers: tuple[AppHelper, ...] = ()
         if spec.tells_readiness:
             from minit.supervisor.readiness import Readiness  # loaded by the launcher
 
@@ -121,6 +124,9 @@ class App:
             self.report.close()
         if self.readiness is not None:
             self.readiness.close()
+        for helper in self.helpers:
+            helper.close()
+        self.helpers = ()
 
     def _begin(self) -> None:
         self.pid: int | None = None

@@ -18,6 +18,7 @@ health {"app", "pid", "check", "healthy", "text", "action"}
                      {} when the result of a check is noted, and what follows from it has begun
 namespace {"app"}    {} and a descriptor of the app's mount namespace
 enter {"app"}        {} and descriptors of the app's mount namespace and of its profile, see minit.plan.entering
+helpers {"app"}      {} and pidfds of its helpers, see minit.supervisor.helpers
 app-add {"app", "version", "descriptors", "v2"}
                      {} when the app can be started; with a descriptor for each of the roles that `descriptors` names,
                      see minit.supervisor.adding
@@ -48,6 +49,7 @@ OP_EVENTS = "events"
 OP_HEALTH = "health"
 OP_NAMESPACE = "namespace"
 OP_ENTER = "enter"
+OP_HELPERS = "helpers"
 OP_NOTE = "note"
 OP_APP_ADD = "app-add"
 OP_APP_START = "app-start"
@@ -91,6 +93,9 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
         from minit.supervisor.health import note_health
 
         return note_health(supervisor, request), []
+    if op == OP_HELPERS:
+        known = supervisor.apps.get(str(request.get("app")))
+        return {"ok": True}, [] if known is None else [helper.pidfd for helper in known.helpers]
     if op in (OP_NAMESPACE, OP_ENTER):
         app = supervisor.apps.get(str(request.get("app")))
         if app is None:

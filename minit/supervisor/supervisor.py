@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from minit.messages import Socket
     from minit.plan.pod import PodPlan
     from minit.supervisor.app import App
+    from minit.supervisor.helpers import AppHelper
     from minit.supervisor.restarts import Restarts
     from minit.terminal import CallerTerminal
 
@@ -202,6 +203,8 @@ class Supervisor:
         self.apps[app.name] = app
         app.deadline = time.monotonic() + BUILD_SECONDS
         self._watch(app)
+        for helper in app.helpers:
+            self._watch_helper(app, helper)
         self._notify(app)
 
     def stop_app(self, app: App) -> None:
@@ -460,6 +463,8 @@ class Supervisor:
     def _notify(self, app: App) -> None:
         for observer in self.observers:
             observer(app)
+        for helper in app.helpers:
+            helper.tell()
 
     def _watch(self, app: App) -> None:
         assert app.report is not None and app.pidfd is not None
@@ -468,6 +473,14 @@ class Supervisor:
         self._listen_to(app)
         if app.readiness is not None and app.readiness.pipe is not None:
             self._sources.watch(app.readiness.pipe, lambda: self._on_notify_pipe(app))
+
+    def _watch_helper(self, app: App, helper: AppHelper) -> None:
+        def on_word() -> None:
+            if not helper.read():
+                self._sources.unwatch(helper.socket)
+                self.journal.event("app.helper-died", app=app.name, helper=helper.kind)
+
+        self._sources.watch(helper.socket, on_word)
 
     def _fork(self, app: App) -> None:
         """Start an app again."""
@@ -838,6 +851,9 @@ class Supervisor:
             for fd in app.readiness.descriptors():
                 if fd in self._sources:
                     self._sources.unwatch(fd)
+        for helper in app.helpers:
+            if helper.socket in self._sources:
+                self._sources.unwatch(helper.socket)
         app.deadline = None
         del self.apps[app.name]
         self._unwritten.discard(app.name)

@@ -17,10 +17,10 @@ from minit.manifest.pod import RuntimeApp
 from minit.plan.health import HealthCheck, Target, plan_health
 
 
-def plan(value: object, *, mutable: bool = False) -> tuple[HealthCheck, ...]:
+def plan(value: object, *, can_be_removed: bool = False) -> tuple[HealthCheck, ...]:
     """Return the checks of an annotation."""
     text = value if isinstance(value, str) else json.dumps(value)
-    return plan_health(RuntimeApp(name="web", annotations=(("minit/health", text),)), mutable=mutable)
+    return plan_health(RuntimeApp(name="web", annotations=(("minit/health", text),)), can_be_removed=can_be_removed)
 
 
 def test_checks() -> None:
@@ -52,7 +52,7 @@ def test_checks() -> None:
         ),
         HealthCheck(kind="readiness", target=Target(host="127.0.0.1", port=5432), successes=2),
     )
-    assert plan_health(RuntimeApp(name="web"), mutable=True) == ()
+    assert plan_health(RuntimeApp(name="web"), can_be_removed=True) == ()
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ def test_errors(value: object, message: str) -> None:
     assert message in str(raised.value)
 
 
-def test_not_in_a_mutable_pod() -> None:
-    """Apps that come later would not be checked, so it is refused."""
-    with pytest.raises(MinitError, match="not supported in a pod whose apps come and go"):
-        plan({"liveness": {"exec": ["x"]}}, mutable=True)
+def test_not_for_what_a_mutable_pod_starts_with() -> None:
+    """It can be removed, and another app be added under its name."""
+    with pytest.raises(MinitError, match="only apps that are added to it can have checks"):
+        plan({"liveness": {"exec": ["x"]}}, can_be_removed=True)
 
 
 def check(kind: str = "liveness", **fields: object) -> HealthCheck:

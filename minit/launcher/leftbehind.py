@@ -1,0 +1,91 @@
+"""
+Helpers that `app/add` leaves behind for an app with minit/hotplug or minit/health.
+
+They do what those of the launcher do, but PID 1 owns their lives: its end of their socket is closed when it lets go of
+the app, and by the kernel when it ends. `app/rm` has them gone when it returns.
+"""
+
+from __future__ import annotations
+
+import _signal
+import os
+import select
+
+from minit import syscalls
+from minit.errors import ControlError, LaunchError
+from minit.launcher.cgroups import find_hierarchies, write_group_file
+from minit.messages import receive_message, send_message
+from minit.mountinfo import read_mountinfo
+from minit.supervisor.client import ask
+from minit.supervisor.protocol import OP_HELPERS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.messages import Socket
+
+_END_SECONDS = 10.0
+
+
+def settle(socket: Socket, pod: int) -> None:
+    """
+    Have this process, a helper of the pod whose PID 1 is `pod`, outlive its parent, which waits for it to say so.
+
+    From now on what it says goes to PID 1, by `socket`.
+    """
+    _join_groups_of(_parent_of(pod))
+    syscalls.set_parent_death_signal(0)
+    send_message(socket, {"settled": True})
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.dup2(socket.fileno(), 2)
+    os.close(null)
+
+
+def wait_settled(socket: Socket) -> None:
+    """Wait until a helper has settled; LaunchError if it cannot."""
+    message, _ = receive_message(socket)
+    if message is None:
+        raise LaunchError("it died")
+    if "failed" in message:
+        raise LaunchError(str(message["failed"]))
+
+
+def find_helpers(app: str) -> list[int]:
+    """Return pidfds of the helpers of an app, none if PID 1 cannot be asked."""
+    try:
+        return ask({"op": OP_HELPERS, "app": app})[1]
+    except ControlError:
+        return []  # they end with it
+
+
+def end_helpers(pidfds: list[int]) -> None:
+    """Wait for the end of helpers of which PID 1 has let go; LaunchError for one that does not end."""
+    for pidfd in pidfds:
+        try:
+            # One that is stopped does not see the end of its socket.
+            syscalls.pidfd_send_signal(pidfd, _signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        if not poller.poll(_END_SECONDS * 1000):
+            raise LaunchError("a process that follows devices or checks health does not end")
+        os.close(pidfd)
+
+
+def _parent_of(pid: int) -> int:
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="surrogateescape") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("PPid:"))
+
+
+def _join_groups_of(pid: int) -> None:
+    """Move from the control groups of whoever adds an app, which may end with it, to those of the launcher."""
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
+            hierarchies = find_hierarchies(read_mountinfo(), lines)
+        for hierarchy in hierarchies:
+            file = "cgroup.procs" if hierarchy.is_v2 else "tasks"
+            write_group_file(f"{hierarchy.mount_point}/{hierarchy.own_path}/{file}", "0")
+    except OSError:
+        pass  # it stays where it is
