@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 import tempfile
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.support.campaign import LONG, thinned
 from tests.support.faults import KILL, LAUNCHER, Call, Faults
 from tests.support.pods import MakePod, shell
 from tests.support.sandbox import Sandbox
+from tests.support.waiting import wait_for
 
 EXECS = 2
 NEVER_FAIL = {"close", "umask", "lseek", "getpid", "gettid", "geteuid", "rseq", "brk", "mmap", "munmap", "exit_group"}
@@ -22,7 +24,7 @@ NAME = "web"
 @pytest.fixture
 def faults(tmp_path: Path) -> Faults:
     """The tracer."""
-    return Faults(tmp_path, EXECS)
+    return Faults(tmp_path, EXECS, alone=True)
 
 
 def section() -> dict[str, object]:
@@ -31,8 +33,10 @@ def section() -> dict[str, object]:
         {"name": "file", "kind": "host", "source": "/etc/passwd", "readOnly": True},
         {"name": "e", "kind": "empty"},
     ]
+    checks = json.dumps({"liveness": {"exec": ["/bin/true"]}})
     return shell(
         "true",
+        annotations=[{"name": "minit/health", "value": checks}],
         user="/bin/busybox",
         mounts=[{"volume": volume["name"], "path": f"/v/{volume['name']}", "appVolume": volume} for volume in volumes],
         isolators=[{"name": "resource/memory", "value": {"limit": "64Mi"}}],
@@ -48,7 +52,7 @@ def record(faults: Faults, sandbox: Sandbox) -> list[Call]:
         calls = faults.read_calls(log)
     assert sandbox.remove(NAME).returncode == 0
     first = calls.index(Call(LAUNCHER, "pidfd_open", 1))
-    return [call for call in calls[first:] if call.who == LAUNCHER and call.name not in NEVER_FAIL]
+    return [call for call in calls[first:] if call.name not in NEVER_FAIL]
 
 
 @pytest.mark.timeout(3600 if LONG else 120)
@@ -72,6 +76,8 @@ def try_one(faults: Faults, sandbox: Sandbox, call: Call, error: int) -> None:
         words = faults.fault(log.fileno(), call, error)
         result = sandbox.add(NAME, section(), under=words, pass_fds=(log.fileno(),))
     if result.returncode != 0:
+        # Killed after it has told PID 1, it has done its work.
+        wait_for(lambda: len(sandbox.helpers()) == (sandbox.app(NAME) is not None), f"the end of the helper, {call}")
         assert error == KILL or re.fullmatch(r"stage1 app add: [^\n]+\n", result.stdout), (call, result)
         assert error == KILL or sandbox.app(NAME) is None, call
         groups = [trace for trace in sandbox.traces(NAME) if "system.slice" in trace]
@@ -79,6 +85,7 @@ def try_one(faults: Faults, sandbox: Sandbox, call: Call, error: int) -> None:
         assert error == KILL or call.name in ("rmdir", "getdents64") or not groups, (call, result, groups)
     else:
         assert sandbox.state(NAME) == "prepared", call
+        assert len(sandbox.helpers()) == 1, call
     removed = sandbox.remove(NAME)
     assert (removed.returncode, removed.stdout) == (0, ""), (call, removed)
     assert sandbox.traces(NAME) == [], call

@@ -8,13 +8,12 @@ import select
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
 from tests.support.loopdevices import LoopDevice
 from tests.support.pods import MakePod, app_section, shell
-from tests.support.processes import control_groups_of, descriptors_of, named, status_of
+from tests.support.processes import control_groups_of, descriptors_of, status_of
 from tests.support.sandbox import Sandbox
 from tests.support.waiting import wait_for
 
@@ -39,16 +38,6 @@ def checked(script: str, *annotations: dict[str, str], **checks: dict[str, objec
 def fine() -> dict[str, object]:
     """Return a check that is good while the app has no file /tmp/bad."""
     return {"exec": ["/bin/sh", "-c", "[ ! -e /tmp/bad ] || { echo out of order; exit 1; }"]}
-
-
-def helpers(sandbox: Sandbox, name: str = "minit-health") -> list[int]:
-    """Return the processes of that name which work for the pod."""
-    found = []
-    for pid in named(map(int, filter(str.isdigit, os.listdir("/proc"))), name):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            if os.readlink(f"/proc/{pid}/cwd") == str(sandbox.pod.path):
-                found.append(pid)
-    return found
 
 
 def held(sandbox: Sandbox) -> list[str]:
@@ -117,7 +106,7 @@ def test_a_check_that_stops_the_pod(make_pod: MakePod) -> None:
     sandbox = Sandbox(make_pod)
     broken = {"exec": ["/bin/false"], "action": "stop-pod"}
     assert sandbox.add("web", checked(FOREVER, liveness=broken)).returncode == 0
-    [helper] = map(os.pidfd_open, helpers(sandbox))
+    [helper] = map(os.pidfd_open, sandbox.helpers())
     assert sandbox.start("web").returncode == 0
     assert sandbox.pod.finish(sandbox.process).returncode == 0
     assert sandbox.pod.status("web") == 254
@@ -130,7 +119,7 @@ def test_what_a_helper_has(make_pod: MakePod) -> None:
     """Nothing of who added the app: a session of its own, its streams, and the control groups of the launcher."""
     sandbox = Sandbox(make_pod)
     assert sandbox.add("web", checked(FOREVER, liveness=fine())).returncode == 0
-    [helper] = helpers(sandbox)
+    [helper] = sandbox.helpers()
     targets = descriptors_of(helper)
     assert (targets[0], targets[1]) == ("/dev/null", "/dev/null")
     others = [target for fd, target in targets.items() if fd > 1]
@@ -147,17 +136,17 @@ def test_a_helper_ends_with_its_app(make_pod: MakePod, stopped: bool) -> None:
     """When `app/rm` returns it is gone, even if it was stopped, and PID 1 holds nothing of it."""
     sandbox = Sandbox(make_pod)
     assert sandbox.add("other", checked(FOREVER, liveness=fine())).returncode == 0
-    [other] = helpers(sandbox)
+    [other] = sandbox.helpers()
     before = held(sandbox)
     assert sandbox.add("web", checked(FOREVER, liveness={"exec": ["/bin/sleep", "1234"]})).returncode == 0
-    [helper] = set(helpers(sandbox)) - {other}
+    [helper] = set(sandbox.helpers()) - {other}
     assert sandbox.start("web").returncode == 0
     if stopped:
         os.kill(helper, signal.SIGSTOP)
     pidfd = os.pidfd_open(helper)
     assert sandbox.remove("web").returncode == 0
     assert has_ended(pidfd)
-    assert helpers(sandbox) == [other]
+    assert sandbox.helpers() == [other]
     assert held(sandbox) == before
     assert sandbox.end().returncode == 0
 
@@ -168,7 +157,7 @@ def test_helpers_end_with_the_launcher(make_pod: MakePod, loop: LoopDevice, numb
     sandbox = Sandbox(make_pod)
     assert sandbox.add("web", checked(FOREVER, liveness=fine())).returncode == 0
     assert sandbox.add("disk", following(loop)).returncode == 0
-    pids = [*helpers(sandbox), *helpers(sandbox, "minit-devices")]
+    pids = [*sandbox.helpers(), *sandbox.helpers("minit-devices")]
     assert len(pids) == 2
     pidfds = [os.pidfd_open(pid) for pid in pids]
     sandbox.process.send_signal(number)
@@ -190,7 +179,7 @@ def test_a_failed_add_leaves_no_helper(make_pod: MakePod, loop: LoopDevice) -> N
     result = sandbox.add("web", {**section, "mounts": mounts})
     assert result.returncode == 254
     assert result.stdout.count("\n") == 1, result.stdout
-    assert helpers(sandbox) == helpers(sandbox, "minit-devices") == []
+    assert sandbox.helpers() == sandbox.helpers("minit-devices") == []
     assert sandbox.remove("web").returncode == 0
     assert sandbox.end().returncode == 0
 
@@ -199,7 +188,7 @@ def test_a_helper_that_is_killed(make_pod: MakePod) -> None:
     """The pod goes on without, which PID 1 says."""
     sandbox = Sandbox(make_pod)
     assert sandbox.add("web", checked(FOREVER, liveness=fine())).returncode == 0
-    [helper] = helpers(sandbox)
+    [helper] = sandbox.helpers()
     os.kill(helper, signal.SIGKILL)
     sandbox.pod.wait_event("app.helper-died", "web")
     assert sandbox.start("web").returncode == 0
@@ -212,7 +201,7 @@ def test_a_helper_idles(make_pod: MakePod) -> None:
     """While its app does not run, before its first start or after its end, nothing wakes it up."""
     sandbox = Sandbox(make_pod)
     assert sandbox.add("web", checked("exit 0", liveness=fine())).returncode == 0
-    [helper] = helpers(sandbox)
+    [helper] = sandbox.helpers()
 
     def switches() -> str:
         return status_of(helper)["voluntary_ctxt_switches"]
@@ -233,7 +222,7 @@ def test_apps_without_need_none(make_pod: MakePod, loop: LoopDevice) -> None:
     sandbox = Sandbox(make_pod)
     section = {**following(loop), "annotations": []}
     assert sandbox.add("disk", section).returncode == 0
-    assert helpers(sandbox) == helpers(sandbox, "minit-devices") == []
+    assert sandbox.helpers() == sandbox.helpers("minit-devices") == []
     assert sandbox.end().returncode == 0
 
 
@@ -249,7 +238,7 @@ def test_devices_of_an_added_app(make_pod: MakePod, loop: LoopDevice) -> None:
     """They disappear from it and return with their rule, before its first start, while it runs and after its end."""
     sandbox = Sandbox(make_pod)
     assert sandbox.add("web", following(loop), "--debug=true").returncode == 0
-    assert len(helpers(sandbox, "minit-devices")) == 1
+    assert len(sandbox.helpers("minit-devices")) == 1
 
     def come_and_go() -> None:
         loop.remove()
@@ -266,7 +255,7 @@ def test_devices_of_an_added_app(make_pod: MakePod, loop: LoopDevice) -> None:
     assert sandbox.start("web").returncode == 0
     assert sandbox.pod.enter("web", "/bin/guest", "may", "/v").returncode == 0
     assert sandbox.remove("web").returncode == 0
-    assert helpers(sandbox, "minit-devices") == []
+    assert sandbox.helpers("minit-devices") == []
     assert sandbox.traces("web") == []
     said = sandbox.end().stderr
     assert f"stage1: app web: gone: device {loop.path}: b " in said

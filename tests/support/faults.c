@@ -7,8 +7,8 @@
  * faults FD EXECS WHO NUMBER NTH ERRNO -- PROGRAM ARG...     the NTH such call of WHO fails; with ERRNO 0 WHO dies at it
  *
  * WHO is "0" for the program, and what it forks is "0.0", "0.1" and so on, in order, and in the same way further down.
- * All of it begins at the program's EXECS-th execve(2), and ends for what is not the program itself at its own: an app
- * that runs is left alone. NUMBER is -1 for any call. What is written goes to the descriptor FD; of a fault it is the
+ * All of it begins at the program's EXECS-th execve(2); with a negative number what it forks is left alone. It ends for what is not the program itself at its own: an app
+ * that runs is not followed. NUMBER is -1 for any call. What is written goes to the descriptor FD; of a fault it is the
  * line "WHO NUMBER" of that call when it is reached. Ends as the program does, once all that is traced has ended.
  */
 #define _GNU_SOURCE
@@ -40,7 +40,7 @@ struct process {
 
 static struct process processes[PROCESSES];
 static FILE *events;
-static int execs_left, started;
+static int execs_left, alone, started;
 static const char *victim;
 static long victim_number, victim_nth;
 static int victim_errno, done;
@@ -161,7 +161,7 @@ static void on_event(struct process *process, int event, int signal)
         }
         if (--execs_left == 0) {
             started = 1;
-            ptrace(PTRACE_SETOPTIONS, process->pid, 0, OPTIONS | FOLLOW);
+            ptrace(PTRACE_SETOPTIONS, process->pid, 0, alone ? OPTIONS : OPTIONS | FOLLOW);
         }
         break;
     case PTRACE_EVENT_STOP:
@@ -214,7 +214,8 @@ int main(int argc, char **argv)
 
     if (!first || first >= argc || !(events = fdopen(atoi(argv[1]), "w")) || pipe(gate) < 0)
         die("usage");
-    execs_left = atoi(argv[2]);
+    execs_left = abs(atoi(argv[2]));
+    alone = argv[2][0] == '-';
     if (first == 8) {
         victim = argv[3];
         victim_number = atol(argv[4]);

@@ -32,10 +32,14 @@ class Call(NamedTuple):
 class Faults:
     """The tracer: what to put before a command to record its calls, or to have one of them go wrong."""
 
-    def __init__(self, directory: Path, execs: int) -> None:
-        """Build it in `directory`; `execs` is how many programs the command executes up to the first that counts."""
+    def __init__(self, directory: Path, execs: int, *, alone: bool = False) -> None:
+        """
+        Build it in `directory`; `execs` is how many programs the command executes up to the first that counts.
+
+        What it forks may outlive it if it is traced `alone`.
+        """
         self._program = directory / "faults"
-        self._execs = execs
+        self._execs = -execs if alone else execs
         if not self._program.exists():
             flags = ("-static", "-O1", "-Wall", "-Wextra", "-Werror")
             subprocess.run(["cc", *flags, "-o", str(self._program), str(SOURCE)], check=True)

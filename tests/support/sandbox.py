@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.pods import APP_TREE_ID, TIMEOUT_SECONDS, MakePod, PodDirectory, shift_owners
+from tests.support.processes import named
 from tests.support.waiting import wait_for
 
 MUTABLE = {"coreos.com/rkt/stage1/mutable": "true"}
@@ -187,6 +188,15 @@ class Sandbox:
         if not (status / f"{name}-started").exists():
             return "created"
         return "exited" if (status / name).exists() else "running"
+
+    def helpers(self, name: str = "minit-health") -> list[int]:
+        """Return the processes of that name which work for the pod's apps."""
+        found = []
+        for pid in named(map(int, filter(str.isdigit, os.listdir("/proc"))), name):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if os.readlink(f"/proc/{pid}/cwd") == str(self.pod.path):
+                    found.append(pid)
+        return found
 
     def traces(self, name: str) -> list[str]:
         """Return what there is of an app: files, mounts and control groups."""
