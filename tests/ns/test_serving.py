@@ -1,0 +1,423 @@
+"""
+minit.supervisor.serve: the loop of PID 1 as trio runs it, with a real app, spawner, sidecars and clients.
+
+The loop is a task beside the test's own, so a test sees both sides. Two things are the test's: it says what signalfd(2)
+would, since the signals of this process belong to pytest, and it writes what the app would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from minit import paths
+from minit.iottymux.spawner import Spawner
+from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies, remove_pod_groups
+from minit.messages import socket_pair
+from minit.plan.app import STREAM_LOG, STREAM_NULL, STREAM_STREAM, AppSpec
+from minit.plan.pod import PodPlan
+from minit.process import join_cgroups
+from minit.supervisor import lifecycle, serve
+from minit.supervisor import supervisor as supervisor_module
+from minit.supervisor.app import App
+from minit.supervisor.group import Group, GroupEnds
+from minit.supervisor.journal import Journal
+from minit.supervisor.supervisor import Supervisor
+from tests.support.attached import Session
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="control groups and sidecars need root")
+
+PATIENCE_SECONDS = 60.0
+APP = "web"
+SIGNALFD_INFO_BYTES = 128
+PLACES = 64
+CLIENT_SECONDS = 5.0
+START_SECONDS = 90.0
+
+
+class OpenSupervisor(Supervisor):
+    """A supervisor that answers clients of its own process, which PID 1 sees the pid of."""
+
+    def admits(self, pid: int, uid: int) -> bool:
+        return True
+
+
+class Client:
+    """One connection to the control socket."""
+
+    def __init__(self, address: bytes) -> None:
+        self.socket = trio.socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._address = address
+
+    async def __aenter__(self) -> Client:
+        await self.socket.connect(self._address)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.socket.close()
+
+    async def ask(self, **request: object) -> dict[str, Any]:
+        """Return the answer to a request; empty if the connection was closed instead."""
+        await self.socket.send(json.dumps(request).encode())
+        return await self.receive()
+
+    async def receive(self) -> dict[str, Any]:
+        """Return the next answer, empty at the end."""
+        data = await self.socket.recv(1 << 16)
+        return json.loads(data) if data else {}
+
+
+class Served:
+    """A mutable pod with one app that sleeps, ignoring SIGTERM; `output` is what the app would write to."""
+
+    def __init__(self, root: Path, ends: GroupEnds, stdout: str, grace_seconds: float) -> None:
+        self.root = root
+        self.signals, self._signalled = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        control.bind(b"")  # a name of its own, unix(7)
+        control.listen(128)
+        self.address = control.getsockname()
+        self._launcher, theirs = socket_pair()
+        spec = AppSpec(
+            name=APP, candidates=("/x",), stdout=stdout, stderr=STREAM_NULL, stop_grace_seconds=grace_seconds
+        )
+        plan = PodPlan(uuid="u", hostname="h", namespaces=(), apps=(spec,), bounding=None, mutable=True)
+        self.app = app = App(spec, ends, (256, 256), state=lifecycle.RUNNING)
+        streams = app.streams.open_attachable(spec) if stdout == STREAM_STREAM else app.streams.open(["stdout"])
+        self.output = streams["stdout"]
+        os.set_blocking(self.output, False)
+        self._process = subprocess.Popen(["sleep", "inf"], preexec_fn=lambda: _join(ends))
+        app.pid = app.streams.pid = self._process.pid
+        app.pidfd = os.pidfd_open(app.pid)
+        app.report, executed = socket_pair()
+        executed.close()
+        app.begun = app.executed = True
+        app.starts = 1
+        self.events: list[str] = []
+        journal = Journal(debug=True)
+        journal.attach(lambda event, fields: self.events.append(event))
+        self.supervisor = OpenSupervisor(
+            plan, [app], launcher=theirs, control=control, signals=self.signals, journal=journal
+        )
+        self.supervisor.start(Spawner())
+        # For good, whatever becomes of the app's other processes.
+        self.sidecars = self.supervisor._sidecars
+
+    def client(self) -> Client:
+        """Return a client that is not connected yet."""
+        return Client(self.address)
+
+    def deliver(self, number: int) -> None:
+        """Say that a signal has come."""
+        os.write(self._signalled, number.to_bytes(4, "little") + bytes(SIGNALFD_INFO_BYTES - 4))
+
+    async def write(self, data: bytes) -> None:
+        """Write all of this as the app does."""
+        while data:
+            await trio.lowlevel.wait_writable(self.output)
+            data = data[os.write(self.output, data) :]
+
+    def logged(self) -> list[str]:
+        """Return the lines of the app's log."""
+        return read_log(self.root / f"log/{APP}.log")
+
+    def kill_sidecar(self) -> int:
+        """Kill the present sidecar and return its pidfd."""
+        assert self.app.streams.sidecar is not None
+        signal.pidfd_send_signal(self.app.streams.sidecar, signal.SIGKILL)
+        return self.app.streams.sidecar
+
+    async def renewed(self, count: int) -> None:
+        """Wait until so many sidecars were lost and there is another one."""
+        await until(lambda: self.events.count("sidecar.lost") == count and self.app.streams.sidecar is not None)
+
+    def end(self) -> None:
+        """Leave nothing."""
+        self._process.kill()
+        self.sidecars.discard(APP)
+        children = [self._process.pid]
+        if self.sidecars.spawner is not None:
+            children.append(self.sidecars.spawner.pid)
+            self.sidecars.spawner.close()
+        for pid in children:
+            try:
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                pass  # the supervisor reaped it
+        self._process.returncode = 0
+        for fd in (self.output, self.signals, self._signalled):
+            os.close(fd)
+        self._launcher.close()
+
+
+def _join(ends: GroupEnds) -> None:
+    if ends.is_v2:
+        Path(f"/proc/self/fd/{ends.directory}/cgroup.procs").write_text("0")
+    join_cgroups(ends.tasks)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def read_log(path: Path) -> list[str]:
+    """Return the lines of a log without times and tags."""
+    return [line.split(" ", 3)[3] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what shows itself by being looked at."""
+    while not condition():
+        await trio.sleep(0.003)
+
+
+@pytest.fixture
+def groups() -> Iterator[GroupEnds]:
+    """Control groups for the app."""
+    hierarchies = read_hierarchies()
+    path = pod_subcgroup(hierarchies, str(uuid.uuid4()))
+    made = make_pod_groups(hierarchies, path, (APP,))
+    [ends] = made.apps
+    yield ends
+    Group(ends).kill()
+    for fd in (*made.tasks, *ends.descriptors(), *(() if made.supervisor is None else (made.supervisor,))):
+        os.close(fd)
+    assert remove_pod_groups(hierarchies, path) == []
+
+
+@pytest.fixture
+def make_served(
+    tmp_path: Path, groups: GroupEnds, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Served]]:
+    """A function that makes the pod, whose files are in `tmp_path`; it is not served yet."""
+    for name, value in list(vars(paths).items()):
+        if name.startswith("STAGE1_") and isinstance(value, str) and value.startswith("/rkt/"):
+            monkeypatch.setattr(paths, name, str(tmp_path / Path(value).name))
+    for name in ("log", "state", "status"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(supervisor_module, "_RETRY_SECONDS", 0.01)
+    made: list[Served] = []
+
+    def make(stdout: str = STREAM_LOG, grace_seconds: float = 3600.0) -> Served:
+        made.append(Served(tmp_path, groups, stdout, grace_seconds))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+@pytest.fixture
+def served(make_served: Callable[..., Served], nursery: trio.Nursery) -> Served:
+    """The pod with a log, being served."""
+    pod = make_served()
+    nursery.start_soon(serve._serve, pod.supervisor)
+    return pod
+
+
+# Sidecars and logs.
+
+
+@pytest.mark.trio
+async def test_clients_that_come_and_go_are_counted(make_served: Callable[..., Served], nursery: trio.Nursery):
+    """The state tells how many there are and what the app wrote, the events that they came and went."""
+    pod = make_served(STREAM_STREAM)
+    nursery.start_soon(serve._serve, pod.supervisor)
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with pod.client() as client:
+
+            async def attached() -> dict[str, int]:
+                [app] = (await client.ask(op="state"))["apps"]
+                counters: dict[str, int] = app["attached"]
+                return counters
+
+            assert (await attached())["clients"] == 0
+            for _ in range(2):
+                with Session(pod.root / "iottymux" / APP, ["stdout"]) as session, trio.CancelScope():
+                    assert session.reply["ok"] is True
+                    while (await attached())["clients"] != 1:
+                        await trio.sleep(0.003)
+                    await pod.write(b"hello\n")
+                    await trio.lowlevel.wait_readable(session.streams["stdout"])
+                while (await attached())["clients"] != 0:
+                    await trio.sleep(0.003)
+            assert (await attached())["bytes_out"] == 12
+            await until(lambda: pod.events.count("app.detached") == 2)
+    assert [event for event in pod.events if event.endswith("tached")] == ["app.attached", "app.detached"] * 2
+
+
+@pytest.mark.trio
+async def test_sidecars_killed_under_load_lose_no_line(served: Served):
+    """Each is renewed while the app goes on writing and others ask; a line may be there twice, none is missing."""
+    lines = [f"{number:06d} {'x' * 60}" for number in range(20_000)]
+    part = len(lines) // 5
+    async with served.client() as client, trio.open_nursery() as nursery:
+        with trio.fail_after(PATIENCE_SECONDS):
+            for count in range(5):
+                text = "".join(f"{line}\n" for line in lines[count * part : (count + 1) * part])
+                nursery.start_soon(served.write, text.encode())
+                await trio.lowlevel.wait_writable(served.output)
+                served.kill_sidecar()
+                await served.renewed(count + 1)
+                assert (await client.ask(op="ping"))["ok"] is True
+                # The next part begins when this one is written.
+                await until(lambda: len(nursery.child_tasks) == 0)
+            await until(lambda: lines[-1] in served.logged())
+    written = set(lines)
+    assert list(dict.fromkeys(line for line in served.logged() if line in written)) == lines
+
+
+@pytest.mark.trio
+async def test_a_spawner_that_dies_is_replaced(served: Served):
+    """The next sidecar comes from a new one, and goes on where the last one was."""
+    assert served.sidecars.spawner is not None
+    old = served.sidecars.spawner.pid
+    with trio.fail_after(PATIENCE_SECONDS):
+        os.kill(old, signal.SIGKILL)
+        os.waitid(os.P_PID, old, os.WEXITED | os.WNOWAIT)
+        served.deliver(signal.SIGCHLD)
+        await until(lambda: "spawner.lost" in served.events)
+        assert served.sidecars.spawner is None
+        served.kill_sidecar()
+        await served.write(b"after\n")
+        await served.renewed(1)
+        await until(lambda: served.logged()[-1:] == ["after"])
+    assert served.sidecars.spawner is not None
+    assert served.sidecars.spawner.pid != old
+
+
+@pytest.mark.trio
+async def test_logs_are_reopened_on_request(served: Served):
+    """A file that was moved keeps what it has; what comes later is in a new one."""
+    log, moved = served.root / f"log/{APP}.log", served.root / "moved"
+    with trio.fail_after(PATIENCE_SECONDS):
+        await served.write(b"first\n")
+        await until(lambda: served.logged() == ["first"])
+        log.rename(moved)
+        async with served.client() as client:
+            assert (await client.ask(op="reopen-logs", app="other"))["ok"] is False
+            assert (await client.ask(op="reopen-logs", app=APP))["ok"] is True
+        await until(log.exists)
+        await served.write(b"second\n")
+        await until(lambda: served.logged() == ["second"])
+    assert read_log(moved) == ["first"]
+
+
+# Deadlines and clients.
+
+
+@pytest.mark.trio
+async def test_a_request_sets_a_deadline_during_a_wait_without_one(
+    make_served: Callable[..., Served], nursery: trio.Nursery
+):
+    """An app that ignores its stop signal is killed after its grace period, though no event wakes PID 1."""
+    pod = make_served(grace_seconds=0.05)
+    nursery.start_soon(serve._serve, pod.supervisor)
+    with trio.fail_after(PATIENCE_SECONDS):
+        await trio.testing.wait_all_tasks_blocked()
+        assert pod.supervisor.next_deadline() is None
+        async with pod.client() as client:
+            assert await client.ask(op="app-stop", app=APP) == {"ok": True}
+    assert (pod.app.state, pod.app.number) == (lifecycle.EXITED, 137)
+
+
+@pytest.mark.trio
+async def test_silent_clients_have_their_place_for_a_time(served: Served, autojump_clock: trio.testing.MockClock):
+    """All places taken by clients that say nothing, the next one is answered after the time-out, and then at once."""
+    # All events are of this process, and at hand when they are looked for: the clock never jumps ahead of one.
+    with trio.fail_after(1000):
+        silent = [served.client() for _ in range(PLACES)]
+        for each in silent:
+            await each.__aenter__()
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        async with served.client() as client:
+            assert (await client.ask(op="ping"))["ok"] is True
+            assert trio.current_time() - began == pytest.approx(CLIENT_SECONDS)
+            assert (await client.ask(op="ping"))["ok"] is True
+            assert trio.current_time() - began == pytest.approx(CLIENT_SECONDS)
+        for each in silent:
+            assert await each.receive() == {}
+            each.socket.close()
+
+
+@pytest.mark.trio
+async def test_who_waits_for_an_app_takes_nobodys_place(served: Served):
+    """More clients than there are places wait for one app; others are answered meanwhile, and all are at its end."""
+    answers: list[dict[str, Any]] = []
+
+    async def stop() -> None:
+        async with served.client() as client:
+            answers.append(await client.ask(op="app-stop", app=APP))
+
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with trio.open_nursery() as nursery:
+            for _ in range(PLACES + 6):
+                nursery.start_soon(stop)
+            await trio.testing.wait_all_tasks_blocked()
+            async with served.client() as client:
+                [app] = (await client.ask(op="state"))["apps"]
+            assert (app["state"], answers) == ("stopping", [])
+            assert served.app.pid is not None
+            os.kill(served.app.pid, signal.SIGKILL)
+    assert answers == [{"ok": True}] * (PLACES + 6)
+
+
+@pytest.mark.trio
+async def test_a_start_that_takes_too_long_is_answered(served: Served, autojump_clock: trio.testing.MockClock):
+    """The client that wants an app started which does not end hears so after its time, and can ask again."""
+    with trio.fail_after(1000):
+        served.supervisor.stop_app(served.app)
+        async with served.client() as client:
+            began = trio.current_time()
+            reply = await client.ask(op="app-start", app=APP)
+            assert trio.current_time() - began == pytest.approx(START_SECONDS)
+        assert reply == {"ok": False, "error": "it is not executed yet after 90 s"}
+        async with served.client() as client:
+            assert (await client.ask(op="ping"))["ok"] is True
+
+
+@pytest.mark.trio
+async def test_what_one_client_does_ends_with_its_connection(served: Served):
+    """Nonsense is refused, a client that does not wait for its answer is forgotten; descriptors are closed."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with served.client() as steady:
+            assert (await steady.ask(op="ping"))["ok"] is True
+            await trio.testing.wait_all_tasks_blocked()
+            before = len(os.listdir("/proc/self/fd"))
+            for data in (b"{", b"[]", b"\xff" * 9, b'{"op": "no"}', b"x" * 65537, b'{"op": "events", "since": -1}'):
+                async with served.client() as client:
+                    await client.socket.send(data)
+                    assert (await client.receive())["ok"] is False
+                    await client.socket.send(data)
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, (served.output).to_bytes(4, "little") * 253)]
+            async with served.client() as client:
+                await client.socket.sendmsg([b'{"op": "ping"}'], rights)
+            for _ in range(PLACES):
+                async with served.client() as client:
+                    await client.socket.send(b'{"op": "state"}')
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(os.listdir("/proc/self/fd")) == before
+            assert (await steady.ask(op="ping"))["ok"] is True
+
+
+@pytest.mark.trio
+async def test_the_loop_ends_with_the_pod(make_served: Callable[..., Served]):
+    """A stop by force is answered; when nothing is left of the app the loop returns, whoever is still connected."""
+    pod = make_served()
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve._serve, pod.supervisor)
+            async with pod.client() as client, pod.client() as silent:
+                await trio.testing.wait_all_tasks_blocked()
+                assert await client.ask(op="stop", force=True) == {"ok": True}
+                assert await silent.receive() == {}
+    assert (pod.supervisor.exit_code, pod.app.number) == (0, 137)
