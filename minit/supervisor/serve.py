@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from minit.plan.pod import PodPlan
+    from minit.supervisor.journal import Journal
 
 _MAXIMUM_CLIENTS = 64
 _CLIENT_TIMEOUT_SECONDS = 5.0
+_ACCEPT_PAUSE_SECONDS = 0.1
 _PEER_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 
@@ -83,8 +85,24 @@ async def _serve_control(supervisor: Supervisor, wake: Callable[[], None]) -> No
     async with trio.open_nursery() as nursery:
         while True:
             await server.clients.acquire()
-            client, _ = await listener.accept()
+            client = await _accept(listener, supervisor.journal)
             nursery.start_soon(server.serve, client)
+
+
+async def _accept(listener: trio.socket.SocketType, journal: Journal) -> trio.socket.SocketType:
+    """Return the next client; while there is no descriptor or memory for one, clients wait in the backlog."""
+    failed = False
+    while True:
+        try:
+            client, _ = await listener.accept()
+        except OSError as error:
+            if not failed:
+                journal.info("client.not-accepted", reason=describe(error))
+            failed = True
+            # The listener stays readable, and accept(2) would fail over and over.
+            await trio.sleep(_ACCEPT_PAUSE_SECONDS)
+        else:
+            return client
 
 
 class _Server:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -421,3 +422,25 @@ async def test_the_loop_ends_with_the_pod(make_served: Callable[..., Served]):
                 assert await client.ask(op="stop", force=True) == {"ok": True}
                 assert await silent.receive() == {}
     assert (pod.supervisor.exit_code, pod.app.number) == (0, 137)
+
+
+@pytest.mark.trio
+async def test_clients_wait_while_descriptors_are_short(served: Served):
+    """PID 1 without a free descriptor lives on and says so once; who could not be accepted is answered later."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with trio.fail_after(PATIENCE_SECONDS):
+        await trio.testing.wait_all_tasks_blocked()
+        client = served.client()
+        lowest_free = os.dup(served.output)
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+        try:
+            async with client:
+                await client.socket.send(b'{"op": "ping"}')
+                await until(lambda: "client.not-accepted" in served.events)
+                await trio.sleep(2 * serve._ACCEPT_PAUSE_SECONDS)
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+                assert (await client.receive())["ok"] is True
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert served.events.count("client.not-accepted") == 1
