@@ -135,9 +135,10 @@ def test_what_a_helper_has(make_pod: MakePod) -> None:
 def test_a_helper_ends_with_its_app(make_pod: MakePod, stopped: bool) -> None:
     """When `app/rm` returns it is gone, even if it was stopped, and PID 1 holds nothing of it."""
     sandbox = Sandbox(make_pod)
+    assert sandbox.add("plain", shell("true")).returncode == 0
+    before = held(sandbox)
     assert sandbox.add("other", checked(FOREVER, liveness=fine())).returncode == 0
     [other] = sandbox.helpers()
-    before = held(sandbox)
     assert sandbox.add("web", checked(FOREVER, liveness={"exec": ["/bin/sleep", "1234"]})).returncode == 0
     [helper] = set(sandbox.helpers()) - {other}
     assert sandbox.start("web").returncode == 0
@@ -147,6 +148,8 @@ def test_a_helper_ends_with_its_app(make_pod: MakePod, stopped: bool) -> None:
     assert sandbox.remove("web").returncode == 0
     assert has_ended(pidfd)
     assert sandbox.helpers() == [other]
+    assert sandbox.remove("other").returncode == 0
+    assert sandbox.helpers() == []
     assert held(sandbox) == before
     assert sandbox.end().returncode == 0
 

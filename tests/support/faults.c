@@ -7,9 +7,10 @@
  * faults FD EXECS WHO NUMBER NTH ERRNO -- PROGRAM ARG...     the NTH such call of WHO fails; with ERRNO 0 WHO dies at it
  *
  * WHO is "0" for the program, and what it forks is "0.0", "0.1" and so on, in order, and in the same way further down.
- * All of it begins at the program's EXECS-th execve(2); with a negative number what it forks is left alone. It ends for what is not the program itself at its own: an app
- * that runs is not followed. NUMBER is -1 for any call. What is written goes to the descriptor FD; of a fault it is the
- * line "WHO NUMBER" of that call when it is reached. Ends as the program does, once all that is traced has ended.
+ * All of it begins at the program's EXECS-th execve(2), and ends for what is not the program itself at its own: an app
+ * that runs is left alone. With a negative EXECS so is all that the program forks. NUMBER is -1 for any call. What is
+ * written goes to the descriptor FD; of a fault it is the line "WHO NUMBER" of that call when it is reached. Ends as the
+ * program does, once all that is traced has ended.
  */
 #define _GNU_SOURCE
 #include <elf.h>
