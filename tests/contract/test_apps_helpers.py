@@ -118,7 +118,10 @@ def test_a_check_that_stops_the_pod(make_pod: MakePod) -> None:
 def test_what_a_helper_has(make_pod: MakePod) -> None:
     """Nothing of who added the app: a session of its own, its streams, and the control groups of the launcher."""
     sandbox = Sandbox(make_pod)
-    assert sandbox.add("web", checked(FOREVER, liveness=fine())).returncode == 0
+    # Who adds it is in other groups, of the pod as it happens.
+    groups = " ".join(f"'{top}/init.scope/cgroup.procs'" for top in sandbox.pod.control_groups())
+    under = ("/bin/sh", "-c", f'for group in {groups}; do echo $$ > $group; done; exec "$@"', "sh")
+    assert sandbox.add("web", checked(FOREVER, liveness=fine()), under=under).returncode == 0
     [helper] = sandbox.helpers()
     targets = descriptors_of(helper)
     assert (targets[0], targets[1]) == ("/dev/null", "/dev/null")
