@@ -108,8 +108,17 @@ def _record_failed_start(app: str) -> None:
     from minit.reaper.record import write_durably
 
     path = paths.POD_STAGE1_ROOTFS + paths.status_file(app)
-    if not os.path.exists(path) and not _may_run(app):
+    if os.path.exists(path) or _may_run(app):
+        return
+    # Of this process alone: PID 1, and who else starts the app, may be writing the status at the same time.
+    own = f"{path}.{os.getpid()}"
+    try:
+        write_durably(own, b"%d\n" % EXIT_FAILURE)
         try:
-            write_durably(path, b"%d\n" % EXIT_FAILURE)
-        except OSError as error:
-            complain(f"stage1 app start: {describe(error)}")
+            os.link(own, path)
+        finally:
+            os.unlink(own)
+    except FileExistsError:
+        pass  # the other one's says more
+    except OSError as error:
+        complain(f"stage1 app start: {describe(error)}")

@@ -81,6 +81,20 @@ def test_an_app_that_ends(make_pod: MakePod) -> None:
     assert sandbox.pod.log("job").count(b" run\n") == 3
 
 
+def test_starts_at_once_of_what_is_not_there(make_pod: MakePod) -> None:
+    """Each says so and nothing else, and one whole status is there in the end."""
+    sandbox = Sandbox(make_pod)
+    status = sandbox.pod.stage1 / "rkt/status"
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(campaign(3)):
+            (status / "none").unlink(missing_ok=True)
+            for result in pool.map(lambda _: sandbox.call("app/start", "--app=none"), range(8)):
+                assert (result.returncode, result.stdout.count("\n")) == (254, 1), result.stdout
+            assert (status / "none").read_text() == "254\n"
+            assert [path.name for path in status.iterdir() if "none" in path.name] == ["none"]
+    assert sandbox.end().returncode == 0
+
+
 def test_groups_that_were_killed(make_pod: MakePod) -> None:
     """An app is started whether its group was killed while it ran, or while it was empty; each is one start."""
     sandbox = Sandbox(make_pod)
