@@ -82,7 +82,12 @@ class Events:
 
     def _open(self, more_bytes: int) -> int:
         if self._fd is not None and self._size_bytes + more_bytes > FILE_BYTES:
-            os.rename(paths.STAGE1_EVENTS, paths.STAGE1_EVENTS + ".1")
+            try:
+                os.rename(paths.STAGE1_EVENTS, paths.STAGE1_EVENTS + ".1")
+            except OSError as error:
+                # Somebody removed it, perhaps behind the mount of the overlay.
+                if error.errno not in (errno.ENOENT, errno.ESTALE):
+                    raise
             os.close(self._fd)
             self._fd = None
         if self._fd is None:

@@ -73,6 +73,18 @@ def test_files_are_bounded_and_hold_whole_lines(file: Path) -> None:
     assert shown == [*range(shown[0], 8001)]
 
 
+def test_a_file_that_somebody_removed_is_made_anew(file: Path) -> None:
+    """The events go on in a new file from the next rotation on."""
+    events = Events()
+    events.add("x", {})
+    events.flush()
+    file.unlink()
+    for _ in range(FILE_BYTES // 300):
+        events.add("x", {"text": "y" * 300})
+        events.flush()
+    assert numbers(file.read_bytes())[-1] == events.last
+
+
 def test_a_full_disk_is_tried_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What could not be written, or in part only, comes with the next events, in whole lines."""
     events = Events()
