@@ -9,6 +9,7 @@ import socket
 import struct
 import sys
 import time
+import traceback
 
 import trio
 
@@ -115,7 +116,7 @@ class _Server:
         self._requests = AppRequests(supervisor)
 
     async def serve(self, client: trio.socket.SocketType) -> None:
-        """Answer one client's requests; whatever it does ends with its connection."""
+        """Answer one client's requests; whatever it does, or is done for it, ends with its connection."""
         try:
             with client:
                 waiting: Pending | None = None
@@ -130,6 +131,8 @@ class _Server:
                     await self._wait(client, waiting)
         except OSError:
             pass  # the client went away
+        except Exception as error:
+            self._note_defect(error)
 
     async def _talk(self, client: trio.socket.SocketType) -> Pending | None:
         """Answer until the client has no more to ask; return an answer that is still to come."""
@@ -183,15 +186,21 @@ class _Server:
                 return {"ok": False, "error": "request: expected an object"}, []
             if request.get("op") not in APP_OPS:
                 return answer(self._supervisor, request)
-            try:
-                reply = self._requests.answer(request, descriptors)
-            except OSError as error:
-                # Not the client's, which would be taken for its end.
-                return {"ok": False, "error": describe(error)}, []
+            reply = self._requests.answer(request, descriptors)
             return reply if isinstance(reply, Pending) else (reply, [])
+        except OSError as error:
+            # Not the client's, which would be taken for its end.
+            return {"ok": False, "error": describe(error)}, []
+        except Exception as error:
+            # The apps must not end with PID 1 because of what somebody asked.
+            self._note_defect(error)
+            return {"ok": False, "error": f"request: {type(error).__name__}: {error} (a bug in minit)"}, []
         finally:
             for fd in descriptors:
                 os.close(fd)
+
+    def _note_defect(self, error: Exception) -> None:
+        self._supervisor.journal.info("request.crashed", traceback="".join(traceback.format_exception(error)))
 
 
 async def _receive(client: trio.socket.SocketType) -> tuple[bytes, list[int]]:

@@ -16,7 +16,7 @@ import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -25,15 +25,17 @@ import trio.testing
 from minit import paths
 from minit.iottymux.spawner import Spawner
 from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies, remove_pod_groups
-from minit.messages import socket_pair
+from minit.messages import encode_message, socket_pair
 from minit.plan.app import STREAM_LOG, STREAM_NULL, STREAM_STREAM, AppSpec
 from minit.plan.pod import PodPlan
+from minit.plan.speccodec import encode_spec
 from minit.process import join_cgroups
 from minit.supervisor import lifecycle, serve
 from minit.supervisor import supervisor as supervisor_module
 from minit.supervisor.app import App
 from minit.supervisor.group import Group, GroupEnds
 from minit.supervisor.journal import Journal
+from minit.supervisor.protocol import ADDING_VERSION
 from minit.supervisor.supervisor import Supervisor
 from tests.support.attached import Session
 
@@ -107,13 +109,18 @@ class Served:
         app.starts = 1
         self.events: list[str] = []
         journal = Journal(debug=True)
-        journal.attach(lambda event, fields: self.events.append(event))
+        self.fields: dict[str, dict[str, Any]] = {}
+        journal.attach(self._note)
         self.supervisor = OpenSupervisor(
             plan, [app], launcher=theirs, control=control, signals=self.signals, journal=journal
         )
         self.supervisor.start(Spawner())
         # For good, whatever becomes of the app's other processes.
         self.sidecars = self.supervisor._sidecars
+
+    def _note(self, event: str, fields: dict[str, object]) -> None:
+        self.events.append(event)
+        self.fields[event] = fields
 
     def client(self) -> Client:
         """Return a client that is not connected yet."""
@@ -444,3 +451,27 @@ async def test_clients_wait_while_descriptors_are_short(served: Served):
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert served.events.count("client.not-accepted") == 1
+
+
+@pytest.mark.trio
+async def test_a_request_that_meets_a_defect_fails_alone(served: Served):
+    """Its client hears of it, the journal has the traceback, what it sent is closed, and PID 1 answers on."""
+    spec = os.memfd_create("spec")
+    os.write(spec, encode_spec(AppSpec(name="other", candidates=("/x",), volumes=cast(Any, 3))))
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    roles = {"spec": spec, "group": writer, "root": writer}
+    request = {"op": "app-add", "app": "other", "version": ADDING_VERSION, "descriptors": [*roles]}
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with served.client() as client:
+            await client.socket.sendmsg(*encode_message(request, [*roles.values()]))
+            reply = await client.receive()
+            assert reply["ok"] is False
+            assert "TypeError" in reply["error"]
+            os.close(spec)
+            os.close(writer)
+            await trio.lowlevel.wait_readable(reader)
+            assert os.read(reader, 1) == b""
+            assert (await client.ask(op="ping"))["ok"] is True
+    os.close(reader)
+    assert "request.crashed" in served.events
+    assert "in take_in" in served.fields["request.crashed"]["traceback"]
