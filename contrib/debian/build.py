@@ -22,8 +22,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 import minit
+from minit.cli.commandgroups import commands
 from minit.cli.completioncommand import SHELLS
-from minit.cli.main import commands
 from minit.cli.manual import render
 from minit.image.shipped import SHIPPED
 from minit.image.stage1 import build_stage1

@@ -80,6 +80,3 @@ def add(ctx: click.Context, /, uuid: str | None, pull_policy: str, quiet: bool) 
         with failing_as("error adding app to pod"):
             trees = TreeStore(invocation.data, store)
             add_app(pod, store, trees, image, overrides, progress, debug=invocation.debug)
-
-
-COMMANDS: tuple[click.Command, ...] = (add,)

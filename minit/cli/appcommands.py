@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from minit.cli.grammar import MinitCommand, MinitGroup
+from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
-from minit.cli.statscommand import stats
 from minit.errors import MinitError, PodError, describe
 from minit.manifest.names import is_ac_name
 from minit.stage0.appcontrol import start_app, stop_app
@@ -58,11 +57,6 @@ def enter(invocation: Invocation, /, **options: Any) -> None:
 
     """
     _enter(invocation, **options)
-
-
-@click.group("app", cls=MinitGroup, section=_SECTION)
-def app_group() -> None:
-    """Make a pod whose apps come and go, and work with the apps of a running pod."""
 
 
 @click.command("exec", cls=MinitCommand, stop_at_operand=True)
@@ -141,10 +135,6 @@ def remove(invocation: Invocation, uuid: str | None, app: str | None) -> None:
     """
     with _app_of_pod(invocation, uuid, app, "remove") as (pod, name), failing_as("error removing app"):
         remove_app(pod, name, debug=invocation.debug)
-
-
-COMMANDS: tuple[click.Command, ...] = (enter, app_group)
-APP_COMMANDS: tuple[click.Command, ...] = (start, stop, remove, execute, stats)
 
 
 @contextmanager

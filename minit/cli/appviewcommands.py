@@ -79,9 +79,6 @@ def status(invocation: Invocation, uuid: str | None, app: str | None, output_for
         invocation.say(app_status_text(found), end="")
 
 
-COMMANDS: tuple[click.Command, ...] = (list_apps, status)
-
-
 def _required(value: str | None, what: str) -> str:
     if not value:
         # No click.UsageError, of which the exit code is another.

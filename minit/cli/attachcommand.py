@@ -69,6 +69,3 @@ def attach(
         raise click.UsageError("--read-only and --take-stdin exclude each other")
     with find_pod(invocation.data, uuid, invocation.note) as pod:
         attach_app(pod, app, mode, given, flush_output, debug=invocation.debug)
-
-
-COMMANDS: tuple[click.Command, ...] = (attach,)

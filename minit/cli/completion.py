@@ -17,7 +17,15 @@ from pathlib import Path
 import click
 
 from minit.cli.flagwords import FlagError, FlagKind, is_flag, take_flag
-from minit.cli.grammar import AppOption, ImageCommand, MinitCommand, OptionalValue, SharedAppOption, flag_table
+from minit.cli.grammar import (
+    AppOption,
+    ImageCommand,
+    MinitCommand,
+    MinitGroup,
+    OptionalValue,
+    SharedAppOption,
+    flag_table,
+)
 from minit.cli.invocation import DEFAULT_DATA, INSECURE_OPTIONS
 from minit.errors import MinitError
 from minit.stage0.pods import ADDRESSABLE_PLACES, PREPARED, RUN, walk_pods
@@ -160,14 +168,8 @@ def _possible(line: _Line, word: str) -> Completions:
 
 def _commands(command: click.Command) -> Completions:
     """Return the commands of a group; none of a command."""
-    children = command.commands if isinstance(command, click.Group) else {}
-    return Completions(
-        candidates=tuple(
-            Candidate(word=name, help=child.get_short_help_str(limit=_HELP_WIDTH))
-            for name, child in children.items()
-            if not child.hidden
-        )
-    )
+    listed = command.listed(_HELP_WIDTH) if isinstance(command, MinitGroup) else ()
+    return Completions(candidates=tuple(Candidate(word=name, help=text) for name, _, text in listed))
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:

@@ -34,9 +34,6 @@ def completion(invocation: Invocation, shell: str) -> None:
     invocation.say((Path(__file__).parent / "shells" / f"minit.{shell}").read_text(), end="")
 
 
-COMMANDS: tuple[click.Command, ...] = (completion,)
-
-
 def answer(root: click.Group, words: Sequence[str]) -> str:
     """
     Return the answer to a shell: whether paths may stand there, then a line for each word, a tab and its help.

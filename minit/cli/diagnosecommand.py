@@ -64,6 +64,3 @@ def diagnose(
         invocation.say(report_text(report), end="")
     else:
         invocation.say(json_text(report, output_format))
-
-
-COMMANDS: tuple[click.Command, ...] = (diagnose,)

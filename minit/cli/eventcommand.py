@@ -59,6 +59,3 @@ def events(
             for event in some:
                 invocation.say(line(event))
             sys.stdout.flush()
-
-
-COMMANDS: tuple[click.Command, ...] = (events,)

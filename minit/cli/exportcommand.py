@@ -45,6 +45,3 @@ def export(invocation: Invocation, app: str | None, overwrite: bool, quiet: bool
     ):
         trees = TreeStore(invocation.data, store)
         export_app(pod, app, trees, output, overwrite=overwrite, note=invocation.note, progress=progress)
-
-
-COMMANDS: tuple[click.Command, ...] = (export,)

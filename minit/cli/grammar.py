@@ -6,14 +6,14 @@ Click keeps the help texts, the types and shell completion; the splitting of wor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from minit.cli.commandtable import CommandTable
 from minit.cli.flagwords import Flag, FlagError, FlagKind, click_words, split_words
-from minit.cli.imageargs import scan_images
 from minit.cli.invocation import DEFAULT_DATA, DEFAULT_LOCAL_CONFIG, INSECURE_OPTIONS, Invocation
 from minit.cli.suggestion import suggest
 
@@ -187,6 +187,8 @@ class ImageCommand(MinitCommand):
         self, ctx: click.Context, arguments: Sequence[str], flags: dict[str, Flag]
     ) -> tuple[list[tuple[str, str]], list[str]]:
         """Leave the images in the context, and only their names to click."""
+        from minit.cli.imageargs import scan_images  # here, as it knows all flags of apps
+
         shared_flags = _names(self.params, SharedAppOption)
         app_flags = _names(self.params, AppOption) | shared_flags
         found, images = scan_images(arguments, flags, app_flags, shared_flags)
@@ -240,12 +242,20 @@ class MinitGroup(click.Group):
         name, command, rest = super().resolve_command(ctx, args)
         return command.name if command else name, command, rest
 
+    def listed(self, limit: int) -> Iterator[tuple[str, str, str]]:
+        """Yield the name, the section and the help in `limit` characters of each command, importing none of a table."""
+        if isinstance(self.commands, CommandTable):
+            for name, listing in self.commands.listings.items():
+                yield name, listing.section, listing.short_help(limit)
+            return
+        for name, command in self.commands.items():
+            yield name, getattr(command, "section", ""), command.get_short_help_str(limit=limit)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands in their sections, in the order in which they were added."""
         sections: dict[str, list[tuple[str, str]]] = {}
-        for name, command in self.commands.items():
-            section = getattr(command, "section", "") or "Commands"
-            sections.setdefault(section, []).append((name, command.get_short_help_str(limit=100)))
+        for name, section, text in self.listed(limit=100):
+            sections.setdefault(section or "Commands", []).append((name, text))
         for section, rows in sections.items():
             with formatter.section(section):
                 formatter.write_dl(rows)

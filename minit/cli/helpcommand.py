@@ -31,6 +31,3 @@ def show_help(ctx: click.Context, words: tuple[str, ...]) -> None:
             raise click.UsageError(f'unknown command "{word}"{suggest(word, known)}', ctx)
         context = click.Context(child, info_name=child.name, parent=context, **child.context_settings)
     click.echo(context.get_help())
-
-
-COMMANDS: tuple[click.Command, ...] = (show_help,)

@@ -53,15 +53,7 @@ def fetch(invocation: Invocation, full: bool, pull_policy: str, quiet: bool, ima
             invocation.say(image.id if full else image.id[:_SHORT_ID])
 
 
-@click.group("image", cls=MinitGroup, section=_SECTION)
-def image_group() -> None:
-    """Build images, and manage those of the store."""
-
-
-image_group.add_command(fetch)
-
-
-@image_group.command("build", section=_SECTION)
+@click.command("build", cls=MinitCommand, section=_SECTION)
 @click.option("--output", metavar="FILE", required=True, type=click.Path(path_type=Path), help="Image to write (.aci).")
 @click.option("--name", metavar="NAME", help="Name of the image.  [default: that of the output file]")
 @click.option(
@@ -182,9 +174,6 @@ def version(invocation: Invocation) -> None:
     invocation.say(f"appc Version: {APPC_VERSION}")
     invocation.say(f"Python Version: {platform.python_version()}")
     invocation.say(f"OS/Arch: {platform.system().lower()}/{platform.machine()}")
-
-
-COMMANDS: tuple[click.Command, ...] = (fetch, image_group, stage1_group, version)
 
 
 def _variable(flag: str, text: str) -> tuple[str, str]:

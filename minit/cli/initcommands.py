@@ -133,9 +133,6 @@ def build_machine(
         invocation.say(_size_table(sizes), end="")
 
 
-COMMANDS: tuple[click.Command, ...] = (init_group,)
-
-
 def _read_config(path: Path | None) -> tuple[bytes, MachineConfig]:
     if path is None:
         return b"", MachineConfig()

@@ -98,6 +98,3 @@ def logs(
         json=output_format == "json",
     )
     show_logs(invocation, chosen, choice)
-
-
-COMMANDS: tuple[click.Command, ...] = (logs,)

@@ -1,4 +1,4 @@
-"""The `minit` command's first and last steps: its commands put together, and every error as one line."""
+"""The `minit` command's first and last steps: a command line is run, and every error is one line."""
 
 from __future__ import annotations
 
@@ -10,65 +10,13 @@ from typing import NoReturn
 
 import click
 
-from minit.cli import (
-    appaddcommand,
-    appcommands,
-    appviewcommands,
-    attachcommand,
-    completioncommand,
-    diagnosecommand,
-    eventcommand,
-    exportcommand,
-    helpcommand,
-    imagecommands,
-    initcommands,
-    logcommand,
-    playcommand,
-    podcommands,
-    runcommands,
-    sandboxcommand,
-    storecommands,
-    topcommand,
-)
-from minit.cli.grammar import MinitGroup
+from minit.cli import completioncommand
+from minit.cli.commandgroups import commands
 from minit.cli.invocation import Invocation, flush_output
 from minit.errors import EXIT_FAILURE, EXIT_USAGE, MinitError, describe
 from minit.stdio import open_standard_streams
 
 _INTERRUPTED = 128 + signal.SIGINT
-
-
-@click.group(cls=MinitGroup, name="minit")
-def commands() -> None:
-    """Run pods of apps without systemd, on rkt's directories and with rkt's command line."""
-
-
-for _command in storecommands.COMMANDS:
-    imagecommands.image_group.add_command(_command)
-for _command in (
-    *sandboxcommand.COMMANDS,
-    *appaddcommand.COMMANDS,
-    *appcommands.APP_COMMANDS,
-    *appviewcommands.COMMANDS,
-):
-    appcommands.app_group.add_command(_command)
-for _command in (
-    *runcommands.COMMANDS,
-    *appcommands.COMMANDS,
-    *attachcommand.COMMANDS,
-    *playcommand.COMMANDS,
-    *podcommands.COMMANDS,
-    *topcommand.COMMANDS,
-    *diagnosecommand.COMMANDS,
-    *exportcommand.COMMANDS,
-    *logcommand.COMMANDS,
-    *eventcommand.COMMANDS,
-    *imagecommands.COMMANDS,
-    *initcommands.COMMANDS,
-    *completioncommand.COMMANDS,
-    *helpcommand.COMMANDS,
-):
-    commands.add_command(_command)
 
 
 def main() -> NoReturn:

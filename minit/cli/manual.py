@@ -278,7 +278,7 @@ def _escape(line: str) -> str:
 
 def main() -> None:
     """Write the manual page: `python -m minit.cli.manual SOURCE OUTPUT`."""
-    from minit.cli.main import commands
+    from minit.cli.commandgroups import commands
 
     source, output = map(Path, sys.argv[1:])
     output.parent.mkdir(parents=True, exist_ok=True)

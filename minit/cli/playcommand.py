@@ -82,9 +82,6 @@ def play(
         _play(invocation, pod, net, stage1_path, detach=detach, no_overlay=no_overlay, quiet=quiet)
 
 
-COMMANDS: tuple[click.Command, ...] = (play,)
-
-
 def _read(invocation: Invocation, file: str, *, forgiving: bool, silent: bool) -> tuple[KubernetesPod, ...]:
     # Here and below, so that no other command pays for them.
     from minit.stage0.kubernetes.fields import Findings
@@ -235,7 +232,7 @@ def _global_options(invocation: Invocation) -> list[str]:
 
 
 def _take_down(invocation: Invocation, pods: tuple[KubernetesPod, ...]) -> None:
-    from minit.cli.podcommands import cleanup_of
+    from minit.cli.endingcommands import cleanup_of
     from minit.stage0.playedpods import find_played, take_down
     from minit.stage0.store import Store
 

@@ -1,10 +1,9 @@
-"""The commands that look at, stop and remove pods: list, status, cat-manifest, stop, rm, gc."""
+"""The commands that look at pods: list, status, cat-manifest."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -17,14 +16,8 @@ from minit.cli.jsonoutput import format_option, json_text
 from minit.cli.podtext import list_text, pod_json, status_text
 from minit.errors import MinitError, PodError, describe
 from minit.goflags import BOOLEANS
-from minit.stage0 import gc as collection
-from minit.stage0.control import read_live
-from minit.stage0.deletion import Stage1Cleanup
 from minit.stage0.pods import ADDRESSABLE_PLACES, DELETED_STATES, Pod, PodState, find_pod, walk_pods
 from minit.stage0.podstatus import read_manifest_bytes, read_pod_status
-from minit.stage0.stop import stop_pod
-from minit.stage0.store import Store
-from minit.stage0.treestore import TreeStore
 from minit.stage0.waiting import wait_until_ended, wait_until_ready
 
 SECTION = "Managing pods"
@@ -140,6 +133,9 @@ def status(
 
 
 def _live(invocation: Invocation, pod: Pod) -> dict[str, dict[str, object]]:
+    # Here, so that nobody else pays for it.
+    from minit.stage0.control import read_live
+
     try:
         return read_live(pod)
     except MinitError as error:
@@ -169,98 +165,6 @@ def cat_manifest(invocation: Invocation, pretty_print: bool, uuid_file: Path | N
     invocation.say(json_text(manifest, "json-pretty" if pretty_print else "json"))
 
 
-@click.command(cls=MinitCommand, section=SECTION)
-@click.option("--force", is_flag=True, help="Kill the pod instead of letting its apps end.")
-@uuid_file_option
-@click.argument("uuids", metavar="UUID...", nargs=-1)
-@click.pass_obj
-def stop(invocation: Invocation, force: bool, uuid_file: Path | None, uuids: tuple[str, ...]) -> None:
-    """
-    Stop running pods.
-
-    Returns at once; `minit status --wait` waits for the end.
-
-    \b
-      minit stop 2d381b2a 6a9c
-      minit stop --force --uuid-file=pod.uuid
-
-    """
-
-    def stop_one(uuid: str) -> None:
-        with find_pod(invocation.data, uuid, invocation.note) as pod:
-            if stop_pod(pod, force=force):
-                invocation.say(f'"{pod.uuid}"')
-            else:
-                invocation.say(f'pod "{pod.uuid}" is already stopped')
-
-    _for_each(invocation, chosen_uuids(uuids, uuid_file), stop_one, "failed to stop one or more pods")
-
-
-@click.command("rm", cls=MinitCommand, section=SECTION)
-@uuid_file_option
-@click.argument("uuids", metavar="UUID...", nargs=-1)
-@click.pass_obj
-def remove(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...]) -> None:
-    """
-    Remove pods that do not run, with all their files.
-
-    \b
-      minit rm 2d381b2a
-      minit rm --uuid-file=pod.uuid
-
-    """
-    invocation.require_root()
-    chosen = chosen_uuids(uuids, uuid_file)
-    with Store(invocation.data) as store:
-        cleanup = cleanup_of(invocation, store)
-
-        def remove_one(uuid: str) -> None:
-            with find_pod(invocation.data, uuid, invocation.note) as pod:
-                collection.remove(pod, cleanup, invocation.note)
-                invocation.say(f'"{pod.uuid}"')
-
-        _for_each(invocation, chosen, remove_one, "failed to remove one or more pods")
-
-
-@click.command(cls=MinitCommand, section=SECTION)
-@click.option(
-    "--grace-period",
-    metavar="DURATION",
-    callback=read_duration,
-    default="30m",
-    help="How long pods that exited are kept after gc first saw them.  [default: 30m]",
-)
-@click.option(
-    "--expire-prepared",
-    metavar="DURATION",
-    callback=read_duration,
-    default="24h",
-    help="How long prepared pods are kept that nobody runs.  [default: 24h]",
-)
-@click.option("--mark-only", is_flag=True, help="Only mark pods to be removed by a later gc.")
-@click.pass_obj
-def gc(invocation: Invocation, grace_period: float, expire_prepared: float, mark_only: bool) -> None:
-    """
-    Remove pods that exited, were never run, or were never finished.
-
-    \b
-      minit gc
-      minit gc --grace-period=0s
-
-    """
-    invocation.require_root()
-    with Store(invocation.data) as store:
-        collection.mark(invocation.data, invocation.note)
-        if mark_only:
-            return
-        collection.expire_prepared(invocation.data, expire_prepared, invocation.note)
-        cleanup = cleanup_of(invocation, store)
-        collection.collect(invocation.data, grace_period, cleanup, invocation.say, invocation.note)
-
-
-COMMANDS: tuple[click.Command, ...] = (list_pods, status, cat_manifest, stop, remove, gc)
-
-
 class _UuidFileError(PodError):
     """The file with the UUID cannot be read."""
 
@@ -275,23 +179,3 @@ def chosen_uuids(uuids: tuple[str, ...], uuid_file: Path | None) -> tuple[str, .
         return (uuid_file.read_text().strip(),)
     except (OSError, UnicodeDecodeError) as error:
         raise _UuidFileError(f"cannot read the UUID from {describe(error)}") from error
-
-
-def _for_each(invocation: Invocation, uuids: tuple[str, ...], action: Callable[[str], None], failure: str) -> None:
-    """Act on each pod, telling the failures; PodError with `failure` at the end if there were any."""
-    failed = False
-    for uuid in uuids:
-        try:
-            action(uuid)
-        except (OSError, MinitError) as error:
-            invocation.note(describe(error))
-            failed = True
-    if failed:
-        raise PodError(failure)
-
-
-def cleanup_of(invocation: Invocation, store: Store) -> Stage1Cleanup:
-    """Return what removing pods needs of the store."""
-    return Stage1Cleanup(
-        trees=TreeStore(invocation.data, store), debug=invocation.debug, local_config=invocation.local_config
-    )

@@ -132,9 +132,6 @@ def run_prepared(invocation: Invocation, /, uuid: str, **options: Any) -> None:
         run_pod(pod, TreeStore(invocation.data, store), how, invocation.note, flush_output)
 
 
-COMMANDS: tuple[click.Command, ...] = (run, prepare, run_prepared)
-
-
 def collect_run_options(invocation: Invocation, options: dict[str, Any], *, mutable: bool = False) -> RunOptions:
     """Return how the pod is to run; those of `options` that a command does not have are as if not given."""
     try:

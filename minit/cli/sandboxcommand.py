@@ -67,9 +67,6 @@ def sandbox(ctx: click.Context, /, uuid_file_save: Path | None, detach: bool, **
         failed_in_app_group(error)
 
 
-COMMANDS: tuple[click.Command, ...] = (sandbox,)
-
-
 def failed_in_app_group(error: MinitError | OSError) -> NoReturn:
     """Raise an error again that is to end the command with rkt's exit code for it."""
     if isinstance(error, MinitError):

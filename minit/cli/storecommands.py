@@ -243,18 +243,6 @@ def verify(invocation: Invocation, quiet: bool, images: tuple[str, ...]) -> None
         raise StoreError("failed to verify one or more images")
 
 
-COMMANDS: tuple[click.Command, ...] = (
-    list_images,
-    remove_images,
-    collect,
-    cat_image_manifest,
-    export,
-    extract,
-    render,
-    verify,
-)
-
-
 def _unpack(
     invocation: Invocation,
     image: str,

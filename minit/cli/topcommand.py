@@ -46,6 +46,3 @@ def top(invocation: Invocation, interval: float, uuids: tuple[str, ...]) -> None
         time.sleep(interval)
         for line in table_lines(sort_rows(top_rows(meters.read(), before), "cpu"), None):
             invocation.say(line)
-
-
-COMMANDS: tuple[click.Command, ...] = (top,)

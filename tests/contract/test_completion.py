@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from minit.cli.commandgroups import commands
 from minit.cli.completion import DIRECTORIES, FILES, NOTHING, complete, split_line
-from minit.cli.main import commands
 from tests.support.stage0_world import REPOSITORY, World, worlds
 from tests.support.terminal import Terminal
 

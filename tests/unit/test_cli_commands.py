@@ -10,8 +10,9 @@ from pathlib import Path
 import click
 import pytest
 
+from minit.cli.commandgroups import app_group, commands, image_group
 from minit.cli.grammar import AppOption, GlobalOption, MinitCommand, MinitGroup
-from minit.cli.main import commands, run
+from minit.cli.main import run
 from minit.cli.stage1flags import choose_file
 
 COMMANDS = {
@@ -65,6 +66,18 @@ def test_help_lists_the_commands_in_sections(capsys: pytest.CaptureFixture[str])
         assert section in out
     for name in COMMANDS:
         assert sum(line.split()[:1] == [name] for line in out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("group", [commands, app_group, image_group])
+@pytest.mark.parametrize("limit", [100, 70])
+def test_the_tables_of_commands_say_what_the_commands_say(group: MinitGroup, limit: int) -> None:
+    """The lists of commands, which import none, have the sections of the commands and the beginnings of their helps."""
+    told = [
+        (command.name, getattr(command, "section", ""), command.get_short_help_str(limit=limit))
+        for command in group.commands.values()
+    ]
+    assert list(group.listed(limit)) == told
+    assert not any(command.hidden for command in group.commands.values())
 
 
 def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.appcommands import app_group
 from minit.cli.appflags import APP_FLAGS
+from minit.cli.commandgroups import app_group, commands
 from minit.cli.flagwords import Flag, FlagError, FlagKind
 from minit.cli.grammar import AppOption, SharedAppOption
 from minit.cli.imageargs import ImageArgument, scan_images
-from minit.cli.main import commands
 from minit.manifest.pod import Mount
 from minit.stage0.appsection import AppOverrides
 from minit.value import replace

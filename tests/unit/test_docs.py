@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from minit.cli.main import commands
+from minit.cli.commandgroups import commands
 from minit.cli.manual import render
 from minit.paths import (
     ANNOTATION_AFTER,

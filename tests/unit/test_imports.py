@@ -154,6 +154,13 @@ def modules_after(statement: str) -> set[str]:
     return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
 
 
+def modules_of_command(statement: str) -> set[str]:
+    """Return all modules that the `minit` command has after a statement, with all of its libraries at hand."""
+    program = f"import sys; sys.path.insert(0, {str(PROJECT)!r})\n{statement}\nprint('modules', *sys.modules)"
+    printed = subprocess.run([sys.executable, "-B", "-c", program], check=True, capture_output=True, text=True).stdout
+    return set(printed.splitlines()[-1].split()[1:])
+
+
 def test_every_entrypoint_is_listed():
     """A new entrypoint gets its list here."""
     assert ENTRYPOINTS == sorted(MODULES_OF) == sorted(STDLIB_OF)
@@ -195,6 +202,24 @@ def test_the_init_of_a_container_is_next_to_nothing():
         *("minit.reaper.init", "minit.stdio", "minit.value"),
     }
     assert loaded - ours <= {*BARE, "errno"}
+
+
+def test_the_help_of_minit_imports_no_command():
+    """`minit --help` and the completion of a command's name load what they show of the commands, and none of them."""
+    loaded = modules_of_command("from minit.cli.main import run; run(['--help'])")
+    assert {module for module in loaded if module.startswith("minit.")} == {
+        *("minit.cli", "minit.cli.commandgroups", "minit.cli.commandtable", "minit.cli.completioncommand"),
+        *("minit.cli.flagwords", "minit.cli.grammar", "minit.cli.invocation", "minit.cli.main", "minit.cli.suggestion"),
+        *("minit.errors", "minit.goflags", "minit.stdio", "minit.value"),
+    }
+
+
+@pytest.mark.parametrize("command", ["list", "status"])
+def test_looking_at_pods_imports_nothing_of_running_them(command: str):
+    """`minit list` and `minit status` load neither the store nor what makes, runs or removes pods."""
+    loaded = modules_of_command(f"from minit.cli.main import run; run(['{command}', '--help'])")
+    assert not loaded & {"minit.stage0.gc", "minit.stage0.prepare", "minit.stage0.run", "minit.stage0.store"}
+    assert not loaded & {"rich", "sqlite3", "subprocess", "tarfile", "tempfile"}
 
 
 def test_sidecars_are_forked_without_trio():

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from minit.cli.commandgroups import commands
 from minit.cli.grammar import GlobalOption
-from minit.cli.main import commands
 from tests.unit.test_docs import COMMANDS, options_of
 
 TEXT = (Path(__file__).parents[2] / "docs/rkt.md").read_text()

@@ -1,0 +1,129 @@
+"""The commands that stop and remove pods: stop, rm, gc."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from minit.cli.durationflag import read_duration
+from minit.cli.grammar import MinitCommand
+from minit.cli.invocation import Invocation
+from minit.cli.podcommands import SECTION, chosen_uuids, uuid_file_option
+from minit.errors import MinitError, PodError, describe
+from minit.stage0 import gc as collection
+from minit.stage0.deletion import Stage1Cleanup
+from minit.stage0.pods import find_pod
+from minit.stage0.stop import stop_pod
+from minit.stage0.store import Store
+from minit.stage0.treestore import TreeStore
+
+
+@click.command(cls=MinitCommand, section=SECTION)
+@click.option("--force", is_flag=True, help="Kill the pod instead of letting its apps end.")
+@uuid_file_option
+@click.argument("uuids", metavar="UUID...", nargs=-1)
+@click.pass_obj
+def stop(invocation: Invocation, force: bool, uuid_file: Path | None, uuids: tuple[str, ...]) -> None:
+    """
+    Stop running pods.
+
+    Returns at once; `minit status --wait` waits for the end.
+
+    \b
+      minit stop 2d381b2a 6a9c
+      minit stop --force --uuid-file=pod.uuid
+
+    """
+
+    def stop_one(uuid: str) -> None:
+        with find_pod(invocation.data, uuid, invocation.note) as pod:
+            if stop_pod(pod, force=force):
+                invocation.say(f'"{pod.uuid}"')
+            else:
+                invocation.say(f'pod "{pod.uuid}" is already stopped')
+
+    _for_each(invocation, chosen_uuids(uuids, uuid_file), stop_one, "failed to stop one or more pods")
+
+
+@click.command("rm", cls=MinitCommand, section=SECTION)
+@uuid_file_option
+@click.argument("uuids", metavar="UUID...", nargs=-1)
+@click.pass_obj
+def remove(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...]) -> None:
+    """
+    Remove pods that do not run, with all their files.
+
+    \b
+      minit rm 2d381b2a
+      minit rm --uuid-file=pod.uuid
+
+    """
+    invocation.require_root()
+    chosen = chosen_uuids(uuids, uuid_file)
+    with Store(invocation.data) as store:
+        cleanup = cleanup_of(invocation, store)
+
+        def remove_one(uuid: str) -> None:
+            with find_pod(invocation.data, uuid, invocation.note) as pod:
+                collection.remove(pod, cleanup, invocation.note)
+                invocation.say(f'"{pod.uuid}"')
+
+        _for_each(invocation, chosen, remove_one, "failed to remove one or more pods")
+
+
+@click.command(cls=MinitCommand, section=SECTION)
+@click.option(
+    "--grace-period",
+    metavar="DURATION",
+    callback=read_duration,
+    default="30m",
+    help="How long pods that exited are kept after gc first saw them.  [default: 30m]",
+)
+@click.option(
+    "--expire-prepared",
+    metavar="DURATION",
+    callback=read_duration,
+    default="24h",
+    help="How long prepared pods are kept that nobody runs.  [default: 24h]",
+)
+@click.option("--mark-only", is_flag=True, help="Only mark pods to be removed by a later gc.")
+@click.pass_obj
+def gc(invocation: Invocation, grace_period: float, expire_prepared: float, mark_only: bool) -> None:
+    """
+    Remove pods that exited, were never run, or were never finished.
+
+    \b
+      minit gc
+      minit gc --grace-period=0s
+
+    """
+    invocation.require_root()
+    with Store(invocation.data) as store:
+        collection.mark(invocation.data, invocation.note)
+        if mark_only:
+            return
+        collection.expire_prepared(invocation.data, expire_prepared, invocation.note)
+        cleanup = cleanup_of(invocation, store)
+        collection.collect(invocation.data, grace_period, cleanup, invocation.say, invocation.note)
+
+
+def _for_each(invocation: Invocation, uuids: tuple[str, ...], action: Callable[[str], None], failure: str) -> None:
+    """Act on each pod, telling the failures; PodError with `failure` at the end if there were any."""
+    failed = False
+    for uuid in uuids:
+        try:
+            action(uuid)
+        except (OSError, MinitError) as error:
+            invocation.note(describe(error))
+            failed = True
+    if failed:
+        raise PodError(failure)
+
+
+def cleanup_of(invocation: Invocation, store: Store) -> Stage1Cleanup:
+    """Return what removing pods needs of the store."""
+    return Stage1Cleanup(
+        trees=TreeStore(invocation.data, store), debug=invocation.debug, local_config=invocation.local_config
+    )
