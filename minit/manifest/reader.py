@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _ABSENT = object()
+_FOLDED: dict[str, str] = {}  # of the keys that the schemas ask for, none of which a file brings
 _MAX_SHOWN = 60  # characters of a refused value that make it into the message
 
 
@@ -48,7 +49,10 @@ class Node:
         """Return a field of an object, or an absent one; an absent object has no fields."""
         if self._children is None:
             self._children = self._read_fields()
-        return Node(self._children.get(_fold(key), _ABSENT), self, key)
+        folded = _FOLDED.get(key)
+        if folded is None:
+            folded = _FOLDED[key] = _fold(key)
+        return Node(self._children.get(folded, _ABSENT), self, key)
 
     def optional(self, read: Callable[[Node], T]) -> T | None:
         """Return what `read` makes of the value, or None for an absent one."""
@@ -166,7 +170,7 @@ class Node:
             raise self.error("an object")
         fields: dict[str, object] = {}
         for key, item in self._value.items():
-            folded = _fold(key)
+            folded = _FOLDED.get(key) or _fold(key)
             if folded in fields:
                 raise self.error("each field once", f"{_show(key)} in two spellings")
             fields[folded] = item

@@ -105,7 +105,7 @@ class Pod:
     @property
     def path(self) -> Path:
         """The directory's path as of the last `refresh` or `move`."""
-        return _pod_path(self.data, self.place, self.uuid)
+        return Path(_pod_path(self.data, self.place, self.uuid))
 
     def refresh(self) -> bool:
         """Look again where the pod is and who holds its lock; False once the directory is deleted."""
@@ -185,7 +185,7 @@ def create_pod(data: Path) -> Pod:
     for place in PLACES:
         make_directory(data / "pods" / place, 0o750)
     uuid = str(uuids.uuid4())
-    path = _pod_path(data, EMBRYO, uuid)
+    path = Path(_pod_path(data, EMBRYO, uuid))
     make_directory(path, 0o750)
     pod = Pod(data, uuid, os.open(path, _DIRECTORY_FLAGS))
     try:
@@ -266,5 +266,6 @@ def pod_uuids(data: Path, place: str, note: Note) -> list[str]:
     return uuids_found
 
 
-def _pod_path(data: Path, place: str, uuid: str) -> Path:
-    return data / "pods" / place / uuid
+def _pod_path(data: Path, place: str, uuid: str) -> str:
+    # Text, as a list of many pods asks for many of them.
+    return f"{data}/pods/{place}/{uuid}"

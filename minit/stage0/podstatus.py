@@ -13,7 +13,7 @@ import stat
 from functools import lru_cache
 
 from minit import jsontext, paths, syscalls
-from minit.errors import MinitError, PodError
+from minit.errors import ManifestError, MinitError, PodError
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.manifest.pod import PodManifest, RuntimeApp, parse_pod_manifest
 from minit.stage0.pods import ENDED_STATES, Pod, PodState
@@ -115,7 +115,17 @@ def read_pod_status(pod: Pod) -> PodStatus:
 
 def read_pod_manifest(pod: Pod) -> PodManifest:
     """Return the pod's manifest; PodError while it has none, ManifestError if it is bad."""
-    return parse_pod_manifest(read_manifest_bytes(pod), f'pod "{pod.uuid}"')
+    data = read_manifest_bytes(pod)
+    try:
+        return _parse_manifest(data)
+    except ManifestError:
+        return parse_pod_manifest(data, f'pod "{pod.uuid}"')  # which names the pod in the error
+
+
+@lru_cache(maxsize=128)
+def _parse_manifest(data: bytes) -> PodManifest:
+    """Return the manifest in `data`, which pods of one command line have in common."""
+    return parse_pod_manifest(data, "manifest")
 
 
 def read_manifest_bytes(pod: Pod) -> bytes:
