@@ -28,6 +28,7 @@ _NUMBER = re.compile(rb"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 _WITHOUT_MANIFEST = frozenset({PodState.EMBRYO, PodState.PREPARING, PodState.ABORTED_PREPARE, PodState.DELETING})
 _WITH_NETWORKS = frozenset({PodState.RUNNING, PodState.EXITED})
 _STARTED_STATES = ENDED_STATES | {PodState.RUNNING}
+_WITH_PID = _STARTED_STATES | {PodState.DELETING}
 
 # rkt's words for the states of apps.
 APP_UNKNOWN = "unknown"
@@ -105,7 +106,7 @@ def read_pod_status(pod: Pod) -> PodStatus:
         state=pod.state,
         created_ns=created_ns,
         started_ns=started_ns,
-        pid=read_shown_pid(pod),
+        pid=read_shown_pid(pod) if pod.state in _WITH_PID else None,
         networks=read_networks(pod) if pod.state in _WITH_NETWORKS else (),
         apps=() if manifest is None else _read_apps(pod, manifest, created_ns, started_ns),
         user_annotations=() if manifest is None else manifest.user_annotations,
