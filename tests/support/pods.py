@@ -347,8 +347,11 @@ class PodDirectory:
         return Report(self.file(app, path))
 
     def log(self, app: str) -> bytes:
-        """Return the app's log file."""
-        return (self.status_root / f"rkt/minit/log/{app}.log").read_bytes()
+        """Return the app's log file, empty until there is one."""
+        try:
+            return (self.status_root / f"rkt/minit/log/{app}.log").read_bytes()
+        except FileNotFoundError:
+            return b""
 
     def is_ready(self) -> bool:
         """Return what stage0 takes for readiness."""
