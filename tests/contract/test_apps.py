@@ -422,7 +422,8 @@ def test_nothing_grows(make_pod: MakePod) -> None:
     round_trip("first")
     before = held()
     memory: list[int] = []
-    for _ in range(2):
+    # Two thousand events are kept; the third hundred of apps comes after them.
+    for _ in range(3 if LONG else 2):
         names = [f"app{number}" for number in range(100 if LONG else 3)]
         for verb in (lambda name: sandbox.add(name, shell("exec sleep 1000")), sandbox.start, sandbox.stop):
             for name in names:
@@ -431,7 +432,7 @@ def test_nothing_grows(make_pod: MakePod) -> None:
             ok(sandbox.remove(name))
         assert held() == before
         memory.append(anonymous_kilobytes(sandbox.pod.pid))
-    assert memory[1] - memory[0] < 512, memory
+    assert memory[-1] - memory[-2] < 384, memory
 
 
 def test_options_of_the_pod_and_of_the_app(make_pod: MakePod) -> None:
