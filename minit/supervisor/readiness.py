@@ -269,16 +269,36 @@ def _close_elsewhere(fds: Sequence[int], fork: Callable[[], tuple[int, int]] = s
     """
     if not fds:
         return
-    reader, writer = os.pipe2(os.O_CLOEXEC)
+    ends: tuple[int, ...] = ()
     try:
+        ends = reader, _ = os.pipe2(os.O_CLOEXEC)
         pid, pidfd = fork()
         if pid == 0:
             _hold(reader, fds)
         os.close(pidfd)
     except OSError:
-        pass  # without a process there is no other way
-    for fd in (*fds, reader, writer):
-        os.close(fd)
+        # Without a process, or a descriptor for it, there is no other way.
+        for fd in fds:
+            _stop_lingering(fd)
+    for fd in (*fds, *ends):
+        try:
+            os.close(fd)
+        except OSError:
+            pass  # it is closed all the same, close(2)
+
+
+def _stop_lingering(fd: int) -> None:
+    """Have a socket's close return at once; nothing else lingers."""
+    try:
+        socket = _socket.socket(fileno=fd)
+    except OSError:
+        return  # no socket
+    try:
+        socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_LINGER, bytes(2 * _INT_BYTES))
+    except OSError:
+        pass
+    finally:
+        socket.detach()
 
 
 def _hold(reader: int, fds: Sequence[int]) -> None:

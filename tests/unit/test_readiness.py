@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
+import struct
 import time
 from pathlib import Path
 from typing import cast
@@ -112,3 +114,34 @@ def test_descriptors_are_closed_without_another_process():
     before = len(os.listdir("/proc/self/fd"))
     _close_elsewhere([reader, writer], fail)
     assert len(os.listdir("/proc/self/fd")) == before - 2
+
+
+@pytest.mark.parametrize("missing", ["a process", "a descriptor"])
+def test_a_socket_that_lingers_is_closed_at_once_without_another_process(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its close would wait until the other side, which reads nothing, has read everything."""
+
+    def fail(*_: object) -> tuple[int, int]:
+        raise OSError(f"no {missing}")
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    sender = socket.create_connection(listener.getsockname())
+    receiver, _ = listener.accept()
+    sender.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            sender.send(bytes(1 << 20))
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+    fd = os.dup(sender.fileno())
+    try:
+        if missing == "a descriptor":
+            monkeypatch.setattr(os, "pipe2", fail)
+        _close_elsewhere([fd], fail)
+        assert sender.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER) == 0
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+    finally:
+        receiver.close()
+        sender.close()
+        listener.close()
