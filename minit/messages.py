@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAXIMUM_MESSAGE_BYTES = 64 * 1024
+# Of a reply that has the actual one, which is larger than a message, in the file of its descriptor.
+IN_FILE = "in_file"
 _MAXIMUM_DESCRIPTORS = 16
 _DESCRIPTOR_BYTES = 4
 

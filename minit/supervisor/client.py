@@ -6,8 +6,8 @@ import _socket
 import os
 
 from minit import paths
-from minit.errors import ControlError, NoAnswerError, describe
-from minit.messages import receive_message, send_message
+from minit.errors import ControlError, MinitError, NoAnswerError, describe
+from minit.messages import IN_FILE, receive_message, send_message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,11 +45,26 @@ def ask(
         socket.close()
     if reply is None:
         raise NoAnswerError("supervisor of this pod: closed the connection without an answer")
+    if reply.get(IN_FILE) is True:
+        reply, received = _read_reply(received), []
     if reply.get("ok") is not True:
         for fd in received:
             os.close(fd)
         raise ControlError(f"supervisor of this pod: {reply.get('error')}")
     return reply, received
+
+
+def _read_reply(received: list[int]) -> dict[str, object]:
+    from minit.boundedfile import read_bounded
+    from minit.jsontext import MAX_SIZE_BYTES, parse
+
+    try:
+        [fd] = received
+        reply = parse(read_bounded(fd, "reply", MAX_SIZE_BYTES), "reply")
+    except (MinitError, OSError, ValueError) as error:
+        raise ControlError(f"supervisor of this pod: {describe(error)}") from error
+    assert isinstance(reply, dict)
+    return reply
 
 
 def _limit_time(socket: _socket.socket, timeout_seconds: float) -> None:

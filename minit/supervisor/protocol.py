@@ -1,5 +1,6 @@
 """
-The control socket's requests and replies: one JSON object per SEQPACKET message, at most 64 KiB.
+The control socket's requests and replies: one JSON object per SEQPACKET message, at most 64 KiB. A larger reply is in
+the file that comes with a message {"ok": true, "in_file": true}.
 
 A request has `op`; a reply has `ok`, and `error` where that is false. Answers are computed from the supervisor's
 present state, without waiting, but for those about an app of a mutable pod, which come when it is done.
@@ -8,8 +9,7 @@ ping                 {"uuid", "pid"}
 state                {"uuid", "state", "ready", "apps": [{"name", "state", "lifecycle_state", "ready", "pid"?,
                      "status"?, "says"?, "restarts", "restart_in_seconds"?, "streams", "attached"?}]};
                      `lifecycle_state` is one of rkt's app-level API, `says` the text of sd_notify's STATUS=, `streams`
-                     are the modes, `attached` the counters of minit.iottymux.counters; `says` and the texts of checks
-                     are left out if the reply is too large with them
+                     are the modes, `attached` the counters of minit.iottymux.counters
 stop {"force"?}      {} at once; the pod ends later, at once with force or when asked a second time
 reopen-logs {"app"?} {} when the sidecars have been told; a log file that was moved is then let go of
 events {"since"?}    {"events", "last"}: those after number `since` that are kept, as many as fit; `last` is the number
@@ -33,8 +33,7 @@ from __future__ import annotations
 import os
 import time
 
-from minit.jsontext import dump, parse
-from minit.messages import MAXIMUM_MESSAGE_BYTES
+from minit.jsontext import parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,11 +72,7 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
     if op == OP_PING:
         return {"ok": True, "uuid": supervisor.plan.uuid, "pid": os.getpid()}, []
     if op == OP_STATE:
-        reply: dict[str, object] = {"ok": True, **_state(supervisor)}
-        if len(dump(reply)) > MAXIMUM_MESSAGE_BYTES:
-            # What apps may write as they like must not keep anybody from hearing of the others.
-            reply = {"ok": True, **_state(supervisor, with_texts=False)}
-        return reply, []
+        return {"ok": True, **_state(supervisor)}, []
     if op == OP_STOP:
         supervisor.request_stop(force=request.get("force") is True)
         return {"ok": True}, []
@@ -132,7 +127,7 @@ def _events(supervisor: Supervisor, since: object) -> Reply:
     return {"ok": True, "events": [parse(line, "event") for line in lines], "last": last}, []
 
 
-def _state(supervisor: Supervisor, *, with_texts: bool = True) -> dict[str, object]:
+def _state(supervisor: Supervisor) -> dict[str, object]:
     # Here, since who only asks to stop needs nothing of this.
     from minit.supervisor.lifecycle import api_state
 
@@ -146,7 +141,7 @@ def _state(supervisor: Supervisor, *, with_texts: bool = True) -> dict[str, obje
             entry["pid"] = app.pid
         entry["restarts"] = max(0, app.starts - 1)
         entry["ready"] = app.is_ready
-        if with_texts and app.readiness is not None and app.readiness.status is not None:
+        if app.readiness is not None and app.readiness.status is not None:
             entry["says"] = app.readiness.status
         if app.restart_at is not None:
             entry["restart_in_seconds"] = max(0.0, round(app.restart_at - time.monotonic(), 3))
@@ -155,8 +150,7 @@ def _state(supervisor: Supervisor, *, with_texts: bool = True) -> dict[str, obje
         if attached is not None:
             entry["attached"] = attached
         if app.health:
-            shown = ("healthy", "text") if with_texts else ("healthy",)
-            entry["health"] = {kind: {key: result[key] for key in shown} for kind, result in app.health.items()}
+            entry["health"] = {kind: {**result} for kind, result in app.health.items()}
         apps.append(entry)
     state = "running" if supervisor.exit_code is None else "stopping"
     return {"uuid": supervisor.plan.uuid, "state": state, "ready": supervisor.ready, "apps": apps}

@@ -17,7 +17,7 @@ from minit import paths
 from minit.errors import ManifestError, describe
 from minit.jsontext import parse
 from minit.log import open_journal
-from minit.messages import MAXIMUM_MESSAGE_BYTES, encode_message
+from minit.messages import IN_FILE, MAXIMUM_MESSAGE_BYTES, encode_message
 from minit.reaper.record import write_file
 from minit.supervisor.protocol import APP_OPS, MAXIMUM_DESCRIPTORS, answer
 from minit.supervisor.requests import AppRequests, Pending
@@ -148,7 +148,7 @@ class _Server:
                 self._requests.forget(reply)
                 assert reply.reply is not None
                 reply = reply.reply, []
-            await client.sendmsg(*encode_message(*reply))
+            await _send(client, *reply)
 
     async def _wait(self, client: trio.socket.SocketType, pending: Pending) -> None:
         answered = trio.Event()
@@ -212,6 +212,35 @@ async def _receive(client: trio.socket.SocketType) -> tuple[bytes, list[int]]:
         text for level, kind, text in ancillary if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
     )
     return data, [int.from_bytes(rights[at : at + 4], sys.byteorder) for at in range(0, len(rights) - 3, 4)]
+
+
+async def _send(client: trio.socket.SocketType, reply: dict[str, object], descriptors: list[int]) -> None:
+    buffers, rights = encode_message(reply, descriptors)
+    if sum(map(len, buffers)) <= MAXIMUM_MESSAGE_BYTES:
+        await client.sendmsg(buffers, rights)
+        return
+    try:
+        fd = _write_file(b"".join(buffers))
+    except OSError as error:
+        await client.sendmsg(*encode_message({"ok": False, "error": describe(error)}, []))
+        return
+    try:
+        await client.sendmsg(*encode_message({"ok": True, IN_FILE: True}, [fd]))
+    finally:
+        os.close(fd)
+
+
+def _write_file(data: bytes) -> int:
+    """Return a file in memory with this, at its start."""
+    fd = os.memfd_create("reply", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(data)
+        os.lseek(fd, 0, os.SEEK_SET)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _peer_of(client: trio.socket.SocketType) -> tuple[int, int]:

@@ -33,6 +33,7 @@ from minit.process import join_cgroups
 from minit.supervisor import lifecycle, serve
 from minit.supervisor import supervisor as supervisor_module
 from minit.supervisor.app import App
+from minit.supervisor.client import ask
 from minit.supervisor.group import Group, GroupEnds
 from minit.supervisor.journal import Journal
 from minit.supervisor.protocol import ADDING_VERSION
@@ -475,3 +476,19 @@ async def test_a_request_that_meets_a_defect_fails_alone(served: Served):
     os.close(reader)
     assert "request.crashed" in served.events
     assert "in take_in" in served.fields["request.crashed"]["traceback"]
+
+
+@pytest.mark.trio
+async def test_the_state_of_very_many_apps_is_told(served: Served, monkeypatch: pytest.MonkeyPatch):
+    """It is larger than a message; whoever asks for it gets all of it, and PID 1 keeps no descriptor of it."""
+    apps = served.supervisor.apps
+    apps.update({f"{APP}{number}": served.app for number in range(1000)})
+    monkeypatch.setattr(paths, "POD_CONTROL", served.address)
+    before = len(os.listdir("/proc/self/fd"))
+    with trio.fail_after(PATIENCE_SECONDS):
+        for _ in range(2):
+            reply, descriptors = await trio.to_thread.run_sync(ask, {"op": "state"})
+            assert descriptors == []
+            assert len(cast(Any, reply["apps"])) == 1001
+        await trio.testing.wait_all_tasks_blocked()
+    assert len(os.listdir("/proc/self/fd")) <= before + 1

@@ -12,10 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minit import jsontext, syscalls
-from minit.messages import MAXIMUM_MESSAGE_BYTES, socket_pair
+from minit.messages import socket_pair
 from minit.plan.app import AppSpec
 from minit.plan.entering import decode_profile, profile_of
-from minit.plan.health import KINDS
 from minit.plan.pod import PodPlan
 from minit.supervisor import lifecycle
 from minit.supervisor.app import App
@@ -67,19 +66,6 @@ def test_state(supervisor: Supervisor):
             {**of_app("db", "exited"), "status": 42, "streams": streams},
         ],
     }
-
-
-def test_what_apps_write_leaves_room_for_the_others(supervisor: Supervisor):
-    """The longest texts of several apps would not fit into a message; without them all else is told."""
-    web = supervisor.apps["web"]
-    web.health = {kind: {"healthy": True, "text": "\U0001f600" * 200} for kind in KINDS}
-    for number in range(10):
-        supervisor.apps[f"web{number}"] = web
-    reply, _ = answer(supervisor, {"op": "state"})
-    assert len(jsontext.dump(reply)) <= MAXIMUM_MESSAGE_BYTES
-    entries = reply["apps"]
-    assert isinstance(entries, list) and len(entries) == 12
-    assert entries[0]["health"] == {kind: {"healthy": True} for kind in KINDS}
 
 
 def test_namespace(supervisor: Supervisor):
