@@ -30,7 +30,6 @@ from minit.cli.invocation import DEFAULT_DATA, INSECURE_OPTIONS
 from minit.errors import MinitError
 from minit.stage0.pods import ADDRESSABLE_PLACES, PREPARED, RUN, walk_pods
 from minit.stage0.podstatus import read_pod_status
-from minit.stage0.store import Store
 from minit.value import Value
 
 FILES, DIRECTORIES, NOTHING = "files", "directories", "nothing"
@@ -280,6 +279,8 @@ def _apps(line: _Line) -> Iterator[Candidate]:
 def _images(line: _Line, *, by_id: bool = False) -> Iterator[Candidate]:
     if not os.access(line.data / "cas", os.R_OK):  # nor is one made for the sake of completion
         return
+    from minit.stage0.store import Store  # here, as most lines are completed without it
+
     with Store(line.data) as store:
         for image in store.list(lambda error: None):
             name = f"{image.name}:{image.version}" if image.version else image.name

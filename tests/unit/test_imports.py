@@ -205,13 +205,22 @@ def test_the_init_of_a_container_is_next_to_nothing():
 
 
 def test_the_help_of_minit_imports_no_command():
-    """`minit --help` and the completion of a command's name load what they show of the commands, and none of them."""
+    """`minit --help` loads what it shows of the commands, and none of them."""
     loaded = modules_of_command("from minit.cli.main import run; run(['--help'])")
     assert {module for module in loaded if module.startswith("minit.")} == {
         *("minit.cli", "minit.cli.commandgroups", "minit.cli.commandtable", "minit.cli.completioncommand"),
         *("minit.cli.flagwords", "minit.cli.grammar", "minit.cli.invocation", "minit.cli.main", "minit.cli.suggestion"),
         *("minit.errors", "minit.goflags", "minit.stdio", "minit.value"),
     }
+
+
+def test_completing_a_command_imports_no_command():
+    """The names of commands are completed without one of them, and without the store."""
+    loaded = modules_of_command(
+        "from minit.cli.main import *; completioncommand.answer(commands, ['fish', 'minit', ''])"
+    )
+    assert "minit.cli.completion" in loaded
+    assert not loaded & {"minit.cli.podcommands", "minit.cli.runcommands", "minit.stage0.store", "sqlite3"}
 
 
 @pytest.mark.parametrize("command", ["list", "status"])
