@@ -112,7 +112,7 @@ def _read(root: click.Group, words: list[str]) -> _Line:
     operands: list[str] = []
     arguments_only = False
     while words:
-        context = click.Context(command, info_name=command.name)
+        context = click.Context(command, info_name=command.name, **command.context_settings)
         flags = flag_table(command.get_params(context))
         if words[0] == "--" and isinstance(command, ImageCommand):
             if "---" not in words:
@@ -172,7 +172,7 @@ def _commands(command: click.Command) -> Completions:
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:
-    context = click.Context(command, info_name=command.name, **getattr(command, "context_settings", {}))
+    context = click.Context(command, info_name=command.name, **command.context_settings)
     options = [option for option in command.get_params(context) if isinstance(option, click.Option)]
     return {name: option for option in options for name in option.opts}
 

@@ -150,13 +150,13 @@ def _likeness(other: str, inherited: dict[str, click.Option], options: dict[str,
 
 
 def _context(root: click.Group, name: str) -> click.Context:
-    context = click.Context(root, info_name="minit")
+    context = click.Context(root, info_name="minit", **root.context_settings)
     for word in name.split():
         group = context.command
         child = group.commands.get(word) if isinstance(group, click.Group) else None
         if child is None:
             raise ValueError(f"@command {name}: there is no such command")
-        context = click.Context(child, info_name=word, parent=context)
+        context = click.Context(child, info_name=word, parent=context, **child.context_settings)
     return context
 
 
