@@ -25,7 +25,51 @@ _SIGKILL = 9
 _SIGSTOP = 19
 _STATUS_BYTES = 4096
 _OUTPUT_BYTES = 4096
+# Of one check. Reading costs the host processor time, so one that writes without end waits until it is too late.
+_MOST_OUTPUT_BYTES = 1 << 20
 _GOOD_STATUSES = range(200, 400)
+
+
+class Output:
+    """What a check says, of which only the end is kept: its process must not wait for somebody to read it."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd: int | None = fd
+        self._end = b""
+        self._taken_bytes = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether more of it is to be read while the check runs."""
+        return self.fd is not None and self._taken_bytes < _MOST_OUTPUT_BYTES
+
+    def read(self) -> None:
+        """Take what is there; who holds the other end still is not waited for."""
+        if self.fd is None:
+            return
+        try:
+            # No more than the pipe held, which may be filled as fast as it is read.
+            for _ in range(fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ) // _OUTPUT_BYTES):
+                block = os.read(self.fd, _OUTPUT_BYTES)
+                if not block:
+                    # Whoever waits for it would be woken over and over.
+                    self.close()
+                    break
+                self._taken_bytes += len(block)
+                self._end = (self._end + block)[-_OUTPUT_BYTES:]
+        except BlockingIOError:
+            pass
+
+    def last_line(self) -> str:
+        """Return the last line so far, at most 200 characters."""
+        lines = self._end.decode("utf-8", "backslashreplace").strip().splitlines()
+        return lines[-1][:200] if lines else ""
+
+    def close(self) -> None:
+        """Read no more."""
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
 
 
 class RunningCheck(Value):
@@ -33,7 +77,7 @@ class RunningCheck(Value):
 
     pid: int
     pidfd: int
-    output: int
+    output: Output
     deadline: float
 
 
@@ -45,14 +89,13 @@ def start_check(check: HealthCheck, pod: int, app: str, deadline: float) -> Runn
         _make(check, pod, app, theirs)
     os.close(theirs)
     os.set_blocking(ours, False)
-    return RunningCheck(pid=pid, pidfd=os.pidfd_open(pid), output=ours, deadline=deadline)
+    return RunningCheck(pid=pid, pidfd=os.pidfd_open(pid), output=Output(ours), deadline=deadline)
 
 
 def finish_check(running: RunningCheck) -> tuple[bool, str]:
     """Return whether a check whose process has ended was good, and the end of what it said."""
     _, status = os.waitpid(running.pid, 0)
-    text = _read_output(running.output)
-    _close(running)
+    text = _close(running)
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         return True, text
@@ -72,30 +115,15 @@ def give_up_check(running: RunningCheck) -> str:
         pass  # it has ended just now
     os.kill(running.pid, _SIGKILL)
     os.waitpid(running.pid, 0)
-    text = _read_output(running.output)
-    _close(running)
-    return text
+    return _close(running)
 
 
-def _close(running: RunningCheck) -> None:
+def _close(running: RunningCheck) -> str:
+    """Return the last line that the check has said."""
+    running.output.read()
+    running.output.close()
     os.close(running.pidfd)
-    os.close(running.output)
-
-
-def _read_output(fd: int) -> str:
-    """Return the last line of what is there; who holds the other end still is not waited for."""
-    data = b""
-    try:
-        # No more than the pipe held, which may be filled as fast as it is read.
-        for _ in range(fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) // _OUTPUT_BYTES):
-            block = os.read(fd, _OUTPUT_BYTES)
-            if not block:
-                break
-            data = (data + block)[-_OUTPUT_BYTES:]
-    except BlockingIOError:
-        pass
-    lines = data.decode("utf-8", "backslashreplace").strip().splitlines()
-    return lines[-1][:200] if lines else ""
+    return running.output.last_line()
 
 
 def _make(check: HealthCheck, pod: int, app: str, output: int) -> NoReturn:

@@ -149,6 +149,8 @@ class _Checker:
                 times.append(app.health.next_due())
             for running in app.running.values():
                 poller.register(running.pidfd, select.POLLIN)
+                if running.output.fd is not None and running.output.is_wanted:
+                    poller.register(running.output.fd, select.POLLIN)
                 times.append(running.deadline)
         first = min(times)
         # Rounded up: a millisecond too soon is a turn for nothing.
@@ -202,6 +204,8 @@ class _Checker:
     def _collect(self, now: float) -> None:
         for app in self._apps:
             for kind, running in [*app.running.items()]:
+                if running.output.is_wanted:
+                    running.output.read()
                 if _has_ended(running.pidfd):
                     good, text = finish_check(running)
                 elif now >= running.deadline:

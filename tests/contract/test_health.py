@@ -47,6 +47,20 @@ def test_a_command(make_pod: MakePod) -> None:
     pod.wait_exited()
 
 
+@pytest.mark.parametrize(("command", "healthy", "said"), [("seq 20000", True, "20000"), ("yes", False, "in time: y")])
+def test_a_command_with_much_to_say(make_pod: MakePod, command: str, healthy: bool, said: str) -> None:
+    """It need not wait for a reader, and the last line is known; one that never stops takes too long."""
+    check = {"exec": ["/bin/sh", "-c", command], "timeout": "5s" if healthy else "500ms", "action": "none"}
+    pod = make_pod({"web": annotated("exec sleep 1000", liveness={**check, "failures": 1})})
+    pod.start(stdout=subprocess.DEVNULL)
+    pod.wait_ready()
+    wait_for(lambda: is_healthy(pod, "liveness") is not None, "a result")
+    assert is_healthy(pod, "liveness") is healthy
+    assert said in str(health(pod)["liveness"]["text"])
+    assert pod.stop("--force").returncode == 0
+    pod.wait_exited()
+
+
 def pod_enter(pod: PodDirectory) -> list[str]:
     """Return the words that run a command in the app."""
     return [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=web", "--"]

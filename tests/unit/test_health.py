@@ -140,7 +140,9 @@ def test_what_is_written_as_fast_as_it_is_read_has_an_end(monkeypatch: pytest.Mo
         return data
 
     monkeypatch.setattr(os, "read", read_and_refill)
-    assert healthchecks._read_output(reader) == "x" * 200
+    output = healthchecks.Output(reader)
+    output.read()
+    assert output.last_line() == "x" * 200
     assert taken == size_bytes
-    os.close(reader)
+    output.close()
     os.close(writer)
