@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _socket
+
 from minit.errors import PlanError
 from minit.goduration import parse_duration
 from minit.manifest.reader import Node, read_json
@@ -178,9 +180,11 @@ def _is_header(text: str) -> bool:
 
 
 def _is_address(text: str) -> bool:
-    if ":" in text:
-        return set(text) <= set("0123456789abcdefABCDEF:.")
-    parts = text.split(".")
-    return len(parts) == 4 and all(
-        part.isascii() and part.isdecimal() and len(part) <= 3 and int(part) < 256 for part in parts
-    )
+    # No zone: an index of the host's interfaces means nothing in the pod.
+    for family in (_socket.AF_INET, _socket.AF_INET6):
+        try:
+            _socket.inet_pton(family, text)
+        except (OSError, ValueError):
+            continue
+        return True
+    return False

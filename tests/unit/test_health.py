@@ -73,6 +73,9 @@ def test_checks() -> None:
         ({"liveness": {"http": {"port": 0}}}, "liveness.http.port"),
         ({"liveness": {"http": {"port": 1, "path": "/a b"}}}, "liveness.http.path"),
         ({"liveness": {"http": {"port": 1, "host": "localhost"}}}, "liveness.http.host: expected an IP address"),
+        ({"liveness": {"tcp": {"port": 1, "host": "1:2"}}}, "liveness.tcp.host: expected an IP address"),
+        ({"liveness": {"tcp": {"port": 1, "host": "127.1"}}}, "liveness.tcp.host: expected an IP address"),
+        ({"liveness": {"tcp": {"port": 1, "host": "fe80::1%1"}}}, "liveness.tcp.host: expected an IP address"),
         ({"liveness": {"http": {"port": 1, "headers": {"a": "b\r\nc"}}}}, "liveness.http.headers"),
     ],
 )
@@ -81,6 +84,13 @@ def test_errors(value: object, message: str) -> None:
     with pytest.raises(MinitError, match="web.*minit/health") as raised:
         plan(value)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.7", "::1", "2001:db8::192.0.2.7"])
+def test_hosts(host: str) -> None:
+    """A target may be at any address of either kind."""
+    [check] = plan({"readiness": {"tcp": {"port": 1, "host": host}}})
+    assert check.target == Target(host=host, port=1)
 
 
 def test_not_for_what_a_mutable_pod_starts_with() -> None:
