@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from minit.messages import receive_message
 from minit.stdio import complain
-from minit.supervisor.supervisor import BY_LAUNCHER, HALT_SIGNALS, Supervisor
+from minit.supervisor.pod import BY_LAUNCHER
+from minit.supervisor.supervisor import HALT_SIGNALS, Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

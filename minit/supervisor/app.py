@@ -53,7 +53,6 @@ class App:
         self.open_files = open_files
         self.sockets = sockets
         self.group = Group(ends)
-        self.group_events: int | None = None
         self.state = state
         self.is_removed = False
         self.created_ns = time.time_ns()
@@ -116,7 +115,7 @@ class App:
 
     def release(self) -> None:
         """Close everything that belongs to the app."""
-        own = (self.pidfd, self.namespace, self.profile, self.group_events, *self.sockets, *self.ends.descriptors())
+        own = (self.pidfd, self.namespace, self.profile, *self.sockets, *self.ends.descriptors())
         for fd in own:
             if fd is not None:
                 os.close(fd)

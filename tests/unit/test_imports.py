@@ -68,10 +68,12 @@ MODULES_OF = {
         *(
             "minit.supervisor.events",
             "minit.supervisor.group",
+            "minit.supervisor.groups",
+            "minit.supervisor.handlers",
             "minit.supervisor.journal",
             "minit.supervisor.lifecycle",
         ),
-        "minit.supervisor.protection",
+        *("minit.supervisor.pod", "minit.supervisor.protection", "minit.supervisor.records"),
         *("minit.supervisor.loopback", "minit.supervisor.mounts", "minit.process"),
         "minit.supervisor.relocate",
         *("minit.supervisor.streams", "minit.supervisor.supervisor", "minit.supervisor.targets"),

@@ -1,5 +1,5 @@
 """
-minit.supervisor.supervisor: the pod's policy, with real processes, groups and files.
+minit.supervisor.supervisor and what it is made of: the pod's policy, with real processes, groups and files.
 
 The supervisor runs in a forked process whose root is a directory with what it writes to. Its apps are forked
 children that speak as a starting app does and then do what the test says.
@@ -33,8 +33,8 @@ from minit.plan.pod import PodPlan
 from minit.plan.restart import ALWAYS, RestartPolicy
 from minit.process import join_cgroups, reset_signals
 from minit.supervisor import handler as handler_module
+from minit.supervisor import handlers as handlers_module
 from minit.supervisor import lifecycle
-from minit.supervisor import supervisor as supervisor_module
 from minit.supervisor.app import App
 from minit.supervisor.group import Group, GroupEnds
 from minit.supervisor.journal import Journal
@@ -802,7 +802,7 @@ def test_a_handler_that_can_never_be_forked_has_failed(root: Path, groups):
     """A pre-start handler fails its app, a post-stop handler is reported, and PID 1 lives on."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
-        supervisor_module._FORK_PAUSE_SECONDS = 0.0001
+        handlers_module._FORK_PAUSE_SECONDS = 0.0001
 
         def refuse(app: App, name: str) -> object:
             raise BlockingIOError(11, os.strerror(11))

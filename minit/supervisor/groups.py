@@ -1,0 +1,105 @@
+"""The processes that apps consist of: asked to end, killed, and noticed to be gone."""
+
+from __future__ import annotations
+
+import _signal
+import os
+import select
+import time
+
+from minit.errors import describe
+from minit.syscalls import pidfd_send_signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from minit.supervisor.app import App
+    from minit.supervisor.sources import Sources
+
+KILL_WAIT_SECONDS = 10.0
+# How often a v1 group is looked at while it empties; a v2 group tells.
+_RECHECK_SECONDS = 0.1
+_EVENTS_BYTES = 256
+
+
+class Groups:
+    """
+    The control groups of the pod's apps; `on_change` is called when one that was not empty may be so.
+
+    `recheck_at` is the monotonic time at which to look again without that, None if there is no need.
+    """
+
+    def __init__(self, sources: Sources, on_change: Callable[[], None]) -> None:
+        self.recheck_at: float | None = None
+        self._sources = sources
+        self._on_change = on_change
+        self._events: dict[str, int] = {}
+
+    def terminate(self, app: App) -> None:
+        """Ask all of an app to end, and give it its time for that."""
+        arm_grace(app)
+        # What a dead main process left behind may not know the app's own signal.
+        app.group.signal(app.spec.stop_signal if app.number is None else _signal.SIGTERM, _signal.SIGCONT)
+
+    def kill(self, app: App) -> None:
+        """Kill all of an app, its handler too."""
+        app.deadline = time.monotonic() + KILL_WAIT_SECONDS
+        app.group.kill()
+        # Between its fork and joining a group a process is not in it yet.
+        if app.number is None and app.pidfd is not None:
+            _kill(app.pidfd)
+        if app.handler is not None:
+            _kill(app.handler.pidfd)
+
+    def is_empty(self, app: App) -> bool:
+        """Return whether nothing of an app is left; if not, it will be a reason to look again."""
+        if not app.group.processes():
+            return True
+        # The last one in it may be reaped by somebody else.
+        if app.name not in self._events:
+            events = app.group.open_events()
+            if events is not None:
+                self._events[app.name] = events
+                self._sources.watch(events, lambda: self._on_events(events), select.EPOLLPRI)
+        if app.name not in self._events:
+            if app.is_killed:
+                app.group.kill()
+            self.recheck_at = time.monotonic() + _RECHECK_SECONDS
+        return False
+
+    def forget(self, app: App) -> None:
+        """Wait for the end of an app no more."""
+        events = self._events.pop(app.name, None)
+        if events is not None:
+            self._sources.unwatch(events)
+            os.close(events)
+
+    def _on_events(self, events: int) -> None:
+        os.pread(events, _EVENTS_BYTES, 0)
+        self._on_change()
+
+
+def arm_grace(app: App) -> None:
+    """Give an app, or what runs for it, its time to end by itself."""
+    app.deadline = time.monotonic() + app.spec.stop_grace_seconds
+
+
+def describe_processes(app: App) -> str:
+    """Return which processes of an app are left, and where in the kernel they wait, proc_pid_wchan(5)."""
+    return ", ".join(f"{pid} ({_wait_channel(pid)})" for pid in app.group.processes())
+
+
+def _wait_channel(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/wchan", encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        return describe(error)
+
+
+def _kill(pidfd: int) -> None:
+    try:
+        pidfd_send_signal(pidfd, _signal.SIGKILL)
+    except ProcessLookupError:
+        pass

@@ -1,0 +1,106 @@
+"""The event handlers of the pod's apps, as PID 1 sees them: started, put off while there is no process, ended."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from minit.errors import describe
+from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
+from minit.reaper.exit_status import ExitStatus
+from minit.stdio import complain_at_once
+from minit.supervisor import lifecycle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from minit.supervisor.app import App
+    from minit.supervisor.journal import Journal
+    from minit.supervisor.records import Records
+    from minit.supervisor.sidecars import Sidecars
+
+# A fork can fail for a moment, while a neighbour takes all processes, say.
+_FORK_ATTEMPTS = 10
+_FORK_PAUSE_SECONDS = 0.005
+_LONGEST_PAUSE_SECONDS = 1.0
+_HANDLER_OF = {lifecycle.PRE_START: HANDLER_PRE_START, lifecycle.POST_STOP: HANDLER_POST_STOP}
+
+
+class Handlers:
+    """
+    Runs the handler that the state of an app calls for; `handle` feeds the lifecycle table with what comes of it.
+
+    `retry_at` is the monotonic time at which `run_put_off` is due, None if no handler is put off.
+    """
+
+    def __init__(
+        self, journal: Journal, records: Records, sidecars: Sidecars, handle: Callable[[App, str], None]
+    ) -> None:
+        self.retry_at: float | None = None
+        self._journal = journal
+        self._records = records
+        self._sidecars = sidecars
+        self._handle = handle
+
+    def run(self, app: App) -> None:
+        """Start the handler of an app that has come to the state for it."""
+        app.failed_forks = 0
+        self._run(app)
+
+    def run_put_off(self, apps: Iterable[App]) -> None:
+        """Start those that could not be started before."""
+        self.retry_at = None
+        for app in [*apps]:
+            if app.handler is None and app.state in _HANDLER_OF:
+                self._run(app)
+
+    def on_end(self, app: App, status: ExitStatus) -> None:
+        """Act on the end of the handler of an app, which has been reaped."""
+        handler, app.handler = app.handler, None
+        assert handler is not None
+        os.close(handler.pidfd)
+        self._journal.event("handler.ended", app=app.name, handler=handler.name, end=status.describe())
+        if status.code == 0:
+            self._handle(app, lifecycle.HANDLED)
+        else:
+            self._fail(app, handler.name, status)
+
+    def _run(self, app: App) -> None:
+        # Loaded by the launcher if any app has a handler.
+        from minit.supervisor.handler import spawn_handler
+
+        name = _HANDLER_OF[app.state]
+        try:
+            app.handler = spawn_handler(app, name)
+        except OSError as error:
+            self._put_off(app, name, error)
+            return
+        if name == HANDLER_POST_STOP:
+            app.post_stop_due = False
+        self._journal.event("handler.started", app=app.name, handler=name, pid=app.handler.pid)
+        if app.handler.streams.ends:
+            self._sidecars.start(app.handler.streams)
+
+    def _put_off(self, app: App, name: str, error: OSError) -> None:
+        """Fork the handler a little later; after many attempts it has failed."""
+        app.failed_forks += 1
+        self._journal.info("handler.not-started", app=app.name, handler=name, reason=describe(error))
+        if app.failed_forks < _FORK_ATTEMPTS:
+            delay_seconds = min(_FORK_PAUSE_SECONDS * 2**app.failed_forks, _LONGEST_PAUSE_SECONDS)
+            self.retry_at = time.monotonic() + delay_seconds
+        else:
+            self._fail(app, name, ExitStatus(step="fork", errno=error.errno))
+
+    def _fail(self, app: App, name: str, status: ExitStatus) -> None:
+        failure = ExitStatus(step=name, path=status.describe())
+        if name == HANDLER_POST_STOP:
+            # The app has its status; that its handler failed is said beside it.
+            complain_at_once(f'stage1: app "{app.name}": {failure.describe()}')
+            app.post_stop_due = False
+            app.post_stop_failure = status
+            if app.status is not None:
+                self._records.write_end(app)
+        elif app.state == lifecycle.PRE_START:
+            app.failure = failure
+        self._handle(app, lifecycle.HANDLER_FAILED)

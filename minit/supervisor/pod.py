@@ -1,0 +1,251 @@
+"""What apps mean for each other: which may start now, when the pod is ready, which end is the end of all."""
+
+from __future__ import annotations
+
+import _signal
+import os
+import time
+
+from minit import paths
+from minit.errors import EXIT_FAILURE, describe
+from minit.messages import send_message
+from minit.reaper.exit_status import ExitStatus
+from minit.reaper.record import write_file
+from minit.stdio import complain_at_once
+from minit.supervisor import lifecycle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from minit.messages import Socket
+    from minit.plan.pod import PodPlan
+    from minit.supervisor.app import App
+    from minit.supervisor.journal import Journal
+    from minit.supervisor.restarts import Restarts
+
+# Who may ask for a stop.
+BY_SIGNAL = "signal"
+BY_LAUNCHER = "launcher"
+BY_CONTROL = "control socket"
+
+
+class Pod:
+    """
+    The apps of a pod, by name, and whether it is ready or ending; `exit_code` is set when it begins to end, and it is
+    `forced` to when no app gets time to end by itself.
+
+    `handle` feeds the lifecycle table, `on_rest` is called with the name of an app that will not be restarted after
+    all. The host is told by `launcher`.
+    """
+
+    def __init__(
+        self,
+        plan: PodPlan,
+        apps: Sequence[App],
+        launcher: Socket,
+        journal: Journal,
+        handle: Callable[[App, str], None],
+        on_rest: Callable[[str], None],
+    ) -> None:
+        self.apps = {app.name: app for app in apps}
+        self.exit_code: int | None = None
+        self.ready = False
+        self.forced = False
+        self._plan = plan
+        self._launcher = launcher
+        self._journal = journal
+        self._handle = handle
+        self._on_rest = on_rest
+        self._requests = {BY_SIGNAL: 0, BY_LAUNCHER: 0, BY_CONTROL: 0}
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing of any app is left, of a mutable pod only once it is to end."""
+        if self._plan.mutable and self.exit_code is None:
+            return False
+        return all(app.state in lifecycle.RESTING and not app.is_restarting for app in self.apps.values())
+
+    @property
+    def starting(self) -> bool:
+        """Whether some app is being prepared or executed; one whose pre-start handler runs may take for ever."""
+        left_out = lifecycle.PRE_START
+        return any(
+            each.report is not None and each.state != left_out and not each.waiting for each in self.apps.values()
+        )
+
+    # Starts.
+
+    def on_prepared(self, app: App) -> None:
+        """Start an app that has prepared itself, at the pod's start not before all have."""
+        if self._plan.mutable or app.starts > 1:
+            self._go([app])
+        elif all(each.state == lifecycle.PREPARED and each.report is not None for each in self.apps.values()):
+            self._go([*self.apps.values()])
+
+    def on_progress(self, app: App) -> None:
+        """Start those that wait for what an app has become, and mark the pod as ready when it was the last one."""
+        if app.is_ready and not app.told_ready:
+            app.told_ready = True
+            self._journal.event("app.ready", app=app.name)
+        for each in self.apps.values():
+            if each.waiting:
+                self._go([each])
+        if all(each.is_ready for each in self.apps.values()):
+            self.mark_ready()
+
+    def mark_ready(self) -> None:
+        """Say that the pod is ready, unless that has been said or is over."""
+        if not self.ready and self.exit_code is None:
+            os.symlink(paths.READY_TARGET, paths.STAGE1_READY)
+            self.ready = True
+            self._journal.event("pod.ready")
+            self._tell_host({"ready": True})
+
+    def is_marked_at_exec(self, app: App) -> bool:
+        """Return whether a marker that cannot be written is the end of this start, not of the whole pod's."""
+        return app.spec.pre_start is not None or self._plan.mutable or app.starts > 1
+
+    def _go(self, apps: Sequence[App]) -> None:
+        """Start these apps, all of them being prepared, but for those that wait for others."""
+        apps = [app for app in apps if not self._is_held_up(app)]
+        ready = [app for app in apps if app.spec.pre_start is None]
+        for app in ready:
+            if not self.is_marked_at_exec(app):
+                write_file(paths.started_marker(app.name), b"")
+        for app in ready:
+            self._handle(app, lifecycle.GO)
+        for app in apps:
+            if app.spec.pre_start is not None:
+                self._handle(app, lifecycle.HANDLE_START)
+
+    def _is_held_up(self, app: App) -> bool:
+        """Return whether an app has to wait for others; one that would wait for ever has failed."""
+        if not app.spec.after or (app.starts > 1 and not self._plan.mutable):
+            return False
+        from minit.supervisor.order import find_unmet, waits_in_vain  # loaded by the launcher
+
+        # Of a mutable pod one is started when somebody asks for it, who is told that it cannot be.
+        reason = (find_unmet if self._plan.mutable else waits_in_vain)(app, self.apps)
+        app.waiting = reason is None and find_unmet(app, self.apps) is not None
+        if reason is not None and self.exit_code is None:
+            app.failure = ExitStatus(step="wait for other apps", path=reason)
+            self._handle(app, lifecycle.KILL)
+            return True
+        return app.waiting
+
+    # Ends.
+
+    def judge(self, app: App) -> bool:
+        """Give the end of an app its number; False if it ended before its turn to start came, and has no status."""
+        assert app.status is not None
+        app.waiting = False
+        app.was_asked_to_end = app.is_stopped or self.exit_code is not None
+        if not app.executed and app.failure is None and app.is_stopped:
+            app.status = ExitStatus(step="start", path="stopped before it was executed")
+        elif not app.executed and app.failure is None and self.exit_code is not None:
+            # None is invented.
+            app.status = None
+            app.number = EXIT_FAILURE
+            return False
+        app.number = app.status.number(self._stop_signal(app, app.status))
+        return True
+
+    def on_end(self, app: App) -> None:
+        """Have an app that ended restarted, or the pod end with it, or the others go on."""
+        if app.restarts is not None and self._plan_restart(app, app.restarts):
+            return
+        if self._plan.mutable:
+            self.on_progress(app)
+        elif app.number:
+            self.begin_shutdown(app.number)
+        elif all(each.has_ended for each in self.apps.values()):
+            self.begin_shutdown(0)
+        else:
+            self.on_progress(app)
+
+    def request_stop(self, source: str, detail: str, *, force: bool) -> None:
+        """
+        Begin the shutdown because somebody asks for it; a second request forces it.
+
+        A manager that signals every process of a pod reaches PID 1 twice, once through the launcher: that is one
+        request.
+        """
+        self._requests[source] += 1
+        signalled = max(self._requests[BY_SIGNAL], self._requests[BY_LAUNCHER])
+        force = force or signalled + self._requests[BY_CONTROL] > 1
+        self._journal.event("pod.stop-requested", reason=f"{source} {detail}".rstrip(), force=force)
+        if force:
+            self.forced = True
+            # First: an app that SIGTERM ends would be recorded as stopped, though it was given no time to stop.
+            for app in [*self.apps.values()]:
+                self._handle(app, lifecycle.KILL)
+        self.begin_shutdown(0)
+
+    def stop_unasked(self, reason: str) -> None:
+        """Begin the shutdown for want of those that the pod runs for."""
+        # No request that a second one could follow: systemd, for one, sends SIGHUP along with SIGTERM.
+        self._journal.event("pod.stop-requested", reason=reason, force=False)
+        self.begin_shutdown(0)
+
+    def begin_shutdown(self, exit_code: int) -> None:
+        """Begin to stop all apps, if that has not begun; a mutable pod ends with 0."""
+        if self.exit_code is not None:
+            return
+        self.exit_code = 0 if self._plan.mutable else exit_code
+        self._journal.event("pod.stopping", status=self.exit_code)
+        self._tell_host({"stopping": True})
+        if self.ready:
+            try:
+                os.unlink(paths.STAGE1_READY)
+            except OSError as error:
+                self._journal.info("pod.still-marked-ready", reason=describe(error))
+        self.ready = False
+        for app in [*self.apps.values()]:
+            self.cancel_restart(app)
+            app.waiting = False
+            self._handle(app, lifecycle.STOP)
+
+    def cancel_restart(self, app: App) -> None:
+        """Have an app that waits to be started again stay as it is."""
+        if app.is_restarting and app.restarts is not None:
+            app.restarts.cancel()
+            if app.state == lifecycle.EXITED:
+                app.deadline = None
+                self._on_rest(app.name)
+
+    def _plan_restart(self, app: App, restarts: Restarts) -> bool:
+        """Decide whether an app that ended will be started again, and say so."""
+        has_run = app.begun or restarts.count > 0
+        if app.was_asked_to_end or not has_run or app.status is None:
+            return False
+        ran_seconds = 0.0 if app.executed_at is None else time.monotonic() - app.executed_at
+        restarts.end(failed=app.number != 0, ran_seconds=ran_seconds)
+        if restarts.gave_up:
+            self._journal.event("app.restarts-given-up", app=app.name, restarts=restarts.count)
+            complain_at_once(
+                f'stage1: app "{app.name}": {app.status.describe()}, after {restarts.in_a_row} restarts in a row'
+            )
+        if restarts.delay_seconds is None:
+            return False
+        self._journal.event(
+            "app.restart-planned", app=app.name, restarts=restarts.count, delay_seconds=restarts.delay_seconds
+        )
+        return True
+
+    def _stop_signal(self, app: App, status: ExitStatus) -> int | None:
+        """Return the signal of which dying means that the app was stopped."""
+        if self.exit_code is None and not app.is_stopped:
+            return None
+        # The console's end says the same as the stop signal, and may say it first.
+        if app.spec.has_console and status.signal == _signal.SIGHUP:
+            return status.signal
+        return app.spec.stop_signal
+
+    def _tell_host(self, message: dict[str, object]) -> None:
+        """Have the launcher tell who started the pod, if that wants to know."""
+        if self._plan.tells_host:
+            try:
+                send_message(self._launcher, message)
+            except OSError:
+                pass  # it is gone

@@ -1,0 +1,105 @@
+"""
+What is written down about apps: how each of them ended, and the markers of what it has come to.
+
+An end that cannot be written, on a full disk say, is kept and written later.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from minit import paths
+from minit.errors import describe
+from minit.reaper.record import note_state, record_exit, record_state, write_file
+from minit.stdio import complain_at_once
+from minit.supervisor.app import state_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from minit.supervisor.app import App
+    from minit.supervisor.journal import Journal
+
+
+class Records:
+    """The files of apps; `retry` is called when `write_ends` has something to do later."""
+
+    def __init__(self, journal: Journal, retry: Callable[[], None]) -> None:
+        self._journal = journal
+        self._retry = retry
+        self._unwritten: dict[str, App] = {}
+
+    def write_end(self, app: App) -> None:
+        """Write how an app ended, or what has been found out about that since, now or later."""
+        self._unwritten[app.name] = app
+        self.write_ends()
+
+    def write_ends(self) -> None:
+        """Write all that is not written yet."""
+        for name, app in sorted(self._unwritten.items()):
+            assert app.status is not None and app.number is not None
+            try:
+                record_state(name, state_of(app))
+                if not app.recorded:
+                    record_exit(name, app.number)
+                    app.recorded = True
+            except OSError as error:
+                # PID 1 lives on and tries again: the app's end must not be lost to a full disk.
+                self._journal.info("status.unwritten", app=name, reason=describe(error))
+                self._retry()
+            else:
+                del self._unwritten[name]
+
+    def write_last_ends(self) -> None:
+        """Try once more to write what could not be written, and say which statuses are lost if that fails."""
+        self.write_ends()
+        for name, app in sorted(self._unwritten.items()):
+            if not app.recorded:
+                complain_at_once(f'stage1: app "{name}": status {app.number} could not be written')
+
+    def forget_end(self, app: App) -> None:
+        """Give up an end that is not written: the app is started again, or removed."""
+        self._unwritten.pop(app.name, None)
+
+    def remove_end(self, app: App) -> None:
+        """Remove what says that the app has ended; OSError if it could not be removed."""
+        for path in (paths.status_file(app.name), paths.log_end_marker(app.name)):
+            _remove(path)
+
+    def note_state(self, app: App) -> None:
+        """Write what an app has come to before its end."""
+        try:
+            note_state(app.name, state_of(app))
+        except OSError as error:
+            # Its end is written, and tried again; until then nobody depends on it.
+            self._journal.info("state.unwritten", app=app.name, reason=describe(error))
+
+    def mark_log_end(self, app: App) -> None:
+        """Tell who follows the app's log that it is complete."""
+        try:
+            write_file(paths.log_end_marker(app.name), b"")
+        except OSError as error:
+            # They find out when the pod has ended.
+            self._journal.info("log.end-unmarked", app=app.name, reason=describe(error))
+
+
+def mark_started(app: App) -> None:
+    """Tell stage0 that the app has been started; OSError if that could not be done."""
+    path = paths.started_marker(app.name)
+    try:
+        write_file(path, b"")
+    except PermissionError:
+        # stage0's own, which may belong to the host's root.
+        if not os.path.exists(path):
+            raise
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError as error:
+        # stage0 removes such files in the upper directory of the overlay, behind the back of its mount.
+        if error.errno not in (errno.ENOENT, errno.ESTALE):
+            raise
