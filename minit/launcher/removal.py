@@ -13,6 +13,7 @@ from minit import paths
 from minit.errors import ManifestError, describe
 from minit.launcher.cgroups import read_hierarchies, remove_app_groups
 from minit.launcher.load import read_pod_manifest
+from minit.reaper.record import remove_file
 
 _ETC_FILES = ("hostname", "hosts", "resolv.conf")
 _TRUE = "true"
@@ -28,9 +29,7 @@ def remove_traces(app: str) -> list[str]:
     ]
     for path in (paths.enter_profile(app), *(paths.POD_STAGE1_ROOTFS + path for path in inside)):
         try:
-            os.unlink(path)
-        except FileNotFoundError:
-            pass
+            remove_file(path)
         except OSError as error:
             problems.append(describe(error))
     return problems + _remove_directory(paths.POD_STAGE1_ROOTFS + paths.iottymux_directory(app))

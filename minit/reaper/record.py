@@ -6,6 +6,7 @@ stage0 takes the existence of a status file for the app's end, so it appears com
 
 from __future__ import annotations
 
+import errno
 import os
 
 from minit import jsontext, paths
@@ -47,6 +48,16 @@ def write_file(path: str, data: bytes) -> None:
         os.write(fd, data)
     finally:
         os.close(fd)
+
+
+def remove_file(path: str) -> None:
+    """Remove a file that may be gone, also one that stage0 has removed in the overlay's upper directory."""
+    try:
+        os.unlink(path)
+    except OSError as error:
+        # The mount still knows that one, can write and read it, but not remove it.
+        if error.errno not in (errno.ENOENT, errno.ESTALE):
+            raise
 
 
 def record_exit(app: str, number: int) -> None:

@@ -14,7 +14,7 @@ from minit.boundedfile import read_bounded
 from minit.errors import ControlError
 from minit.messages import Socket, socket_pair
 from minit.plan.speccodec import decode_spec
-from minit.reaper.record import write_file
+from minit.reaper.record import remove_file, write_file
 from minit.supervisor.app import App
 from minit.supervisor.boot import write_environment
 from minit.supervisor.child import ChildEnds, become_app
@@ -164,10 +164,7 @@ def _open_sockets(spec: AppSpec, passed: list[int]) -> tuple[int, ...]:
 
 def _write_files(spec: AppSpec) -> None:
     # stage0's own may belong to the host's root.
-    try:
-        os.unlink(paths.env_file(spec.name))
-    except FileNotFoundError:
-        pass
+    remove_file(paths.env_file(spec.name))
     write_environment(spec.name, spec.environment)
     marker = paths.created_marker(spec.name)
     if not os.path.exists(marker):
