@@ -23,6 +23,8 @@ _ETH_P_IP = 0x0800
 _SO_BINDTODEVICE = 25
 _ETHERNET_BROADCAST = b"\xff" * 6
 _RECEIVE_BYTES = 65536
+# At a time: on a busy network there is always another one, and whoever polls has more to do.
+_MOST_PACKETS = 64
 # Between attempts, doubled each time and then some chance, so that a thousand machines do not ask at once.
 _FIRST_RETRY_SECONDS = 1.0
 _LAST_RETRY_SECONDS = 32.0
@@ -67,8 +69,7 @@ class DhcpClient:
     def turn(self) -> None:
         """Take the answers that have come and do what is due; OSError if the interface cannot be used."""
         try:
-            while (answer := self._receive()) is not None:
-                self._take(answer)
+            self._receive()
             if time.monotonic() >= self.deadline:
                 self._act()
         except OSError:
@@ -203,15 +204,16 @@ class DhcpClient:
         except OSError:
             pass  # no way to it any more: it is tried again, and then by broadcast
 
-    def _receive(self) -> Answer | None:
-        """Return the next answer that is for this client, None if there is none."""
-        while self._raw is not None:
+    def _receive(self) -> None:
+        """Take the answers that are for this client; the socket gets all that comes to the interface by IP."""
+        for _ in range(_MOST_PACKETS):
+            if self._raw is None:
+                return
             try:
                 packet = self._raw.recv(_RECEIVE_BYTES)
             except BlockingIOError:
-                return None
+                return
             message = dhcpmessage.unwrap(packet)
             answer = None if message is None else dhcpmessage.parse_answer(message, self._transaction, self._mac)
             if answer is not None:
-                return answer
-        return None
+                self._take(answer)
