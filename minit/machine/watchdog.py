@@ -6,6 +6,9 @@ import fcntl
 import os
 import time
 
+from minit.errors import describe
+from minit.stdio import complain
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from minit.manifest.machine import Watchdog
@@ -31,14 +34,24 @@ class Feeder:
             timeout_seconds = watchdog.timeout_seconds  # it has one timeout only
         self._period_seconds = max(timeout_seconds, 1) / _MEALS
         self.next_meal = 0.0
+        self._refuses = False
         self.feed()
 
     def feed(self) -> None:
-        """Feed it if it is time."""
+        """Feed it if it is time; one that refuses its food, as one that is gone does, is said so once."""
         now = time.monotonic()
-        if now >= self.next_meal:
-            self.next_meal = now + self._period_seconds
+        if now < self.next_meal:
+            return
+        self.next_meal = now + self._period_seconds
+        try:
             os.write(self.fd, _FOOD)
+        except OSError as error:
+            # PID 1 must not end for it: if the watchdog works after all, it bites.
+            if not self._refuses:
+                complain(f"minit: watchdog: {describe(error)}")
+            self._refuses = True
+        else:
+            self._refuses = False
 
     def release(self) -> None:
         """Let the machine be without a watchdog."""
