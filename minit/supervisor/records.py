@@ -6,12 +6,11 @@ An end that cannot be written, on a full disk say, is kept and written later.
 
 from __future__ import annotations
 
-import errno
 import os
 
 from minit import paths
 from minit.errors import describe
-from minit.reaper.record import note_state, record_exit, record_state, write_file
+from minit.reaper.record import note_state, record_exit, record_state, remove_file, write_file
 from minit.stdio import complain_at_once
 from minit.supervisor.app import state_of
 
@@ -66,7 +65,7 @@ class Records:
     def remove_end(self, app: App) -> None:
         """Remove what says that the app has ended; OSError if it could not be removed."""
         for path in (paths.status_file(app.name), paths.log_end_marker(app.name)):
-            _remove(path)
+            remove_file(path)
 
     def note_state(self, app: App) -> None:
         """Write what an app has come to before its end."""
@@ -93,13 +92,4 @@ def mark_started(app: App) -> None:
     except PermissionError:
         # stage0's own, which may belong to the host's root.
         if not os.path.exists(path):
-            raise
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError as error:
-        # stage0 removes such files in the upper directory of the overlay, behind the back of its mount.
-        if error.errno not in (errno.ENOENT, errno.ESTALE):
             raise
