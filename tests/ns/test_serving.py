@@ -274,7 +274,8 @@ async def test_sidecars_killed_under_load_lose_no_line(served: Served):
             for count in range(5):
                 text = "".join(f"{line}\n" for line in lines[count * part : (count + 1) * part])
                 nursery.start_soon(served.write, text.encode())
-                await trio.lowlevel.wait_writable(served.output)
+                # Until the pipe is full, or a sidecar was quick enough to take it all.
+                await trio.testing.wait_all_tasks_blocked()
                 served.kill_sidecar()
                 await served.renewed(count + 1)
                 assert (await client.ask(op="ping"))["ok"] is True
