@@ -145,7 +145,7 @@ def test_tests_that_are_named_exist(document: Path) -> None:
 def functions_of(path: str) -> set[str]:
     """Return the names of all functions in a file of the project."""
     nodes = ast.walk(ast.parse((ROOT / path).read_text()))
-    return {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    return {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
