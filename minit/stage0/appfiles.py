@@ -73,10 +73,10 @@ def remove_app_files(pod: Pod, app: str) -> None:
     if pod.has_file(f"{_info(app)}/{_TREE_ID}"):
         # Not all of the tree's layers, as rkt does: other apps of the image have theirs there.
         layers = f"overlay/{read_app_tree_id(pod, app)}"
-        remove_directory(pod, f"{layers}/upper/{app}")
-        remove_directory(pod, f"{layers}/work/{app}")
-        for name in (f"{layers}/upper", f"{layers}/work", layers):
-            _remove_if_empty(pod, name)
+        for part in ("upper", "work"):
+            remove_directory(pod, f"{layers}/{part}/{app}")
+            _remove_if_empty(pod, f"{layers}/{part}")
+        _remove_if_empty(pod, layers)
     remove_directory(pod, home)
     # Last, since it says where the layers are.
     remove_directory(pod, _info(app))
