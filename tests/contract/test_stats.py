@@ -132,11 +132,14 @@ class Screen:
         return [" ".join(line.split()) for line in self.screen.display]
 
     def wait(self, *texts: str) -> list[str]:
-        """Return what is shown once lines with these texts."""
+        """Return what is shown once lines with these texts are, and the picture is whole."""
 
         def look() -> list[str] | None:
             self._terminal.read_until(lambda: bool(self._terminal.seen), 0.1)
             lines = self.lines
+            self._terminal.read_until(lambda: bool(self._terminal.seen), 0.05)
+            if self._terminal.seen:
+                return None
             return lines if all(any(text in line for line in lines) for text in texts) else None
 
         return wait_for(look, f"{texts} on the screen") or []

@@ -237,7 +237,7 @@ def test_probes() -> None:
         "readiness": {"tcp": {"port": 81}, "delay": "2s", "timeout": "3s", "successes": 2},
     }
     runtime = RuntimeApp(name="main", annotations=((annotation["name"], annotation["value"]),))
-    assert [check.kind for check in plan_health(runtime, mutable=False)] == ["startup", "liveness", "readiness"]
+    assert [check.kind for check in plan_health(runtime)] == ["startup", "liveness", "readiness"]
 
 
 @pytest.mark.parametrize(
