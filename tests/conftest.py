@@ -52,6 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+    # A worker's are not those of any terminal, and programs believe them more than the one that they have.
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
     if os.geteuid() != 0 or _distributes(config):
         return
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
