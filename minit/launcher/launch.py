@@ -14,7 +14,7 @@ from minit import paths, syscalls
 from minit.errors import LaunchError, describe
 from minit.launcher.cgroups import make_pod_groups, open_hierarchies, pod_subcgroup, read_hierarchies
 from minit.launcher.devices import apply_policies, device_group
-from minit.launcher.load import collect_facts, load_pod
+from minit.launcher.load import collect_facts, load_pod, open_stage1_root
 from minit.launcher.ownimage import image_descriptor, image_root
 from minit.launcher.seccomp import add_filters
 from minit.launcher.watch import FORWARDED, Watch
@@ -135,7 +135,7 @@ def launch(flags: RunFlags, lock: int) -> int:
         ends = SupervisorEnds(
             launcher=theirs,
             lock=lock,
-            root=_open_root(),
+            root=open_stage1_root(),
             stage1_root=image_root(),
             image=image_descriptor(),
             tasks=groups.tasks,
@@ -422,19 +422,6 @@ def _make_mounts(plan: PodPlan) -> MadeMounts:
     from minit.launcher.privateusers import make_mounts
 
     return make_mounts(plan, plan.private_users)
-
-
-def _open_root() -> int:
-    """Return a detached mount of the stage1 root."""
-    try:
-        root = syscalls.open_tree(
-            syscalls.AT_FDCWD, paths.POD_STAGE1_ROOTFS, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE
-        )
-        # Out of its peer group: a mount made in the pod must not appear on the host.
-        syscalls.mount_setattr(root, flags=syscalls.AT_RECURSIVE, propagation=syscalls.MS_PRIVATE)
-    except OSError as error:
-        raise LaunchError(f"failed to open the stage1 root: {describe(error)}") from error
-    return root
 
 
 def _clone_supervisor(plan: PodPlan, ends: SupervisorEnds, supervisor_group: int | None) -> tuple[int, int]:

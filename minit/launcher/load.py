@@ -137,3 +137,16 @@ def _read(path: str) -> bytes:
         return read_bounded(fd, path, _MAXIMUM_BYTES)
     except (OSError, LaunchError) as error:
         raise ManifestError(f"failed to load pod: {describe(error)}") from error
+
+
+def open_stage1_root() -> int:
+    """Return a detached mount of the stage1 root."""
+    try:
+        root = syscalls.open_tree(
+            syscalls.AT_FDCWD, paths.POD_STAGE1_ROOTFS, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE
+        )
+        # Out of its peer group: a mount made in the pod must not appear on the host.
+        syscalls.mount_setattr(root, flags=syscalls.AT_RECURSIVE, propagation=syscalls.MS_PRIVATE)
+    except OSError as error:
+        raise LaunchError(f"failed to open the stage1 root: {describe(error)}") from error
+    return root

@@ -14,12 +14,12 @@ import os
 import resource
 
 from minit import paths, syscalls
-from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
+from minit.errors import EXIT_FAILURE, MinitError, describe
 from minit.launcher.cgroups import make_pod_groups, open_hierarchies, read_hierarchies, write_group_file
 from minit.launcher.delegation import place_pod
 from minit.launcher.devices import apply_policies, device_group
 from minit.launcher.limits import set_limits
-from minit.launcher.load import collect_facts, load_pod
+from minit.launcher.load import collect_facts, load_pod, open_stage1_root
 from minit.launcher.ownimage import image_descriptor, image_root
 from minit.launcher.seccomp import add_filters
 from minit.launcher.volumes import has_devices, open_volumes
@@ -170,7 +170,7 @@ def _run_pod(machine: Machine) -> int:
     ends = SupervisorEnds(
         launcher=machine.helper.link,
         lock=_lock(),
-        root=_open_root(),
+        root=open_stage1_root(),
         stage1_root=image_root(),
         image=image_descriptor(),
         tasks=groups.tasks,
@@ -253,18 +253,6 @@ def _lock() -> int:
     lock = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return lock
-
-
-def _open_root() -> int:
-    """Return a detached mount of the stage1 root, out of its peer group."""
-    try:
-        root = syscalls.open_tree(
-            syscalls.AT_FDCWD, paths.POD_STAGE1_ROOTFS, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE
-        )
-        syscalls.mount_setattr(root, flags=syscalls.AT_RECURSIVE, propagation=syscalls.MS_PRIVATE)
-    except OSError as error:
-        raise LaunchError(f"failed to open the stage1 root: {describe(error)}") from error
-    return root
 
 
 def _raise_descriptor_limit() -> tuple[int, int]:
