@@ -31,8 +31,10 @@ demo: $(STAMP)
 # Every processor has a worker, up to eight: each builds a stage1 image of its own.
 PYTEST := $(BIN)/python -m pytest -q -n $(shell n=$$(nproc); echo $$((n < 8 ? n : 8))) --dist worksteal
 
+# The few that fail when the machine is busy with the others have to pass alone; the last line names them.
+test: export MINIT_TEST_STRICT := 1
 test: $(STAMP)
-	MINIT_TEST_STRICT=1 $(PYTEST) tests
+	$(PYTEST) --cache-clear tests || { test $$? = 1 && $(BIN)/python -m tests.support.again; }
 
 # The machine that tests boot. The kernel is unpacked and not installed, since it is not for the machine it is on.
 $(KERNEL):

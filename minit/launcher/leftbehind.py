@@ -33,13 +33,13 @@ def settle(socket: Socket, pod: int) -> None:
     From now on what it says goes to PID 1, by `socket`.
     """
     _join_groups_of(_parent_of(pod))
-    syscalls.set_parent_death_signal(0)
-    send_message(socket, {"settled": True})
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.dup2(socket.fileno(), 2)
     os.close(null)
+    syscalls.set_parent_death_signal(0)
+    send_message(socket, {"settled": True})
 
 
 def wait_settled(socket: Socket) -> None:

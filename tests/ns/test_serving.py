@@ -138,6 +138,10 @@ class Served:
             await trio.lowlevel.wait_writable(self.output)
             data = data[os.write(self.output, data) :]
 
+    def attachments(self) -> list[str]:
+        """Return the events of clients so far."""
+        return [event for event in self.events if event in ("app.attached", "app.detached")]
+
     def logged(self) -> list[str]:
         """Return the lines of the app's log."""
         return read_log(self.root / f"log/{APP}.log")
@@ -250,18 +254,17 @@ async def test_clients_that_come_and_go_are_counted(make_served: Callable[..., S
                 return counters
 
             assert (await attached())["clients"] == 0
-            for _ in range(2):
-                with Session(pod.root / "iottymux" / APP, ["stdout"]) as session, trio.CancelScope():
+            told = ["app.attached", "app.detached"] * 2
+            for index in (0, 2):
+                with Session(pod.root / "iottymux" / APP, ["stdout"]) as session:
                     assert session.reply["ok"] is True
-                    while (await attached())["clients"] != 1:
-                        await trio.sleep(0.003)
+                    await until(lambda: pod.attachments() == told[: index + 1])  # noqa: B023 - it is waited for here
+                    assert (await attached())["clients"] == 1
                     await pod.write(b"hello\n")
                     await trio.lowlevel.wait_readable(session.streams["stdout"])
-                while (await attached())["clients"] != 0:
-                    await trio.sleep(0.003)
+                await until(lambda: pod.attachments() == told[: index + 2])  # noqa: B023
+                assert (await attached())["clients"] == 0
             assert (await attached())["bytes_out"] == 12
-            await until(lambda: pod.events.count("app.detached") == 2)
-    assert [event for event in pod.events if event.endswith("tached")] == ["app.attached", "app.detached"] * 2
 
 
 @pytest.mark.trio
