@@ -34,6 +34,7 @@ from minit.value import Value, replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeVar
 
     from minit.idrange import IdRange
     from minit.manifest.app import App
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from minit.plan.network import NetworkPlan
     from minit.plan.sockets import ListenSocket
     from minit.plan.volumes import VolumeMount
+
+    T = TypeVar("T")
 
 _HOST_LOOPBACK = "127.0.0.1"
 _METADATA_PORT = 18112  # where rkt's metadata service listens
@@ -168,69 +171,125 @@ def plan_added_app(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
 
     Only what it says about the app counts: its networks and the limits of all apps together are there already.
     """
-    return replace(_plan(pod, flags, facts, joined=True), limits=None)
+    return replace(_Planning(pod, flags, facts, joined=True).plan(), limits=None)
 
 
 def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     """Return the plan of a pod; PlanError for what this machine or minit cannot do."""
     refuse_shared_files(pod.manifest)
-    return _plan(pod, flags, facts, joined=False)
+    return _Planning(pod, flags, facts, joined=False).plan()
 
 
-def _plan(pod: Pod, flags: RunFlags, facts: HostFacts, *, joined: bool) -> PodPlan:
-    """Plan a pod, of which the networks are `joined` already if it runs."""
-    _check_host(facts)
-    _refuse_unbuilt(pod.manifest, flags)
-    mapped = _plan_private_users(pod, flags)
-    of_name = dict(pod.images)
-    images = [of_name[runtime.name] for runtime in pod.manifest.apps]
-    sections = [app_section(runtime, image) for runtime, image in zip(pod.manifest.apps, images)]
-    lookups = dict(pod.lookups)
-    network = None if joined else _plan_network(pod, flags, sections)
-    hostname = _plan_hostname(flags)
-    grace_seconds = plan_pod_grace(pod.manifest)
-    protection = plan_protection(flags.disable_paths, is_contained(flags.networks))
-    apps = []
-    warnings = [f"warning: ignoring {name}: not supported yet" for name in facts.ignored_variables]
-    volumes, notes = _plan_volumes(pod.manifest, sections, images, flags)
-    warnings += notes
-    limits, isolations, notes = _plan_isolation(pod, sections, facts)
-    warnings += notes
-    kubernetes_log_directory, notes = _plan_kubernetes_directory(pod.manifest)
-    warnings += notes
-    bounding = DEFAULT
-    for runtime, app, image, mounts, isolation in zip(pod.manifest.apps, sections, images, volumes, isolations):
-        uid, gid = plan_ids(runtime.name, app, image, lookups.get(runtime.name, AppLookups()), mapped)
-        for number in app.supplementary_gids:
-            check_mapped(number, f'app "{runtime.name}": supplementary group', mapped)
-        for volume in mounts:
-            for number in (volume.uid, volume.gid):
-                check_mapped(number, f'{volume.place}: owner of volume "{volume.volume}"', mapped)
-        _refuse_unknown_annotations(runtime, image)
-        stopping = plan_stopping(runtime, image, grace_seconds)
-        spec, notes = plan_app(runtime, app, flags, facts.terminal_type)
-        warnings += notes
-        sockets, notes = _plan_sockets(pod.manifest, runtime, app)
-        warnings += notes
-        spec = replace(
+class _Planning:
+    """
+    A pod that is being planned, and the warnings so far.
+
+    If it runs, its networks are `joined` already. `mapped` are the ids of its user namespace, None without one.
+    """
+
+    def __init__(self, pod: Pod, flags: RunFlags, facts: HostFacts, *, joined: bool) -> None:
+        _check_host(facts)
+        _refuse_unbuilt(pod.manifest, flags)
+        self._pod = pod
+        self._flags = flags
+        self._facts = facts
+        self._joined = joined
+        self._mapped = _plan_private_users(pod, flags)
+        images = dict(pod.images)
+        self._images = [images[runtime.name] for runtime in pod.manifest.apps]
+        self._sections = [app_section(*each) for each in zip(pod.manifest.apps, self._images)]
+        self._hostname = _plan_hostname(flags)
+        self._warnings = [f"warning: ignoring {name}: not supported yet" for name in facts.ignored_variables]
+
+    def plan(self) -> PodPlan:
+        """Return the plan of the pod."""
+        pod, flags, facts, mapped = self._pod, self._flags, self._facts, self._mapped
+        network = None if self._joined else _plan_network(pod, flags, self._sections)
+        volumes = self._heed(_plan_volumes(pod.manifest, self._sections, self._images, flags))
+        limits, isolations, notes = _plan_isolation(pod, self._sections, facts)
+        self._warnings += notes
+        kubernetes_log_directory = self._heed(_plan_kubernetes_directory(pod.manifest))
+        logs_for_kubernetes = kubernetes_log_directory is not None and not flags.interactive
+        apps = []
+        each = zip(pod.manifest.apps, self._sections, self._images, volumes, isolations)
+        for runtime, app, image, mounts, isolation in each:
+            _refuse_unknown_annotations(runtime, image)
+            spec = self._plan_app(runtime, app, image, mounts)
+            spec = _plan_log(spec, runtime, pod.manifest, logs_for_kubernetes)
+            spec = self._confine(spec, isolation)
+            apps.append(_plan_start(spec, runtime, image, pod.manifest))
+        if not flags.mutable and any(spec.after for spec in apps):
+            from minit.plan.order import check_order
+
+            check_order(apps)
+        namespaces = self._namespaces(network)
+        return PodPlan(
+            uuid=flags.uuid,
+            hostname=self._hostname,
+            namespaces=namespaces,
+            apps=tuple(apps),
+            bounding=self._bounding(isolations),
+            mounts=pod_mounts(
+                writable=flags.disable_paths, private_users=mapped is not None, own_network="net" in namespaces
+            ),
+            network=network,
+            limits=limits,
+            kubernetes_log_directory=kubernetes_log_directory,
+            private_users=mapped,
+            mutable=flags.mutable,
+            later_controllers=facts.controllers & _LIMITING_CONTROLLERS if flags.mutable else frozenset(),
+            tells_host=facts.notify_socket is not None,
+            warnings=tuple(self._warnings),
+            debug=flags.debug,
+        )
+
+    def _heed(self, planned: tuple[T, list[str]]) -> T:
+        """Return what was planned, and keep the warnings that came with it."""
+        result, warnings = planned
+        self._warnings += warnings
+        return result
+
+    def _plan_app(
+        self, runtime: RuntimeApp, app: App, image: ImageManifest, mounts: tuple[VolumeMount, ...]
+    ) -> AppSpec:
+        """Return what an app is, but for its log, its isolators, and when it is started."""
+        pod, flags = self._pod, self._flags
+        uid, gid = self._ids(runtime, app, image, mounts)
+        stopping = plan_stopping(runtime, image, plan_pod_grace(pod.manifest))
+        spec = self._heed(plan_app(runtime, app, flags, self._facts.terminal_type))
+        return replace(
             spec,
             uid=uid,
             gid=gid,
+            environment=_with_metadata(spec.environment, flags),
             # Stage1 contract 9.2.
-            sysfs=SYSFS_AND_CGROUPS if facts.is_unified or mapped is not None else SYSFS,
+            sysfs=SYSFS_AND_CGROUPS if self._facts.is_unified or self._mapped is not None else SYSFS,
             volumes=mounts,
-            files=plan_files(runtime.name, hostname, flags, pod.texts),
-            protection=protection,
-            sockets=sockets,
+            files=plan_files(runtime.name, self._hostname, flags, pod.texts),
+            protection=plan_protection(flags.disable_paths, is_contained(flags.networks)),
+            sockets=self._heed(_plan_sockets(pod.manifest, runtime, app)),
             devices=None if flags.disable_paths else DEFAULT_RULES,
             hotplug=plan_hotplug(runtime, pod.manifest),
             starts_again=flags.mutable,
-            health=_plan_health(runtime, can_be_removed=flags.mutable and not joined),
+            health=_plan_health(runtime, can_be_removed=flags.mutable and not self._joined),
             stop_signal=stopping.signal,
             stop_grace_seconds=stopping.grace_seconds,
         )
-        kubernetes = kubernetes_log_directory is not None and not flags.interactive
-        spec = _plan_log(spec, runtime, pod.manifest, kubernetes)
+
+    def _ids(
+        self, runtime: RuntimeApp, app: App, image: ImageManifest, mounts: Sequence[VolumeMount]
+    ) -> tuple[int, int]:
+        """Return user and group of an app; PlanError if an id that it needs is not in the user namespace."""
+        lookups = dict(self._pod.lookups).get(runtime.name, AppLookups())
+        uid, gid = plan_ids(runtime.name, app, image, lookups, self._mapped)
+        for number in app.supplementary_gids:
+            check_mapped(number, f'app "{runtime.name}": supplementary group', self._mapped)
+        for volume in mounts:
+            for number in (volume.uid, volume.gid):
+                check_mapped(number, f'{volume.place}: owner of volume "{volume.volume}"', self._mapped)
+        return uid, gid
+
+    def _confine(self, spec: AppSpec, isolation: Isolation | None) -> AppSpec:
         if isolation is not None:
             spec = replace(
                 spec,
@@ -238,45 +297,28 @@ def _plan(pod: Pod, flags: RunFlags, facts: HostFacts, *, joined: bool) -> PodPl
                 oom_score_adj=isolation.oom_score_adj,
                 limits=isolation.limits if isolation.limits.controllers else None,
             )
-            # What PID 1 gives up does not come back, to it or to any app.
-            bounding |= isolation.bounding
-        if flags.disable_capabilities:
-            spec = replace(spec, bounding=None)
-        if flags.mds_token and not is_contained(flags.networks):
-            url = metadata_url(flags.mds_token, _HOST_LOOPBACK)
-            spec = replace(spec, environment=with_metadata_url(spec.environment, url))
-        apps.append(_plan_start(spec, runtime, image, pod.manifest))
-    if not flags.mutable and any(spec.after for spec in apps):
-        from minit.plan.order import check_order
+        return replace(spec, bounding=None) if self._flags.disable_capabilities else spec
 
-        check_order(apps)
-    namespaces = ["mnt", "pid", "uts"]
-    if flags.ipc != "parent":
-        namespaces.append("ipc")
-    if is_contained(flags.networks) and network is None:
-        namespaces.append("net")
-    if mapped is not None:
-        namespaces.append("user")
-    return PodPlan(
-        uuid=flags.uuid,
-        hostname=hostname,
-        namespaces=tuple(namespaces),
-        apps=tuple(apps),
+    def _bounding(self, isolations: Sequence[Isolation | None]) -> int | None:
+        """Return the capabilities that PID 1 keeps; None for all."""
         # An app that is added to a mutable pod may retain any of them.
-        bounding=None if flags.disable_capabilities or flags.mutable else bounding,
-        mounts=pod_mounts(
-            writable=flags.disable_paths, private_users=mapped is not None, own_network="net" in namespaces
-        ),
-        network=network,
-        limits=limits,
-        kubernetes_log_directory=kubernetes_log_directory,
-        private_users=mapped,
-        mutable=flags.mutable,
-        later_controllers=facts.controllers & _LIMITING_CONTROLLERS if flags.mutable else frozenset(),
-        tells_host=facts.notify_socket is not None,
-        warnings=tuple(warnings),
-        debug=flags.debug,
-    )
+        if self._flags.disable_capabilities or self._flags.mutable:
+            return None
+        # What PID 1 gives up does not come back, to it or to any app.
+        bounding = DEFAULT
+        for isolation in isolations:
+            bounding |= DEFAULT if isolation is None else isolation.bounding
+        return bounding
+
+    def _namespaces(self, network: NetworkPlan | None) -> tuple[str, ...]:
+        namespaces = ["mnt", "pid", "uts"]
+        if self._flags.ipc != "parent":
+            namespaces.append("ipc")
+        if is_contained(self._flags.networks) and network is None:
+            namespaces.append("net")
+        if self._mapped is not None:
+            namespaces.append("user")
+        return tuple(namespaces)
 
 
 def app_section(runtime: RuntimeApp, image: ImageManifest) -> App:
@@ -468,6 +510,13 @@ def joins_networks(networks: tuple[str, ...]) -> bool:
 def metadata_url(token: str, address: str) -> str:
     """Return where rkt's metadata service is for a pod with this token."""
     return f"http://{address}:{_METADATA_PORT}/{token}"
+
+
+def _with_metadata(environment: tuple[tuple[str, str], ...], flags: RunFlags) -> tuple[tuple[str, str], ...]:
+    """Return an app's variables with rkt's metadata service, if that is asked for and reached by the host's network."""
+    if not flags.mds_token or is_contained(flags.networks):
+        return environment
+    return with_metadata_url(environment, metadata_url(flags.mds_token, _HOST_LOOPBACK))
 
 
 def _plan_network(pod: Pod, flags: RunFlags, sections: Sequence[App]) -> NetworkPlan | None:
