@@ -15,9 +15,9 @@ from minit.errors import LaunchError, MinitError, PlanError, describe
 from minit.launcher.apps import check_running, report_failure
 from minit.launcher.cgroups import make_pod_groups, read_hierarchies, remove_app_groups
 from minit.launcher.devices import apply_policies, device_group
-from minit.launcher.launch import look_for_devices, open_volumes_of, set_limits_of
 from minit.launcher.load import collect_facts, load_app, read_pod_manifest, read_runtime_config
 from minit.launcher.ownimage import image_descriptor
+from minit.launcher.preparation import look_for_devices, open_volumes_of, set_limits_of
 from minit.launcher.profiles import write_profile
 from minit.launcher.seccomp import add_filters
 from minit.plan.app import STREAM_CONSOLE

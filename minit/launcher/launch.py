@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import _signal
 import os
-import resource
 
 from minit import paths, syscalls
 from minit.errors import LaunchError, describe
-from minit.launcher.cgroups import make_pod_groups, open_hierarchies, pod_subcgroup, read_hierarchies
-from minit.launcher.devices import apply_policies, device_group
+from minit.launcher.cgroups import make_pod_groups, open_hierarchies, read_hierarchies
 from minit.launcher.load import collect_facts, load_pod, open_stage1_root
 from minit.launcher.ownimage import image_descriptor, image_root
+from minit.launcher.preparation import (
+    import_for_later,
+    look_for_devices,
+    open_volumes_of,
+    place_groups,
+    raise_descriptor_limit,
+    restrict_devices,
+    set_limits_of,
+)
 from minit.launcher.seccomp import add_filters
 from minit.launcher.watch import FORWARDED, Watch
 from minit.messages import Socket, socket_pair
@@ -31,8 +38,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from minit.launcher.cgroups import Hierarchy
-    from minit.launcher.devicefollower import DeviceVolume
+    from minit.launcher.cgroups import Hierarchy, PodGroups
     from minit.launcher.devicehelper import DeviceHelper
     from minit.launcher.healthhelper import HealthHelper
     from minit.launcher.network import NetworkHelper
@@ -65,76 +71,59 @@ def lock_descriptor(environment: Mapping[str, str]) -> int:
 
 def launch(flags: RunFlags, lock: int) -> int:
     """Run the pod in the working directory and return its exit code."""
-    step = "shed what the caller left"
-    network: NetworkHelper | None = None
-    devices: DeviceHelper | None = None
-    health: HealthHelper | None = None
+    pod = _Launch(flags, lock)
     try:
-        open_files, inherited = _shed(lock)
-        step = "find the control groups of this process"
+        return pod.run()
+    except (OSError, ImportError) as error:
+        raise LaunchError(f"failed to {pod.step}: {describe(error)}") from error
+    finally:
+        pod.end_helpers()
+
+
+class _Launch:
+    """A pod that is being started: the step it is at, which messages name, and the helpers that end with it."""
+
+    def __init__(self, flags: RunFlags, lock: int) -> None:
+        self.step = "shed what the caller left"
+        self._flags = flags
+        self._lock = lock
+        self._network: NetworkHelper | None = None
+        self._devices: DeviceHelper | None = None
+        self._health: HealthHelper | None = None
+
+    def run(self) -> int:
+        """Start the pod, wait for its end and return its exit code."""
+        open_files, inherited = _shed(self._lock)
+        self.step = "find the control groups of this process"
         hierarchies = read_hierarchies()
-        step = "load pod"
-        pod = load_pod(flags)
-        plan = plan_pod(pod, flags, collect_facts(hierarchies, pod, flags))
-        for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
-            complain(f"stage1: {line}")
+        plan = self._plan(hierarchies)
         host = _take_notify_socket()
-        step = "load seccomp filters"
-        plan = add_filters(plan)
-        step = "take over sockets"
-        plan, sockets = _match_sockets(plan, inherited)
-        if plan.private_users is not None and plan.has_host_network:
-            step = "open sockets"
-            sockets = _open_sockets(plan, sockets)
-        step = "place control groups"
-        subcgroup = _place_groups(plan, hierarchies)
-        step = "setup network"
-        network = _start_network(plan, flags, lock)
-        step = "open volumes"
+        plan, sockets = self._take_sockets(plan, inherited)
+        self.step = "place control groups"
+        subcgroup = place_groups(plan, hierarchies)
+        self.step = "setup network"
+        self._network = _start_network(plan, self._flags, self._lock)
+        self.step = "open volumes"
         trees = open_volumes_of(plan)
         kubernetes_log = _open_kubernetes_log(plan)
-        step = "look for devices"
-        devices = look_for_devices(plan, trees)
-        step = "make control groups"
-        # Written first: gc could not find the groups of a pod that died between the two.
-        write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
-        names = [app.name for app in plan.apps]
-        groups = make_pod_groups(hierarchies, subcgroup, names, private_users=plan.private_users is not None)
-        if plan.controllers:
-            step = "set limits"
-            set_limits_of(plan, hierarchies, subcgroup)
-        step = "open the control group hierarchies"
+        self.step = "look for devices"
+        self._devices = look_for_devices(plan, trees)
+        groups = self._make_groups(plan, hierarchies, subcgroup)
+        self.step = "open the control group hierarchies"
         shown = open_hierarchies(hierarchies)
-        step = "set device policy"
-        plan, devices = _restrict_devices(plan, devices, hierarchies, subcgroup)
-        if any(app.handlers for app in plan.apps):
-            # Here, since PID 1 cannot import it between leaving the image's old paths and finding the new ones.
-            import minit.supervisor.handler  # noqa: F401
-        if plan.mutable or any(app.is_attachable for app in plan.apps):
-            # For the spawner, too, which never finds the new ones.
-            import minit.supervisor.attachable  # noqa: F401
-        if any(app.tells_readiness for app in plan.apps):
-            import minit.supervisor.readiness  # noqa: F401
-        if any(app.restart for app in plan.apps):
-            import minit.supervisor.restarts  # noqa: F401
-        if any(app.after for app in plan.apps):
-            import minit.supervisor.order  # noqa: F401
-        step = "prepare the console"
+        self.step = "set device policy"
+        plan, self._devices = restrict_devices(plan, self._devices, hierarchies, subcgroup)
+        import_for_later(plan)
+        self.step = "prepare the console"
         terminal = _prepare_console(plan)
-        connection: Connection | None = None
-        if network is not None:
-            step = "setup network"
-            plan, connection = _join_network(plan, network, flags)
-        if plan.mutable:
-            step = "write the options of the pod"
-            _remember_options(flags, connection)
-        step = "prepare the user namespace"
+        plan = self._join_network(plan)
+        self.step = "prepare the user namespace"
         made = _make_mounts(plan)
-        step = "make PID 1"
+        self.step = "make PID 1"
         link, theirs = socket_pair()
         ends = SupervisorEnds(
             launcher=theirs,
-            lock=lock,
+            lock=self._lock,
             root=open_stage1_root(),
             stage1_root=image_root(),
             image=image_descriptor(),
@@ -149,38 +138,81 @@ def launch(flags: RunFlags, lock: int) -> int:
             sockets=sockets,
         )
         pid, pidfd = _clone_supervisor(plan, ends, groups.supervisor)
-        try:
-            _admit(plan, pid, link)
-            step = "write the profiles of the apps"
-            _write_profiles(plan, open_files)
-            step = "start checking the health of apps"
-            health = _start_health(plan, pid)
-            step = "setup network"
-            if network is not None:
-                network.release()
-        except BaseException:
-            syscalls.pidfd_send_signal(pidfd, _signal.SIGKILL)
-            raise
-        network = None
-        helpers = [helper for helper in (devices, health) if helper is not None]
-        kept = [helper.fileno() for helper in helpers]
-        syscalls.close_all_but((0, 1, 2, lock, pidfd, link.fileno(), *kept))
-        step = "wait for PID 1"
+        self._complete(plan, pid, pidfd, link, open_files)
+        self.step = "wait for PID 1"
         watch = Watch(pidfd, link, terminal, entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid))
         if host is not None:
             watch.notify_host(host)
+        helpers = [helper for helper in (self._devices, self._health) if helper is not None]
+        kept = [helper.fileno() for helper in helpers]
+        syscalls.close_all_but((0, 1, 2, self._lock, pidfd, link.fileno(), *kept))
         for helper in helpers:
             watch.add_helper(helper.fileno(), helper.report_death)
         return watch.run()
-    except (OSError, ImportError) as error:
-        raise LaunchError(f"failed to {step}: {describe(error)}") from error
-    finally:
-        if network is not None:
-            network.undo()
-        if devices is not None:
-            devices.end()
-        if health is not None:
-            health.end()
+
+    def end_helpers(self) -> None:
+        """End what the pod has beside PID 1; its networks too, if there never was a PID 1."""
+        if self._network is not None:
+            self._network.undo()
+        for helper in (self._devices, self._health):
+            if helper is not None:
+                helper.end()
+
+    def _plan(self, hierarchies: Sequence[Hierarchy]) -> PodPlan:
+        self.step = "load pod"
+        pod = load_pod(self._flags)
+        plan = plan_pod(pod, self._flags, collect_facts(hierarchies, pod, self._flags))
+        for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
+            complain(f"stage1: {line}")
+        self.step = "load seccomp filters"
+        return add_filters(plan)
+
+    def _take_sockets(
+        self, plan: PodPlan, inherited: list[InheritedSocket]
+    ) -> tuple[PodPlan, tuple[tuple[int | None, ...], ...]]:
+        self.step = "take over sockets"
+        plan, sockets = _match_sockets(plan, inherited)
+        if plan.private_users is not None and plan.has_host_network:
+            self.step = "open sockets"
+            sockets = _open_sockets(plan, sockets)
+        return plan, sockets
+
+    def _make_groups(self, plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> PodGroups:
+        self.step = "make control groups"
+        # Written first: gc could not find the groups of a pod that died between the two.
+        write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
+        names = [app.name for app in plan.apps]
+        groups = make_pod_groups(hierarchies, subcgroup, names, private_users=plan.private_users is not None)
+        self.step = "set limits"
+        set_limits_of(plan, hierarchies, subcgroup)
+        return groups
+
+    def _join_network(self, plan: PodPlan) -> PodPlan:
+        """Return the plan with what the pod's network offers, which this process is then in."""
+        connection: Connection | None = None
+        if self._network is not None:
+            self.step = "setup network"
+            plan, connection = _join_network(plan, self._network, self._flags)
+        if plan.mutable:
+            self.step = "write the options of the pod"
+            _remember_options(self._flags, connection)
+        return plan
+
+    def _complete(self, plan: PodPlan, pid: int, pidfd: int, link: Socket, open_files: tuple[int, int]) -> None:
+        """Do what needs PID 1 to be there; it is gone again if that fails."""
+        try:
+            _admit(plan, pid, link)
+            self.step = "write the profiles of the apps"
+            _write_profiles(plan, open_files)
+            self.step = "start checking the health of apps"
+            self._health = _start_health(plan, pid)
+            self.step = "setup network"
+            if self._network is not None:
+                self._network.release()
+        except BaseException:
+            syscalls.pidfd_send_signal(pidfd, _signal.SIGKILL)
+            raise
+        self._network = None
 
 
 def _shed(lock: int) -> tuple[tuple[int, int], list[InheritedSocket]]:
@@ -199,7 +231,7 @@ def _shed(lock: int) -> tuple[tuple[int, int], list[InheritedSocket]]:
     # What the caller made of these must not decide about the pod's files, nor have the kernel reap its children.
     os.umask(0o022)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-    open_files = _raise_descriptor_limit()
+    open_files = raise_descriptor_limit()
     # Blocked before PID 1 exists: a SIGTERM that met PID 1 without a handler would vanish.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, (*WATCHED_SIGNALS, *FORWARDED))
     return open_files, sockets
@@ -214,13 +246,6 @@ def _find_sockets() -> list[InheritedSocket]:
     for line in warnings:
         complain(f"stage1: {line}")
     return sockets
-
-
-def _raise_descriptor_limit() -> tuple[int, int]:
-    """Let this process and PID 1 open as many files as they may, and return the caller's limits, soft and hard."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return soft, hard
 
 
 def _take_notify_socket() -> str | None:
@@ -281,76 +306,12 @@ def _remember_options(flags: RunFlags, connection: Connection | None) -> None:
     write_pod_file(paths.POD_RUNTIME_CONFIG, encode_runtime_config(config))
 
 
-def _place_groups(plan: PodPlan, hierarchies: Sequence[Hierarchy]) -> str:
-    """Return the path of the pod's groups, before there is another process of ours, which might be in the way."""
-    if not plan.controllers:
-        return pod_subcgroup(hierarchies, plan.uuid)
-    from minit.launcher.delegation import place_pod
-
-    return place_pod(hierarchies, plan.uuid, plan.controllers)
-
-
-def set_limits_of(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> None:
-    """Set the limits of a plan, and show the warnings."""
-    from minit.launcher.limits import set_limits
-
-    for line in set_limits(plan, hierarchies, subcgroup):
-        complain(f"stage1: {line}")
-
-
-def open_volumes_of(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
-    """Return a detached mount of each volume of each app."""
-    if not any(app.volumes for app in plan.apps):
-        return ((),) * len(plan.apps)
-    from minit.launcher.volumes import open_volumes
-
-    trees = tuple(open_volumes(app, plan.private_users) for app in plan.apps)
-    if plan.private_users is not None and any(volume.idmap for app in plan.apps for volume in app.volumes):
-        from minit.launcher.idmap import map_owners
-
-        map_owners(plan.apps, trees, plan.private_users)
-    return trees
-
-
 def _open_kubernetes_log(plan: PodPlan) -> int | None:
     if plan.kubernetes_log_directory is None:
         return None
     from minit.launcher.kuberneteslog import open_kubernetes_log
 
     return open_kubernetes_log(plan.kubernetes_log_directory, plan.private_users)
-
-
-def look_for_devices(plan: PodPlan, trees: tuple[tuple[int, ...], ...]) -> DeviceHelper | None:
-    """Start finding out about the apps' volumes that are devices, if there are any it matters for."""
-    volumes: tuple[DeviceVolume, ...] = ()
-    if any(trees):
-        from minit.launcher.volumes import has_devices
-
-        if any(has_devices(volume) for app in plan.apps for volume in app.volumes):
-            from minit.launcher.devicehelper import DeviceHelper, find_device_volumes
-
-            volumes = find_device_volumes(plan, trees)
-    for app in plan.apps:
-        if app.hotplug and not any(volume.app is app for volume in volumes):
-            complain(f'stage1: warning: app "{app.name}": minit/hotplug: no volume of it is a device')
-    return DeviceHelper(volumes, debug=plan.debug) if volumes else None
-
-
-def _restrict_devices(
-    plan: PodPlan, devices: DeviceHelper | None, hierarchies: Sequence[Hierarchy], subcgroup: str
-) -> tuple[PodPlan, DeviceHelper | None]:
-    """Let each app use its devices and no others; returns the plan with them, and the helper if it has more to do."""
-    if devices is not None:
-        plan = replace(plan, apps=devices.allow_devices(plan.apps))
-    for line in apply_policies(hierarchies, subcgroup, plan.apps):
-        complain(f"stage1: {line}")
-    if devices is not None:
-        if devices.follows:
-            devices.follow({app.name: device_group(hierarchies, subcgroup, app.name) for app in plan.apps})
-        else:
-            devices.end()
-            devices = None
-    return plan, devices
 
 
 def _write_profiles(plan: PodPlan, open_files: tuple[int, int]) -> None:
@@ -373,9 +334,6 @@ def _match_sockets(
     plan: PodPlan, inherited: list[InheritedSocket]
 ) -> tuple[PodPlan, tuple[tuple[int | None, ...], ...]]:
     """Return of each socket of each app the inherited descriptor, if there is one, and the plan that goes with it."""
-    if any(app.sockets for app in plan.apps):
-        # Here, since PID 1 cannot import it later.
-        import minit.supervisor.sockets  # noqa: F401
     if not inherited:
         return plan, tuple((None,) * len(app.sockets) for app in plan.apps)
     from minit.launcher.sockets import match_sockets

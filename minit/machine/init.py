@@ -11,18 +11,22 @@ from __future__ import annotations
 import _signal
 import fcntl
 import os
-import resource
 
 from minit import paths, syscalls
 from minit.errors import EXIT_FAILURE, MinitError, describe
 from minit.launcher.cgroups import make_pod_groups, open_hierarchies, read_hierarchies, write_group_file
 from minit.launcher.delegation import place_pod
-from minit.launcher.devices import apply_policies, device_group
-from minit.launcher.limits import set_limits
 from minit.launcher.load import collect_facts, load_pod, open_stage1_root
 from minit.launcher.ownimage import image_descriptor, image_root
+from minit.launcher.preparation import (
+    import_for_later,
+    look_for_devices,
+    open_volumes_of,
+    raise_descriptor_limit,
+    restrict_devices,
+    set_limits_of,
+)
 from minit.launcher.seccomp import add_filters
-from minit.launcher.volumes import has_devices, open_volumes
 from minit.machine.ending import end_machine
 from minit.machine.helper import Helper
 from minit.machine.machine import Machine
@@ -155,15 +159,15 @@ def _run_pod(machine: Machine) -> int:
     plan = replace(add_filters(plan), namespaces=("mnt",))
     for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
         complain(f"minit: {line}")
-    _import_for_later(plan)
-    trees = tuple(open_volumes(app) for app in plan.apps)
+    import_for_later(plan)
+    trees = open_volumes_of(plan)
     subcgroup = place_pod(hierarchies, plan.uuid, plan.controllers)
     groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
-    if plan.controllers:
-        for line in set_limits(plan, hierarchies, subcgroup):
-            complain(f"minit: {line}")
-    plan = _restrict_devices(machine, plan, trees, hierarchies, subcgroup)
-    open_files = _raise_descriptor_limit()
+    set_limits_of(plan, hierarchies, subcgroup)
+    plan, devices = restrict_devices(plan, look_for_devices(plan, trees), hierarchies, subcgroup)
+    if devices is not None:
+        machine.pod_helpers.append(devices)
+    open_files = raise_descriptor_limit()
     _check_health(machine, plan, open_files, subcgroup)
     _join_group(hierarchies, subcgroup)
     assert machine.helper is not None
@@ -186,46 +190,6 @@ def _run_pod(machine: Machine) -> int:
         return MachineSupervisor(machine, *arguments, **options)
 
     return run_apps(plan, ends, make)
-
-
-def _import_for_later(plan: PodPlan) -> None:
-    # PID 1 cannot between leaving the image's old paths and finding the new ones.
-    if any(app.handlers for app in plan.apps):
-        import minit.supervisor.handler  # noqa: F401
-    if any(app.is_attachable for app in plan.apps):
-        import minit.supervisor.attachable  # noqa: F401
-    if any(app.tells_readiness for app in plan.apps):
-        import minit.supervisor.readiness  # noqa: F401
-    if any(app.restart for app in plan.apps):
-        import minit.supervisor.restarts  # noqa: F401
-    if any(app.after for app in plan.apps):
-        import minit.supervisor.order  # noqa: F401
-    if any(app.sockets for app in plan.apps):
-        import minit.supervisor.sockets  # noqa: F401
-
-
-def _restrict_devices(
-    machine: Machine,
-    plan: PodPlan,
-    trees: tuple[tuple[int, ...], ...],
-    hierarchies: list[Hierarchy],
-    subcgroup: str,
-) -> PodPlan:
-    """Let each app use its devices and no others; returns the plan with them."""
-    helper = None
-    if any(has_devices(volume) for app in plan.apps for volume in app.volumes):
-        from minit.launcher.devicehelper import DeviceHelper, find_device_volumes
-
-        helper = DeviceHelper(find_device_volumes(plan, trees), debug=plan.debug)
-        plan = replace(plan, apps=helper.allow_devices(plan.apps))
-    for line in apply_policies(hierarchies, subcgroup, plan.apps):
-        complain(f"minit: {line}")
-    if helper is not None and helper.follows:
-        helper.follow({app.name: device_group(hierarchies, subcgroup, app.name) for app in plan.apps})
-        machine.pod_helpers.append(helper)
-    elif helper is not None:
-        helper.end()
-    return plan
 
 
 def _check_health(machine: Machine, plan: PodPlan, open_files: tuple[int, int], subcgroup: str) -> None:
@@ -253,12 +217,6 @@ def _lock() -> int:
     lock = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return lock
-
-
-def _raise_descriptor_limit() -> tuple[int, int]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return soft, hard
 
 
 def _leave_mounts(machine: Machine) -> tuple[int, ...]:
