@@ -140,12 +140,12 @@ class _Launch:
         pid, pidfd = _clone_supervisor(plan, ends, groups.supervisor)
         self._complete(plan, pid, pidfd, link, open_files)
         self.step = "wait for PID 1"
-        watch = Watch(pidfd, link, terminal, entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid))
-        if host is not None:
-            watch.notify_host(host)
         helpers = [helper for helper in (self._devices, self._health) if helper is not None]
         kept = [helper.fileno() for helper in helpers]
         syscalls.close_all_but((0, 1, 2, self._lock, pidfd, link.fileno(), *kept))
+        watch = Watch(pidfd, link, terminal, entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid))
+        if host is not None:
+            watch.notify_host(host)
         for helper in helpers:
             watch.add_helper(helper.fileno(), helper.report_death)
         return watch.run()
