@@ -84,128 +84,194 @@ class NotFound(Exception):
 
 def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
     """Turn this forked process into the app whose root is at `rootfs` in the stage1 root; never returns."""
-    step, path = "close descriptors", ""
-    notes: list[str] = []
-    report = ends.report
+    child = _Child(spec, rootfs, ends)
     try:
-        syscalls.close_all_but((0, 1, 2, *ends.descriptors()))
-        step = "start session"
+        child.run()
+    except BaseException as error:
+        # The last frame of a forked process: whatever went wrong is reported, and nothing returns to PID 1's code.
+        child.fail(error)
+
+
+class _Child:
+    """
+    The process that becomes the app: the step it is at, which its failure names, and what is known by then.
+
+    `namespace` is the mount namespace in which the app's root is, `null` the pod's /dev/null, which no app can have
+    replaced. `pipe` is what the app says that it is ready by, if it does.
+    """
+
+    namespace: int
+    null: int
+
+    def __init__(self, spec: AppSpec, rootfs: str, ends: ChildEnds) -> None:
+        self._spec = spec
+        self._rootfs = rootfs
+        self._ends = ends
+        self._report = ends.report
+        self._pipe = None if ends.notify is None else ends.notify.pipe
+        self._step = "close descriptors"
+        self._path = ""
+        self._notes: list[str] = []
+
+    def run(self) -> NoReturn:
+        """Go all the way to execve(2)."""
+        self._leave_supervisor()
+        self._join_groups()
+        arguments, environment = self._encode()
+        self._enter_root()
+        self._drop_capabilities()
+        self._step = "find executable"
+        self._path = find_executable(self._spec)
+        if self._ends.is_builder:
+            self._step = "report"
+            send_message(self._report, {"prepared": self._notes}, [self.namespace])
+            os._exit(0)
+        self._become_user()
+        self._place_descriptors()
+        self._wait()
+        self._step = STEP_EXEC
+        self._install_filters()
+        os.execve(self._path, [os.fsencode(self._path), *arguments], environment)
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """Tell PID 1, and who reads the app's errors if it is about the executable, what went wrong; then end."""
+        is_exec = self._step == STEP_EXEC
+        try:
+            _report(self._report, self._step, error)
+            if is_exec:
+                number = error.errno if isinstance(error, OSError) else None
+                reason = diagnose_exec(self._path, errno.ENOENT if number is None else number)
+                os.write(2, f"Error: {reason}\n".encode(errors="surrogateescape"))
+        finally:
+            os._exit(EXIT_EXEC_FAILED if is_exec else EXIT_FAILURE)
+
+    def _leave_supervisor(self) -> None:
+        """Keep nothing of PID 1's, and take the terminal if there is one."""
+        syscalls.close_all_but((0, 1, 2, *self._ends.descriptors()))
+        self._step = "start session"
         os.setsid()
-        has_console = spec.stdin == STREAM_CONSOLE
-        terminal = ends.console if has_console else ends.tty
+        has_console = self._spec.stdin == STREAM_CONSOLE
+        terminal = self._ends.console if has_console else self._ends.tty
         if terminal is not None:
-            step = f"take the {'console' if has_console else 'terminal'}"
+            self._step = f"take the {'console' if has_console else 'terminal'}"
             from minit.supervisor.console import take_console  # loaded already, as PID 1 has opened it
 
             take_console(terminal)
-        step = "join control groups"
-        if ends.group is not None:
-            join_v2_group(ends.group)
-        join_cgroups(ends.cgroup_tasks)
-        step = "set oom_score_adj"
+
+    def _join_groups(self) -> None:
+        self._step = "join control groups"
+        if self._ends.group is not None:
+            join_v2_group(self._ends.group)
+        join_cgroups(self._ends.cgroup_tasks)
+        self._step = "set oom_score_adj"
         # Without one it starts neutral, as under rkt's stage1.
-        if not set_oom_score(spec.oom_score_adj or 0) and spec.oom_score_adj is not None:
-            notes.append(f"oom_score_adj cannot be lowered to {spec.oom_score_adj} without CAP_SYS_RESOURCE, skipping")
-        step = "encode arguments"
-        arguments = [os.fsencode(word) for word in spec.arguments]
-        variables = dict(spec.environment)
-        if ends.sockets:
-            from minit.supervisor.sockets import place_sockets, socket_environment  # loaded by the launcher
+        score = self._spec.oom_score_adj
+        if not set_oom_score(score or 0) and score is not None:
+            self._notes.append(f"oom_score_adj cannot be lowered to {score} without CAP_SYS_RESOURCE, skipping")
 
-            variables |= socket_environment(spec)
-        pipe: int | None = None
-        if ends.notify is not None:
-            from minit.plan.readiness import NOTIFY_SOCKET  # loaded by the launcher, as is the next
-            from minit.supervisor.readiness import place_descriptor
+    def _encode(self) -> tuple[list[bytes], dict[bytes, bytes]]:
+        """Return the app's arguments, without the first, and its environment."""
+        self._step = "encode arguments"
+        arguments = [os.fsencode(word) for word in self._spec.arguments]
+        variables = dict(self._spec.environment)
+        if self._ends.sockets:
+            from minit.supervisor.sockets import socket_environment  # loaded by the launcher
 
-            pipe = ends.notify.pipe
-            if spec.notifies:
-                variables["NOTIFY_SOCKET"] = NOTIFY_SOCKET
-        environment = {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
-        if ends.namespace is None:
-            step = "unshare mount namespace"
+            variables |= socket_environment(self._spec)
+        if self._spec.notifies and self._ends.notify is not None:
+            from minit.plan.readiness import NOTIFY_SOCKET  # loaded by the launcher
+
+            variables["NOTIFY_SOCKET"] = NOTIFY_SOCKET
+        return arguments, {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
+
+    def _enter_root(self) -> None:
+        """Make the app's root, or find the one that is there, and go into it with the app's streams."""
+        if self._ends.namespace is None:
+            self._step = "unshare mount namespace"
             syscalls.unshare(syscalls.CLONE_NEWNS)
-            namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-            step = "mount"
-            root, null = _build_root(spec, rootfs, ends)
+            self.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+            self._step = "mount"
+            root, self.null = _build_root(self._spec, self._rootfs, self._ends)
         else:
-            step = "open /dev/null"
-            # The pod's, which no app can have replaced.
-            namespace, null = ends.namespace, os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        step = "set resource limits"
+            self._step = "open /dev/null"
+            self.namespace, self.null = self._ends.namespace, os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self._step = "set resource limits"
         # Not before: each of the volumes is a descriptor until it is mounted.
-        resource.setrlimit(resource.RLIMIT_NOFILE, ends.open_files)
+        resource.setrlimit(resource.RLIMIT_NOFILE, self._ends.open_files)
         # In a user namespace PID 1 is dumpable, but what runs in a root of somebody else's must not be looked into.
         syscalls.set_dumpable(False)
         forget_imports()
-        if ends.namespace is None:
-            step = "pivot root"
+        if self._ends.namespace is None:
+            self._step = "pivot root"
             enter_root(root)
         else:
-            step = "join mount namespace"
-            syscalls.setns(namespace, syscalls.CLONE_NEWNS)
-        step = "open standard streams"
-        _open_streams(spec, ends, null)
-        step = "close descriptors"
+            self._step = "join mount namespace"
+            syscalls.setns(self.namespace, syscalls.CLONE_NEWNS)
+        self._step = "open standard streams"
+        _open_streams(self._spec, self._ends, self.null)
+        self._step = "close descriptors"
         # Before any path of the manifest or the image is followed: /proc/self/fd leads past the mounts of the root.
-        syscalls.close_all_but((0, 1, 2, report.fileno(), namespace, *ends.sockets, *(() if pipe is None else (pipe,))))
-        step = "drop capabilities"
-        drop_bounding_set(spec.bounding)
+        pipe = () if self._pipe is None else (self._pipe,)
+        syscalls.close_all_but((0, 1, 2, self._report.fileno(), self.namespace, *self._ends.sockets, *pipe))
+
+    def _drop_capabilities(self) -> None:
+        self._step = "drop capabilities"
+        drop_bounding_set(self._spec.bounding)
         give_up_capabilities()
-        step = "find executable"
-        path = find_executable(spec)
-        if ends.is_builder:
-            step = "report"
-            send_message(report, {"prepared": notes}, [namespace])
-            os._exit(0)
-        step = "change directory to"
+
+    def _become_user(self) -> None:
+        """Be what the app is to be, but for its descriptors and filters."""
+        spec = self._spec
+        self._step = "change directory to"
         os.chdir(spec.working_directory)
-        step = "join a session keyring"
+        self._step = "join a session keyring"
         # While it is root: keys of others are counted against small quotas, across all pods.
         leave_keyring()
-        step = "change user"
+        self._step = "change user"
         become_user(spec.uid, spec.gid, spec.supplementary_gids)
         if spec.sheds_privileges:
-            step = "set no_new_privs"
+            self._step = "set no_new_privs"
             syscalls.set_no_new_privileges()
-        step = "reset signals"
+        self._step = "reset signals"
         reset_signals()
-        step = "close descriptors"
+
+    def _place_descriptors(self) -> None:
+        """Put what the app is passed to the numbers where it expects it, and let execve(2) close the rest."""
+        self._step = "close descriptors"
         syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
-        if ends.sockets:
-            step = "pass sockets"
-            others = (report.fileno(), namespace, *(() if pipe is None else (pipe,)))
-            moved, namespace, *pipes = place_sockets(ends.sockets, others)
-            report, pipe = Socket(fileno=moved), pipes[0] if pipes else None
-        if pipe is not None and spec.notify_fd is not None:
-            step = "pass the notification descriptor"
+        if self._ends.sockets:
+            self._step = "pass sockets"
+            from minit.supervisor.sockets import place_sockets
+
+            others = (self._report.fileno(), self.namespace, *(() if self._pipe is None else (self._pipe,)))
+            moved, self.namespace, *pipes = place_sockets(self._ends.sockets, others)
+            self._report, self._pipe = Socket(fileno=moved), pipes[0] if pipes else None
+        if self._pipe is not None and self._spec.notify_fd is not None:
+            self._step = "pass the notification descriptor"
+            from minit.supervisor.readiness import place_descriptor
+
             # Detached, or the old object would close what is in its place.
-            moved, namespace = place_descriptor(pipe, spec.notify_fd, (report.detach(), namespace))
-            report = Socket(fileno=moved)
-        step = "wait for the other apps"
-        send_message(report, {"prepared": notes}, [namespace] if ends.namespace is None else [])
-        if report.recv(16) != b"go":
+            others = (self._report.detach(), self.namespace)
+            moved, self.namespace = place_descriptor(self._pipe, self._spec.notify_fd, others)
+            self._report = Socket(fileno=moved)
+
+    def _wait(self) -> None:
+        self._step = "wait for the other apps"
+        is_new = self._ends.namespace is None
+        send_message(self._report, {"prepared": self._notes}, [self.namespace] if is_new else [])
+        if self._report.recv(16) != b"go":
             os._exit(EXIT_FAILURE)
-        step = STEP_EXEC
-        if spec.filters:
-            if spec.seccomp != DEFAULT_POLICY:
-                # Under filters of the user's own nothing may be left by which a failed exec could be reported.
-                check_exec(path)
-            step = "install seccomp filters"
-            for program in spec.filters:
-                syscalls.install_seccomp_filter(program)
-            step = STEP_EXEC
-        os.execve(path, [os.fsencode(path), *arguments], environment)
-    except BaseException as error:
-        # The last frame of a forked process: whatever went wrong is reported, and nothing returns to PID 1's code.
-        try:
-            _report(report, step, error)
-            if step == STEP_EXEC:
-                number = error.errno if isinstance(error, OSError) else None
-                reason = diagnose_exec(path, errno.ENOENT if number is None else number)
-                os.write(2, f"Error: {reason}\n".encode(errors="surrogateescape"))
-        finally:
-            os._exit(EXIT_EXEC_FAILED if step == STEP_EXEC else EXIT_FAILURE)
+
+    def _install_filters(self) -> None:
+        if not self._spec.filters:
+            return
+        if self._spec.seccomp != DEFAULT_POLICY:
+            # Under filters of the user's own nothing may be left by which a failed exec could be reported.
+            check_exec(self._path)
+        self._step = "install seccomp filters"
+        for program in self._spec.filters:
+            syscalls.install_seccomp_filter(program)
+        self._step = STEP_EXEC
 
 
 def find_executable(spec: AppSpec) -> str:
