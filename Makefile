@@ -8,7 +8,7 @@ KERNEL := build/kernel
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procps util-linux iproute2 \
 	nftables iptables containernetworking-plugins libseccomp2 libudev1 e2fsprogs xfsprogs
 
-.PHONY: demo test test-long man deb bench clean packages
+.PHONY: demo test test-long man deb bench clean packages kernel
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
 packages:
@@ -33,20 +33,25 @@ PYTEST := $(BIN)/python -m pytest -q -n $(shell n=$$(nproc); echo $$((n < 8 ? n 
 
 # The few that fail when the machine is busy with the others have to pass alone; the last line names them.
 test: export MINIT_TEST_STRICT := 1
-test: $(STAMP)
+test: $(STAMP) kernel
 	$(PYTEST) --cache-clear tests || { test $$? = 1 && $(BIN)/python -m tests.support.again; }
 
-# The machine that tests boot. The kernel is unpacked and not installed, since it is not for the machine it is on.
-$(KERNEL):
-	command -v qemu-system-x86_64 >/dev/null || { apt-get update -qq && \
-		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-x86 >/dev/null; }
-	rm -rf $@.new && mkdir -p $@.new && cd $@.new && apt-get download -qq \
-		$$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9]\)/\1/p' | head -n 1)
-	cd $@.new && dpkg-deb -x linux-image-*.deb . && rm linux-image-*.deb
-	mv $@.new $@
+# What boots machines, for the tests that do; where it cannot be had they are skipped.
+kernel:
+	@test "$$(uname -m)" != x86_64 || $(MAKE) --no-print-directory $(KERNEL) || \
+		echo "no qemu or no kernel for it: machines are not booted"
 
-test-long: $(STAMP)
-	test "$$(uname -m)" != x86_64 || $(MAKE) $(KERNEL)
+# The kernel is unpacked and not installed, since it is not for the machine it is on.
+$(KERNEL):
+	@echo "getting a kernel and qemu"; apt-get update -qq
+	@command -v qemu-system-x86_64 >/dev/null || \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-x86 >/dev/null
+	@rm -rf $@.new && mkdir -p $@.new && cd $@.new && apt-get download -qq -o APT::Sandbox::User=root \
+		$$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9]\)/\1/p' | head -n 1)
+	@cd $@.new && dpkg-deb -x linux-image-*.deb . && rm linux-image-*.deb
+	@mv $@.new $@
+
+test-long: $(STAMP) kernel
 	MINIT_TEST_STRICT=1 MINIT_TEST_LONG=1 $(PYTEST) --timeout 1200 tests
 
 # docs/man/minit.1.in and what --help shows, in one page.

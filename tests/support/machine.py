@@ -15,7 +15,7 @@ import pytest
 from tests.support.pods import BUSYBOX
 
 QEMU = "qemu-system-x86_64"
-# What `make test-long` unpacks there from a package of Debian.
+# What `make test` unpacks there from a package of Debian.
 KERNELS = Path(__file__).parents[2] / "build/kernel"
 BOOT_SECONDS = 300
 _MEMORY_MIB = 1024

@@ -1,0 +1,42 @@
+"""Disks of machines: file systems in files, looked at without a kernel."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+
+def make_disk(path: Path, label: str, size_mib: int = 32, tree: Path | None = None) -> Path:
+    """Make an ext4 in a file, with what a directory has."""
+    with path.open("wb") as file:
+        file.truncate(size_mib << 20)
+    source = [] if tree is None else ["-d", tree]
+    subprocess.run(["mkfs.ext4", "-q", "-L", label, *source, path], check=True)
+    return path
+
+
+def assert_clean(disk: Path) -> None:
+    """AssertionError unless the file system is without faults, and was unmounted."""
+    done = subprocess.run(["e2fsck", "-fn", disk], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "Filesystem state:         clean" in _read_superblock(disk)
+    assert "needs_recovery" not in _read_superblock(disk)
+
+
+def replay_journal(disk: Path) -> None:
+    """Do what a kernel does first with a file system that was cut off; AssertionError if that leaves a fault."""
+    done = subprocess.run(["e2fsck", "-fp", disk], capture_output=True, text=True)
+    # e2fsck(8): 1 is that it has corrected something, which the journal alone has to do.
+    assert done.returncode in (0, 1), done.stdout
+    assert_clean(disk)
+
+
+def read_disk(disk: Path, path: str) -> bytes:
+    """Return a file of the file system."""
+    done = subprocess.run(["debugfs", "-R", f"cat {path}", disk], check=True, capture_output=True)
+    assert b"File not found" not in done.stderr, path
+    return done.stdout
+
+
+def _read_superblock(disk: Path) -> str:
+    return subprocess.run(["dumpe2fs", "-h", disk], check=True, capture_output=True, text=True).stdout
