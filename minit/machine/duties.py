@@ -12,6 +12,7 @@ from minit.machine.devices import MachineDevices
 from minit.machine.filesystems import mount_filesystem
 from minit.machine.modules import read_modules
 from minit.machine.powerbutton import PowerButtons
+from minit.machine.state import prepare_state
 from minit.machine.supervisor import POWER_BUTTON
 from minit.messages import Socket, receive_message, send_message
 from minit.stdio import complain
@@ -42,6 +43,7 @@ def do_duties(config: MachineConfig, link: Socket) -> None:
             if filesystem.required:
                 raise
             complain(f"minit: {error}")
+    prepare_state(config, modules)
     network = _connect(config, devices)
     buttons = PowerButtons()
     buttons.look()

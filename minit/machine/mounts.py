@@ -75,30 +75,26 @@ def mount_early() -> list[str]:
 
 
 def unmount_all() -> None:
-    """Unmount every file system, the last mounted first; one that is still used becomes read-only."""
+    """Make every file system of a device read-only and unmount it, like all others, the last mounted first."""
     for mount in reversed(read_mountinfo()):
         if f"{mount.mount_point}/".startswith(tuple(f"{place}/" for place in _VOLATILE)):
             continue
-        try:
-            if mount.mount_point != "/":
-                syscalls.umount2(mount.mount_point, syscalls.UMOUNT_NOFOLLOW)
-            elif _has_device(mount):
-                _make_read_only(mount)
-        except OSError as error:
-            complain(f"minit: unmount {describe(error)}")
+        if _has_device(mount):
+            # First: what PID 1 has mapped of an overlay on it keeps it in use, though it is unmounted.
             _try_read_only(mount)
+        if mount.mount_point != "/":
+            try:
+                syscalls.umount2(mount.mount_point, syscalls.UMOUNT_NOFOLLOW)
+            except OSError as error:
+                complain(f"minit: unmount {describe(error)}")
 
 
 def _has_device(mount: Mount) -> bool:
     return mount.source.startswith("/dev/")
 
 
-def _make_read_only(mount: Mount) -> None:
-    syscalls.mount(None, mount.mount_point, None, syscalls.MS_REMOUNT | syscalls.MS_RDONLY)
-
-
 def _try_read_only(mount: Mount) -> None:
     try:
-        _make_read_only(mount)
+        syscalls.mount(None, mount.mount_point, None, syscalls.MS_REMOUNT | syscalls.MS_RDONLY)
     except OSError as error:
         complain(f"minit: make read-only {describe(error)}")

@@ -22,6 +22,7 @@ ENDINGS = (POWEROFF, REBOOT, HALT, STAY)
 DHCP = "dhcp"
 _MAXIMUM_SECONDS = 24 * 3600
 _MAXIMUM_NAME_BYTES = 64
+_MAXIMUM_BOOTS = 10000
 _WORD = "minit."
 # Of which there may be several, each named for one.
 _TABLES = {"devices": "device", "filesystems": "filesystem", "interfaces": "interface"}
@@ -49,6 +50,18 @@ class Filesystem(Value):
     read_only: bool = False
     wait_seconds: int = 10
     required: bool = True
+
+
+class State(Value):
+    """
+    Where what outlives a boot is kept: of each of the last `kept_boots` boots, this one among them, what it wrote down.
+
+    With `keep_roots` also what apps write into their own roots.
+    """
+
+    directory: str
+    kept_boots: int = 10
+    keep_roots: bool = False
 
 
 class DeviceRule(Value):
@@ -96,6 +109,7 @@ class MachineConfig(Value):
     interfaces: tuple[Interface, ...] = ()
     name_servers: tuple[str, ...] = ()
     watchdog: Watchdog | None = None
+    state: State | None = None
     debug: bool = False
     manifest: str | None = None
 
@@ -122,6 +136,7 @@ def parse_machine(data: bytes, source: str) -> MachineConfig:
         interfaces=root["interface"].each_named("interface", _interface),
         name_servers=root["name_servers"].each(_address),
         watchdog=root["watchdog"].optional(_watchdog),
+        state=root["state"].optional(_state),
     )
 
 
@@ -192,6 +207,21 @@ def _watchdog(node: Node) -> Watchdog:
         device=node["device"].optional(Node.absolute_path) or Watchdog.device,
         timeout_seconds=timeout.integer(2, _MAXIMUM_SECONDS) if timeout.given else Watchdog.timeout_seconds,
     )
+
+
+def _state(node: Node) -> State:
+    _refuse_others(node, State._fields)
+    kept_boots = node["kept_boots"]
+    return State(
+        directory=node["directory"].matching(_is_place, "an absolute path without . and .. (/data/minit)"),
+        kept_boots=kept_boots.integer(1, _MAXIMUM_BOOTS) if kept_boots.given else State.kept_boots,
+        keep_roots=_boolean(node["keep_roots"], State.keep_roots),
+    )
+
+
+def _is_place(text: str) -> bool:
+    root, *names = text.split("/")
+    return not root and all(name not in ("", ".", "..") for name in names)
 
 
 def _refuse_times(value: object, source: str) -> None:

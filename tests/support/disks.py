@@ -38,5 +38,12 @@ def read_disk(disk: Path, path: str) -> bytes:
     return done.stdout
 
 
+def list_disk(disk: Path, path: str) -> list[str]:
+    """Return the names in a directory of the file system, sorted."""
+    done = subprocess.run(["debugfs", "-R", f"ls -p {path}", disk], check=True, capture_output=True, text=True)
+    names = (line.split("/")[5] for line in done.stdout.splitlines() if line)
+    return sorted(set(names) - {".", "..", "lost+found"})
+
+
 def _read_superblock(disk: Path) -> str:
     return subprocess.run(["dumpe2fs", "-h", disk], check=True, capture_output=True, text=True).stdout

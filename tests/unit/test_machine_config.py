@@ -12,6 +12,7 @@ from minit.manifest.machine import (
     Filesystem,
     Interface,
     MachineConfig,
+    State,
     Watchdog,
     parse_machine,
     with_command_line,
@@ -30,6 +31,11 @@ name_servers = ["192.0.2.53"]
 
 [watchdog]
 timeout_seconds = 20
+
+[state]
+directory = "/data/minit"
+kept_boots = 3
+keep_roots = true
 
 [[device]]
 subsystem = "tty"
@@ -67,6 +73,7 @@ def test_everything_that_can_be_said():
         name_servers=("192.0.2.53",),
         sysctls=(("net.ipv4.ip_forward", "1"), ("kernel.core_pattern", "core")),
         watchdog=Watchdog(timeout_seconds=20),
+        state=State(directory="/data/minit", kept_boots=3, keep_roots=True),
         devices=(DeviceRule(subsystem="tty", name="ttyUSB*", mode=0o660, gid=20, link="modem"),),
         filesystems=(Filesystem(source="/dev/vda", target="/data", fstype="ext4", wait_seconds=5, required=False),),
         interfaces=(
@@ -86,6 +93,11 @@ def test_nothing_need_be_said():
     [
         ("hostname = 3", "hostname: expected a host name of 1 to 64 bytes, got 3"),
         ('hostnam = "x"', 'hostnam: expected one of .*, got "hostnam"'),
+        (
+            '[state]\ndirectory = "/data/../x"',
+            'state.directory: expected an absolute path without .*, got "/data/../x"',
+        ),
+        ("[state]\nkept_boots = 3", "state.directory: expected an absolute path .*, got nothing"),
         ("[watchdog]\ntimeout_seconds = 1", "watchdog.timeout_seconds: expected an integer from 2 to 86400, got 1"),
         (
             '[[filesystem]]\nsource = "/dev/vda"\ntarget = "data"\ntype = "ext4"',

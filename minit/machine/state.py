@@ -1,0 +1,148 @@
+"""
+What outlives a boot, in a directory on a file system of the machine:
+
+    DIRECTORY/000012/   what the twelfth boot has written down: /rkt of its stage1 root, with statuses, logs and events
+    DIRECTORY/roots/    what apps have written into their own roots, as overlayfs keeps it
+
+Each boot begins with a directory of its own, so that nothing in it is of another one. Whoever writes there does so at
+the pod's usual paths. Without the directory all of that is in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from minit import paths, syscalls
+from minit.errors import LaunchError, describe
+from minit.plan.mounts import MountFilesystem
+from minit.stdio import complain
+from minit.supervisor.mounts import new_filesystem
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.machine.modules import Modules
+    from minit.manifest.machine import MachineConfig, State
+
+_RECORDS = f"{paths.MACHINE_POD}/{paths.POD_STAGE1_ROOTFS}/rkt"
+_ROOTS = "roots"
+_ROOTS_IN_MEMORY = "/run/minit/roots"
+# A directory that is being removed: half of a boot would tell lies about it.
+_REMOVED = ".removed"
+# More than PID 1 writes before the apps start, so that a full disk does not keep them from it.
+_NEEDED_BYTES = 1 << 18
+
+
+def prepare_state(config: MachineConfig, modules: Modules) -> None:
+    """
+    Make the pod writable where its root is not, and have written down below the state directory what the boot does.
+
+    What keeps the directory from being used is one line. LaunchError if no app could write to a read-only root.
+    """
+    state = config.state
+    missing = None if state is None else _missing_filesystem(config, state)
+    if state is not None and missing is not None:
+        complain(f"minit: state {state.directory}: nothing is kept: filesystem {missing} is not mounted")
+        state = None
+    _make_pod_writable(state, modules)
+    if state is not None:
+        try:
+            syscalls.mount(_begin_boot(state), _RECORDS, None, syscalls.MS_BIND)
+        except OSError as error:
+            complain(f"minit: state {state.directory}: this boot is not kept: {describe(error)}")
+
+
+def _missing_filesystem(config: MachineConfig, state: State) -> str | None:
+    """Return the file system that the directory should be on, if that is not there."""
+    targets = [each.target.rstrip("/") for each in config.filesystems]
+    targets = [target for target in targets if f"{state.directory}/".startswith(f"{target}/")]
+    return next((target for target in targets if not os.path.ismount(target)), None)
+
+
+def _make_pod_writable(state: State | None, modules: Modules) -> None:
+    if state is not None and state.keep_roots:
+        try:
+            _overlay_pod(os.path.join(state.directory, _ROOTS), modules)
+        except OSError as error:
+            complain(f"minit: state {state.directory}: what apps write is not kept: {describe(error)}")
+        else:
+            return
+    if os.statvfs(paths.MACHINE_POD).f_flag & os.ST_RDONLY:
+        try:
+            _overlay_pod(_ROOTS_IN_MEMORY, modules)
+        except OSError as error:
+            raise LaunchError(f"the root is read-only, and cannot have an overlay: {describe(error)}") from error
+
+
+def _overlay_pod(place: str, modules: Modules) -> None:
+    with open("/proc/filesystems", encoding="ascii") as file:
+        if "overlay" not in file.read().split():
+            modules.load("overlay")
+    upper, work = os.path.join(place, "upper"), os.path.join(place, "work")
+    for directory in (upper, work):
+        os.makedirs(directory, exist_ok=True)
+    # It takes the place of the pod's own.
+    os.chmod(upper, os.stat(paths.MACHINE_POD).st_mode & 0o7777)
+    layers = ("lowerdir", paths.MACHINE_POD), ("upperdir", upper), ("workdir", work)
+    overlay = MountFilesystem(
+        fstype="overlay",
+        target=paths.MACHINE_POD,
+        options=(("source", "overlay"), *layers),
+        nosuid=False,
+        nodev=False,
+        noexec=False,
+    )
+    tree = new_filesystem(overlay)
+    try:
+        syscalls.move_mount(tree, syscalls.AT_FDCWD, to_path=paths.MACHINE_POD)
+    finally:
+        os.close(tree)
+
+
+def _begin_boot(state: State) -> str:
+    """Make this boot's directory, with the directories that the image has there, and return it; the oldest go."""
+    os.makedirs(state.directory, 0o700, exist_ok=True)
+    boots = sorted((name for name in os.listdir(state.directory) if name.isascii() and name.isdigit()), key=int)
+    # First: there may be no space for another one.
+    _remove_boots(state, boots[: max(0, len(boots) + 1 - state.kept_boots)])
+    boot = os.path.join(state.directory, f"{int(boots[-1]) + 1 if boots else 1:06}")
+    try:
+        for place, _, _ in os.walk(_RECORDS):
+            made = boot + place.removeprefix(_RECORDS)
+            os.mkdir(made)
+            os.chmod(made, os.stat(place).st_mode & 0o7777)
+        _require_space(boot)
+        for place, _, _ in os.walk(boot):
+            _make_durable(place)
+        _make_durable(state.directory)
+    except OSError:
+        shutil.rmtree(boot, ignore_errors=True)
+        raise
+    return boot
+
+
+def _remove_boots(state: State, names: list[str]) -> None:
+    removed = os.path.join(state.directory, _REMOVED)
+    if os.path.exists(removed):
+        shutil.rmtree(removed)
+    for name in names:
+        os.rename(os.path.join(state.directory, name), removed)
+        shutil.rmtree(removed)
+
+
+def _require_space(directory: str) -> None:
+    path = os.path.join(directory, ".space")
+    with open(path, "wb", buffering=0) as file:
+        os.unlink(path)
+        left = _NEEDED_BYTES
+        while left:
+            left -= file.write(bytes(left)) or 0
+        os.fsync(file.fileno())
+
+
+def _make_durable(directory: str) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,145 @@
+"""What outlives a boot: a directory for each on a disk, and what apps wrote into their roots; and what if none can."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from minit import syscalls
+from tests.support.disks import assert_clean, list_disk, make_disk, read_disk
+from tests.support.firstprogram import NamespaceMachine
+from tests.support.loopdevices import LoopDevice
+from tests.support.pods import MakePod, shell
+
+_FILESYSTEM = """
+[[filesystem]]
+source = "/disk"
+target = "/data"
+type = "ext4"
+options = "{options}"
+required = false
+"""
+_STATE = '[state]\ndirectory = "/data/kept/minit"\n'
+
+Boot = Callable[..., NamespaceMachine]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """A file with an ext4."""
+    return make_disk(tmp_path / "disk", "data", size_mib=8)
+
+
+@pytest.fixture
+def boot(make_pod: MakePod, disk: Path, tmp_path: Path) -> Boot:
+    """A function that boots a machine of one app with the disk as its /disk, and returns it when it is off."""
+    count = iter(range(100))
+
+    def run(
+        script: str,
+        config: str,
+        *,
+        options: str = "",
+        read_only: bool = False,
+        mounts: Sequence[object] = (),
+        annotations: Sequence[object] = (),
+        **pod_fields: object,
+    ) -> NamespaceMachine:
+        app = {**shell(script, annotations=annotations), "mounts": mounts}
+        pod = make_pod({"one": app}, overlay=False, **pod_fields)
+        place = tmp_path / f"boot-{next(count)}"
+        place.mkdir()
+        machine = NamespaceMachine(place, pod, config + _FILESYSTEM.format(options=options))
+        with attached(disk) as device:
+            os.mknod(machine.root / "disk", stat.S_IFBLK | 0o600, device)
+            if read_only:
+                syscalls.mount(
+                    None, str(machine.root), None, syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY
+                )
+            with machine:
+                return machine.wait()
+
+    return run
+
+
+@contextmanager
+def attached(disk: Path) -> Iterator[int]:
+    """A block device that is the file in the block, as stat(2) has its number."""
+    device = LoopDevice()
+    try:
+        subprocess.run(["losetup", device.path, disk], check=True)
+        yield os.stat(device.path).st_rdev
+        subprocess.run(["losetup", "--detach", device.path], check=True)
+    finally:
+        device.remove()
+
+
+def said(machine: NamespaceMachine) -> list[str]:
+    """Return what the app has said."""
+    return [line.partition("]: ")[2] for line in machine.lines if line.startswith("one[")]
+
+
+def test_every_boot_has_a_directory_of_its_own(boot: Boot, disk: Path):
+    """Status, state, log and events of the last boots are on the disk, each for itself, and the oldest are gone."""
+    keep_logs = [{"name": "minit/keep-logs", "value": "true"}]
+    for status in (1, 2, 3):
+        machine = boot(f"echo boot {status}; exit {status}", f"{_STATE}kept_boots = 2\n", annotations=keep_logs)
+        assert machine.ending == "off"
+    assert list_disk(disk, "/kept/minit") == ["000002", "000003"]
+    for status in (2, 3):
+        place = f"/kept/minit/00000{status}"
+        assert read_disk(disk, f"{place}/status/one") == b"%d\n" % status
+        assert json.loads(read_disk(disk, f"{place}/minit/state/one.json"))["status"] == status
+        assert read_disk(disk, f"{place}/minit/log/one.log").endswith(b" boot %d\n" % status)
+        assert b'"event":"pod.ended"' in read_disk(disk, f"{place}/minit/events.log")
+    assert_clean(disk)
+
+
+def test_without_its_file_system_the_boot_is_not_kept(boot: Boot, disk: Path):
+    """One line says that a disk which cannot be mounted keeps nothing; the pod runs as without it."""
+    machine = boot("echo up", _STATE, options="nonsense")
+    assert "minit: state /data/kept/minit: nothing is kept: filesystem /data is not mounted" in machine.lines
+    assert (said(machine), machine.ending) == (["up"], "off")
+
+
+def test_a_read_only_disk(boot: Boot, disk: Path):
+    """So does one line say that a disk which cannot be written keeps nothing."""
+    machine = boot("echo up", _STATE, options="ro")
+    expected = "minit: state /data/kept/minit: this boot is not kept: /data/kept: read-only file system"
+    assert expected in machine.lines
+    assert (said(machine), machine.ending) == (["up"], "off")
+
+
+def test_a_full_disk(boot: Boot, disk: Path):
+    """What there is no space for is said in a line each, a status and then a whole boot, and nothing is half there."""
+    data = {"volumes": [{"name": "data", "kind": "host", "source": "/data"}]}
+    mounts = [{"volume": "data", "path": "/data"}]
+    machine = boot("yes 2>/dev/null > /data/ballast; echo full; exit 3", _STATE, mounts=mounts, **data)
+    assert (said(machine), machine.ending) == (["full"], "off")
+    assert 'stage1: app "one": status 3 could not be written' in machine.lines
+    machine = boot("echo up", _STATE)
+    begin = "minit: state /data/kept/minit: this boot is not kept: "
+    assert [line for line in machine.lines if line.startswith(begin) and line.endswith("no space left on device")]
+    assert (said(machine), machine.ending) == (["up"], "off")
+    assert list_disk(disk, "/kept/minit") == ["000001"]
+    assert list_disk(disk, "/kept/minit/000001/status") == ["one-created", "one-started"]
+    assert_clean(disk)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_read_only_root(boot: Boot, disk: Path, keeps: bool):
+    """Apps can write on a root that cannot be written, in memory or for the next boot, as the configuration says."""
+    script = "cat /kept 2>/dev/null; echo written > /kept && cat /kept"
+    config = f"{_STATE}keep_roots = {str(keeps).lower()}\n"
+    outputs = [said(boot(script, config, read_only=True)) for _ in range(2)]
+    assert outputs == [["written"], ["written", "written"] if keeps else ["written"]]
+    assert list_disk(disk, "/kept/minit") == ["000001", "000002", *(["roots"] if keeps else [])]
+    assert read_disk(disk, "/kept/minit/000002/status/one") == b"0\n"
+    assert_clean(disk)
