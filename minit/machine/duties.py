@@ -10,7 +10,7 @@ import time
 from minit.errors import LaunchError, describe
 from minit.machine.devices import MachineDevices
 from minit.machine.filesystems import mount_filesystem
-from minit.machine.modules import read_modules
+from minit.machine.modules import Modules, read_modules
 from minit.machine.powerbutton import PowerButtons
 from minit.machine.state import prepare_state
 from minit.machine.supervisor import POWER_BUTTON
@@ -25,13 +25,29 @@ if TYPE_CHECKING:
 _SYSCTLS = "/proc/sys"
 
 
-def do_duties(config: MachineConfig, link: Socket) -> None:
-    """Prepare the machine, tell PID 1, and serve until PID 1 is gone; LaunchError if something required is missing."""
+def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
+    """
+    Prepare the machine, which only the first helper does, tell PID 1, and serve until PID 1 is gone.
+
+    LaunchError if something required is missing.
+    """
     modules = read_modules()
     for name in config.modules:
         modules.load(name)
     devices = MachineDevices(modules, config.devices)
     devices.look()
+    if is_first:
+        _prepare(config, modules, devices)
+    network = _connect(config, devices, waits=is_first)
+    buttons = PowerButtons()
+    buttons.look()
+    if is_first:
+        send_message(link, {"prepared": True})
+    _serve(link, devices, buttons, network)
+
+
+def _prepare(config: MachineConfig, modules: Modules, devices: MachineDevices) -> None:
+    """Do what is done once: wait for devices, set the kernel's parameters, mount file systems."""
     for rule in config.devices:
         _wait_for_device(rule, devices)
     for name, value in config.sysctls:
@@ -44,11 +60,6 @@ def do_duties(config: MachineConfig, link: Socket) -> None:
                 raise
             complain(f"minit: {error}")
     prepare_state(config, modules)
-    network = _connect(config, devices)
-    buttons = PowerButtons()
-    buttons.look()
-    send_message(link, {"prepared": True})
-    _serve(link, devices, buttons, network)
 
 
 def _wait_for_device(rule: DeviceRule, devices: MachineDevices) -> None:
@@ -61,13 +72,16 @@ def _wait_for_device(rule: DeviceRule, devices: MachineDevices) -> None:
         complain(f"minit: {line}")
 
 
-def _connect(config: MachineConfig, devices: MachineDevices) -> MachineNetwork | None:
+def _connect(config: MachineConfig, devices: MachineDevices, *, waits: bool) -> MachineNetwork | None:
     if not config.interfaces and not config.name_servers:
         return None
     from minit.machine.network import MachineNetwork
 
     network = MachineNetwork(config)
-    network.wait(devices)
+    if waits:
+        network.wait(devices)
+    else:
+        network.turn()
     return network
 
 

@@ -2,8 +2,8 @@
 The machine's helper: the one process that does beside PID 1 what the host does for a pod elsewhere.
 
 PID 1 forks it before anything else. It loads modules, mounts file systems and connects the network, reports that, and
-stays for devices that come later, leases that have to be renewed and the power button. PID 1 does without it if it
-dies.
+stays for devices that come later, leases that have to be renewed and the power button. One that dies is started again,
+out of a PID 1 that has left the machine's mounts by then.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ import time
 
 from minit import syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
-from minit.launcher.ownimage import image_descriptor
+from minit.launcher.cgroups import write_group_file
+from minit.launcher.ownimage import image_root
+from minit.machine.mounts import CGROUPS
 from minit.messages import Socket, receive_message, send_message, socket_pair
+from minit.process import set_oom_score
 from minit.stdio import complain
+from minit.supervisor.relocate import relocate_imports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
     from minit.machine.machine import Machine
-    from minit.manifest.machine import MachineConfig
 
 # Beyond what the configuration lets it wait: for loading modules and checking disks.
 _PREPARE_SECONDS = 120.0
@@ -34,12 +37,16 @@ _TICK_SECONDS = 1.0
 class Helper:
     """PID 1's side of the helper."""
 
-    def __init__(self, config: MachineConfig) -> None:
+    def __init__(self, machine: Machine) -> None:
         self.link, theirs = socket_pair()
-        pid = os.fork()
-        if pid == 0:
+        try:
+            pid = os.fork()
+        except OSError:
             self.link.close()
-            _help(config, theirs)
+            theirs.close()
+            raise
+        if pid == 0:
+            _help(machine, theirs)
         theirs.close()
 
     def wait(self, machine: Machine) -> None:
@@ -65,16 +72,19 @@ class Helper:
             raise LaunchError(str(message["failed"]))
 
 
-def _help(config: MachineConfig, link: Socket) -> NoReturn:
+def _help(machine: Machine, link: Socket) -> NoReturn:
     try:
         syscalls.set_process_name("minit-machine")
         syscalls.set_dumpable(False)
-        image = image_descriptor()
-        syscalls.close_all_but((0, 1, 2, link.fileno(), *([] if image is None else [image])))
+        known = (fd for fd in (machine.image, machine.namespace) if fd is not None)
+        syscalls.close_all_but((0, 1, 2, link.fileno(), *known))
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        is_first = machine.namespace is None
+        if machine.namespace is not None:
+            _return_to_machine(machine.namespace, machine.image_root)
         from minit.machine.duties import do_duties
 
-        do_duties(config, link)
+        do_duties(machine.config, link, is_first=is_first)
     except MinitError as error:
         _report(link, str(error))
     except (OSError, ImportError) as error:
@@ -88,6 +98,19 @@ def _help(config: MachineConfig, link: Socket) -> NoReturn:
         finally:
             os._exit(EXIT_FAILURE)
     os._exit(0)
+
+
+def _return_to_machine(namespace: int, root: str) -> None:
+    """Be where the first helper was: in the machine's mounts, in no group of the pod's, and as likely to be killed."""
+    syscalls.setns(namespace, syscalls.CLONE_NEWNS)
+    os.close(namespace)
+    # Where libraries are looked for as well: the loader remembers only the path that it was started with.
+    relocate_imports(image_root(), root)
+    set_oom_score(0)
+    try:
+        write_group_file(f"{CGROUPS}/cgroup.procs", "0")
+    except OSError:
+        pass  # it stays where PID 1 is
 
 
 def _report(link: Socket, line: str) -> None:

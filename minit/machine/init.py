@@ -101,7 +101,7 @@ def _prepare(machine: Machine) -> None:
         bring_up_loopback()
     except OSError as error:
         complain(f"minit: {describe(error)}")
-    machine.helper = Helper(machine.config)
+    machine.helper = Helper(machine)
     try:
         machine.helper.wait(machine)
     finally:
@@ -176,7 +176,7 @@ def _run_pod(machine: Machine) -> int:
         lock=_lock(),
         root=open_stage1_root(),
         stage1_root=image_root(),
-        image=image_descriptor(),
+        image=None,
         tasks=groups.tasks,
         groups=groups.apps,
         hierarchies=open_hierarchies(hierarchies),

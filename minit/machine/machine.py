@@ -5,6 +5,7 @@ from __future__ import annotations
 import _signal
 import os
 
+from minit.launcher.ownimage import image_descriptor, image_root
 from minit.manifest.machine import POWEROFF, REBOOT, STAY, MachineConfig
 
 TYPE_CHECKING = False
@@ -22,8 +23,9 @@ class Machine:
     What is known so far; `run_machine` and the supervisor change it.
 
     `pod_helpers` are the processes that follow devices and check the health of apps, where the pod has any use of them.
-    `namespace` is a descriptor of its own mounts, once PID 1 has a namespace for the pod's. It has `failed` if
-    its pod could not be run, and `crashed` if that is a fault of minit itself.
+    `namespace` is a descriptor of its own mounts, once PID 1 has a namespace for the pod's, `image` that of the stage1
+    root; by `image_root` a helper that is started later imports. It has `failed` if its pod could not be run, and
+    `crashed` if that is a fault of minit itself.
     """
 
     def __init__(self) -> None:
@@ -32,6 +34,8 @@ class Machine:
         self.feeder: Feeder | None = None
         self.pod_helpers: list[DeviceHelper | HealthHelper] = []
         self.namespace: int | None = None
+        self.image = image_descriptor()
+        self.image_root = image_root()
         self.failed = False
         self.crashed = False
         self._asked: str | None = None
@@ -65,7 +69,8 @@ class Machine:
 
     def pod_descriptors(self) -> list[int]:
         """Return the descriptors that PID 1 needs while the pod runs."""
-        return [*self.descriptors(), *(helper.fileno() for helper in self.pod_helpers)]
+        image = [] if self.image is None else [self.image]
+        return [*self.descriptors(), *image, *(helper.fileno() for helper in self.pod_helpers)]
 
     def close(self) -> None:
         """Forget the machine's mounts."""

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
+from minit.errors import describe
+from minit.machine.helper import Helper
 from minit.messages import receive_message
+from minit.plan.restart import ALWAYS, RestartPolicy
 from minit.stdio import complain
 from minit.supervisor.pod import BY_LAUNCHER
+from minit.supervisor.restarts import Restarts
 from minit.supervisor.supervisor import HALT_SIGNALS, Supervisor
 
 TYPE_CHECKING = False
@@ -20,27 +26,32 @@ if TYPE_CHECKING:
 POWER_BUTTON = "power button"
 
 _APPS = "system.slice"
+_HELPER_RESTARTS = RestartPolicy(condition=ALWAYS, delay_seconds=1.0, reset_seconds=60.0)
 
 
 class MachineSupervisor(Supervisor):
-    """Feeds the watchdog, survives the helper, and remembers what the machine was asked to do."""
+    """Feeds the watchdog, starts the helper again when it has died, and remembers what the machine was asked to do."""
 
     def __init__(self, machine: Machine, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._machine = machine
+        self._helper_restarts = Restarts(_HELPER_RESTARTS)
+        self._helper_begun = time.monotonic()
+        self._helper_due: float | None = None
         for helper in machine.pod_helpers:
             self._sources.watch(helper.fileno(), lambda helper=helper: self._on_helper_end(helper))  # type: ignore[misc]
 
     def next_deadline(self) -> float | None:
-        """Return the time of the next deadline or of the watchdog's next meal."""
-        deadline, feeder = super().next_deadline(), self._machine.feeder
-        if feeder is None:
-            return deadline
-        return feeder.next_meal if deadline is None else min(deadline, feeder.next_meal)
+        """Return the time of the next deadline, be it the watchdog's next meal or the helper's next start."""
+        feeder = self._machine.feeder
+        deadlines = super().next_deadline(), self._helper_due, None if feeder is None else feeder.next_meal
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def turn(self, timeout_seconds: float = 0.0) -> None:
         """Handle what there is, which only a supervisor that works does."""
         super().turn(timeout_seconds)
+        if self._helper_due is not None and self._helper_due <= time.monotonic():
+            self._start_helper()
         self._machine.feed()
 
     def admits(self, pid: int, uid: int) -> bool:
@@ -65,7 +76,32 @@ class MachineSupervisor(Supervisor):
         if message is None:
             # The apps go on: they have what it made, and a pod without its network can still do something.
             self._sources.unwatch(self._launcher.fileno())
-            complain("minit: the machine's helper has ended: no more devices and leases from now on")
+            self._launcher.close()
+            self._start_helper_later("has ended")
+        elif "failed" in message:
+            complain(f"minit: {message['failed']}")
         elif message.get("event") == POWER_BUTTON:
             self._machine.ask_to_power_off()
             self.request_stop(BY_LAUNCHER, POWER_BUTTON)
+
+    def _start_helper_later(self, reason: str) -> None:
+        now = time.monotonic()
+        self._helper_restarts.end(failed=True, ran_seconds=now - self._helper_begun)
+        delay_seconds = self._helper_restarts.delay_seconds
+        assert delay_seconds is not None
+        self._helper_due = now + delay_seconds
+        complain(f"minit: the machine's helper {reason}: another one starts in {delay_seconds:g} s")
+
+    def _start_helper(self) -> None:
+        self._helper_due = None
+        if self.exit_code is not None:
+            return  # nobody needs it any more
+        self._helper_restarts.begin()
+        self._helper_begun = time.monotonic()
+        try:
+            self._machine.helper = Helper(self._machine)
+        except OSError as error:
+            self._start_helper_later(f"cannot be started: {describe(error)}")
+            return
+        self._launcher = self._machine.helper.link
+        self._sources.watch(self._launcher.fileno(), self._on_launcher)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.firstprogram import NamespaceMachine
 from tests.support.pods import MakePod, shell
-from tests.support.processes import children_of, named, status_of
+from tests.support.processes import children_of, status_of
 from tests.support.waiting import wait_for
 
 # Asks as a process in the PID namespace of the first process and in the control group of another one.
@@ -146,14 +146,32 @@ def test_a_watchdog_is_fed_by_a_supervisor_that_works(boot: Boot):
 
 
 def test_the_helper_dies(boot: Boot):
-    """Without its helper the machine goes on, and says so."""
-    machine = boot({"one": shell("echo up; sleep 1000")})
+    """Another one is started in its place, later each time, and does what the first one would go on with."""
+    config = """
+        on_exit = "reboot"
+        [[interface]]
+        name = "late"
+        addresses = ["192.0.2.9/24"]
+        [[filesystem]]
+        source = "none"
+        target = "/data"
+        type = "tmpfs"
+    """
+    machine = boot({"one": shell("echo up; sleep 1000")}, config)
     machine.wait_for_line("up")
-    [helper] = named(children_of(machine.first_process), "minit-machine")
-    os.kill(helper, signal.SIGKILL)
-    machine.wait_for_line("minit: the machine's helper has ended: no more devices and leases from now on")
+    helper = machine.wait_for_helper()
+    for delay in (1, 2):
+        os.kill(helper, signal.SIGKILL)
+        machine.wait_for_line(f"minit: the machine's helper has ended: another one starts in {delay} s")
+        helper = machine.wait_for_helper(other_than=helper)
+    machine.in_network("ip", "link", "add", "late", "type", "veth", "peer", "name", "other")
+    wait_for(
+        lambda: "192.0.2.9/24" in machine.in_network("ip", "address", "show", "late"), "the address of the interface"
+    )
     machine.signal(signal.SIGTERM)
-    assert machine.wait().ending == "off"
+    assert machine.wait().ending == "reboot"
+    died = [f"minit: the machine's helper has ended: another one starts in {delay} s" for delay in (1, 2)]
+    assert machine.lines[1:] == [*died, "minit: the pod has ended with 0", "minit: reboot"]
 
 
 @pytest.mark.parametrize(("required", "status"), [("true", None), ("false", 0)])
@@ -250,7 +268,7 @@ def test_who_may_ask(boot: Boot):
     """On the control socket root's processes are answered that are of no app, and nobody else."""
     machine = boot({"one": shell("echo up; sleep 1000")})
     machine.wait_for_line("up")
-    [helper] = named(children_of(machine.first_process), "minit-machine")
+    helper = machine.wait_for_helper()
     app = int(machine.lines[-1].partition("[")[2].partition("]")[0])
     [app] = [pid for pid in children_of(machine.first_process) if status_of(pid)["NSpid"].split()[-1] == str(app)]
     for like, answered in ((helper, True), (app, False)):

@@ -17,11 +17,13 @@ from pathlib import Path
 from minit import paths, syscalls
 from minit.supervisor.mounts import enter_root
 from tests.support.pods import PodDirectory
+from tests.support.processes import children_of, named
 from tests.support.waiting import wait_for
 
 TIMEOUT_SECONDS = 60
 # How reboot(2) ends a PID namespace: the first process dies of it.
 ENDINGS = {-signal.SIGINT: "off", -signal.SIGHUP: "reboot"}
+_HELPER = "minit-machine"
 _UNIFIED = next(path for path in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")) if path.exists())
 _NAMESPACES = (
     syscalls.CLONE_NEWNS
@@ -92,6 +94,20 @@ class NamespaceMachine:
     def first_process(self) -> int:
         """The pid of the machine's PID 1."""
         return int(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text())
+
+    def wait_for_helper(self, other_than: int = 0) -> int:
+        """Return the pid of the process that prepares the machine and goes on with its devices and leases."""
+
+        def find() -> list[int]:
+            return [pid for pid in named(children_of(self.first_process), _HELPER) if pid != other_than]
+
+        wait_for(lambda: bool(find()), "the machine's helper")
+        return find()[0]
+
+    def in_network(self, *command: str) -> str:
+        """Return what a program of the machine that runs the tests says in this machine's network."""
+        inside = ["nsenter", f"--net=/proc/{self.first_process}/ns/net", *command]
+        return subprocess.run(inside, check=True, capture_output=True, text=True).stdout
 
     def signal(self, number: int) -> None:
         """Signal the first process."""

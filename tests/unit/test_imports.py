@@ -143,7 +143,7 @@ MODULES_OF["init"] = (
     *("entrypoints.init", "minit.launcher.delegation", "minit.launcher.limits", "minit.launcher.volumes"),
     *("minit.machine", "minit.machine.ending", "minit.machine.helper", "minit.machine.init", "minit.machine.machine"),
     *("minit.machine.mounts", "minit.machine.supervisor", "minit.manifest.machine"),
-    *("minit.plan.limits", "minit.plan.volumes"),
+    *("minit.plan.limits", "minit.plan.restart", "minit.plan.volumes", "minit.supervisor.restarts"),
 }
 STDLIB_OF["init"] = STDLIB_OF["run"]
 ENTRYPOINTS = sorted(path.stem for path in (PROJECT / "entrypoints").glob("[a-z]*.py"))
