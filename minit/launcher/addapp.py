@@ -133,7 +133,7 @@ def _hand_over(
     """Make and open what the app needs, and have PID 1 take it in; its helpers, which stay, are added to the list."""
     step = "open volumes"
     try:
-        [trees] = open_volumes_of(plan)
+        plan, [trees] = open_volumes_of(plan)
         step = "look for devices"
         devices = look_for_devices(plan, (trees,))
         if devices is not None:

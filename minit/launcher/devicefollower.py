@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 class DeviceVolume(Value):
     """
-    A volume of devices: whose it is, and what its source and its mount were when the pod started.
+    A volume of devices: whose it is, and what its source and its mount were when the pod started, None if not there.
 
     They differ if the pod has `mapped` ids, where a node is another one for the same device.
     """
@@ -37,13 +37,13 @@ class DeviceVolume(Value):
     app: AppSpec
     volume: VolumeMount
     source: Identity | None
-    identity: Identity
+    identity: Identity | None
     mapped: IdRange | None = None
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is a directory of nodes."""
-        return self.identity.device == 0
+        """Whether it was a directory of nodes."""
+        return self.identity is not None and self.identity.device == 0
 
 
 def device_rules(
@@ -65,7 +65,7 @@ class DeviceFollower:
         self._volumes = [volume for volume, _ in volumes]
         self._devices = [tuple(found) for _, found in volumes]
         # What the mounts in the app show, and of which source; None for one that has been taken off.
-        self._attached: list[Identity | None] = [volume.identity for volume in self._volumes]
+        self._attached = [volume.identity for volume in self._volumes]
         self._shown = [volume.source for volume in self._volumes]
         self._app = self._volumes[0].app
         # Nodes that stood for no device when the pod started: there is nothing that could come or go.
@@ -101,7 +101,9 @@ class DeviceFollower:
 
     def _find(self, volume: DeviceVolume, lookup: DeviceLookup) -> tuple[Device, ...]:
         source = volume.volume.source
-        if not is_device_source(source) or os.path.isdir(source) != volume.is_directory:
+        if not is_device_source(source):
+            return ()
+        if volume.identity is not None and os.path.isdir(source) != volume.is_directory:
             return ()
         return tuple(device for device in lookup.find(source) if device.subsystem or device in self._static)
 

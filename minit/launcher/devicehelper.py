@@ -37,8 +37,8 @@ _RETRY_MILLISECONDS = 1000
 
 
 def find_device_volumes(plan: PodPlan, trees: Sequence[Sequence[int]]) -> tuple[DeviceVolume, ...]:
-    """Return the volumes of the pod that are devices; `trees` has a detached mount of each."""
-    return tuple(
+    """Return the volumes of the pod that are devices, or will be; `trees` has a detached mount of those there are."""
+    present = tuple(
         DeviceVolume(
             app=app,
             volume=volume,
@@ -50,6 +50,12 @@ def find_device_volumes(plan: PodPlan, trees: Sequence[Sequence[int]]) -> tuple[
         for volume, tree in zip(app.volumes, fds)
         if has_devices(volume)
     )
+    late = tuple(
+        DeviceVolume(app=app, volume=volume, source=None, identity=None, mapped=plan.private_users)
+        for app in plan.apps
+        for volume in app.late_volumes
+    )
+    return present + late
 
 
 class DeviceHelper:
@@ -175,7 +181,8 @@ def _work(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
         is_following = True
         if image is not None:
             # With what may still be needed.
-            import minit.launcher.devicefilter  # noqa: F401
+            import minit.launcher.devicefilter
+            import minit.launcher.devicenode  # noqa: F401
 
             os.close(image)
         _follow(_make_followers(volumes, devices, message["follow"], debug), lookup, events, socket)
@@ -208,10 +215,10 @@ def _follow(followers: Sequence[DeviceFollower], lookup: DeviceLookup, events: D
     poller = select.poll()
     poller.register(socket.fileno(), select.POLLIN)
     poller.register(events.fileno(), select.POLLIN)
-    is_done = True
-    while socket.fileno() not in dict(poller.poll(None if is_done else _RETRY_MILLISECONDS)):
+    while True:
         # An event only tells when to look. What is there then counts: whatever somebody wrote to an `uevent` file, and
         # however many events were lost for want of room.
-        events.drain()
         answers = [follower.look(lookup) for follower in followers]
-        is_done = all(answers)
+        if socket.fileno() in dict(poller.poll(None if all(answers) else _RETRY_MILLISECONDS)):
+            return
+        events.drain()

@@ -104,7 +104,7 @@ class _Launch:
         self.step = "setup network"
         self._network = _start_network(plan, self._flags, self._lock)
         self.step = "open volumes"
-        trees = open_volumes_of(plan)
+        plan, trees = open_volumes_of(plan)
         kubernetes_log = _open_kubernetes_log(plan)
         self.step = "look for devices"
         self._devices = look_for_devices(plan, trees)

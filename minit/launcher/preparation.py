@@ -49,27 +49,28 @@ def set_limits_of(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: st
         complain(f"stage1: {line}")
 
 
-def open_volumes_of(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
-    """Return a detached mount of each volume of each app."""
+def open_volumes_of(plan: PodPlan) -> tuple[PodPlan, tuple[tuple[int, ...], ...]]:
+    """Return a detached mount of each volume of each app, but for devices that may come later, and the plan with it."""
     if not any(app.volumes for app in plan.apps):
-        return ((),) * len(plan.apps)
-    from minit.launcher.volumes import open_volumes
+        return plan, ((),) * len(plan.apps)
+    from minit.launcher.volumes import open_volumes, put_off_devices
 
+    plan = replace(plan, apps=tuple(put_off_devices(app) for app in plan.apps))
     trees = tuple(open_volumes(app, plan.private_users) for app in plan.apps)
     if plan.private_users is not None and any(volume.idmap for app in plan.apps for volume in app.volumes):
         from minit.launcher.idmap import map_owners
 
         map_owners(plan.apps, trees, plan.private_users)
-    return trees
+    return plan, trees
 
 
 def look_for_devices(plan: PodPlan, trees: tuple[tuple[int, ...], ...]) -> DeviceHelper | None:
     """Start finding out about the apps' volumes that are devices, if there are any it matters for."""
     volumes: tuple[DeviceVolume, ...] = ()
-    if any(trees):
+    if any(app.volumes or app.late_volumes for app in plan.apps):
         from minit.launcher.volumes import has_devices
 
-        if any(has_devices(volume) for app in plan.apps for volume in app.volumes):
+        if any(app.late_volumes or any(map(has_devices, app.volumes)) for app in plan.apps):
             from minit.launcher.devicehelper import DeviceHelper, find_device_volumes
 
             volumes = find_device_volumes(plan, trees)

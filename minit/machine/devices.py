@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import stat
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+# An event about it tells nothing but that it is time to look; it is always there.
+_ANY_DEVICE = "/sys/class/mem/null/uevent"
 _BY_CONTENT = ("LABEL=", "UUID=")
 
 
@@ -51,12 +54,25 @@ class MachineDevices:
         self._events.drain()
         while self._modules.load_for(self._lookup.modaliases()):
             pass
-        for subsystem, name, node in self._lookup.nodes() if self._rules else ():
-            for rule in self._rules:
-                if rule.subsystem == subsystem and fnmatchcase(name, rule.name):
-                    self._matched.add(rule)
-                    if node is not None:
-                        apply_rule(rule, node)
+        if self._rules:
+            self._apply_rules()
+
+    def _apply_rules(self) -> None:
+        found = self._lookup.nodes()
+        links: dict[str, str | None] = {}
+        for rule in self._rules:
+            matching = [node for subsystem, name, node in found if _is_for(rule, subsystem, name)]
+            if matching:
+                self._matched.add(rule)
+            nodes = [node for node in matching if node is not None]
+            for node in nodes:
+                apply_rule(rule, node)
+            if rule.link is not None:
+                links[rule.link] = nodes[-1] if nodes else links.get(rule.link)
+        own = {node for _, _, node in found}
+        changes = [_set_link(f"/dev/{link}", node, own) for link, node in links.items()]
+        if any(changes):
+            _announce()
 
     def has(self, rule: DeviceRule) -> bool:
         """Return whether there has been a device for a rule."""
@@ -80,25 +96,49 @@ def apply_rule(rule: DeviceRule, node: str) -> None:
             os.chown(node, -1 if rule.uid is None else rule.uid, -1 if rule.gid is None else rule.gid)
         if rule.mode is not None:
             os.chmod(node, rule.mode)
-        if rule.link is not None:
-            _link(f"/dev/{rule.link}", node)
     except FileNotFoundError:
         pass
     except OSError as error:
         complain(f"minit: device {node}: {describe(error)}")
 
 
-def _link(path: str, node: str) -> None:
-    directory = os.path.dirname(path)
-    os.makedirs(directory, exist_ok=True)
-    target = os.path.relpath(node, directory)
+def _is_for(rule: DeviceRule, subsystem: str, name: str) -> bool:
+    return rule.subsystem == subsystem and fnmatchcase(name, rule.name)
+
+
+def _set_link(path: str, node: str | None, own: set[str | None]) -> bool:
+    """
+    Make `path` another name of a device's node, or of none; returns whether it was not.
+
+    It is a second name of the same file and no symlink: volumes are devices, not what leads to them.
+    """
     try:
-        if os.readlink(path) == target:
-            return
-        os.unlink(path)
+        if path in own:
+            raise FileExistsError(errno.EEXIST, "it is the name of a device", path)
+        if node is not None and os.path.lexists(path) and os.path.samestat(os.lstat(path), os.lstat(node)):
+            return False
+        if os.path.lexists(path):
+            os.unlink(path)
+        elif node is None:
+            return False
+        if node is not None:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.link(node, path)
+        return True
     except FileNotFoundError:
-        pass
-    os.symlink(target, path)
+        return False  # the node has vanished meanwhile, of which there is another event
+    except OSError as error:
+        complain(f"minit: device link {path}: {describe(error)}")
+        return False
+
+
+def _announce() -> None:
+    """Have the kernel tell those who follow devices to look: they did when the device came, before its link did."""
+    try:
+        with open(_ANY_DEVICE, "wb", buffering=0) as file:
+            file.write(b"change")
+    except OSError as error:
+        complain(f"minit: {describe(error)}")
 
 
 def find_block_device(source: str) -> str | None:

@@ -160,7 +160,7 @@ def _run_pod(machine: Machine) -> int:
     for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
         complain(f"minit: {line}")
     import_for_later(plan)
-    trees = open_volumes_of(plan)
+    plan, trees = open_volumes_of(plan)
     subcgroup = place_pod(hierarchies, plan.uuid, plan.controllers)
     groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
     set_limits_of(plan, hierarchies, subcgroup)

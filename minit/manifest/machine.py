@@ -68,7 +68,7 @@ class DeviceRule(Value):
     """
     What is done with devices of a `subsystem` whose `name` matches a pattern, both as sysfs has them.
 
-    Their nodes get `mode`, `uid` and `gid`, and `link`, a name below /dev, leads to the last of them. The apps wait
+    Their nodes get `mode`, `uid` and `gid`, and the last of them a second name below /dev, `link`. The apps wait
     `wait_seconds` at most until there is one; 0 if they do not. Without a `required` one they do not start.
     """
 

@@ -86,7 +86,8 @@ class AppSpec(Value):
     the bounding set alone; `oom_score_adj` and `limits` are None if nobody asks for any. `seccomp` is None if every
     system call is allowed; `filters` are the programs that the launcher has made of it. `mounts` come first in the
     app's root, then `sysfs`, `volumes` from the outer to the inner, and `files`; `protection` is for all of them. With
-    `read_only_root` nothing else of the root can be written at last. It is executed with `sockets` open.
+    `read_only_root` nothing else of the root can be written at last. `late_volumes` are devices that are not there yet.
+    It is executed with `sockets` open.
     Its log has at most `log_files` files of `log_size_bytes` each, 0 for any size; `kubernetes_log` is the name of its
     file in the log mode k8s-plain.
     `pre_start` and `post_stop` are the arguments of the event handlers, None without one. With `starts_again` it may be
@@ -120,6 +121,7 @@ class AppSpec(Value):
     mounts: tuple[MountOp, ...] = ()
     sysfs: BindTree = SYSFS
     volumes: tuple[VolumeMount, ...] = ()
+    late_volumes: tuple[VolumeMount, ...] = ()
     files: tuple[AppFile, ...] = ()
     read_only_root: bool = False
     protection: Protection = Protection()

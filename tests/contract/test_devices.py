@@ -279,6 +279,46 @@ def _look(pod: PodDirectory, path: str) -> str:
     return pod.enter("a", "/bin/sh", "-c", f"ls -l {path} 2> /dev/null || echo none").stdout
 
 
+@pytest.mark.private_users
+def test_a_device_that_comes_after_the_start(make_pod: MakePod, loop: LoopDevice) -> None:
+    """A pod is started without a device that its app would have; when it comes it can be used, until it goes."""
+    loop.remove()
+    watched = Watched(make_pod, loop.path)
+    watched.expect("missing")
+    loop.add()
+    watched.expect("missing", "opens")
+    assert f"{loop.rule} rw" in allowed_devices(watched.pod)
+    loop.remove()
+    watched.expect("missing", "opens", "missing")
+    assert watched.end() == ""
+
+
+@pytest.mark.host_users("nodes of the host belong to nobody in a user namespace, but for those that are volumes")
+def test_a_directory_that_comes_after_the_start(make_pod: MakePod, loop: LoopDevice) -> None:
+    """So it is with a directory of devices, which is there when the first of them is."""
+    directory = Path(f"/dev/minit-test-{loop.number}")
+    watched = Watched(make_pod, directory, path="/v/disk")
+    watched.expect("missing")
+    directory.mkdir()
+    try:
+        (directory / "disk").hardlink_to(loop.path)
+        loop.announce("change")
+        watched.expect("missing", "opens")
+    finally:
+        (directory / "disk").unlink()
+        directory.rmdir()
+    assert watched.end() == ""
+
+
+def test_a_device_that_never_comes(make_pod: MakePod) -> None:
+    """Only an app whose devices follow can do without one."""
+    result = make_pod({"a": shell("true", mounts=AT_V)}, **volume("/dev/minit-test-none")).run()
+    assert result.returncode == 1
+    assert "Failed to stat /dev/minit-test-none: No such file or directory" in result.stderr
+    result = make_pod({"a": shell("true", mounts=AT_V, annotations=HOTPLUG)}, **volume("/dev/minit-test-none")).run()
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_a_device_that_goes_before_the_app_starts(make_pod: MakePod, loop: LoopDevice) -> None:
     """The app does not find it, though it was there when the app was prepared."""
     script = "touch /tmp/prepared; while [ ! -e /tmp/go ]; do sleep 0.01; done"

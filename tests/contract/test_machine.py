@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.firstprogram import NamespaceMachine
+from tests.support.loopdevices import LoopDevice
 from tests.support.pods import MakePod, shell
 from tests.support.processes import children_of, status_of
 from tests.support.waiting import wait_for
@@ -54,6 +55,14 @@ def boot(make_pod: MakePod, tmp_path: Path) -> Iterator[Boot]:
             return stack.enter_context(NamespaceMachine(tmp_path, prepared, config, command_line))
 
         yield start
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopDevice]:
+    """A block device that the test may add and remove."""
+    device = LoopDevice()
+    yield device
+    device.remove()
 
 
 def test_apps_run_and_the_machine_goes_off(boot: Boot):
@@ -228,6 +237,45 @@ def test_rules_for_devices(boot: Boot):
     machine = boot({"one": {**app, "mounts": [{"volume": "nothing", "path": "/nothing"}]}}, config, volumes=[volume])
     machine.wait()
     assert [line.partition(": ")[2] for line in machine.lines if line.startswith("one[")] == ["3", "640 7 1:5"]
+
+
+# One line for each change of what there is at /v.
+_WATCH = """
+while :; do
+    if [ ! -b /v ]; then now=missing; elif /bin/guest may /v; then now=$(stat -c %a /v); else now=; fi
+    [ "$now" = "$last" ] || [ -z "$now" ] || echo $now
+    last=${now:-$last}; sleep 0.02
+done
+"""
+
+
+def test_devices_that_come_and_go(boot: Boot, loop: LoopDevice):
+    """An app with minit/hotplug has a device by its link when there is one, though there was none at the start."""
+    config = f"""
+        [[device]]
+        subsystem = "block"
+        name = "{loop.path.name}"
+        mode = "0640"
+        link = "spare/disk"
+    """
+    volume = {"name": "v", "kind": "host", "source": "/dev/spare/disk"}
+    app = shell(
+        _WATCH, mounts=[{"volume": "v", "path": "/v"}], annotations=[{"name": "minit/hotplug", "value": "true"}]
+    )
+    loop.remove()
+    machine = boot({"one": app}, config, volumes=[volume])
+    machine.wait_for_line(": missing")
+    for _ in range(2):
+        loop.add()
+        machine.make_node(loop.path)
+        # Once more, since there is no devtmpfs, where the node would have been there with the event.
+        loop.announce("change")
+        machine.wait_for_line(": 640")
+        loop.remove()
+        machine.wait_for_line(": missing")
+    machine.signal(signal.SIGTERM)
+    assert machine.wait().ending == "off"
+    assert [line.partition("]: ")[2] for line in machine.lines[:-2]] == ["missing", "640", "missing", "640", "missing"]
 
 
 @pytest.mark.parametrize(("required", "status"), [("true", None), ("false", 0)])

@@ -55,7 +55,8 @@ MODULES_OF = {
         "minit.iottymux.spawner",
         *("minit.jsontext", "minit.kernel", "minit.messages", "minit.mountinfo"),
         *("minit.launcher.cgroups", "minit.launcher.devices", "minit.launcher.launch", "minit.launcher.load"),
-        *("minit.launcher.ownimage", "minit.launcher.seccomp", "minit.launcher.watch", "minit.podfile"),
+        *("minit.launcher.ownimage", "minit.launcher.preparation", "minit.launcher.seccomp", "minit.launcher.watch"),
+        "minit.podfile",
         *("minit.manifest", "minit.manifest.app", "minit.manifest.image", "minit.manifest.labels"),
         *("minit.manifest.names", "minit.manifest.pod", "minit.manifest.reader"),
         *("minit.plan.app", "minit.plan.capabilities", "minit.plan.devices", "minit.plan.environment"),
@@ -118,7 +119,7 @@ MODULES_OF = {
     },
 }
 MODULES_OF["app_add"] = {
-    *MODULES_OF["run"] - {"entrypoints.run"},
+    *MODULES_OF["run"] - {"entrypoints.run", "minit.launcher.launch", "minit.launcher.watch", "minit.podfile"},
     *("entrypoints.app_add", "minit.launcher.addapp", "minit.launcher.apps", "minit.launcher.profiles"),
     *("minit.supervisor.adding", *CONTROL),
     *("minit.plan.appflags", "minit.plan.connection", "minit.plan.entering", "minit.plan.limits"),
@@ -140,10 +141,10 @@ ATTACHED = {
 MODULES_OF["init"] = (
     MODULES_OF["run"] - {"entrypoints.run", "entrypoints._main", "minit.launcher.launch", "minit.launcher.watch"}
 ) | {
-    *("entrypoints.init", "minit.launcher.delegation", "minit.launcher.limits", "minit.launcher.volumes"),
+    *("entrypoints.init", "minit.launcher.delegation"),
     *("minit.machine", "minit.machine.ending", "minit.machine.helper", "minit.machine.init", "minit.machine.machine"),
     *("minit.machine.mounts", "minit.machine.supervisor", "minit.manifest.machine"),
-    *("minit.plan.limits", "minit.plan.restart", "minit.plan.volumes", "minit.supervisor.restarts"),
+    *("minit.plan.restart", "minit.supervisor.restarts"),
 }
 STDLIB_OF["init"] = STDLIB_OF["run"]
 ENTRYPOINTS = sorted(path.stem for path in (PROJECT / "entrypoints").glob("[a-z]*.py"))
