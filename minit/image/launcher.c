@@ -27,6 +27,7 @@
 #define FIRST_OTHER_DESCRIPTOR 3
 #define SIG_BLOCK 0
 #define SIGINT 2
+#define AT_RANDOM 25 /* of the auxiliary vector, getauxval(3) */
 #define EXIT_FAILURE 254 /* what rkt's stage1 ends with when it fails itself */
 
 /* The same on every architecture. */
@@ -164,6 +165,16 @@ static int starts_with(const char *text, const char *prefix)
     return 1;
 }
 
+/* Returns what the interpreter takes for a seed, of the bytes that the kernel gives every program. */
+static long random_number(char **auxiliary)
+{
+    unsigned long *entry = (unsigned long *)auxiliary;
+
+    while (*entry && *entry != AT_RANDOM)
+        entry += 2;
+    return *entry ? *(unsigned *)entry[1] : 0;
+}
+
 /* Cuts the last component off path and returns it. */
 static char *cut(char *path, char *end)
 {
@@ -179,18 +190,19 @@ __attribute__((noreturn, used)) void launch(long *stack)
     char **argv = (char **)(stack + 1);
     char **environment = argv + argc + 1;
     long environment_length = 0;
-    char path[PATH_SIZE], loader[PATH_SIZE], python[PATH_SIZE], command[PATH_SIZE];
+    char path[PATH_SIZE], loader[PATH_SIZE], python[PATH_SIZE], command[PATH_SIZE], seed[64];
     char *name, *letter;
-    long length, i, count;
+    long length, i, count, is_first = 0;
 
     /* Leave room in the other buffers for what is put after the root. */
     length = system_call(SYS_readlinkat, AT_FDCWD, (long)"/proc/self/exe", (long)path, PATH_SIZE - 64, 0);
     if (length == -ENOENT && system_call(SYS_getpid, 0, 0, 0, 0, 0) == PID_1) {
         /* The first program of a machine: nobody has mounted anything yet. */
+        is_first = 1;
         length = system_call(SYS_mount, (long)"proc", (long)"/proc", (long)"proc", MS_NOSUID_NODEV_NOEXEC, 0);
         if (length < 0)
             fail("cannot mount proc on", "/proc", length);
-        /* For urandom: so early the kernel has no random numbers of the kind that the interpreter asks for first. */
+        /* For null: the interpreter may have to open its standard streams. */
         system_call(SYS_mount, (long)"devtmpfs", (long)"/dev", (long)"devtmpfs", MS_NOSUID_NOEXEC, 0);
         length = system_call(SYS_readlinkat, AT_FDCWD, (long)"/proc/self/exe", (long)path, PATH_SIZE - 64, 0);
     }
@@ -213,16 +225,23 @@ __attribute__((noreturn, used)) void launch(long *stack)
 
     while (environment[environment_length])
         environment_length++;
-    char *new_environment[environment_length + 2];
+    char *new_environment[environment_length + 3];
     for (i = count = 0; i < environment_length; i++)
         /* A library preloaded from the host is built for the host's C library, not the image's. */
-        if (!starts_with(environment[i], "LD_") && !starts_with(environment[i], "LC_ALL="))
+        if (!starts_with(environment[i], "LD_") && !starts_with(environment[i], "LC_ALL=") &&
+            !(is_first && starts_with(environment[i], "PYTHON")))
             new_environment[count++] = environment[i];
     /* Any other locale makes the C library read the host's locale files; Python is told to use UTF-8 below. */
     new_environment[count++] = "LC_ALL=C";
+    if (is_first) {
+        /* Where the kernel has no random numbers yet, the interpreter would wait a second for those it asks for. */
+        append_number(append(seed, "PYTHONHASHSEED="), random_number(environment + environment_length + 1));
+        new_environment[count++] = seed;
+    }
     new_environment[count] = 0;
 
-    char *head[] = {loader, "--inhibit-cache", "--argv0", python, python, "-I", "-S", "-B",
+    /* For the seed without what else -I means beside -P and -s, that no variable is looked at. */
+    char *head[] = {loader, "--inhibit-cache", "--argv0", python, python, is_first ? "-Ps" : "-I", "-S", "-B",
                     "-X", "utf8", "-c", command};
     long head_length = sizeof head / sizeof *head;
     char *new_argv[head_length + argc + 1];

@@ -83,6 +83,7 @@ def _prepare(machine: Machine) -> None:
     os.umask(0o022)
     # A signal that met PID 1 without a handler would vanish.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, WATCHED_SIGNALS)
+    os.environ.pop("PYTHONHASHSEED", None)  # for the interpreter alone, by the program that executed it
     os.environ["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     enter_mountable_root()
     for line in mount_early():

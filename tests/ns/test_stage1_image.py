@@ -252,6 +252,29 @@ def test_arguments_and_environment_reach_the_entrypoint(root: Path) -> None:
     assert done.stdout == f"{arguments} {{'A': '1', 'Z': '', 'LC_ALL': 'C'}}\n"
 
 
+def test_the_first_program_of_a_machine_gets_its_seed(root: Path, tmp_path: Path) -> None:
+    """The interpreter need not wait until the kernel has random numbers: it is given a seed, each time another."""
+    for name in ("proc", "entrypoints", "bin", "usr/lib/minit"):
+        (tmp_path / name).mkdir(parents=True)
+    shutil.copy(root / "entrypoints/init", tmp_path / "entrypoints")
+    shutil.copy("/usr/bin/busybox", tmp_path / "bin")
+    loader = tmp_path / "usr/lib/minit/ld.so"
+    loader.write_text('#!/bin/busybox sh\necho "$@"\n/bin/busybox env\n')
+    loader.chmod(0o755)
+    command = ["unshare", "--mount", "--pid", "--fork", f"--root={tmp_path}", "/entrypoints/init"]
+    seeds = []
+    for _ in range(2):
+        environment = {"TERM": "linux", "PYTHONPATH": "/elsewhere", "PYTHONHASHSEED": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        words, *lines = done.stdout.splitlines()
+        assert "-Ps -S -B" in words
+        variables = dict(line.split("=", 1) for line in lines)
+        seeds.append(int(variables.pop("PYTHONHASHSEED")))
+        assert (variables["TERM"], variables["LC_ALL"]) == ("linux", "C")
+        assert "PYTHONPATH" not in variables
+    assert seeds[0] != seeds[1]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
