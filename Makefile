@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KERNEL := build/kernel
+PEERS := build/peers
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procps util-linux iproute2 \
 	nftables iptables containernetworking-plugins libseccomp2 libudev1 e2fsprogs xfsprogs
 
@@ -51,6 +52,14 @@ $(KERNEL):
 	@cd $@.new && dpkg-deb -x linux-image-*.deb . && rm linux-image-*.deb
 	@mv $@.new $@
 
+# What other machines of the benchmarks boot to, unpacked for the same reason.
+$(PEERS):
+	rm -rf $@.new && mkdir -p $@.new/root && cd $@.new && apt-get download -qq $$(apt-cache depends --recurse \
+		--no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances \
+		systemd udev s6 busybox-static | grep '^[a-z]' | sort -u)
+	cd $@.new && for package in *.deb; do dpkg-deb -x $$package root; done
+	mv $@.new/root $@ && rm -r $@.new
+
 test-long: $(STAMP) kernel
 	MINIT_TEST_STRICT=1 MINIT_TEST_LONG=1 $(PYTEST) --timeout 1200 tests
 
@@ -63,6 +72,7 @@ deb: $(STAMP)
 	$(BIN)/python contrib/debian/build.py --output build
 
 bench: $(STAMP)
+	test "$$(uname -m)" != x86_64 || $(MAKE) $(KERNEL) $(PEERS)
 	$(BIN)/python -m benchmarks
 
 clean:

@@ -7,6 +7,7 @@ import sys
 from benchmarks import (
     apps,
     attach,
+    boot,
     commands,
     enter,
     first_instruction,
@@ -24,6 +25,7 @@ from benchmarks.table import machine
 BENCHMARKS = {
     "apps": apps.main,
     "attach": attach.main,
+    "boot": boot.main,
     "first-instruction": first_instruction.main,
     "image-import": image_import.main,
     "images": images.main,
