@@ -50,6 +50,7 @@ STAGE1_FILTERS = "/usr/lib/minit/seccomp"
 # Where a machine has them that minit boots, absolute in its root.
 MACHINE_POD = "/pod"
 MACHINE_CONFIG = "/etc/minit/machine.toml"
+MACHINE_CONFIG_COMPILED = "/etc/minit/machine.json"
 MACHINE_MODULES = "/lib/modules/minit"
 MACHINE_MODULE_TABLE = "/lib/modules/minit/table.json"
 MACHINE_RESOLV_CONF = "/run/resolv.conf"

@@ -47,7 +47,7 @@ class DeviceLookup:
     def modaliases(self) -> list[str]:
         """Return what the devices there are call for in modules, each as the kernel's drivers match it."""
         found = []
-        for device in self._context.list_devices():
+        for device in self._context.list_devices().match_property("MODALIAS", "*"):
             try:
                 alias = device.properties.get("MODALIAS")
             except (OSError, UnicodeDecodeError):

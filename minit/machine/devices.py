@@ -7,7 +7,6 @@ import os
 import select
 import stat
 import time
-from fnmatch import fnmatchcase
 
 from minit.errors import describe
 from minit.machine.volumeids import read_volume_ids
@@ -33,32 +32,34 @@ class MachineDevices:
     """
     All devices, with the modules that are loaded for them.
 
-    Events come from before the first look, so none is missed: each only says that it is time to look again.
+    Events come from before the first look, so none is missed: each only says that it is time to look again. Without
+    modules and rules nothing is looked at before somebody waits for an event.
     """
 
     def __init__(self, modules: Modules, rules: Sequence[DeviceRule] = ()) -> None:
-        from minit.devices.lookup import DeviceLookup
-
         self._modules = modules
         self._rules = rules
         self._matched: set[DeviceRule] = set()
-        self._lookup: DeviceLookup = DeviceLookup()
-        self._events: DeviceEvents = self._lookup.watch()
+        self._watched: tuple[DeviceLookup, DeviceEvents] | None = None
 
     def fileno(self) -> int:
         """Return a descriptor that can be read when devices have come or gone."""
-        return self._events.fileno()
+        _, events = self._watch()
+        return events.fileno()
 
     def look(self) -> None:
         """Load the modules for all devices there are, and for those that come of that, and apply the rules."""
-        self._events.drain()
-        while self._modules.load_for(self._lookup.modaliases()):
+        if self._watched is None and not self._modules.are_for_devices and not self._rules:
+            return
+        lookup, events = self._watch()
+        events.drain()
+        while self._modules.are_for_devices and self._modules.load_for(lookup.modaliases()):
             pass
         if self._rules:
-            self._apply_rules()
+            self._apply_rules(lookup)
 
-    def _apply_rules(self) -> None:
-        found = self._lookup.nodes()
+    def _apply_rules(self, lookup: DeviceLookup) -> None:
+        found = lookup.nodes()
         links: dict[str, str | None] = {}
         for rule in self._rules:
             matching = [node for subsystem, name, node in found if _is_for(rule, subsystem, name)]
@@ -73,6 +74,15 @@ class MachineDevices:
         changes = [_set_link(f"/dev/{link}", node, own) for link, node in links.items()]
         if any(changes):
             _announce()
+
+    def _watch(self) -> tuple[DeviceLookup, DeviceEvents]:
+        if self._watched is None:
+            # To import it takes as long as all that is done for a machine without modules.
+            from minit.devices.lookup import DeviceLookup
+
+            lookup = DeviceLookup()
+            self._watched = lookup, lookup.watch()
+        return self._watched
 
     def has(self, rule: DeviceRule) -> bool:
         """Return whether there has been a device for a rule."""
@@ -103,6 +113,8 @@ def apply_rule(rule: DeviceRule, node: str) -> None:
 
 
 def _is_for(rule: DeviceRule, subsystem: str, name: str) -> bool:
+    from fnmatch import fnmatchcase
+
     return rule.subsystem == subsystem and fnmatchcase(name, rule.name)
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from minit.manifest.machine import DeviceRule, MachineConfig
 
 _SYSCTLS = "/proc/sys"
+# A tenth of what another process gets.
+_NICENESS = 10
 
 
 def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
@@ -39,11 +41,11 @@ def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
     if is_first:
         _prepare(config, modules, devices)
     network = _connect(config, devices, waits=is_first)
-    buttons = PowerButtons()
-    buttons.look()
+    # On a single processor, what follows would hold up the apps.
+    os.nice(_NICENESS)
     if is_first:
         send_message(link, {"prepared": True})
-    _serve(link, devices, buttons, network)
+    _serve(link, devices, network)
 
 
 def _prepare(config: MachineConfig, modules: Modules, devices: MachineDevices) -> None:
@@ -85,7 +87,10 @@ def _connect(config: MachineConfig, devices: MachineDevices, *, waits: bool) -> 
     return network
 
 
-def _serve(link: Socket, devices: MachineDevices, buttons: PowerButtons, network: MachineNetwork | None) -> None:
+def _serve(link: Socket, devices: MachineDevices, network: MachineNetwork | None) -> None:
+    devices.fileno()  # first, or one that comes in between would be missed
+    buttons = PowerButtons()
+    buttons.look()
     while True:
         poll = select.poll()
         own = (link.fileno(), devices.fileno(), *buttons.filenos())

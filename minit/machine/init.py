@@ -114,7 +114,7 @@ def _read_config() -> tuple[MachineConfig, list[str]]:
     """Return the machine's configuration; what is wrong with it leaves the defaults, not a dead machine."""
     config, problems = MachineConfig(), []
     try:
-        config = parse_machine(_read(paths.MACHINE_CONFIG), paths.MACHINE_CONFIG)
+        config = parse_machine(_read(paths.MACHINE_CONFIG), paths.MACHINE_CONFIG, _read_compiled())
     except FileNotFoundError:
         pass
     except (MinitError, OSError) as error:
@@ -125,6 +125,13 @@ def _read_config() -> tuple[MachineConfig, list[str]]:
     except OSError as error:
         problems.append(describe(error))
     return config, problems
+
+
+def _read_compiled() -> bytes:
+    try:
+        return _read(paths.MACHINE_CONFIG_COMPILED)
+    except OSError:
+        return b""
 
 
 def _open_watchdog(machine: Machine, *, is_last: bool) -> None:

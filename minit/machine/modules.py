@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-from fnmatch import fnmatchcase
 
 from minit import paths, syscalls
 from minit.errors import MinitError, describe
@@ -38,6 +37,11 @@ class Modules:
             self._needs[module["name"]] = module["depends"]
             self._aliases += [(pattern, module["name"]) for pattern in module["aliases"]]
 
+    @property
+    def are_for_devices(self) -> bool:
+        """Whether any of them is for some device."""
+        return bool(self._aliases)
+
     def load(self, name: str) -> None:
         """Load a module after those it needs; what fails is said, and is not tried again."""
         name = name.replace("-", "_")
@@ -59,6 +63,8 @@ class Modules:
 
     def matching(self, modalias: str) -> list[str]:
         """Return the modules for a device, in the order of the table."""
+        from fnmatch import fnmatchcase  # an image without modules need not load what it is made of
+
         return list(dict.fromkeys(name for pattern, name in self._aliases if fnmatchcase(modalias, pattern)))
 
     def _load(self, name: str) -> None:

@@ -7,6 +7,7 @@ by who can mend it.
 
 from __future__ import annotations
 
+from minit import jsontext
 from minit.errors import ManifestError
 from minit.manifest.reader import Node
 from minit.value import Value, replace
@@ -114,16 +115,14 @@ class MachineConfig(Value):
     manifest: str | None = None
 
 
-def parse_machine(data: bytes, source: str) -> MachineConfig:
-    """Return what a machine.toml says; ManifestError names the place in it."""
-    import tomllib
+def parse_machine(data: bytes, source: str, compiled: bytes = b"") -> MachineConfig:
+    """
+    Return what a machine.toml says; ManifestError names the place in it.
 
-    try:
-        table = tomllib.loads(data.decode())
-        _refuse_times(table, source)
-        root = Node(table, None, source)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ManifestError(f"{source}: expected TOML: {error}") from error
+    `compiled` is what `compile_machine` has made of it once, and is left aside if that was of another text.
+    """
+    table = _read_compiled(compiled, data)
+    root = Node(_read_toml(data, source) if table is None else table, None, source)
     _refuse_others(root, MachineConfig._fields[:-2], _TABLES)
     return MachineConfig(
         hostname=root["hostname"].optional(_hostname) or MachineConfig.hostname,
@@ -138,6 +137,11 @@ def parse_machine(data: bytes, source: str) -> MachineConfig:
         watchdog=root["watchdog"].optional(_watchdog),
         state=root["state"].optional(_state),
     )
+
+
+def compile_machine(data: bytes, source: str) -> bytes:
+    """Return a machine.toml with what it says as JSON, which is read in a hundredth of the time that TOML takes."""
+    return jsontext.dump({"text": data.decode(), "table": _read_toml(data, source)})
 
 
 def with_command_line(config: MachineConfig, text: str) -> tuple[MachineConfig, list[str]]:
@@ -156,6 +160,27 @@ def with_command_line(config: MachineConfig, text: str) -> tuple[MachineConfig, 
         else:
             problems.append(f"kernel command line: ignoring {word}")
     return config, problems
+
+
+def _read_toml(data: bytes, source: str) -> object:
+    import tomllib
+
+    try:
+        table = tomllib.loads(data.decode())
+        _refuse_times(table, source)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ManifestError(f"{source}: expected TOML: {error}") from error
+    return table
+
+
+def _read_compiled(compiled: bytes, data: bytes) -> object | None:
+    try:
+        found = jsontext.parse(compiled, "") if compiled else None
+    except ManifestError:
+        return None
+    if isinstance(found, dict) and found.get("text") == data.decode(errors="replace"):
+        return found.get("table")
+    return None
 
 
 def _device(node: Node) -> DeviceRule:

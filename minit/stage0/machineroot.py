@@ -3,7 +3,7 @@ The root of a machine that minit boots, as a directory: a pod, prepared as for s
 
     init                    a link to the entrypoint that the kernel executes
     pod/                    the pod directory, with the stage1 tree and the apps' roots in it
-    etc/minit/machine.toml  how the machine is to be
+    etc/minit/machine.toml  how the machine is to be, and the same as JSON, which is faster to read
     lib/modules/minit/      kernel modules, each with what it says of itself
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from minit import paths
 from minit.errors import PodError
-from minit.manifest.machine import MachineConfig
+from minit.manifest.machine import MachineConfig, compile_machine
 from minit.progress import Progress
 from minit.stage0.diskerrors import disk_errors
 from minit.stage0.entrypoints import require_path
@@ -75,6 +75,7 @@ def _fill(root: Path, store: Store, parts: MachineParts, progress: Progress) -> 
         sizes.append(_measure(f"app {app.name}", [place]))
     (pod / paths.POD_MANIFEST).write_bytes(parts.manifest_bytes)
     _write(root, paths.MACHINE_CONFIG, parts.config_bytes)
+    _write(root, paths.MACHINE_CONFIG_COMPILED, compile_machine(parts.config_bytes, paths.MACHINE_CONFIG))
     (root / "etc/resolv.conf").symlink_to(paths.MACHINE_RESOLV_CONF)
     (root / paths.MACHINE_INIT.lstrip("/")).symlink_to(f"pod/{paths.POD_STAGE1_ROOTFS}/{_INIT}")
     for filesystem in parts.config.filesystems:

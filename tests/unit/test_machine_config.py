@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +17,7 @@ from minit.manifest.machine import (
     MachineConfig,
     State,
     Watchdog,
+    compile_machine,
     parse_machine,
     with_command_line,
 )
@@ -130,6 +134,23 @@ def test_the_command_line_comes_last():
     config, problems = with_command_line(MachineConfig(on_exit="reboot"), text)
     assert config == MachineConfig(on_exit="stay", debug=True, manifest="/data/pod")
     assert problems == [f"kernel command line: ignoring {word}" for word in ("minit.on_exit=no", "minit.other")]
+
+
+def test_what_is_compiled_is_read_without_toml():
+    """What `init build` makes of a machine.toml is the same configuration, for which nothing of TOML is imported."""
+    compiled = compile_machine(EVERYTHING, "machine.toml")
+    code = (
+        "import sys; from minit.manifest.machine import parse_machine as parse; "
+        f"print(parse({EVERYTHING!r}, '', {compiled!r})); assert 'tomllib' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{parse_machine(EVERYTHING, '')}\n"
+
+
+@pytest.mark.parametrize("compiled", [b"", b"{", b"[]", b'{"text":"x"}', compile_machine(b'hostname = "old"', "")])
+def test_what_was_compiled_of_another_text(compiled: bytes):
+    """A machine.toml that has been changed since counts, whatever is beside it."""
+    assert parse_machine(b'hostname = "new"', "machine.toml", compiled).hostname == "new"
 
 
 @given(st.binary() | st.text().map(str.encode))
