@@ -17,15 +17,31 @@ def complain(line: str) -> None:
 
 
 def complain_at_once(line: str) -> None:
-    """Write a line to standard error, but lose it rather than wait for whoever reads there a terminal or a pipe."""
+    """Write a line to standard error, but lose it rather than wait for the reader of a terminal, pipe or socket."""
+    data = line.encode(errors="backslashreplace") + line_end(2)
+    if stat.S_ISSOCK(os.fstat(2).st_mode):
+        _send_at_once(2, data)
+        return
     fd = reopen_without_blocking(2, os.O_WRONLY)
     try:
-        os.write(fd, line.encode(errors="backslashreplace") + line_end(fd))
+        os.write(fd, data)
     except OSError:
         pass  # it is full, or nobody is left to tell
     finally:
         if fd != 2:
             os.close(fd)
+
+
+def _send_at_once(fd: int, data: bytes) -> None:
+    from _socket import MSG_DONTWAIT, MSG_NOSIGNAL, socket  # PID 1 has it
+
+    end = socket(fileno=fd)
+    try:
+        end.send(data, MSG_DONTWAIT | MSG_NOSIGNAL)
+    except OSError:
+        pass  # as above
+    finally:
+        end.detach()
 
 
 def line_end(fd: int) -> bytes:

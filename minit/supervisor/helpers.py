@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from minit.stdio import complain
+from minit.stdio import complain_at_once
 
 DEVICES, HEALTH = "devices", "health"
 _LINE_BYTES = 4096
@@ -39,10 +39,10 @@ class AppHelper:
         except ConnectionResetError:
             text = b""
         if text:
-            complain(text.decode("utf-8", "backslashreplace").rstrip("\n"))
+            complain_at_once(text.decode("utf-8", "backslashreplace").rstrip("\n"))
             return True
         what = _DEATHS.get(self.kind, f"{self.kind}: nobody does it any more")
-        complain(f'stage1: warning: app "{self._app}": {what}: the process that did it died')
+        complain_at_once(f'stage1: warning: app "{self._app}": {what}: the process that did it died')
         return False
 
     def tell(self) -> None:
