@@ -231,7 +231,7 @@ class Watched:
 
     def expect(self, *words: str) -> None:
         """Wait until the app has seen just these changes so far."""
-        wait_for(lambda: self._words() == list(words), f"the app to have seen {words}", timeout_seconds=10)
+        wait_for(lambda: self._words() == list(words), f"the app to have seen {words}")
 
     def _words(self) -> list[str]:
         try:

@@ -97,7 +97,6 @@ def expect_descriptors(pid: int, expected: dict[str, int]) -> None:
     wait_for(
         lambda: _count(pid, expected) == expected,
         f"{status_of(pid)['Name']}: {_count(pid, expected)} to be {expected}",
-        timeout_seconds=5,
     )
 
 
@@ -158,7 +157,6 @@ def test_descriptors_of_a_pod_with_sockets(make_pod: MakePod) -> None:
         wait_for(
             lambda pid=pid, expected=expected: _count(pid, {SOCKET: 0}).get(SOCKET, 0) == expected,  # type: ignore[misc]
             f"{_count(pid, {SOCKET: 0})} of {status_of(pid)['Name']} to have {expected} sockets",
-            timeout_seconds=5,
         )
     apps = named(children_of(pod.pid), "sh")
     assert sorted(sorted(descriptors_of(pid)) for pid in apps) == [[0, 1, 2], [0, 1, 2, 3, 4, 5]]
@@ -355,7 +353,7 @@ def test_no_process_idles_by_waking_up(make_pod: MakePod) -> None:
         return {kind: status_of(processes[kind])["voluntary_ctxt_switches"] for kind in kinds}
 
     # Soon, that is: the connection of the check for an answer is still being put away.
-    wait_for(lambda: switches() == _after_a_second(switches), "a second without a wake-up", timeout_seconds=10)
+    wait_for(lambda: switches() == _after_a_second(switches), "a second without a wake-up")
 
 
 def _after_a_second(look: Callable[[], dict[str, str]]) -> dict[str, str]:

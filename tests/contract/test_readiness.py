@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.guest import build_program
 from tests.support.pods import MakePod, PodDirectory, app_section, shell
+from tests.support.processes import descriptors_of
 from tests.support.sandbox import Sandbox
 from tests.support.waiting import wait_for
 
@@ -125,17 +126,23 @@ def app_roots(pod: PodDirectory) -> Iterator[str]:
             yield f"/proc/{pid}/root"
 
 
+def tcp_sockets_of(pid: int) -> set[str]:
+    """Return the connections that a process holds, in its network."""
+    lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
+    connections = {f"socket:[{line.split()[9]}]" for line in lines}
+    return connections & set(descriptors_of(pid).values())
+
+
 def test_what_an_app_sends_can_hold_up_nobody(make_pod: MakePod, notifying_rootfs: Path) -> None:
     """Messages that are too long or make no sense, many of them, and descriptors whose close takes an hour."""
     apps = {"a": notifier("huge", "linger", "linger", "flood", "linger", "file", "/tmp/here", "READY=1", "forever")}
     pod = make_pod(apps, notifying_rootfs, image_annotations=TELLING)
     process = pod.start()
     pod.wait_ready()
-    before = len(os.listdir(f"/proc/{pod.pid}/fd"))
     assert pod.ask({"op": "ping"})["ok"]
     assert state_of(pod, "a")["says"] == "lingering"
     assert "more than 4096 bytes" in pod.wait_event("app.message-refused", "a")["reason"]
-    wait_for(lambda: len(os.listdir(f"/proc/{pod.pid}/fd")) <= before, "as few descriptors as before")
+    wait_for(lambda: not tcp_sockets_of(pod.pid), "the end of what the app has sent")
     end(pod, process)
 
 

@@ -33,7 +33,7 @@ def test_two_thousand_orphans_leave_no_zombie(make_pod: MakePod) -> None:
     pod = make_pod({"a": shell(script)})
     process = pod.start()
     pod.wait_file("a", "/tmp/done")
-    wait_for(lambda: not zombies(pod), "the last zombie's end", timeout_seconds=5)
+    wait_for(lambda: not zombies(pod), "the last zombie's end")
     pod.stop()
     assert pod.finish(process).returncode == 0
     assert pod.status("a") == 0
@@ -50,7 +50,7 @@ def test_deaths_that_pid_1_slept_through(make_pod: MakePod) -> None:
     pod.wait_file("a", "/tmp/done")
     wait_for(lambda: len(zombies(pod)) >= 1000, "a thousand zombies")
     os.kill(pod.pid, signal.SIGCONT)
-    wait_for(lambda: not zombies(pod), "the last zombie's end", timeout_seconds=5)
+    wait_for(lambda: not zombies(pod), "the last zombie's end")
     pod.stop()
     assert pod.finish(process).returncode == 0
     assert pod.status("a") == 0

@@ -650,7 +650,7 @@ def test_an_idle_relay_does_not_wake_up(make_pod: MakePod) -> None:
 
         for pod in pods:
             pod.wait_ready()
-        wait_for(lambda: switches() == after_a_second(switches), "a second without a wake-up", timeout_seconds=10)
+        wait_for(lambda: switches() == after_a_second(switches), "a second without a wake-up")
 
 
 def after_a_second(look: Callable[[], list[str]]) -> list[str]:
@@ -668,7 +668,7 @@ def test_minit_run(work_directory: Path, stage1_image: Path, tmp_path: Path) -> 
     with Terminal(rows=40, columns=90) as terminal:
         before = terminal.settings
         process = subprocess.Popen([*command, "--net=none", "--interactive", f"{tmp_path}/box.aci"], **terminal.options)
-        terminal.expect(rb"# ", timeout_seconds=60)
+        terminal.expect(rb"# ")
         terminal.type(b"busybox stty size; busybox tty; exit 6\r")
         terminal.expect(rb"40 90\r\n/dev/pts/0\r\n")
         assert terminal.finish(process) == 6

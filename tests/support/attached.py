@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_SECONDS = 30
+from tests.support.waiting import TIMEOUT_SECONDS
 
 
 def connect(directory: Path, name: str) -> socket.socket:
@@ -30,7 +30,7 @@ def connect(directory: Path, name: str) -> socket.socket:
 def limit_time(client: socket.socket) -> None:
     """Have no call on a socket wait for ever."""
     for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-        client.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", TIMEOUT_SECONDS, 0))
+        client.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(TIMEOUT_SECONDS), 0))
 
 
 def read_until(client: socket.socket, *wanted: bytes) -> bytes:

@@ -12,7 +12,7 @@ from tests.support.owngroup import OwnGroup
 from tests.support.processes import status_of
 from tests.support.waiting import wait_for
 
-_PATIENCE_SECONDS = 10.0  # for what is on its way out
+_PATIENCE_SECONDS = 30.0  # for what is on its way out
 
 
 class Leftovers:

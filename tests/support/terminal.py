@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.pods import PodDirectory
+from tests.support.waiting import TIMEOUT_SECONDS
 
-TIMEOUT_SECONDS = 30.0
 CTRL_C, CTRL_D, CTRL_Z, CTRL_BACKSLASH = b"\3", b"\4", b"\x1a", b"\x1c"
 _LOCAL_MODES = 3
 

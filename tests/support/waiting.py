@@ -8,7 +8,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-TIMEOUT_SECONDS = 30.0
+# Shorter than what a test may take, so that it says itself what did not come.
+TIMEOUT_SECONDS = 90.0
 _PAUSE_SECONDS = 0.003
 
 

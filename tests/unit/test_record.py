@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import resource
@@ -77,15 +78,20 @@ def test_a_reader_never_sees_a_part(tmp_path: Path):
     writer = os.fork()
     if writer == 0:
         try:
-            for round_ in range(300):
-                write_durably(str(path), contents[round_ % 3])
+            for content in itertools.cycle(contents):
+                write_durably(str(path), content)
         finally:
             os._exit(0)
-    seen = set()
-    while os.waitpid(writer, os.WNOHANG) == (0, 0):
-        seen.add(path.read_bytes())
-    assert seen <= set(contents)
-    assert len(seen) > 1
+    seen: set[bytes] = set()
+    looks = 0
+    try:
+        while looks < 1000 or len(seen) < len(contents):
+            seen.add(path.read_bytes())
+            looks += 1
+            assert seen <= set(contents)
+    finally:
+        os.kill(writer, signal.SIGKILL)
+        os.waitpid(writer, 0)
 
 
 def test_a_failed_rename_keeps_the_old_and_leaves_nothing(tmp_path: Path):
