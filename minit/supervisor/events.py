@@ -34,7 +34,6 @@ class Events:
         self._kept: list[tuple[int, str, dict[str, object]]] = []
         self._written = 0
         self._fd: int | None = None
-        self._size_bytes = 0
 
     def add(self, event: str, fields: dict[str, object]) -> None:
         """Number an event and keep it."""
@@ -73,27 +72,34 @@ class Events:
         return jsontext.dump({"seq": number, "time": _format_time(time_ns), "event": event, **fields})
 
     def _append(self, data: bytes) -> None:
-        fd = self._open(len(data))
+        fd, size_bytes = self._open(len(data))
         if os.write(fd, data) < len(data):
             # Whole lines or none of them: a reader could not go on after a torn one.
-            os.ftruncate(fd, self._size_bytes)
+            os.ftruncate(fd, size_bytes)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._size_bytes += len(data)
 
-    def _open(self, more_bytes: int) -> int:
-        if self._fd is not None and self._size_bytes + more_bytes > FILE_BYTES:
-            try:
-                os.rename(paths.STAGE1_EVENTS, paths.STAGE1_EVENTS + ".1")
-            except OSError as error:
-                # Somebody removed it, perhaps behind the mount of the overlay.
-                if error.errno not in (errno.ENOENT, errno.ESTALE):
-                    raise
-            os.close(self._fd)
-            self._fd = None
-        if self._fd is None:
-            self._fd = os.open(paths.STAGE1_EVENTS, _FLAGS, 0o640)
-            self._size_bytes = 0
-        return self._fd
+    def _open(self, more_bytes: int) -> tuple[int, int]:
+        """Return the file to append to, and its size."""
+        if self._fd is not None:
+            status = os.fstat(self._fd)
+            is_full = status.st_size + more_bytes > FILE_BYTES
+            if status.st_nlink and not is_full:
+                return self._fd, status.st_size
+            if is_full:
+                _move_away()
+            fd, self._fd = self._fd, None
+            os.close(fd)
+        self._fd = os.open(paths.STAGE1_EVENTS, _FLAGS, 0o640)
+        return self._fd, os.fstat(self._fd).st_size
+
+
+def _move_away() -> None:
+    try:
+        os.rename(paths.STAGE1_EVENTS, paths.STAGE1_EVENTS + ".1")
+    except OSError as error:
+        # Somebody removed it, perhaps behind the mount of the overlay.
+        if error.errno not in (errno.ENOENT, errno.ESTALE):
+            raise
 
 
 def _format_time(time_ns: int) -> str:

@@ -74,15 +74,25 @@ def test_files_are_bounded_and_hold_whole_lines(file: Path) -> None:
 
 
 def test_a_file_that_somebody_removed_is_made_anew(file: Path) -> None:
-    """The events go on in a new file from the next rotation on."""
+    """The events go on in a new file from the next one on."""
     events = Events()
+    for _ in range(3):
+        events.add("x", {})
+        events.flush()
+        file.unlink()
     events.add("x", {})
     events.flush()
-    file.unlink()
-    for _ in range(FILE_BYTES // 300):
+    assert numbers(file.read_bytes()) == [4]
+
+
+def test_a_file_that_somebody_emptied_is_not_full(file: Path) -> None:
+    """What it holds decides when it is moved, not what has been written to it."""
+    events = Events()
+    for _ in range(2 * FILE_BYTES // 300):
         events.add("x", {"text": "y" * 300})
         events.flush()
-    assert numbers(file.read_bytes())[-1] == events.last
+        os.truncate(file, 0)
+    assert os.listdir(file.parent) == ["events.log"]
 
 
 def test_a_full_disk_is_tried_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
