@@ -152,12 +152,15 @@ def _hand_over(
         step = "set device policy"
         for line in apply_policies(hierarchies, subcgroup, plan.apps):
             complain(f"stage1: {line}")
+        lives = []
         if devices in helpers:
             step = "follow devices"
-            _follow(devices, spec.name, device_group(hierarchies, subcgroup, spec.name))
+            lives.append(_follow(devices, spec.name, device_group(hierarchies, subcgroup, spec.name)))
         if spec.health:
             step = "start checking the health of the app"
-            helpers.append(_start_health(plan))
+            health, life = _start_health(plan)
+            helpers.append(health)
+            lives.append(life)
         step = "open the root of the app"
         sent = [(adding.SPEC, _write_spec(spec)), (adding.ROOT, _open_root(spec.name))]
         if mapped is not None:
@@ -166,9 +169,10 @@ def _hand_over(
             sent.append((adding.DEV, make_dev(mapped)))
         sent += [(adding.TREE, tree) for tree in trees]
         sent += _group_roles(group)
-        for helper in helpers:
+        for helper, life in zip(helpers, lives):
             sent.append((adding.HELPER + helper.kind, helper.fileno()))
             sent.append((adding.PROCESS + helper.kind, os.pidfd_open(helper.pid)))
+            sent.append((adding.LIFE + helper.kind, life))
         if spec.sockets and mapped is not None and plan.has_host_network:
             from minit.supervisor.sockets import open_sockets
 
@@ -183,23 +187,22 @@ def _hand_over(
     ask({**request, "descriptors": roles, "v2": group.is_v2}, _ANSWER_SECONDS, [fd for _, fd in sent])
 
 
-def _follow(devices: DeviceHelper, app: str, group: DeviceGroup | None) -> None:
+def _follow(devices: DeviceHelper, app: str, group: DeviceGroup | None) -> int:
     from minit.launcher.stop import read_pid
 
-    devices.follow({app: group}, stays_with=read_pid())
+    return devices.follow_and_stay({app: group}, read_pid())
 
 
-def _start_health(plan: PodPlan) -> HealthHelper:
+def _start_health(plan: PodPlan) -> tuple[HealthHelper, int]:
     from minit.launcher.healthhelper import HealthHelper
     from minit.launcher.stop import read_pid
 
     helper = HealthHelper(plan, read_pid(), image_descriptor(), stays=True)
     try:
-        helper.wait_settled()
+        return helper, helper.wait_settled()
     except BaseException:
         helper.end()
         raise
-    return helper
 
 
 def _group_roles(group: GroupEnds) -> list[tuple[str, int]]:

@@ -106,19 +106,24 @@ class DeviceHelper:
             assert isinstance(index, int) and isinstance(message["device"], dict)
             found[index].append(Device(**message["device"]))
 
-    def follow(self, groups: dict[str, DeviceGroup | None], *, stays_with: int | None = None) -> None:
-        """
-        Have the apps follow from now on; `groups` are those with the device policies, by app.
+    def follow(self, groups: dict[str, DeviceGroup | None]) -> None:
+        """Have the apps follow from now on; `groups` are those with the device policies, by app."""
+        self._follow(groups, None)
 
-        The helper of an app that is added outlives this process, and stays with the PID 1 whose number is given; see
-        minit.launcher.leftbehind.
+    def follow_and_stay(self, groups: dict[str, DeviceGroup | None], pod: int) -> int:
         """
+        Do it for an app that is added, whose helper outlives this process and stays with PID 1, `pod`.
+
+        Returns what it lives by from then on, the caller's; see minit.launcher.leftbehind.
+        """
+        from minit.launcher.leftbehind import wait_settled
+
+        self._follow(groups, pod)
+        return wait_settled(self._socket)
+
+    def _follow(self, groups: dict[str, DeviceGroup | None], stays_with: int | None) -> None:
         places = {app: None if group is None else [group.directory, group.is_v2] for app, group in groups.items()}
         send_message(self._socket, {"follow": places, "stays_with": stays_with})
-        if stays_with is not None:
-            from minit.launcher.leftbehind import wait_settled
-
-            wait_settled(self._socket)
 
     def fileno(self) -> int:
         """Return a descriptor that can be read when the helper died."""

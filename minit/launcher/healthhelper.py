@@ -54,11 +54,15 @@ class HealthHelper:
             _help(plan, pid, theirs, image, stays)
         theirs.close()
 
-    def wait_settled(self) -> None:
-        """Wait until a helper that stays does without this process; LaunchError if it cannot."""
+    def wait_settled(self) -> int:
+        """
+        Wait until a helper that stays does without this process; LaunchError if it cannot.
+
+        Returns what it lives by from then on, the caller's.
+        """
         from minit.launcher.leftbehind import wait_settled
 
-        wait_settled(self._socket)
+        return wait_settled(self._socket)
 
     def fileno(self) -> int:
         """Return a descriptor that can be read when the helper died."""

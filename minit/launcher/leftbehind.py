@@ -1,13 +1,14 @@
 """
 Helpers that `app/add` leaves behind for an app with minit/hotplug or minit/health.
 
-They do what those of the launcher do, but PID 1 owns their lives: its end of their socket is closed when it lets go of
-the app, and by the kernel when it ends. `app/rm` has them gone when it returns.
+They do what those of the launcher do, but PID 1 owns their lives: each has a pipe whose other end PID 1 closes when it
+lets go of the app, or the kernel when PID 1 ends. `app/rm` has them gone when it returns.
 """
 
 from __future__ import annotations
 
 import _signal
+import fcntl
 import os
 import select
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from minit.messages import Socket
 
 _END_SECONDS = 10.0
+_F_SETSIG = 10  # missing in fcntl
 
 
 def settle(socket: Socket, pod: int) -> None:
@@ -39,16 +41,28 @@ def settle(socket: Socket, pod: int) -> None:
     os.dup2(socket.fileno(), 2)
     os.close(null)
     syscalls.set_parent_death_signal(0)
-    send_message(socket, {"settled": True})
+    end, life = os.pipe2(os.O_CLOEXEC)
+    _die_at_end_of(end)
+    send_message(socket, {"settled": True}, [life])
+    os.close(life)
 
 
-def wait_settled(socket: Socket) -> None:
-    """Wait until a helper has settled; LaunchError if it cannot."""
-    message, _ = receive_message(socket)
+def _die_at_end_of(pipe: int) -> None:
+    """Have the kernel kill this process, even if it is stopped, when nobody has the other end any more, fcntl(2)."""
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, _F_SETSIG, _signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)
+
+
+def wait_settled(socket: Socket) -> int:
+    """Wait until a helper has settled and return what it lives by, the end of a pipe; LaunchError if it cannot."""
+    message, descriptors = receive_message(socket)
     if message is None:
         raise LaunchError("it died")
     if "failed" in message:
         raise LaunchError(str(message["failed"]))
+    [life] = descriptors
+    return life
 
 
 def find_helpers(app: str) -> list[int]:
@@ -62,11 +76,6 @@ def find_helpers(app: str) -> list[int]:
 def end_helpers(pidfds: list[int]) -> None:
     """Wait for the end of helpers of which PID 1 has let go; LaunchError for one that does not end."""
     for pidfd in pidfds:
-        try:
-            # One that is stopped does not see the end of its socket.
-            syscalls.pidfd_send_signal(pidfd, _signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         poller = select.poll()
         poller.register(pidfd, select.POLLIN)
         if not poller.poll(_END_SECONDS * 1000):

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 # What each descriptor is for.
 SPEC, ROOT, DEV, TREE, SOCKET = "spec", "root", "dev", "tree", "socket"
 GROUP, TASKS, FREEZER, OOM, FILE = "group", "tasks", "freezer", "oom", "file:"
-# Of a helper, with its kind: its socket, and its pidfd.
-HELPER, PROCESS = "helper:", "process:"
+# Of a helper, with its kind: its socket, its pidfd, and what it lives by.
+HELPER, PROCESS, LIFE = "helper:", "process:", "life:"
 _MAXIMUM_SPEC_BYTES = 4 << 20
 
 
@@ -72,7 +72,7 @@ def take_in(request: dict[str, object], descriptors: Sequence[int], open_files: 
                 os.close(fd)
             raise
         app.helpers = helpers
-        held = [fd for helper in helpers for fd in (helper.socket, helper.pidfd)]
+        held = [fd for helper in helpers for fd in helper.descriptors()]
         kept = [*ends.descriptors(), *sockets, *held]
     finally:
         for fd in set(descriptors) - set(kept):
@@ -143,7 +143,13 @@ def _helpers(app: str, of_role: dict[str, list[int]]) -> tuple[AppHelper, ...]:
     from minit.supervisor.helpers import AppHelper
 
     return tuple(
-        AppHelper(app, kind, socket=_only(of_role, HELPER + kind), pidfd=_only(of_role, PROCESS + kind))
+        AppHelper(
+            app,
+            kind,
+            socket=_only(of_role, HELPER + kind),
+            pidfd=_only(of_role, PROCESS + kind),
+            life=_only(of_role, LIFE + kind),
+        )
         for kind in kinds
     )
 

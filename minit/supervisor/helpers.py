@@ -1,8 +1,9 @@
 """
 The helpers of an app that was added: processes of the host that `app/add` has left behind.
 
-Each has the other end of a socket, as its standard error too: what it says comes out of PID 1, and it ends when PID 1
-closes the socket or is gone. Its pidfd is for `app/rm`, which waits for its end; PID 1 can neither see nor signal it.
+Each has the other end of a socket, as its standard error too: what it says comes out of PID 1. The kernel kills it when
+PID 1 closes its end of another pipe, or is gone. Its pidfd is for `app/rm`, which waits for its end; PID 1 can neither
+see nor signal it.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ _DEATHS = {
 
 
 class AppHelper:
-    """A helper of the app `app`; it owns both descriptors."""
+    """A helper of the app `app`, which lives by the pipe `life`; all descriptors are its."""
 
-    def __init__(self, app: str, kind: str, socket: int, pidfd: int) -> None:
+    def __init__(self, app: str, kind: str, *, socket: int, pidfd: int, life: int) -> None:
         self.socket = socket
         self.pidfd = pidfd
+        self._life = life
         self.kind = kind
         self._app = app
         # PID 1 waits for nobody.
@@ -45,6 +47,10 @@ class AppHelper:
         complain_at_once(f'stage1: warning: app "{self._app}": {what}: the process that did it died')
         return False
 
+    def descriptors(self) -> tuple[int, ...]:
+        """Return what it holds."""
+        return self.socket, self.pidfd, self._life
+
     def tell(self) -> None:
         """Have it look what the app does now, if it is one that wants to know."""
         if self.kind == HEALTH:
@@ -55,5 +61,5 @@ class AppHelper:
 
     def close(self) -> None:
         """Let go of it, which ends it."""
-        os.close(self.socket)
-        os.close(self.pidfd)
+        for fd in self.descriptors():
+            os.close(fd)

@@ -15,7 +15,7 @@ from tests.support.loopdevices import LoopDevice
 from tests.support.pods import MakePod, app_section, shell
 from tests.support.processes import control_groups_of, descriptors_of, status_of
 from tests.support.sandbox import Sandbox
-from tests.support.waiting import wait_for
+from tests.support.waiting import TIMEOUT_SECONDS, wait_for
 
 HOTPLUG = {"name": "minit/hotplug", "value": "true"}
 FOREVER = "exec sleep 1000"
@@ -115,7 +115,7 @@ def test_a_check_that_stops_the_pod(make_pod: MakePod) -> None:
     assert sandbox.start("web").returncode == 0
     assert sandbox.pod.finish(sandbox.process).returncode == 0
     assert sandbox.pod.status("web") == 254
-    select.select([helper], [], [], 10)
+    select.select([helper], [], [], TIMEOUT_SECONDS)
     assert has_ended(helper)
 
 
@@ -130,7 +130,8 @@ def test_what_a_helper_has(make_pod: MakePod) -> None:
     [helper] = sandbox.helpers()
     # While it asks PID 1 what the app does it has a socket more.
     wait_for(
-        lambda: kinds_of_descriptors(helper) == ["/dev/null", "/dev/null", "socket", "/", "socket"], "a helper at rest"
+        lambda: kinds_of_descriptors(helper) == ["/dev/null", "/dev/null", "socket", "/", "pipe", "socket"],
+        "a helper at rest",
     )
     assert os.getsid(helper) == helper
     assert control_groups_of(helper) == control_groups_of(sandbox.process.pid)
@@ -161,19 +162,22 @@ def test_a_helper_ends_with_its_app(make_pod: MakePod, stopped: bool) -> None:
     assert sandbox.end().returncode == 0
 
 
+@pytest.mark.parametrize("stopped", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_helpers_end_with_the_launcher(make_pod: MakePod, loop: LoopDevice, number: int) -> None:
-    """However that ends."""
+def test_helpers_end_with_the_launcher(make_pod: MakePod, loop: LoopDevice, number: int, stopped: bool) -> None:
+    """However that ends, and even if they were stopped."""
     sandbox = Sandbox(make_pod)
     assert sandbox.add("web", checked(FOREVER, liveness=fine())).returncode == 0
     assert sandbox.add("disk", following(loop)).returncode == 0
     pids = [*sandbox.helpers(), *sandbox.helpers("minit-devices")]
     assert len(pids) == 2
     pidfds = [os.pidfd_open(pid) for pid in pids]
+    for pid in pids if stopped else ():
+        os.kill(pid, signal.SIGSTOP)
     sandbox.process.send_signal(number)
     sandbox.process.wait()
     for pidfd in pidfds:
-        select.select([pidfd], [], [], 10)
+        select.select([pidfd], [], [], TIMEOUT_SECONDS)
     assert all(map(has_ended, pidfds))
 
 
