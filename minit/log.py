@@ -25,6 +25,8 @@ def open_journal() -> Callable[[str, dict[str, object]], None]:
         ],
         wrapper_class=structlog.BoundLogger,
     )
+    # Once: otherwise each event makes a logger of its own, which only the collector can remove.
+    logger = logger.bind()
 
     def write(event: str, fields: dict[str, object]) -> None:
         try:

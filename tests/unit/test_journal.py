@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import json
+from pathlib import Path
+
+import pytest
+
+from minit import paths
+from minit.log import open_journal
 from minit.supervisor.journal import Journal
 
 Events = list[tuple[str, dict[str, object]]]
@@ -38,3 +46,20 @@ def test_memory_is_bounded():
     for number in range(1500):
         journal.info("event", n=number)
     assert [fields["n"] for _, fields in attached(journal)] == [*range(1000)]
+
+
+def test_what_is_written_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each event is a line, and nothing of it waits for the collector of cyclic garbage."""
+    monkeypatch.setattr(paths, "STAGE1_SUPERVISOR_LOG", str(tmp_path / "supervisor.log"))
+    write = open_journal()
+    write("event", {"n": 0})
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(1, 100):
+            write("event", {"n": number})
+        assert gc.collect() < 10
+    finally:
+        gc.enable()
+    lines = (tmp_path / "supervisor.log").read_text().splitlines()
+    assert [json.loads(line)["n"] for line in lines] == [*range(100)]
