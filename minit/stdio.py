@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import stat
 
+# Whatever is ready to be written to takes so much at once: PIPE_BUF for a pipe, and more for all else.
+_READY_BYTES = 4096
+
 _raw_terminal = False
 
 
@@ -17,14 +20,14 @@ def complain(line: str) -> None:
 
 
 def complain_at_once(line: str) -> None:
-    """Write a line to standard error, but lose it rather than wait for the reader of a terminal, pipe or socket."""
-    data = line.encode(errors="backslashreplace") + line_end(2)
-    if stat.S_ISSOCK(os.fstat(2).st_mode):
-        _send_at_once(2, data)
-        return
+    """Write a line to standard error, but lose it, or its end, rather than wait for whoever reads there."""
     fd = reopen_without_blocking(2, os.O_WRONLY)
+    text = line.encode(errors="backslashreplace") + line_end(fd)
     try:
-        os.write(fd, data)
+        if fd != 2:
+            os.write(fd, text)
+        elif _is_ready(fd):
+            os.write(fd, text[:_READY_BYTES])
     except OSError:
         pass  # it is full, or nobody is left to tell
     finally:
@@ -32,16 +35,12 @@ def complain_at_once(line: str) -> None:
             os.close(fd)
 
 
-def _send_at_once(fd: int, data: bytes) -> None:
-    from _socket import MSG_DONTWAIT, MSG_NOSIGNAL, socket  # PID 1 has it
+def _is_ready(fd: int) -> bool:
+    import select  # here, since PID 1 has it and others that complain need it for nothing
 
-    end = socket(fileno=fd)
-    try:
-        end.send(data, MSG_DONTWAIT | MSG_NOSIGNAL)
-    except OSError:
-        pass  # as above
-    finally:
-        end.detach()
+    poller = select.poll()
+    poller.register(fd, select.POLLOUT)
+    return bool(poller.poll(0))
 
 
 def line_end(fd: int) -> bytes:
@@ -64,7 +63,7 @@ def open_standard_streams() -> None:
 
 def reopen_without_blocking(fd: int, access: int) -> int:
     """
-    Return a descriptor of a terminal or FIFO that does not block, or `fd` itself if it is another kind of file.
+    Return a descriptor of a terminal or FIFO that does not block, or `fd` itself if it cannot be opened or is no such.
 
     O_NONBLOCK belongs to the open file, which is the caller's; hence another open file.
     """
