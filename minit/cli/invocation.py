@@ -46,7 +46,7 @@ class Invocation:
         """The columns of the terminal that the result goes to; None if that is something else."""
         try:
             return os.get_terminal_size(sys.stdout.fileno()).columns or None
-        except (OSError, AttributeError):  # closed by the caller
+        except OSError:
             return None
 
     def say(self, text: str, end: str = "\n") -> None:
@@ -54,9 +54,12 @@ class Invocation:
         print(text, end=end)
 
     def note(self, text: str) -> None:
-        """Tell the user something beside the result."""
-        if sys.stderr is not None:
+        """Tell the user something beside the result; that it cannot be told is no failure."""
+        try:
             print(f"{self.command}: {text}", file=sys.stderr, flush=True)
+        except OSError:
+            # Python would try, and fail, once more at the end.
+            sys.stderr = open(os.devnull, "w")
 
     def require_root(self) -> None:
         """Raise MinitError unless root runs the command."""
@@ -66,6 +69,5 @@ class Invocation:
 
 def flush_output() -> None:
     """Write out what is buffered, before another program takes this process over."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # closed by the caller
-            stream.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()

@@ -22,6 +22,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 def main() -> NoReturn:
     """Run the command line of this process."""
     open_standard_streams()
+    _replace_closed_output()
     for number in (signal.SIGHUP, signal.SIGTERM):
         # What is ignored (nohup) stays so.
         if signal.getsignal(number) == signal.SIG_DFL:
@@ -29,6 +30,12 @@ def main() -> NoReturn:
     if sys.argv[1:2] == [completioncommand.ASK]:
         _answer_shell(sys.argv[2:])
     sys.exit(run(sys.argv[1:]))
+
+
+def _replace_closed_output() -> None:
+    """Have Python's streams for what the caller has closed, too, for which it has made none."""
+    sys.stdout = sys.stdout or open(1, "w")
+    sys.stderr = sys.stderr or open(2, "w", errors="backslashreplace")
 
 
 def _answer_shell(words: Sequence[str]) -> NoReturn:

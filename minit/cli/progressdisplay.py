@@ -24,7 +24,7 @@ def show_progress(invocation: Invocation, *, quiet: bool) -> Iterator[Progress]:
     """Yield a Progress that shows what it is told, as soon as the work proves to be long."""
     if quiet:
         yield silent
-    elif sys.stderr is not None and sys.stderr.isatty():
+    elif sys.stderr.isatty():
         with ExitStack() as stack:
             yield _Bar(stack)
     else:

@@ -6,7 +6,6 @@ import os
 import re
 import select
 import signal
-import sys
 import termios
 import time
 import tty
@@ -26,7 +25,7 @@ _REST_SECONDS = 0.05
 
 def is_terminal() -> bool:
     """Return whether what the command prints is seen on a terminal."""
-    return sys.stdout is not None and os.isatty(_STDOUT)
+    return os.isatty(_STDOUT)
 
 
 class Keys:

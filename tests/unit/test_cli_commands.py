@@ -275,6 +275,16 @@ def test_closed_standard_streams(tmp_path: Path, closed: str, output: bytes) -> 
     words = f"{sys.executable} -m minit --dir={tmp_path} list --format=json {closed}"
     result = subprocess.run(words, shell=True, capture_output=True, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (0, output, b"")
+    words = f"{sys.executable} -m minit --dir={tmp_path} app stats {closed}"
+    result = subprocess.run(words, shell=True, capture_output=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
+
+
+def test_full_errors(tmp_path: Path) -> None:
+    """An error that cannot be told has the exit code of any other."""
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "minit", f"--dir={tmp_path}", "status", "2d381b2a"]
+        assert subprocess.run(words, stderr=full, check=False).returncode == 254
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives up root's privileges")
