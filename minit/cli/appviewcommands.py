@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import click
 
 from minit.cli.apptext import app_list_text, app_status_text
@@ -9,11 +11,13 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.jsonoutput import format_option, json_text
 from minit.cli.podtext import app_json
-from minit.cli.sandboxcommand import failed_in_app_group
 from minit.errors import MinitError, describe
 from minit.stage0.control import read_app_states
 from minit.stage0.pods import Pod, PodState, find_pod
 from minit.stage0.podstatus import APP_CREATED, APP_EXITED, APP_RUNNING, AppStatus, PodStatus, read_pod_status
+
+EXIT_FAILURE = 1
+"""rkt's for all that fails in sandbox, list and status of `app`, and only there."""
 
 # What rkt's words are in those of the app-level API, where there is no supervisor to ask.
 _LIFECYCLE_STATES = {APP_CREATED: "prepared", APP_RUNNING: "running", APP_EXITED: "exited"}
@@ -77,6 +81,16 @@ def status(invocation: Invocation, uuid: str | None, app: str | None, output_for
         invocation.say(json_text(_json(found, states), output_format))
     else:
         invocation.say(app_status_text(found), end="")
+
+
+def failed_in_app_group(error: MinitError | OSError) -> NoReturn:
+    """Raise an error again that is to end the command with rkt's exit code for it."""
+    if isinstance(error, MinitError):
+        error.exit_code = EXIT_FAILURE
+        raise error
+    wrapped = MinitError(describe(error))
+    wrapped.exit_code = EXIT_FAILURE
+    raise wrapped from error
 
 
 def _required(value: str | None, what: str) -> str:

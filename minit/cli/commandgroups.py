@@ -12,7 +12,7 @@ _MANAGING = "Managing pods"
 _IMAGES = "Images"
 _OTHER = "Other"
 
-_COMMANDS = {
+COMMANDS = {
     "run": Listing(
         place="runcommands:run",
         help="Run images in a new pod, in the foreground.",
@@ -65,7 +65,7 @@ _COMMANDS = {
         section=_MANAGING,
     ),
     "stop": Listing(
-        place="endingcommands:stop",
+        place="stopcommand:stop",
         help="Stop running pods.",
         section=_MANAGING,
     ),
@@ -140,7 +140,7 @@ _COMMANDS = {
         section=_OTHER,
     ),
 }
-_APP_COMMANDS = {
+APP_COMMANDS = {
     "sandbox": Listing(
         place="sandboxcommand:sandbox",
         help="Start a pod without apps, which are added to it while it runs.",
@@ -232,12 +232,12 @@ _IMAGE_COMMANDS = {
 }
 
 
-@click.group(cls=MinitGroup, name="minit", commands=CommandTable(_COMMANDS))
+@click.group(cls=MinitGroup, name="minit", commands=CommandTable(COMMANDS))
 def commands() -> None:
     """Run pods of apps without systemd, on rkt's directories and with rkt's command line."""
 
 
-@click.group("app", cls=MinitGroup, section=_RUNNING, commands=CommandTable(_APP_COMMANDS))
+@click.group("app", cls=MinitGroup, section=_RUNNING, commands=CommandTable(APP_COMMANDS))
 def app_group() -> None:
     """Make a pod whose apps come and go, and work with the apps of a running pod."""
 

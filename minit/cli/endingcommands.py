@@ -1,8 +1,7 @@
-"""The commands that stop and remove pods: stop, rm, gc."""
+"""The commands that remove pods: rm, gc."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -11,40 +10,12 @@ from minit.cli.durationflag import read_duration
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.podcommands import SECTION, chosen_uuids, uuid_file_option
-from minit.errors import MinitError, PodError, describe
+from minit.cli.stopcommand import for_each
 from minit.stage0 import gc as collection
 from minit.stage0.deletion import Stage1Cleanup
 from minit.stage0.pods import find_pod
-from minit.stage0.stop import stop_pod
 from minit.stage0.store import Store
 from minit.stage0.treestore import TreeStore
-
-
-@click.command(cls=MinitCommand, section=SECTION)
-@click.option("--force", is_flag=True, help="Kill the pod instead of letting its apps end.")
-@uuid_file_option
-@click.argument("uuids", metavar="UUID...", nargs=-1)
-@click.pass_obj
-def stop(invocation: Invocation, force: bool, uuid_file: Path | None, uuids: tuple[str, ...]) -> None:
-    """
-    Stop running pods.
-
-    Returns at once; `minit status --wait` waits for the end.
-
-    \b
-      minit stop 2d381b2a 6a9c
-      minit stop --force --uuid-file=pod.uuid
-
-    """
-
-    def stop_one(uuid: str) -> None:
-        with find_pod(invocation.data, uuid, invocation.note) as pod:
-            if stop_pod(pod, force=force):
-                invocation.say(f'"{pod.uuid}"')
-            else:
-                invocation.say(f'pod "{pod.uuid}" is already stopped')
-
-    _for_each(invocation, chosen_uuids(uuids, uuid_file), stop_one, "failed to stop one or more pods")
 
 
 @click.command("rm", cls=MinitCommand, section=SECTION)
@@ -70,7 +41,7 @@ def remove(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...
                 collection.remove(pod, cleanup, invocation.note)
                 invocation.say(f'"{pod.uuid}"')
 
-        _for_each(invocation, chosen, remove_one, "failed to remove one or more pods")
+        for_each(invocation, chosen, remove_one, "failed to remove one or more pods")
 
 
 @click.command(cls=MinitCommand, section=SECTION)
@@ -107,19 +78,6 @@ def gc(invocation: Invocation, grace_period: float, expire_prepared: float, mark
         collection.expire_prepared(invocation.data, expire_prepared, invocation.note)
         cleanup = cleanup_of(invocation, store)
         collection.collect(invocation.data, grace_period, cleanup, invocation.say, invocation.note)
-
-
-def _for_each(invocation: Invocation, uuids: tuple[str, ...], action: Callable[[str], None], failure: str) -> None:
-    """Act on each pod, telling the failures; PodError with `failure` at the end if there were any."""
-    failed = False
-    for uuid in uuids:
-        try:
-            action(uuid)
-        except (OSError, MinitError) as error:
-            invocation.note(describe(error))
-            failed = True
-    if failed:
-        raise PodError(failure)
 
 
 def cleanup_of(invocation: Invocation, store: Store) -> Stage1Cleanup:

@@ -174,8 +174,11 @@ def _prefixes(names: Sequence[str], terminal: bool) -> dict[str, bytes]:
         return {names[0]: b""}
     if not terminal:
         return {name: f"{name}: ".encode() for name in names}
-    from rich.console import Console
-    from rich.text import Text
+    try:
+        from rich.console import Console
+        from rich.text import Text
+    except ImportError:  # on a machine that minit boots
+        return _prefixes(names, terminal=False)
 
     console = Console()
     prefixes = {}

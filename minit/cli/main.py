@@ -21,6 +21,11 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 def main() -> NoReturn:
     """Run the command line of this process."""
+    run_here(commands)
+
+
+def run_here(root: click.Group) -> NoReturn:
+    """Run the command line of this process, one of the commands of `root`."""
     open_standard_streams()
     _replace_closed_output()
     for number in (signal.SIGHUP, signal.SIGTERM):
@@ -28,8 +33,8 @@ def main() -> NoReturn:
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _end)
     if sys.argv[1:2] == [completioncommand.ASK]:
-        _answer_shell(sys.argv[2:])
-    sys.exit(run(sys.argv[1:]))
+        _answer_shell(root, sys.argv[2:])
+    sys.exit(run(sys.argv[1:], root))
 
 
 def _replace_closed_output() -> None:
@@ -38,10 +43,10 @@ def _replace_closed_output() -> None:
     sys.stderr = sys.stderr or open(2, "w", errors="backslashreplace")
 
 
-def _answer_shell(words: Sequence[str]) -> NoReturn:
+def _answer_shell(root: click.Group, words: Sequence[str]) -> NoReturn:
     """Answer a shell that completes a line; silently, as what is typed may be anything."""
     try:
-        print(completioncommand.answer(commands, words), end="", flush=True)
+        print(completioncommand.answer(root, words), end="", flush=True)
     except Exception:
         sys.exit(EXIT_FAILURE)
     sys.exit(0)
@@ -52,11 +57,11 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], root: click.Group = commands) -> int:
     """Run one command line and return its exit code."""
     invocation = Invocation()
     try:
-        result = commands.main(list(arguments), "minit", standalone_mode=False, obj=invocation)
+        result = root.main(list(arguments), "minit", standalone_mode=False, obj=invocation)
         flush_output()
     except click.exceptions.NoArgsIsHelpError as error:
         # rkt, too, takes a call without a command for no success, but for no failure either.

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
+from minit.cli.appviewcommands import failed_in_app_group
 from minit.cli.grammar import MinitCommand, invocation_of
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.podrequest import make_sandbox_request
@@ -27,9 +28,6 @@ from minit.stage0.prepare import discarded_on_failure, prepare_pod
 from minit.stage0.run import run_pod
 from minit.stage0.store import Store
 from minit.stage0.treestore import TreeStore
-
-EXIT_FAILURE = 1
-"""rkt's for all that fails in sandbox, list and status of `app`, and only there."""
 
 
 @click.command(cls=MinitCommand, short_help="Start a pod without apps, which are added to it while it runs.")
@@ -65,16 +63,6 @@ def sandbox(ctx: click.Context, /, uuid_file_save: Path | None, detach: bool, **
         _run_sandbox(invocation, uuid_file_save, detach, options)
     except (MinitError, OSError) as error:
         failed_in_app_group(error)
-
-
-def failed_in_app_group(error: MinitError | OSError) -> NoReturn:
-    """Raise an error again that is to end the command with rkt's exit code for it."""
-    if isinstance(error, MinitError):
-        error.exit_code = EXIT_FAILURE
-        raise error
-    wrapped = MinitError(describe(error))
-    wrapped.exit_code = EXIT_FAILURE
-    raise wrapped from error
 
 
 def _run_sandbox(invocation: Invocation, uuid_file_save: Path | None, detach: bool, options: dict[str, Any]) -> None:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from minit import paths
 from minit.errors import PodError
 from minit.manifest.names import is_ac_name
 from minit.stage0 import entrypoints
 from minit.stage0.pods import Pod, PodState
 from minit.stage0.podstatus import read_pod_manifest, read_stage1_tree_id
-from minit.stage0.treestore import TreeStore
 from minit.stage0.waiting import wait_for_pid
+
+if TYPE_CHECKING:
+    from minit.stage0.treestore import TreeStore
 
 
 def enter_pod(
     pod: Pod,
-    trees: TreeStore,
+    trees: TreeStore | None,
     app: str | None,
     command: Sequence[str],
     before_exec: Callable[[], None],
@@ -26,14 +29,15 @@ def enter_pod(
 ) -> NoReturn:
     """
     Become stage1's `enter`, which runs `command` in an app (None: the only one), not confined as the app if
-    `privileged`; `before_exec` is called last.
+    `privileged`; `before_exec` is called last. Without tree store, on a machine that minit boots, `enter` is the pod's.
     """
     if pod.state is not PodState.RUNNING:
         raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
     name = choose_app(pod, app)
     enter = entrypoints.require_path(entrypoints.read_stage1_manifest(pod), "enter")
     # From the tree store, where no pod can have changed it.
-    program = trees.path(read_stage1_tree_id(pod)) / "rootfs" / enter
+    root = pod.path / paths.POD_STAGE1 if trees is None else trees.path(read_stage1_tree_id(pod))
+    program = root / "rootfs" / enter
     pid = wait_for_pid(pod)
     os.chdir(pod.path)
     before_exec()
