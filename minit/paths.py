@@ -48,7 +48,10 @@ STAGE1_READY = "/rkt/supervisor-status"
 STAGE1_FILTERS = "/usr/lib/minit/seccomp"
 
 # Where a machine has them that minit boots, absolute in its root.
-MACHINE_POD = "/pod"
+# The pod is where the command looks for pods: as many as one machine has, always of the same name.
+MACHINE_UUID = "00000000-0000-4000-8000-000000000001"
+MACHINE_POD = f"/var/lib/rkt/pods/run/{MACHINE_UUID}"
+MACHINE_COMMAND = "/bin/minit"
 MACHINE_CONFIG = "/etc/minit/machine.toml"
 MACHINE_CONFIG_COMPILED = "/etc/minit/machine.json"
 MACHINE_MODULES = "/lib/modules/minit"

@@ -17,6 +17,9 @@ from importlib.util import MAGIC_NUMBER, source_hash
 # be compiled again at every start.
 UNCHECKED_HASH = (1).to_bytes(4, "little")
 
+# Those of commands are their help.
+WITH_DOCSTRINGS = "minit.cli."
+
 
 def drop_docstrings(tree: ast.Module) -> None:
     """Remove all docstrings; unlike the -OO option this leaves assertions, which trio relies on."""
@@ -36,7 +39,8 @@ for line in sys.stdin.read().splitlines():
     # Tracebacks and marshal must not name the directory the image was built in.
     shown_path = name.replace(".", "/") + ".py"
     tree = ast.parse(source, shown_path)
-    drop_docstrings(tree)
+    if not name.startswith(WITH_DOCSTRINGS):
+        drop_docstrings(tree)
     code = compile(tree, shown_path, "exec", dont_inherit=True)
     with open(bytecode_path, "wb") as bytecode:
         bytecode.write(MAGIC_NUMBER + UNCHECKED_HASH + source_hash(source) + marshal.dumps(code))

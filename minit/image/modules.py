@@ -13,7 +13,18 @@ import minit
 from minit.errors import ImageError
 from minit.value import Value
 
-PACKAGES = ("trio", "structlog", "attr", "attrs", "outcome", "pyroute2", "pyudev", "sniffio", "sortedcontainers")
+PACKAGES = (
+    "click",
+    "trio",
+    "structlog",
+    "attr",
+    "attrs",
+    "outcome",
+    "pyroute2",
+    "pyudev",
+    "sniffio",
+    "sortedcontainers",
+)
 """What may come into the image from outside the standard library and minit."""
 
 _OURS = ("minit", "entrypoints")
@@ -21,15 +32,23 @@ _PROJECT = Path(minit.__file__).parent.parent
 _SCRIPTS = Path(__file__).parent
 _STANDINS = _SCRIPTS / "standins"
 
-# They run on the host only and would bring click, rich and this builder into the image.
+# They run on the host only and would bring rich, codecs and this builder into the image; of the command there is what
+# a machine has of it.
 _HOST_ONLY = ("minit.cli", "minit.stage0", "minit.archives", "minit.image")
 
 # Imported inside functions, so that importing everything does not show them.
 _IMPORTED_LATE = (
+    "click._textwrap",
+    "difflib",
     "encodings.ascii",
     "encodings.latin_1",
     "encodings.utf_8",
     "linecache",
+    *("minit.cli.appviewcommands", "minit.cli.attachcommand", "minit.cli.diagnosecommand", "minit.cli.diagnosetext"),
+    *("minit.cli.eventcommand", "minit.cli.eventtext", "minit.cli.helpcommand", "minit.cli.jsonoutput"),
+    *("minit.cli.logcommand", "minit.cli.logview", "minit.cli.machinecommands", "minit.cli.moments"),
+    *("minit.cli.podcommands", "minit.cli.prompt", "minit.cli.statscommand", "minit.cli.statstext"),
+    *("minit.cli.stopcommand", "minit.stage0.diagnosis", "minit.stage0.interfaces", "minit.stage0.podevents"),
     "tokenize",
     "tomllib",
     "traceback",
@@ -76,7 +95,7 @@ def source_files() -> list[tuple[str, Path]]:
         for package in _OURS
         for pattern in ("*.py", "*.c")
         for path in sorted((_PROJECT / package).rglob(pattern))
-        if not _module_name(path).startswith(("minit.cli", "minit.stage0", "minit.archives"))
+        if not _module_name(path).startswith("minit.archives")
     ]
 
 

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 _MAXIMUM_BYTES = 1 << 20
 _COMMAND_LINE = "/proc/cmdline"
-# The pod's name where nobody else gives one: there is only one on a machine.
-_UUID = "00000000-0000-4000-8000-000000000001"
 
 
 def run_machine() -> NoReturn:
@@ -103,6 +101,10 @@ def _prepare(machine: Machine) -> None:
     except OSError as error:
         complain(f"minit: {describe(error)}")
     machine.helper = Helper(machine)
+    if machine.config.console:
+        from minit.machine.console import keep_console
+
+        keep_console()
     try:
         machine.helper.wait(machine)
     finally:
@@ -155,7 +157,7 @@ def _run_pod(machine: Machine) -> int:
         os.stat(config.manifest)  # mount(2) would not say which of the two is missing
         syscalls.mount(config.manifest, paths.POD_MANIFEST, None, syscalls.MS_BIND)
     flags = RunFlags(
-        uuid=_UUID,
+        uuid=paths.MACHINE_UUID,
         debug=config.debug,
         hostname=config.hostname,
         resolv_mode="host" if config.name_servers or config.interfaces else "default",
@@ -163,8 +165,9 @@ def _run_pod(machine: Machine) -> int:
     hierarchies = read_hierarchies()
     pod = load_pod(flags)
     plan = plan_pod(pod, flags, collect_facts(hierarchies, pod, flags))
-    # All but its mounts are the machine's own.
-    plan = replace(add_filters(plan), namespaces=("mnt",))
+    plan = add_filters(plan)
+    # All but its mounts are the machine's own; somebody may stop an app and start it again.
+    plan = replace(plan, namespaces=("mnt",), apps=tuple(replace(app, starts_again=True) for app in plan.apps))
     for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
         complain(f"minit: {line}")
     import_for_later(plan)
@@ -176,12 +179,15 @@ def _run_pod(machine: Machine) -> int:
     if devices is not None:
         machine.pod_helpers.append(devices)
     open_files = raise_descriptor_limit()
-    _check_health(machine, plan, open_files, subcgroup)
+    _check_health(machine, plan, open_files)
     _join_group(hierarchies, subcgroup)
+    lock = _lock()
+    for name, text in ((paths.POD_CREATED, ""), (paths.POD_SUBCGROUP, subcgroup), (paths.POD_PID, "1\n")):
+        write_pod_file(name, os.fsencode(text))
     assert machine.helper is not None
     ends = SupervisorEnds(
         launcher=machine.helper.link,
-        lock=_lock(),
+        lock=lock,
         root=open_stage1_root(),
         stage1_root=image_root(),
         image=None,
@@ -197,10 +203,13 @@ def _run_pod(machine: Machine) -> int:
     def make(*arguments: Any, **options: Any) -> Supervisor:
         return MachineSupervisor(machine, *arguments, **options)
 
-    return run_apps(plan, ends, make)
+    try:
+        return run_apps(plan, ends, make)
+    finally:
+        os.close(lock)
 
 
-def _check_health(machine: Machine, plan: PodPlan, open_files: tuple[int, int], subcgroup: str) -> None:
+def _check_health(machine: Machine, plan: PodPlan, open_files: tuple[int, int]) -> None:
     """Start what checks the apps, if any has a check."""
     if not any(app.health for app in plan.apps):
         return
@@ -208,7 +217,6 @@ def _check_health(machine: Machine, plan: PodPlan, open_files: tuple[int, int], 
     from minit.launcher.profiles import write_profiles
 
     # What a check runs in an app is entered into it.
-    write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
     write_profiles(plan.apps, open_files)
     machine.pod_helpers.append(HealthHelper(plan, os.getpid(), image_descriptor()))
 

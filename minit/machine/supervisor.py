@@ -63,6 +63,12 @@ class MachineSupervisor(Supervisor):
             return False
         return uid == 0 and _APPS not in groups
 
+    def carries_out(self, op: str) -> bool:
+        """Return whether apps may be asked for so: those there are can be started and stopped."""
+        from minit.supervisor.protocol import OP_APP_START, OP_APP_STOP  # loaded with the control socket
+
+        return op in (OP_APP_START, OP_APP_STOP) or super().carries_out(op)
+
     def _handle_signals(self, numbers: Sequence[int]) -> None:
         self._machine.ask_to_end([number for number in numbers if number in HALT_SIGNALS])
         super()._handle_signals(numbers)

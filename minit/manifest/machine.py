@@ -25,6 +25,7 @@ _MAXIMUM_SECONDS = 24 * 3600
 _MAXIMUM_NAME_BYTES = 64
 _MAXIMUM_BOOTS = 10000
 _WORD = "minit."
+_SWITCH = ("", "0", "1")
 # Of which there may be several, each named for one.
 _TABLES = {"devices": "device", "filesystems": "filesystem", "interfaces": "interface"}
 _MAXIMUM_ID = 0xFFFFFFFE
@@ -98,7 +99,11 @@ class Interface(Value):
 
 
 class MachineConfig(Value):
-    """All that machine.toml says; `debug` and `manifest`, the path of another pod manifest, come from the kernel."""
+    """
+    All that machine.toml says; `debug` and `manifest`, the path of another pod manifest, come from the kernel.
+
+    With `console` whoever is at the console has the `minit` command there.
+    """
 
     hostname: str = "minit"
     on_exit: str = POWEROFF
@@ -111,6 +116,7 @@ class MachineConfig(Value):
     name_servers: tuple[str, ...] = ()
     watchdog: Watchdog | None = None
     state: State | None = None
+    console: bool = False
     debug: bool = False
     manifest: str | None = None
 
@@ -136,6 +142,7 @@ def parse_machine(data: bytes, source: str, compiled: bytes = b"") -> MachineCon
         name_servers=root["name_servers"].each(_address),
         watchdog=root["watchdog"].optional(_watchdog),
         state=root["state"].optional(_state),
+        console=_boolean(root["console"], MachineConfig.console),
     )
 
 
@@ -153,8 +160,10 @@ def with_command_line(config: MachineConfig, text: str) -> tuple[MachineConfig, 
             continue
         if name == "minit.on_exit" and value in ENDINGS:
             config = replace(config, on_exit=value)
-        elif name == "minit.debug" and value in ("", "0", "1"):
+        elif name == "minit.debug" and value in _SWITCH:
             config = replace(config, debug=value != "0")
+        elif name == "minit.console" and value in _SWITCH:
+            config = replace(config, console=value != "0")
         elif name == "minit.manifest" and value.startswith("/"):
             config = replace(config, manifest=value)
         else:

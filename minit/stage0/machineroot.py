@@ -1,10 +1,11 @@
 """
 The root of a machine that minit boots, as a directory: a pod, prepared as for stage1, and what the first program needs.
 
-    init                    a link to the entrypoint that the kernel executes
-    pod/                    the pod directory, with the stage1 tree and the apps' roots in it
-    etc/minit/machine.toml  how the machine is to be, and the same as JSON, which is faster to read
-    lib/modules/minit/      kernel modules, each with what it says of itself
+    init                        a link to the entrypoint that the kernel executes
+    bin/minit                   one to the command
+    var/lib/rkt/pods/run/UUID/  the pod directory, with the stage1 tree and the apps' roots in it
+    etc/minit/machine.toml      how the machine is to be, and the same as JSON, which is faster to read
+    lib/modules/minit/          kernel modules, each with what it says of itself
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from minit.value import Value
 # Where something is mounted, or written while the machine runs.
 _DIRECTORIES = (("dev", 0o755), ("proc", 0o755), ("sys", 0o755), ("run", 0o755), ("tmp", 0o1777), ("etc", 0o755))
 _INIT = "entrypoints/init"
+_COMMAND = "entrypoints/minit"
 _TIME = 0  # of whatever comes from no image, so that the same parts make the same bytes
 
 
@@ -63,7 +65,7 @@ def _fill(root: Path, store: Store, parts: MachineParts, progress: Progress) -> 
         (root / name).mkdir()
         (root / name).chmod(mode)
     pod = root / paths.MACHINE_POD.lstrip("/")
-    pod.mkdir()
+    pod.mkdir(parents=True)
     extract_image(store, parts.stage1.id, pod / paths.POD_STAGE1, progress)
     stage1 = pod / paths.POD_STAGE1_ROOTFS
     if not (stage1 / _INIT).exists():
@@ -73,11 +75,15 @@ def _fill(root: Path, store: Store, parts: MachineParts, progress: Progress) -> 
         place = stage1 / "opt/stage2" / app.name
         extract_image(store, app.image.id, place, progress)
         sizes.append(_measure(f"app {app.name}", [place]))
+        _write(pod, f"appsinfo/{app.name}/manifest", (place / "manifest").read_bytes())
     (pod / paths.POD_MANIFEST).write_bytes(parts.manifest_bytes)
     _write(root, paths.MACHINE_CONFIG, parts.config_bytes)
     _write(root, paths.MACHINE_CONFIG_COMPILED, compile_machine(parts.config_bytes, paths.MACHINE_CONFIG))
     (root / "etc/resolv.conf").symlink_to(paths.MACHINE_RESOLV_CONF)
-    (root / paths.MACHINE_INIT.lstrip("/")).symlink_to(f"pod/{paths.POD_STAGE1_ROOTFS}/{_INIT}")
+    for link, entrypoint in ((paths.MACHINE_INIT, _INIT), (paths.MACHINE_COMMAND, _COMMAND)):
+        path = root / link.lstrip("/")
+        path.parent.mkdir(exist_ok=True)
+        path.symlink_to(os.path.relpath(stage1 / entrypoint, path.parent))
     for filesystem in parts.config.filesystems:
         (root / filesystem.target.lstrip("/")).mkdir(parents=True, exist_ok=True)
     for name, data in parts.modules:

@@ -61,8 +61,8 @@ class Pod:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of any app is left, of a mutable pod only once it is to end."""
-        if self._plan.mutable and self.exit_code is None:
+        """Whether nothing of any app is left, once the pod is to end if apps may be started by request."""
+        if self.exit_code is None and (self._plan.mutable or any(app.is_stopped for app in self.apps.values())):
             return False
         return all(app.state in lifecycle.RESTING and not app.is_restarting for app in self.apps.values())
 
@@ -155,11 +155,11 @@ class Pod:
         """Have an app that ended restarted, or the pod end with it, or the others go on."""
         if app.restarts is not None and self._plan_restart(app, app.restarts):
             return
-        if self._plan.mutable:
+        if self._plan.mutable or app.is_stopped:
             self.on_progress(app)
         elif app.number:
             self.begin_shutdown(app.number)
-        elif all(each.has_ended for each in self.apps.values()):
+        elif all(each.has_ended and not each.is_stopped for each in self.apps.values()):
             self.begin_shutdown(0)
         else:
             self.on_progress(app)

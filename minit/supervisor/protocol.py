@@ -3,7 +3,7 @@ The control socket's requests and replies: one JSON object per SEQPACKET message
 the file that comes with a message {"ok": true, "in_file": true}.
 
 A request has `op`; a reply has `ok`, and `error` where that is false. Answers are computed from the supervisor's
-present state, without waiting, but for those about an app of a mutable pod, which come when it is done.
+present state, without waiting, but for those that do something with a single app, which come when it is done.
 
 ping                 {"uuid", "pid"}
 state                {"uuid", "state", "ready", "apps": [{"name", "state", "lifecycle_state", "ready", "pid"?,

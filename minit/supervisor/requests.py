@@ -1,5 +1,6 @@
 """
-What is asked about single apps of a mutable pod: adding, starting, stopping and removing one.
+What is asked about single apps: adding, starting, stopping and removing one of a mutable pod, or what of that a machine
+that minit boots allows.
 
 An answer may have to wait for the app. It is then a `Pending`, which looks again whenever the app has changed; nobody
 else waits for that, and whether its client is still there does not matter to the app. Loaded with the control socket.
@@ -140,8 +141,8 @@ class AppRequests:
 
     def answer(self, request: dict[str, object], descriptors: list[int]) -> Pending | dict[str, object]:
         """Carry out a request; those of `descriptors` that are taken over are removed from the list."""
-        name, op = str(request.get("app")), request["op"]
-        if not self._supervisor.plan.mutable:
+        name, op = str(request.get("app")), str(request["op"])
+        if not self._supervisor.carries_out(op):
             return self._refuse(name, "immutable pod")
         if len(self._pending) >= _MAXIMUM_PENDING:
             return self._refuse(name, "too many requests wait for apps of this pod")

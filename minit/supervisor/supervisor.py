@@ -119,7 +119,7 @@ class Supervisor:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of any app is left, of a mutable pod only once it is to end."""
+        """Whether nothing of any app is left, once the pod is to end if apps may be started by request."""
         return self._pod.finished
 
     @property
@@ -261,6 +261,10 @@ class Supervisor:
     def admits(self, pid: int, uid: int) -> bool:
         """Return whether a process may ask on the control socket: one that PID 1 cannot see, with pid 0 here."""
         return pid == 0
+
+    def carries_out(self, op: str) -> bool:
+        """Return whether single apps may be worked with by such a request."""
+        return self.plan.mutable
 
     def _on_signals(self) -> None:
         self._handle_signals(read_signals(self._signals))
@@ -509,7 +513,7 @@ class Supervisor:
 
     def _report_unkillable(self, app: App) -> None:
         complain_at_once(f'stage1: app "{app.name}": giving up on unkillable processes: {describe_processes(app)}')
-        if not self.plan.mutable:
+        if not (self.plan.mutable or app.is_stopped):
             self._pod.exit_code = self._pod.exit_code or EXIT_FAILURE
 
     def _finish(self, app: App) -> None:

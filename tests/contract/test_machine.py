@@ -298,7 +298,7 @@ def test_an_app_that_a_check_ends(boot: Boot):
     annotation = {"name": "minit/health", "value": json.dumps({"liveness": check})}
     machine = boot({"one": shell("echo up; sleep 1000", annotations=[annotation])}).wait()
     assert machine.status("one") is not None, machine.lines
-    record = json.loads((machine.root / "pod/stage1/rootfs/rkt/minit/state/one.json").read_text())
+    record = json.loads((machine.pod / "stage1/rootfs/rkt/minit/state/one.json").read_text())
     assert record["end"] == "liveness check: out of order"
     assert machine.ending == "off"
 

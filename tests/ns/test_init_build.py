@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from minit import paths
 from tests.support.commands import Stage0
 from tests.support.stage0_world import write_app
 
@@ -56,7 +57,7 @@ def test_the_same_parts_make_the_same_bytes(builder: Builder, tmp_path: Path):
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert (tmp_path / "one").stat().st_size < MAXIMUM_BYTES / 2
     archive = gzip.decompress((tmp_path / "one").read_bytes())
-    assert re.search(rb"init\0+pod/stage1/rootfs/entrypoints/init\0", archive)
+    assert re.search(rb"init\0+var/lib/rkt/pods/run/[^/]*/stage1/rootfs/entrypoints/init[\x000]", archive)
 
 
 def test_a_directory(builder: Builder, tmp_path: Path):
@@ -66,13 +67,14 @@ def test_a_directory(builder: Builder, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     root = tmp_path / "root"
     assert sorted(path.name for path in root.iterdir()) == [
-        *("dev", "etc", "init", "pod", "proc", "run", "srv", "sys", "tmp")
+        *("bin", "dev", "etc", "init", "proc", "run", "srv", "sys", "tmp", "var")
     ]
-    assert os.access(root / "init", os.X_OK)
+    assert os.access(root / "init", os.X_OK) and os.access(root / "bin/minit", os.X_OK)
     assert (root / "etc/minit/machine.toml").read_bytes() == (tmp_path / "machine.toml").read_bytes()
     assert (root / "srv/data").is_dir()
-    assert json.loads((root / "pod/pod").read_text())["apps"][0]["app"]["exec"] == ["/bin/sh"]
-    app = root / "pod/stage1/rootfs/opt/stage2/one"
+    pod = root / paths.MACHINE_POD.lstrip("/")
+    assert json.loads((pod / "pod").read_text())["apps"][0]["app"]["exec"] == ["/bin/sh"]
+    app = pod / "stage1/rootfs/opt/stage2/one"
     assert (app / "manifest").exists() and (app / "rootfs/bin/busybox").exists()
 
 

@@ -43,27 +43,39 @@ class NamespaceMachine:
     `lines` are those of its console once it has ended, and `ending` how it did.
     """
 
-    def __init__(self, directory: Path, pod: PodDirectory, config: str = "", command_line: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        pod: PodDirectory,
+        config: str = "",
+        command_line: str = "",
+        console: str | None = None,
+    ) -> None:
         self.root = directory / "machine"
         self.root.mkdir()
         self._group = _UNIFIED / f"minit-test-{uuid.uuid4()}"
-        self._command_line = command_line
         syscalls.mount("tmpfs", str(self.root), "tmpfs", 0)
         for name in ("proc", "sys", "dev", "run", "tmp", "etc/minit", "data"):
             (self.root / name).mkdir(parents=True)
         (self.root / "etc/minit/machine.toml").write_text(config)
         (self.root / "etc/resolv.conf").symlink_to(paths.MACHINE_RESOLV_CONF)
         (self.root / "cmdline").write_text(command_line + "\n")
-        shutil.copytree(pod.path, self.root / "pod", symlinks=True)
+        self.pod = self.root / paths.MACHINE_POD.lstrip("/")
+        shutil.copytree(pod.path, self.pod, symlinks=True)
+        (self.root / "bin").mkdir()
+        (self.root / "bin/minit").symlink_to(f"{paths.MACHINE_POD}/stage1/rootfs/entrypoints/minit")
         os.mkfifo(self.root / "run-watchdog")
         # Open on both sides: whoever opens one of them need not wait for another.
         self._watchdog = os.open(self.root / "run-watchdog", os.O_RDWR)
+        self._console = console
         self.lines: list[str] = []
         self.ending = ""
 
     def __enter__(self) -> NamespaceMachine:
         self._group.mkdir()
         command = [sys.executable, "-m", "tests.support.firstprogram", str(self.root), str(self._group)]
+        if self._console is not None:
+            command.append(self._console)
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
@@ -119,6 +131,17 @@ class NamespaceMachine:
         """Signal the first process."""
         os.kill(self.first_process, number)
 
+    def run(self, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command line of root's, in the machine and in none of its apps."""
+        return subprocess.run(self.command(*words), input=typed, capture_output=True, text=True)
+
+    def command(self, *words: str) -> list[str]:
+        """Return what runs a command line in the machine."""
+        # The helper is in the machine's own mounts, which PID 1 has left for the pod's.
+        [helper] = named(children_of(self.first_process), "minit-machine")
+        inside = ["nsenter", f"--target={helper}", "--all", "--root", "--wd=/", *words]
+        return ["sh", "-c", 'echo 0 > "$0"/cgroup.procs; exec "$@"', str(self._group), *inside]
+
     def wait(self) -> NamespaceMachine:
         """Wait for the end."""
         output, _ = self.process.communicate(timeout=TIMEOUT_SECONDS)
@@ -128,23 +151,23 @@ class NamespaceMachine:
 
     def status(self, app: str) -> int | None:
         """Return the exit status that is recorded for an app, None if there is none."""
-        path = self.root / "pod/stage1/rootfs/rkt/status" / app
+        path = self.pod / "stage1/rootfs/rkt/status" / app
         return int(path.read_text()) if path.exists() else None
 
 
-def _main(root: str, group: str) -> None:
+def _main(root: str, group: str, console: str | None = None) -> None:
     syscalls.set_parent_death_signal(signal.SIGKILL)
     Path(group, "cgroup.procs").write_text("0")
     syscalls.unshare(_NAMESPACES)
     pid = os.fork()
     if pid == 0:
         syscalls.set_parent_death_signal(signal.SIGKILL)
-        _become_init(root)
+        _become_init(root, console)
     _, status = os.waitpid(pid, 0)
     os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
 
-def _become_init(root: str) -> None:
+def _become_init(root: str, console: str | None) -> None:
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     syscalls.mount("proc", f"{root}/proc", "proc", 0)
     syscalls.mount(f"{root}/cmdline", f"{root}/proc/cmdline", None, syscalls.MS_BIND)
@@ -154,8 +177,11 @@ def _become_init(root: str) -> None:
     for name, major, minor in _NODES:
         os.mknod(f"{root}/dev/{name}", 0o020666, os.makedev(major, minor))
     os.umask(0o022)
+    if console is not None:
+        os.mknod(f"{root}/dev/console")
+        syscalls.mount(console, f"{root}/dev/console", None, syscalls.MS_BIND)
     enter_root(syscalls.open_tree(syscalls.AT_FDCWD, root))
-    init = "/pod/stage1/rootfs/entrypoints/init"
+    init = f"{paths.MACHINE_POD}/stage1/rootfs/entrypoints/init"
     os.execve(init, [init], {"TERM": "linux", "HOME": "/"})
 
 

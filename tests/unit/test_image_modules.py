@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _imp
+import ast
 import importlib.util
 import marshal
 import sys
@@ -13,6 +15,14 @@ from minit.errors import ImageError
 from minit.image.modules import Module, compile_modules, stage1_modules
 from minit.image.stage1 import stage1_fingerprint
 from minit.image.toolchain import run_tool
+
+_FOR_TYPES = "minit.stage0.treestore"
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
 
 
 def compiled(tmp_path: Path, source: str) -> bytes:
@@ -29,12 +39,28 @@ def package_directory(tmp_path: Path) -> None:
 
 
 def test_what_is_installed_by_chance_stays_out() -> None:
-    """rich, which structlog uses where it finds it, is not carried; trio, structlog and minit are."""
+    """rich, which structlog uses where it finds it, is not carried, nor what makes images; trio and minit are."""
     names = {module.name for module in stage1_modules()}
     assert {"trio", "structlog", "minit.syscalls", "entrypoints.run"} <= names
     tops = {name.partition(".")[0] for name in names}
-    assert not tops & {"rich", "click", "pygments", "_pytest", "_ssl", "_hashlib"}
-    assert not {name for name in names if name.startswith(("minit.cli", "minit.stage0", "minit.image"))}
+    assert not tops & {"rich", "pygments", "_pytest", "_ssl", "_hashlib"}
+    assert not {name for name in names if name.startswith(("minit.archives", "minit.image"))}
+    assert not names & {"minit.stage0.store", "minit.stage0.untar", "minit.cli.runcommands"}
+
+
+def test_what_is_imported_late_is_carried() -> None:
+    """The command finds on a machine whatever its functions import, but for what no command there needs."""
+    modules = stage1_modules()
+    names = {module.name for module in modules}
+    missing = {
+        name
+        for module in modules
+        if module.name.startswith(("minit.cli", "minit.stage0"))
+        for node in ast.walk(ast.parse(module.source.read_text()))
+        for name in _imported(node)
+        if name not in names and name not in sys.builtin_module_names and not _imp.is_frozen(name)
+    }
+    assert missing == {"rich.console", "rich.text", "minit.cli.completion", "minit.cli.imageargs", _FOR_TYPES}
 
 
 def test_large_modules_have_stand_ins() -> None:

@@ -147,7 +147,8 @@ MODULES_OF["init"] = (
     *("minit.plan.restart", "minit.supervisor.restarts"),
 }
 STDLIB_OF["init"] = STDLIB_OF["run"]
-ENTRYPOINTS = sorted(path.stem for path in (PROJECT / "entrypoints").glob("[a-z]*.py"))
+# But for the command of a machine, for which nobody waits who starts a pod.
+ENTRYPOINTS = sorted({path.stem for path in (PROJECT / "entrypoints").glob("[a-z]*.py")} - {"minit"})
 
 
 def modules_after(statement: str) -> set[str]:

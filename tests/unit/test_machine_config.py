@@ -28,6 +28,7 @@ on_exit = "reboot"
 failure_wait_seconds = 3
 modules = ["virtio_net"]
 name_servers = ["192.0.2.53"]
+console = true
 
 [sysctls]
 "net.ipv4.ip_forward" = 1
@@ -78,6 +79,7 @@ def test_everything_that_can_be_said():
         sysctls=(("net.ipv4.ip_forward", "1"), ("kernel.core_pattern", "core")),
         watchdog=Watchdog(timeout_seconds=20),
         state=State(directory="/data/minit", kept_boots=3, keep_roots=True),
+        console=True,
         devices=(DeviceRule(subsystem="tty", name="ttyUSB*", mode=0o660, gid=20, link="modem"),),
         filesystems=(Filesystem(source="/dev/vda", target="/data", fstype="ext4", wait_seconds=5, required=False),),
         interfaces=(
@@ -130,9 +132,9 @@ def test_what_is_wrong_has_a_place(text: str, message: str):
 
 def test_the_command_line_comes_last():
     """What the kernel was told counts more than the file, and what cannot be understood is said."""
-    text = "quiet minit.debug minit.on_exit=stay minit.manifest=/data/pod minit.on_exit=no minit.other panic=10\n"
+    text = "quiet minit.debug minit.console minit.on_exit=stay minit.manifest=/data/pod minit.on_exit=no minit.other\n"
     config, problems = with_command_line(MachineConfig(on_exit="reboot"), text)
-    assert config == MachineConfig(on_exit="stay", debug=True, manifest="/data/pod")
+    assert config == MachineConfig(on_exit="stay", debug=True, console=True, manifest="/data/pod")
     assert problems == [f"kernel command line: ignoring {word}" for word in ("minit.on_exit=no", "minit.other")]
 
 

@@ -1,0 +1,141 @@
+"""The commands that a host has not, or in another form: enter, app start, app stop, poweroff, reboot, console."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from minit import paths
+from minit.cli.grammar import MinitCommand
+from minit.cli.invocation import Invocation, flush_output
+from minit.errors import PodError
+from minit.stage0 import entrypoints
+from minit.stage0.crossing import call_crossing
+from minit.stage0.enter import enter_pod
+from minit.stage0.mutablepods import require_app
+from minit.stage0.pods import Pod, PodState, open_pod
+from minit.stage0.podstatus import read_pod_manifest
+
+_SHELL = "/bin/sh"
+_INIT = 1
+
+
+@click.command(cls=MinitCommand, stop_at_operand=True)
+@click.option("--app", metavar="NAME", help="App to enter; all operands are the command then.")
+@click.option(
+    "--privileged",
+    is_flag=True,
+    help="With all capabilities that PID 1 has, and neither the app's filters of system calls nor its limits.",
+)
+@click.argument("words", nargs=-1, metavar="APP [COMMAND [ARG]...]", type=click.UNPROCESSED)
+@click.pass_obj
+def enter(invocation: Invocation, app: str | None, privileged: bool, words: tuple[str, ...]) -> None:
+    """
+    Run a command, by default /bin/sh, in an app.
+
+    It is root there, and as confined as the app. A terminal in front of it is one of the pod.
+
+    The exit code is the command's, 127 if it is not found, 126 if it cannot be executed.
+
+    \b
+      minit enter web
+      minit enter web ps aux
+
+    """
+    if app is None:
+        if not words:
+            raise click.UsageError("must provide the app to enter")
+        app, words = words[0], words[1:]
+    with open_pod(invocation.data, paths.MACHINE_UUID) as pod:
+        enter_pod(pod, None, app, words or (_SHELL,), flush_output, privileged=privileged)
+
+
+@click.command(cls=MinitCommand)
+@click.argument("app", metavar="APP")
+@click.pass_obj
+def start(invocation: Invocation, app: str) -> None:
+    """
+    Start an app that has exited; one that runs goes on.
+
+    \b
+      minit app start web
+
+    """
+    with _running_pod(invocation, app) as pod:
+        call_crossing(pod, "app/start", entrypoints.app_arguments(app, debug=invocation.debug))
+
+
+@click.command(cls=MinitCommand)
+@click.argument("app", metavar="APP")
+@click.pass_obj
+def stop(invocation: Invocation, app: str) -> None:
+    """
+    Stop an app, and return when it has stopped; one that does not run is no error.
+
+    It is not started again by itself, and the machine stays even if no app is left that runs.
+
+    \b
+      minit app stop web
+
+    """
+    with _running_pod(invocation, app) as pod:
+        call_crossing(pod, "app/stop", entrypoints.app_arguments(app, debug=invocation.debug))
+
+
+@contextmanager
+def _running_pod(invocation: Invocation, app: str) -> Iterator[Pod]:
+    with open_pod(invocation.data, paths.MACHINE_UUID) as pod:
+        if pod.state is not PodState.RUNNING:
+            raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
+        require_app(read_pod_manifest(pod), app)
+        yield pod
+
+
+@click.command(cls=MinitCommand)
+@click.pass_obj
+def poweroff(invocation: Invocation) -> None:
+    """
+    Stop the apps and switch the machine off.
+
+    \b
+      minit poweroff
+
+    """
+    invocation.require_root()
+    os.kill(_INIT, signal.SIGPWR)
+
+
+@click.command(cls=MinitCommand)
+@click.pass_obj
+def reboot(invocation: Invocation) -> None:
+    """
+    Stop the apps and start the machine again.
+
+    \b
+      minit reboot
+
+    """
+    invocation.require_root()
+    os.kill(_INIT, signal.SIGINT)
+
+
+@click.command(cls=MinitCommand)
+def console() -> None:
+    """
+    Read commands like these from the terminal, one a line.
+
+    A line is split into words as a shell does it, without anything else of a shell. `minit` before them may be left
+    out.
+
+    \b
+      minit console
+
+    """
+    from minit.cli.machinegroup import commands
+    from minit.cli.prompt import run_lines
+
+    run_lines(commands)

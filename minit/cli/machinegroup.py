@@ -1,0 +1,136 @@
+"""
+The `minit` command of a machine that minit boots: the commands that are about one pod, for the only one there is.
+
+They are those of a host, with the name of an app where the pod's UUID stands there, and say and print the same. What
+works on images and other pods is left out, and so is all that it would bring into the image.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from minit import paths
+from minit.cli.commandgroups import APP_COMMANDS, COMMANDS
+from minit.cli.commandtable import CommandTable, Listing
+from minit.cli.grammar import MinitGroup
+from minit.cli.main import run_here
+from minit.errors import EXIT_FAILURE
+from minit.stdio import complain
+
+_MACHINE = "Machine"
+_OF_A_HOST = ("attach", "list", "status", "cat-manifest", "stop", "diagnose", "logs", "events", "help")
+_OF_A_HOSTS_APPS = ("stats", "list", "status")
+_COMMANDS = {
+    "enter": Listing(
+        place="machinecommands:enter",
+        help="Run a command, by default /bin/sh, in an app.",
+        section=COMMANDS["enter"].section,
+    ),
+    "app": Listing(
+        place="machinegroup:app_group",
+        help="Work with the apps of the machine.",
+        section=COMMANDS["app"].section,
+    ),
+    **{name: COMMANDS[name] for name in _OF_A_HOST},
+    "console": Listing(
+        place="machinecommands:console",
+        help="Read commands like these from the terminal, one a line.",
+        section=_MACHINE,
+    ),
+    "poweroff": Listing(
+        place="machinecommands:poweroff",
+        help="Stop the apps and switch the machine off.",
+        section=_MACHINE,
+    ),
+    "reboot": Listing(
+        place="machinecommands:reboot",
+        help="Stop the apps and start the machine again.",
+        section=_MACHINE,
+    ),
+}
+_APP_COMMANDS = {
+    "start": Listing(
+        place="machinecommands:start",
+        help="Start an app that has exited; one that runs goes on.",
+    ),
+    "stop": Listing(
+        place="machinecommands:stop",
+        help="Stop an app, and return when it has stopped; one that does not run is no error.",
+    ),
+    **{name: APP_COMMANDS[name] for name in _OF_A_HOSTS_APPS},
+}
+
+# How a command of a host is told its pod, and with what it is told here.
+_POD: dict[str, object] = {"uuid": paths.MACHINE_UUID, "uuids": (paths.MACHINE_UUID,), "uuid_file": None}
+_APP = ("app", "apps")
+_OPERAND = "operand"
+# In the help of commands of a host.
+_UUIDS = ("2d381b2a 6a9c", "2d381b2a")
+_ABOUT_UUIDS = "UUID may be shortened to any prefix that only one pod has."
+
+
+class _MachineTable(CommandTable):
+    """Commands of a host that need not be told their pod."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        """Return a command; KeyError if there is none of this name."""
+        return _for_the_only_pod(super().__getitem__(name))
+
+
+@click.group(cls=MinitGroup, name="minit", commands=_MachineTable(_COMMANDS))
+def commands() -> None:
+    """Look at the apps of this machine and work with them."""
+
+
+@click.group("app", cls=MinitGroup, commands=_MachineTable(_APP_COMMANDS))
+def app_group() -> None:
+    """Work with the apps of the machine."""
+
+
+def main() -> NoReturn:
+    """Run the command line of this process; refused where it would be about another machine."""
+    if not os.path.isdir(paths.MACHINE_POD):
+        complain("minit: this command is for machines that minit boots")
+        os._exit(EXIT_FAILURE)
+    run_here(commands)
+
+
+def _for_the_only_pod(command: click.Command) -> click.Command:
+    """Return a command with the name of an app in the place of the UUID."""
+    names = [parameter.name for parameter in command.params]
+    told = {name: value for name, value in _POD.items() if name in names}
+    if not told:
+        return command
+    app = next((name for name in _APP if name in names), None)
+    ours = copy.copy(command)
+    ours.params = [parameter for parameter in command.params if parameter.name not in told]
+    if app is not None:
+        several = app == "apps"
+        ours.params.append(click.Argument([_OPERAND], metavar="[APP]...", nargs=-1 if several else 1, required=False))
+    call = command.callback
+    assert call is not None
+
+    def tell(operand: str | Sequence[str] | None = None, **values: Any) -> Any:
+        if operand and app is not None:
+            if values[app]:
+                raise click.UsageError("give the app either with --app or without")
+            values[app] = operand
+        return call(**values, **told)
+
+    ours.callback = tell
+    ours.help = _without_uuids(command.help or "", "web" if app is not None else "")
+    return ours
+
+
+def _without_uuids(text: str, app: str) -> str:
+    text = text.replace(_ABOUT_UUIDS, "")
+    if app:
+        text = text.replace("--app=web ", "")
+    for uuid in _UUIDS:
+        text = text.replace(f" {uuid}", f" {app}".rstrip())
+    return text

@@ -1,0 +1,79 @@
+"""A prompt on the terminal: each line that is typed is a command line, run in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import signal
+import termios
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from minit.cli.main import run
+from minit.errors import EXIT_FAILURE
+
+_INTERRUPTS = (signal.SIGINT, signal.SIGQUIT)
+
+
+def run_lines(root: click.Group) -> None:
+    """Run command lines of `root` until the end of input, which Ctrl-D at the prompt makes."""
+    settings = termios.tcgetattr(0) if os.isatty(0) else None
+    # Unbuffered, as what follows a line is for the command in it.
+    lines = open(0, "rb", buffering=0, closefd=False)
+    while True:
+        for number in _INTERRUPTS:
+            signal.signal(number, _forget_line)
+        try:
+            if settings is not None:
+                # Whatever was killed may have left it raw.
+                termios.tcsetattr(0, termios.TCSADRAIN, settings)
+                if not _is_typed():
+                    os.write(1, f"{os.uname().nodename}> ".encode())
+            line = lines.readline()
+            if not line:
+                return
+            words = shlex.split(line.decode(errors="replace"), comments=True)
+            # Meant for the command from now on, to which the terminal sends them as well.
+            for number in _INTERRUPTS:
+                signal.signal(number, signal.SIG_IGN)
+        except _ForgottenLine:
+            os.write(1, b"\n")
+        except ValueError as error:
+            os.write(2, f"minit: {str(error).lower()}\n".encode())
+        else:
+            # Whoever comes from a shell types it.
+            if words[:1] == [root.name]:
+                words = words[1:]
+            if words:
+                _run(words, root)
+
+
+def _is_typed() -> bool:
+    """Return whether there is a line already, under which no prompt belongs."""
+    return bool(select.select((0,), (), (), 0)[0])
+
+
+class _ForgottenLine(Exception):
+    """Somebody has typed Ctrl-C."""
+
+
+def _forget_line(*_: object) -> NoReturn:
+    raise _ForgottenLine
+
+
+def _run(words: Sequence[str], root: click.Group) -> None:
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+        code: object = EXIT_FAILURE
+        try:
+            code = run(words, root)
+        except SystemExit as end:
+            code = end.code
+        finally:
+            os._exit(code if isinstance(code, int) else EXIT_FAILURE)
+    os.waitpid(pid, 0)

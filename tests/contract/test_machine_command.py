@@ -1,0 +1,150 @@
+"""The `minit` command on a machine that minit boots, called by programs and at the prompt on its console."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+import pytest
+
+from minit import paths
+from minit.cli.machinegroup import commands
+from tests.support.firstprogram import NamespaceMachine
+from tests.support.pods import MakePod, shell
+from tests.support.processes import children_of, named
+from tests.support.terminal import CTRL_C, CTRL_D, Terminal
+
+Boot = Callable[..., NamespaceMachine]
+
+_MINIT = "/bin/minit"
+_ONE = "trap 'echo bye; exit 3' TERM; echo up; sleep 1000 & wait"
+_TWO = "echo hello; sleep 1000"
+
+
+@pytest.fixture
+def boot(make_pod: MakePod, tmp_path: Path) -> Iterator[Boot]:
+    """A function that boots a machine with these apps; it ends with the test."""
+    with ExitStack() as stack:
+
+        def start(apps: dict, config: str = "", console: str | None = None) -> NamespaceMachine:
+            prepared = make_pod(apps, overlay=False)
+            return stack.enter_context(NamespaceMachine(tmp_path, prepared, config, console=console))
+
+        yield start
+
+
+def _lines(done: subprocess.CompletedProcess[str]) -> list[list[str]]:
+    assert (done.returncode, done.stderr) == (0, "")
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def test_what_is_shown(boot: Boot):
+    """list, status, logs and events show of the machine's pod what they show of one on a host, without its UUID."""
+    machine = boot({"one": shell(_ONE), "two": shell(_TWO)})
+    for _ in range(2):
+        machine.wait_for_line("]: ")
+    assert [row[0] for row in _lines(machine.run(_MINIT, "list"))] == ["UUID", "00000000", "two"]
+    status = json.loads(machine.run(_MINIT, "status", "--format=json").stdout)
+    assert (status["name"], status["state"]) == (paths.MACHINE_UUID, "running")
+    assert [(app["name"], app["state"]) for app in status["apps"]] == [("one", "running"), ("two", "running")]
+    assert _lines(machine.run(_MINIT, "logs", "two")) == [["hello"]]
+    events = [json.loads(line) for line in machine.run(_MINIT, "events").stdout.splitlines()]
+    assert "pod.ready" in [event["event"] for event in events]
+
+
+def test_apps_are_stopped_and_started(boot: Boot):
+    """An app that is stopped by a command is the end of nothing, not even as the last one, and can be started."""
+    machine = boot({"one": shell(_ONE), "two": shell(_TWO)})
+    machine.wait_for_line("up")
+    for app in ("two", "one"):
+        assert _lines(machine.run(_MINIT, "app", "stop", app)) == []
+    assert machine.status("one") == 3
+    assert _lines(machine.run(_MINIT, "app", "list")) == [["NAME", "STATE"], ["one", "exited"], ["two", "exited"]]
+    assert _lines(machine.run(_MINIT, "app", "start", "one")) == []
+    machine.wait_for_line("up")
+    assert "state=running" in machine.run(_MINIT, "app", "status", "one").stdout
+    assert _lines(machine.run(_MINIT, "enter", "one", "/bin/sh", "-c", "echo $0")) == [["/bin/sh"]]
+    done = machine.run(_MINIT, "app", "start", "three")
+    assert (done.returncode, done.stderr) == (254, 'start: nonexistent app "three" (apps: one, two)\n')
+
+
+@pytest.mark.parametrize(("command", "ending"), [("poweroff", "off"), ("reboot", "reboot"), ("stop", "reboot")])
+def test_the_end(boot: Boot, command: str, ending: str):
+    """poweroff and reboot stop the apps in order and do what they say; after stop the configuration counts."""
+    machine = boot({"one": shell(_ONE)}, 'on_exit = "reboot"')
+    machine.wait_for_line("up")
+    machine.run(_MINIT, command)
+    assert machine.wait().ending == ending
+    assert any(line.endswith(": bye") for line in machine.lines)
+
+
+def _leaves(group: click.Group, *path: str) -> list[tuple[str, ...]]:
+    return [
+        words
+        for name, command in group.commands.items()
+        for words in (_leaves(command, *path, name) if isinstance(command, click.Group) else [(*path, name)])
+    ]
+
+
+def test_the_image_has_all_of_it(boot: Boot):
+    """Every command explains itself on a machine, and none mentions a UUID that it would take."""
+    machine = boot({"one": shell(_ONE)})
+    machine.wait_for_line("up")
+    names = [" ".join(words) for words in _leaves(commands)]
+    done = machine.run(_MINIT, "console", typed="".join(f"{name} --help\n" for name in names))
+    assert (done.returncode, done.stderr) == (0, "")
+    _, *helps = done.stdout.split("Usage: minit ")
+    for name, text in zip(names, helps, strict=True):
+        assert text.startswith(f"{name} [OPTIONS]") and f"\n    minit {name}" in text
+        assert "2d381b2a" not in text and "UUID may" not in text
+
+
+class Console(Terminal):
+    """The console of a machine."""
+
+    @property
+    def path(self) -> str:
+        """The terminal's node."""
+        return os.ttyname(self.slave)
+
+
+@pytest.fixture
+def console() -> Iterator[Console]:
+    """A terminal for a machine to have as its console."""
+    with Console() as terminal:
+        yield terminal
+
+
+def test_no_prompt(boot: Boot, console: Console):
+    """Without being asked for there is nothing on the console that listens."""
+    machine = boot({"one": shell(_ONE)}, "", console.path)
+    machine.wait_for_line("up")
+    assert named(children_of(machine.first_process), "minit-console") == []
+
+
+def test_a_prompt(boot: Boot, console: Console):
+    """Enter gives a prompt; a command that fails or is interrupted leads back to it, and so does Ctrl-D after Enter."""
+    machine = boot({"one": shell(_ONE)}, 'console = true\nhostname = "sensor"', console.path)
+    machine.wait_for_line("up")
+    console.expect(rb"minit: press Enter for a prompt\r\n")
+    console.type(b"\n")
+    console.expect(rb"\r\nsensor> ")
+    console.type(b"minit app list\n")
+    console.expect(rb"\r\none\trunning\r\nsensor> ")
+    console.type(b"logs 'one\n")
+    console.expect(rb"minit: no closing quotation\r\nsensor> ")
+    console.type(b"frob\n")
+    console.expect(rb'unknown command "frob" \(see minit --help\)\r\nsensor> ')
+    console.type(b"logs -f one\n")
+    console.expect(rb"\r\nup\r\n")
+    console.type(CTRL_C)
+    console.expect(rb"\^C\r\nsensor> ")
+    console.type(CTRL_D)
+    console.expect(rb"minit: press Enter for a prompt\r\n")
+    console.type(b"poweroff\n")
+    assert machine.wait().ending == "off"
