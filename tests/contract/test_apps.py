@@ -254,7 +254,8 @@ def test_what_is_so_already(make_pod: MakePod) -> None:
     assert sandbox.state("web") == "prepared"
     for _ in range(3):
         ok(sandbox.start("web"))
-    assert sandbox.pod.wait_file("web", "runs").read_text() == "x\n"
+    runs = sandbox.pod.wait_file("web", "runs")
+    assert wait_for(runs.read_text, "its line") == "x\n"
     ok(sandbox.stop("web"))
     ok(sandbox.stop("web"))
     # Without app/stop before it, and while it runs.

@@ -228,8 +228,7 @@ def test_both_processes_of_enter(make_pod: MakePod) -> None:
     parent = subprocess.Popen(command, cwd=pod.path, stdin=subprocess.DEVNULL)
     try:
         child = wait_for(lambda: _child_called("sleep", parent.pid), "the command")
-        expected = {SIGNALFD: 1, IMAGE: 1}
-        assert _count(parent.pid, expected) == expected
+        expect_descriptors(parent.pid, {SIGNALFD: 1, IMAGE: 1})
         assert sorted(descriptors_of(child)) == [0, 1, 2]
         assert status_of(child)["CapEff"] == status_of(pod.pid)["CapBnd"]
         assert str(Path(f"/proc/{child}/exe").readlink()) == "/bin/busybox"

@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from tests.support.pods import LOOPBACK_ONLY, MakePod, shell
+from tests.support.waiting import wait_for
 
 MUTABLE = {"coreos.com/rkt/stage1/mutable": "true"}
 
@@ -55,7 +56,7 @@ def test_it_survives_every_app(make_pod: MakePod) -> None:
     assert [pod.wait_status(app) for app in apps] == [0, 3, 203]
     pod.wait_ready()
     assert process.poll() is None
-    assert {app["name"]: app["state"] for app in pod.ask({"op": "state"})["apps"]} == dict.fromkeys(apps, "exited")
+    wait_for(lambda: {app["state"] for app in pod.ask({"op": "state"})["apps"]} == {"exited"}, "the end of every app")
     assert pod.stop().returncode == 0
     assert pod.finish(process).returncode == 0
 

@@ -377,7 +377,8 @@ class PodDirectory:
     def events(self) -> list[dict[str, Any]]:
         """Return what the supervisor says to have happened, once it has written it."""
         path = self.stage1 / "rkt/minit/events.log"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        # What is being written may be there in part.
+        return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
     def wait_event(self, event: str, app: str | None = None) -> dict[str, Any]:
         """Block until something has happened in the pod, or to an app of it, and return the first such event."""
