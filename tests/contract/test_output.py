@@ -7,7 +7,6 @@ import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -285,19 +284,3 @@ def test_a_caller_that_does_not_read_does_not_hold_up_pid_1(make_pod: MakePod) -
         os.close(reader)
         os.close(writer)
     process.wait()
-
-
-def test_a_socket_that_nobody_reads_does_not_hold_up_pid_1(make_pod: MakePod) -> None:
-    """What PID 1 has to say of an app is lost where the pod's stderr is a full socket: the pod ends as it should."""
-    late = [{"name": "minit/restart", "value": "on-failure"}, {"name": "minit/restart-limit", "value": "0"}]
-    waits = "until [ -e /tmp/go ]; do sleep 0.1; done; exit 7"
-    pod = make_pod({"a": shell(waits, annotations=late)})
-    reader, writer = socket.socketpair()
-    with reader, writer:
-        process = pod.start(stderr=writer, stdout=subprocess.DEVNULL)
-        pod.wait_ready()
-        with pytest.raises(BlockingIOError):
-            while True:
-                writer.send(b"x", socket.MSG_DONTWAIT)
-        pod.file("a", "/tmp/go").touch()
-        assert process.wait(60) == 7
