@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minit.cli.columns import align
+from minit.cli.harmless import harmless
 from minit.cli.times import format_exact_time
 from minit.stage0.podstatus import AppStatus
 
@@ -31,7 +32,7 @@ def app_status_text(app: AppStatus) -> str:
     lines += _block("mounts", mounts)
     lines += _block("user_annotations", [f"{name}:{value}" for name, value in app.user_annotations])
     lines += _block("user_labels", [f"{name}:{value}" for name, value in app.user_labels])
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{harmless(line)}\n" for line in lines)
 
 
 def _block(name: str, values: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from minit.cli.columns import align, fit
 from minit.cli.flagwords import FlagError
+from minit.cli.harmless import harmless
 from minit.cli.sizes import readable_size
 from minit.cli.times import format_age, format_time
 from minit.stage0.store import StoredImage
@@ -75,7 +76,7 @@ def _cell(image: StoredImage, field: str, now_ns: int, *, full: bool) -> str:
     if field == "id":
         return image.id if full else image.id[:_LISTED_ID]
     if field == "name":
-        return _name(image)
+        return harmless(_name(image))
     if field == "size":
         return str(image.size_bytes) if full else readable_size(image.size_bytes)
     time_ns = image.import_time_ns if field == "importtime" else image.last_used_ns

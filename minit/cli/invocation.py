@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from minit.cli.harmless import harmless
 from minit.errors import MinitError
 
 DEFAULT_DATA = Path("/var/lib/rkt")
@@ -56,7 +57,7 @@ class Invocation:
     def note(self, text: str) -> None:
         """Tell the user something beside the result; that it cannot be told is no failure."""
         try:
-            print(f"{self.command}: {text}", file=sys.stderr, flush=True)
+            print(f"{self.command}: {harmless(text)}", file=sys.stderr, flush=True)
         except OSError:
             # Python would try, and fail, once more at the end.
             sys.stderr = open(os.devnull, "w")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from minit import jsontext
+from minit.cli.harmless import harmless_json
 
 FORMATS = ("json", "json-pretty")
 
@@ -19,4 +20,4 @@ def json_text(value: object, output_format: str) -> str:
         return jsontext.dump(value).decode("ascii")
     import json
 
-    return json.dumps(value, indent="\t", ensure_ascii=False)
+    return harmless_json(json.dumps(value, indent="\t", ensure_ascii=False))

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 
+from minit.cli.harmless import harmless_json
 from minit.stage0.loglines import LogLine
 
 Format = Callable[[str, LogLine], bytes]
@@ -43,7 +44,7 @@ def json_format(app: str, line: LogLine) -> bytes:
     }
     if not line.ended:
         fields["partial"] = True
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+    return harmless_json(json.dumps(fields, ensure_ascii=False)).encode() + b"\n"
 
 
 def visible(text: bytes) -> bytes:

@@ -12,6 +12,7 @@ import click
 
 from minit.cli import completioncommand
 from minit.cli.commandgroups import commands
+from minit.cli.harmless import harmless
 from minit.cli.invocation import Invocation, flush_output
 from minit.errors import EXIT_FAILURE, EXIT_USAGE, MinitError, describe
 from minit.stdio import open_standard_streams
@@ -116,7 +117,7 @@ def _show_causes(error: BaseException) -> None:
     indent = ""
     cause = error.__cause__
     while cause is not None:
-        print(f"{indent}└─{type(cause).__name__}: {describe(cause)}", file=sys.stderr)
+        print(f"{indent}└─{type(cause).__name__}: {harmless(describe(cause))}", file=sys.stderr)
         indent += "  "
         cause = cause.__cause__
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minit.cli.columns import align, fit
+from minit.cli.harmless import harmless
 from minit.cli.times import ZERO_TIME, format_age, format_time
 from minit.stage0.pods import ENDED_STATES, PodState
 from minit.stage0.podstatus import AppStatus, PodStatus
@@ -126,7 +127,7 @@ def _pod_rows(pod: PodStatus, now_ns: int, *, full: bool) -> list[list[str]]:
         if app is None:
             cells = ["-", "-", "-"]
         else:
-            cells = [app.name, app.image_name or "--", (app.image_id or "--")[:_IMAGE_ID]]
+            cells = [app.name, harmless(app.image_name or "--"), (app.image_id or "--")[:_IMAGE_ID]]
         rows.append([head, *(cells if full else cells[:2]), *tail])
         head, tail = "", [""] * len(tail)
     return rows

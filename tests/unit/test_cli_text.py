@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -10,12 +11,16 @@ from hypothesis import strategies as st
 
 from minit.cli.apptext import app_list_text, app_status_text
 from minit.cli.columns import align, fit
+from minit.cli.imagelist import list_text as image_list_text
+from minit.cli.invocation import Invocation
 from minit.cli.jsonoutput import json_text
 from minit.cli.podtext import list_text, pod_json, status_text
 from minit.cli.times import format_age, format_time
 from minit.goduration import format_duration, parse_duration
+from minit.manifest.image import ImageManifest
 from minit.stage0.pods import PodState
 from minit.stage0.podstatus import NETWORK_FIELDS, AppMount, AppStatus, PodStatus
+from minit.stage0.store import StoredImage
 
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
 IMAGE = "sha512-4878" + "a" * 60
@@ -153,6 +158,33 @@ def test_full_list() -> None:
         *(UUID, "bb", "example.com/bb:1.0", "sha512-4878aaaaaaaa", "running"),
         *("2026-11-20 15:28:09.167 +0000 UTC", "2026-11-20 15:28:26.037 +0000 UTC", "default:ip4=172.16.28.2\n"),
     ]
+
+
+CONTROL = "".join(map(chr, (*range(9), *range(10, 32), *range(0x7F, 0xA0))))
+
+
+def test_an_image_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever stands in the manifest of an image, or in an error about one, is part of one line that shows it."""
+    mount = AppMount(name="m", container_path=CONTROL, host_path="/", read_only=True)
+    hostile = app(image_name=f"evil:{CONTROL}", mounts=(mount,))
+    listed = list_text([pod(apps=(hostile,))], NOW_NS, full=False, legend=False)
+    stored = StoredImage(
+        id=IMAGE,
+        manifest=ImageManifest(ac_version="0.8.11", name="evil", labels=(("version", CONTROL),)),
+        manifest_bytes=b"",
+        size_bytes=0,
+        import_time_ns=0,
+        last_used_ns=0,
+    )
+    images = image_list_text([stored], ("name",), NOW_NS, full=True, legend=False)
+    status = app_status_text(hostile).partition("mounts=\n")[2].partition("\n")[0]
+    Invocation().note(CONTROL)
+    pretty = json_text(CONTROL, "json-pretty")
+    for line in (listed.rstrip("\n"), images.rstrip("\n"), status, capsys.readouterr().err.rstrip("\n")):
+        assert r"\x1b" in line
+        assert not set(line) & set(CONTROL)
+    assert not set(pretty) & (set(CONTROL) - {"\x7f"})
+    assert json.loads(pretty) == CONTROL
 
 
 def test_list_of_a_pod_without_apps() -> None:
