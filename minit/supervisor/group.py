@@ -17,6 +17,7 @@ _KILL_ROUNDS = 8
 _BATCH = 256
 _OOM_BYTES = 4096
 _GONE = (errno.ENOENT, errno.ENODEV)
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 PROCS = "cgroup.procs"
 _KILL = "cgroup.kill"
 _FREEZE = "cgroup.freeze"
@@ -115,18 +116,14 @@ class Group:
     def signal(self, *numbers: int) -> None:
         """Send the signals in order to each process of the group, and thaw it, or they would wait for that."""
         pids = self.processes()
-        for start in range(0, len(pids), _BATCH):
-            self._signal_each(pids[start : start + _BATCH], numbers)
+        while pids:
+            pids = self._signal_first(pids, numbers)
         self._thaw()
 
-    def _signal_each(self, pids: list[int], numbers: tuple[int, ...]) -> None:
-        held = {}
+    def _signal_first(self, pids: list[int], numbers: tuple[int, ...]) -> list[int]:
+        """Send the signals to as many of the processes as can be held by descriptors, and return the others."""
+        held, left = self._hold_first(pids)
         try:
-            for pid in pids:
-                try:
-                    held[pid] = os.pidfd_open(pid)
-                except ProcessLookupError:
-                    continue
             # A pid may have been reused between the two calls; the group decides whose it is now.
             present = set(self.processes())
             for pid, pidfd in held.items():
@@ -138,6 +135,26 @@ class Group:
         finally:
             for pidfd in held.values():
                 os.close(pidfd)
+        return left
+
+    def _hold_first(self, pids: list[int]) -> tuple[dict[int, int], list[int]]:
+        """Return pidfds of the first processes that still exist, by pid, and the pids of the others."""
+        held: dict[int, int] = {}
+        # So that one is left for reading the group.
+        spare = os.dup(self._directory)
+        try:
+            for index, pid in enumerate(pids[:_BATCH]):
+                try:
+                    held[pid] = os.pidfd_open(pid)
+                except ProcessLookupError:
+                    continue
+                except OSError as error:
+                    if error.errno not in _NO_DESCRIPTOR or not held:
+                        raise
+                    return held, pids[index:]
+            return held, pids[_BATCH:]
+        finally:
+            os.close(spare)
 
     def kill(self) -> None:
         """Send SIGKILL to all: at once by cgroup.kill (Linux 5.14, v2), which misses no fork, or in rounds."""

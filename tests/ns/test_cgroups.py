@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -217,8 +219,29 @@ def test_a_group_tells_when_it_is_empty(hierarchies: list[Hierarchy], groups: Po
     os.close(events)
 
 
-def test_more_processes_than_are_looked_at_at_once(groups: PodGroups, spawn):
-    """Each gets the signal."""
+@contextmanager
+def free_descriptors(count: int) -> Iterator[None]:
+    """Leave this process so many descriptors that it can open."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    opened = []
+    try:
+        with suppress(OSError):
+            while True:
+                opened.append(os.open("/dev/null", os.O_RDONLY))
+        for fd in opened[len(opened) - count :]:
+            os.close(fd)
+        del opened[len(opened) - count :]
+        yield
+    finally:
+        for fd in opened:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize("free", [2, 7, 150])
+def test_more_processes_than_are_looked_at_at_once(groups: PodGroups, spawn, free: int):
+    """Each gets the signal, however few descriptors are to be had."""
 
     def fork_many() -> None:
         for _ in range(600):
@@ -230,7 +253,8 @@ def test_more_processes_than_are_looked_at_at_once(groups: PodGroups, spawn):
     pid = spawn("a", fork_many)
     group = group_of(groups, "a")
     assert len(group.processes()) == 601
-    group.signal(signal.SIGTERM)
+    with free_descriptors(free):
+        group.signal(signal.SIGTERM)
     os.waitpid(pid, 0)
     wait_for(lambda: group.processes() == [], "the end of all")
 
