@@ -12,6 +12,9 @@ import pytest
 from tests.support.commands import Stage0
 from tests.support.machine import KERNELS, find_kernel
 
+# Of an app as `shell` returns it, what is not its image's to say.
+_RUNTIME_FIELDS = ("mounts", "annotations", "readOnlyRootFS")
+
 BuildMachine = Callable[..., Path]
 
 
@@ -28,7 +31,7 @@ def kernel() -> Path:
 def build_machine(
     kernel: Path, request: pytest.FixtureRequest, work_directory: Path, app_rootfs: Path, tmp_path: Path
 ) -> BuildMachine:
-    """A function that makes the root of a machine with these apps, of busybox, each with its `mounts` beside it."""
+    """A function that makes the root of a machine with these apps, which have a busybox."""
     # The kernel comes first: a test that is skipped builds nothing.
     stage1 = request.getfixturevalue("stage1_image")
     stage0 = Stage0(["python3", "-m", "minit"], work_directory / "boot", stage1)
@@ -49,8 +52,8 @@ def build_machine(
             {
                 "name": name,
                 "image": {"id": image.read_text()},
-                "mounts": app.get("mounts", []),
-                "app": {key: value for key, value in app.items() if key != "mounts"},
+                **{key: app[key] for key in _RUNTIME_FIELDS if key in app},
+                "app": {key: value for key, value in app.items() if key not in _RUNTIME_FIELDS},
             }
             for name, app in apps.items()
         ]

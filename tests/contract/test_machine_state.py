@@ -49,10 +49,9 @@ def boot(make_pod: MakePod, disk: Path, tmp_path: Path) -> Boot:
         options: str = "",
         read_only: bool = False,
         mounts: Sequence[object] = (),
-        annotations: Sequence[object] = (),
         **pod_fields: object,
     ) -> NamespaceMachine:
-        app = {**shell(script, annotations=annotations), "mounts": mounts}
+        app = {**shell(script), "mounts": mounts}
         pod = make_pod({"one": app}, overlay=False, **pod_fields)
         place = tmp_path / f"boot-{next(count)}"
         place.mkdir()
@@ -88,9 +87,8 @@ def said(machine: NamespaceMachine) -> list[str]:
 
 def test_every_boot_has_a_directory_of_its_own(boot: Boot, disk: Path):
     """Status, state, log and events of the last boots are on the disk, each for itself, and the oldest are gone."""
-    keep_logs = [{"name": "minit/keep-logs", "value": "true"}]
     for status in (1, 2, 3):
-        machine = boot(f"echo boot {status}; exit {status}", f"{_STATE}kept_boots = 2\n", annotations=keep_logs)
+        machine = boot(f"echo boot {status}; exit {status}", f"{_STATE}kept_boots = 2\n")
         assert machine.ending == "off"
     assert list_disk(disk, "/kept/minit") == ["000002", "000003"]
     for status in (2, 3):
