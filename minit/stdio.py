@@ -21,18 +21,19 @@ def complain(line: str) -> None:
 
 def complain_at_once(line: str) -> None:
     """Write a line to standard error, but lose it, or its end, rather than wait for whoever reads there."""
-    fd = reopen_without_blocking(2, os.O_WRONLY)
-    text = line.encode(errors="backslashreplace") + line_end(fd)
     try:
-        if fd != 2:
-            os.write(fd, text)
-        elif _is_ready(fd):
-            os.write(fd, text[:_READY_BYTES])
+        fd = reopen_without_blocking(2, os.O_WRONLY)
+        text = line.encode(errors="backslashreplace") + line_end(fd)
+        try:
+            if fd != 2:
+                os.write(fd, text)
+            elif _is_ready(fd):
+                os.write(fd, text[:_READY_BYTES])
+        finally:
+            if fd != 2:
+                os.close(fd)
     except OSError:
         pass  # it is full, or nobody is left to tell
-    finally:
-        if fd != 2:
-            os.close(fd)
 
 
 def _is_ready(fd: int) -> bool:

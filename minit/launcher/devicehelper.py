@@ -21,7 +21,7 @@ from minit.launcher.ownimage import image_descriptor
 from minit.launcher.volumes import has_devices
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.plan.devices import Device
-from minit.stdio import complain
+from minit.stdio import complain, complain_at_once
 from minit.value import replace
 
 TYPE_CHECKING = False
@@ -131,7 +131,9 @@ class DeviceHelper:
 
     def report_death(self) -> None:
         """Say that nothing is followed any more."""
-        complain("stage1: warning: devices do not follow those of the host any more: the process that did it died")
+        complain_at_once(
+            "stage1: warning: devices do not follow those of the host any more: the process that did it died"
+        )
 
     def end(self) -> None:
         """Have the helper gone."""

@@ -18,7 +18,7 @@ from minit.launcher.healthchecks import finish_check, give_up_check, start_check
 from minit.launcher.healthstate import NEVER, AppHealth
 from minit.messages import send_message, socket_pair
 from minit.plan.health import NONE
-from minit.stdio import complain
+from minit.stdio import complain, complain_at_once
 from minit.supervisor.client import ask
 from minit.supervisor.protocol import OP_HEALTH, OP_STATE
 
@@ -70,7 +70,7 @@ class HealthHelper:
 
     def report_death(self) -> None:
         """Say that nothing is checked any more."""
-        complain("stage1: warning: the health of apps is not checked any more: the process that did it died")
+        complain_at_once("stage1: warning: the health of apps is not checked any more: the process that did it died")
 
     def end(self) -> None:
         """Have the helper gone, and with it what it runs."""

@@ -7,15 +7,16 @@ import os
 import time
 
 from minit import syscalls
-from minit.errors import describe
+from minit.errors import EXIT_FAILURE, describe
 from minit.machine.mounts import unmount_all
 from minit.manifest.machine import HALT, POWEROFF, REBOOT, STAY
 from minit.reaper.reaper import has_children, reap
-from minit.stdio import complain
+from minit.stdio import complain_at_once
 from minit.supervisor.supervisor import HALT_SIGNALS, WATCHED_SIGNALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
     from minit.machine.machine import Machine
@@ -28,61 +29,85 @@ _COMMANDS = {
 _GRACE_SECONDS = 5.0
 _KILL_SECONDS = 2.0
 _TICK_SECONDS = 0.5
+_REBOOT_ATTEMPTS = 3
 
 
 def end_machine(machine: Machine) -> NoReturn:
-    """End the machine as it was asked to; it may not survive a failure of this, but it does not hang in it."""
-    try:
-        _end(machine)
-    except BaseException as error:
-        complain(f"minit: the machine cannot be ended in order: {describe(error)}")
-    os.sync()
-    try:
-        syscalls.reboot(_COMMANDS.get(machine.ending, syscalls.REBOOT_RESTART))
-    except OSError as error:
-        complain(f"minit: {machine.ending}: {describe(error)}")
-    # Whatever is left to wait for: the first program of a machine must not end, or the kernel panics.
-    while True:
-        _wait(machine, _TICK_SECONDS)
+    """End the machine as it was asked to: a step that fails or does not end is left out, for the next ones matter."""
+    for step in (_linger, _end_processes, _leave_pod, _unmount, _release_watchdog):
+        try:
+            step(machine)
+        except BaseException as error:
+            complain_at_once(f"minit: the machine cannot be ended in order: {describe(error)}")
+    for _ in range(_REBOOT_ATTEMPTS):
+        try:
+            syscalls.reboot(_COMMANDS.get(machine.ending, syscalls.REBOOT_RESTART))
+        except OSError as error:
+            complain_at_once(f"minit: {machine.ending}: {describe(error)}")
+            time.sleep(_TICK_SECONDS)
+    # A kernel without its first program panics, and starts again after the seconds of panic= on its command line.
+    os._exit(EXIT_FAILURE)
 
 
-def _end(machine: Machine) -> None:
+def _linger(machine: Machine) -> None:
     if machine.failed and machine.ending != STAY:
         # Time to read why, and a brake for a machine that fails again and again.
-        _wait_at_most(machine, machine.config.failure_wait_seconds)
+        until = time.monotonic() + machine.config.failure_wait_seconds
+        while (left := until - time.monotonic()) > 0 and not _wait(machine, min(left, _TICK_SECONDS)):
+            pass
     if machine.ending == STAY:
-        complain("minit: the pod has ended, the machine stays")
+        complain_at_once("minit: the pod has ended, the machine stays")
         while machine.ending == STAY:
             _wait(machine, _TICK_SECONDS)
-    complain(f"minit: {machine.ending}")
-    # First: spawner and helper end when nobody is left to talk to, and what is open holds on to file systems.
-    syscalls.close_all_but((0, 1, 2, *machine.descriptors()))
-    _end_processes(machine)
-    if machine.namespace is not None:
-        syscalls.setns(machine.namespace, syscalls.CLONE_NEWNS)
-        machine.close()
-    unmount_all()
-    if machine.ending == HALT and machine.feeder is not None:
-        machine.feeder.release()
+    complain_at_once(f"minit: {machine.ending}")
 
 
 def _end_processes(machine: Machine) -> None:
+    # First: spawner and helper end when nobody is left to talk to, and what is open holds on to file systems.
+    syscalls.close_all_but((0, 1, 2, *machine.descriptors()))
     for number, seconds in ((_signal.SIGTERM, _GRACE_SECONDS), (_signal.SIGKILL, _KILL_SECONDS)):
         try:
             os.kill(-1, number)
         except ProcessLookupError:
             return
-        until = time.monotonic() + seconds
-        while has_children() and time.monotonic() < until:
-            _wait(machine, max(0.0, min(_TICK_SECONDS, until - time.monotonic())))
+        _wait_until(machine, lambda: not has_children(), seconds)
 
 
-def _wait_at_most(machine: Machine, seconds: float) -> None:
-    """Wait so long, or until somebody asks for the end."""
+def _leave_pod(machine: Machine) -> None:
+    """Go back to the machine's own mounts; the pod's end with it."""
+    if machine.namespace is not None:
+        syscalls.setns(machine.namespace, syscalls.CLONE_NEWNS)
+        machine.close()
+
+
+def _unmount(machine: Machine) -> None:
+    """Have every file system unmounted by a child: a disk that does not answer would stop PID 1 for ever."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            unmount_all()
+            os.sync()
+        finally:
+            os._exit(0)
+    seconds = machine.config.unmount_seconds
+    if not _wait_until(machine, lambda: not has_children(pid), seconds):
+        complain_at_once(f"minit: file systems are still in use after {seconds} s: left as they are")
+
+
+def _release_watchdog(machine: Machine) -> None:
+    if machine.ending == HALT and machine.feeder is not None:
+        machine.feeder.release()
+
+
+def _wait_until(machine: Machine, condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait until `condition` holds, so long at most; returns whether it does."""
     until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        if _wait(machine, min(left, _TICK_SECONDS)):
-            return
+    while not condition():
+        left = until - time.monotonic()
+        if left <= 0:
+            return False
+        _wait(machine, min(left, _TICK_SECONDS))
+    return True
 
 
 def _wait(machine: Machine, seconds: float) -> bool:

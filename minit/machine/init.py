@@ -36,7 +36,7 @@ from minit.manifest.machine import MachineConfig, parse_machine, with_command_li
 from minit.plan.flags import RunFlags
 from minit.plan.pod import plan_pod
 from minit.podfile import write_pod_file
-from minit.stdio import complain, open_standard_streams
+from minit.stdio import complain_at_once, open_standard_streams
 from minit.supervisor.boot import SupervisorEnds, run_apps
 from minit.supervisor.loopback import bring_up_loopback
 from minit.supervisor.supervisor import WATCHED_SIGNALS
@@ -57,21 +57,29 @@ _COMMAND_LINE = "/proc/cmdline"
 def run_machine() -> NoReturn:
     """Be the first program of a machine until it is off."""
     if os.getpid() != 1:
-        complain("minit: init: this is not the first process of a machine")
+        complain_at_once("minit: init: this is not the first process of a machine")
         os._exit(EXIT_FAILURE)
     machine = Machine()
     try:
+        _run(machine)
+    finally:
+        # Whatever is raised there: the first program of a machine must not end.
+        end_machine(machine)
+
+
+def _run(machine: Machine) -> None:
+    try:
         _prepare(machine)
         code = _run_pod(machine)
-        complain(f"minit: the pod has ended with {code}")
+        complain_at_once(f"minit: the pod has ended with {code}")
     except (MinitError, OSError, ImportError) as error:
-        machine.failed = True
-        complain(f"minit: {describe(error)}")
+        # Of a pod that runs it means that nobody supervises it any more.
+        machine.failed, machine.crashed = True, machine.supervised
+        complain_at_once(f"minit: {describe(error)}")
     except BaseException as error:
         machine.failed = machine.crashed = True
-        complain(f"minit: {type(error).__name__}: {describe(error)} (a bug in minit)")
+        complain_at_once(f"minit: {type(error).__name__}: {describe(error)} (a bug in minit)")
         _print_traceback()
-    end_machine(machine)
 
 
 def _prepare(machine: Machine) -> None:
@@ -85,10 +93,10 @@ def _prepare(machine: Machine) -> None:
     os.environ["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     enter_mountable_root()
     for line in mount_early():
-        complain(f"minit: {line}")
+        complain_at_once(f"minit: {line}")
     machine.config, problems = _read_config()
     for line in problems:
-        complain(f"minit: {line}")
+        complain_at_once(f"minit: {line}")
     _open_watchdog(machine, is_last=False)
     try:
         # Ctrl-Alt-Del becomes a SIGINT; in a container it is nothing of ours.
@@ -99,7 +107,7 @@ def _prepare(machine: Machine) -> None:
         syscalls.sethostname(machine.config.hostname)
         bring_up_loopback()
     except OSError as error:
-        complain(f"minit: {describe(error)}")
+        complain_at_once(f"minit: {describe(error)}")
     machine.helper = Helper(machine)
     if machine.config.console:
         from minit.machine.console import keep_console
@@ -146,7 +154,7 @@ def _open_watchdog(machine: Machine, *, is_last: bool) -> None:
         machine.feeder = Feeder(machine.config.watchdog)
     except OSError as error:
         if is_last:
-            complain(f"minit: watchdog {describe(error)}")
+            complain_at_once(f"minit: watchdog {describe(error)}")
 
 
 def _run_pod(machine: Machine) -> int:
@@ -169,7 +177,7 @@ def _run_pod(machine: Machine) -> int:
     # All but its mounts are the machine's own; somebody may stop an app and start it again.
     plan = replace(plan, namespaces=("mnt",), apps=tuple(replace(app, starts_again=True) for app in plan.apps))
     for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
-        complain(f"minit: {line}")
+        complain_at_once(f"minit: {line}")
     import_for_later(plan)
     plan, trees = open_volumes_of(plan)
     subcgroup = place_pod(hierarchies, plan.uuid, plan.controllers)
@@ -201,6 +209,7 @@ def _run_pod(machine: Machine) -> int:
     )
 
     def make(*arguments: Any, **options: Any) -> Supervisor:
+        machine.supervised = True
         return MachineSupervisor(machine, *arguments, **options)
 
     try:
@@ -253,5 +262,5 @@ def _print_traceback() -> None:
         import traceback
 
         traceback.print_exc()
-    except ImportError:
+    except (OSError, ImportError):
         pass  # the image's files are out of reach

@@ -24,8 +24,8 @@ class Machine:
 
     `pod_helpers` are the processes that follow devices and check the health of apps, where the pod has any use of them.
     `namespace` is a descriptor of its own mounts, once PID 1 has a namespace for the pod's, `image` that of the stage1
-    root; by `image_root` a helper that is started later imports. It has `failed` if its pod could not be run, and
-    `crashed` if that is a fault of minit itself.
+    root; by `image_root` a helper that is started later imports. Its pod is `supervised` once it has been started. It
+    has `failed` if its pod could not be run, and `crashed` if that is a fault of minit itself.
     """
 
     def __init__(self) -> None:
@@ -36,6 +36,7 @@ class Machine:
         self.namespace: int | None = None
         self.image = image_descriptor()
         self.image_root = image_root()
+        self.supervised = False
         self.failed = False
         self.crashed = False
         self._asked: str | None = None

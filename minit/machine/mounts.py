@@ -8,7 +8,7 @@ from minit import syscalls
 from minit.errors import describe
 from minit.mountinfo import read_mountinfo
 from minit.plan.mounts import TTY_GID, MakeDirectory, MountFilesystem
-from minit.stdio import complain
+from minit.stdio import complain_at_once
 from minit.supervisor.mounts import apply_mounts
 
 TYPE_CHECKING = False
@@ -86,7 +86,7 @@ def unmount_all() -> None:
             try:
                 syscalls.umount2(mount.mount_point, syscalls.UMOUNT_NOFOLLOW)
             except OSError as error:
-                complain(f"minit: unmount {describe(error)}")
+                complain_at_once(f"minit: unmount {describe(error)}")
 
 
 def _has_device(mount: Mount) -> bool:
@@ -97,4 +97,4 @@ def _try_read_only(mount: Mount) -> None:
     try:
         syscalls.mount(None, mount.mount_point, None, syscalls.MS_REMOUNT | syscalls.MS_RDONLY)
     except OSError as error:
-        complain(f"minit: make read-only {describe(error)}")
+        complain_at_once(f"minit: make read-only {describe(error)}")

@@ -8,7 +8,7 @@ from minit.errors import describe
 from minit.machine.helper import Helper
 from minit.messages import receive_message
 from minit.plan.restart import ALWAYS, RestartPolicy
-from minit.stdio import complain
+from minit.stdio import complain_at_once
 from minit.supervisor.pod import BY_LAUNCHER
 from minit.supervisor.restarts import Restarts
 from minit.supervisor.supervisor import HALT_SIGNALS, Supervisor
@@ -85,7 +85,7 @@ class MachineSupervisor(Supervisor):
             self._launcher.close()
             self._start_helper_later("has ended")
         elif "failed" in message:
-            complain(f"minit: {message['failed']}")
+            complain_at_once(f"minit: {message['failed']}")
         elif message.get("event") == POWER_BUTTON:
             self._machine.ask_to_power_off()
             self.request_stop(BY_LAUNCHER, POWER_BUTTON)
@@ -96,7 +96,7 @@ class MachineSupervisor(Supervisor):
         delay_seconds = self._helper_restarts.delay_seconds
         assert delay_seconds is not None
         self._helper_due = now + delay_seconds
-        complain(f"minit: the machine's helper {reason}: another one starts in {delay_seconds:g} s")
+        complain_at_once(f"minit: the machine's helper {reason}: another one starts in {delay_seconds:g} s")
 
     def _start_helper(self) -> None:
         self._helper_due = None

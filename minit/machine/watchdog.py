@@ -7,7 +7,7 @@ import os
 import time
 
 from minit.errors import describe
-from minit.stdio import complain
+from minit.stdio import complain_at_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Feeder:
         except OSError as error:
             # PID 1 must not end for it: if the watchdog works after all, it bites.
             if not self._refuses:
-                complain(f"minit: watchdog: {describe(error)}")
+                complain_at_once(f"minit: watchdog: {describe(error)}")
             self._refuses = True
         else:
             self._refuses = False

@@ -108,6 +108,7 @@ class MachineConfig(Value):
     hostname: str = "minit"
     on_exit: str = POWEROFF
     failure_wait_seconds: int = 10
+    unmount_seconds: int = 60
     modules: tuple[str, ...] = ()
     sysctls: tuple[tuple[str, str], ...] = ()
     devices: tuple[DeviceRule, ...] = ()
@@ -134,6 +135,7 @@ def parse_machine(data: bytes, source: str, compiled: bytes = b"") -> MachineCon
         hostname=root["hostname"].optional(_hostname) or MachineConfig.hostname,
         on_exit=root["on_exit"].optional(lambda node: node.one_of(*ENDINGS)) or MachineConfig.on_exit,
         failure_wait_seconds=_seconds(root["failure_wait_seconds"], MachineConfig.failure_wait_seconds),
+        unmount_seconds=_seconds(root["unmount_seconds"], MachineConfig.unmount_seconds),
         modules=root["modules"].each(_module),
         sysctls=tuple((name, _sysctl(name, node)) for name, node in _table(root["sysctls"])),
         devices=root["device"].each(_device),

@@ -29,10 +29,15 @@ def reap(limit: int = BATCH) -> list[tuple[int, ExitStatus]]:
     return dead
 
 
-def has_children() -> bool:
-    """Tell whether there is any child, dead or alive; PID 1's are all processes that nobody else is the parent of."""
+def has_children(pid: int | None = None) -> bool:
+    """
+    Tell whether there is any child, dead or alive, or the one that is named.
+
+    PID 1's are all processes that nobody else is the parent of.
+    """
+    which = (os.P_ALL, 0) if pid is None else (os.P_PID, pid)
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        os.waitid(*which, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
     return True

@@ -4,7 +4,8 @@
  * one process: PID 1's third move_mount(2) fails while those of its apps are left alone.
  *
  * faults FD EXECS -- PROGRAM ARG...                          writes a line "WHO NUMBER" for each call
- * faults FD EXECS WHO NUMBER NTH ERRNO -- PROGRAM ARG...     the NTH such call of WHO fails; with ERRNO 0 WHO dies at it
+ * faults FD EXECS WHO NUMBER NTH ERRNO -- PROGRAM ARG...     the NTH such call of WHO fails; with ERRNO 0 WHO dies at it,
+ *                                                            with -1 WHO never comes back from it
  *
  * WHO is "0" for the program, and what it forks is "0.0", "0.1" and so on, in order, and in the same way further down.
  * All of it begins at the program's EXECS-th execve(2), and ends for what is not the program itself at its own: an app
@@ -37,6 +38,7 @@ struct process {
     int children;
     long hits;          /* of the call to fail */
     int failing;        /* is inside that call */
+    int held;           /* for ever */
 };
 
 static struct process processes[PROCESSES];
@@ -74,6 +76,8 @@ static struct process *find(pid_t pid)
 /* A process may have been killed meanwhile; its end is what waitpid(2) tells next. */
 static void resume(struct process *process, int signal)
 {
+    if (process->held)
+        return;
     ptrace(started ? PTRACE_SYSCALL : PTRACE_CONT, process->pid, 0, signal);
 }
 
@@ -129,7 +133,9 @@ static void on_call(struct process *process)
     fprintf(events, "%s %ld\n", process->who, number);
     if (victim) {
         fflush(events);
-        if (victim_errno) {
+        if (victim_errno < 0) {
+            process->held = 1;
+        } else if (victim_errno) {
             process->failing = 1;
             replace_call(process->pid);
         } else {
@@ -202,6 +208,7 @@ static void follow(pid_t root)
             resume(process, WSTOPSIG(status));
         }
     }
+    fflush(events);
     if (WIFSIGNALED(result))
         raise(WTERMSIG(result));
     exit(WEXITSTATUS(result));

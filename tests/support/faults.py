@@ -1,5 +1,5 @@
 """
-Faults at chosen system calls of a pod's processes: an error in place of the call, or SIGKILL.
+Faults at chosen system calls of a pod's processes: an error in place of the call, SIGKILL, or no return from it.
 
 faults.c says why not strace. A start makes the same calls in the same order nearly every time, so a recorded call is
 met again in the next start.
@@ -17,7 +17,9 @@ from typing import NamedTuple
 SOURCE = Path(__file__).with_name("faults.c")
 
 LAUNCHER = "0"
-KILL = 0  # in place of an errno
+# In place of an errno.
+KILL = 0
+HANG = -1
 ANY = "any"  # in place of a name
 
 

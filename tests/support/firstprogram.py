@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from minit import paths, syscalls
@@ -40,6 +41,8 @@ class NamespaceMachine:
     """
     A machine that has a prepared pod; use it in a with block, which ends it.
 
+    `under` are words before the command that becomes its first process, of a tracer say: three programs are executed.
+
     `lines` are those of its console once it has ended, and `ending` how it did.
     """
 
@@ -50,6 +53,8 @@ class NamespaceMachine:
         config: str = "",
         command_line: str = "",
         console: str | None = None,
+        under: Sequence[str] = (),
+        pass_fds: Sequence[int] = (),
     ) -> None:
         self.root = directory / "machine"
         self.root.mkdir()
@@ -68,16 +73,22 @@ class NamespaceMachine:
         # Open on both sides: whoever opens one of them need not wait for another.
         self._watchdog = os.open(self.root / "run-watchdog", os.O_RDWR)
         self._console = console
+        self._under = under
+        self._pass_fds = pass_fds
         self.lines: list[str] = []
         self.ending = ""
 
     def __enter__(self) -> NamespaceMachine:
         self._group.mkdir()
-        command = [sys.executable, "-m", "tests.support.firstprogram", str(self.root), str(self._group)]
-        if self._console is not None:
-            command.append(self._console)
+        program = [sys.executable, "-m", "tests.support.firstprogram"]
+        place = [str(self.root), self._console or ""]
+        tracer = [*self._under, *program, "init", *place] if self._under else []
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            [*program, str(self._group), *place, *tracer],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=self._pass_fds,
         )
         return self
 
@@ -146,7 +157,9 @@ class NamespaceMachine:
         """Wait for the end."""
         output, _ = self.process.communicate(timeout=TIMEOUT_SECONDS)
         self.lines += output.decode(errors="replace").splitlines()
-        self.ending = ENDINGS.get(-(self.process.returncode - 128), f"status {self.process.returncode}")
+        # A tracer dies of what its process has died of.
+        code = self.process.returncode
+        self.ending = ENDINGS.get(code if code < 0 else 128 - code, f"status {code}")
         return self
 
     def status(self, app: str) -> int | None:
@@ -155,19 +168,22 @@ class NamespaceMachine:
         return int(path.read_text()) if path.exists() else None
 
 
-def _main(root: str, group: str, console: str | None = None) -> None:
+def _main(group: str, root: str, console: str, *tracer: str) -> None:
     syscalls.set_parent_death_signal(signal.SIGKILL)
     Path(group, "cgroup.procs").write_text("0")
     syscalls.unshare(_NAMESPACES)
+    if tracer:
+        # What it forks first is the first process of the new namespace.
+        os.execvp(tracer[0], tracer)
     pid = os.fork()
     if pid == 0:
-        syscalls.set_parent_death_signal(signal.SIGKILL)
         _become_init(root, console)
     _, status = os.waitpid(pid, 0)
     os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
 
-def _become_init(root: str, console: str | None) -> None:
+def _become_init(root: str, console: str) -> None:
+    syscalls.set_parent_death_signal(signal.SIGKILL)
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     syscalls.mount("proc", f"{root}/proc", "proc", 0)
     syscalls.mount(f"{root}/cmdline", f"{root}/proc/cmdline", None, syscalls.MS_BIND)
@@ -177,7 +193,7 @@ def _become_init(root: str, console: str | None) -> None:
     for name, major, minor in _NODES:
         os.mknod(f"{root}/dev/{name}", 0o020666, os.makedev(major, minor))
     os.umask(0o022)
-    if console is not None:
+    if console:
         os.mknod(f"{root}/dev/console")
         syscalls.mount(console, f"{root}/dev/console", None, syscalls.MS_BIND)
     enter_root(syscalls.open_tree(syscalls.AT_FDCWD, root))
@@ -186,4 +202,6 @@ def _become_init(root: str, console: str | None) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "init":
+        _become_init(*sys.argv[2:])
     _main(*sys.argv[1:])

@@ -26,6 +26,7 @@ EVERYTHING = b"""
 hostname = "sensor-1"
 on_exit = "reboot"
 failure_wait_seconds = 3
+unmount_seconds = 5
 modules = ["virtio_net"]
 name_servers = ["192.0.2.53"]
 console = true
@@ -74,6 +75,7 @@ def test_everything_that_can_be_said():
         hostname="sensor-1",
         on_exit="reboot",
         failure_wait_seconds=3,
+        unmount_seconds=5,
         modules=("virtio_net",),
         name_servers=("192.0.2.53",),
         sysctls=(("net.ipv4.ip_forward", "1"), ("kernel.core_pattern", "core")),
