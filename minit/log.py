@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-import os
-
 import structlog
 
 from minit import paths
+from minit.boundedlog import BoundedLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+FILE_BYTES = 1 << 19
+"""Of each of the two files."""
+
+
+class _Lines:
+    """What structlog writes lines with."""
+
+    def __init__(self, file: BoundedLog) -> None:
+        self._file = file
+
+    def msg(self, line: bytes) -> None:
+        self._file.append(line + b"\n")
+
+
 def open_journal() -> Callable[[str, dict[str, object]], None]:
     """Return a function that appends an event with its fields to the pod's supervisor log."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    file = os.fdopen(os.open(paths.STAGE1_SUPERVISOR_LOG, flags, 0o640), "ab", buffering=0)
     logger = structlog.wrap_logger(
-        structlog.BytesLogger(file),
+        _Lines(BoundedLog(paths.STAGE1_SUPERVISOR_LOG, FILE_BYTES)),
         processors=[
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.JSONRenderer(serializer=lambda event, **_: _encode(event)),

@@ -56,6 +56,7 @@ MACHINE_CONFIG = "/etc/minit/machine.toml"
 MACHINE_CONFIG_COMPILED = "/etc/minit/machine.json"
 MACHINE_MODULES = "/lib/modules/minit"
 MACHINE_MODULE_TABLE = "/lib/modules/minit/table.json"
+MACHINE_LOG = "/run/log/kernel.log"
 MACHINE_RESOLV_CONF = "/run/resolv.conf"
 MACHINE_INIT = "/init"
 

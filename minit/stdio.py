@@ -7,12 +7,24 @@ import stat
 
 # Whatever is ready to be written to takes so much at once: PIPE_BUF for a pipe, and more for all else.
 _READY_BYTES = 4096
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _raw_terminal = False
+_record: Callable[[str], None] | None = None
+
+
+def record_complaints(record: Callable[[str], None]) -> None:
+    """From now on every line is also given to `record`, which must not raise an error."""
+    global _record
+    _record = record
 
 
 def complain(line: str) -> None:
     """Write a line to standard error; that it cannot be written must not turn one failure into another."""
+    if _record is not None:
+        _record(line)
     try:
         os.write(2, line.encode(errors="backslashreplace") + line_end(2))
     except OSError:
@@ -21,6 +33,8 @@ def complain(line: str) -> None:
 
 def complain_at_once(line: str) -> None:
     """Write a line to standard error, but lose it, or its end, rather than wait for whoever reads there."""
+    if _record is not None:
+        _record(line)
     try:
         fd = reopen_without_blocking(2, os.O_WRONLY)
         text = line.encode(errors="backslashreplace") + line_end(fd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -115,6 +116,7 @@ def build_machine(
             config=parsed,
             config_bytes=data,
             modules=tuple(_collect_modules(invocation, modules_from, [*module, *parsed.modules])),
+            built_seconds=_time_of_build(),
         )
         if dry_run or form != "directory":
             root = scratch / "root"
@@ -131,6 +133,16 @@ def build_machine(
                 sizes = make_machine_root(root, store, parts, progress)
     if dry_run:
         invocation.say(_size_table(sizes), end="")
+
+
+def _time_of_build() -> int | None:
+    # https://reproducible-builds.org/specs/source-date-epoch/
+    text = os.environ.get("SOURCE_DATE_EPOCH")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise click.UsageError(f'expected seconds since 1970 in SOURCE_DATE_EPOCH, got "{text}"')
+    return int(text)
 
 
 def _read_config(path: Path | None) -> tuple[bytes, MachineConfig]:

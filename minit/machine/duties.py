@@ -10,6 +10,7 @@ import time
 from minit.errors import LaunchError, describe
 from minit.machine.devices import MachineDevices
 from minit.machine.filesystems import mount_filesystem
+from minit.machine.kernellog import KernelLog
 from minit.machine.modules import Modules, read_modules
 from minit.machine.powerbutton import PowerButtons
 from minit.machine.state import prepare_state
@@ -45,7 +46,7 @@ def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
     os.nice(_NICENESS)
     if is_first:
         send_message(link, {"prepared": True})
-    _serve(link, devices, network)
+    _serve(link, devices, network, _open_kernel_log())
 
 
 def _prepare(config: MachineConfig, modules: Modules, devices: MachineDevices) -> None:
@@ -87,7 +88,17 @@ def _connect(config: MachineConfig, devices: MachineDevices, *, waits: bool) -> 
     return network
 
 
-def _serve(link: Socket, devices: MachineDevices, network: MachineNetwork | None) -> None:
+def _open_kernel_log() -> KernelLog | None:
+    try:
+        return KernelLog()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        complain(f"minit: kernel log: {describe(error)}")
+        return None
+
+
+def _serve(link: Socket, devices: MachineDevices, network: MachineNetwork | None, kernel_log: KernelLog | None) -> None:
     devices.fileno()  # first, or one that comes in between would be missed
     buttons = PowerButtons()
     buttons.look()
@@ -96,12 +107,16 @@ def _serve(link: Socket, devices: MachineDevices, network: MachineNetwork | None
         own = (link.fileno(), devices.fileno(), *buttons.filenos())
         for fd in (*own, *([] if network is None else network.filenos())):
             poll.register(fd, select.POLLIN)
+        if kernel_log is not None:
+            poll.register(kernel_log.fileno(), select.POLLIN)
         deadline = None if network is None else network.deadline
         wait = None if deadline in (None, math.inf) else max(0.0, deadline - time.monotonic()) * 1000
         ready = {fd for fd, _ in poll.poll(wait)}
         if devices.fileno() in ready:
             devices.look()
             buttons.look()
+        if kernel_log is not None:
+            kernel_log.copy()
         if buttons.take_presses():
             send_message(link, {"event": POWER_BUTTON})
         if link.fileno() in ready and receive_message(link)[0] is None:

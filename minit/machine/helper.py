@@ -17,6 +17,7 @@ from minit import syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
 from minit.launcher.cgroups import write_group_file
 from minit.launcher.ownimage import image_root
+from minit.machine.kernellog import start_recording
 from minit.machine.mounts import CGROUPS
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.process import set_oom_score
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 # Beyond what the configuration lets it wait: for loading modules and checking disks.
 _PREPARE_SECONDS = 120.0
 _TICK_SECONDS = 1.0
+# When memory is short it is killed after all apps, and before PID 1.
+_OOM_SCORE = -900
 
 
 class Helper:
@@ -79,6 +82,8 @@ def _help(machine: Machine, link: Socket) -> NoReturn:
         known = (fd for fd in (machine.image, machine.namespace) if fd is not None)
         syscalls.close_all_but((0, 1, 2, link.fileno(), *known))
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        set_oom_score(_OOM_SCORE)
+        start_recording()
         is_first = machine.namespace is None
         if machine.namespace is not None:
             _return_to_machine(machine.namespace, machine.image_root)
@@ -101,12 +106,11 @@ def _help(machine: Machine, link: Socket) -> NoReturn:
 
 
 def _return_to_machine(namespace: int, root: str) -> None:
-    """Be where the first helper was: in the machine's mounts, in no group of the pod's, and as likely to be killed."""
+    """Be where the first helper was: in the machine's mounts, and in no group of the pod's."""
     syscalls.setns(namespace, syscalls.CLONE_NEWNS)
     os.close(namespace)
     # Where libraries are looked for as well: the loader remembers only the path that it was started with.
     relocate_imports(image_root(), root)
-    set_oom_score(0)
     try:
         write_group_file(f"{CGROUPS}/cgroup.procs", "0")
     except OSError:

@@ -27,8 +27,10 @@ from minit.launcher.preparation import (
     set_limits_of,
 )
 from minit.launcher.seccomp import add_filters
+from minit.machine.clock import correct_clock
 from minit.machine.ending import end_machine
 from minit.machine.helper import Helper
+from minit.machine.kernellog import start_recording
 from minit.machine.machine import Machine
 from minit.machine.mounts import enter_mountable_root, mount_early
 from minit.machine.supervisor import MachineSupervisor
@@ -92,8 +94,11 @@ def _prepare(machine: Machine) -> None:
     os.environ.pop("PYTHONHASHSEED", None)  # for the interpreter alone, by the program that executed it
     os.environ["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     enter_mountable_root()
-    for line in mount_early():
+    problems = mount_early()
+    machine.recorder = start_recording()
+    for line in problems:
         complain_at_once(f"minit: {line}")
+    _correct_clock()
     machine.config, problems = _read_config()
     for line in problems:
         complain_at_once(f"minit: {line}")
@@ -118,6 +123,14 @@ def _prepare(machine: Machine) -> None:
     finally:
         # What drives it may be a module.
         _open_watchdog(machine, is_last=True)
+        # So may the one that the kernel has read the time from now.
+        _correct_clock()
+
+
+def _correct_clock() -> None:
+    line = correct_clock()
+    if line is not None:
+        complain_at_once(f"minit: {line}")
 
 
 def _read_config() -> tuple[MachineConfig, list[str]]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from minit.launcher.devicehelper import DeviceHelper
     from minit.launcher.healthhelper import HealthHelper
     from minit.machine.helper import Helper
+    from minit.machine.kernellog import Recorder
     from minit.machine.watchdog import Feeder
 
 
@@ -32,6 +33,7 @@ class Machine:
         self.config = MachineConfig()
         self.helper: Helper | None = None
         self.feeder: Feeder | None = None
+        self.recorder: Recorder | None = None
         self.pod_helpers: list[DeviceHelper | HealthHelper] = []
         self.namespace: int | None = None
         self.image = image_descriptor()
@@ -66,7 +68,7 @@ class Machine:
     def descriptors(self) -> list[int]:
         """Return the descriptors that outlive the pod."""
         own = [] if self.namespace is None else [self.namespace]
-        return own if self.feeder is None else [*own, self.feeder.fd]
+        return own + [holder.fd for holder in (self.feeder, self.recorder) if holder is not None]
 
     def pod_descriptors(self) -> list[int]:
         """Return the descriptors that PID 1 needs while the pod runs."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -30,11 +31,15 @@ from minit.value import Value
 _DIRECTORIES = (("dev", 0o755), ("proc", 0o755), ("sys", 0o755), ("run", 0o755), ("tmp", 0o1777), ("etc", 0o755))
 _INIT = "entrypoints/init"
 _COMMAND = "entrypoints/minit"
-_TIME = 0  # of whatever comes from no image, so that the same parts make the same bytes
 
 
 class MachineParts(Value):
-    """What a machine's root is made of; `modules` are the files of lib/modules/minit by name."""
+    """
+    What a machine's root is made of; `modules` are the files of lib/modules/minit by name.
+
+    `built_seconds` since 1970 is the time of whatever comes from no image. If it is None that is the time of the newest
+    file of the images, so that the same parts make the same bytes.
+    """
 
     stage1: StoredImage
     apps: tuple[PlannedApp, ...]
@@ -42,6 +47,7 @@ class MachineParts(Value):
     config: MachineConfig
     config_bytes: bytes
     modules: tuple[tuple[str, bytes], ...] = ()
+    built_seconds: int | None = None
 
 
 class Part(Value):
@@ -90,7 +96,7 @@ def _fill(root: Path, store: Store, parts: MachineParts, progress: Progress) -> 
         _write(root, f"{paths.MACHINE_MODULES}/{name}", data)
     if parts.modules:
         sizes.append(_measure("kernel modules", [root / paths.MACHINE_MODULES.lstrip("/")]))
-    _forget_times(root, stage1)
+    _set_times(root, stage1, parts.built_seconds)
     return sizes
 
 
@@ -113,13 +119,20 @@ def _measure(name: str, roots: Sequence[Path]) -> Part:
     return Part(name=name, files=len(inodes), size_bytes=sum(inodes.values()))
 
 
-def _forget_times(root: Path, stage1: Path) -> None:
+def _set_times(root: Path, stage1: Path, built: int | None) -> None:
     """Give all but what came of images the same time; extraction has set the times of that."""
+    own = [stage1, stage1 / "opt", stage1 / "opt/stage2"]
+    of_images = []
     for path in (root, *_below(root)):
-        if not path.is_relative_to(stage1) or path == stage1 or path.parent == stage1 / "opt/stage2":
-            os.utime(path, (_TIME, _TIME), follow_symlinks=False)
-    for path in (stage1 / "opt", stage1 / "opt/stage2"):
-        os.utime(path, (_TIME, _TIME))
+        if not path.is_relative_to(stage1) or path.parent == stage1 / "opt/stage2":
+            own.append(path)
+        elif path not in own:
+            of_images.append(path)
+    if built is None:
+        # Not a time that is still to come, which the machine would set its clock to.
+        built = min(int(time.time()), max(int(path.lstat().st_mtime) for path in of_images))
+    for path in own:
+        os.utime(path, (built, built), follow_symlinks=False)
 
 
 def _below(root: Path) -> Iterator[Path]:

@@ -7,18 +7,16 @@ the events mean is in docs/events.md.
 
 from __future__ import annotations
 
-import errno
-import os
 import time
 
 from minit import jsontext, paths
+from minit.boundedlog import BoundedLog
 
 KEPT_EVENTS = 1000
 # Of each of the two files.
 FILE_BYTES = 1 << 19
 _WRITE_BYTES = 1 << 16
 _SECOND_NS = 1_000_000_000
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Events:
@@ -33,7 +31,7 @@ class Events:
         self.last = 0
         self._kept: list[tuple[int, str, dict[str, object]]] = []
         self._written = 0
-        self._fd: int | None = None
+        self._file = BoundedLog(paths.STAGE1_EVENTS, FILE_BYTES)
 
     def add(self, event: str, fields: dict[str, object]) -> None:
         """Number an event and keep it."""
@@ -62,7 +60,7 @@ class Events:
         try:
             while self._written < self.last:
                 lines, last = self.since(self._written, _WRITE_BYTES)
-                self._append(b"".join(line + b"\n" for line in lines))
+                self._file.append(b"".join(line + b"\n" for line in lines))
                 self._written = last
         except OSError:
             pass  # a full disk, say; there is no other place to say so
@@ -70,36 +68,6 @@ class Events:
     def _encode(self, number: int) -> bytes:
         time_ns, event, fields = self._kept[number - self.last - 1]
         return jsontext.dump({"seq": number, "time": _format_time(time_ns), "event": event, **fields})
-
-    def _append(self, data: bytes) -> None:
-        fd, size_bytes = self._open(len(data))
-        if os.write(fd, data) < len(data):
-            # Whole lines or none of them: a reader could not go on after a torn one.
-            os.ftruncate(fd, size_bytes)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def _open(self, more_bytes: int) -> tuple[int, int]:
-        """Return the file to append to, and its size."""
-        if self._fd is not None:
-            status = os.fstat(self._fd)
-            is_full = status.st_size + more_bytes > FILE_BYTES
-            if status.st_nlink and not is_full:
-                return self._fd, status.st_size
-            if is_full:
-                _move_away()
-            fd, self._fd = self._fd, None
-            os.close(fd)
-        self._fd = os.open(paths.STAGE1_EVENTS, _FLAGS, 0o640)
-        return self._fd, os.fstat(self._fd).st_size
-
-
-def _move_away() -> None:
-    try:
-        os.rename(paths.STAGE1_EVENTS, paths.STAGE1_EVENTS + ".1")
-    except OSError as error:
-        # Somebody removed it, perhaps behind the mount of the overlay.
-        if error.errno not in (errno.ENOENT, errno.ESTALE):
-            raise
 
 
 def _format_time(time_ns: int) -> str:

@@ -7,6 +7,7 @@ An ordinary run fails one call of each name, and a third of those at that; a lon
 from __future__ import annotations
 
 import errno
+import shutil
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,9 @@ CONFIG = """
 USUAL = {"minit: the pod has ended with 0", "minit: reboot"}
 
 
+pytestmark = pytest.mark.host_users("a machine has all users there are")
+
+
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> Faults:
     """A tracer of the first process alone."""
@@ -52,6 +56,7 @@ def boot(
         fd = log.fileno()
         with NamespaceMachine(directory, prepared, config, under=under(fd), pass_fds=(fd,)) as machine:
             machine.wait()
+        shutil.rmtree(prepared.path)  # the machine has had a copy of its own
         log.seek(0)
         return machine, log.readlines()
 

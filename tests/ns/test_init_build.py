@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.support.stage0_world import write_app
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="extracts images, which needs root")
 
+NEWEST = 1600000000  # the time of a file of the app's image
 MAXIMUM_BYTES = 20 << 20  # beside apps and modules
 
 
@@ -29,6 +31,10 @@ class Builder:
         self._stage1 = stage1
         self._stage0 = Stage0([sys.executable, "-m", "minit"], root, stage1)
         write_app(root / "app.aci", app={"exec": ["/bin/sh"], "user": "0", "group": "0"})
+        with tarfile.open(root / "app.aci", "a") as tar:
+            newest = tarfile.TarInfo("rootfs/newest")
+            newest.mtime = NEWEST
+            tar.addfile(newest)
         image = self._stage0.call("fetch", "--full", root / "app.aci").stdout.strip()
         self.write_manifest({"name": "one", "image": {"id": image}})
 
@@ -76,6 +82,27 @@ def test_a_directory(builder: Builder, tmp_path: Path):
     assert json.loads((pod / "pod").read_text())["apps"][0]["app"]["exec"] == ["/bin/sh"]
     app = pod / "stage1/rootfs/opt/stage2/one"
     assert (app / "manifest").exists() and (app / "rootfs/bin/busybox").exists()
+
+
+def test_the_time_of_a_machine(builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """
+    What comes of no image has the time of the newest file that does, or SOURCE_DATE_EPOCH; the first program sets a
+    clock to it that is before it.
+    """
+
+    def build(name: str) -> Path:
+        done = builder.build("--format=directory", "--output", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        return tmp_path / name
+
+    root = build("newest")
+    own = [path for path in root.rglob("*") if not path.is_relative_to(f"{root}{paths.MACHINE_POD}/stage1")]
+    assert {path.lstat().st_mtime for path in own} == {NEWEST}
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1234567890")
+    assert (build("told") / "etc/minit/machine.toml").stat().st_mtime == 1234567890
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "now")
+    done = builder.build("--dry-run")
+    assert 'expected seconds since 1970 in SOURCE_DATE_EPOCH, got "now"' in done.stderr
 
 
 def test_a_dry_run(builder: Builder, tmp_path: Path):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from minit import paths
 from minit.cli.eventtext import text_line
 from minit.stage0.podevents import EventReader, Wanted
-from minit.supervisor import events as module
 from minit.supervisor.events import FILE_BYTES, KEPT_EVENTS, Events
 
 
@@ -99,11 +98,11 @@ def test_a_full_disk_is_tried_again(file: Path, monkeypatch: pytest.MonkeyPatch)
     """What could not be written, or in part only, comes with the next events, in whole lines."""
     events = Events()
     written = os.write
-    monkeypatch.setattr(module.os, "write", lambda fd, data: written(fd, data[:10]))
+    monkeypatch.setattr(os, "write", lambda fd, data: written(fd, data[:10]))
     events.add("x", {})
     events.flush()
     assert file.read_bytes() == b""
-    monkeypatch.setattr(module.os, "write", written)
+    monkeypatch.setattr(os, "write", written)
     events.add("x", {})
     events.flush()
     assert numbers(file.read_bytes()) == [1, 2]

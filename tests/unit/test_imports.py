@@ -50,7 +50,7 @@ MODULES_OF = {
     "run": {
         *SHARED,
         "minit.value",
-        *("entrypoints.run", "minit.boundedfile"),
+        *("entrypoints.run", "minit.boundedfile", "minit.boundedlog"),
         *("minit.iottymux", "minit.iottymux.logfile", "minit.iottymux.loop", "minit.iottymux.sidecar"),
         "minit.iottymux.spawner",
         *("minit.jsontext", "minit.kernel", "minit.messages", "minit.mountinfo"),
@@ -142,8 +142,9 @@ MODULES_OF["init"] = (
     MODULES_OF["run"] - {"entrypoints.run", "entrypoints._main", "minit.launcher.launch", "minit.launcher.watch"}
 ) | {
     *("entrypoints.init", "minit.launcher.delegation"),
-    *("minit.machine", "minit.machine.ending", "minit.machine.helper", "minit.machine.init", "minit.machine.machine"),
-    *("minit.machine.mounts", "minit.machine.supervisor", "minit.manifest.machine"),
+    *("minit.machine", "minit.machine.clock", "minit.machine.ending", "minit.machine.helper", "minit.machine.init"),
+    *("minit.machine.kernellog", "minit.machine.machine", "minit.machine.mounts", "minit.machine.supervisor"),
+    "minit.manifest.machine",
     *("minit.plan.restart", "minit.supervisor.restarts"),
 }
 STDLIB_OF["init"] = STDLIB_OF["run"]

@@ -1,0 +1,48 @@
+"""minit.machine.kernellog and minit.boundedlog: records of the kernel's log, and files that do not grow for ever."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from minit.boundedlog import BoundedLog
+from minit.machine.kernellog import parse_record
+
+
+@pytest.mark.parametrize(
+    ("record", "moment", "text"),
+    [
+        (b"6,339,5140900,-;NET: Registered\n", 5.1409, b"NET: Registered"),
+        (b"30,340,100000000000,c,caller=T1;minit: a; b\n SUBSYSTEM=x\n", 100000.0, b"minit: a; b"),
+    ],
+)
+def test_records(record: bytes, moment: float, text: bytes):
+    """A record is a time and a text; what else the kernel says of it is left out."""
+    assert parse_record(record) == (moment, text)
+
+
+def test_a_bounded_log(tmp_path: Path):
+    """The file becomes the older one of two before it outgrows its place, which goes on from what there was."""
+    path = tmp_path / "log"
+    path.write_bytes(b"old\n")
+    log = BoundedLog(str(path), 12)
+    for number in range(5):
+        log.append(b"%03d\n" % number)
+    assert path.read_bytes() == b"002\n003\n004\n"
+    assert (tmp_path / "log.1").read_bytes() == b"old\n000\n001\n"
+    path.unlink()
+    log.append(b"005\n")
+    assert path.read_bytes() == b"005\n"
+
+
+def test_a_bounded_log_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Lines are there whole or not at all."""
+    log = BoundedLog(str(tmp_path / "log"), 100)
+    log.append(b"one\n")
+    written = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: written(fd, data[:2]))
+    with pytest.raises(OSError, match="No space left"):
+        log.append(b"two\n")
+    assert (tmp_path / "log").read_bytes() == b"one\n"
