@@ -30,7 +30,8 @@ class Machine:
     """
 
     def __init__(self) -> None:
-        self.config = MachineConfig()
+        # Until it is read: whatever fails before may not fail the next time.
+        self.config = MachineConfig(on_exit=REBOOT)
         self.helper: Helper | None = None
         self.feeder: Feeder | None = None
         self.recorder: Recorder | None = None
