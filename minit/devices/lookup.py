@@ -1,13 +1,11 @@
 """
 What devices there are, from the nodes below a path and from the kernel's own list; the only importer of pyudev.
 
-No udevd is needed: nodes are made by the kernel (devtmpfs), and events come from it.
+No udevd is needed: nodes are made by the kernel (devtmpfs).
 """
 
 from __future__ import annotations
 
-import _socket
-import errno
 import os
 import stat
 
@@ -19,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_BUFFER_BYTES = 64 * 1024
 _PYUDEV_KINDS = {BLOCK: "block", CHARACTER: "char"}
 
 
@@ -68,10 +65,6 @@ class DeviceLookup:
                 found.append((subsystem, name, node))
         return found
 
-    def watch(self) -> DeviceEvents:
-        """Return the kernel's events about devices from now on."""
-        return DeviceEvents(self._context)
-
     def _look_up(self, path: str, status: os.stat_result) -> list[Device]:
         if not (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
             return []
@@ -91,40 +84,6 @@ class DeviceLookup:
                 subsystem=subsystem,
             )
         ]
-
-
-class DeviceEvents:
-    """Events that tell that something has changed; what there is now is found by looking."""
-
-    def __init__(self, context: pyudev.Context) -> None:
-        self._monitor = pyudev.Monitor.from_netlink(context, source="kernel")
-        # As libudev has it, the kernel could keep 128 MiB of events for a process that is held up.
-        self._monitor.set_receive_buffer_size(_BUFFER_BYTES)
-        self._monitor.start()
-
-    def fileno(self) -> int:
-        """Return a descriptor that can be read while there are events."""
-        descriptor: int = self._monitor.fileno()
-        return descriptor
-
-    def drain(self) -> None:
-        """Take all events that have come."""
-        while True:
-            try:
-                if self._monitor.poll(timeout=0) is None:
-                    return
-            except OSError as error:
-                # More came than the socket holds: some are lost, which does not matter to who looks afterwards. pyudev
-                # knows nothing of it when poll(2) tells.
-                if errno.ENOBUFS not in (error.errno, self._take_error()):
-                    raise
-
-    def _take_error(self) -> int:
-        socket = _socket.socket(fileno=self.fileno())
-        try:
-            return socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
-        finally:
-            socket.detach()
 
 
 def _walk(directory: str, filesystem: int) -> Iterator[tuple[str, os.stat_result]]:

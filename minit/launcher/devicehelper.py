@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from minit.devices.lookup import DeviceEvents, DeviceLookup
+    from minit.devices.events import DeviceEvents
+    from minit.devices.lookup import DeviceLookup
     from minit.plan.app import AppSpec
     from minit.plan.pod import PodPlan
 
@@ -165,11 +166,12 @@ def _work(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
         os.setsid()
         image = image_descriptor()
         syscalls.close_all_but([0, 1, 2, socket.fileno(), *([] if image is None else [image])])
+        from minit.devices.events import DeviceEvents
         from minit.devices.lookup import DeviceLookup
 
         lookup = DeviceLookup()
         # Before looking: what happens in between is an event.
-        events = lookup.watch() if _any_follows(volumes) else None
+        events = DeviceEvents() if _any_follows(volumes) else None
         devices = [lookup.find(volume.volume.source) for volume in volumes]
         for index, found in enumerate(devices):
             for device in found:

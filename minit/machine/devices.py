@@ -8,6 +8,7 @@ import select
 import stat
 import time
 
+from minit.devices.events import DeviceEvents
 from minit.errors import describe
 from minit.machine.volumeids import read_volume_ids
 from minit.stdio import complain
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
 
-    from minit.devices.lookup import DeviceEvents, DeviceLookup
+    from minit.devices.lookup import DeviceLookup
     from minit.machine.modules import Modules
     from minit.manifest.machine import DeviceRule
 
@@ -32,31 +33,37 @@ class MachineDevices:
     """
     All devices, with the modules that are loaded for them.
 
-    Events come from before the first look, so none is missed: each only says that it is time to look again. Without
-    modules and rules nothing is looked at before somebody waits for an event.
+    Events come from before the first look, so none is missed: each only says that it is time to look again.
     """
 
     def __init__(self, modules: Modules, rules: Sequence[DeviceRule] = ()) -> None:
         self._modules = modules
         self._rules = rules
         self._matched: set[DeviceRule] = set()
-        self._watched: tuple[DeviceLookup, DeviceEvents] | None = None
+        self._events = DeviceEvents()
+        self._lookup: DeviceLookup | None = None
 
     def fileno(self) -> int:
         """Return a descriptor that can be read when devices have come or gone."""
-        _, events = self._watch()
-        return events.fileno()
+        return self._events.fileno()
 
     def look(self) -> None:
         """Load the modules for all devices there are, and for those that come of that, and apply the rules."""
-        if self._watched is None and not self._modules.are_for_devices and not self._rules:
-            return
-        lookup, events = self._watch()
-        events.drain()
-        while self._modules.are_for_devices and self._modules.load_for(lookup.modaliases()):
-            pass
+        self._events.drain()
+        if self._modules.are_for_devices:
+            lookup = self._open_lookup()
+            while self._modules.load_for(lookup.modaliases()):
+                pass
         if self._rules:
-            self._apply_rules(lookup)
+            self._apply_rules(self._open_lookup())
+
+    def _open_lookup(self) -> DeviceLookup:
+        if self._lookup is None:
+            # It takes as long as all that is done for a machine that needs none, and a third of its helper's memory.
+            from minit.devices.lookup import DeviceLookup
+
+            self._lookup = DeviceLookup()
+        return self._lookup
 
     def _apply_rules(self, lookup: DeviceLookup) -> None:
         found = lookup.nodes()
@@ -74,15 +81,6 @@ class MachineDevices:
         changes = [_set_link(f"/dev/{link}", node, own) for link, node in links.items()]
         if any(changes):
             _announce()
-
-    def _watch(self) -> tuple[DeviceLookup, DeviceEvents]:
-        if self._watched is None:
-            # To import it takes as long as all that is done for a machine without modules.
-            from minit.devices.lookup import DeviceLookup
-
-            lookup = DeviceLookup()
-            self._watched = lookup, lookup.watch()
-        return self._watched
 
     def has(self, rule: DeviceRule) -> bool:
         """Return whether there has been a device for a rule."""

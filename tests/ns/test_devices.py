@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minit import syscalls
+from minit.devices.events import DeviceEvents
 from minit.devices.lookup import DeviceLookup
 from minit.launcher.cgroups import read_hierarchies
 from minit.launcher.devices import DeviceGroup, NoDeviceControl, change_policy, device_group, set_policy
@@ -247,7 +248,7 @@ def test_a_node_without_a_device(work_directory: Path) -> None:
 
 def test_events() -> None:
     """The kernel tells of a device that comes, also in another network namespace; more than fits is no failure."""
-    events = DeviceLookup().watch()
+    events = DeviceEvents()
     device = LoopDevice()
     try:
         assert select.select([events], [], [], 10)[0]
