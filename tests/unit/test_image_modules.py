@@ -66,7 +66,16 @@ def test_what_is_imported_late_is_carried() -> None:
 def test_large_modules_have_stand_ins() -> None:
     """What PID 1 imports and never calls comes from minit's own stand-ins."""
     sources = {module.name: module.source for module in stage1_modules()}
-    for name in ("asyncio", "idna", "ssl", "ctypes.util", "pyroute2", "pyroute2.config", "pyroute2.netlink.nlsocket"):
+    for name in (
+        "asyncio",
+        "idna",
+        "ssl",
+        "unicodedata",
+        "ctypes.util",
+        "pyroute2",
+        "pyroute2.config",
+        "pyroute2.netlink.nlsocket",
+    ):
         assert "standins" in sources[name].parts
 
 
