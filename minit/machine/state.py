@@ -11,7 +11,6 @@ the pod's usual paths. Without the directory all of that is in memory.
 from __future__ import annotations
 
 import os
-import shutil
 
 from minit import paths, syscalls
 from minit.errors import LaunchError, describe
@@ -116,7 +115,7 @@ def _begin_boot(state: State) -> str:
             _make_durable(place)
         _make_durable(state.directory)
     except OSError:
-        shutil.rmtree(boot, ignore_errors=True)
+        _remove(boot, ignore_errors=True)
         raise
     return boot
 
@@ -124,10 +123,16 @@ def _begin_boot(state: State) -> str:
 def _remove_boots(state: State, names: list[str]) -> None:
     removed = os.path.join(state.directory, _REMOVED)
     if os.path.exists(removed):
-        shutil.rmtree(removed)
+        _remove(removed)
     for name in names:
         os.rename(os.path.join(state.directory, name), removed)
-        shutil.rmtree(removed)
+        _remove(removed)
+
+
+def _remove(directory: str, *, ignore_errors: bool = False) -> None:
+    import shutil  # larger than all that a boot without a state directory needs
+
+    shutil.rmtree(directory, ignore_errors=ignore_errors)
 
 
 def _require_space(directory: str) -> None:

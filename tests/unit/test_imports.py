@@ -198,6 +198,13 @@ def test_a_client_of_a_sidecar_stays_thin():
     assert loaded - ours <= {*STDLIB, "_json", "_socket", "fcntl", "select", "termios"}
 
 
+def test_the_helper_of_a_machine_is_little_more_than_its_init():
+    """Before the apps start it loads nothing large that the machine's configuration does not ask for."""
+    loaded = modules_after("import entrypoints.init, minit.machine.duties")
+    assert not {module.partition(".")[0] for module in loaded} & {*HEAVY, "fnmatch", "random", "shutil", "tomllib"}
+    assert not loaded & {"minit.devices.lookup", "minit.machine.network"}
+
+
 def test_the_init_of_a_container_is_next_to_nothing():
     """`minit -- COMMAND` loads neither click nor the rest of minit, and as process 1 not even ctypes."""
     loaded = modules_after("import minit.__main__, minit.reaper.init")
