@@ -77,7 +77,7 @@ def boot(kernel: Path, image: Path, memory_mib: int, *, rests: bool) -> dict[str
     """
     command = [QEMU, "-nographic", "-no-reboot", "-nic", "none", "-accel", "tcg", "-m", str(memory_mib)]
     command += ["-kernel", os.fspath(kernel), "-initrd", os.fspath(image)]
-    command += ["-append", "console=ttyS0 quiet panic=-1 rdinit=/bench/start"]
+    command += ["-append", "console=ttyS0 quiet panic=-1 rdinit=/bench/start rootfstype=ramfs"]
     said: dict[str, float] = {}
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as qemu:
         assert qemu.stdout is not None
