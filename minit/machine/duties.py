@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from minit.manifest.machine import DeviceRule, MachineConfig
 
 _SYSCTLS = "/proc/sys"
-# A tenth of what another process gets.
-_NICENESS = 10
 
 
 def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
@@ -42,8 +40,6 @@ def do_duties(config: MachineConfig, link: Socket, *, is_first: bool) -> None:
     if is_first:
         _prepare(config, modules, devices)
     network = _connect(config, devices, waits=is_first)
-    # On a single processor, what follows would hold up the apps.
-    os.nice(_NICENESS)
     if is_first:
         send_message(link, {"prepared": True})
     _serve(link, devices, network, _open_kernel_log())
@@ -99,7 +95,6 @@ def _open_kernel_log() -> KernelLog | None:
 
 
 def _serve(link: Socket, devices: MachineDevices, network: MachineNetwork | None, kernel_log: KernelLog | None) -> None:
-    devices.fileno()  # first, or one that comes in between would be missed
     buttons = PowerButtons()
     buttons.look()
     while True:
