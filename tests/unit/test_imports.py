@@ -221,8 +221,8 @@ def test_the_help_of_minit_imports_no_command():
     loaded = modules_of_command("from minit.cli.main import run; run(['--help'])")
     assert {module for module in loaded if module.startswith("minit.")} == {
         *("minit.cli", "minit.cli.commandgroups", "minit.cli.commandtable", "minit.cli.completioncommand"),
-        *("minit.cli.flagwords", "minit.cli.grammar", "minit.cli.invocation", "minit.cli.main", "minit.cli.suggestion"),
-        *("minit.errors", "minit.goflags", "minit.stdio", "minit.value"),
+        *("minit.cli.flagwords", "minit.cli.grammar", "minit.cli.harmless", "minit.cli.invocation", "minit.cli.main"),
+        *("minit.cli.suggestion", "minit.errors", "minit.goflags", "minit.stdio", "minit.value"),
     }
 
 
