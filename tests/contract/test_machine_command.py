@@ -18,6 +18,7 @@ from tests.support.firstprogram import NamespaceMachine
 from tests.support.pods import MakePod, shell
 from tests.support.processes import children_of, named
 from tests.support.terminal import CTRL_C, CTRL_D, Terminal
+from tests.support.waiting import wait_for
 
 Boot = Callable[..., NamespaceMachine]
 
@@ -146,5 +147,25 @@ def test_a_prompt(boot: Boot, console: Console):
     console.expect(rb"\^C\r\nsensor> ")
     console.type(CTRL_D)
     console.expect(rb"minit: press Enter for a prompt\r\n")
+    console.type(b"poweroff\n")
+    assert machine.wait().ending == "off"
+
+
+def test_attaching_at_the_prompt(boot: Boot, console: Console):
+    """An app with a terminal gets the console's size and keys; detaching gives the prompt back."""
+    annotations = [{"name": f"coreos.com/rkt/stage2/{name}", "value": "tty"} for name in ("stdin", "stdout", "stderr")]
+    app = shell("while read word; do stty size; echo got $word; done", annotations=annotations)
+    console.resize(30, 100)
+    machine = boot({"one": app}, "console = true", console.path)
+    console.expect(rb"minit: press Enter for a prompt\r\n")
+    console.type(b"status --wait-ready\n")
+    console.expect(rb"state=running")
+    console.type(b"attach one\n")
+    wait_for(lambda: console.is_raw, "the attachment")
+    console.type(b"word\r")
+    console.expect(rb"30 100\r\ngot word\r\n")
+    console.type(b"\x10\x11")  # Ctrl-P Ctrl-Q
+    console.expect(rb"minit> ")
+    wait_for(lambda: not console.is_raw, "the terminal as it was")
     console.type(b"poweroff\n")
     assert machine.wait().ending == "off"
