@@ -84,6 +84,18 @@ def test_the_end(boot: Boot, command: str, ending: str):
     assert any(line.endswith(": bye") for line in machine.lines)
 
 
+def test_a_machine_that_stays(boot: Boot):
+    """When the pod has ended the command says how, and ends the machine."""
+    machine = boot({"one": shell("exit 3")}, 'on_exit = "stay"')
+    machine.wait_for_line("the machine stays")
+    status = json.loads(machine.run(_MINIT, "status", "--format=json").stdout)
+    assert (status["state"], status["apps"][0]["exit_code"]) == ("exited", 3)
+    done = machine.run(_MINIT, "app", "start", "one")
+    assert (done.returncode, done.stderr.count("\n")) == (254, 1) and 'its state is "exited"' in done.stderr
+    machine.run(_MINIT, "poweroff")
+    assert machine.wait().ending == "off"
+
+
 def _leaves(group: click.Group, *path: str) -> list[tuple[str, ...]]:
     return [
         words
