@@ -13,7 +13,10 @@ import random
 import time
 
 from minit.machine import dhcpmessage
+from minit.machine.addressprobe import AddressProbe
 from minit.machine.dhcpmessage import INFINITE_SECONDS, Answer
+from minit.network.builtin.ipv4 import format_address
+from minit.stdio import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,10 +34,11 @@ _LAST_RETRY_SECONDS = 32.0
 _REQUEST_ATTEMPTS = 4
 _RENEWAL_RETRY_SECONDS = 60.0
 _MINIMUM_LEASE_SECONDS = 10
+_DECLINED_SECONDS = 10.0  # RFC 2131, 3.1: before anything is asked again
 
-# States, as the RFC names them.
-INIT, SELECTING, REQUESTING, BOUND, RENEWING, REBINDING = (
-    *("init", "selecting", "requesting"),
+# States, as the RFC names them, but for the one in which others are asked whether they have the address.
+INIT, SELECTING, REQUESTING, CHECKING, BOUND, RENEWING, REBINDING = (
+    *("init", "selecting", "requesting", "checking"),
     *("bound", "renewing", "rebinding"),
 )
 
@@ -55,6 +59,7 @@ class DhcpClient:
         self._changed = changed
         self._raw: _socket.socket | None = None
         self._unicast: _socket.socket | None = None
+        self._probe: AddressProbe | None = None
         self._transaction = 0
         self._attempt = 0
         self._begun = 0.0
@@ -64,13 +69,16 @@ class DhcpClient:
 
     def fileno(self) -> int | None:
         """Return the descriptor on which answers come, None while none is expected."""
-        return None if self._raw is None else self._raw.fileno()
+        source = self._probe or self._raw
+        return None if source is None else source.fileno()
 
     def turn(self) -> None:
         """Take the answers that have come and do what is due; OSError if the interface cannot be used."""
         try:
             self._receive()
-            if time.monotonic() >= self.deadline:
+            if self._probe is not None:
+                self._check(self._probe)
+            elif time.monotonic() >= self.deadline:
                 self._act()
         except OSError:
             self.deadline = time.monotonic() + _LAST_RETRY_SECONDS
@@ -78,10 +86,10 @@ class DhcpClient:
 
     def close(self) -> None:
         """Give up, without a word to the server."""
-        for socket in (self._raw, self._unicast):
+        for socket in (self._raw, self._unicast, self._probe):
             if socket is not None:
                 socket.close()
-        self._raw = self._unicast = None
+        self._raw = self._unicast = self._probe = None
 
     def _act(self) -> None:
         now = time.monotonic()
@@ -134,10 +142,30 @@ class DhcpClient:
                 self._offer, self._attempt, self.state = answer, 0, REQUESTING
                 self._send()
         elif self.state in (REQUESTING, RENEWING, REBINDING):
-            if answer.kind == dhcpmessage.ACK and answer.address:
+            if answer.kind == dhcpmessage.ACK and answer.address and self.state == REQUESTING:
+                self._probe = AddressProbe(self._interface, self._mac, answer.address)
+                self._offer, self.state, self.deadline = answer, CHECKING, 0.0
+            elif answer.kind == dhcpmessage.ACK and answer.address:
                 self._bind(answer)
             elif answer.kind == dhcpmessage.NAK:
                 self._lose()
+
+    def _check(self, probe: AddressProbe) -> None:
+        """Use the address that the server has confirmed if nobody else does."""
+        assert self._offer is not None
+        is_known = probe.turn()
+        self.deadline = probe.deadline
+        if probe.owner is not None:
+            self._decline(self._offer, probe.owner)
+        elif is_known:
+            self._bind(self._offer)
+
+    def _decline(self, offer: Answer, owner: bytes) -> None:
+        self._broadcast(self._message(dhcpmessage.DECLINE, requested=offer.address, server=offer.server))
+        self.close()
+        self.state, self.deadline = INIT, time.monotonic() + _DECLINED_SECONDS
+        address = format_address(offer.address)
+        complain(f"minit: interface {self._interface}: {address} is in use by {owner.hex(':')}")
 
     def _bind(self, lease: Answer) -> None:
         now = time.monotonic()

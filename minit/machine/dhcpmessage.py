@@ -74,9 +74,11 @@ def encode_request(
     options = [(_KIND, bytes((kind,))), (_CLIENT, bytes((_ETHERNET,)) + mac)]
     options += [(_REQUESTED, requested.to_bytes(4, "big"))] if requested else []
     options += [(_SERVER, server.to_bytes(4, "big"))] if server else []
-    options += [(_MAXIMUM_SIZE, _MAXIMUM_BYTES.to_bytes(2, "big")), (_PARAMETERS, _WANTED)]
-    name = hostname.encode()[:255]
-    options += [(_HOST_NAME, name)] if name else []
+    if kind != DECLINE:
+        # Which is no question; the server must not be told what is wanted (RFC 2131, table 5).
+        options += [(_MAXIMUM_SIZE, _MAXIMUM_BYTES.to_bytes(2, "big")), (_PARAMETERS, _WANTED)]
+        name = hostname.encode()[:255]
+        options += [(_HOST_NAME, name)] if name else []
     data = header + b"".join(bytes((code, len(text))) + text for code, text in options) + bytes((_END,))
     return data.ljust(_MINIMUM_BYTES, b"\0")
 

@@ -242,9 +242,14 @@ def test_rules_for_devices(boot: Boot):
 # One line for each change of what there is at /v.
 _WATCH = """
 while :; do
-    if [ ! -b /v ]; then now=missing; elif /bin/guest may /v; then now=$(stat -c %a /v); else now=; fi
-    [ "$now" = "$last" ] || [ -z "$now" ] || echo $now
-    last=${now:-$last}; sleep 0.02
+    if [ -b /v ]; then now=there; else now=missing; fi
+    if [ $now != "$last" ]; then
+        last=$now
+        # Once: when it is gone the kernel would make a device for who opens it.
+        if [ $now = there ]; then true <> /v && now=$(stat -c %a /v); fi
+        echo $now
+    fi
+    sleep 0.02
 done
 """
 

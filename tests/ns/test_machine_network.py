@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from minit.machine.devices import MachineDevices
-from minit.machine.dhcp import BOUND, DhcpClient
+from minit.machine.dhcp import BOUND, INIT, DhcpClient
 from minit.machine.modules import Modules
 from minit.machine.network import MachineNetwork
 from minit.manifest.machine import Interface, MachineConfig
@@ -29,6 +29,7 @@ option router 192.0.2.1
 option dns 192.0.2.53 192.0.2.54
 option domain lan
 option lease {lease}
+decline_time 1
 """
 
 
@@ -111,6 +112,30 @@ def test_a_lease_is_renewed(serve: Callable[..., object], tmp_path: Path):
         assert time.monotonic() < until
         network.turn()
     assert client.deadline > before
+
+
+def test_an_address_that_is_in_use(serve: Callable[..., object], tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    """An address that a server offers and another machine has is declined; when it is free it is taken."""
+    serve()
+    # The server does not see it: it asks others before it offers an address, and this is its own machine.
+    run("ip", "-n", NAMESPACE, "address", "add", "192.0.2.20/24", "dev", "server")
+    mac = run("ip", "netns", "exec", NAMESPACE, "cat", "/sys/class/net/server/address").strip()
+    network = connect(tmp_path, Interface(name="client", dhcp=True))
+    until, said = time.monotonic() + 30, ""
+    while not (said := said + capfd.readouterr().err):
+        assert time.monotonic() < until
+        network.turn()
+    assert said == f"minit: interface client: 192.0.2.20 is in use by {mac}\n"
+    assert "192.0.2.20" not in run("ip", "-4", "address", "show", "client")
+    client = network._interfaces[0]._client
+    assert isinstance(client, DhcpClient) and client.deadline > time.monotonic() + 5
+    run("ip", "-n", NAMESPACE, "address", "del", "192.0.2.20/24", "dev", "server")
+    while client.state != BOUND:
+        assert time.monotonic() < until
+        if client.state == INIT:
+            client.deadline = 0.0
+        network.turn()
+    assert "192.0.2.20/24" in run("ip", "-4", "address", "show", "client")
 
 
 def test_no_server(wire: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]):

@@ -1,0 +1,50 @@
+"""minit.machine.addressprobe: what is sent, and what of what comes is an answer."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minit.machine.addressprobe import encode_probe, find_owner
+
+MAC, OTHER = bytes.fromhex("525400123456"), bytes.fromhex("525400abcdef")
+ADDRESS = 0xC0000214
+_ARP = ">HHBBH6sI6sI"
+
+
+def packet(operation: int, sender: bytes, own: int, target: int) -> bytes:
+    """Return a packet of somebody's."""
+    return struct.pack(_ARP, 1, 0x0800, 6, 4, operation, sender, own, bytes(6), target)
+
+
+def test_a_question() -> None:
+    """It is one of Ethernet and IPv4, and names no address of the sender."""
+    assert encode_probe(MAC, ADDRESS).hex() == "00010800060400015254001234560000000000000000" + "0000c0000214"
+
+
+@pytest.mark.parametrize(
+    ("data", "owner"),
+    [
+        (packet(2, OTHER, ADDRESS, 0), OTHER),
+        (packet(1, OTHER, ADDRESS, 7), OTHER),
+        (packet(1, OTHER, 0, ADDRESS), OTHER),
+        (packet(1, OTHER, 7, ADDRESS), None),
+        (packet(2, OTHER, 0, ADDRESS), None),
+        (packet(1, MAC, 0, ADDRESS), None),
+        (packet(2, MAC, ADDRESS, 0), None),
+        (packet(2, OTHER, ADDRESS, 0)[:-1], None),
+        (b"\0\6" + packet(2, OTHER, ADDRESS, 0)[2:], None),
+    ],
+)
+def test_who_has_an_address(data: bytes, owner: bytes | None) -> None:
+    """Whoever sends as the address, or asks for it to take it too; not who looks for it, and not this machine."""
+    assert find_owner(data, MAC, ADDRESS) == owner
+
+
+@given(st.binary(max_size=64))
+def test_anything_else_is_nothing(data: bytes) -> None:
+    """No packet is an error."""
+    assert find_owner(data, MAC, ADDRESS) is None or len(data) >= 28
