@@ -9,6 +9,7 @@ import time
 from minit import paths
 from minit.errors import NetworkError, describe
 from minit.machine.dhcp import DhcpClient
+from minit.manifest.machine import is_ipv6
 from minit.network.builtin.ipv4 import Subnet, format_address, parse_address
 from minit.network.builtin.links import Links
 from minit.stdio import complain
@@ -146,8 +147,10 @@ class _Connection:
                 links.set_up(link)
                 link = links.get(link.name)
                 self._index = link.index
+                self._configure_ipv6(links, link)
                 if not self.interface.dhcp:
-                    self._configure(links, link, self.interface.addresses, self.interface.gateway)
+                    addresses = [address for address in self.interface.addresses if not is_ipv6(address)]
+                    self._configure(links, link, addresses, self.interface.gateway)
                     self._configured = True
             had_carrier, self._carrier = self._carrier, link.carrier
             if self.interface.dhcp and self._carrier:
@@ -198,6 +201,13 @@ class _Connection:
             route.destination == _DEFAULT and route.index == link.index for route in links.routes()
         ):
             links.add_route(link, _DEFAULT, parse_address(gateway))
+
+    def _configure_ipv6(self, links: Links, link: Link) -> None:
+        for text in filter(is_ipv6, self.interface.addresses):
+            address, _, prefix = text.partition("/")
+            links.add_ipv6_address(link, address, int(prefix))
+        if self.interface.gateway6 is not None:
+            links.add_ipv6_default_route(link, self.interface.gateway6)
 
     def _forget(self) -> None:
         if self._client is not None:

@@ -7,6 +7,8 @@ by who can mend it.
 
 from __future__ import annotations
 
+import _socket
+
 from minit import jsontext
 from minit.errors import ManifestError
 from minit.manifest.reader import Node
@@ -86,7 +88,8 @@ class DeviceRule(Value):
 
 class Interface(Value):
     """
-    A network interface: its addresses (`192.0.2.7/24`), or `dhcp` to be told them by a server.
+    A network interface: its addresses of both kinds (`192.0.2.7/24`, `2001:db8::7/64`), and `dhcp` to be told those of
+    IPv4 by a server. `gateway` is one of IPv4, `gateway6` of IPv6.
 
     The apps wait `wait_seconds` at most until it is up; 0 if they do not.
     """
@@ -95,6 +98,7 @@ class Interface(Value):
     dhcp: bool = False
     addresses: tuple[str, ...] = ()
     gateway: str | None = None
+    gateway6: str | None = None
     wait_seconds: int = 0
 
 
@@ -141,7 +145,7 @@ def parse_machine(data: bytes, source: str, compiled: bytes = b"") -> MachineCon
         devices=root["device"].each(_device),
         filesystems=root["filesystem"].each(_filesystem),
         interfaces=root["interface"].each_named("interface", _interface),
-        name_servers=root["name_servers"].each(_address),
+        name_servers=root["name_servers"].each(_any_address),
         watchdog=root["watchdog"].optional(_watchdog),
         state=root["state"].optional(_state),
         console=_boolean(root["console"], MachineConfig.console),
@@ -225,13 +229,14 @@ def _interface(node: Node) -> Interface:
     _refuse_others(node, Interface._fields)
     dhcp, addresses = _boolean(node["dhcp"], Interface.dhcp), node["addresses"].each(_address_with_prefix)
     gateway = node["gateway"].optional(_address)
-    if dhcp and (addresses or gateway):
+    if dhcp and (gateway or not all(map(is_ipv6, addresses))):
         raise node.error("either dhcp or addresses and a gateway", "both")
     return Interface(
         name=node["name"].matching(_is_interface_name, "the name of a network interface"),
         dhcp=dhcp,
         addresses=addresses,
         gateway=gateway,
+        gateway6=node["gateway6"].optional(_ipv6_address),
         wait_seconds=_seconds(node["wait_seconds"], Interface.wait_seconds),
     )
 
@@ -329,22 +334,46 @@ def _is_interface_name(text: str) -> bool:
     return 0 < len(text.encode()) < 16 and text not in (".", "..") and not any(c in "/:" or c.isspace() for c in text)
 
 
+def is_ipv6(address: str) -> bool:
+    """Tell whether an address, with or without the length of its prefix, is one of IPv6."""
+    return ":" in address
+
+
 def _address(node: Node) -> str:
-    return node.matching(_is_address, "an IPv4 address")
+    return node.matching(_is_ipv4_address, "an IPv4 address")
+
+
+def _ipv6_address(node: Node) -> str:
+    return node.matching(_is_ipv6_address, "an IPv6 address")
+
+
+def _any_address(node: Node) -> str:
+    return node.matching(_is_address, "an IP address")
 
 
 def _address_with_prefix(node: Node) -> str:
-    return node.matching(_is_address_with_prefix, "an IPv4 address with the length of its prefix (192.0.2.7/24)")
+    return node.matching(_is_address_with_prefix, "an IP address with the length of its prefix (192.0.2.7/24)")
 
 
 def _is_address(text: str) -> bool:
+    return _is_ipv6_address(text) if is_ipv6(text) else _is_ipv4_address(text)
+
+
+def _is_ipv4_address(text: str) -> bool:
     parts = text.split(".")
     return len(parts) == 4 and all(_is_number(part, 255) for part in parts)
 
 
+def _is_ipv6_address(text: str) -> bool:
+    try:
+        return bool(_socket.inet_pton(_socket.AF_INET6, text))
+    except (OSError, ValueError):
+        return False  # none, or not even a C string
+
+
 def _is_address_with_prefix(text: str) -> bool:
     address, _, length = text.partition("/")
-    return _is_address(address) and _is_number(length, 32)
+    return _is_address(address) and _is_number(length, 128 if is_ipv6(address) else 32)
 
 
 def _is_number(text: str, highest: int) -> bool:

@@ -13,7 +13,7 @@ from tests.support.pods import shell
 
 _MODULES = ("virtio_net", "virtio_console")
 _ADDRESSES = """
-addresses = ["192.0.2.1/24"]
+addresses = ["192.0.2.1/24", "2001:db8::1/64"]
 wait_seconds = 60
 """
 _LEASE = """

@@ -43,6 +43,7 @@ def wire() -> Iterator[None]:
     """A pair of links: `client` here, `server` with an address in a namespace of its own."""
     run("ip", "netns", "add", NAMESPACE)
     run("ip", "link", "add", "client", "type", "veth", "peer", "name", "server", "netns", NAMESPACE)
+    run("ip", "-n", NAMESPACE, "-6", "address", "add", "2001:db8::1/64", "dev", "server", "nodad")
     for words in ("address add 192.0.2.1/24 dev server", "link set server up"):
         run("ip", "-n", NAMESPACE, *words.split())
     yield
@@ -80,12 +81,29 @@ def connect(tmp_path: Path, *interfaces: Interface, name_servers: tuple[str, ...
 
 def test_addresses_of_the_configuration(wire: None, tmp_path: Path):
     """A link gets its addresses and the default route, and the machine its name servers."""
-    interface = Interface(name="client", addresses=("192.0.2.7/24",), gateway="192.0.2.1", wait_seconds=10)
+    interface = Interface(
+        name="client",
+        addresses=("192.0.2.7/24", "2001:db8::7/64"),
+        gateway="192.0.2.1",
+        gateway6="2001:db8::1",
+        wait_seconds=10,
+    )
     connect(tmp_path, interface, name_servers=("192.0.2.53",))
     assert "192.0.2.7/24" in run("ip", "-4", "address", "show", "client")
     assert run("ip", "route", "show", "default").startswith("default via 192.0.2.1 dev client")
     assert (tmp_path / "resolv.conf").read_text() == "nameserver 192.0.2.53\n"
-    run(str(BUSYBOX), "ping", "-c", "1", "-W", "5", "192.0.2.1")
+    assert run("ip", "-6", "route", "show", "default").startswith("default via 2001:db8::1 dev client")
+    for address in ("192.0.2.1", "2001:db8::1"):
+        run(str(BUSYBOX), "ping", "-c", "1", "-W", "5", address)
+
+
+def test_addresses_that_are_there(wire: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    """Who takes over an interface, as a helper that is started again does, leaves what it finds as it is."""
+    interface = Interface(name="client", dhcp=True, addresses=("2001:db8::7/64",), gateway6="2001:db8::1")
+    for _ in range(2):
+        connect(tmp_path, interface)
+    assert run("ip", "-6", "address", "show", "client").count("2001:db8::7/64") == 1
+    assert capfd.readouterr().err == ""
 
 
 def test_a_lease(serve: Callable[..., object], tmp_path: Path):

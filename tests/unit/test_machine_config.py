@@ -28,7 +28,7 @@ on_exit = "reboot"
 failure_wait_seconds = 3
 unmount_seconds = 5
 modules = ["virtio_net"]
-name_servers = ["192.0.2.53"]
+name_servers = ["192.0.2.53", "2001:db8::53"]
 console = true
 
 [sysctls]
@@ -59,8 +59,9 @@ required = false
 
 [[interface]]
 name = "eth0"
-addresses = ["192.0.2.7/24"]
+addresses = ["192.0.2.7/24", "2001:db8::7/64"]
 gateway = "192.0.2.1"
+gateway6 = "fe80::1"
 
 [[interface]]
 name = "eth1"
@@ -77,7 +78,7 @@ def test_everything_that_can_be_said():
         failure_wait_seconds=3,
         unmount_seconds=5,
         modules=("virtio_net",),
-        name_servers=("192.0.2.53",),
+        name_servers=("192.0.2.53", "2001:db8::53"),
         sysctls=(("net.ipv4.ip_forward", "1"), ("kernel.core_pattern", "core")),
         watchdog=Watchdog(timeout_seconds=20),
         state=State(directory="/data/minit", kept_boots=3, keep_roots=True),
@@ -85,7 +86,12 @@ def test_everything_that_can_be_said():
         devices=(DeviceRule(subsystem="tty", name="ttyUSB*", mode=0o660, gid=20, link="modem"),),
         filesystems=(Filesystem(source="/dev/vda", target="/data", fstype="ext4", wait_seconds=5, required=False),),
         interfaces=(
-            Interface(name="eth0", addresses=("192.0.2.7/24",), gateway="192.0.2.1"),
+            Interface(
+                name="eth0",
+                addresses=("192.0.2.7/24", "2001:db8::7/64"),
+                gateway="192.0.2.1",
+                gateway6="fe80::1",
+            ),
             Interface(name="eth1", dhcp=True, wait_seconds=20),
         ),
     )
@@ -114,8 +120,16 @@ def test_nothing_need_be_said():
         ('[[interface]]\nname = "e/0"', r"interface\[0\].name: expected the name of a network interface"),
         (
             '[[interface]]\nname = "e"\naddresses = ["192.0.2.7"]',
-            r"interface\[0\].addresses\[0\]: expected an IPv4",
+            r"interface\[0\].addresses\[0\]: expected an IP address with the length",
         ),
+        (
+            '[[interface]]\nname = "e"\naddresses = ["2001:db8::7/129"]',
+            r"interface\[0\].addresses\[0\]: expected an IP address with the length",
+        ),
+        ('[[interface]]\nname = "e"\ngateway6 = "192.0.2.1"', r"interface\[0\].gateway6: expected an IPv6 address"),
+        ('[[interface]]\nname = "e"\ngateway = "fe80::1"', r"interface\[0\].gateway: expected an IPv4 address"),
+        ('name_servers = ["2001:db8::x"]', r"name_servers\[0\]: expected an IP address"),
+        ('[[interface]]\nname = "e"\ndhcp = true\naddresses = ["192.0.2.7/24"]', "expected either dhcp or addresses"),
         ('[[interface]]\nname = "e"\ndhcp = true\ngateway = "192.0.2.1"', "expected either dhcp or addresses"),
         ('modules = ["../x"]', r"modules\[0\]: expected the name of a kernel module"),
         ('[sysctls]\n"../x" = 1', "expected the name of a sysctl"),

@@ -18,7 +18,7 @@ from pyroute2.netlink.rtnl import (
     RTM_NEWROUTE,
     RTM_SETLINK,
 )
-from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_NOPREFIXROUTE, ifaddrmsg
+from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_NODAD, IFA_F_NOPREFIXROUTE, ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
@@ -40,7 +40,7 @@ SCOPE_UNIVERSE = 0
 SCOPE_LINK = 253
 SCOPE_HOST = 254
 
-_AF_INET = 2
+_AF_INET, _AF_INET6 = 2, 10
 _IFF_UP = 0x1
 _IFF_PROMISC = 0x100
 _IFF_LOWER_UP = 0x10000
@@ -190,6 +190,18 @@ class Links:
             message["attrs"].append(["IFA_FLAGS", IFA_F_NOPREFIXROUTE])
         self._change(f"add address {format_address(address)}/{prefix} to {link.name}", message)
 
+    def add_ipv6_address(self, link: Link, address: str, prefix: int) -> None:
+        """Add an IPv6 address, to be used at once: nobody is asked whether it is free. Nothing if it is there."""
+        message = ifaddrmsg()
+        message["header"]["type"] = RTM_NEWADDR
+        message["header"]["flags"] = NLM_F_CREATE | NLM_F_EXCL
+        message["family"] = _AF_INET6
+        message["prefixlen"] = prefix
+        message["flags"] = IFA_F_NODAD
+        message["index"] = link.index
+        message["attrs"] = [["IFA_ADDRESS", address]]
+        self._change(f"add address {address}/{prefix} to {link.name}", message, unless=errno.EEXIST)
+
     def delete_address(self, link: Link, address: int, prefix: int) -> None:
         """Remove an address."""
         message = _address_message(RTM_DELADDR, link, address, prefix)
@@ -211,15 +223,7 @@ class Links:
         scope: int = SCOPE_UNIVERSE,
     ) -> None:
         """Add a route by a link; packets of the host itself go out with the address `source`, if it is given."""
-        message = rtmsg()
-        message["header"]["type"] = RTM_NEWROUTE
-        message["header"]["flags"] = NLM_F_CREATE | NLM_F_EXCL
-        message["family"] = _AF_INET
-        message["dst_len"] = destination.prefix
-        message["table"] = _TABLE_MAIN
-        message["proto"] = _PROTOCOL_BOOT
-        message["scope"] = scope
-        message["type"] = _TYPE_UNICAST
+        message = _new_route(_AF_INET, destination.prefix, scope)
         message["attrs"] = [["RTA_DST", format_address(destination.address)], ["RTA_OIF", link.index]]
         via = ""
         if gateway is not None:
@@ -228,6 +232,12 @@ class Links:
         if source is not None:
             message["attrs"].append(["RTA_PREFSRC", format_address(source)])
         self._change(f"add route {destination}{via} by {link.name}", message)
+
+    def add_ipv6_default_route(self, link: Link, gateway: str) -> None:
+        """Add the default route of IPv6; nothing if it is there."""
+        message = _new_route(_AF_INET6, 0, SCOPE_UNIVERSE)
+        message["attrs"] = [["RTA_OIF", link.index], ["RTA_GATEWAY", gateway]]
+        self._change(f"add default route via {gateway} by {link.name}", message, unless=errno.EEXIST)
 
     def wait_until_running(self, name: str) -> None:
         """Wait for the kernel to notice that both ends are up: until then what is sent by the link is lost."""
@@ -311,6 +321,19 @@ def _address_message(kind: int, link: Link, address: int, prefix: int) -> Any:
     message["index"] = link.index
     text = format_address(address)
     message["attrs"] = [["IFA_LOCAL", text], ["IFA_ADDRESS", text]]
+    return message
+
+
+def _new_route(family: int, prefix: int, scope: int) -> Any:
+    message = rtmsg()
+    message["header"]["type"] = RTM_NEWROUTE
+    message["header"]["flags"] = NLM_F_CREATE | NLM_F_EXCL
+    message["family"] = family
+    message["dst_len"] = prefix
+    message["table"] = _TABLE_MAIN
+    message["proto"] = _PROTOCOL_BOOT
+    message["scope"] = scope
+    message["type"] = _TYPE_UNICAST
     return message
 
 
