@@ -154,6 +154,28 @@ def test_a_watchdog_is_fed_by_a_supervisor_that_works(boot: Boot):
     os.close(food)
 
 
+def test_an_app_that_waits_for_the_network(boot: Boot):
+    """An app can wait alone, by another one that ends when there is a network; the others have started before."""
+    config = """
+        [[interface]]
+        name = "late"
+        addresses = ["192.0.2.9/24"]
+    """
+    apps = {
+        "online": shell("echo waiting; until ip route | grep -q 192.0.2; do sleep 0.1; done; echo online"),
+        "web": shell("echo serving", annotations=[{"name": "minit/after", "value": "online:completed"}]),
+        "sensor": shell("echo measuring"),
+    }
+    machine = boot(apps, config)
+    machine.wait_for_line(": waiting")
+    machine.wait_for_helper()
+    machine.in_network("ip", "link", "add", "late", "type", "veth", "peer", "name", "other")
+    machine.wait()
+    said = [line.partition("]: ")[2] for line in machine.lines if "]: " in line]
+    assert sorted(said) == ["measuring", "online", "serving", "waiting"] and said[-2:] == ["online", "serving"]
+    assert [machine.status(app) for app in apps] == [0, 0, 0]
+
+
 def test_the_helper_dies(boot: Boot):
     """Another one is started in its place, later each time, and does what the first one would go on with."""
     config = """
