@@ -24,6 +24,7 @@ from minit.mountinfo import read_mountinfo
 from minit.progress import Progress, silent
 from minit.stage0.attributes import CAPABILITIES, is_kept_attribute
 from minit.stage0.filecapabilities import unshift_capabilities
+from minit.stage0.holes import SparseContent, find_segments
 from minit.stage0.locks import flock
 from minit.stage0.output import output_file
 from minit.stage0.pods import Note, Pod, PodState
@@ -249,11 +250,17 @@ class _Writer:
             first = self._names.setdefault((status.st_dev, status.st_ino), name)
         if first != name:
             header.type, header.linkname, file = tarfile.LNKTYPE, first, None
+        content: BinaryIO | SparseContent | None = file
         if file is not None:
             header.size = status.st_size
             headers.update(self._attributes(file))
+            segments = find_segments(file.fileno(), status.st_size)
+            if segments is not None:
+                content = SparseContent(file.fileno(), name, status.st_size, segments)
+                header.size = content.size_bytes
+                headers.update(content.headers)
         header.pax_headers = headers
-        self._tar.addfile(header, file)
+        self._tar.addfile(header, content)
         self._bytes += header.size
         self._count(self._bytes)
         return True

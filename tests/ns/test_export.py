@@ -286,3 +286,42 @@ def test_links_of_the_app_lead_nowhere(world: World, minit: Command) -> None:
     (upper / "busybox").symlink_to("/etc")
     assert "upper/busybox: not a directory" in minit("export", "--quiet", uuid, world.root / "x.aci", code=254).stderr
     assert not (world.root / "x.aci").exists()
+
+
+def test_holes_are_left_out(world: World, minit: Command) -> None:
+    """A file that is a hole but for a few blocks is as small in the image, and the same for whoever unpacks it."""
+    uuid, root = run(world)
+    size_bytes, places = 1 << 28, (0, 1 << 25, (1 << 27) + 4096)
+    with open(root / "large", "wb") as file:
+        for place in places:
+            file.seek(place)
+            file.write(b"here" * 2048)
+        file.truncate(size_bytes)
+    os.link(root / "large", root / "second")
+    (root / "empty").touch()
+    os.truncate(root / "empty", size_bytes)
+    with open(root / "ends", "wb") as file:
+        file.seek(1 << 28)
+        file.write(b"the end")
+    exported = world.root / "holes.aci"
+    minit("export", uuid, exported)
+    with gzip.open(exported) as archive:
+        assert archive.seek(0, os.SEEK_END) < 8 << 20
+    unpacked = world.root / "unpacked"
+    unpacked.mkdir()
+    subprocess.run(["tar", "-xzf", exported, "-C", unpacked], check=True)
+    minit("fetch", exported)
+    name = json.loads(minit("image", "list", "--format=json", "--sort=importtime", "--order=desc").stdout)[0]["id"]
+    minit("image", "render", "--rootfs-only", name, world.root / "rendered")
+    for top in (unpacked / "rootfs", world.root / "rendered"):
+        status = (top / "large").stat()
+        assert (status.st_size, status.st_nlink) == (size_bytes, 2)
+        assert status.st_blocks * 512 < 1 << 20
+        assert (top / "empty").stat().st_size == size_bytes
+        with open(top / "large", "rb") as file:
+            for place in places:
+                file.seek(place)
+                assert file.read(8194) == b"here" * 2048 + bytes(2)
+        with open(top / "ends", "rb") as file:
+            file.seek((1 << 28) - 2)
+            assert file.read() == bytes(2) + b"the end"
