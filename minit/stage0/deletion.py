@@ -119,7 +119,7 @@ def _delete(pod: Pod) -> None:
         raise PodError(f'pod "{pod.uuid}" not removed: {error}') from error
     try:
         # First what can be big and can fail: with the manifest still there, a later gc tries again.
-        with suppress(FileNotFoundError, PodError):
+        with suppress(FileNotFoundError, NotADirectoryError, PodError):
             _remove(pod.fd, status_root(pod), pod.fd, 0)
         remove_content(pod.fd)
         os.rmdir(pod.path)

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from minit import jsontext
 from minit.errors import PodError, describe
 from minit.stage0.durable import make_directory, sync_directory
 from minit.stage0.locks import flock
@@ -38,6 +39,8 @@ PLACES = (EMBRYO, PREPARE, PREPARED, RUN, EXITED_GARBAGE, GARBAGE)
 ADDRESSABLE_PLACES = (PREPARE, PREPARED, RUN, EXITED_GARBAGE)
 
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+# As of JSON that is read.
+_MAX_FILE_BYTES = jsontext.MAX_SIZE_BYTES
 _UUID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -153,13 +156,16 @@ class Pod:
         return True
 
     def read_file(self, name: str) -> bytes:
-        """Return the content of a file of the pod directory."""
+        """Return the content of a file of the pod directory; PodError if it is larger than any should be."""
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.fd)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path / name)) from error
         with open(fd, "rb") as file:
-            return file.read()
+            data = file.read(_MAX_FILE_BYTES + 1)
+        if len(data) > _MAX_FILE_BYTES:
+            raise PodError(f"{self.path / name}: larger than {_MAX_FILE_BYTES} bytes")
+        return data
 
     def _is_in(self, place: str) -> bool:
         try:

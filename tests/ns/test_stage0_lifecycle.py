@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -285,6 +286,16 @@ def test_rm(world: World, exited: str) -> None:
     assert world.minit("rm", f"--uuid-file={world.root}/uuid").stdout == f'"{pod.uuid}"\n'
     assert all_pods(world) == {}
     assert world.mounts() == []
+
+
+def test_a_damaged_pod_can_be_removed(world: World, exited: str) -> None:
+    """What is a file in the place of a directory goes as well."""
+    world.clean_up()
+    overlay = world.pod_path("run", exited) / "overlay"
+    shutil.rmtree(overlay)
+    overlay.write_text("damaged")
+    assert world.minit("rm", exited).stdout == f'"{exited}"\n'
+    assert all_pods(world) == {}
 
 
 def test_after_a_reboot(world: World, exited: str) -> None:

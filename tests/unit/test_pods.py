@@ -323,6 +323,10 @@ def test_networks(run_pod: Pod) -> None:
         file.write_text(text)
         with pytest.raises(MinitError, match="net-info.json"):
             read_networks(run_pod)
+    # More than there is memory.
+    os.truncate(file, 1 << 43)
+    with pytest.raises(MinitError, match="net-info.json: larger than"):
+        read_networks(run_pod)
 
 
 def write_manifest(path: Path, *apps: str) -> None:
