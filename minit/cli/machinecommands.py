@@ -1,15 +1,16 @@
-"""The commands that a host has not, or in another form: enter, app start, app stop, poweroff, reboot, console."""
+"""The commands that a host has not, or in another form: enter, app start, app stop, shell, poweroff, …"""
 
 from __future__ import annotations
 
+import glob
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 
-from minit import paths
+from minit import paths, syscalls
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
 from minit.errors import PodError
@@ -21,6 +22,7 @@ from minit.stage0.pods import Pod, PodState, open_pod
 from minit.stage0.podstatus import read_pod_manifest
 
 _SHELL = "/bin/sh"
+_MACHINES_OWN = ("/proc", "/sys", "/dev", "/run")
 _INIT = 1
 
 
@@ -93,6 +95,41 @@ def _running_pod(invocation: Invocation, app: str) -> Iterator[Pod]:
             raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
         require_app(read_pod_manifest(pod), app)
         yield pod
+
+
+@click.command(cls=MinitCommand)
+@click.pass_obj
+def shell(invocation: Invocation) -> None:
+    """
+    Run /bin/sh outside of all apps, though none runs.
+
+    Its root is that of the machine. If there is no shell, it is the root of the first app that has one, with the
+    machine's processes, devices and /run; all else of the machine is below /proc/1/root.
+
+    \b
+      minit shell
+
+    """
+    invocation.require_root()
+    of_apps = glob.glob(f"{paths.MACHINE_POD}/{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs('*')}")
+    root = next((root for root in ("/", *sorted(of_apps)) if os.path.lexists(root + _SHELL)), None)
+    if root is None:
+        raise PodError("neither the machine nor an app has /bin/sh")
+    if root != "/":
+        _enter_image(root)
+    os.execv(_SHELL, (_SHELL,))
+
+
+def _enter_image(root: str) -> None:
+    """Make the root of an app's image that of this process, with the file systems that tell of the machine."""
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
+    for name in _MACHINES_OWN:
+        with suppress(OSError):  # a read-only image without that directory
+            os.makedirs(root + name, exist_ok=True)
+            syscalls.mount(name, root + name, None, syscalls.MS_BIND | syscalls.MS_REC)
+    os.chroot(root)
+    os.chdir("/")
 
 
 @click.command(cls=MinitCommand)

@@ -37,6 +37,11 @@ _COMMANDS = {
         section=COMMANDS["app"].section,
     ),
     **{name: COMMANDS[name] for name in _OF_A_HOST},
+    "shell": Listing(
+        place="machinecommands:shell",
+        help="Run /bin/sh outside of all apps, though none runs.",
+        section=_MACHINE,
+    ),
     "console": Listing(
         place="machinecommands:console",
         help="Read commands like these from the terminal, one a line.",

@@ -56,7 +56,7 @@ def _linger(machine: Machine) -> None:
         while (left := until - time.monotonic()) > 0 and not _wait(machine, min(left, _TICK_SECONDS)):
             pass
     if machine.ending == STAY:
-        complain_at_once("minit: the pod has ended, the machine stays")
+        complain_at_once("minit: the machine stays")
         while machine.ending == STAY:
             _wait(machine, _TICK_SECONDS)
     complain_at_once(f"minit: {machine.ending}")

@@ -72,6 +72,9 @@ def run_machine() -> NoReturn:
 def _run(machine: Machine) -> None:
     try:
         _prepare(machine)
+        if machine.config.rescue:
+            complain_at_once("minit: rescue: no app is started")
+            return
         code = _run_pod(machine)
         complain_at_once(f"minit: the pod has ended with {code}")
     except (MinitError, OSError, ImportError) as error:

@@ -104,9 +104,9 @@ class Interface(Value):
 
 class MachineConfig(Value):
     """
-    All that machine.toml says; `debug` and `manifest`, the path of another pod manifest, come from the kernel.
+    All that machine.toml says; the kernel says `debug`, `rescue` and `manifest`, the path of another pod manifest.
 
-    With `console` whoever is at the console has the `minit` command there.
+    With `console` whoever is at the console has the `minit` command there. For a `rescue` no app is started.
     """
 
     hostname: str = "minit"
@@ -124,6 +124,7 @@ class MachineConfig(Value):
     console: bool = False
     debug: bool = False
     manifest: str | None = None
+    rescue: bool = False
 
 
 def parse_machine(data: bytes, source: str, compiled: bytes = b"") -> MachineConfig:
@@ -134,7 +135,7 @@ def parse_machine(data: bytes, source: str, compiled: bytes = b"") -> MachineCon
     """
     table = _read_compiled(compiled, data)
     root = Node(_read_toml(data, source) if table is None else table, None, source)
-    _refuse_others(root, MachineConfig._fields[:-2], _TABLES)
+    _refuse_others(root, MachineConfig._fields[:-3], _TABLES)
     return MachineConfig(
         hostname=root["hostname"].optional(_hostname) or MachineConfig.hostname,
         on_exit=root["on_exit"].optional(lambda node: node.one_of(*ENDINGS)) or MachineConfig.on_exit,
@@ -168,12 +169,16 @@ def with_command_line(config: MachineConfig, text: str) -> tuple[MachineConfig, 
             config = replace(config, on_exit=value)
         elif name == "minit.debug" and value in _SWITCH:
             config = replace(config, debug=value != "0")
+        elif name == "minit.rescue" and value in _SWITCH:
+            config = replace(config, rescue=value != "0")
         elif name == "minit.console" and value in _SWITCH:
             config = replace(config, console=value != "0")
         elif name == "minit.manifest" and value.startswith("/"):
             config = replace(config, manifest=value)
         else:
             problems.append(f"kernel command line: ignoring {word}")
+    if config.rescue:
+        config = replace(config, console=True, on_exit=STAY)
     return config, problems
 
 

@@ -130,6 +130,31 @@ def test_another_manifest_by_the_command_line(boot: Boot):
     ]
 
 
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        ('modules = ["imaginary"]', "module imaginary: not in this image"),
+        ('[[interface]]\nname = "eth7"\ndhcp = true\nwait_seconds = 1', "interface eth7: not there after 1 s"),
+        ('[watchdog]\ndevice = "/dev/none"', "watchdog /dev/none: no such file or directory"),
+    ],
+)
+def test_what_is_missing(boot: Boot, config: str, line: str):
+    """What the configuration names and the machine does not have is one line, and the app runs without it."""
+    machine = boot({"one": shell("echo hello")}, config).wait()
+    assert [said for said in machine.lines if said.startswith("minit: ")] == [
+        *(f"minit: {line}", "minit: the pod has ended with 0", "minit: poweroff")
+    ]
+    assert machine.status("one") == 0
+
+
+def test_an_app_that_crashes_at_once(boot: Boot):
+    """It is what the app has said and how it ended, and then what the configuration says."""
+    machine = boot({"one": shell("echo no >&2; kill -SEGV $$")}, 'on_exit = "reboot"').wait()
+    assert [line.partition("]: ")[2] for line in machine.lines[:-2]] == ["no"]
+    assert machine.lines[-2:] == ["minit: the pod has ended with 139", "minit: reboot"]
+    assert (machine.status("one"), machine.ending) == (139, "reboot")
+
+
 def test_a_watchdog_is_fed_by_a_supervisor_that_works(boot: Boot):
     """The watchdog gets its food while PID 1 runs, none when it is stopped, and no farewell at the end."""
     config = 'on_exit = "stay"\n[watchdog]\ndevice = "/run-watchdog"\ntimeout_seconds = 2'

@@ -32,9 +32,9 @@ def boot(make_pod: MakePod, tmp_path: Path) -> Iterator[Boot]:
     """A function that boots a machine with these apps; it ends with the test."""
     with ExitStack() as stack:
 
-        def start(apps: dict, config: str = "", console: str | None = None) -> NamespaceMachine:
+        def start(apps: dict, config: str = "", console: str | None = None, command_line: str = "") -> NamespaceMachine:
             prepared = make_pod(apps, overlay=False)
-            return stack.enter_context(NamespaceMachine(tmp_path, prepared, config, console=console))
+            return stack.enter_context(NamespaceMachine(tmp_path, prepared, config, command_line, console=console))
 
         yield start
 
@@ -181,3 +181,21 @@ def test_attaching_at_the_prompt(boot: Boot, console: Console):
     wait_for(lambda: not console.is_raw, "the terminal as it was")
     console.type(b"poweroff\n")
     assert machine.wait().ending == "off"
+
+
+def test_a_machine_to_look_at(boot: Boot, console: Console):
+    """With minit.rescue no app is started, and at the prompt there is a shell, that of an image if need be."""
+    machine = boot({"one": shell(_ONE)}, 'hostname = "sensor"', console.path, "minit.rescue")
+    machine.wait_for_line("minit: rescue: no app is started")
+    console.expect(rb"minit: press Enter for a prompt\r\n")
+    console.type(b"\n")
+    console.expect(rb"sensor> ")
+    console.type(b"shell\n")
+    console.expect(rb"# ")
+    console.type(b"cat /proc/1/comm /proc/1/root/etc/minit/machine.toml\n")
+    console.expect(rb'minit\r\nhostname = "sensor"')
+    console.type(b"exit\n")
+    console.expect(rb"sensor> ")
+    console.type(b"poweroff\n")
+    assert machine.wait().ending == "off"
+    assert machine.status("one") is None

@@ -154,6 +154,12 @@ def test_the_command_line_comes_last():
     assert problems == [f"kernel command line: ignoring {word}" for word in ("minit.on_exit=no", "minit.other")]
 
 
+def test_a_rescue_stays_with_a_prompt():
+    """Whatever else is said."""
+    config, problems = with_command_line(MachineConfig(), "minit.rescue minit.console=0 minit.on_exit=poweroff")
+    assert (config, problems) == (MachineConfig(rescue=True, console=True, on_exit="stay"), [])
+
+
 def test_what_is_compiled_is_read_without_toml():
     """What `init build` makes of a machine.toml is the same configuration, for which nothing of TOML is imported."""
     compiled = compile_machine(EVERYTHING, "machine.toml")
