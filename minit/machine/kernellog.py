@@ -11,12 +11,15 @@ import os
 
 from minit import paths
 from minit.boundedlog import BoundedLog
+from minit.reaper.record import write_file
 from minit.stdio import record_complaints
 
 FILE_BYTES = 1 << 18
 """Of each of the two files."""
 
 _DEVICE = "/dev/kmsg"
+# Without "on" the kernel takes ten lines in five seconds, and a boot that goes wrong has more to say.
+_LIMIT = "/proc/sys/kernel/printk_devkmsg"
 # Of daemons, for debugging: the console has had the line from minit itself.
 _PRIORITY = b"<31>"
 # The kernel refuses longer ones.
@@ -34,6 +37,10 @@ class Recorder:
         """OSError if there is no such log, as in a container."""
         self.fd = os.open(_DEVICE, os.O_WRONLY | os.O_CLOEXEC)
         self._pid = os.getpid()
+        try:
+            write_file(_LIMIT, b"on")
+        except OSError:
+            pass  # the kernel was told otherwise on its command line
 
     def write(self, line: str) -> None:
         """Write a line; one that cannot be written is lost, for the console has it."""

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from minit import paths
 from minit.boundedlog import BoundedLog
+from minit.machine import kernellog
 from minit.machine.kernellog import parse_record
 
 
@@ -21,6 +23,25 @@ from minit.machine.kernellog import parse_record
 def test_records(record: bytes, moment: float, text: bytes):
     """A record is a time and a text; what else the kernel says of it is left out."""
     assert parse_record(record) == (moment, text)
+
+
+def test_a_copy_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Another helper copies what the one before it has not."""
+    # A pipe that keeps what is written apart, as the device does.
+    reader, kernel = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
+    monkeypatch.setattr(kernellog, "_DEVICE", f"/proc/self/fd/{reader}")
+    monkeypatch.setattr(paths, "MACHINE_LOG", str(tmp_path / "log/kernel.log"))
+    old = [b"6,1,99000000,-;one\n", b"6,2,123000000,-;two\n"]
+    for record in old:
+        os.write(kernel, record)
+    kernellog.KernelLog().copy()
+    for record in (*old, b"6,3,123000001,-;three\n"):
+        os.write(kernel, record)
+    kernellog.KernelLog().copy()
+    expected = b"   99.000000 one\n  123.000000 two\n  123.000001 three\n"
+    assert (tmp_path / "log/kernel.log").read_bytes() == expected
+    os.close(kernel)
+    os.close(reader)
 
 
 def test_a_bounded_log(tmp_path: Path):
