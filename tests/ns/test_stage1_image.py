@@ -165,7 +165,7 @@ def test_the_image_is_smaller_than_stage1_fly(stage1_image: Path) -> None:
 
 
 def test_the_manifest_names_every_entrypoint(stage1_image: Path) -> None:
-    """Each annotation leads to an executable file, and all flags of interface version 6 may be used; two are for machines only."""
+    """Each annotation leads to an executable file, and all flags of interface version 6 may be used; two have none."""
     with tarfile.open(stage1_image) as image:
         data = image.extractfile("manifest")
         assert data is not None
