@@ -140,6 +140,13 @@ def test_no_prompt(boot: Boot, console: Console):
     assert named(children_of(machine.first_process), "minit-console") == []
 
 
+def test_a_prompt_without_a_console(boot: Boot):
+    """A machine that has no console says so in one line, and runs its apps."""
+    machine = boot({"one": shell("sleep 0.1")}, "console = true").wait()
+    assert "minit: console: /dev/console: no such file or directory" in machine.lines
+    assert (machine.status("one"), machine.ending) == (0, "off")
+
+
 def test_a_prompt(boot: Boot, console: Console):
     """Enter gives a prompt; a command that fails or is interrupted leads back to it, and so does Ctrl-D after Enter."""
     machine = boot({"one": shell(_ONE)}, 'console = true\nhostname = "sensor"', console.path)
