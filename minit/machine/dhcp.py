@@ -17,6 +17,7 @@ from minit.machine.addressprobe import AddressProbe
 from minit.machine.dhcpmessage import INFINITE_SECONDS, Answer
 from minit.network.builtin.ipv4 import format_address
 from minit.stdio import complain
+from minit.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ INIT, SELECTING, REQUESTING, CHECKING, BOUND, RENEWING, REBINDING = (
 
 class DhcpClient:
     """
-    Gets a lease, keeps it, and tells by `changed` of the one there is: an Answer, or None when it is lost.
+    Gets a lease, keeps it, and tells by `changed` of it each time: an Answer, or None when it is lost.
 
     `turn` does what is due; it is called at `deadline` (monotonic), and when `fileno` can be read.
     """
@@ -169,19 +170,19 @@ class DhcpClient:
 
     def _bind(self, lease: Answer) -> None:
         now = time.monotonic()
-        previous, self._lease, self.state = self._lease, lease, BOUND
+        lease = replace(lease, lease_seconds=max(lease.lease_seconds, _MINIMUM_LEASE_SECONDS))
+        self._lease, self.state = lease, BOUND
         if lease.lease_seconds == INFINITE_SECONDS:
             self._renew_at = self._rebind_at = self._expire_at = float("inf")
         else:
-            seconds = max(lease.lease_seconds, _MINIMUM_LEASE_SECONDS)
+            seconds = lease.lease_seconds
             # RFC 2131, 4.4.5; what a server says otherwise has to be in this order, too.
             rebind = min(lease.rebinding_seconds or seconds * 7 // 8, seconds)
             renew = min(lease.renewal_seconds or seconds // 2, rebind)
             self._renew_at, self._rebind_at, self._expire_at = now + renew, now + rebind, now + seconds
         self.deadline = self._renew_at
         self.close()
-        if previous != lease:
-            self._changed(lease)
+        self._changed(lease)
         # For answers to renewals, which the kernel would otherwise refuse with a message to the server.
         self._unicast = self._open_unicast(lease.address)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _socket
+import os
 import select
 import time
 
@@ -16,8 +17,6 @@ from minit.stdio import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from minit.machine.devices import MachineDevices
     from minit.machine.dhcpmessage import Answer
     from minit.manifest.machine import Interface, MachineConfig
@@ -42,7 +41,10 @@ class MachineNetwork:
         self._events.bind((0, _RTMGRP_LINK))
         self._static_name_servers = config.name_servers
         self._interfaces = [_Connection(interface, config.hostname, self) for interface in config.interfaces]
-        self.write_resolv_conf()
+        self._written: str | None = None
+        # One that is there is of a helper that died, and as good as what can be said now.
+        if not os.path.exists(resolv_conf):
+            self.write_resolv_conf()
 
     @property
     def deadline(self) -> float | None:
@@ -94,9 +96,13 @@ class MachineNetwork:
                 domains += [one.lease.domain] if one.lease.domain else []
         lines = [f"search {' '.join(domains)}\n"] if domains else []
         lines += [f"nameserver {server}\n" for server in dict.fromkeys(servers[:_MAXIMUM_NAME_SERVERS])]
+        text = "".join(lines)
+        if text == self._written:
+            return
         try:
             with open(self._resolv_conf, "w", encoding="ascii") as file:
-                file.writelines(lines)
+                file.write(text)
+            self._written = text
         except OSError as error:
             complain(f"minit: {describe(error)}")
 
@@ -147,11 +153,8 @@ class _Connection:
                 links.set_up(link)
                 link = links.get(link.name)
                 self._index = link.index
-                self._configure_ipv6(links, link)
-                if not self.interface.dhcp:
-                    addresses = [address for address in self.interface.addresses if not is_ipv6(address)]
-                    self._configure(links, link, addresses, self.interface.gateway)
-                    self._configured = True
+                self._configure(links, link)
+                self._configured = not self.interface.dhcp
             had_carrier, self._carrier = self._carrier, link.carrier
             if self.interface.dhcp and self._carrier:
                 if self._client is None or not had_carrier:
@@ -179,35 +182,39 @@ class _Connection:
         self._network.write_resolv_conf()
 
     def _replace(self, links: Links, link: Link, lease: Answer | None) -> None:
-        old = self.lease
+        wanted = None if lease is None else (lease.address, lease.prefix)
+        old = [] if self.lease is None else [(self.lease.address, self.lease.prefix)]
         try:
-            if old is not None and (lease is None or (old.address, old.prefix) != (lease.address, lease.prefix)):
-                # The routes by it go with it.
-                links.delete_address(link, old.address, old.prefix)
+            # Of a helper that died as well. The routes by an address go with it.
+            for address, prefix in dict.fromkeys([*links.addresses(link, leased=True), *old]):
+                if (address, prefix) != wanted:
+                    links.delete_address(link, address, prefix)
             if lease is not None:
-                gateway = format_address(lease.routers[0]) if lease.routers else None
-                self._configure(links, link, [f"{format_address(lease.address)}/{lease.prefix}"], gateway)
-                complain(f"minit: interface {link.name}: {format_address(lease.address)}/{lease.prefix}")
+                links.lease_address(link, lease.address, lease.prefix, lease.lease_seconds)
+                self._set_gateway(links, link, format_address(lease.routers[0]) if lease.routers else None)
+                if wanted not in old:
+                    complain(f"minit: interface {link.name}: {format_address(lease.address)}/{lease.prefix}")
         except NetworkError as error:
             complain(f"minit: interface {link.name}: {error}")
 
-    def _configure(self, links: Links, link: Link, addresses: Sequence[str], gateway: str | None) -> None:
+    def _configure(self, links: Links, link: Link) -> None:
         present = links.addresses(link)
-        for text in addresses:
+        for text in self.interface.addresses:
             address, _, prefix = text.partition("/")
-            if (parse_address(address), int(prefix)) not in present:
+            if is_ipv6(address):
+                links.add_ipv6_address(link, address, int(prefix))
+            elif (parse_address(address), int(prefix)) not in present:
                 links.add_address(link, parse_address(address), int(prefix))
-        if gateway is not None and not any(
-            route.destination == _DEFAULT and route.index == link.index for route in links.routes()
-        ):
-            links.add_route(link, _DEFAULT, parse_address(gateway))
-
-    def _configure_ipv6(self, links: Links, link: Link) -> None:
-        for text in filter(is_ipv6, self.interface.addresses):
-            address, _, prefix = text.partition("/")
-            links.add_ipv6_address(link, address, int(prefix))
+        self._set_gateway(links, link, self.interface.gateway)
         if self.interface.gateway6 is not None:
             links.add_ipv6_default_route(link, self.interface.gateway6)
+
+    def _set_gateway(self, links: Links, link: Link, gateway: str | None) -> None:
+        if gateway is None or any(
+            route.destination == _DEFAULT and route.index == link.index for route in links.routes()
+        ):
+            return
+        links.add_route(link, _DEFAULT, parse_address(gateway))
 
     def _forget(self) -> None:
         if self._client is not None:

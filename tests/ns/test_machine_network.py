@@ -115,6 +115,26 @@ def test_a_lease(serve: Callable[..., object], tmp_path: Path):
     assert (tmp_path / "resolv.conf").read_text() == "search lan\nnameserver 192.0.2.53\nnameserver 192.0.2.54\n"
 
 
+def test_what_another_one_has_left(serve: Callable[..., object], tmp_path: Path):
+    """Addresses end with their leases, and those of a helper that died at the next lease; others stay."""
+    (tmp_path / "resolv.conf").write_text("nameserver 192.0.2.99\n")
+    old = ("192.0.2.98/24", "dev", "client")
+    run("ip", "address", "add", *old, "valid_lft", "1000", "preferred_lft", "1000")
+    run("ip", "address", "add", "198.51.100.7/24", "dev", "client")
+    network = connect(tmp_path, Interface(name="client", dhcp=True))
+    assert (tmp_path / "resolv.conf").read_text() == "nameserver 192.0.2.99\n"
+    serve()
+    until = time.monotonic() + 30
+    while "192.0.2.20/24" not in run("ip", "-4", "address", "show", "client"):
+        assert time.monotonic() < until
+        network.turn()
+    shown = run("ip", "-4", "address", "show", "client")
+    assert "192.0.2.98" not in shown and "198.51.100.7/24" in shown
+    [line] = [line for line in shown.partition("192.0.2.20/24")[2].splitlines() if "valid_lft" in line][:1]
+    assert 3500 < int(line.split()[1].removesuffix("sec")) <= 3600
+    assert "nameserver 192.0.2.53" in (tmp_path / "resolv.conf").read_text()
+
+
 def test_a_lease_is_renewed(serve: Callable[..., object], tmp_path: Path):
     """When the time has come the server is asked, by its address, for the same lease."""
     serve()

@@ -6,7 +6,7 @@ import errno
 import os
 import time
 
-from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
+from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE
 from pyroute2.netlink.rtnl import (
     RTM_DELADDR,
     RTM_DELLINK,
@@ -18,7 +18,7 @@ from pyroute2.netlink.rtnl import (
     RTM_NEWROUTE,
     RTM_SETLINK,
 )
-from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_NODAD, IFA_F_NOPREFIXROUTE, ifaddrmsg
+from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_NODAD, IFA_F_NOPREFIXROUTE, IFA_F_PERMANENT, ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
@@ -171,23 +171,31 @@ class Links:
         message["attrs"] = [["IFLA_ADDRESS", link.mac]]
         self._change(f"set the hardware address of {link.name}", message)
 
-    def addresses(self, link: Link) -> list[tuple[int, int]]:
-        """Return the IPv4 addresses of a link with their prefix lengths."""
+    def addresses(self, link: Link, *, leased: bool = False) -> list[tuple[int, int]]:
+        """Return the IPv4 addresses of a link with their prefix lengths, or only those with an end."""
         message = ifaddrmsg()
         message["header"]["type"] = RTM_GETADDR
         message["family"] = _AF_INET
         answers = [answer for answer in self._netlink.dump(message) if answer["index"] == link.index]
-        return [(parse_address(answer.get_attr("IFA_LOCAL")), answer["prefixlen"]) for answer in answers]
+        return [
+            (parse_address(answer.get_attr("IFA_LOCAL")), answer["prefixlen"])
+            for answer in answers
+            if not (leased and answer["flags"] & IFA_F_PERMANENT)
+        ]
 
     def add_address(self, link: Link, address: int, prefix: int, prefix_route: bool = True) -> None:
         """Add an address; without `prefix_route` the kernel adds no route to its subnet."""
         message = _address_message(RTM_NEWADDR, link, address, prefix)
         message["header"]["flags"] = NLM_F_CREATE | NLM_F_EXCL
-        if prefix <= _BROADCAST_PREFIX_MAX:
-            broadcast = Subnet(address=address, prefix=prefix).broadcast
-            message["attrs"].append(["IFA_BROADCAST", format_address(broadcast)])
         if not prefix_route:
             message["attrs"].append(["IFA_FLAGS", IFA_F_NOPREFIXROUTE])
+        self._change(f"add address {format_address(address)}/{prefix} to {link.name}", message)
+
+    def lease_address(self, link: Link, address: int, prefix: int, seconds: int) -> None:
+        """Have an address for so long, from now on; the kernel removes it then."""
+        message = _address_message(RTM_NEWADDR, link, address, prefix)
+        message["header"]["flags"] = NLM_F_CREATE | NLM_F_REPLACE
+        message["attrs"].append(["IFA_CACHEINFO", {"ifa_preferred": seconds, "ifa_valid": seconds}])
         self._change(f"add address {format_address(address)}/{prefix} to {link.name}", message)
 
     def add_ipv6_address(self, link: Link, address: str, prefix: int) -> None:
@@ -203,9 +211,10 @@ class Links:
         self._change(f"add address {address}/{prefix} to {link.name}", message, unless=errno.EEXIST)
 
     def delete_address(self, link: Link, address: int, prefix: int) -> None:
-        """Remove an address."""
+        """Remove an address; nothing if it is not there."""
         message = _address_message(RTM_DELADDR, link, address, prefix)
-        self._change(f"remove address {format_address(address)}/{prefix} from {link.name}", message)
+        what = f"remove address {format_address(address)}/{prefix} from {link.name}"
+        self._change(what, message, unless=errno.EADDRNOTAVAIL)
 
     def routes(self) -> list[Route]:
         """Return the IPv4 routes of the main table."""
@@ -321,6 +330,9 @@ def _address_message(kind: int, link: Link, address: int, prefix: int) -> Any:
     message["index"] = link.index
     text = format_address(address)
     message["attrs"] = [["IFA_LOCAL", text], ["IFA_ADDRESS", text]]
+    if kind == RTM_NEWADDR and prefix <= _BROADCAST_PREFIX_MAX:
+        broadcast = Subnet(address=address, prefix=prefix).broadcast
+        message["attrs"].append(["IFA_BROADCAST", format_address(broadcast)])
     return message
 
 
