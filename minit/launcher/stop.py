@@ -5,6 +5,7 @@ from __future__ import annotations
 import _signal
 import os
 import select
+import time
 
 from minit import paths, syscalls
 from minit.errors import ControlError, LaunchError, NoAnswerError, describe
@@ -16,6 +17,9 @@ from minit.supervisor.protocol import OP_STOP
 # What a forced stop leaves the supervisor for killing the apps and recording it, before it is killed itself.
 _FORCE_SECONDS = 3.0
 _REQUEST_SECONDS = 5.0
+# How long a pod that is being started has to get a PID 1 that can be stopped.
+_PID_SECONDS = 10.0
+_PAUSE_SECONDS = 0.02
 
 
 def stop_pod(force: bool) -> None:
@@ -24,6 +28,7 @@ def stop_pod(force: bool) -> None:
 
     A forced stop kills the apps at once and the supervisor too if it does not end then.
     """
+    _wait_for_pid()
     pidfd, _ = open_supervisor(read_pid())
     try:
         ask({"op": OP_STOP, "force": force}, timeout_seconds=_FORCE_SECONDS if force else _REQUEST_SECONDS)
@@ -41,6 +46,13 @@ def stop_pod(force: bool) -> None:
         if not poller.poll(_FORCE_SECONDS * 1000):
             _send(pidfd, _signal.SIGKILL)
     os.close(pidfd)
+
+
+def _wait_for_pid() -> None:
+    """Wait until a pod that runs has its pid file, which may come after it is ready; not for ever."""
+    until = time.monotonic() + _PID_SECONDS
+    while not os.path.exists(paths.POD_PID) and is_locked(".") and time.monotonic() < until:
+        time.sleep(_PAUSE_SECONDS)
 
 
 def read_pid() -> int:

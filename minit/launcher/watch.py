@@ -51,11 +51,11 @@ class Watch:
         self._patient_until: float | None = None
         self._has_ended = False
         self._signals = syscalls.signalfd(FORWARDED)
-        # In this order: what PID 1 said is heard before its end.
+        # In this order: what PID 1 said is heard before its end, and that before signals, which are not for it then.
         self._sources: dict[int, Callable[[], None]] = {
-            self._signals: self._on_signals,
             link.fileno(): self._on_link,
             pidfd: self._on_end,
+            self._signals: self._on_signals,
         }
 
     def add_helper(self, fd: int, died: Callable[[], None]) -> None:
@@ -109,13 +109,12 @@ class Watch:
     def _drain(self, relay: Relay) -> None:
         """Deliver what the apps have left, however slowly it is read, unless a signal says that it is not wanted."""
         relay.finish()
-        self._interrupted = False
         while not relay.is_drained() and not self._interrupted:
             self._turn()
 
     def _on_signals(self) -> None:
         for number in syscalls.read_signals(self._signals):
-            self._interrupted = True
+            self._interrupted = self._pidfd not in self._sources
             self._forward(number)
 
     def _forward(self, number: int) -> None:

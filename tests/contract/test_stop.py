@@ -338,6 +338,21 @@ def test_a_pod_without_a_pid_cannot_be_stopped(make_pod: MakePod) -> None:
     assert result.stderr.startswith("stage1 stop: error reading pid: ")
 
 
+def test_a_pod_that_has_no_pid_yet_is_waited_for(make_pod: MakePod) -> None:
+    """It runs, and may be ready, before the launcher has written who its PID 1 is."""
+    pod = make_pod({"a": shell(FOREVER)})
+    process = started(pod)
+    assert pod.pid
+    file = pod.path / "pid"
+    file.rename(file.with_name("later"))
+    stop = subprocess.Popen([pod.entrypoint("stop"), pod.uuid], cwd=pod.path)
+    with pytest.raises(subprocess.TimeoutExpired):
+        stop.wait(0.5)
+    file.with_name("later").rename(file)
+    assert stop.wait() == 0
+    assert pod.finish(process).returncode == 0
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_a_pid_that_is_somebody_elses_is_left_alone(make_pod: MakePod, force: bool) -> None:
     """Neither an ordinary process nor PID 1 of another pod is signalled for a stale pid file."""

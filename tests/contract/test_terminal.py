@@ -296,17 +296,24 @@ def test_a_lot_of_output_with_a_slow_reader(make_pod: MakePod, tmp_path: Path, d
     assert seen.digest() == expected.digest()
 
 
-def test_output_that_nobody_takes_can_be_given_up(make_pod: MakePod) -> None:
+@pytest.mark.parametrize("unnoticed", [False, True])
+def test_output_that_nobody_takes_can_be_given_up(make_pod: MakePod, unnoticed: bool) -> None:
     """A signal ends the wait for a reader that does not read, after the end of the pod."""
-    pod = make_pod({"a": shell("/bin/busybox yes | head -c 20000")})
+    wait = "touch /tmp/up; until [ -e /tmp/go ]; do sleep 0.01; done"
+    pod = make_pod({"a": shell(f"/bin/busybox yes | head -c 20000; {wait}")})
     read, write = os.pipe()
     with Terminal() as terminal:
         fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
         process = terminal.run(pod, stdout=write)
-        pod.wait_status("a")
+        pod.wait_file("a", "/tmp/up")
+        if unnoticed:
+            # The launcher learns of the end and of the signal at once.
+            process.send_signal(signal.SIGSTOP)
+        pod.file("a", "/tmp/go").touch()
         wait_for(lambda: not is_alive(pod.pid), "the end of PID 1")
         assert process.poll() is None
         process.terminate()
+        process.send_signal(signal.SIGCONT)
         assert terminal.finish(process) == 0
     os.close(read)
     os.close(write)
