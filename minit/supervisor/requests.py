@@ -8,6 +8,9 @@ else waits for that, and whether its client is still there does not matter to th
 
 from __future__ import annotations
 
+import os
+import resource
+
 from minit.errors import MinitError, describe
 from minit.supervisor import lifecycle
 from minit.supervisor.protocol import ADDING_VERSION, OP_APP_ADD, OP_APP_START, OP_APP_STOP
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 START_SECONDS = 90.0
 # Those that wait for the same pod, all together.
 _MAXIMUM_PENDING = 1024
+# Without any PID 1 could not even see whether an app has ended. Clients of the control socket take some as well.
+_LEAST_DESCRIPTORS = 96
 
 
 class Pending:
@@ -168,6 +173,8 @@ class AppRequests:
             return self._refuse(name, "the pod is ending")
         if name in self._supervisor.apps:
             return self._refuse(name, f'app "{name}" is in this pod already')
+        if not _has_descriptors():
+            return self._refuse(name, _too_few_descriptors())
         # Here, since it brings with it whatever a plan is made of.
         from minit.supervisor.adding import take_in
 
@@ -181,7 +188,9 @@ class AppRequests:
         self._supervisor.journal.info("app.added", app=name)
         return self._wait(Adding(self._supervisor, app))
 
-    def _start(self, app: App) -> Pending:
+    def _start(self, app: App) -> Pending | dict[str, object]:
+        if app.state in lifecycle.RESTING and not _has_descriptors():
+            return self._refuse(app.name, _too_few_descriptors())
         return self._wait(Starting(self._supervisor, app))
 
     def _stop(self, app: App) -> Pending | dict[str, object]:
@@ -213,3 +222,22 @@ class AppRequests:
     def _refuse(self, app: str, reason: str) -> dict[str, object]:
         self._supervisor.journal.info("request.refused", app=app, reason=reason)
         return {"ok": False, "error": reason}
+
+
+def _has_descriptors() -> bool:
+    """Return whether enough descriptors are left for another app, and for all that has to be done about the others."""
+    spare = []
+    try:
+        for _ in range(_LEAST_DESCRIPTORS):
+            spare.append(os.dup(0))
+    except OSError:
+        return False
+    finally:
+        for fd in spare:
+            os.close(fd)
+    return True
+
+
+def _too_few_descriptors() -> str:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return f"too few descriptors are left for another app: the limit of open files (ulimit -n) of the pod is {limit}"
