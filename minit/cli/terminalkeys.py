@@ -21,6 +21,8 @@ _ESCAPE = b"\x1b"
 # What arrows and the like are, ECMA-48; the rest of one follows its first byte at once.
 _SEQUENCE = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|O.)")
 _REST_SECONDS = 0.05
+# poll(2) takes no more than 24 days.
+_LONGEST_WAIT_SECONDS = 24 * 3600.0
 
 
 def is_terminal() -> bool:
@@ -54,7 +56,10 @@ class Keys:
     def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGWINCH, self._old_handler)
         if self._settings is not None:
-            termios.tcsetattr(_STDIN, termios.TCSADRAIN, self._settings)  # type: ignore[arg-type]
+            try:
+                termios.tcsetattr(_STDIN, termios.TCSADRAIN, self._settings)  # type: ignore[arg-type]
+            except termios.error:
+                pass  # the terminal is gone
         for fd in self._wake:
             os.close(fd)
 
@@ -62,7 +67,7 @@ class Keys:
         """
         Return the keys pressed by then without those of several bytes, such as arrows.
 
-        It is empty if there were none, or the window has another size now. The end of the
+        It is empty if there were none, the window has another size now, or a day is over. The end of the
         input, by a hang-up or Ctrl-D, is the key Ctrl-D.
         """
         deadline = time.monotonic() + seconds
@@ -70,7 +75,7 @@ class Keys:
         poller.register(self._wake[0], select.POLLIN)
         if self._settings is not None:
             poller.register(_STDIN, select.POLLIN)
-        ready = dict(poller.poll(max(0.0, deadline - time.monotonic()) * 1000))
+        ready = dict(poller.poll(min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT_SECONDS) * 1000))
         if self._wake[0] in ready:
             os.read(self._wake[0], 64)
         if _STDIN not in ready:

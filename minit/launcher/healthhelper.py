@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # How often PID 1 is asked whether an app that does not run does so now, or is another process by now.
 _LOOK_SECONDS = 0.5
+# poll(2) takes no more than 24 days.
+_LONGEST_WAIT_SECONDS = 24 * 3600.0
 _RUNNING = "running"
 _TOLD_BYTES = 64
 
@@ -156,10 +158,7 @@ class _Checker:
                 if running.output.fd is not None and running.output.is_wanted:
                     poller.register(running.output.fd, select.POLLIN)
                 times.append(running.deadline)
-        first = min(times)
-        # Rounded up: a millisecond too soon is a turn for nothing.
-        patience = None if first == NEVER else max(0.0, first - time.monotonic()) * 1000 + 1
-        events = dict(poller.poll(patience))
+        events = dict(poller.poll(patience_milliseconds(min(times) - time.monotonic())))
         if self._socket.fileno() not in events:
             return False
         self._look_at = 0.0
@@ -233,6 +232,12 @@ class _Checker:
         if action != NONE:
             # It is stopped now, or another process soon.
             self._look_at = now
+
+
+def patience_milliseconds(seconds: float) -> float:
+    """Return how long poll(2) is to wait for a moment so far away, or NEVER: not longer than it can."""
+    # Rounded up: a millisecond too soon is a turn for nothing.
+    return min(max(0.0, seconds), _LONGEST_WAIT_SECONDS) * 1000 + 1
 
 
 def _has_ended(pidfd: int) -> bool:

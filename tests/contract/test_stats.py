@@ -171,6 +171,20 @@ def test_top(make_pod: MakePod) -> None:
     stop(pod)
 
 
+def test_top_on_a_terminal_that_is_closed(tmp_path: Path) -> None:
+    """It ends by the hang-up, with at most one line about it; an interval may be longer than poll(2) can wait."""
+    with Terminal() as terminal:
+        command = [sys.executable, "-m", "minit", f"--dir={tmp_path}", "top", "--interval=10000h"]
+        options = {**terminal.options, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(command, env={**ENVIRONMENT, "TERM": "xterm"}, **options)
+        terminal.expect(rb"0 pods")
+        terminal.resize(10, 100)  # which it shows only once it waits
+        terminal.expect(rb"0 pods")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (129, 254)
+    assert errors in (b"", b"top: input/output error\n")
+
+
 def test_top_without_a_terminal(make_pod: MakePod) -> None:
     """One table is printed, also of no pods at all."""
     pod = start(make_pod)
