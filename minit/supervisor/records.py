@@ -6,6 +6,7 @@ An end that cannot be written, on a full disk say, is kept and written later.
 
 from __future__ import annotations
 
+import errno
 import os
 
 from minit import paths
@@ -63,9 +64,19 @@ class Records:
         self._unwritten.pop(app.name, None)
 
     def remove_end(self, app: App) -> None:
-        """Remove what says that the app has ended; OSError if it could not be removed."""
+        """
+        Remove what says that the app has ended; OSError if it could not be removed.
+
+        On a disk that has failed, and so become read-only (ext4(5), "errors="), it stays, and the app is started in
+        spite of it: nobody can be told anything there.
+        """
         for path in (paths.status_file(app.name), paths.log_end_marker(app.name)):
-            remove_file(path)
+            try:
+                remove_file(path)
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
+                self._journal.info("status.unremoved", app=app.name, reason=describe(error))
 
     def note_state(self, app: App) -> None:
         """Write what an app has come to before its end."""
@@ -89,7 +100,7 @@ def mark_started(app: App) -> None:
     path = paths.started_marker(app.name)
     try:
         write_file(path, b"")
-    except PermissionError:
-        # stage0's own, which may belong to the host's root.
-        if not os.path.exists(path):
+    except OSError as error:
+        # stage0's own, which may belong to the host's root, or that of an earlier start, on a disk that has failed.
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not os.path.exists(path):
             raise

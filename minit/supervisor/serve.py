@@ -19,6 +19,7 @@ from minit.jsontext import parse
 from minit.log import open_journal
 from minit.messages import IN_FILE, MAXIMUM_MESSAGE_BYTES, encode_message
 from minit.reaper.record import write_file
+from minit.stdio import complain_at_once
 from minit.supervisor.protocol import APP_OPS, MAXIMUM_DESCRIPTORS, answer
 from minit.supervisor.requests import AppRequests, Pending
 from minit.supervisor.supervisor import Supervisor
@@ -40,12 +41,20 @@ def serve(supervisor: Supervisor) -> None:
     """Run until nothing of any app is left."""
     gc.freeze()
     gc.enable()
-    supervisor.journal.attach(open_journal())
+    _attach_log(supervisor.journal)
     _keep_plan(supervisor.plan)
     try:
         trio.run(_serve, supervisor)
     except BaseExceptionGroup as group:
         raise _only(group) from None
+
+
+def _attach_log(journal: Journal) -> None:
+    try:
+        journal.attach(open_journal())
+    except OSError as error:
+        # A disk that is full, or has failed: the apps can do without.
+        complain_at_once(f"stage1: the supervisor has no log: {describe(error)}")
 
 
 def _keep_plan(plan: PodPlan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from tests.support.disks import assert_clean, list_disk, make_disk, read_disk
 from tests.support.firstprogram import NamespaceMachine
 from tests.support.loopdevices import LoopDevice
 from tests.support.pods import MakePod, shell
+from tests.support.waiting import wait_for
 
 _FILESYSTEM = """
 [[filesystem]]
@@ -75,9 +77,18 @@ def attached(disk: Path) -> Iterator[int]:
     try:
         subprocess.run(["losetup", device.path, disk], check=True)
         yield os.stat(device.path).st_rdev
-        subprocess.run(["losetup", "--detach", device.path], check=True)
     finally:
+        subprocess.run(["losetup", "--detach", device.path], check=True)
+        # The mounts of a machine that was killed go a moment later.
+        wait_for(lambda: _is_removed(device), "the end of a machine's mounts")
+
+
+def _is_removed(device: LoopDevice) -> bool:
+    try:
         device.remove()
+    except OSError:
+        return False
+    return True
 
 
 def said(machine: NamespaceMachine) -> list[str]:
@@ -129,6 +140,25 @@ def test_a_full_disk(boot: Boot, disk: Path):
     assert list_disk(disk, "/kept/minit") == ["000001"]
     assert list_disk(disk, "/kept/minit/000001/status") == ["one-created", "one-started"]
     assert_clean(disk)
+
+
+def test_a_disk_that_fails(make_pod: MakePod, disk: Path, tmp_path: Path):
+    """Apps are started again though the disk with their statuses has failed, which makes its file system read-only."""
+    values = {"minit/restart": "always", "minit/restart-delay": "10ms", "minit/restart-max-delay": "10ms"}
+    annotations = [{"name": name, "value": value} for name, value in values.items()]
+    pod = make_pod({"one": shell("echo run", annotations=annotations)}, overlay=False)
+    machine = NamespaceMachine(tmp_path, pod, _STATE + _FILESYSTEM.format(options="errors=remount-ro"))
+    with attached(disk) as device:
+        os.mknod(machine.root / "disk", stat.S_IFBLK | 0o600, device)
+        with machine:
+            machine.wait_for_line("run")
+            name = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve().name
+            Path(f"/sys/fs/ext4/{name}/trigger_fs_error").write_text("1")
+            # Some may have been said before.
+            for _ in range(20):
+                machine.wait_for_line("run")
+            machine.signal(signal.SIGTERM)
+            assert machine.wait().ending == "off"
 
 
 @pytest.mark.parametrize("keeps", [False, True])
