@@ -1,7 +1,8 @@
-"""A kernel that boots minit: devices, disk, network and power button as only a whole machine has them."""
+"""A kernel that boots minit: devices, disks, network and power button as only a whole machine has them."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ echo host $(hostname)
 echo address $(ip -4 -o address show eth0 | cut -d' ' -f7)
 echo resolver $(cat /etc/resolv.conf)
 ping -c 1 -W 20 10.0.2.2 > /dev/null && echo reaches the gateway
-echo started >> /data/log
+echo started | tee /data/log > /of-its-own
 trap 'echo stopped >> /data/log; exit 0' TERM
 echo up
 sleep 10000 & wait
@@ -30,6 +31,10 @@ modules = ["virtio_pci", "button", "evdev", "softdog"]
 
 [watchdog]
 timeout_seconds = 60
+
+[state]
+directory = "/data/minit"
+keep_roots = true
 
 [[filesystem]]
 source = "LABEL=data"
@@ -47,17 +52,22 @@ wait_seconds = 60
 @pytest.mark.timeout(3 * BOOT_SECONDS)
 def test_a_machine(kernel: Path, build_machine: BuildMachine, tmp_path: Path):
     """
-    The modules for its devices are loaded, it has its disk and a lease, and its watchdog is fed; when the power button
-    is pressed the app is stopped in order, and the disk is unmounted before it is off.
+    The modules for its devices are loaded, it has its disks and a lease, and its watchdog is fed; when the power button
+    is pressed the app is stopped in order, and the disks are left clean before it is off. Its root is read-only.
     """
-    initial = build_machine(
+    tree = build_machine(
         {"one": {**shell(_SCRIPT), "mounts": [{"volume": "data", "path": "/data"}]}},
         _CONFIG,
-        modules=("virtio_blk", "virtio_net"),
+        modules=("virtio_blk", "virtio_net", "overlay"),
         volumes=({"name": "data", "kind": "host", "source": "/data"},),
+        form="directory",
     )
-    disk = make_disk(tmp_path / "disk", "data")
-    with QemuMachine(kernel, tmp_path, initial, disks=[disk], networks=[USER_NETWORK]) as machine:
+    root, disk = make_disk(tmp_path / "root.disk", "root", 128, tree), make_disk(tmp_path / "disk", "data")
+    before = root.read_bytes()
+    # The driver of this one is in the kernel.
+    options = ["-drive", f"file={root},format=raw,if=none,id=root", "-device", "nvme,drive=root,serial=root"]
+    words = "root=/dev/nvme0n1 rootwait ro init=/init"
+    with QemuMachine(kernel, tmp_path, disks=[disk], networks=[USER_NETWORK], words=words, options=options) as machine:
         machine.wait_for_line(": up")
         machine.press_power_button()
         machine.wait()
@@ -67,5 +77,9 @@ def test_a_machine(kernel: Path, build_machine: BuildMachine, tmp_path: Path):
     assert resolver.startswith("resolver nameserver 10.0.2.3")
     own = [line for line in machine.lines if line.startswith("minit: ")]
     assert own == ["minit: interface eth0: 10.0.2.15/24", "minit: the pod has ended with 0", "minit: poweroff"]
+    assert root.read_bytes() == before
     assert_clean(disk)
     assert read_disk(disk, "/log") == b"started\nstopped\n"
+    assert read_disk(disk, "/minit/roots/upper/stage1/rootfs/opt/stage2/one/rootfs/of-its-own") == b"started\n"
+    assert read_disk(disk, "/minit/000001/status/one") == b"0\n"
+    assert json.loads(read_disk(disk, "/minit/000001/minit/state/one.json"))["reason"] == "stopped"
