@@ -130,7 +130,6 @@ class NamespaceMachine:
     def make_node(self, path: Path) -> None:
         """Give the machine a node for a device of the machine that runs the tests, by the same name."""
         status, node = path.stat(), Path(f"/proc/{self.wait_for_helper()}/root{path}")
-        node.unlink(missing_ok=True)
         os.mknod(node, status.st_mode, status.st_rdev)
 
     def in_network(self, *command: str) -> str:
