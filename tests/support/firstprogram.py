@@ -89,6 +89,7 @@ class NamespaceMachine:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=self._pass_fds,
+            bufsize=0,  # communicate() knows nothing of what a line that was read has left in a buffer
         )
         return self
 
