@@ -13,7 +13,7 @@ import os
 from minit import paths, syscalls
 from minit.errors import LaunchError, MinitError, PlanError, describe
 from minit.launcher.apps import check_running, report_failure
-from minit.launcher.cgroups import make_pod_groups, read_hierarchies, remove_app_groups
+from minit.launcher.cgroups import make_pod_groups, read_hierarchies, read_subcgroup, remove_app_groups
 from minit.launcher.devices import apply_policies, device_group
 from minit.launcher.load import collect_facts, load_app, read_pod_manifest, read_runtime_config
 from minit.launcher.ownimage import image_descriptor
@@ -66,7 +66,7 @@ def _add(options: AddFlags) -> None:
     plan = _plan(options)
     [spec] = plan.apps
     hierarchies = read_hierarchies()
-    subcgroup = _read_subcgroup()
+    subcgroup = read_subcgroup()
     # What an `app/add` that was killed has left: somebody's limits, or a group that cgroup.kill was written to.
     remove_app_groups(hierarchies, subcgroup, spec.name)
     helpers: list[DeviceHelper | HealthHelper] = []
@@ -117,14 +117,6 @@ def _override(flags: RunFlags, options: AddFlags) -> RunFlags:
         interactive=False,
         **{name: value for name, value in given.items() if value is not None},
     )
-
-
-def _read_subcgroup() -> str:
-    try:
-        with open(paths.POD_SUBCGROUP, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read().strip("\n")
-    except OSError as error:
-        raise LaunchError(f"failed to read {paths.POD_SUBCGROUP}: {describe(error)}") from error
 
 
 def _hand_over(

@@ -11,6 +11,7 @@ import os
 import time
 
 from minit import paths, syscalls
+from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, describe
 from minit.mountinfo import Mount, read_mountinfo
 from minit.supervisor.group import PROCS, WRITTEN, GroupEnds
@@ -25,6 +26,7 @@ _INIT_SCOPE = "init.scope"
 LAUNCHER_SCOPE = "launcher.scope"
 APPS = "system.slice"
 _TOP = "/sys/fs/cgroup"
+_MAX_PATH_BYTES = 4096  # PATH_MAX
 _CPUSET_FILES = ("cpuset.cpus", "cpuset.mems")
 # How long removing waits for processes to leave, in all: a process that stays must not hold up rkt per group.
 _REMOVE_PATIENCE_SECONDS = 1.0
@@ -100,6 +102,22 @@ def pod_subcgroup(hierarchies: Sequence[Hierarchy], uuid: str) -> str:
         if name in by_name:
             return f"{by_name[name].own_path.rstrip('/')}/{paths.pod_cgroup_name(uuid)}".lstrip("/")
     return f"{hierarchies[0].own_path}/{paths.pod_cgroup_name(uuid)}".lstrip("/")
+
+
+def read_subcgroup() -> str:
+    """
+    Return that path of the pod whose directory is the working directory.
+
+    FileNotFoundError if it has none, LaunchError if that cannot be read.
+    """
+    try:
+        # Without waiting, and following no link: whoever cleans up may find anything there.
+        fd = os.open(paths.POD_SUBCGROUP, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return os.fsdecode(read_bounded(fd, paths.POD_SUBCGROUP, _MAX_PATH_BYTES)).strip().lstrip("/")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise LaunchError(f"failed to read {paths.POD_SUBCGROUP}: {describe(error)}") from error
 
 
 def write_group_file(path: str, text: str) -> None:

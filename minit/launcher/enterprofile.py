@@ -12,7 +12,7 @@ import os
 from minit import paths
 from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, NoAnswerError, describe
-from minit.launcher.cgroups import app_group, read_hierarchies
+from minit.launcher.cgroups import app_group, read_hierarchies, read_subcgroup
 from minit.launcher.stop import has_ended
 from minit.plan.entering import MAXIMUM_PROFILE_BYTES, decode_profile
 from minit.supervisor.client import ask
@@ -30,7 +30,7 @@ _STOPPED = "T"
 def open_groups(app: str) -> list[int]:
     """Return the files, one of each hierarchy, by writing `0` to which a process joins the control groups of `app`."""
     try:
-        subcgroup = _read_subcgroup()
+        subcgroup = read_subcgroup()
         groups = []
         for hierarchy in read_hierarchies():
             if not os.path.isdir(f"{hierarchy.mount_point}/{subcgroup}"):
@@ -43,11 +43,6 @@ def open_groups(app: str) -> list[int]:
     if not groups:
         raise LaunchError(f'app "{app}": the pod has no control group {subcgroup}')
     return groups
-
-
-def _read_subcgroup() -> str:
-    with open(paths.POD_SUBCGROUP, encoding="utf-8", errors="surrogateescape") as file:
-        return file.read().strip().lstrip("/")
 
 
 def find_app(pid: int, state: str, app: str) -> tuple[int, EnterProfile]:
@@ -101,7 +96,7 @@ def _held_namespaces(pid: int) -> set[tuple[int, int]]:
 
 def _processes(app: str) -> list[int]:
     """Return the pids on the host of those in the control group of an app, the oldest first."""
-    subcgroup = _read_subcgroup()
+    subcgroup = read_subcgroup()
     for hierarchy in read_hierarchies():
         try:
             with open(f"{app_group(hierarchy, subcgroup, app)}/cgroup.procs", encoding="ascii") as pids:

@@ -6,7 +6,7 @@ import os
 
 from minit import paths
 from minit.errors import LaunchError, NetworkError, StrandedError
-from minit.launcher.cgroups import read_hierarchies, remove_pod_groups
+from minit.launcher.cgroups import read_hierarchies, read_subcgroup, remove_pod_groups
 
 
 def remove_groups(uuid: str) -> list[str]:
@@ -16,8 +16,7 @@ def remove_groups(uuid: str) -> list[str]:
     A pod whose `run` never got that far has none, and neither has one from before a reboot.
     """
     try:
-        with open(paths.POD_SUBCGROUP, encoding="utf-8", errors="surrogateescape") as file:
-            subcgroup = file.read().strip().lstrip("/")
+        subcgroup = read_subcgroup()
     except FileNotFoundError:
         return []
     parts = subcgroup.split("/")

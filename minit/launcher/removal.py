@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 
 from minit import paths
-from minit.errors import ManifestError, describe
-from minit.launcher.cgroups import read_hierarchies, remove_app_groups
+from minit.errors import LaunchError, ManifestError, describe
+from minit.launcher.cgroups import read_hierarchies, read_subcgroup, remove_app_groups
 from minit.launcher.load import read_pod_manifest
 from minit.reaper.record import remove_file
 
@@ -50,9 +50,8 @@ def _remove_directory(path: str) -> list[str]:
 
 def _remove_groups(app: str) -> list[str]:
     try:
-        with open(paths.POD_SUBCGROUP, encoding="utf-8", errors="surrogateescape") as file:
-            subcgroup = file.read().strip("\n")
-    except OSError as error:
+        subcgroup = read_subcgroup()
+    except (OSError, LaunchError) as error:
         return [describe(error)]
     return remove_app_groups(read_hierarchies(), subcgroup, app)
 

@@ -141,6 +141,20 @@ def test_a_subcgroup_that_is_not_the_pods_is_refused(make_pod: MakePod, subcgrou
         (pod.path / "subcgroup").write_text(original)
 
 
+def test_a_subcgroup_that_is_no_file(make_pod: MakePod) -> None:
+    """What cannot be read is an error of one line, and nothing is waited for."""
+    pod = exited(make_pod({"a": shell("exit 0")}))
+    file = pod.path / "subcgroup"
+    kept = file.rename(pod.path / "kept")
+    for damage in (lambda: os.mkfifo(file), file.mkdir, lambda: file.symlink_to("/dev/zero")):
+        damage()
+        result = pod.gc()
+        assert result.returncode == 254, result
+        assert result.stderr.startswith("stage1 gc: ") and result.stderr.count("\n") == 1
+        file.rmdir() if file.is_dir() else file.unlink()
+    kept.rename(file)
+
+
 def test_a_group_with_a_process_is_left_and_reported(make_pod: MakePod) -> None:
     """Nobody is killed by gc; what could not be removed is printed, in bounded time, and a later gc finishes."""
     pod = exited(make_pod({"a": shell("exit 0")}))

@@ -92,7 +92,7 @@ MODULES_OF = {
     "gc": {
         *SHARED,
         "minit.value",
-        "entrypoints.gc",
+        *("entrypoints.gc", "minit.boundedfile"),
         *("minit.launcher.cgroups", "minit.launcher.gc", "minit.mountinfo", "minit.plan.flags"),
         "minit.supervisor.group",
     },
