@@ -17,7 +17,7 @@ import time
 from minit import paths, syscalls
 from minit.errors import EXIT_FAILURE, describe
 from minit.launcher.ownimage import image_descriptor
-from minit.stdio import complain
+from minit.stdio import complain_at_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _keep() -> NoReturn:
             _serve()
             time.sleep(_PAUSE_SECONDS)
     except OSError as error:
-        complain(f"minit: console: {describe(error)}")
+        complain_at_once(f"minit: console: {describe(error)}")
     finally:
         os._exit(EXIT_FAILURE)
 
@@ -77,6 +77,6 @@ def _begin_session(console: int) -> NoReturn:
             os.dup2(console, stream)
         os.execv(paths.MACHINE_COMMAND, _COMMAND)
     except OSError as error:
-        complain(f"minit: console: {describe(error)}")
+        complain_at_once(f"minit: console: {describe(error)}")
     finally:
         os._exit(EXIT_FAILURE)

@@ -11,7 +11,7 @@ import time
 from minit.devices.events import DeviceEvents
 from minit.errors import describe
 from minit.machine.volumeids import read_volume_ids
-from minit.stdio import complain
+from minit.stdio import complain_at_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def apply_rule(rule: DeviceRule, node: str) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        complain(f"minit: device {node}: {describe(error)}")
+        complain_at_once(f"minit: device {node}: {describe(error)}")
 
 
 def _is_for(rule: DeviceRule, subsystem: str, name: str) -> bool:
@@ -138,7 +138,7 @@ def _set_link(path: str, node: str | None, own: set[str | None]) -> bool:
     except FileNotFoundError:
         return False  # the node has vanished meanwhile, of which there is another event
     except OSError as error:
-        complain(f"minit: device link {path}: {describe(error)}")
+        complain_at_once(f"minit: device link {path}: {describe(error)}")
         return False
 
 
@@ -148,7 +148,7 @@ def _announce() -> None:
         with open(_ANY_DEVICE, "wb", buffering=0) as file:
             file.write(b"change")
     except OSError as error:
-        complain(f"minit: {describe(error)}")
+        complain_at_once(f"minit: {describe(error)}")
 
 
 def find_block_device(source: str) -> str | None:

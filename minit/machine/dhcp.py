@@ -16,7 +16,7 @@ from minit.machine import dhcpmessage
 from minit.machine.addressprobe import AddressProbe
 from minit.machine.dhcpmessage import INFINITE_SECONDS, Answer
 from minit.network.builtin.ipv4 import format_address
-from minit.stdio import complain
+from minit.stdio import complain_at_once
 from minit.value import replace
 
 TYPE_CHECKING = False
@@ -166,7 +166,7 @@ class DhcpClient:
         self.close()
         self.state, self.deadline = INIT, time.monotonic() + _DECLINED_SECONDS
         address = format_address(offer.address)
-        complain(f"minit: interface {self._interface}: {address} is in use by {owner.hex(':')}")
+        complain_at_once(f"minit: interface {self._interface}: {address} is in use by {owner.hex(':')}")
 
     def _bind(self, lease: Answer) -> None:
         now = time.monotonic()

@@ -16,7 +16,7 @@ from minit.machine.powerbutton import PowerButtons
 from minit.machine.state import prepare_state
 from minit.machine.supervisor import POWER_BUTTON
 from minit.messages import Socket, receive_message, send_message
-from minit.stdio import complain
+from minit.stdio import complain_at_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _prepare(config: MachineConfig, modules: Modules, devices: MachineDevices) -
         except LaunchError as error:
             if filesystem.required:
                 raise
-            complain(f"minit: {error}")
+            complain_at_once(f"minit: {error}")
     prepare_state(config, modules)
 
 
@@ -68,7 +68,7 @@ def _wait_for_device(rule: DeviceRule, devices: MachineDevices) -> None:
     if rule.required:
         raise LaunchError(line)
     if rule.wait_seconds:
-        complain(f"minit: {line}")
+        complain_at_once(f"minit: {line}")
 
 
 def _connect(config: MachineConfig, devices: MachineDevices, *, waits: bool) -> MachineNetwork | None:
@@ -90,7 +90,7 @@ def _open_kernel_log() -> KernelLog | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        complain(f"minit: kernel log: {describe(error)}")
+        complain_at_once(f"minit: kernel log: {describe(error)}")
         return None
 
 
@@ -128,4 +128,4 @@ def _set_sysctl(name: str, value: str) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        complain(f"minit: sysctl {name}: {describe(error)}")
+        complain_at_once(f"minit: sysctl {name}: {describe(error)}")

@@ -21,7 +21,7 @@ from minit.machine.kernellog import start_recording
 from minit.machine.mounts import CGROUPS
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.process import set_oom_score
-from minit.stdio import complain
+from minit.stdio import complain_at_once
 from minit.supervisor.relocate import relocate_imports
 
 TYPE_CHECKING = False
@@ -121,4 +121,4 @@ def _report(link: Socket, line: str) -> None:
     try:
         send_message(link, {"failed": line})
     except OSError:
-        complain(f"minit: {line}")
+        complain_at_once(f"minit: {line}")

@@ -12,7 +12,7 @@ import os
 from minit import paths, syscalls
 from minit.errors import MinitError, describe
 from minit.jsontext import parse
-from minit.stdio import complain
+from minit.stdio import complain_at_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Modules:
         name = name.replace("-", "_")
         if name not in self._needs:
             if name not in self._done and not os.path.isdir(f"/sys/module/{name}"):
-                complain(f"minit: module {name}: not in this image")
+                complain_at_once(f"minit: module {name}: not in this image")
             self._done.add(name)
             return
         self._load(name)
@@ -81,7 +81,7 @@ class Modules:
                 os.close(fd)
         except OSError as error:
             if error.errno not in _HARMLESS:
-                complain(f"minit: module {name}: {describe(error)}")
+                complain_at_once(f"minit: module {name}: {describe(error)}")
 
 
 def read_modules() -> Modules:
@@ -92,11 +92,11 @@ def read_modules() -> Modules:
     except FileNotFoundError:
         return Modules({})
     except (MinitError, OSError) as error:
-        complain(f"minit: {describe(error)}")
+        complain_at_once(f"minit: {describe(error)}")
         return Modules({})
     assert isinstance(table, dict)  # the image's builder wrote it
     modules, kernel = Modules(table), os.uname().release
     if modules.release != kernel:
-        complain(f"minit: the modules are those of kernel {modules.release}, this is {kernel}: none is loaded")
+        complain_at_once(f"minit: the modules are those of kernel {modules.release}, this is {kernel}: none is loaded")
         return Modules({})
     return modules

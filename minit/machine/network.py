@@ -13,7 +13,7 @@ from minit.machine.dhcp import DhcpClient
 from minit.manifest.machine import is_ipv6
 from minit.network.builtin.ipv4 import Subnet, format_address, parse_address
 from minit.network.builtin.links import Links
-from minit.stdio import complain
+from minit.stdio import complain_at_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ class MachineNetwork:
                 devices.look()
         for one in self._interfaces:
             if not one.connected and one.interface.wait_seconds:
-                complain(f"minit: interface {one.interface.name}: {one.missing} after {one.interface.wait_seconds} s")
+                name, seconds = one.interface.name, one.interface.wait_seconds
+                complain_at_once(f"minit: interface {name}: {one.missing} after {seconds} s")
 
     def write_resolv_conf(self) -> None:
         """Write the name servers, in place: the apps have this very file mounted."""
@@ -104,7 +105,7 @@ class MachineNetwork:
                 file.write(text)
             self._written = text
         except OSError as error:
-            complain(f"minit: {describe(error)}")
+            complain_at_once(f"minit: {describe(error)}")
 
 
 class _Connection:
@@ -162,7 +163,7 @@ class _Connection:
                 assert self._client is not None
                 self._client.turn()
         except (NetworkError, OSError) as error:
-            complain(f"minit: interface {self.interface.name}: {describe(error)}")
+            complain_at_once(f"minit: interface {self.interface.name}: {describe(error)}")
 
     def _start_client(self, link: Link) -> None:
         # With a new carrier it may be another network: the lease is asked for anew.
@@ -193,9 +194,9 @@ class _Connection:
                 links.lease_address(link, lease.address, lease.prefix, lease.lease_seconds)
                 self._set_gateway(links, link, format_address(lease.routers[0]) if lease.routers else None)
                 if wanted not in old:
-                    complain(f"minit: interface {link.name}: {format_address(lease.address)}/{lease.prefix}")
+                    complain_at_once(f"minit: interface {link.name}: {format_address(lease.address)}/{lease.prefix}")
         except NetworkError as error:
-            complain(f"minit: interface {link.name}: {error}")
+            complain_at_once(f"minit: interface {link.name}: {error}")
 
     def _configure(self, links: Links, link: Link) -> None:
         present = links.addresses(link)

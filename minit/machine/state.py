@@ -15,7 +15,7 @@ import os
 from minit import paths, syscalls
 from minit.errors import LaunchError, describe
 from minit.plan.mounts import MountFilesystem
-from minit.stdio import complain
+from minit.stdio import complain_at_once
 from minit.supervisor.mounts import new_filesystem
 
 TYPE_CHECKING = False
@@ -41,14 +41,14 @@ def prepare_state(config: MachineConfig, modules: Modules) -> None:
     state = config.state
     missing = None if state is None else _missing_filesystem(config, state)
     if state is not None and missing is not None:
-        complain(f"minit: state {state.directory}: nothing is kept: filesystem {missing} is not mounted")
+        complain_at_once(f"minit: state {state.directory}: nothing is kept: filesystem {missing} is not mounted")
         state = None
     _make_pod_writable(state, modules)
     if state is not None:
         try:
             syscalls.mount(_begin_boot(state), _RECORDS, None, syscalls.MS_BIND)
         except OSError as error:
-            complain(f"minit: state {state.directory}: this boot is not kept: {describe(error)}")
+            complain_at_once(f"minit: state {state.directory}: this boot is not kept: {describe(error)}")
 
 
 def _missing_filesystem(config: MachineConfig, state: State) -> str | None:
@@ -63,7 +63,7 @@ def _make_pod_writable(state: State | None, modules: Modules) -> None:
         try:
             _overlay_pod(os.path.join(state.directory, _ROOTS), modules)
         except OSError as error:
-            complain(f"minit: state {state.directory}: what apps write is not kept: {describe(error)}")
+            complain_at_once(f"minit: state {state.directory}: what apps write is not kept: {describe(error)}")
         else:
             return
     if os.statvfs(paths.MACHINE_POD).f_flag & os.ST_RDONLY:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.firstprogram import NamespaceMachine
+from tests.support.firstprogram import TIMEOUT_SECONDS, NamespaceMachine
 from tests.support.loopdevices import LoopDevice
 from tests.support.pods import MakePod, shell
 from tests.support.processes import children_of, status_of
@@ -153,6 +153,21 @@ def test_an_app_that_crashes_at_once(boot: Boot):
     assert [line.partition("]: ")[2] for line in machine.lines[:-2]] == ["no"]
     assert machine.lines[-2:] == ["minit: the pod has ended with 139", "minit: reboot"]
     assert (machine.status("one"), machine.ending) == (139, "reboot")
+
+
+def test_a_console_that_takes_nothing(boot: Boot):
+    """What nobody reads, as at the end of a serial line that was told to wait, holds nothing up."""
+    machine = boot({"one": shell("echo up; sleep 1000")})
+    machine.wait_for_line("up")
+    assert machine.process.stdout is not None
+    pipe = os.open(f"/proc/self/fd/{machine.process.stdout.fileno()}", os.O_WRONLY | os.O_NONBLOCK)
+    with open(pipe, "wb", buffering=0) as console:
+        for filling in (b" " * 4096, b" "):
+            while console.write(filling) is not None:
+                pass
+        machine.signal(signal.SIGTERM)
+        # Without reading, which would make room.
+        assert machine.process.wait(TIMEOUT_SECONDS) == 128 + signal.SIGINT
 
 
 def test_a_watchdog_is_fed_by_a_supervisor_that_works(boot: Boot):
