@@ -20,6 +20,7 @@ from typing import TypeVar
 import pytest
 
 from tests.support.networks import make_network, remove_network, within
+from tests.support.waiting import wait_for
 
 T = TypeVar("T")
 
@@ -57,6 +58,10 @@ class Place:
             words = ["nsenter", f"--net={self.path}", *shlex.split(command)]
             output += subprocess.run(words, check=True, capture_output=True, text=True).stdout
         return output
+
+    def wait_for_link(self, name: str) -> None:
+        """Wait until a link carries packets; before, the first of them are lost."""
+        wait_for(lambda: "state UP" in self.run(f"ip link show {name}"), f"link {name}")
 
     def sysctl(self, name: str, value: str | None = None) -> str:
         """Return a setting of net.ipv4, after changing it if there is a value."""
@@ -123,6 +128,8 @@ class Topology:
         )
         self.host.sysctl("ip_forward", "1")
         self.outside.run(f"ip address add {OUTSIDE}/24 dev eth0", "ip link set eth0 up")
+        for place in (self.host, self.outside):
+            place.wait_for_link("eth0")
 
     def close(self) -> None:
         """Take everything away."""
@@ -148,6 +155,7 @@ class Topology:
         )
         if with_default_route:
             pod.run(f"ip route add default via {GATEWAY}")
+        self._wait_for_pod(pod, link)
         return pod
 
     def add_bridged_pod(self, address: str) -> Place:
@@ -170,6 +178,7 @@ class Topology:
             "ip link set eth0 up",
             f"ip route add default via {GATEWAY}",
         )
+        self._wait_for_pod(pod, link)
         return pod
 
     def filter_bridged(self, filtered: bool) -> None:
@@ -187,6 +196,10 @@ class Topology:
     def rules(self) -> str:
         """Return all that the host's packet filter has, with the handles by which the kernel knows it."""
         return self.host.run("nft --handle --stateless list ruleset")
+
+    def _wait_for_pod(self, pod: Place, link: str) -> None:
+        pod.wait_for_link("eth0")
+        self.host.wait_for_link(link)
 
     def _place(self, name: str) -> Place:
         place = Place(self._directory / name)
