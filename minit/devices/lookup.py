@@ -20,6 +20,28 @@ if TYPE_CHECKING:
 _PYUDEV_KINDS = {BLOCK: "block", CHARACTER: "char"}
 
 
+class ListedDevice:
+    """A device as the kernel lists it: its subsystem, its name in sysfs, and its node, None without one."""
+
+    def __init__(self, device: pyudev.Device) -> None:
+        self.subsystem: str | None = device.subsystem
+        self.name: str | None = device.sys_name
+        self.node: str | None = device.device_node
+        self._device = device
+
+    def values(self, name: str) -> list[str]:
+        """Return what the kernel says of a property (`PRODUCT`), of the device and of those that it is a part of."""
+        found = []
+        for device in (self._device, *self._device.ancestors):
+            try:
+                value = device.properties.get(name)
+            except (OSError, UnicodeDecodeError):
+                continue  # gone meanwhile, or no text
+            if value is not None:
+                found.append(value)
+        return found
+
+
 class DeviceLookup:
     """A view of the kernel's devices (sysfs)."""
 
@@ -53,16 +75,16 @@ class DeviceLookup:
                 found.append(alias)
         return found
 
-    def nodes(self) -> list[tuple[str, str, str | None]]:
-        """Return the subsystem, the name and the node, if it has one, of every device there is."""
+    def devices(self) -> list[ListedDevice]:
+        """Return every device there is that belongs to a subsystem."""
         found = []
         for device in self._context.list_devices():
             try:
-                subsystem, name, node = device.subsystem, device.sys_name, device.device_node
+                listed = ListedDevice(device)
             except (OSError, UnicodeDecodeError):
                 continue
-            if subsystem and name:
-                found.append((subsystem, name, node))
+            if listed.subsystem and listed.name:
+                found.append(listed)
         return found
 
     def _look_up(self, path: str, status: os.stat_result) -> list[Device]:

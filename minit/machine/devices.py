@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
 
-    from minit.devices.lookup import DeviceLookup
+    from minit.devices.lookup import DeviceLookup, ListedDevice
     from minit.machine.modules import Modules
     from minit.manifest.machine import DeviceRule
 
@@ -66,18 +66,18 @@ class MachineDevices:
         return self._lookup
 
     def _apply_rules(self, lookup: DeviceLookup) -> None:
-        found = lookup.nodes()
+        found = lookup.devices()
         links: dict[str, str | None] = {}
         for rule in self._rules:
-            matching = [node for subsystem, name, node in found if _is_for(rule, subsystem, name)]
+            matching = [device for device in found if _is_for(rule, device)]
             if matching:
                 self._matched.add(rule)
-            nodes = [node for node in matching if node is not None]
+            nodes = [device.node for device in matching if device.node is not None]
             for node in nodes:
                 apply_rule(rule, node)
             if rule.link is not None:
                 links[rule.link] = nodes[-1] if nodes else links.get(rule.link)
-        own = {node for _, _, node in found}
+        own = {device.node for device in found}
         changes = [_set_link(f"/dev/{link}", node, own) for link, node in links.items()]
         if any(changes):
             _announce()
@@ -110,10 +110,12 @@ def apply_rule(rule: DeviceRule, node: str) -> None:
         complain_at_once(f"minit: device {node}: {describe(error)}")
 
 
-def _is_for(rule: DeviceRule, subsystem: str, name: str) -> bool:
+def _is_for(rule: DeviceRule, device: ListedDevice) -> bool:
     from fnmatch import fnmatchcase
 
-    return rule.subsystem == subsystem and fnmatchcase(name, rule.name)
+    if device.subsystem != rule.subsystem or not fnmatchcase(device.name or "", rule.name):
+        return False
+    return all(any(fnmatchcase(value, pattern) for value in device.values(name)) for name, pattern in rule.properties)
 
 
 def _set_link(path: str, node: str | None, own: set[str | None]) -> bool:

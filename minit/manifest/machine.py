@@ -72,12 +72,14 @@ class DeviceRule(Value):
     """
     What is done with devices of a `subsystem` whose `name` matches a pattern, both as sysfs has them.
 
-    Their nodes get `mode`, `uid` and `gid`, and the last of them a second name below /dev, `link`. The apps wait
-    `wait_seconds` at most until there is one; 0 if they do not. Without a `required` one they do not start.
+    `properties`, each with a pattern, are those of the device or of one that it is a part of: for a serial line, PRODUCT
+    of the USB adapter. Nodes get `mode`, `uid` and `gid`, and the last of them a second name below /dev, `link`. The
+    apps wait `wait_seconds` at most until there is one; 0 if they do not. Without a `required` one they do not start.
     """
 
     subsystem: str
     name: str = "*"
+    properties: tuple[tuple[str, str], ...] = ()
     mode: int | None = None
     uid: int | None = None
     gid: int | None = None
@@ -208,6 +210,7 @@ def _device(node: Node) -> DeviceRule:
     return DeviceRule(
         subsystem=node["subsystem"].non_empty(),
         name=node["name"].optional(Node.non_empty) or DeviceRule.name,
+        properties=tuple((name, pattern.non_empty()) for name, pattern in _table(node["properties"])),
         mode=node["mode"].optional(_mode),
         uid=node["uid"].optional(_id),
         gid=node["gid"].optional(_id),

@@ -29,6 +29,7 @@ name = "eth0"
 [[device]]
 subsystem = "virtio-ports"
 name = "vport*"
+properties = {{ DRIVER = "virtio_console" }}
 mode = "0600"
 link = "modem"
 """

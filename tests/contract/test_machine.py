@@ -288,7 +288,7 @@ def test_rules_for_devices(boot: Boot):
     config = """
         [[device]]
         subsystem = "mem"
-        name = "zer*"
+        properties = { MAJOR = "1", MINOR = "5" }
         mode = "0640"
         uid = 7
         link = "source/of-nothing"

@@ -46,6 +46,7 @@ keep_roots = true
 [[device]]
 subsystem = "tty"
 name = "ttyUSB*"
+properties = { PRODUCT = "1a86/*" }
 mode = "0660"
 gid = 20
 link = "modem"
@@ -83,7 +84,16 @@ def test_everything_that_can_be_said():
         watchdog=Watchdog(timeout_seconds=20),
         state=State(directory="/data/minit", kept_boots=3, keep_roots=True),
         console=True,
-        devices=(DeviceRule(subsystem="tty", name="ttyUSB*", mode=0o660, gid=20, link="modem"),),
+        devices=(
+            DeviceRule(
+                subsystem="tty",
+                name="ttyUSB*",
+                properties=(("PRODUCT", "1a86/*"),),
+                mode=0o660,
+                gid=20,
+                link="modem",
+            ),
+        ),
         filesystems=(Filesystem(source="/dev/vda", target="/data", fstype="ext4", wait_seconds=5, required=False),),
         interfaces=(
             Interface(
@@ -105,6 +115,7 @@ def test_nothing_need_be_said():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ('[[device]]\nsubsystem = "x"\nproperties = { A = 1 }', r"device\[0\]\.properties\.A: expected .*, got 1"),
         ("hostname = 3", "hostname: expected a host name of 1 to 64 bytes, got 3"),
         ('hostnam = "x"', 'hostnam: expected one of .*, got "hostnam"'),
         (
