@@ -110,7 +110,7 @@ def _find_release(directory: Path) -> Path:
 
 def _read_builtin(top: Path) -> set[str]:
     try:
-        lines = (top / "modules.builtin").read_text().splitlines()
+        lines = (top / "modules.builtin").read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return set()
     return {_canonical(Path(line).name.removesuffix(".ko")) for line in lines}
@@ -145,5 +145,5 @@ def _read_information(data: bytes, path: Path) -> Iterable[tuple[str, str]]:
                     key, equals, value = pair.decode("utf-8", "replace").partition("=")
                     if equals:
                         yield key, value
-    except (struct.error, IndexError, KeyError, ValueError) as error:
+    except (struct.error, IndexError, KeyError, ValueError, OverflowError) as error:
         raise ImageError(f"{path}: not a kernel module") from error

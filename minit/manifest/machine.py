@@ -30,6 +30,8 @@ _WORD = "minit."
 _SWITCH = ("", "0", "1")
 # Of which there may be several, each named for one.
 _TABLES = {"devices": "device", "filesystems": "filesystem", "interfaces": "interface"}
+# What only the kernel's command line says.
+_OF_THE_KERNEL = ("debug", "manifest", "rescue")
 _MAXIMUM_ID = 0xFFFFFFFE
 
 
@@ -137,7 +139,7 @@ def parse_machine(data: bytes, source: str, compiled: bytes = b"") -> MachineCon
     """
     table = _read_compiled(compiled, data)
     root = Node(_read_toml(data, source) if table is None else table, None, source)
-    _refuse_others(root, MachineConfig._fields[:-3], _TABLES)
+    _refuse_others(root, [field for field in MachineConfig._fields if field not in _OF_THE_KERNEL], _TABLES)
     return MachineConfig(
         hostname=root["hostname"].optional(_hostname) or MachineConfig.hostname,
         on_exit=root["on_exit"].optional(lambda node: node.one_of(*ENDINGS)) or MachineConfig.on_exit,
@@ -189,8 +191,8 @@ def _read_toml(data: bytes, source: str) -> object:
 
     try:
         table = tomllib.loads(data.decode())
-        _refuse_times(table, source)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        _refuse_what_is_not_json(table, source)
+    except (ValueError, RecursionError) as error:  # no TOML, no text, or a number of thousands of digits
         raise ManifestError(f"{source}: expected TOML: {error}") from error
     return table
 
@@ -224,7 +226,7 @@ def _filesystem(node: Node) -> Filesystem:
     _refuse_others(node, Filesystem._fields, {"fstype": "type"})
     return Filesystem(
         source=node["source"].non_empty(),
-        target=node["target"].absolute_path(),
+        target=_place(node["target"]),
         fstype=node["type"].non_empty(),
         options=node["options"].optional(Node.string) or "",
         read_only=_boolean(node["read_only"], Filesystem.read_only),
@@ -262,26 +264,33 @@ def _state(node: Node) -> State:
     _refuse_others(node, State._fields)
     kept_boots = node["kept_boots"]
     return State(
-        directory=node["directory"].matching(_is_place, "an absolute path without . and .. (/data/minit)"),
+        directory=_place(node["directory"]),
         kept_boots=kept_boots.integer(1, _MAXIMUM_BOOTS) if kept_boots.given else State.kept_boots,
         keep_roots=_boolean(node["keep_roots"], State.keep_roots),
     )
 
 
+def _place(node: Node) -> str:
+    return node.matching(_is_place, "an absolute path without . and .., and no / at its end (/data/minit)")
+
+
 def _is_place(text: str) -> bool:
     root, *names = text.split("/")
-    return not root and all(name not in ("", ".", "..") for name in names)
+    return not root and bool(names) and all(name not in ("", ".", "..") for name in names)
 
 
-def _refuse_times(value: object, source: str) -> None:
-    """Refuse what TOML has and JSON has not."""
+def _refuse_what_is_not_json(value: object, source: str) -> None:
+    """Refuse what TOML has and JSON has not, and numbers that TOML need not have."""
     if isinstance(value, dict):
         for child in value.values():
-            _refuse_times(child, source)
+            _refuse_what_is_not_json(child, source)
     elif isinstance(value, list):
         for child in value:
-            _refuse_times(child, source)
-    elif not isinstance(value, (str, int)):
+            _refuse_what_is_not_json(child, source)
+    elif isinstance(value, int):
+        if not -1 << 63 <= value < 1 << 63:
+            raise ManifestError(f"{source}: expected integers of 64 bits, got a larger one")
+    elif not isinstance(value, str):
         raise ManifestError(f"{source}: expected strings, integers, true and false, got {value}")
 
 
@@ -331,7 +340,7 @@ def is_module_name(text: str) -> bool:
 
 
 def _sysctl(name: str, node: Node) -> str:
-    if ".." in name or "/" in name or not name:
+    if ".." in name or "/" in name or "\0" in name or not name:
         raise node.error("the name of a sysctl (net.ipv4.ip_forward)", f'"{name}"')
     value = node.raw()
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else node.string()

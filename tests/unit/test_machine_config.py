@@ -144,6 +144,13 @@ def test_nothing_need_be_said():
         ('[[interface]]\nname = "e"\ndhcp = true\ngateway = "192.0.2.1"', "expected either dhcp or addresses"),
         ('modules = ["../x"]', r"modules\[0\]: expected the name of a kernel module"),
         ('[sysctls]\n"../x" = 1', "expected the name of a sysctl"),
+        ('[sysctls]\n"a\\u0000b" = 1', "expected the name of a sysctl"),
+        *[
+            (f'[[filesystem]]\nsource = "x"\ntarget = "{target}"\ntype = "x"', r"filesystem\[0\].target: expected an")
+            for target in ("/", "/../../x", "/data/", "/a//b")
+        ],
+        (f"x = {'9' * 5000}", "expected TOML"),
+        (f"x = 0x{'f' * 5000}", "expected integers of 64 bits"),
         ("x = 1979-05-27", "expected strings, integers, true and false, got 1979-05-27"),
         ("hostname = [1.5]", "expected strings, integers, true and false, got 1.5"),
         ('[[device]]\nsubsystem = "tty"\nlink = "../x"', r"device\[0\].link: expected a name below /dev"),

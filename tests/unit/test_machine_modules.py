@@ -42,8 +42,9 @@ def package(tmp_path: Path) -> Path:
     (drivers / "bus.ko.gz").write_bytes(gzip.compress(module("depends=", "alias=virtio:d*")))
     (drivers / "helper-lib.ko").write_bytes(module("depends=bus"))
     (drivers / "broken.ko").write_bytes(b"\x7fELF\x02\x01")
+    (drivers / "endless.ko").write_bytes(module()[:0x28] + b"\xff" * 200)
     (drivers / "orphan.ko").write_bytes(module("depends=nowhere"))
-    (drivers.parent.parent / "modules.builtin").write_text("kernel/fs/ext4/ext4.ko\n")
+    (drivers.parent.parent / "modules.builtin").write_bytes(b"kernel/\xff.ko\nkernel/fs/ext4/ext4.ko\n")
     return tmp_path
 
 
@@ -66,6 +67,7 @@ def test_modules_come_with_what_they_need(package: Path):
         ("missing", "there is no kernel module missing"),
         ("orphan", "there is no kernel module nowhere, which orphan needs"),
         ("broken", "broken.ko: not a kernel module"),
+        ("endless", "endless.ko: not a kernel module"),
     ],
 )
 def test_what_cannot_be_collected(package: Path, name: str, message: str):
