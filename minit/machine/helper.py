@@ -23,6 +23,7 @@ from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.process import set_oom_score
 from minit.stdio import complain_at_once
 from minit.supervisor.relocate import relocate_imports
+from minit.supervisor.supervisor import HALT_SIGNALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ class Helper:
         """
         Wait until the machine is prepared, with a watchdog that is fed.
 
-        LaunchError if something is missing that the configuration calls required, or nothing comes of it.
+        LaunchError if something is missing that the configuration calls required, if nothing comes of it, or if
+        somebody wants the machine to end first; the signal stays for whoever ends it.
         """
         waits = [filesystem.wait_seconds for filesystem in machine.config.filesystems]
         waits += [rule.wait_seconds for rule in machine.config.devices]
@@ -68,6 +70,8 @@ class Helper:
             machine.feed()
             if time.monotonic() >= until:
                 raise LaunchError("the machine's helper takes too long: the pod is not started")
+            if not _signal.sigpending().isdisjoint(HALT_SIGNALS):
+                raise LaunchError("told to end before the machine is prepared: the pod is not started")
         message, _ = receive_message(self.link)
         if message is None:
             raise LaunchError("the machine's helper died before the machine was prepared")

@@ -5,7 +5,7 @@ What outlives a boot, in a directory on a file system of the machine:
     DIRECTORY/roots/    what apps have written into their own roots, as overlayfs keeps it
 
 Each boot begins with a directory of its own, so that nothing in it is of another one. Whoever writes there does so at
-the pod's usual paths. Without the directory all of that is in memory.
+the pod's usual paths. Without the directory all of that is where the pod is, and forgotten at the next boot.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def prepare_state(config: MachineConfig, modules: Modules) -> None:
     What keeps the directory from being used is one line. LaunchError if no app could write to a read-only root.
     """
     state = config.state
-    missing = None if state is None else _missing_filesystem(config, state)
-    if state is not None and missing is not None:
-        complain_at_once(f"minit: state {state.directory}: nothing is kept: filesystem {missing} is not mounted")
+    obstacle = None if state is None else _obstacle(config, state)
+    if state is not None and obstacle is not None:
+        complain_at_once(f"minit: state {state.directory}: nothing is kept: {obstacle}")
         state = None
     _make_pod_writable(state, modules)
     if state is not None:
@@ -49,13 +49,20 @@ def prepare_state(config: MachineConfig, modules: Modules) -> None:
             syscalls.mount(_begin_boot(state), _RECORDS, None, syscalls.MS_BIND)
         except OSError as error:
             complain_at_once(f"minit: state {state.directory}: this boot is not kept: {describe(error)}")
+        else:
+            return
+    _forget_records()
 
 
-def _missing_filesystem(config: MachineConfig, state: State) -> str | None:
-    """Return the file system that the directory should be on, if that is not there."""
-    targets = [each.target.rstrip("/") for each in config.filesystems]
-    targets = [target for target in targets if f"{state.directory}/".startswith(f"{target}/")]
-    return next((target for target in targets if not os.path.ismount(target)), None)
+def _obstacle(config: MachineConfig, state: State) -> str | None:
+    """Return why the directory is not to be used, if the file system is not there that it should be on, say."""
+    targets = [each.target for each in config.filesystems if f"{state.directory}/".startswith(f"{each.target}/")]
+    missing = next((target for target in targets if not os.path.ismount(target)), None)
+    if missing is not None:
+        return f"filesystem {missing} is not mounted"
+    real = os.path.realpath(state.directory)
+    # An app that has a directory above it as a volume would choose what is removed.
+    return None if real == state.directory else f"a symlink leads to {real}"
 
 
 def _make_pod_writable(state: State | None, modules: Modules) -> None:
@@ -120,9 +127,19 @@ def _begin_boot(state: State) -> str:
     return boot
 
 
+def _forget_records() -> None:
+    """Remove what an earlier boot has written down where the pod is on a disk: a status would tell lies of this one."""
+    for place, _, names in os.walk(_RECORDS):
+        for name in names:
+            try:
+                os.unlink(os.path.join(place, name))
+            except OSError as error:
+                complain_at_once(f"minit: of an earlier boot: {describe(error)}")
+
+
 def _remove_boots(state: State, names: list[str]) -> None:
     removed = os.path.join(state.directory, _REMOVED)
-    if os.path.exists(removed):
+    if os.path.lexists(removed):
         _remove(removed)
     for name in names:
         os.rename(os.path.join(state.directory, name), removed)
@@ -130,6 +147,9 @@ def _remove_boots(state: State, names: list[str]) -> None:
 
 
 def _remove(directory: str, *, ignore_errors: bool = False) -> None:
+    if os.path.islink(directory) or (os.path.exists(directory) and not os.path.isdir(directory)):
+        os.unlink(directory)  # it is nothing of ours
+        return
     import shutil  # larger than all that a boot without a state directory needs
 
     shutil.rmtree(directory, ignore_errors=ignore_errors)

@@ -104,6 +104,19 @@ def test_a_machine_that_stays(boot: Boot):
     assert machine.wait().ending == "off"
 
 
+def test_a_signal_before_the_machine_is_prepared(boot: Boot):
+    """Whoever wants the end need not wait for what apps would wait for; no app starts."""
+    machine = boot({"one": shell("true")}, '[[interface]]\nname = "missing"\nwait_seconds = 86400\n', "minit.word")
+    machine.wait_for_line("ignoring minit.word")
+    machine.signal(signal.SIGINT)
+    machine.wait()
+    assert machine.lines[1:] == [
+        "minit: told to end before the machine is prepared: the pod is not started",
+        "minit: reboot",
+    ]
+    assert (machine.status("one"), machine.ending) == (None, "reboot")
+
+
 def test_a_broken_configuration(boot: Boot):
     """What is wrong with machine.toml is said in one line, and the machine does what it would without."""
     machine = boot({"one": shell("echo hello")}, 'on_exit = "explode"').wait()

@@ -111,6 +111,32 @@ def test_every_boot_has_a_directory_of_its_own(boot: Boot, disk: Path):
     assert_clean(disk)
 
 
+def test_what_is_no_boot(boot: Boot, disk: Path, tmp_path: Path):
+    """What else is in the places of boots is removed with the oldest of them, and no symlink is followed."""
+    kept = tmp_path / "tree/kept/minit"
+    kept.mkdir(parents=True)
+    (kept / "000001").write_text("")
+    (kept / "000002").symlink_to("/etc")
+    (kept / ".removed").symlink_to("/nowhere")
+    (tmp_path / "tree/link").symlink_to("kept")
+    make_disk(disk, "data", size_mib=8, tree=tmp_path / "tree")
+    assert said(boot("echo up", f"{_STATE}kept_boots = 1\n")) == ["up"]
+    assert list_disk(disk, "/kept/minit") == ["000003"]
+    machine = boot("echo up", _STATE.replace("kept", "link"))
+    assert "minit: state /data/link/minit: nothing is kept: a symlink leads to /data/kept/minit" in machine.lines
+    assert said(machine) == ["up"]
+
+
+def test_a_root_on_a_disk(make_pod: MakePod, tmp_path: Path):
+    """Nothing is written down of a boot but what has happened in it, though an earlier one has left its statuses."""
+    pod = make_pod({"one": shell("echo up; sleep 1000")}, overlay=False)
+    (pod.stage1 / "rkt/status/one").write_text("7\n")
+    with NamespaceMachine(tmp_path, pod) as machine:
+        assert machine.status("one") == 7
+        machine.wait_for_line("up")
+        assert machine.status("one") is None
+
+
 def test_without_its_file_system_the_boot_is_not_kept(boot: Boot, disk: Path):
     """One line says that a disk which cannot be mounted keeps nothing; the pod runs as without it."""
     machine = boot("echo up", _STATE, options="nonsense")
