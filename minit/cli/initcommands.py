@@ -28,6 +28,8 @@ from minit.stage0.temporary import scratch_directory
 _SECTION = "Images"
 _GZIP_LEVEL = 6
 _ZSTD_LEVEL = 9
+# Until the year 2286, which an initial file system can hold.
+_MAXIMUM_TIME_DIGITS = 10
 _FORMATS = ("gzip", "zstd", "none", "directory")
 
 
@@ -140,7 +142,7 @@ def _time_of_build() -> int | None:
     text = os.environ.get("SOURCE_DATE_EPOCH")
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAXIMUM_TIME_DIGITS):
         raise click.UsageError(f'expected seconds since 1970 in SOURCE_DATE_EPOCH, got "{text}"')
     return int(text)
 

@@ -35,7 +35,8 @@ def run_lines(root: click.Group) -> None:
             line = lines.readline()
             if not line:
                 return
-            words = shlex.split(line.decode(errors="replace"), comments=True)
+            # A break on a serial line comes as NUL.
+            words = shlex.split(line.replace(b"\0", b"").decode(errors="replace"), comments=True)
             # Meant for the command from now on, to which the terminal sends them as well.
             for number in _INTERRUPTS:
                 signal.signal(number, signal.SIG_IGN)

@@ -96,7 +96,7 @@ class MachineNetwork:
                 servers += [format_address(address) for address in one.lease.name_servers]
                 domains += [one.lease.domain] if one.lease.domain else []
         lines = [f"search {' '.join(domains)}\n"] if domains else []
-        lines += [f"nameserver {server}\n" for server in dict.fromkeys(servers[:_MAXIMUM_NAME_SERVERS])]
+        lines += [f"nameserver {server}\n" for server in list(dict.fromkeys(servers))[:_MAXIMUM_NAME_SERVERS]]
         text = "".join(lines)
         if text == self._written:
             return

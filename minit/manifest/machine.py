@@ -24,6 +24,8 @@ ENDINGS = (POWEROFF, REBOOT, HALT, STAY)
 
 DHCP = "dhcp"
 _MAXIMUM_SECONDS = 24 * 3600
+# More than any machine needs, and read whole when it boots.
+_MAXIMUM_BYTES = 1 << 18
 _MAXIMUM_NAME_BYTES = 64
 _MAXIMUM_BOOTS = 10000
 _WORD = "minit."
@@ -137,6 +139,8 @@ def parse_machine(data: bytes, source: str, compiled: bytes = b"") -> MachineCon
 
     `compiled` is what `compile_machine` has made of it once, and is left aside if that was of another text.
     """
+    if len(data) > _MAXIMUM_BYTES:
+        raise ManifestError(f"{source}: expected at most {_MAXIMUM_BYTES} bytes, got {len(data)}")
     table = _read_compiled(compiled, data)
     root = Node(_read_toml(data, source) if table is None else table, None, source)
     _refuse_others(root, [field for field in MachineConfig._fields if field not in _OF_THE_KERNEL], _TABLES)

@@ -154,7 +154,7 @@ def test_a_prompt(boot: Boot, console: Console):
     console.expect(rb"minit: press Enter for a prompt\r\n")
     console.type(b"\n")
     console.expect(rb"\r\nsensor> ")
-    console.type(b"minit app list\n")
+    console.type(b"\0minit app list\n")
     console.expect(rb"\r\none\trunning\r\nsensor> ")
     console.type(b"logs 'one\n")
     console.expect(rb"minit: no closing quotation\r\nsensor> ")

@@ -100,9 +100,10 @@ def test_the_time_of_a_machine(builder: Builder, tmp_path: Path, monkeypatch: py
     assert {path.lstat().st_mtime for path in own} == {NEWEST}
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1234567890")
     assert (build("told") / "etc/minit/machine.toml").stat().st_mtime == 1234567890
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "now")
-    done = builder.build("--dry-run")
-    assert 'expected seconds since 1970 in SOURCE_DATE_EPOCH, got "now"' in done.stderr
+    for wrong in ("now", "9" * 25):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", wrong)
+        done = builder.build("--dry-run")
+        assert f'expected seconds since 1970 in SOURCE_DATE_EPOCH, got "{wrong}"' in done.stderr
 
 
 def test_a_dry_run(builder: Builder, tmp_path: Path):

@@ -88,10 +88,10 @@ def test_addresses_of_the_configuration(wire: None, tmp_path: Path):
         gateway6="2001:db8::1",
         wait_seconds=10,
     )
-    connect(tmp_path, interface, name_servers=("192.0.2.53",))
+    connect(tmp_path, interface, name_servers=(*["192.0.2.53"] * 3, "192.0.2.54"))
     assert "192.0.2.7/24" in run("ip", "-4", "address", "show", "client")
     assert run("ip", "route", "show", "default").startswith("default via 192.0.2.1 dev client")
-    assert (tmp_path / "resolv.conf").read_text() == "nameserver 192.0.2.53\n"
+    assert (tmp_path / "resolv.conf").read_text() == "nameserver 192.0.2.53\nnameserver 192.0.2.54\n"
     assert run("ip", "-6", "route", "show", "default").startswith("default via 2001:db8::1 dev client")
     for address in ("192.0.2.1", "2001:db8::1"):
         run(str(BUSYBOX), "ping", "-c", "1", "-W", "5", address)

@@ -156,6 +156,7 @@ def test_nothing_need_be_said():
         ('[[device]]\nsubsystem = "tty"\nlink = "../x"', r"device\[0\].link: expected a name below /dev"),
         ('[[device]]\nsubsystem = "tty"\nmode = "9"', r"device\[0\].mode: expected permissions in octal"),
         ("= 3", "expected TOML"),
+        ("#" * 300_000, "expected at most 262144 bytes, got 300000"),
     ],
 )
 def test_what_is_wrong_has_a_place(text: str, message: str):
