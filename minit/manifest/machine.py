@@ -76,9 +76,10 @@ class DeviceRule(Value):
     """
     What is done with devices of a `subsystem` whose `name` matches a pattern, both as sysfs has them.
 
-    `properties`, each with a pattern, are those of the device or of one that it is a part of: of a serial line, say, the
-    PRODUCT of its USB adapter. Nodes get `mode`, `uid` and `gid`, and the last of them a second name below /dev, `link`.
-    The apps wait `wait_seconds` at most until there is one; 0 if they do not. Without a `required` one they do not start.
+    `properties`, each with a pattern, are those of the device or of one that it is a part of: of a serial line, say,
+    the PRODUCT of its USB adapter. Nodes get `mode`, `uid` and `gid`, and the last of them a second name below /dev,
+    `link`. The apps wait `wait_seconds` at most until there is one; 0 if they do not. Without a `required` one they do
+    not start.
     """
 
     subsystem: str
