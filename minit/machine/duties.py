@@ -10,11 +10,11 @@ import time
 from minit.errors import LaunchError, describe
 from minit.machine.devices import MachineDevices
 from minit.machine.filesystems import mount_filesystem
+from minit.machine.helper import POWER_BUTTON
 from minit.machine.kernellog import KernelLog
 from minit.machine.modules import Modules, read_modules
 from minit.machine.powerbutton import PowerButtons
 from minit.machine.state import prepare_state
-from minit.machine.supervisor import POWER_BUTTON
 from minit.messages import Socket, receive_message, send_message
 from minit.stdio import complain_at_once
 

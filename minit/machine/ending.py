@@ -53,13 +53,20 @@ def _linger(machine: Machine) -> None:
     if machine.failed and machine.ending != STAY:
         # Time to read why, and a brake for a machine that fails again and again.
         until = time.monotonic() + machine.config.failure_wait_seconds
-        while (left := until - time.monotonic()) > 0 and not _wait(machine, min(left, _TICK_SECONDS)):
+        while (left := until - time.monotonic()) > 0 and not _is_asked_to_end(machine, min(left, _TICK_SECONDS)):
             pass
     if machine.ending == STAY:
         complain_at_once("minit: the machine stays")
         while machine.ending == STAY:
-            _wait(machine, _TICK_SECONDS)
+            _is_asked_to_end(machine, _TICK_SECONDS)
     complain_at_once(f"minit: {machine.ending}")
+
+
+def _is_asked_to_end(machine: Machine, seconds: float) -> bool:
+    if machine.helper is not None and machine.helper.take_press():
+        machine.ask_to_power_off()
+        return True
+    return _wait(machine, seconds)
 
 
 def _end_processes(machine: Machine) -> None:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
     from minit.machine.machine import Machine
 
+POWER_BUTTON = "power button"
+"""What the helper says when somebody presses it."""
+
 # Beyond what the configuration lets it wait: for loading modules and checking disks.
 _PREPARE_SECONDS = 120.0
 _TICK_SECONDS = 1.0
@@ -77,6 +80,18 @@ class Helper:
             raise LaunchError("the machine's helper died before the machine was prepared")
         if "failed" in message:
             raise LaunchError(str(message["failed"]))
+
+    def take_press(self) -> bool:
+        """Take what the helper has said while no supervisor listened; returns whether the power button was pressed."""
+        poll = select.poll()
+        poll.register(self.link.fileno(), select.POLLIN)
+        while poll.poll(0):
+            message, _ = receive_message(self.link)
+            if message is None:
+                return False  # it is gone
+            if message.get("event") == POWER_BUTTON:
+                return True
+        return False
 
 
 def _help(machine: Machine, link: Socket) -> NoReturn:

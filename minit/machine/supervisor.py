@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from minit.errors import describe
-from minit.machine.helper import Helper
+from minit.machine.helper import POWER_BUTTON, Helper
 from minit.messages import receive_message
 from minit.plan.restart import ALWAYS, RestartPolicy
 from minit.stdio import complain_at_once
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from minit.launcher.devicehelper import DeviceHelper
     from minit.launcher.healthhelper import HealthHelper
     from minit.machine.machine import Machine
-
-# What the helper says when somebody presses it.
-POWER_BUTTON = "power button"
 
 _APPS = "system.slice"
 _HELPER_RESTARTS = RestartPolicy(condition=ALWAYS, delay_seconds=1.0, reset_seconds=60.0)
@@ -83,6 +80,7 @@ class MachineSupervisor(Supervisor):
             # The apps go on: they have what it made, and a pod without its network can still do something.
             self._sources.unwatch(self._launcher.fileno())
             self._launcher.close()
+            self._machine.helper = None
             self._start_helper_later("has ended")
         elif "failed" in message:
             complain_at_once(f"minit: {message['failed']}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ import pytest
 from tests.support.firstprogram import TIMEOUT_SECONDS, NamespaceMachine
 from tests.support.loopdevices import LoopDevice
 from tests.support.pods import MakePod, shell
-from tests.support.processes import children_of, status_of
+from tests.support.processes import children_of, copy_descriptor, descriptors_of, status_of
 from tests.support.waiting import wait_for
 
 # Asks as a process in the PID namespace of the first process and in the control group of another one.
@@ -115,6 +116,22 @@ def test_a_signal_before_the_machine_is_prepared(boot: Boot):
         "minit: reboot",
     ]
     assert (machine.status("one"), machine.ending) == (None, "reboot")
+
+
+@pytest.mark.parametrize("command_line", ["minit.on_exit=stay", "minit.rescue"])
+def test_the_power_button_of_a_machine_that_stays(boot: Boot, command_line: str):
+    """It is heeded though no pod runs."""
+    machine = boot({"one": shell("true")}, "", command_line)
+    machine.wait_for_line("the machine stays")
+    helper = machine.wait_for_helper()
+    # This machine has no button: what the helper would say of one.
+    with ExitStack() as stack:
+        found = [fd for fd, target in descriptors_of(helper).items() if target.startswith("socket:")]
+        copies = [stack.enter_context(socket.socket(fileno=copy_descriptor(helper, fd))) for fd in found]
+        [link] = [copy for copy in copies if copy.type == socket.SOCK_SEQPACKET]
+        link.send(b'{"event":"power button"}')
+    assert machine.wait().ending == "off"
+    assert machine.lines[-1] == "minit: poweroff"
 
 
 def test_a_broken_configuration(boot: Boot):

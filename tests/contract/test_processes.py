@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import socket
@@ -17,7 +16,7 @@ import pytest
 from minit import syscalls
 from tests.support.activation import activated
 from tests.support.pods import MakePod, PodDirectory, app_section, handlers, run_all, shell
-from tests.support.processes import children_of, control_groups_of, descriptors_of, named, status_of
+from tests.support.processes import children_of, control_groups_of, copy_descriptor, descriptors_of, named, status_of
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 
@@ -252,21 +251,14 @@ def test_the_death_of_the_launcher_is_a_signal_too(make_pod: MakePod) -> None:
     process = pod.start()
     pod.wait_ready()
     sockets = [fd for fd, target in descriptors_of(process.pid).items() if target.startswith("socket:")]
-    pidfd = os.pidfd_open(process.pid)
-    copies = [_get_descriptor(pidfd, fd) for fd in sockets]
+    copies = [copy_descriptor(process.pid, fd) for fd in sockets]
     try:
         process.kill()
         assert pod.wait_status("a") == 5
         pod.wait_exited()
     finally:
-        for fd in (*copies, pidfd):
+        for fd in copies:
             os.close(fd)
-
-
-def _get_descriptor(pidfd: int, fd: int) -> int:
-    copy: int = ctypes.CDLL(None).syscall(438, pidfd, fd, 0)  # pidfd_getfd(2)
-    assert copy >= 0
-    return copy
 
 
 def test_the_lock_is_held_by_the_launcher_and_pid_1_alone(make_pod: MakePod) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -22,6 +23,15 @@ def descriptors_of(pid: int) -> dict[int, str]:
         with suppress(FileNotFoundError):
             targets[int(fd)] = os.readlink(f"/proc/{pid}/fd/{fd}")
     return targets
+
+
+def copy_descriptor(pid: int, fd: int) -> int:
+    """Return a descriptor of this process for what another one has open."""
+    pidfd = os.pidfd_open(pid)
+    copy: int = ctypes.CDLL(None).syscall(438, pidfd, fd, 0)  # pidfd_getfd(2)
+    os.close(pidfd)
+    assert copy >= 0
+    return copy
 
 
 def children_of(pid: int) -> list[int]:
