@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+# An app that has the log as a volume may have put a FIFO in its place.
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MODE = 0o640
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # An event about it tells nothing but that it is time to look; it is always there.
 _ANY_DEVICE = "/sys/class/mem/null/uevent"
+_BLOCK_DEVICES = "/sys/class/block"
 _BY_CONTENT = ("LABEL=", "UUID=")
 
 
@@ -161,7 +162,11 @@ def find_block_device(source: str) -> str | None:
         except OSError:
             return None
     kind, _, value = source.partition("=")
-    for name in sorted(os.listdir("/sys/class/block")):
+    try:
+        names = sorted(os.listdir(_BLOCK_DEVICES))
+    except OSError:
+        return None  # a kernel without block devices
+    for name in names:
         node = f"/dev/{name.replace('!', '/')}"
         if read_volume_ids(node).get(kind) == value:
             return node

@@ -71,7 +71,10 @@ def _check(place: str, source: str, fstype: str) -> None:
     program = next((path + fstype for path in _CHECKERS if os.access(path + fstype, os.X_OK)), None)
     if program is None:
         return
-    pid = os.posix_spawn(program, [program, "-p", source], {"PATH": "/sbin:/bin:/usr/sbin:/usr/bin"})
+    try:
+        pid = os.posix_spawn(program, [program, "-p", source], {"PATH": "/sbin:/bin:/usr/sbin:/usr/bin"})
+    except OSError as error:
+        raise LaunchError(f"{place}: {describe(error)}: not mounted") from error
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code not in (0, _CORRECTED):
         raise LaunchError(f"{place}: {program} {source} ended with {code}: not mounted")

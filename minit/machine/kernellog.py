@@ -106,7 +106,17 @@ def parse_record(record: bytes) -> tuple[float, bytes]:
 def _last_time(path: str) -> float:
     """Return the time of the last line of a log, -1 if there is none."""
     try:
-        with open(path, "rb") as file:
-            return max((float(line.split()[0]) for line in file if line != _LOST), default=-1.0)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return -1.0
+    try:
+        data = os.read(fd, FILE_BYTES)
+    finally:
+        os.close(fd)
+    last = -1.0
+    for line in data.splitlines():
+        try:
+            last = max(last, float(line.split()[0]))
+        except (ValueError, IndexError):
+            pass  # messages were lost; or an app has the log as a volume, and has written there
+    return last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -17,7 +18,7 @@ from minit import syscalls
 from tests.support.disks import assert_clean, list_disk, make_disk, read_disk
 from tests.support.firstprogram import NamespaceMachine
 from tests.support.loopdevices import LoopDevice
-from tests.support.pods import MakePod, shell
+from tests.support.pods import BUSYBOX, MakePod, shell
 from tests.support.waiting import wait_for
 
 _FILESYSTEM = """
@@ -51,6 +52,7 @@ def boot(make_pod: MakePod, disk: Path, tmp_path: Path) -> Boot:
         options: str = "",
         read_only: bool = False,
         mounts: Sequence[object] = (),
+        checker: str = "",
         **pod_fields: object,
     ) -> NamespaceMachine:
         app = {**shell(script), "mounts": mounts}
@@ -58,6 +60,11 @@ def boot(make_pod: MakePod, disk: Path, tmp_path: Path) -> Boot:
         place = tmp_path / f"boot-{next(count)}"
         place.mkdir()
         machine = NamespaceMachine(place, pod, config + _FILESYSTEM.format(options=options))
+        if checker:
+            (machine.root / "sbin").mkdir()
+            shutil.copy2(BUSYBOX, machine.root / "bin/busybox")
+            (machine.root / "sbin/fsck.ext4").write_text(checker)
+            (machine.root / "sbin/fsck.ext4").chmod(0o755)
         with attached(disk) as device:
             os.mknod(machine.root / "disk", stat.S_IFBLK | 0o600, device)
             if read_only:
@@ -142,6 +149,27 @@ def test_without_its_file_system_the_boot_is_not_kept(boot: Boot, disk: Path):
     machine = boot("echo up", _STATE, options="nonsense")
     assert "minit: state /data/kept/minit: nothing is kept: filesystem /data is not mounted" in machine.lines
     assert (said(machine), machine.ending) == (["up"], "off")
+
+
+@pytest.mark.parametrize(
+    ("checker", "line", "is_mounted"),
+    [
+        ("#!/bin/busybox sh\necho checking $*\nexit 1\n", "checking -p /disk", True),
+        (
+            "#!/bin/busybox sh\nexit 4\n",
+            "minit: filesystem /data: /sbin/fsck.ext4 /disk ended with 4: not mounted",
+            False,
+        ),
+        ("\0", "minit: filesystem /data: /sbin/fsck.ext4: exec format error: not mounted", False),
+    ],
+)
+def test_a_disk_is_checked(boot: Boot, checker: str, line: str, is_mounted: bool):
+    """What the root's program for that cannot repair is not mounted, nor what it cannot look at."""
+    volume = {"name": "data", "kind": "host", "source": "/data"}
+    mounts = [{"volume": "data", "path": "/data"}]
+    machine = boot("grep -c ' /data ext4 ' /proc/mounts", "", checker=checker, mounts=mounts, volumes=[volume])
+    assert machine.lines[0] == line
+    assert said(machine) == ["1" if is_mounted else "0"]
 
 
 def test_a_read_only_disk(boot: Boot, disk: Path):

@@ -25,12 +25,15 @@ def test_records(record: bytes, moment: float, text: bytes):
     assert parse_record(record) == (moment, text)
 
 
-def test_a_copy_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Another helper copies what the one before it has not."""
+@pytest.mark.parametrize("junk", [b"", b"minit: messages were lost\n", b"\n   \n\xff\0 x\n"])
+def test_a_copy_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, junk: bytes):
+    """Another helper copies what the one before it has not, whatever somebody else has written there."""
     # A pipe that keeps what is written apart, as the device does.
     reader, kernel = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
     monkeypatch.setattr(kernellog, "_DEVICE", f"/proc/self/fd/{reader}")
     monkeypatch.setattr(paths, "MACHINE_LOG", str(tmp_path / "log/kernel.log"))
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log/kernel.log").write_bytes(junk)
     old = [b"6,1,99000000,-;one\n", b"6,2,123000000,-;two\n"]
     for record in old:
         os.write(kernel, record)
@@ -38,7 +41,7 @@ def test_a_copy_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for record in (*old, b"6,3,123000001,-;three\n"):
         os.write(kernel, record)
     kernellog.KernelLog().copy()
-    expected = b"   99.000000 one\n  123.000000 two\n  123.000001 three\n"
+    expected = junk + b"   99.000000 one\n  123.000000 two\n  123.000001 three\n"
     assert (tmp_path / "log/kernel.log").read_bytes() == expected
     os.close(kernel)
     os.close(reader)
@@ -56,6 +59,14 @@ def test_a_bounded_log(tmp_path: Path):
     path.unlink()
     log.append(b"005\n")
     assert path.read_bytes() == b"005\n"
+
+
+def test_a_bounded_log_in_the_place_of_a_fifo(tmp_path: Path):
+    """What somebody has put there keeps nobody waiting."""
+    log = BoundedLog(str(tmp_path / "log"), 12)
+    os.mkfifo(tmp_path / "log")
+    with pytest.raises(OSError, match="No such device or address"):
+        log.append(b"one\n")
 
 
 def test_a_bounded_log_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
