@@ -52,6 +52,7 @@ def _prepare(config: MachineConfig, modules: Modules, devices: MachineDevices) -
     for name, value in config.sysctls:
         _set_sysctl(name, value)
     for filesystem in config.filesystems:
+        modules.load_filesystem(filesystem.fstype)
         try:
             mount_filesystem(filesystem, devices)
         except LaunchError as error:

@@ -40,7 +40,8 @@ class Modules:
     @property
     def are_for_devices(self) -> bool:
         """Whether any of them is for some device."""
-        return bool(self._aliases)
+        # As in pci:v00001AF4*; there are names of other kinds as well, such as fs-xfs.
+        return any(":" in pattern for pattern, _ in self._aliases)
 
     def load(self, name: str) -> None:
         """Load a module after those it needs; what fails is said, and is not tried again."""
@@ -60,6 +61,10 @@ class Modules:
         for name in dict.fromkeys(names):
             self._load(name)
         return bool(names)
+
+    def load_filesystem(self, fstype: str) -> None:
+        """Load what a type of file systems needs; the kernel would call modprobe for that."""
+        self.load_for([f"fs-{fstype}"])
 
     def matching(self, modalias: str) -> list[str]:
         """Return the modules for a device, in the order of the table."""

@@ -81,9 +81,7 @@ def _make_pod_writable(state: State | None, modules: Modules) -> None:
 
 
 def _overlay_pod(place: str, modules: Modules) -> None:
-    with open("/proc/filesystems", encoding="ascii") as file:
-        if "overlay" not in file.read().split():
-            modules.load("overlay")
+    modules.load_filesystem("overlay")
     upper, work = os.path.join(place, "upper"), os.path.join(place, "work")
     for directory in (upper, work):
         os.makedirs(directory, exist_ok=True)

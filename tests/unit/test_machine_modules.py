@@ -90,6 +90,16 @@ def test_modules_of_a_device(package: Path):
     assert modules.matching("usb:v1D6Bp0002") == []
 
 
+def test_the_module_of_a_file_system(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    """It is found by the alias that the kernel would ask modprobe for; without one the kernel has it in itself."""
+    table = {"modules": [{"name": "odd", "depends": [], "aliases": ["fs-oddfs"]}]}
+    modules = Modules(table, str(tmp_path))
+    assert not modules.are_for_devices
+    for fstype in ("oddfs", "ext4"):
+        modules.load_filesystem(fstype)
+    assert capfd.readouterr().err == f"minit: module odd: {tmp_path}/odd.ko: no such file or directory\n"
+
+
 def test_names_of_filesystems():
     """Label and UUID are read from the superblocks of ext4 and xfs."""
     ext = bytearray(2048)
