@@ -53,7 +53,7 @@ wait_seconds = 60
 def test_a_machine(kernel: Path, build_machine: BuildMachine, tmp_path: Path):
     """
     The modules for its devices are loaded, it has its disks and a lease, and its watchdog is fed; when the power button
-    is pressed the app is stopped in order, and the disks are left clean before it is off. Its root is read-only.
+    is pressed the app is stopped in order, and the disks, its root among them, which is read-only, are left clean.
     """
     tree = build_machine(
         {"one": {**shell(_SCRIPT), "mounts": [{"volume": "data", "path": "/data"}]}},
