@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
@@ -53,6 +54,7 @@ class QemuMachine:
             command += ["-drive", f"file={disk},format=raw,if=virtio"]
         self._command = command
         self.lines: list[str] = []
+        self._unfinished = ""
         self._changed = threading.Condition()
 
     def __enter__(self) -> QemuMachine:
@@ -69,11 +71,15 @@ class QemuMachine:
         self._process.stdout.close()
 
     def wait_for_line(self, text: str, after: int = 0) -> str:
-        """Return the first line of the console that has `text` in it, of those from number `after` on."""
+        """
+        Return the first line of the console that has `text` in it, of those from number `after` on.
+
+        The last one, a prompt perhaps, need not be at its end.
+        """
         until = time.monotonic() + BOOT_SECONDS
         with self._changed:
             while True:
-                found = next((line for line in self.lines[after:] if text in line), None)
+                found = next((line for line in (*self.lines[after:], self._unfinished) if text in line), None)
                 if found is not None:
                     return found
                 assert self._reader.is_alive(), self.lines
@@ -123,10 +129,14 @@ class QemuMachine:
         return [line.partition("]: ")[2] for line in self.lines if line.startswith(f"{app}[")]
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for data in self._process.stdout:
+        output = self._process.stdout
+        assert isinstance(output, io.BufferedReader)
+        unfinished = b""
+        while data := output.read1():
+            *lines, unfinished = (unfinished + data).split(b"\n")
             with self._changed:
-                self.lines.append(data.decode(errors="replace").rstrip("\r\n"))
+                self.lines += [line.decode(errors="replace").rstrip("\r") for line in lines]
+                self._unfinished = unfinished.decode(errors="replace")
                 self._changed.notify_all()
         with self._changed:
             self._changed.notify_all()
