@@ -21,6 +21,7 @@ from minit.supervisor.loopback import bring_up_loopback
 from tests.support.campaign import LONG, campaign
 from tests.support.guest import GUEST, build_guest
 from tests.support.leftovers import Leftovers
+from tests.support.loopdevices import LoopDevice
 from tests.support.owndisk import OwnDisk, remove_stale_disks
 from tests.support.owngroup import OwnGroup, remove_stale_groups
 from tests.support.pods import PRIVATE_USERS, STAGE1_TREE_ID, MakePod, PodDirectory, make_rootfs
@@ -143,6 +144,14 @@ def nothing_left(pytestconfig: pytest.Config) -> Iterator[None]:
     leftovers = Leftovers(group)
     yield
     leftovers.check()
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopDevice]:
+    """A block device that the test may add and remove."""
+    device = LoopDevice()
+    yield device
+    device.remove()
 
 
 @pytest.fixture(scope="session")

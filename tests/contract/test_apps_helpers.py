@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,14 +18,6 @@ from tests.support.waiting import TIMEOUT_SECONDS, wait_for
 
 HOTPLUG = {"name": "minit/hotplug", "value": "true"}
 FOREVER = "exec sleep 1000"
-
-
-@pytest.fixture
-def loop() -> Iterator[LoopDevice]:
-    """A block device that the test may add and remove."""
-    device = LoopDevice()
-    yield device
-    device.remove()
 
 
 def checked(script: str, *annotations: dict[str, str], **checks: dict[str, object]) -> dict[str, object]:

@@ -8,7 +8,7 @@ import select
 import shutil
 import signal
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,6 @@ from tests.support.processes import children_of, descriptors_of, named, status_o
 from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
-
-
-@pytest.fixture
-def loop() -> Iterator[LoopDevice]:
-    """A block device that the test may add and remove."""
-    device = LoopDevice()
-    yield device
-    device.remove()
 
 
 def volume(source: object, **fields: Any) -> dict[str, Any]:

@@ -59,14 +59,6 @@ def boot(make_pod: MakePod, tmp_path: Path) -> Iterator[Boot]:
         yield start
 
 
-@pytest.fixture
-def loop() -> Iterator[LoopDevice]:
-    """A block device that the test may add and remove."""
-    device = LoopDevice()
-    yield device
-    device.remove()
-
-
 def test_apps_run_and_the_machine_goes_off(boot: Boot):
     """Apps run as in any pod, their output is on the console, their statuses are recorded, and then it is off."""
     machine = boot({"one": shell("echo hello; hostname; exit 3")}, 'hostname = "sensor"\n').wait()
