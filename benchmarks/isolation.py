@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.first_instruction import RUNS, minit, oci, peer
 from benchmarks.table import Measure, compare
 from benchmarks.world import world
-from minit.plan.syscallsets import ANCIENT, DEFAULT, MINIMUM
+from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM
 
 ALLOWED = sorted(MINIMUM | DEFAULT)
 # The same list in the words of OCI, without what it cannot say about arguments.

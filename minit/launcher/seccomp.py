@@ -11,14 +11,14 @@ import os
 
 from minit import paths
 from minit.launcher.ownimage import image_root
-from minit.plan.seccomp import DEFAULT_POLICY
+from minit.manifest.seccomp import DEFAULT_POLICY
 from minit.stdio import complain
 from minit.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from minit.manifest.seccomp import SeccompPolicy
     from minit.plan.pod import PodPlan
-    from minit.plan.seccomp import SeccompPolicy
     from minit.plan.syscallfilter import Filter
 
 

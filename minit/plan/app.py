@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
+from minit.manifest.capabilities import DEFAULT, capability_names
+from minit.manifest.seccomp import DEFAULT_POLICY
+from minit.manifest.seccomp import ISOLATORS as SECCOMP_ISOLATORS
 from minit.paths import (
     ANNOTATION_AFTER,
     ANNOTATION_HEALTH,
@@ -19,13 +22,10 @@ from minit.paths import (
     ANNOTATION_RESTART_RESET,
     ANNOTATION_STREAM,
 )
-from minit.plan.capabilities import DEFAULT, capability_names
 from minit.plan.devices import ANNOTATION_HOTPLUG
 from minit.plan.environment import DEFAULT_TERM, TTY_TERM, plan_environment
 from minit.plan.mounts import SYSFS, BindTree, MountOp, app_mounts
 from minit.plan.protection import Protection
-from minit.plan.seccomp import DEFAULT_POLICY
-from minit.plan.seccomp import ISOLATORS as SECCOMP_ISOLATORS
 from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, DEFAULT_STOPPING
 from minit.value import Value
 
@@ -33,6 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from minit.manifest.app import App
     from minit.manifest.pod import RuntimeApp
+    from minit.manifest.seccomp import SeccompPolicy
     from minit.plan.devices import DeviceRule
     from minit.plan.files import AppFile
     from minit.plan.flags import RunFlags
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from minit.plan.limits import Limits
     from minit.plan.order import Dependency
     from minit.plan.restart import RestartPolicy
-    from minit.plan.seccomp import SeccompPolicy
     from minit.plan.sockets import ListenSocket
     from minit.plan.volumes import VolumeMount
 
@@ -73,7 +73,7 @@ POD_ANNOTATIONS = (
 """The names of our annotations that a pod may have, too."""
 
 _ANNOTATIONS = (*POD_ANNOTATIONS, ANNOTATION_AFTER, ANNOTATION_HEALTH, ANNOTATION_NOTIFY_FD, ANNOTATION_STOP_SIGNAL)
-# All others are decided in minit.plan.isolators, and those of system calls in minit.plan.seccompisolators.
+# All others are decided in minit.plan.isolators, and those of system calls in minit.manifest.seccompisolators.
 _UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
 
 
@@ -307,7 +307,7 @@ def _plan_handlers(name: str, app: App) -> dict[str, tuple[str, ...]]:
 def _plan_seccomp(name: str, app: App) -> tuple[SeccompPolicy | None, bool, list[str]]:
     if not any(isolator.name in SECCOMP_ISOLATORS for isolator in app.isolators):
         return DEFAULT_POLICY, False, []
-    from minit.plan.seccompisolators import plan_no_new_privileges, plan_seccomp
+    from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
 
     seccomp, warnings = plan_seccomp(name, app.isolators)
     return seccomp, plan_no_new_privileges(name, app.isolators), warnings

@@ -9,10 +9,10 @@ machine cannot do is worth a warning.
 from __future__ import annotations
 
 from minit.errors import ManifestError, PlanError
+from minit.manifest.capabilities import DEFAULT, NAMES, capability_mask, capability_names
 from minit.manifest.quantity import BILLION, parse_quantity
 from minit.manifest.reader import Node
 from minit.paths import ANNOTATION_PIDS_LIMIT
-from minit.plan.capabilities import DEFAULT, NAMES, capability_mask, capability_names
 from minit.plan.limits import CPU, MAX_CPU_SHARES, MEMORY, MIN_CPU_SHARES, PIDS, Limits
 from minit.value import Value, replace
 

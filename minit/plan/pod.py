@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from minit.errors import PlanError
 from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
+from minit.manifest.capabilities import DEFAULT
 from minit.paths import (
     ANNOTATION_AFTER,
     ANNOTATION_HEALTH,
@@ -21,7 +22,6 @@ from minit.paths import (
     started_marker,
 )
 from minit.plan.app import POD_ANNOTATIONS, RESTART_ANNOTATIONS, STREAM_CONSOLE, AppSpec, check_keep_logs, plan_app
-from minit.plan.capabilities import DEFAULT
 from minit.plan.devices import DEFAULT_RULES, plan_hotplug
 from minit.plan.environment import with_metadata_url
 from minit.plan.files import EtcTexts, plan_files

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from minit.errors import ControlError, ManifestError
 from minit.jsontext import dump, parse
+from minit.manifest.seccomp import SeccompPolicy
 from minit.plan.app import AppSpec
 from minit.plan.devices import DeviceRule
 from minit.plan.files import AppFile
@@ -16,7 +17,6 @@ from minit.plan.mounts import BindTree, MadeFilesystem, MakeDirectory, MakeFile,
 from minit.plan.order import Dependency
 from minit.plan.protection import Protection
 from minit.plan.restart import RestartPolicy
-from minit.plan.seccomp import SeccompPolicy
 from minit.plan.sockets import ListenSocket
 from minit.plan.volumes import VolumeMount
 from minit.value import Value

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import errno
 
-from minit.plan.syscallsets import ANCIENT, DEFAULT, MINIMUM
+from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM
 from minit.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from minit.plan.seccomp import SeccompPolicy
+    from minit.manifest.seccomp import SeccompPolicy
 
 KILL = 0x80000000  # SECCOMP_RET_KILL_PROCESS
 ALLOW = 0x7FFF0000  # SECCOMP_RET_ALLOW

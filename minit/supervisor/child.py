@@ -17,10 +17,10 @@ import stat
 
 from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError
+from minit.manifest.seccomp import DEFAULT_POLICY
 from minit.messages import Socket, send_message
 from minit.plan.app import STREAM_CONSOLE, STREAM_TTY
 from minit.plan.mounts import DEV
-from minit.plan.seccomp import DEFAULT_POLICY
 from minit.process import forget_imports, join_cgroups, join_v2_group, reset_signals, set_oom_score
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC

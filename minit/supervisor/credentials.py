@@ -6,7 +6,7 @@ import errno
 import os
 
 from minit import syscalls
-from minit.plan.capabilities import capability_mask
+from minit.manifest.capabilities import capability_mask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

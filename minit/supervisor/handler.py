@@ -14,8 +14,8 @@ import resource
 
 from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
+from minit.manifest.capabilities import DEFAULT
 from minit.plan.app import STREAM_NULL
-from minit.plan.capabilities import DEFAULT
 from minit.process import forget_imports, join_cgroups, join_v2_group, reset_signals, set_oom_score
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus

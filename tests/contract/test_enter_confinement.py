@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from minit import syscalls
-from minit.plan.capabilities import DEFAULT, capability_mask
+from minit.manifest.capabilities import DEFAULT, capability_mask
 from tests.support.bpf import AARCH64, X86_64, Calls
 from tests.support.guest import GUEST, Report
 from tests.support.pods import MakePod, PodDirectory, app_section, shell

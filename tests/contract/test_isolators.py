@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from minit import syscalls
-from minit.plan.capabilities import DEFAULT, capability_mask
+from minit.manifest.capabilities import DEFAULT, capability_mask
 from tests.support.pods import MakePod, PodDirectory, guest, shell
 from tests.support.processes import status_of
 

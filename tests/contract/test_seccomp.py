@@ -13,7 +13,7 @@ import pytest
 from minit import paths
 from minit.launcher.seccomp import compile_policy, compile_sidecar_filter
 from minit.libseccomp import LIBRARY
-from minit.plan.seccomp import DEFAULT_POLICY
+from minit.manifest.seccomp import DEFAULT_POLICY
 from tests.support.bpf import AARCH64, I386, X86_64, Calls
 from tests.support.guest import GUEST, Report
 from tests.support.pods import MakePod, app_section, guest, handlers, shell

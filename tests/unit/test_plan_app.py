@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from minit.errors import PlanError
 from minit.manifest.app import App, EventHandler, Isolator, Port
+from minit.manifest.capabilities import DEFAULT
 from minit.manifest.pod import RuntimeApp
 from minit.plan.app import AppSpec, plan_app, plan_executable
-from minit.plan.capabilities import DEFAULT
 from minit.plan.environment import plan_environment, with_metadata_url
 from minit.plan.files import AppFile
 from minit.plan.flags import RunFlags

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from minit.errors import ManifestError
 from minit.manifest.app import Isolator
+from minit.manifest.capabilities import DEFAULT, NAMES, capability_mask
 from minit.manifest.reader import place
-from minit.plan.capabilities import DEFAULT, NAMES, capability_mask
 from minit.plan.isolators import Isolation, plan_isolation, plan_pod_limits
 from minit.plan.limits import Limits
 from minit.plan.pod import HostFacts

@@ -10,11 +10,11 @@ from minit.errors import ManifestError, PlanError
 from minit.idrange import IdRange
 from minit.kernel import parse_kernel_release
 from minit.manifest.app import MAX_ID, App, EventHandler, Isolator, MountPoint, Port
+from minit.manifest.capabilities import DEFAULT, capability_mask, capability_names
+from minit.manifest.capabilities import NAMES as CAPABILITIES
 from minit.manifest.image import ImageManifest
 from minit.manifest.network import NetworkConfig
 from minit.manifest.pod import ExposedPort, Mount, PodManifest, RuntimeApp, Volume
-from minit.plan.capabilities import DEFAULT, capability_mask, capability_names
-from minit.plan.capabilities import NAMES as CAPABILITIES
 from minit.plan.connection import connect
 from minit.plan.flags import RunFlags
 from minit.plan.limits import Limits

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from minit.launcher.seccomp import compile_policy, compile_sidecar_filter
 from minit.libseccomp import compile_filter, is_system_call
-from minit.plan.seccomp import DEFAULT_POLICY, SeccompPolicy
+from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
+from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM, SETS
 from minit.plan.syscallfilter import ALLOW, KILL, fail_with
-from minit.plan.syscallsets import ANCIENT, DEFAULT, MINIMUM, SETS
 from tests.support.bpf import AARCH64, ARM, I386, X32_BIT, X86_64, Calls, Program, answer
 
 NATIVE, SECONDARY = {"x86_64": (X86_64, I386), "aarch64": (AARCH64, ARM)}[os.uname().machine]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 
 from minit.manifest.reader import Node
-from minit.plan.seccomp import DEFAULT_POLICY, NO_NEW_PRIVILEGES, REMOVE, RETAIN, SeccompPolicy
-from minit.plan.syscallsets import ALL, EMPTY, SETS
+from minit.manifest.seccomp import DEFAULT_POLICY, NO_NEW_PRIVILEGES, REMOVE, RETAIN, SeccompPolicy
+from minit.manifest.syscallsets import ALL, EMPTY, SETS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

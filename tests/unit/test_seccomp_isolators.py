@@ -1,4 +1,4 @@
-"""minit.plan.seccompisolators: which system calls the isolators of an app leave it, and what is said about them."""
+"""minit.manifest.seccompisolators: which system calls the isolators of an app leave it, and what is said about them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from minit.errors import ManifestError
 from minit.manifest.app import App, Isolator
 from minit.manifest.pod import RuntimeApp
+from minit.manifest.seccomp import DEFAULT_POLICY, NO_NEW_PRIVILEGES, REMOVE, RETAIN, SeccompPolicy
+from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
+from minit.manifest.syscallsets import ALL, ANCIENT, DEFAULT, EMPTY, MINIMUM, SETS
 from minit.plan.app import plan_app
 from minit.plan.flags import RunFlags
-from minit.plan.seccomp import DEFAULT_POLICY, NO_NEW_PRIVILEGES, REMOVE, RETAIN, SeccompPolicy
-from minit.plan.seccompisolators import plan_no_new_privileges, plan_seccomp
 from minit.plan.syscallfilter import ALLOW, KILL, Filter, fail_with, filters_of
-from minit.plan.syscallsets import ALL, ANCIENT, DEFAULT, EMPTY, MINIMUM, SETS
 from minit.value import replace
 
 WORDS = st.sampled_from(["read", "umount2", "mmap", "no_such_call", "@docker/x", "@x", "@", ALL, EMPTY, *SETS])

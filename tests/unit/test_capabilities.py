@@ -1,10 +1,10 @@
-"""minit.plan.capabilities: names, numbers and rkt's default set."""
+"""minit.manifest.capabilities: names, numbers and rkt's default set."""
 
 from __future__ import annotations
 
 import pytest
 
-from minit.plan.capabilities import DEFAULT, NAMES, capability_mask, capability_names
+from minit.manifest.capabilities import DEFAULT, NAMES, capability_mask, capability_names
 
 # stage1 contract: what rkt's functional tests want an app without isolators to hold.
 RKT_DEFAULT = [
