@@ -12,7 +12,7 @@ from minit.plan.app import STREAM_LOG
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.supervisor.child import ChildEnds, become_app
 from minit.supervisor.group import Group
-from minit.supervisor.lifecycle import ABANDONED, DELETING, EXITED, KILLED, PREPARING, REMNANTS
+from minit.supervisor.lifecycle import ABANDONED, CLEARING, DELETING, EXITED, KILLED, PREPARING, REMNANTS
 from minit.supervisor.streams import Streams
 
 TYPE_CHECKING = False
@@ -102,8 +102,8 @@ class App:
 
     @property
     def is_killed(self) -> bool:
-        """Whether its processes were sent SIGKILL and nothing else can be done but wait."""
-        return self.state in (KILLED, REMNANTS, DELETING, ABANDONED)
+        """Whether processes of it were sent SIGKILL and nothing else can be done but wait."""
+        return self.state in (CLEARING, KILLED, REMNANTS, DELETING, ABANDONED)
 
     def begin_again(self) -> None:
         """Forget how the app was started and ended, which is recorded."""

@@ -84,6 +84,10 @@ class Group:
 
     def processes(self) -> list[int]:
         """Return the pids in the group; none if the directory is gone."""
+        # A process outside PID 1's namespace, such as one that is just entering the pod, reads as 0.
+        return [pid for pid in self._members() if pid > 0]
+
+    def _members(self) -> list[int]:
         data = b""
         try:
             fd = os.open(PROCS, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
@@ -95,8 +99,7 @@ class Group:
         except OSError as error:
             if error.errno not in _GONE:
                 raise
-        # A process outside PID 1's namespace, such as one that is just entering the pod, reads as 0.
-        return [pid for pid in map(int, data.split()) if pid > 0]
+        return [*map(int, data.split())]
 
     def open_events(self) -> int | None:
         """
@@ -158,6 +161,8 @@ class Group:
 
     def kill(self) -> None:
         """Send SIGKILL to all: at once by cgroup.kill (Linux 5.14, v2), which misses no fork, or in rounds."""
+        if not self._members():
+            return  # the next process could not be started in the group
         if self._write(_KILL, b"1"):
             self._was_killed = True
             self._thaw()
@@ -166,6 +171,16 @@ class Group:
             if not self.processes():
                 return
             self.signal(_signal.SIGKILL)
+
+    def kill_others(self, spared: int | None) -> None:
+        """Send SIGKILL to all but one, in rounds."""
+        for _ in range(_KILL_ROUNDS):
+            others = [pid for pid in self.processes() if pid != spared]
+            if not others:
+                return
+            while others:
+                others = self._signal_first(others, (_signal.SIGKILL,))
+            self._thaw()
 
     def oom_kills(self) -> int:
         """Return how many processes of the group the OOM killer has killed; 0 where nobody counts."""

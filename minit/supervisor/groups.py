@@ -52,6 +52,19 @@ class Groups:
         if app.handler is not None:
             _kill(app.handler.pidfd)
 
+    def clear(self, app: App) -> None:
+        """Kill all of an app but its main process, which waits."""
+        app.deadline = time.monotonic() + KILL_WAIT_SECONDS
+        app.group.kill_others(app.pid)
+
+    def is_clear(self, app: App) -> bool:
+        """Return whether nothing but the main process of an app is left; if not, this is due again."""
+        if app.group.processes() in ([], [app.pid]):
+            return True
+        app.group.kill_others(app.pid)
+        self.recheck_at = time.monotonic() + _RECHECK_SECONDS
+        return False
+
     def is_empty(self, app: App) -> bool:
         """Return whether nothing of an app is left; if not, it will be a reason to look again."""
         if not app.group.processes():
@@ -85,9 +98,9 @@ def arm_grace(app: App) -> None:
     app.deadline = time.monotonic() + app.spec.stop_grace_seconds
 
 
-def describe_processes(app: App) -> str:
-    """Return which processes of an app are left, and where in the kernel they wait, proc_pid_wchan(5)."""
-    return ", ".join(f"{pid} ({_wait_channel(pid)})" for pid in app.group.processes())
+def describe_processes(app: App, but: int | None = None) -> str:
+    """Return which processes of an app are left, but for one, and where in the kernel they wait, proc_pid_wchan(5)."""
+    return ", ".join(f"{pid} ({_wait_channel(pid)})" for pid in app.group.processes() if pid != but)
 
 
 def _wait_channel(pid: int) -> str:

@@ -13,6 +13,7 @@ ADDED = "added"  # its root is there, and it has never been started
 PREPARING = "preparing"  # forked, building its root
 PREPARED = "prepared"  # waiting to be told to exec
 PRE_START = "pre-start"  # prepared, and its pre-start handler runs
+CLEARING = "clearing"  # what its pre-start handler left behind was sent SIGKILL
 RUNNING = "running"
 STOPPING = "stopping"  # asked to stop, its main process still there
 LINGERING = "lingering"  # the process in charge is gone, others of its group are not
@@ -25,9 +26,9 @@ REMOVED = "removed"
 
 STATES = (
     *(BUILDING, ABANDONED, ADDED, DELETING, REMOVED),
-    *(PREPARING, PREPARED, PRE_START, RUNNING, STOPPING, LINGERING, KILLED, REMNANTS, POST_STOP, EXITED),
+    *(PREPARING, PREPARED, PRE_START, CLEARING, RUNNING, STOPPING, LINGERING, KILLED, REMNANTS, POST_STOP, EXITED),
 )
-STARTING = (PREPARING, PREPARED, PRE_START)
+STARTING = (PREPARING, PREPARED, PRE_START, CLEARING)
 # In these an app has no process, and none comes unasked.
 RESTING = (ADDED, EXITED)
 
@@ -43,6 +44,7 @@ HANDLE_START = "handle-start"  # go, but the pre-start handler comes first
 HANDLED = "handled"  # the handler that ran has ended well
 HANDLER_FAILED = "handler-failed"
 DIED = "died"  # the main process ended; a failed set-up or exec ends it too
+GROUP_CLEAR = "group-clear"  # nothing but the main process is left in the group
 GROUP_EMPTY = "group-empty"
 HANDLE_STOP = "handle-stop"  # the group is empty, but the post-stop handler comes before the end
 STOP = "stop"
@@ -52,8 +54,8 @@ KILL_WAIT_OVER = "kill-wait-over"
 
 EVENTS = (
     *(BUILT, BUILD_FAILED, REMOVE),
-    *(START, FORK_FAILED, READY_TO_EXEC, GO, HANDLE_START, HANDLED, HANDLER_FAILED, DIED, GROUP_EMPTY, HANDLE_STOP),
-    *(STOP, KILL, GRACE_OVER, KILL_WAIT_OVER),
+    *(START, FORK_FAILED, READY_TO_EXEC, GO, HANDLE_START, HANDLED, HANDLER_FAILED, DIED),
+    *(GROUP_CLEAR, GROUP_EMPTY, HANDLE_STOP, STOP, KILL, GRACE_OVER, KILL_WAIT_OVER),
 )
 
 # Actions.
@@ -63,7 +65,9 @@ EXECUTE = "execute"  # tell the main process to exec
 RECORD = "record"  # write the status and apply the pod's policy
 TERMINATE = "terminate"  # stop signal and SIGCONT to the group, arm the grace timer
 KILL_GROUP = "kill-group"  # SIGKILL to the group, arm the kill-wait timer
-CHECK_GROUP = "check-group"  # look whether the group is empty already
+CLEAR_GROUP = "clear-group"  # SIGKILL to the group but for the main process, arm the kill-wait timer
+CHECK_GROUP = "check-group"  # look whether the group is empty, or clear, already
+FAIL_START = "fail-start"  # the start has failed, since the group cannot be cleared
 RUN_POST_STOP = "run-post-stop"  # arm the grace timer too if the pod is ending
 ARM_GRACE = "arm-grace"  # arm the grace timer, signal nobody
 REPORT_UNKILLABLE = "report-unkillable"
@@ -77,7 +81,6 @@ _WHILE_ALIVE: dict[str, Answer] = {
     KILL: (KILLED, (KILL_GROUP,)),
 }
 _KILL_THE_REST: Answer = (REMNANTS, (KILL_GROUP, CHECK_GROUP))
-_END_THE_REST: Answer = (LINGERING, (TERMINATE, CHECK_GROUP))
 _TABLE: dict[tuple[str, str], Answer] = {
     (BUILDING, BUILT): (ADDED, ()),
     (BUILDING, BUILD_FAILED): (REMOVED, (RELEASE,)),
@@ -89,22 +92,20 @@ _TABLE: dict[tuple[str, str], Answer] = {
     (DELETING, GROUP_EMPTY): (REMOVED, (RELEASE,)),
     (DELETING, KILL_WAIT_OVER): (REMOVED, (REPORT_UNKILLABLE, RELEASE)),
     (PREPARING, FORK_FAILED): (EXITED, (RECORD, FINISH)),
-    **{
-        (state, event): answer
-        for state in (PREPARING, PREPARED, PRE_START, RUNNING, STOPPING)
-        for event, answer in _WHILE_ALIVE.items()
-    },
+    **{(state, event): answer for state in (*STARTING, RUNNING, STOPPING) for event, answer in _WHILE_ALIVE.items()},
     (PREPARING, READY_TO_EXEC): (PREPARED, ()),
     # Nothing has been executed yet: there is nobody to be polite to.
     (PREPARING, STOP): (KILLED, (KILL_GROUP,)),
     (PREPARED, STOP): (KILLED, (KILL_GROUP,)),
     (PREPARED, GO): (RUNNING, (EXECUTE,)),
     (PREPARED, HANDLE_START): (PRE_START, (RUN_PRE_START,)),
-    (PRE_START, HANDLED): (RUNNING, (EXECUTE,)),
+    (PRE_START, HANDLED): (CLEARING, (CLEAR_GROUP, CHECK_GROUP)),
     (PRE_START, HANDLER_FAILED): (KILLED, (KILL_GROUP,)),
     # Neither has the handler anything left to prepare.
-    (PRE_START, STOP): (KILLED, (KILL_GROUP,)),
-    (PRE_START, DIED): (REMNANTS, (RECORD, KILL_GROUP, CHECK_GROUP)),
+    **{(state, STOP): (KILLED, (KILL_GROUP,)) for state in (PRE_START, CLEARING)},
+    **{(state, DIED): (REMNANTS, (RECORD, KILL_GROUP, CHECK_GROUP)) for state in (PRE_START, CLEARING)},
+    (CLEARING, GROUP_CLEAR): (RUNNING, (EXECUTE,)),
+    (CLEARING, KILL_WAIT_OVER): (KILLED, (FAIL_START, KILL_GROUP)),
     (RUNNING, STOP): (STOPPING, (TERMINATE,)),
     (STOPPING, GRACE_OVER): (KILLED, (KILL_GROUP,)),
     (KILLED, DIED): (REMNANTS, (RECORD, CHECK_GROUP)),
@@ -117,16 +118,16 @@ _TABLE: dict[tuple[str, str], Answer] = {
     (REMNANTS, HANDLE_STOP): (POST_STOP, (RUN_POST_STOP,)),
     (REMNANTS, KILL_WAIT_OVER): (EXITED, (REPORT_UNKILLABLE, FINISH)),
     (POST_STOP, STOP): (POST_STOP, (ARM_GRACE,)),
-    # What the handler leaves behind is ended as what the main process leaves is.
-    (POST_STOP, HANDLED): _END_THE_REST,
-    (POST_STOP, HANDLER_FAILED): _END_THE_REST,
+    # Nothing of the handler lives longer.
+    (POST_STOP, HANDLED): _KILL_THE_REST,
+    (POST_STOP, HANDLER_FAILED): _KILL_THE_REST,
     (POST_STOP, GRACE_OVER): _KILL_THE_REST,
     (POST_STOP, KILL): _KILL_THE_REST,
 }
 
 _NAMES_OF_THE_API = {
     **dict.fromkeys((BUILDING, ABANDONED, PREPARING), "preparing"),
-    **dict.fromkeys((ADDED, PREPARED, PRE_START), "prepared"),
+    **dict.fromkeys((ADDED, PREPARED, PRE_START, CLEARING), "prepared"),
     RUNNING: "running",
     **dict.fromkeys((STOPPING, LINGERING, KILLED, REMNANTS, POST_STOP), "stopping"),
     EXITED: "exited",

@@ -18,7 +18,7 @@ import time
 from minit import paths
 from minit.errors import EXIT_FAILURE
 from minit.messages import receive_message
-from minit.plan.app import HANDLER_POST_STOP
+from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.reaper.reaper import BATCH, read_zombie, reap
 from minit.stdio import complain_at_once
@@ -102,6 +102,8 @@ class Supervisor:
             lifecycle.RECORD: self._record,
             lifecycle.TERMINATE: self._groups.terminate,
             lifecycle.KILL_GROUP: self._groups.kill,
+            lifecycle.CLEAR_GROUP: self._groups.clear,
+            lifecycle.FAIL_START: self._fail_start,
             lifecycle.CHECK_GROUP: self._check_group,
             lifecycle.RUN_POST_STOP: self._run_post_stop,
             lifecycle.ARM_GRACE: arm_grace,
@@ -390,7 +392,7 @@ class Supervisor:
 
     def _check_groups(self) -> None:
         for app in [*self.apps.values()]:
-            if app.state in (lifecycle.LINGERING, lifecycle.REMNANTS, lifecycle.DELETING):
+            if app.state in (lifecycle.CLEARING, lifecycle.LINGERING, lifecycle.REMNANTS, lifecycle.DELETING):
                 self._check_group(app)
 
     # The lifecycle and its actions.
@@ -504,12 +506,21 @@ class Supervisor:
     def _check_group(self, app: App) -> None:
         if app.handler is not None:
             return  # its end is a reason to look again
+        if app.state == lifecycle.CLEARING:
+            if self._groups.is_clear(app):
+                app.deadline = None
+                self._handle(app, lifecycle.GROUP_CLEAR)
+            return
         if not self._groups.is_empty(app):
             return  # so is that
         if app.begun and app.post_stop_due and not self._pod.forced and app.state != lifecycle.DELETING:
             self._handle(app, lifecycle.HANDLE_STOP)
         else:
             self._handle(app, lifecycle.GROUP_EMPTY)
+
+    def _fail_start(self, app: App) -> None:
+        left = describe_processes(app, but=app.pid)
+        app.failure = ExitStatus(step=HANDLER_PRE_START, path=f"unkillable processes that it left: {left}")
 
     def _report_unkillable(self, app: App) -> None:
         complain_at_once(f'stage1: app "{app.name}": giving up on unkillable processes: {describe_processes(app)}')

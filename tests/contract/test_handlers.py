@@ -303,6 +303,26 @@ def _sidecars(pod: PodDirectory) -> list[int]:
     return found
 
 
+@pytest.mark.private_users
+def test_what_a_pre_start_handler_leaves_is_killed(make_pod: MakePod) -> None:
+    """Before its app is executed, be it in a session of its own or deaf to SIGTERM; the app finds itself alone."""
+    leave = 'for n in 1 2 3; do (trap "" TERM HUP; exec sleep 1000) & echo $! >> /tmp/left; done'
+    commands = handlers(pre_start=("/bin/sh", "-c", leave))
+    script = "for pid in $(cat /tmp/left); do kill -0 $pid && echo $pid lives; done; wc -l < /tmp/left"
+    pod = make_pod({"a": shell(f"{{ {script}; }} 2> /dev/null", eventHandlers=commands)})
+    result = pod.run()
+    assert [line.partition("]: ")[2] for line in result.stdout.splitlines()] == ["3"]
+
+
+@pytest.mark.private_users
+def test_what_a_post_stop_handler_leaves_is_killed(make_pod: MakePod) -> None:
+    """At once, though the app would have an hour to end."""
+    commands = handlers(post_stop=("/bin/sh", "-c", 'trap "" TERM; sleep 1000 & sleep 1000 &'))
+    pod = make_pod({"a": shell("true", eventHandlers=commands)}, annotations={"minit/stop-grace": "1h"})
+    assert pod.run().returncode == 0
+    assert not pod.members()
+
+
 def test_a_handler_leaves_no_descriptor_in_pid_1(make_pod: MakePod) -> None:
     """Neither its pipes, nor its process, nor its sidecar are held when it has ended."""
     both = scripts(pre_start="echo x", post_stop="echo y; [ -e /tmp/last ] || exit 0")

@@ -13,7 +13,14 @@ from minit.supervisor.lifecycle import EVENTS, EXITED, PREPARING, REMOVED, RESTI
 ACTIONS = {
     *(lifecycle.RUN_PRE_START, lifecycle.EXECUTE, lifecycle.RUN_POST_STOP, lifecycle.ARM_GRACE),
     *(lifecycle.RECORD, lifecycle.TERMINATE, lifecycle.KILL_GROUP, lifecycle.CHECK_GROUP),
-    *(lifecycle.FORK, lifecycle.RELEASE, lifecycle.REPORT_UNKILLABLE, lifecycle.FINISH),
+    *(
+        lifecycle.CLEAR_GROUP,
+        lifecycle.FAIL_START,
+        lifecycle.FORK,
+        lifecycle.RELEASE,
+        lifecycle.REPORT_UNKILLABLE,
+        lifecycle.FINISH,
+    ),
 }
 DEPTH = 8
 # Before the first start of an app and after its last.
@@ -160,6 +167,16 @@ def test_an_app_is_executed_once_and_after_its_handler():
             assert actions.index(lifecycle.EXECUTE) < actions.index(lifecycle.RECORD), events
 
 
+def test_nothing_of_a_handler_lives_longer():
+    """An app is executed once its group is clear of what a handler left; what a post-stop one leaves gets SIGKILL."""
+    for events, actions, _ in paths():
+        if lifecycle.RUN_PRE_START in actions and lifecycle.EXECUTE in actions:
+            assert lifecycle.CLEAR_GROUP in actions[: actions.index(lifecycle.EXECUTE)], events
+            assert lifecycle.GROUP_CLEAR in events, events
+    for event in ENDS_OF_HANDLERS:
+        assert lifecycle.KILL_GROUP in next_state(lifecycle.POST_STOP, event)[1]
+
+
 def test_a_post_stop_handler_comes_after_the_record():
     """RUN_POST_STOP has a RECORD before it: its handler finds the main process gone and the status written."""
     for events, actions, _ in paths():
@@ -176,10 +193,10 @@ def test_what_a_post_stop_handler_leaves_is_ended_before_the_app_is_exited():
 
 def test_every_wait_has_a_timer():
     """A state that waits for processes to end was entered with an action that arms a timer."""
-    waiting = (lifecycle.STOPPING, lifecycle.LINGERING, lifecycle.KILLED, lifecycle.REMNANTS)
+    waiting = (lifecycle.CLEARING, lifecycle.STOPPING, lifecycle.LINGERING, lifecycle.KILLED, lifecycle.REMNANTS)
     for events, actions, state in paths():
         if state in waiting:
-            assert {lifecycle.TERMINATE, lifecycle.KILL_GROUP} & {*actions}, events
+            assert {lifecycle.CLEAR_GROUP, lifecycle.TERMINATE, lifecycle.KILL_GROUP} & {*actions}, events
 
 
 def test_a_post_stop_handler_has_no_timer_until_the_pod_is_stopped():
@@ -214,8 +231,12 @@ def test_a_forced_stop_always_kills(state: str):
             [lifecycle.LINGERING, lifecycle.REMNANTS, EXITED],
         ),
         (
-            [lifecycle.READY_TO_EXEC, lifecycle.HANDLE_START, lifecycle.HANDLED, lifecycle.DIED, lifecycle.HANDLE_STOP],
-            [lifecycle.PREPARED, lifecycle.PRE_START, lifecycle.RUNNING, lifecycle.LINGERING, lifecycle.POST_STOP],
+            [lifecycle.READY_TO_EXEC, lifecycle.HANDLE_START, lifecycle.HANDLED, lifecycle.GROUP_CLEAR, lifecycle.DIED],
+            [lifecycle.PREPARED, lifecycle.PRE_START, lifecycle.CLEARING, lifecycle.RUNNING, lifecycle.LINGERING],
+        ),
+        (
+            [lifecycle.READY_TO_EXEC, lifecycle.HANDLE_START, lifecycle.HANDLED, lifecycle.KILL_WAIT_OVER],
+            [lifecycle.PREPARED, lifecycle.PRE_START, lifecycle.CLEARING, lifecycle.KILLED],
         ),
         (
             [lifecycle.READY_TO_EXEC, lifecycle.HANDLE_START, lifecycle.HANDLER_FAILED, lifecycle.DIED],
@@ -227,7 +248,7 @@ def test_a_forced_stop_always_kills(state: str):
         ),
         (
             [lifecycle.DIED, lifecycle.HANDLE_STOP, lifecycle.HANDLED, lifecycle.GROUP_EMPTY],
-            [lifecycle.LINGERING, lifecycle.POST_STOP, lifecycle.LINGERING, EXITED],
+            [lifecycle.LINGERING, lifecycle.POST_STOP, lifecycle.REMNANTS, EXITED],
         ),
     ],
 )
