@@ -13,7 +13,10 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    # The number of an argument, from 0, a mask, a value, and whether the argument must have that or not have it.
+    Comparison = tuple[int, int, int, bool]
 
 LIBRARY = "libseccomp.so.2"
 
@@ -21,6 +24,7 @@ _API_LEVEL = 3  # of Linux 4.14; not what the kernel of a machine can where imag
 _BAD_ARCHITECTURE = 2  # SCMP_FLTATR_ACT_BADARCH
 _OPTIMIZE = 8  # SCMP_FLTATR_CTL_OPTIMIZE
 _BINARY_TREE = 2
+_UNEQUAL = 1  # SCMP_CMP_NE
 _MASKED_EQUAL = 7  # SCMP_CMP_MASKED_EQ
 _UNKNOWN_CALL = -1  # __NR_SCMP_ERROR
 _KILL = 0x80000000  # SCMP_ACT_KILL_PROCESS
@@ -44,14 +48,14 @@ def is_system_call(name: str) -> bool:
     return bool(library.seccomp_syscall_resolve_name(os.fsencode(name)) != _UNKNOWN_CALL)
 
 
-def compile_filter(default: int, rules: Iterable[tuple[str, int, tuple[int, int, int] | None]]) -> bytes:
+def compile_filter(default: int, rules: Iterable[tuple[str, int, Sequence[Comparison]]]) -> bytes:
     """
     Return a filter as the array of struct sock_filter that seccomp(2) takes.
 
-    A rule is a system call, an action, and perhaps a comparison: the number of an argument, from 0, a mask, and the
-    value that the argument must have under it. Actions, `default` too, are SECCOMP_RET_* values. Calls that the library
-    does not know are left out. The filter is for this machine's architecture and that of its 32-bit programs; a call of
-    any other is fatal. So is one of x32, which had several numbers for the same call in some kernels, past any list.
+    A rule is a system call, an action, and comparisons, which must all hold; a mask counts for equality only. Actions,
+    `default` too, are SECCOMP_RET_* values. Calls that the library does not know are left out. The filter is for this
+    machine's architecture and that of its 32-bit programs; a call of any other is fatal. So is one of x32, which had
+    several numbers for the same call in some kernels, past any list.
     """
     library = _load()
     context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(default)))
@@ -62,19 +66,23 @@ def compile_filter(default: int, rules: Iterable[tuple[str, int, tuple[int, int,
             _check(library.seccomp_attr_set(context, attribute, ctypes.c_uint32(value)))
         if secondary := _SECONDARY.get(os.uname().machine):
             _check(library.seccomp_arch_add(context, ctypes.c_uint32(secondary)))
-        for call, action, comparison in rules:
+        for call, action, comparisons in rules:
             number = library.seccomp_syscall_resolve_name(os.fsencode(call))
             if number == _UNKNOWN_CALL:
                 continue
-            comparisons = (_Comparison * 1)()
-            if comparison is not None:
-                argument, mask, value = comparison
-                comparisons[0] = _Comparison(argument, _MASKED_EQUAL, mask, value)
-            count = 0 if comparison is None else 1
-            _check(library.seccomp_rule_add_array(context, ctypes.c_uint32(action), number, count, comparisons), call)
+            count = len(comparisons)
+            array = (_Comparison * count)(*map(_compare, comparisons))
+            _check(library.seccomp_rule_add_array(context, ctypes.c_uint32(action), number, count, array), call)
         return _export(library, context)
     finally:
         library.seccomp_release(context)
+
+
+def _compare(comparison: Comparison) -> _Comparison:
+    argument, mask, value, is_equal = comparison
+    if is_equal:
+        return _Comparison(argument, _MASKED_EQUAL, mask, value)
+    return _Comparison(argument, _UNEQUAL, value, 0)
 
 
 def _load() -> ctypes.PyDLL:

@@ -79,4 +79,13 @@ def add(ctx: click.Context, /, uuid: str | None, pull_policy: str, quiet: bool) 
         overrides = replace(chosen.overrides, only_arguments=True)
         with failing_as("error adding app to pod"):
             trees = TreeStore(invocation.data, store)
-            add_app(pod, store, trees, image, overrides, progress, debug=invocation.debug)
+            add_app(
+                pod,
+                store,
+                trees,
+                image,
+                overrides,
+                progress,
+                debug=invocation.debug,
+                insecure=invocation.insecure,
+            )

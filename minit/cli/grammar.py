@@ -116,8 +116,9 @@ def global_options() -> list[click.Parameter]:
             ["--insecure-options"],
             metavar="LIST",
             callback=_keep_insecure,
-            help="Security features to disable, separated by commas: capabilities, paths, seccomp, all-run, all; "
-            "none, image, tls, ondisk, http, pubkey and all-fetch change nothing, as minit verifies no images.",
+            help="Security features to disable, separated by commas: capabilities, image-isolators, paths, seccomp, "
+            "all-run, all; none, image, tls, ondisk, http, pubkey and all-fetch change nothing, as minit verifies no "
+            "images.",
         ),
         GlobalOption(
             ["--local-config"],

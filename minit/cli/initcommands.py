@@ -110,7 +110,7 @@ def build_machine(
         show_progress(invocation, quiet=quiet) as progress,
         scratch_directory(invocation.data / "minit/tmp") as scratch,
     ):
-        apps, manifest_bytes = apps_of_manifest(store, manifest)
+        apps, manifest_bytes = apps_of_manifest(store, manifest, invocation.insecure)
         parts = MachineParts(
             stage1=choose_stage1(invocation, store, progress, stage1_path, None),
             apps=apps,

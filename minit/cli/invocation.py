@@ -13,7 +13,7 @@ DEFAULT_DATA = Path("/var/lib/rkt")
 DEFAULT_LOCAL_CONFIG = "/etc/rkt"
 
 # --insecure-options of rkt. minit verifies no images, so only those about running have an effect.
-_RUN_OPTIONS = frozenset({"capabilities", "paths", "seccomp"})
+_RUN_OPTIONS = frozenset({"capabilities", "image-isolators", "paths", "seccomp"})
 INSECURE_OPTIONS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("none", "image", "tls", "ondisk", "http", "pubkey", "all-fetch"), frozenset()),
     **{name: frozenset({name}) for name in _RUN_OPTIONS},

@@ -136,7 +136,7 @@ def _play(
     with Store(invocation.data) as store:
         trees = TreeStore(invocation.data, store)
         with show_progress(invocation, quiet=quiet) as progress:
-            apps, manifest = _plan(store, kubernetes, progress)
+            apps, manifest = _plan(invocation, store, kubernetes, progress)
             request = request_of_manifest(
                 invocation, store, progress, apps, manifest, stage1_path=stage1_path, no_overlay=no_overlay
             )
@@ -168,7 +168,9 @@ def _run_options(pod: KubernetesPod, net: tuple[str, ...]) -> dict[str, object]:
     }
 
 
-def _plan(store: Store, pod: KubernetesPod, progress: Progress) -> tuple[tuple[PlannedApp, ...], bytes]:
+def _plan(
+    invocation: Invocation, store: Store, pod: KubernetesPod, progress: Progress
+) -> tuple[tuple[PlannedApp, ...], bytes]:
     import os
 
     from minit.stage0.kubernetes.manifest import plan_kubernetes_pod
@@ -177,7 +179,7 @@ def _plan(store: Store, pod: KubernetesPod, progress: Progress) -> tuple[tuple[P
     images = {
         container.name: _find_image(store, container.image, container.pull_policy, progress) for container in containers
     }
-    return plan_kubernetes_pod(pod, images, os.getuid(), os.getgid())
+    return plan_kubernetes_pod(pod, images, os.getuid(), os.getgid(), invocation.insecure)
 
 
 def _find_image(store: Store, reference: str, policy: str | None, progress: Progress) -> StoredImage:

@@ -67,7 +67,7 @@ def make_request(
     with_overlay = _choose_overlay(invocation, no_overlay=no_overlay, private_users=private_users)
     if pod_manifest is None:
         # First what is wrong with options: one without its value may have taken the image for it.
-        defaults = _parse_defaults(images, volume, mount, port, set_env, set_env_file, inherit_env)
+        defaults = _parse_defaults(invocation, images, volume, mount, port, set_env, set_env_file, inherit_env)
         if not images:
             raise click.UsageError("no image given")
         policy = PullPolicy(pull_policy)
@@ -86,7 +86,7 @@ def make_request(
                 "--pull-policy": pull_policy != PullPolicy.NEW.value,
             }
         )
-        apps, manifest = apps_of_manifest(store, pod_manifest)
+        apps, manifest = apps_of_manifest(store, pod_manifest, invocation.insecure)
     stage1 = choose_stage1(invocation, store, progress, stage1_file, stage1_name or stage1_hash)
     return PodRequest(
         stage1=stage1,
@@ -172,6 +172,7 @@ def request_of_manifest(
 
 
 def _parse_defaults(
+    invocation: Invocation,
     images: Sequence[ImageArgument],
     volumes: Sequence[str],
     mounts: Sequence[str],
@@ -191,6 +192,7 @@ def _parse_defaults(
             volumes=tuple(parse_volume("--volume", text) for text in volumes),
             mounts=tuple(parse_mount("--mount", text) for text in mounts),
             ports=tuple(parse_port("--port", text) for text in ports),
+            insecure=invocation.insecure,
         )
         check_volumes(defaults.volumes, defaults.mounts, [image.overrides.mounts for image in images])
     except FlagError as error:
@@ -204,7 +206,7 @@ def _refuse_beside_manifest(given: dict[str, object]) -> None:
         raise click.UsageError(f"--pod-manifest excludes {excluded}: write what you mean into the manifest")
 
 
-def apps_of_manifest(store: Store, path: Path) -> tuple[tuple[PlannedApp, ...], bytes]:
+def apps_of_manifest(store: Store, path: Path, insecure: frozenset[str]) -> tuple[tuple[PlannedApp, ...], bytes]:
     """Return the apps of a user's pod manifest, their images in the store, and the manifest that stage1 gets."""
     source = str(path)
     try:
@@ -214,7 +216,7 @@ def apps_of_manifest(store: Store, path: Path) -> tuple[tuple[PlannedApp, ...], 
     apps = tuple(PlannedApp(name=name, image=store.find(image_id)) for name, image_id in image_ids(data, source))
     for app in apps:
         check_platform(app.image.manifest)
-    return apps, complete_manifest(data, source, {app.name: app.image for app in apps})
+    return apps, complete_manifest(data, source, {app.name: app.image for app in apps}, insecure)
 
 
 def choose_stage1(

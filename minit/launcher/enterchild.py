@@ -15,10 +15,10 @@ import os
 from minit import syscalls
 from minit.errors import EXIT_FAILURE, describe
 from minit.plan.environment import DEFAULT_PATH
-from minit.process import forget_imports, join_cgroups, reset_signals, set_limits, set_oom_score
+from minit.process import forget_imports, join_cgroups, set_limits, set_oom_score
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.stdio import complain
-from minit.supervisor.credentials import become_user, drop_bounding_set, give_up_capabilities, leave_keyring
+from minit.supervisor.confinement import become, drop_bounding_set, give_up_capabilities, install_filters
 from minit.value import Value
 
 TYPE_CHECKING = False
@@ -71,6 +71,11 @@ def enter(entrance: Entrance, command: Sequence[str], link: Socket) -> NoReturn:
     """
     step = "close descriptors"
     profile = entrance.profile
+
+    def begin(name: str) -> None:
+        nonlocal step
+        step = name
+
     try:
         arguments = [os.fsencode(word) for word in command]
         variables = dict(profile.environment)
@@ -102,19 +107,10 @@ def enter(entrance: Entrance, command: Sequence[str], link: Socket) -> NoReturn:
         syscalls.close_all_but((0, 1, 2, link.fileno()))
         os.umask(0o022)
         step = "drop capabilities"
-        drop_bounding_set(entrance.bounding if profile.bounding is None else entrance.bounding & profile.bounding)
-        give_up_capabilities()
-        step = "change user"
-        become_user(0, 0, profile.supplementary_gids)
-        # Other ids undid it.
-        syscalls.set_dumpable(False)
-        step = "join a session keyring"
-        leave_keyring()
-        if profile.no_new_privileges:
-            step = "set no_new_privs"
-            syscalls.set_no_new_privileges()
-        step = "reset signals"
-        reset_signals()
+        # The caller may hold more than PID 1, which gave it up for the whole pod.
+        drop_bounding_set(entrance.bounding)
+        give_up_capabilities(profile.confinement)
+        become(profile.confinement, begin)
         step = "fork"
         pid, _ = syscalls.clone3(syscalls.CLONE_PARENT)
         if pid == 0:
@@ -150,8 +146,7 @@ def _execute(entrance: Entrance, arguments: list[bytes], variables: Mapping[byte
         syscalls.close_range(3)
         step = "install seccomp filters"
         # Last: of what the app may not call anything may have been needed until here.
-        for program in entrance.profile.filters:
-            syscalls.install_seccomp_filter(program)
+        install_filters(entrance.profile.confinement)
         step, code = "execute the command", EXIT_CANNOT_EXECUTE
         try:
             os.execve(path, arguments, variables)

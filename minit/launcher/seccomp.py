@@ -12,6 +12,7 @@ import os
 from minit import paths
 from minit.launcher.ownimage import image_root
 from minit.manifest.seccomp import DEFAULT_POLICY
+from minit.plan.guards import DEFAULT_GUARDS, TYPING
 from minit.stdio import complain
 from minit.value import replace
 
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from minit.plan.pod import PodPlan
     from minit.plan.syscallfilter import Filter
 
+    # A list, None for all system calls, and the guards.
+    _Restriction = tuple[SeccompPolicy | None, frozenset[str]]
+
+_DEFAULT = (DEFAULT_POLICY, DEFAULT_GUARDS)
+
 
 def add_filters(plan: PodPlan) -> PodPlan:
     """
@@ -28,33 +34,38 @@ def add_filters(plan: PodPlan) -> PodPlan:
 
     OSError if the library is missing that compiles them.
     """
-    compiled: dict[SeccompPolicy, tuple[bytes, ...]] = {}
+    compiled: dict[_Restriction, tuple[bytes, ...]] = {}
+
+    def programs(restriction: _Restriction) -> tuple[bytes, ...]:
+        if restriction not in compiled:
+            compiled[restriction] = _load_filters(*restriction)
+        return compiled[restriction]
+
     apps = []
     for app in plan.apps:
-        policy = app.seccomp
-        if policy is not None:
-            if policy not in compiled:
-                compiled[policy] = _load_filters(policy)
-            app = replace(app, filters=compiled[policy])
-            for name in _unknown(policy):
-                complain(f'stage1: warning: app "{app.name}": ignoring unknown system call {name}')
-        apps.append(app)
+        filters = handler_filters = programs((app.seccomp, app.guards))
+        if app.handlers and TYPING in app.guards and (app.seccomp, app.guards) != _DEFAULT:
+            # It is root, whoever the app is: what the caller lets the app do is not meant for it.
+            handler_filters += programs(_DEFAULT)
+        apps.append(replace(app, filters=filters, handler_filters=handler_filters))
+        for name in () if app.seccomp is None else _unknown(app.seccomp):
+            complain(f'stage1: warning: app "{app.name}": ignoring unknown system call {name}')
     return replace(plan, apps=tuple(apps), sidecar_filter=_read(paths.SIDECAR_FILTER))
 
 
 def write_default_filters(directory: str) -> None:
     """Compile what sidecars get, and an app that asks for nothing, into files below `directory`, which is made."""
     os.makedirs(directory, exist_ok=True)
-    programs = dict(zip(paths.DEFAULT_FILTERS, compile_policy(DEFAULT_POLICY), strict=True))
+    programs = dict(zip(paths.DEFAULT_FILTERS, compile_filters(*_DEFAULT), strict=True))
     programs[paths.SIDECAR_FILTER] = compile_sidecar_filter()
     for name, program in programs.items():
         with open(os.path.join(directory, name), "wb") as file:
             file.write(program)
 
 
-def _load_filters(policy: SeccompPolicy) -> tuple[bytes, ...]:
-    if policy != DEFAULT_POLICY:
-        return compile_policy(policy)
+def _load_filters(policy: SeccompPolicy | None, guards: frozenset[str]) -> tuple[bytes, ...]:
+    if (policy, guards) != _DEFAULT:
+        return compile_filters(policy, guards)
     return tuple(_read(name) for name in paths.DEFAULT_FILTERS)
 
 
@@ -63,11 +74,11 @@ def _read(name: str) -> bytes:
         return file.read()
 
 
-def compile_policy(policy: SeccompPolicy) -> tuple[bytes, ...]:
+def compile_filters(policy: SeccompPolicy | None, guards: frozenset[str]) -> tuple[bytes, ...]:
     """Return the filters of a policy as the kernel takes them, in the order in which they have to be installed."""
     from minit.plan.syscallfilter import filters_of
 
-    return tuple(_compile(filter) for filter in filters_of(policy))
+    return tuple(_compile(filter) for filter in filters_of(policy, guards))
 
 
 def compile_sidecar_filter() -> bytes:
@@ -83,7 +94,7 @@ def _compile(filter: Filter) -> bytes:
     return compile_filter(
         filter.default,
         [
-            (rule.call, rule.action, None if rule.argument is None else (rule.argument, rule.mask, rule.value))
+            (rule.call, rule.action, [(test.argument, test.mask, test.value, not test.differs) for test in rule.tests])
             for rule in filter.rules
         ],
     )

@@ -21,9 +21,12 @@ from minit.paths import (
     ANNOTATION_RESTART_MAX_DELAY,
     ANNOTATION_RESTART_RESET,
     ANNOTATION_STREAM,
+    ANNOTATION_TRUSTED_ISOLATORS,
+    ANNOTATION_VSOCK,
 )
 from minit.plan.devices import ANNOTATION_HOTPLUG
 from minit.plan.environment import DEFAULT_TERM, TTY_TERM, plan_environment
+from minit.plan.guards import DEFAULT_GUARDS
 from minit.plan.mounts import SYSFS, BindTree, MountOp, app_mounts
 from minit.plan.protection import Protection
 from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, DEFAULT_STOPPING
@@ -69,10 +72,14 @@ POD_ANNOTATIONS = (
     ANNOTATION_PIDS_LIMIT,
     *RESTART_ANNOTATIONS,
     ANNOTATION_STOP_GRACE,
+    ANNOTATION_VSOCK,
 )
 """The names of our annotations that a pod may have, too."""
 
-_ANNOTATIONS = (*POD_ANNOTATIONS, ANNOTATION_AFTER, ANNOTATION_HEALTH, ANNOTATION_NOTIFY_FD, ANNOTATION_STOP_SIGNAL)
+_ANNOTATIONS = (
+    *(*POD_ANNOTATIONS, ANNOTATION_AFTER, ANNOTATION_HEALTH, ANNOTATION_NOTIFY_FD, ANNOTATION_STOP_SIGNAL),
+    ANNOTATION_TRUSTED_ISOLATORS,
+)
 # All others are decided in minit.plan.isolators, and those of system calls in minit.manifest.seccompisolators.
 _UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
 
@@ -84,7 +91,8 @@ class AppSpec(Value):
     `candidates` are the paths tried in order for the executable, which is also argv[0]; `search` is the path list
     to name when none of them is there, None when exec[0] was a path. `bounding` is a capability mask, None to leave
     the bounding set alone; `oom_score_adj` and `limits` are None if nobody asks for any. `seccomp` is None if every
-    system call is allowed; `filters` are the programs that the launcher has made of it. `mounts` come first in the
+    system call is allowed, but for those that `guards` refuse; `filters` are the programs that the launcher has made of
+    both, `handler_filters` those of the event handlers. `mounts` come first in the
     app's root, then `sysfs`, `volumes` from the outer to the inner, and `files`; `protection` is for all of them. With
     `read_only_root` nothing else of the root can be written at last. `late_volumes` are devices that are not there yet.
     It is executed with `sockets` open.
@@ -111,7 +119,9 @@ class AppSpec(Value):
     limits: Limits | None = None
     no_new_privileges: bool = False
     seccomp: SeccompPolicy | None = DEFAULT_POLICY
+    guards: frozenset[str] = DEFAULT_GUARDS
     filters: tuple[bytes, ...] = ()
+    handler_filters: tuple[bytes, ...] = ()
     stdin: str = STREAM_NULL
     stdout: str = STREAM_LOG
     stderr: str = STREAM_LOG
@@ -175,13 +185,18 @@ class AppSpec(Value):
         both = {HANDLER_PRE_START: self.pre_start, HANDLER_POST_STOP: self.post_stop}
         return {name: arguments for name, arguments in both.items() if arguments is not None}
 
+    def _describe_guards(self) -> str:
+        missing = sorted(DEFAULT_GUARDS - self.guards)
+        return f", without the guards {' '.join(missing)}" if missing else ""
+
     def describe(self) -> list[str]:
         """Return the decisions as lines for --debug."""
         lines = [
             f"app {self.name}: exec {' or '.join(self.candidates)} {list(self.arguments)}",
             f"app {self.name}: uid {self.uid} gid {self.gid} groups {list(self.supplementary_gids)}"
             f" cwd {self.working_directory}{', no_new_privs' if self.sheds_privileges else ''}",
-            f"app {self.name}: {'all system calls' if self.seccomp is None else self.seccomp.describe()}",
+            f"app {self.name}: {'all system calls' if self.seccomp is None else self.seccomp.describe()}"
+            f"{self._describe_guards()}",
             f"app {self.name}: stdin {self.stdin} stdout {self.stdout} stderr {self.stderr}",
             f"app {self.name}: stopped by signal {self.stop_signal}, killed after {self.stop_grace_seconds:g} s",
         ]

@@ -11,6 +11,7 @@ import os
 
 from minit.errors import LaunchError, ManifestError
 from minit.jsontext import dump, parse
+from minit.plan.confinement import Confinement, confinement_of_command
 from minit.value import Value
 
 TYPE_CHECKING = False
@@ -32,18 +33,14 @@ class EnterProfile(Value):
     """
     What is not in an app's namespaces and control groups.
 
-    `bounding` is a capability mask, None for that of PID 1; `oom_score_adj` None leaves the caller's; `filters` are
-    programs for the kernel in the order of their installation.
+    `oom_score_adj` None leaves the caller's.
     """
 
     environment: tuple[tuple[bytes, bytes], ...]
     working_directory: str = "/"
-    supplementary_gids: tuple[int, ...] = ()
-    bounding: int | None = None
-    no_new_privileges: bool = False
+    confinement: Confinement = Confinement()
     oom_score_adj: int | None = None
     limits: tuple[Limit, ...] = ()
-    filters: tuple[bytes, ...] = ()
 
 
 def profile_of(spec: AppSpec, limits: Sequence[Limit]) -> EnterProfile:
@@ -51,28 +48,26 @@ def profile_of(spec: AppSpec, limits: Sequence[Limit]) -> EnterProfile:
     return EnterProfile(
         environment=tuple((os.fsencode(name), os.fsencode(value)) for name, value in spec.environment),
         working_directory=spec.working_directory,
-        supplementary_gids=spec.supplementary_gids,
-        bounding=spec.bounding,
-        no_new_privileges=spec.sheds_privileges,
+        confinement=confinement_of_command(spec),
         oom_score_adj=spec.oom_score_adj or 0,
         limits=tuple(limits),
-        filters=spec.filters,
     )
 
 
 def encode_profile(profile: EnterProfile) -> bytes:
     """Return a profile as bytes."""
     environment = b"".join(b"%s=%s\0" % pair for pair in profile.environment)
+    confinement = profile.confinement
     header = {
         "cwd": profile.working_directory,
-        "gids": profile.supplementary_gids,
-        "bounding": profile.bounding,
-        "noNewPrivileges": profile.no_new_privileges,
+        "gids": confinement.supplementary_gids,
+        "bounding": confinement.bounding,
+        "noNewPrivileges": confinement.no_new_privileges,
         "oomScoreAdj": profile.oom_score_adj,
         "limits": profile.limits,
-        "sizes": [len(environment), *map(len, profile.filters)],
+        "sizes": [len(environment), *map(len, confinement.filters)],
     }
-    return b"".join((dump(header), b"\n", environment, *profile.filters))
+    return b"".join((dump(header), b"\n", environment, *confinement.filters))
 
 
 def decode_profile(data: bytes, source: str) -> EnterProfile:
@@ -94,12 +89,14 @@ def decode_profile(data: bytes, source: str) -> EnterProfile:
         return EnterProfile(
             environment=tuple((name, value) for name, _, value in variables),
             working_directory=_expect(str, header["cwd"]),
-            supplementary_gids=_integers(header["gids"]),
-            bounding=None if bounding is None else _expect(int, bounding),
-            no_new_privileges=_expect(bool, header["noNewPrivileges"]),
+            confinement=Confinement(
+                supplementary_gids=_integers(header["gids"]),
+                bounding=None if bounding is None else _expect(int, bounding),
+                no_new_privileges=_expect(bool, header["noNewPrivileges"]),
+                filters=tuple(rest[start:end] for start, end in zip(ends, ends[1:])),
+            ),
             oom_score_adj=None if oom_score_adj is None else _expect(int, oom_score_adj),
             limits=tuple((number, soft, hard) for number, soft, hard in limits),
-            filters=tuple(rest[start:end] for start, end in zip(ends, ends[1:])),
         )
     except KeyError as error:
         raise LaunchError(f"{source}: {error.args[0]} is missing") from error

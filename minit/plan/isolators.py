@@ -9,7 +9,8 @@ machine cannot do is worth a warning.
 from __future__ import annotations
 
 from minit.errors import ManifestError, PlanError
-from minit.manifest.capabilities import DEFAULT, NAMES, capability_mask, capability_names
+from minit.manifest.capabilities import DEFAULT, capability_names
+from minit.manifest.capabilityisolators import REMOVE, RETAIN, read_capability_sets
 from minit.manifest.quantity import BILLION, parse_quantity
 from minit.manifest.reader import Node
 from minit.paths import ANNOTATION_PIDS_LIMIT
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from minit.manifest.app import Isolator
     from minit.plan.pod import HostFacts
 
-RETAIN = "os/linux/capabilities-retain-set"
-REMOVE = "os/linux/capabilities-remove-set"
 _MEMORY = "resource/memory"
 _CPU = "resource/cpu"
 _CPU_SHARES = "os/linux/cpu-shares"
@@ -70,20 +69,14 @@ def plan_isolation(isolators: Sequence[Isolator], where: Node, facts: HostFacts)
     `where` is the place of the list in its manifest. Of several isolators of one name the last one counts, but sets of
     capabilities add up.
     """
-    retained, removed = 0, 0
+    retained, removed = read_capability_sets(isolators, where)
     oom_score_adj: int | None = None
     others = []
     for name, node in _nodes(isolators, where):
-        if name == RETAIN:
-            retained |= _read_capabilities(node["value"])
-        elif name == REMOVE:
-            removed |= _read_capabilities(node["value"])
-        elif name == _OOM_SCORE_ADJ:
+        if name == _OOM_SCORE_ADJ:
             oom_score_adj = node["value"].integer(-1000, 1000)
-        else:
+        elif name not in (RETAIN, REMOVE):
             others.append((name, node))
-    if retained and removed:
-        raise ManifestError(f"{where.where}: cannot have both {RETAIN} and {REMOVE}")
     limits, warnings = _plan_limits(others, facts.controllers)
     if missing := retained & ~facts.capabilities:
         names = " ".join(capability_names(missing))
@@ -152,19 +145,6 @@ def unsupported(what: str, where: str | None = None) -> str:
     """Return rkt's warning of a limit that this machine cannot keep."""
     place = "" if where is None else f" ({where})"
     return f"warning: {what} set but support disabled in the kernel, skipping{place}"
-
-
-def _read_capabilities(value: Node) -> int:
-    # In any case, as systemd reads them, to which rkt hands what it finds.
-    names = value["set"].each(lambda node: node.matching(_is_capability, "the name of a capability").upper())
-    if not names:
-        raise value["set"].error("at least one capability")
-    return capability_mask(*names)
-
-
-def _is_capability(text: str) -> bool:
-    # Letters beyond ASCII have upper cases within it.
-    return text.isascii() and text.upper() in NAMES
 
 
 def _read_memory(value: Node) -> int | None:

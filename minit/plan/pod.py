@@ -16,6 +16,8 @@ from minit.paths import (
     ANNOTATION_NOTIFY,
     ANNOTATION_NOTIFY_FD,
     ANNOTATION_PIDS_LIMIT,
+    ANNOTATION_TRUSTED_ISOLATORS,
+    ANNOTATION_VSOCK,
     POD_MANIFEST,
     app_manifest,
     created_marker,
@@ -216,7 +218,7 @@ class _Planning:
             _refuse_unknown_annotations(runtime, image)
             spec = self._plan_app(runtime, app, image, mounts)
             spec = _plan_log(spec, runtime, pod.manifest, logs_for_kubernetes)
-            spec = self._confine(spec, isolation)
+            spec = self._confine(spec, isolation, runtime, app, image)
             apps.append(_plan_start(spec, runtime, image, pod.manifest))
         if not flags.mutable and any(spec.after for spec in apps):
             from minit.plan.order import check_order
@@ -289,7 +291,10 @@ class _Planning:
                 check_mapped(number, f'{volume.place}: owner of volume "{volume.volume}"', self._mapped)
         return uid, gid
 
-    def _confine(self, spec: AppSpec, isolation: Isolation | None) -> AppSpec:
+    def _confine(
+        self, spec: AppSpec, isolation: Isolation | None, runtime: RuntimeApp, app: App, image: ImageManifest
+    ) -> AppSpec:
+        spec = replace(spec, guards=self._guards(spec, runtime, app, image))
         if isolation is not None:
             spec = replace(
                 spec,
@@ -298,6 +303,18 @@ class _Planning:
                 limits=isolation.limits if isolation.limits.controllers else None,
             )
         return replace(spec, bounding=None) if self._flags.disable_capabilities else spec
+
+    def _guards(self, spec: AppSpec, runtime: RuntimeApp, app: App, image: ImageManifest) -> frozenset[str]:
+        flags = self._flags
+        trusted = is_set(runtime, ANNOTATION_TRUSTED_ISOLATORS)
+        wants_vsock = is_set(runtime, ANNOTATION_VSOCK, self._pod.manifest)
+        if not (app.isolators or wants_vsock or flags.disable_seccomp or flags.disable_capabilities):
+            return spec.guards
+        from minit.plan.guards import plan_guards
+        from minit.plan.origins import find_origins
+
+        origins = find_origins(spec.name, app, image, flags, trusted=trusted)
+        return plan_guards(flags, origins, spec.seccomp, wants_vsock=wants_vsock)
 
     def _bounding(self, isolations: Sequence[Isolation | None]) -> int | None:
         """Return the capabilities that PID 1 keeps; None for all."""
@@ -319,6 +336,16 @@ class _Planning:
         if self._mapped is not None:
             namespaces.append("user")
         return tuple(namespaces)
+
+
+def is_set(runtime: RuntimeApp, annotation: str, pod: PodManifest | None = None) -> bool:
+    """Return whether an annotation of an app, or of its pod, is true; PlanError if it is neither that nor false."""
+    value = runtime.annotation(annotation)
+    if value is None and pod is not None:
+        value = pod.annotation(annotation)
+    if value not in (None, "true", "false"):
+        raise PlanError(f'app "{runtime.name}": {annotation}: expected true or false, got "{value}"')
+    return value == "true"
 
 
 def app_section(runtime: RuntimeApp, image: ImageManifest) -> App:

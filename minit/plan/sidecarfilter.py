@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 
-from minit.plan.syscallfilter import ALLOW, IOCTL_MASK, Filter, Rule, fail_with
+from minit.plan.syscallfilter import ALLOW, INT_MASK, Filter, Rule, Test, fail_with
 
 
 def _names(text: str) -> list[str]:
@@ -33,10 +33,13 @@ SIDECAR_FILTER = Filter(
     default=fail_with(errno.EPERM),
     rules=(
         *(Rule(call=name, action=ALLOW) for name in _CALLS),
-        *(Rule(call="ioctl", action=ALLOW, argument=1, mask=IOCTL_MASK, value=request) for request in _REQUESTS),
+        *(
+            Rule(call="ioctl", action=ALLOW, tests=(Test(argument=1, mask=INT_MASK, value=request),))
+            for request in _REQUESTS
+        ),
         # Memory for data, never for code.
         *(
-            Rule(call=name, action=ALLOW, argument=2, mask=_PROT_EXEC, value=0)
+            Rule(call=name, action=ALLOW, tests=(Test(argument=2, mask=_PROT_EXEC, value=0),))
             for name in ("mmap", "mmap2", "mprotect")
         ),
     ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 
 from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM
+from minit.plan.guards import FILESYSTEMS, HOST, LIMITS, TYPING, VSOCK
 from minit.value import Value
 
 TYPE_CHECKING = False
@@ -25,21 +26,37 @@ _RET_ERRNO = 0x00050000
 _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
 # The kernel takes an int: a program could hide the number below bits that only a filter looks at.
-IOCTL_MASK = 0xFFFFFFFF
+INT_MASK = 0xFFFFFFFF
 # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 _NEW_NAMESPACES = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
+# With one of these flags mount(2) works on mounts that are there: MS_REMOUNT, BIND, MOVE; UNBINDABLE, PRIVATE, SLAVE,
+# SHARED. The kernel takes the upper half for nothing if it is this magic number, though it looks like some of them.
+_MOVED_MOUNT = 0x20 | 0x1000 | 0x2000
+_CHANGED_MOUNT = 0x20000 | 0x40000 | 0x80000 | 0x100000
+_MAGIC, _MAGIC_MASK = 0xC0ED0000, 0xFFFF0000
+_AF_VSOCK = 40
+_HOST_CALLS = (
+    *("mount", "umount", "umount2", "pivot_root", "fsopen", "fsconfig", "fsmount", "fspick", "move_mount", "open_tree"),
+    *("open_tree_attr", "mount_setattr", "unshare", "setns", "add_key", "request_key", "keyctl"),
+    *("name_to_handle_at", "open_by_handle_at"),
+)
+
+
+class Test(Value):
+    """An argument of a call, its number from 0: either its bits in `mask` are `value`, or it `differs` from that."""
+
+    argument: int
+    value: int
+    mask: int = 0xFFFFFFFFFFFFFFFF
+    differs: bool = False
 
 
 class Rule(Value):
-    """
-    The action for a system call; with `argument`, its number from 0, only if its bits in `mask` are those of `value`.
-    """
+    """The action for a system call, if all tests of its arguments hold."""
 
     call: str
     action: int
-    argument: int | None = None
-    mask: int = 0
-    value: int = 0
+    tests: tuple[Test, ...] = ()
 
 
 class Filter(Value):
@@ -54,26 +71,34 @@ def fail_with(error: int) -> int:
     return _RET_ERRNO | error
 
 
-def filters_of(policy: SeccompPolicy) -> tuple[Filter, ...]:
+def filters_of(policy: SeccompPolicy | None, guards: frozenset[str]) -> tuple[Filter, ...]:
     """
-    Return the filters of a policy, in the order in which they have to be installed.
+    Return the filters of a policy, in the order in which they have to be installed: the guards, then the list.
 
-    A call that a whitelist does not have is refused if it existed when rkt's lists were written; a newer one fails
-    with ENOSYS, as it would have in a kernel of that time, and whoever tries it does without.
+    Without a policy the guards are all. They are a filter of their own, as where a call is allowed no rule of the same
+    filter can refuse some uses of it. A call that a whitelist does not have is refused if it existed when rkt's lists
+    were written; a newer one fails with ENOSYS, as it would have in a kernel of that time, and whoever tries it does
+    without.
     """
+    rules = [rule for guard in sorted(guards) for rule in _GUARDS[guard]]
+    if policy is None:
+        return (_guard_filter(rules),) if rules else ()
     refusal = KILL if policy.error is None else fail_with(policy.error)
     if policy.is_blacklist:
-        names = policy.names or frozenset()
-        guards = (rule for rule in _guards(policy) if rule.call not in names)
-        return (Filter(default=ALLOW, rules=(*_rules(names, refusal), *guards)),)
+        return _guard_filter(rules), Filter(default=ALLOW, rules=_rules(policy.names or (), refusal))
     allowed = MINIMUM | (DEFAULT if policy.names is None else policy.names)
     unknown = fail_with(errno.ENOSYS)
     refused = () if refusal == unknown else _rules(ANCIENT - allowed, refusal)
     return (
-        # A filter of its own: where a call is allowed, no rule of the same filter can refuse some uses of it.
-        Filter(default=ALLOW, rules=tuple(_guards(policy))),
+        _guard_filter([rule for rule in rules if rule.call in allowed]),
         Filter(default=unknown, rules=(*_rules(allowed, ALLOW), *refused)),
     )
+
+
+def _guard_filter(rules: Iterable[Rule]) -> Filter:
+    # What one guard refuses altogether needs no rule of another about some uses of it.
+    flat = {rule.call: rule for rule in rules if not rule.tests}
+    return Filter(default=ALLOW, rules=(*flat.values(), *(rule for rule in rules if rule.call not in flat)))
 
 
 def _rules(names: Iterable[str], action: int) -> tuple[Rule, ...]:
@@ -81,15 +106,30 @@ def _rules(names: Iterable[str], action: int) -> tuple[Rule, ...]:
     return tuple(Rule(call=name, action=action) for name in sorted(names))
 
 
-def _guards(policy: SeccompPolicy) -> list[Rule]:
-    """Return what is refused in calls that a filter allows."""
-    refusal = fail_with(errno.EPERM)
-    # By these two a program types into its terminal, for whoever reads from it next.
-    rules = [
-        Rule(call="ioctl", action=refusal, argument=1, mask=IOCTL_MASK, value=request)
-        for request in (_TIOCSTI, _TIOCLINUX)
-    ]
-    if policy.is_default_list:
-        # Its flags do what unshare(2) does, which is not in the list.
-        rules += [Rule(call="clone", action=refusal, argument=0, mask=bit, value=bit) for bit in _NEW_NAMESPACES]
-    return rules
+def _refuse(call: str, *tests: Test, error: int = errno.EPERM) -> Rule:
+    return Rule(call=call, action=fail_with(error), tests=tests)
+
+
+_GUARDS = {
+    TYPING: [_refuse("ioctl", Test(argument=1, mask=INT_MASK, value=request)) for request in (_TIOCSTI, _TIOCLINUX)],
+    # To read them does no harm.
+    LIMITS: [
+        _refuse(
+            "prlimit64",
+            Test(argument=0, value=0, differs=True),
+            Test(argument=2, value=0, differs=True),
+        )
+    ],
+    VSOCK: [_refuse("socket", Test(argument=0, mask=INT_MASK, value=_AF_VSOCK), error=errno.EAFNOSUPPORT)],
+    FILESYSTEMS: [
+        _refuse("mount", Test(argument=3, mask=_MOVED_MOUNT | _CHANGED_MOUNT, value=0)),
+        _refuse("mount", Test(argument=3, mask=_MOVED_MOUNT | _MAGIC_MASK, value=_MAGIC)),
+        _refuse("fsopen"),
+    ],
+    HOST: [
+        *(_refuse(call) for call in _HOST_CALLS),
+        *(_refuse("clone", Test(argument=0, mask=bit, value=bit)) for bit in _NEW_NAMESPACES),
+        # Its flags are in memory, where no filter sees them. Whoever tries it falls back on clone.
+        _refuse("clone3", error=errno.ENOSYS),
+    ],
+}

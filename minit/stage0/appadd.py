@@ -49,18 +49,20 @@ def add_app(
     progress: Progress,
     *,
     debug: bool,
+    insecure: frozenset[str] = frozenset(),
 ) -> None:
     """
     Add an app to a mutable pod that runs; it is started later. PodError if it cannot be, with all as it was before.
 
-    The arguments in `overrides`, if there are any, replace those of the image, as in rkt.
+    The arguments in `overrides`, if there are any, replace those of the image, as in rkt. `insecure` is as in
+    PodDefaults.
     """
     manifest = entrypoints.read_stage1_manifest(pod)
     for entrypoint in ("enter", "app/add"):
         entrypoints.require_path(manifest, entrypoint)
     with manifest_lock(pod):
         require_controllable(pod)
-        defaults = PodDefaults(uid=os.getuid(), gid=os.getgid())
+        defaults = PodDefaults(uid=os.getuid(), gid=os.getgid(), insecure=insecure)
         app, entry = plan_added_app(read_mutable_manifest(pod), image, overrides, defaults)
         addition = _Addition(pod, app)
         try:

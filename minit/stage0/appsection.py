@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from minit.errors import PodError
 from minit.manifest.app import App, Isolator, Port
+from minit.manifest.excess import excess_of
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import ExposedPort, Mount, Volume
 from minit.value import Value, replace
@@ -37,6 +38,16 @@ _REPLACED_ISOLATORS = (
     (SECCOMP_RETAIN, SECCOMP_REMOVE),
     (NO_NEW_PRIVILEGES,),
 )
+
+IMAGE_ISOLATORS = "image-isolators"
+# How a user gives what an image may not.
+_OPTIONS = {
+    OOM_SCORE_ADJ: "--oom-score-adj",
+    CPU_SHARES: "--cpu-shares",
+    CAPABILITIES_RETAIN: "--caps-retain",
+    SECCOMP_RETAIN: "--seccomp",
+    SECCOMP_REMOVE: "--seccomp",
+}
 
 
 class AppOverrides(Value):
@@ -76,6 +87,8 @@ class PodDefaults(Value):
     volumes: tuple[Volume, ...] = ()
     mounts: tuple[Mount, ...] = ()
     ports: tuple[ExposedPort, ...] = ()
+    insecure: frozenset[str] = frozenset()
+    """Words of --insecure-options."""
 
 
 def plan_app_section(image: ImageManifest, overrides: AppOverrides, defaults: PodDefaults) -> App:
@@ -105,6 +118,18 @@ def plan_app_section(image: ImageManifest, overrides: AppOverrides, defaults: Po
         isolators=merge_isolators(app.isolators, overrides.isolators),
         **{field: value for field, value in changes.items() if value is not None},
     )
+
+
+def refuse_excess(image: ImageManifest, isolators: Sequence[Isolator], insecure: frozenset[str]) -> None:
+    """Raise PodError if isolators that are the image's own give more than the default, unless that is `insecure`."""
+    excess = [each for each in excess_of(image.name, isolators) if each.kind not in insecure]
+    if excess and IMAGE_ISOLATORS not in insecure:
+        wanted = " and ".join(each.describe() for each in excess)
+        options = ", ".join(_OPTIONS[each.isolator] for each in excess)
+        raise PodError(
+            f'image "{image.name}" asks for more than an app has by default: {wanted}: say it yourself ({options}), or'
+            f" trust the image (--insecure-options={IMAGE_ISOLATORS})"
+        )
 
 
 def merge_environment(image: Pairs, app: Pairs, defaults: PodDefaults) -> Pairs:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from minit import jsontext, paths
 from minit.errors import ManifestError, PodError
+from minit.manifest.excess import excess_of
 from minit.manifest.image import APPC_VERSION, ImageManifest
 from minit.manifest.names import is_ac_name, sanitize_ac_name
 from minit.manifest.pod import ExposedPort, Mount, PodManifest, Volume, parse_pod_manifest
@@ -23,6 +24,7 @@ from minit.stage0.appsection import (
     pairs_json,
     plan_app_section,
     port_json,
+    refuse_excess,
 )
 from minit.stage0.ports import check_ports
 from minit.stage0.store import StoredImage
@@ -136,11 +138,14 @@ def image_ids(data: bytes, source: str) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-def complete_manifest(data: bytes, source: str, images: Mapping[str, StoredImage]) -> bytes:
+def complete_manifest(
+    data: bytes, source: str, images: Mapping[str, StoredImage], insecure: frozenset[str] = frozenset()
+) -> bytes:
     """
     Return a valid pod manifest of a user with the `app` section of every app present.
 
-    `images` holds each app's image by the app's name. A manifest that is complete already stays byte for byte.
+    `images` holds each app's image by the app's name; `insecure` is as in PodDefaults. A manifest that is complete
+    already stays byte for byte.
     """
     manifest = jsontext.parse(data, source)
     completed = False
@@ -152,9 +157,12 @@ def complete_manifest(data: bytes, source: str, images: Mapping[str, StoredImage
         app = images[name].manifest.app
         if app is None:
             raise PodError(f'{source}: app "{name}" has no "app" section, and its image has none either')
+        refuse_excess(images[name].manifest, app.isolators, insecure)
         for key in [key for key in entry if key.lower() == "app"]:
             del entry[key]
         entry["app"] = app_json(app)
+        if excess_of(name, app.isolators):
+            _annotate(entry, paths.ANNOTATION_TRUSTED_ISOLATORS, "true")
         completed = True
     return jsontext.dump(manifest) if completed else data
 
@@ -199,6 +207,12 @@ def _new_manifest(
     return data
 
 
+def _annotate(entry: dict[str, object], name: str, value: str) -> None:
+    key = next((key for key in entry if key.lower() == "annotations"), "annotations")
+    entries = entry.get(key)
+    entry[key] = [*(entries if isinstance(entries, list) else ()), {"name": name, "value": value}]
+
+
 def _apps_of(data: bytes, source: str) -> tuple[dict[str, object], list[object]]:
     """Return a pod's manifest and the list of apps in it."""
     manifest = jsontext.parse(data, source)
@@ -213,9 +227,13 @@ def _apps_of(data: bytes, source: str) -> tuple[dict[str, object], list[object]]
 
 def _runtime_app_json(name: str, image: StoredImage, overrides: AppOverrides, defaults: PodDefaults) -> Json:
     section = plan_app_section(image.manifest, overrides, defaults)
+    of_image = [isolator for isolator in section.isolators if isolator not in overrides.isolators]
+    refuse_excess(image.manifest, of_image, defaults.insecure)
     mounts = merge_mounts(overrides.mounts, defaults.mounts)
     modes = {f"{paths.ANNOTATION_STREAM}{stream}": getattr(overrides, stream) for stream in _STREAMS}
     annotations = dict(overrides.annotations) | {key: mode for key, mode in modes.items() if mode is not None}
+    if excess_of(name, section.isolators):
+        annotations[paths.ANNOTATION_TRUSTED_ISOLATORS] = "true"
     optional: Json = {
         "readOnlyRootFS": overrides.read_only_root_fs,
         "mounts": [_mount_json(mount) for mount in mounts],

@@ -20,7 +20,7 @@ from minit.process import join_cgroups
 from minit.reaper.record import write_file
 from minit.stdio import complain_at_once, expect_raw_terminal
 from minit.supervisor.app import App, spawn_app
-from minit.supervisor.credentials import become_user, drop_bounding_set, leave_keyring
+from minit.supervisor.confinement import become_user, drop_bounding_set, leave_keyring
 from minit.supervisor.group import GroupEnds
 from minit.supervisor.journal import Journal
 from minit.supervisor.loopback import bring_up_loopback

@@ -20,11 +20,12 @@ from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError
 from minit.manifest.seccomp import DEFAULT_POLICY
 from minit.messages import Socket, send_message
 from minit.plan.app import STREAM_CONSOLE, STREAM_TTY
+from minit.plan.confinement import confinement_of
 from minit.plan.mounts import DEV
-from minit.process import forget_imports, join_cgroups, join_v2_group, reset_signals, set_oom_score
+from minit.process import forget_imports, join_cgroups, join_v2_group, set_oom_score
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
-from minit.supervisor.credentials import become_user, drop_bounding_set, give_up_capabilities, leave_keyring
+from minit.supervisor.confinement import become, give_up_capabilities, install_filters
 from minit.supervisor.mounts import apply_mounts, enter_root
 from minit.supervisor.protection import protect_paths
 from minit.supervisor.volumes import attach_files, attach_volumes
@@ -105,6 +106,7 @@ class _Child:
 
     def __init__(self, spec: AppSpec, rootfs: str, ends: ChildEnds) -> None:
         self._spec = spec
+        self._confinement = confinement_of(spec)
         self._rootfs = rootfs
         self._ends = ends
         self._report = ends.report
@@ -119,14 +121,17 @@ class _Child:
         self._join_groups()
         arguments, environment = self._encode()
         self._enter_root()
-        self._drop_capabilities()
+        self._step = "drop capabilities"
+        give_up_capabilities(self._confinement)
         self._step = "find executable"
         self._path = find_executable(self._spec)
         if self._ends.is_builder:
             self._step = "report"
             send_message(self._report, {"prepared": self._notes}, [self.namespace])
             os._exit(0)
-        self._become_user()
+        self._step = "change directory to"
+        os.chdir(self._spec.working_directory)
+        become(self._confinement, self._begin)
         self._place_descriptors()
         self._wait()
         self._step = STEP_EXEC
@@ -214,26 +219,8 @@ class _Child:
         pipe = () if self._pipe is None else (self._pipe,)
         syscalls.close_all_but((0, 1, 2, self._report.fileno(), self.namespace, *self._ends.sockets, *pipe))
 
-    def _drop_capabilities(self) -> None:
-        self._step = "drop capabilities"
-        drop_bounding_set(self._spec.bounding)
-        give_up_capabilities()
-
-    def _become_user(self) -> None:
-        """Be what the app is to be, but for its descriptors and filters."""
-        spec = self._spec
-        self._step = "change directory to"
-        os.chdir(spec.working_directory)
-        self._step = "join a session keyring"
-        # While it is root: keys of others are counted against small quotas, across all pods.
-        leave_keyring()
-        self._step = "change user"
-        become_user(spec.uid, spec.gid, spec.supplementary_gids)
-        if spec.sheds_privileges:
-            self._step = "set no_new_privs"
-            syscalls.set_no_new_privileges()
-        self._step = "reset signals"
-        reset_signals()
+    def _begin(self, step: str) -> None:
+        self._step = step
 
     def _place_descriptors(self) -> None:
         """Put what the app is passed to the numbers where it expects it, and let execve(2) close the rest."""
@@ -269,8 +256,7 @@ class _Child:
             # Under filters of the user's own nothing may be left by which a failed exec could be reported.
             check_exec(self._path)
         self._step = "install seccomp filters"
-        for program in self._spec.filters:
-            syscalls.install_seccomp_filter(program)
+        install_filters(self._confinement)
         self._step = STEP_EXEC
 
 

@@ -14,12 +14,13 @@ import resource
 
 from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
-from minit.manifest.capabilities import DEFAULT
+from minit.manifest.seccomp import DEFAULT_POLICY
 from minit.plan.app import STREAM_NULL
-from minit.process import forget_imports, join_cgroups, join_v2_group, reset_signals, set_oom_score
-from minit.reaper.diagnose import diagnose_exec
+from minit.plan.confinement import confinement_of_handler
+from minit.process import forget_imports, join_cgroups, join_v2_group, set_oom_score
+from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
-from minit.supervisor.credentials import become_user, drop_bounding_set, give_up_capabilities, leave_keyring
+from minit.supervisor.confinement import become, give_up_capabilities, install_filters
 from minit.supervisor.streams import Streams
 
 TYPE_CHECKING = False
@@ -62,6 +63,11 @@ def spawn_handler(app: App, name: str) -> Handler:
 def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
     """Turn this forked process into the handler; never returns."""
     step, path = "close descriptors", ""
+
+    def begin(name: str) -> None:
+        nonlocal step
+        step = name
+
     try:
         assert app.namespace is not None
         syscalls.close_all_but((0, 1, 2, app.namespace, app.ends.directory, *app.ends.tasks, *writers.values()))
@@ -83,6 +89,7 @@ def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
         step = "encode arguments"
         arguments = [os.fsencode(word) for word in app.spec.handlers[name]]
         environment = {os.fsencode(key): os.fsencode(value) for key, value in app.spec.environment}
+        confinement = confinement_of_handler(app.spec)
         step = "join mount namespace"
         forget_imports()
         syscalls.set_dumpable(False)
@@ -92,18 +99,17 @@ def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
         # Before any path of the manifest or the image is followed: /proc/self/fd leads to the host's control groups.
         syscalls.close_range(3)
         step = "drop capabilities"
-        # As under rkt a handler prepares what the app itself may not. PID 1 of a mutable pod has kept more than that.
-        drop_bounding_set(None if app.spec.bounding is None else DEFAULT | app.spec.bounding)
-        give_up_capabilities()
+        give_up_capabilities(confinement)
         step = "change directory to"
         os.chdir(app.spec.working_directory)
-        step = "join a session keyring"
-        leave_keyring()
-        step = "change user"
-        become_user(0, 0, ())
-        step = "reset signals"
-        reset_signals()
+        become(confinement, begin)
         step, path = STEP_EXEC, app.spec.handlers[name][0]
+        if app.spec.seccomp != DEFAULT_POLICY:
+            # Under filters of the user's own nothing may be left by which a failed exec could be told.
+            check_exec(path)
+        step = "install seccomp filters"
+        install_filters(confinement)
+        step = STEP_EXEC
         os.execve(path, arguments, environment)
     except BaseException as error:
         # The last frame of a forked process: whatever went wrong is said, and nothing returns to PID 1's code.

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from minit import syscalls
+from minit.manifest.capabilities import NAMES
 from tests.support.campaign import campaign
 from tests.support.guest import build_program
 from tests.support.pods import MakePod, PodDirectory, app_section, handlers, run_all, shell
@@ -250,6 +251,74 @@ def test_a_release_agent_is_out_of_reach(make_pod: MakePod, flag: str) -> None:
     assert result.stdout == ""
     denied = {"--disable-seccomp": "mount: permission denied", "--disable-capabilities-restriction": "Bad system call"}
     assert result.stderr.count(denied[flag]) == 5
+
+
+EVERY_CALL = {"name": "os/linux/seccomp-retain-set", "value": {"set": ["@appc.io/all"]}}
+EVERY_CAPABILITY = {"name": "os/linux/capabilities-retain-set", "value": {"set": [*NAMES]}}
+
+
+@pytest.mark.parametrize(
+    ("flags", "isolators"),
+    [
+        ((), []),
+        (("--disable-seccomp",), []),
+        (("--disable-capabilities-restriction",), []),
+        ((), [EVERY_CALL]),
+        ((), [EVERY_CAPABILITY]),
+        ((), [EVERY_CALL, EVERY_CAPABILITY]),
+        (("--disable-seccomp",), [EVERY_CAPABILITY]),
+        (("--disable-capabilities-restriction",), [EVERY_CALL]),
+    ],
+)
+@pytest.mark.private_users
+def test_control_groups_cannot_be_mounted(
+    make_pod: MakePod, hostile_rootfs: Path, flags: tuple[str, ...], isolators: list[dict[str, Any]]
+) -> None:
+    """Neither an app nor its handler, whatever the caller gives them, short of disabling both restrictions."""
+    prepare = handlers(pre_start=(ATTACKER, "hierarchy"))
+    pod = make_pod({"a": attacker("hierarchy", isolators=isolators, eventHandlers=prepare)}, hostile_rootfs)
+    result = pod.run(*flags)
+    assert result.returncode == 0, result.stderr
+    assert lines_of(result.stdout).count("got nothing") == 2
+    assert "got a hierarchy" not in result.stdout
+
+
+def test_control_groups_can_be_mounted_by_who_disables_everything(make_pod: MakePod, hostile_rootfs: Path) -> None:
+    """The attack is one: it succeeds without both restrictions, on a hierarchy of its app's own."""
+    pod = make_pod({"a": attacker("hierarchy")}, hostile_rootfs)
+    result = pod.run("--disable-seccomp", "--disable-capabilities-restriction")
+    assert "got a hierarchy" in result.stdout
+
+
+@pytest.mark.private_users
+def test_limits_of_our_processes_are_out_of_reach(make_pod: MakePod, hostile_rootfs: Path) -> None:
+    """Root of an app sets no limits of PID 1, the spawner or a sidecar, which would lose statuses and output."""
+    script = (
+        "for name in /proc/[0-9]*; do IFS= read -r comm < $name/comm; case $comm in minit*|iottymux*)"
+        f" echo $comm; {ATTACKER} limits ${{name#/proc/}}; esac; done"
+    )
+    pod = make_pod({"a": shell(script)}, hostile_rootfs)
+    lines = lines_of(pod.run().stdout)
+    assert {"minit", "minit-spawner", "iottymux-a"} <= {*lines}
+    assert lines.count("lower: Operation not permitted") == 3
+    assert "lower: done" not in lines
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_sockets_that_lead_out_of_a_virtual_machine(make_pod: MakePod, hostile_rootfs: Path, wanted: bool) -> None:
+    """AF_VSOCK is of no network namespace: it is refused unless the pod manifest asks for it."""
+    pod = make_pod({"a": attacker("vsock")}, hostile_rootfs, annotations={"minit/vsock": str(wanted).lower()})
+    [line] = lines_of(pod.run().stdout)
+    outside = subprocess.run([hostile_rootfs / "bin/attacker", "vsock"], capture_output=True, text=True).stdout
+    assert f"{line}\n" == (outside if wanted else "vsock: Address family not supported by protocol\n")
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_a_handler_finds_no_keys_of_the_hosts_user(make_pod: MakePod, hostile_rootfs: Path, uid: int) -> None:
+    """The keyring of uid 0 is that of the host's root; a handler, which is root, cannot look into it."""
+    commands = handlers(pre_start=("/bin/sh", "-c", f"{ATTACKER} userkeys x; exit 0"))
+    pod = make_pod({"a": shell("true", user=str(uid), eventHandlers=commands)}, hostile_rootfs)
+    assert lines_of(pod.run().stdout) == ["key: signal 31"]
 
 
 def test_the_hosts_disks_and_memory_are_out_of_reach(make_pod: MakePod, own_rootfs: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pods import LOOPBACK_ONLY
-from tests.support.stage0_world import World, worlds
+from tests.support.stage0_world import DEFAULT_APP, World, worlds, write_app
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
@@ -137,3 +137,20 @@ def test_system_calls(world: World) -> None:
     command = (world.app, "--seccomp=mode=remove,errno=EXFULL,chmod,fchmod,fchmodat", *shell("busybox chmod 755 /bin"))
     assert os.strerror(errno.EXFULL) in run(world, *command, code=1).stderr
     run(world, "--insecure-options=seccomp", *command)
+
+
+def test_an_image_that_would_take_the_host(world: World, tmp_path: Path) -> None:
+    """It is refused before anything is made, by a line that says how to run it; trusted, it mounts nothing new."""
+    isolators = [
+        {"name": "os/linux/capabilities-retain-set", "value": {"set": ["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"]}},
+        {"name": "os/linux/seccomp-retain-set", "value": {"set": ["@appc.io/all"]}},
+    ]
+    command = ["/bin/sh", "-c", "busybox mount -t cgroup -o none,name=attack x /tmp; busybox mount --bind /bin /tmp"]
+    hostile = tmp_path / "hostile.aci"
+    write_app(hostile, "example.com/hostile", {**DEFAULT_APP, "exec": command, "isolators": isolators})
+    result = run(world, hostile, code=254)
+    assert "image-isolators" in result.stderr and result.stderr.count("\n") == 1
+    assert not list((world.root / "data/pods").glob("*/*-*"))
+    run(world, "--insecure-options=capabilities", hostile, code=254)
+    result = run(world, "--insecure-options=image-isolators", hostile)
+    assert "permission denied" in result.stderr or "Operation not permitted" in result.stderr

@@ -63,7 +63,7 @@ def test_handlers_run_before_and_after_their_app(make_pod: MakePod, overlay: boo
 
 @pytest.mark.private_users
 def test_the_surroundings_of_a_handler(make_pod: MakePod, own_rootfs: Path) -> None:
-    """It is root with the pod's bounding set; all else is the app's: root, groups, environment, directory, limits."""
+    """It is root with the app's bounding set; all else is the app's: root, groups, environment, directory, limits."""
     (own_rootfs / "work").mkdir(mode=0o777)
     (own_rootfs / "work").chmod(0o777)
     reports = handlers(
@@ -99,7 +99,7 @@ def test_the_surroundings_of_a_handler(make_pod: MakePod, own_rootfs: Path) -> N
         assert (report.one("uids"), report.one("gids"), report.all("group")) == ("0 0 0", "0 0 0", [])
         assert status["CapBnd"] == status["CapEff"] == app.status["CapBnd"]
         assert {status["CapInh"], status["CapAmb"], status["SigBlk"], status["SigIgn"]} == {"0" * 16}
-        assert (status["NoNewPrivs"], status["Umask"]) == ("0", "0022")
+        assert (status["NoNewPrivs"], status["Umask"]) == ("1", "0022")
         assert (report.environment, report.one("cwd")) == (app.environment, "/work")
         assert (report.one("cgroup"), report.one("mountinfo")) == (app.one("cgroup"), app.one("mountinfo"))
         assert (report.one("oom_score_adj"), report.one("pid")) == ("0\n", report.one("sid"))

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from minit import paths
-from minit.launcher.seccomp import compile_policy, compile_sidecar_filter
+from minit.launcher.seccomp import compile_filters, compile_sidecar_filter
 from minit.libseccomp import LIBRARY
 from minit.manifest.seccomp import DEFAULT_POLICY
+from minit.plan.guards import DEFAULT_GUARDS
 from tests.support.bpf import AARCH64, I386, X86_64, Calls
 from tests.support.guest import GUEST, Report
 from tests.support.pods import MakePod, app_section, guest, handlers, shell
@@ -63,6 +64,8 @@ def ask(
 # The calls that the tests make do no harm if they are allowed: their arguments are wrong.
 UMOUNT = native("umount2", 0, 0)
 UNSHARE = native("unshare", 0)
+NEW_MOUNT = native("mount", 0, 1, 0, 0, 0)
+KEYS = native("keyctl", -1)
 CHMOD = native("fchmod", -1, 0)
 GETPPID = native("getppid")
 STATX = native("statx", -1, 0, 0x1000)
@@ -119,29 +122,29 @@ SETS: dict[str, tuple[dict[str, Any], list[str], int | None, bool]] = {
         2,
         True,
     ),
-    "retain-all": (seccomp(RETAIN, "@appc.io/all"), [fails("EBADF"), "-", "errno 0", "-"], 0, False),
-    "remove": (seccomp(REMOVE, "fchmod"), [FATAL, "-", "errno 0", "-"], 1, True),
+    "retain-all": (seccomp(RETAIN, "@appc.io/all"), [fails("EBADF"), "-", "errno 0", "-"], 1, False),
+    "remove": (seccomp(REMOVE, "fchmod"), [FATAL, "-", "errno 0", "-"], 2, True),
     "remove-error": (
         seccomp(REMOVE, "fchmod", "getppid", error="EXFULL"),
         [fails("EXFULL"), "-", fails("EXFULL"), "-"],
-        1,
+        2,
         True,
     ),
-    "remove-exotic": (seccomp(REMOVE, "fchmod", error="EMULTIHOP"), [fails("EMULTIHOP"), "-", "errno 0", "-"], 1, True),
+    "remove-exotic": (seccomp(REMOVE, "fchmod", error="EMULTIHOP"), [fails("EMULTIHOP"), "-", "errno 0", "-"], 2, True),
     "remove-set": (
         seccomp(REMOVE, BLACKLIST, "statx", error="ENOLINK"),
         [fails("EBADF"), fails("ENOLINK"), "errno 0", fails("ENOLINK")],
-        1,
+        2,
         True,
     ),
-    "remove-docker": (seccomp(REMOVE, "@docker/default-blacklist"), [fails("EBADF"), FATAL, "errno 0", "-"], 1, True),
+    "remove-docker": (seccomp(REMOVE, "@docker/default-blacklist"), [fails("EBADF"), FATAL, "errno 0", "-"], 2, True),
     "remove-empty": (
         seccomp(REMOVE, "@appc.io/empty", error="EDOM"),
         [fails("EBADF"), fails("EDOM"), "errno 0", "-"],
         2,
         True,
     ),
-    "remove-systemd": (seccomp(REMOVE, "@systemd/mount"), [fails("EBADF"), FATAL, "errno 0", "-"], 1, True),
+    "remove-systemd": (seccomp(REMOVE, "@systemd/mount"), [fails("EBADF"), FATAL, "errno 0", "-"], 2, True),
 }
 
 
@@ -169,21 +172,34 @@ def test_no_new_privileges(make_pod: MakePod, values: list[bool]) -> None:
     """Any isolator of that name that says so is enough, with every system call allowed and for root, too."""
     isolators = [*map(no_new_privileges, values), seccomp(RETAIN, "@appc.io/all")]
     report, _ = ask(make_pod, isolators=isolators)
-    assert (report.status["NoNewPrivs"], report.status["Seccomp"]) == (str(int(any(values))), "0")
+    assert report.status["NoNewPrivs"] == str(int(any(values)))
 
 
 @pytest.mark.parametrize("uid", [0, 1000])
 @pytest.mark.parametrize("isolators", [[], [seccomp(REMOVE, "getppid")]], ids=["default", "remove"])
 def test_seccomp_can_be_disabled(make_pod: MakePod, uid: int, isolators: list[dict[str, Any]]) -> None:
-    """With --disable-seccomp there is no filter, and nothing is forced that belongs to one."""
+    """With --disable-seccomp one guard is left, that of new mounts, and nothing is forced that belongs to a list."""
     report, results = ask(
-        *(make_pod, GETPPID, native("unshare", 0), native("io_uring_setup", 0, 0)),
+        *(make_pod, GETPPID, UNSHARE, native("io_uring_setup", 0, 0), NEW_MOUNT, KEYS),
         flags=("--disable-seccomp",),
         isolators=isolators,
         user=str(uid),
     )
-    assert results[:2] == ["errno 0", "errno 0"] and results[2] != FATAL
-    assert (report.status["Seccomp"], report.status["NoNewPrivs"]) == ("0", "0")
+    assert results[:2] == ["errno 0", "errno 0"] and FATAL not in results
+    assert results[3] == fails("EPERM") and results[4] != fails("EPERM")
+    assert (report.status["Seccomp_filters"], report.status["NoNewPrivs"]) == ("1", "0")
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_without_both_restrictions_there_is_no_filter(make_pod: MakePod, uid: int) -> None:
+    """Who disables capabilities and system calls at once has disabled the guards, too."""
+    report, results = ask(
+        *(make_pod, NEW_MOUNT),
+        flags=("--disable-seccomp", "--disable-capabilities-restriction"),
+        user=str(uid),
+    )
+    assert results == [fails("EFAULT")]
+    assert report.status["Seccomp"] == "0"
 
 
 def test_no_new_privileges_stays_with_seccomp_disabled(make_pod: MakePod) -> None:
@@ -202,8 +218,10 @@ def test_each_app_has_its_own(make_pod: MakePod, app_in_image: bool) -> None:
     }
     pod = make_pod(apps, app_in_image=app_in_image)
     lines = sorted(line.partition("[")[0] + line.partition("]")[2] for line in pod.run().stdout.splitlines())
-    assert lines == ["free: errno 0", "plain: errno 0", f"plain: {FATAL}", f"strict: {fails('EDOM')}"]
-    assert [pod.report(name).status["Seccomp_filters"] for name in apps] == ["2", "1", "0"]
+    # What an image asks for opens no namespaces.
+    free = f"free: {fails('EPERM')}" if app_in_image else "free: errno 0"
+    assert lines == [free, "plain: errno 0", f"plain: {FATAL}", f"strict: {fails('EDOM')}"]
+    assert [pod.report(name).status["Seccomp_filters"] for name in apps] == ["2", "2", "1"]
 
 
 def test_the_library_is_found_wherever_the_image_is(make_pod: MakePod) -> None:
@@ -213,22 +231,50 @@ def test_the_library_is_found_wherever_the_image_is(make_pod: MakePod) -> None:
     assert results == [fails("EDOM")]
 
 
-def test_event_handlers_are_exempt(make_pod: MakePod) -> None:
-    """They run as root around an app that may do nothing of what they do, without its filter and no_new_privs."""
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_event_handlers_have_the_filter_of_their_app(make_pod: MakePod, uid: int) -> None:
+    """Though they run as root they have its list, the default one as well, and its no_new_privs."""
     section = guest(
-        *("calls", "/tmp/report", UNSHARE),
-        user="1000",
-        isolators=[seccomp(REMOVE, BLACKLIST, error="EDOM")],
+        *("calls", "/tmp/report", UNSHARE, GETPPID),
+        user=str(uid),
+        isolators=[seccomp(REMOVE, "getppid", error="EDOM")],
         eventHandlers=handlers(
-            pre_start=(GUEST, "calls", "/tmp/before", UNSHARE), post_stop=(GUEST, "calls", "/tmp/after", UNSHARE)
+            pre_start=(GUEST, "calls", "/tmp/before", UNSHARE, GETPPID),
+            post_stop=(GUEST, "calls", "/tmp/after", UNSHARE, GETPPID),
         ),
     )
     pod = make_pod({"a": section})
     assert pod.run().returncode == 0
     found = [pod.report("a", f"/tmp/{name}").status for name in ("before", "report", "after")]
-    assert [(status["Seccomp"], status["NoNewPrivs"]) for status in found] == [("0", "0"), ("2", "1"), ("0", "0")]
-    results = [line.split(b" ", 3)[3] for line in pod.log("a").splitlines()]
-    assert results == [b"errno 0", fails("EDOM").encode(), b"errno 0"]
+    assert [status["Seccomp_filters"] for status in found] == ["4", "2", "4"]
+    assert {status["NoNewPrivs"] for status in found} == {str(int(uid != 0))}
+    results = [line.split(b" ", 3)[3].decode() for line in pod.log("a").splitlines()]
+    refused = fails("EDOM")
+    assert results == [FATAL, refused, "errno 0", refused, FATAL, refused]
+
+
+@pytest.mark.parametrize("flags", [("--disable-seccomp",), ("--disable-seccomp", "--disable-capabilities-restriction")])
+def test_event_handlers_without_seccomp(make_pod: MakePod, flags: tuple[str, ...]) -> None:
+    """Who disables the filters does so for handlers, too."""
+    section = guest(
+        "calls", "/tmp/report", UNSHARE, eventHandlers=handlers(pre_start=(GUEST, "calls", "/tmp/before", UNSHARE))
+    )
+    pod = make_pod({"a": section})
+    assert pod.run(*flags).returncode == 0
+    counts = [pod.report("a", f"/tmp/{name}").status["Seccomp"] for name in ("before", "report")]
+    assert counts == ["2" if len(flags) == 1 else "0"] * 2
+
+
+def test_a_handler_whose_filter_refuses_to_explain_itself(make_pod: MakePod) -> None:
+    """A handler that is not there is said to be so before a list is installed under which nothing can be said."""
+    section = guest(
+        *("report", "/tmp/report"),
+        isolators=[seccomp(RETAIN, "exit")],
+        eventHandlers=handlers(pre_start=("/bin/missing",)),
+    )
+    result = make_pod({"a": section}).run()
+    assert result.returncode == 254
+    assert 'Unable to open "/bin/missing": No such file or directory' in result.stdout + result.stderr
 
 
 # What a list of the user's own does to the start itself.
@@ -335,8 +381,9 @@ def test_debug_shows_the_decision(make_pod: MakePod) -> None:
     }
     lines = make_pod(apps).run("--debug").stderr.splitlines()
     assert "stage1: app plain: system calls: the default whitelist, others are fatal" in lines
-    assert "stage1: app strict: system calls: all but 1 listed, others fail with EDOM" in lines
-    assert "stage1: app free: all system calls" in lines
+    strict = "system calls: all but 1 listed, others fail with EDOM, without the guards host"
+    assert f"stage1: app strict: {strict}" in lines
+    assert "stage1: app free: all system calls, without the guards host vsock" in lines
     assert [line for line in lines if line.startswith("stage1: app strict: uid 1000") and "no_new_privs" in line]
 
 
@@ -344,7 +391,9 @@ def test_the_default_filters_are_in_the_image(make_pod: MakePod, stage1_tree: Pa
     """What sidecars get, and an app that asks for nothing, was compiled with it; any other by the image's library."""
     directory = stage1_tree / "rootfs" / paths.STAGE1_FILTERS.lstrip("/")
     assert (directory / paths.SIDECAR_FILTER).read_bytes() == compile_sidecar_filter()
-    assert tuple((directory / name).read_bytes() for name in paths.DEFAULT_FILTERS) == compile_policy(DEFAULT_POLICY)
+    assert tuple((directory / name).read_bytes() for name in paths.DEFAULT_FILTERS) == compile_filters(
+        DEFAULT_POLICY, DEFAULT_GUARDS
+    )
     for isolators, libraries in (([], []), ([seccomp(REMOVE, "keyctl")], [f"/usr/lib/minit/lib/{LIBRARY}"])):
         pod = make_pod({"a": shell("while :; do sleep 1; done", isolators=isolators)})
         launcher = pod.start()

@@ -7,6 +7,10 @@
  * attacker swap A B         exchanges two names in their directory, without end
  * attacker keys NAME        looks for a key of that name in its session's keyring, and adds one called "own"
  * attacker procs            looks for procfs in every directory near the top, and what of the machine can be had there
+ * attacker hierarchy         tries to mount control groups in every way there is, also in namespaces of its own
+ * attacker limits PID        lowers limits of a process, and asks for them
+ * attacker vsock             makes a socket that leads out of a virtual machine
+ * attacker userkeys NAME     looks for a key of that name in the keyring of its user
  * attacker hunt COUNT       tries to get at what enters the pod, until it was refused COUNT times; says if it ever got in
  */
 #define _GNU_SOURCE
@@ -15,10 +19,15 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <linux/keyctl.h>
+#include <linux/mount.h>
+#include <sched.h>
 #include <stdio.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
@@ -118,6 +127,122 @@ static int keys(const char *name)
     say("search", syscall(SYS_keyctl, KEYCTL_SEARCH, KEY_SPEC_SESSION_KEYRING, "user", name, 0));
     say("add", syscall(SYS_add_key, "user", "own", "x", 1, KEY_SPEC_SESSION_KEYRING));
     return 0;
+}
+
+/* Runs an attempt in a process of its own, as it may be fatal, and says how it went. */
+static int attempt(const char *what, long (*run)(void))
+{
+    int status;
+    fflush(stdout);
+    pid_t pid = fork();
+    if (!pid)
+        _exit(run() < 0 ? errno : 0);
+    waitpid(pid, &status, 0);
+    if (WIFSIGNALED(status))
+        printf("%s: signal %d\n", what, WTERMSIG(status));
+    else
+        printf("%s: %s\n", what, WEXITSTATUS(status) ? strerror(WEXITSTATUS(status)) : "done");
+    return !WIFSIGNALED(status) && !WEXITSTATUS(status);
+}
+
+static unsigned long mount_flags;
+
+/* A hierarchy that is there, or that anybody may make who is root: its release_agent runs on the host. */
+static long mount_v1(void)
+{
+    long result = syscall(SYS_mount, "x", "/tmp", "cgroup", mount_flags, "none,name=attack");
+    for (const char **name = (const char *[]){"pids", "memory", "devices", NULL}; result < 0 && *name; name++)
+        result = syscall(SYS_mount, "x", "/tmp", "cgroup", mount_flags, *name);
+    return result;
+}
+
+static long mount_v2(void)
+{
+    return syscall(SYS_mount, "x", "/tmp", "cgroup2", mount_flags, NULL);
+}
+
+static long open_filesystem(void)
+{
+    int fd = syscall(SYS_fsopen, "cgroup2", 0);
+    if (fd < 0)
+        return fd;
+    if (syscall(SYS_fsconfig, fd, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
+        return -1;
+    return syscall(SYS_fsmount, fd, 0, 0);
+}
+
+static long make_namespaces(void)
+{
+    return unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWCGROUP);
+}
+
+static long clone_namespaces(void)
+{
+    pid_t pid = syscall(SYS_clone, CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWCGROUP | SIGCHLD, NULL, NULL, NULL, NULL);
+    if (!pid)
+        _exit(0);
+    return pid;
+}
+
+static int try_hierarchies(const char *where)
+{
+    char what[64];
+    int got = 0;
+    for (const unsigned long *flags = (const unsigned long[]){0, 0xc0ed0000, 1}; ; flags++) {
+        mount_flags = *flags;
+        snprintf(what, sizeof what, "%s v1 %lx", where, mount_flags);
+        got |= attempt(what, mount_v1);
+        snprintf(what, sizeof what, "%s v2 %lx", where, mount_flags);
+        got |= attempt(what, mount_v2);
+        if (*flags == 1)
+            break;
+    }
+    snprintf(what, sizeof what, "%s fsopen", where);
+    return got | attempt(what, open_filesystem);
+}
+
+static int hierarchy(void)
+{
+    int got = try_hierarchies("here");
+    attempt("clone", clone_namespaces);
+    if (attempt("unshare", make_namespaces) && !make_namespaces())
+        got |= try_hierarchies("there");
+    puts(got ? "got a hierarchy" : "got nothing");
+    return 0;
+}
+
+static pid_t victim;
+
+static long lower_limit(void)
+{
+    struct rlimit none = {1, 1};
+    return prlimit(victim, RLIMIT_NOFILE, &none, NULL);
+}
+
+static long ask_limit(void)
+{
+    struct rlimit found;
+    return prlimit(victim, RLIMIT_NOFILE, NULL, &found);
+}
+
+static int limits(pid_t pid)
+{
+    victim = pid;
+    attempt("lower", lower_limit);
+    attempt("ask", ask_limit);
+    return 0;
+}
+
+static long make_vsock(void)
+{
+    return socket(AF_VSOCK, SOCK_STREAM, 0);
+}
+
+static const char *wanted;
+
+static long find_key(void)
+{
+    return syscall(SYS_keyctl, KEYCTL_SEARCH, KEY_SPEC_USER_KEYRING, "user", wanted, 0);
 }
 
 static int look_for_proc(const char *path, const struct stat *status, int type, struct FTW *where)
@@ -248,6 +373,16 @@ int main(int argc, char **argv)
         return swap(argv[2], argv[3]);
     if (!strcmp(verb, "keys") && argc == 3)
         return keys(argv[2]);
+    if (!strcmp(verb, "hierarchy") && argc == 2)
+        return hierarchy();
+    if (!strcmp(verb, "limits") && argc == 3)
+        return limits(atoi(argv[2]));
+    if (!strcmp(verb, "vsock") && argc == 2)
+        return !attempt("vsock", make_vsock);
+    if (!strcmp(verb, "userkeys") && argc == 3) {
+        wanted = argv[2];
+        return !attempt("key", find_key);
+    }
     if (!strcmp(verb, "hunt") && argc == 3)
         return hunt(atoi(argv[2]));
     if (!strcmp(verb, "procs") && argc == 2)

@@ -24,6 +24,8 @@ from minit.paths import (
     ANNOTATION_LOG_SIZE,
     ANNOTATION_NOTIFY_FD,
     ANNOTATION_PIDS_LIMIT,
+    ANNOTATION_TRUSTED_ISOLATORS,
+    ANNOTATION_VSOCK,
 )
 from minit.plan.app import RESTART_ANNOTATIONS
 from minit.plan.devices import ANNOTATION_HOTPLUG
@@ -190,6 +192,8 @@ def test_every_annotation_of_ours_is_in_the_table() -> None:
         *RESTART_ANNOTATIONS,
         ANNOTATION_STOP_GRACE,
         ANNOTATION_STOP_SIGNAL,
+        ANNOTATION_TRUSTED_ISOLATORS,
+        ANNOTATION_VSOCK,
     ]
 
 

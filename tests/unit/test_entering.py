@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from minit.errors import LaunchError
 from minit.jsontext import dump
 from minit.plan.app import AppSpec
+from minit.plan.confinement import Confinement, confinement_of
 from minit.plan.entering import EnterProfile, decode_profile, encode_profile, profile_of
+from minit.value import replace
 
 NUMBERS = st.integers(-1, 2**63)
 NAMES = st.binary(min_size=1).map(lambda data: data.replace(b"\0", b"").replace(b"=", b"") or b"A")
@@ -18,12 +20,17 @@ PROFILES = st.builds(
     EnterProfile,
     environment=st.lists(st.tuples(NAMES, VALUES)).map(tuple),
     working_directory=st.text(st.characters(exclude_categories=["Cs"])),
-    supplementary_gids=st.lists(NUMBERS).map(tuple),
-    bounding=st.none() | NUMBERS,
-    no_new_privileges=st.booleans(),
+    confinement=st.builds(
+        Confinement,
+        uid=st.just(0),
+        gid=st.just(0),
+        supplementary_gids=st.lists(NUMBERS).map(tuple),
+        bounding=st.none() | NUMBERS,
+        no_new_privileges=st.booleans(),
+        filters=st.lists(st.binary()).map(tuple),
+    ),
     oom_score_adj=st.none() | st.integers(-1000, 1000),
     limits=st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS)).map(tuple),
-    filters=st.lists(st.binary()).map(tuple),
 )
 
 
@@ -95,5 +102,6 @@ def test_of_an_app() -> None:
     spec = AppSpec(name="a", candidates=("/x",), environment=(("A", "ä"),), uid=1000, filters=(b"12345678",))
     profile = profile_of(spec, [(7, 1, 2)])
     assert profile.environment == ((b"A", "ä".encode()),)
-    assert profile.no_new_privileges
-    assert (profile.oom_score_adj, profile.limits, profile.filters) == (0, ((7, 1, 2),), (b"12345678",))
+    assert (profile.oom_score_adj, profile.limits) == (0, ((7, 1, 2),))
+    assert profile.confinement == replace(confinement_of(spec), uid=0)
+    assert profile.confinement.no_new_privileges and profile.confinement.filters == (b"12345678",)

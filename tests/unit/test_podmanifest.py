@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from minit.stage0.podmanifest import (
     without_app,
 )
 from minit.stage0.store import StoredImage
+from minit.value import replace
 
 ID = "sha512-" + "a" * 64
 DEFAULTS = PodDefaults(uid=1000, gid=1001)
@@ -387,3 +389,108 @@ def test_mounts_of_an_added_app() -> None:
     _, entry = plan_added_app(pod, image(), AppOverrides(mounts=(own,)), DEFAULTS)
     again = parse_pod_manifest(with_app(SANDBOX, "pod", entry), "pod")
     assert again.apps[0].mounts == (own,)
+
+
+# What an image may ask for. The annotation tells stage1 that what is beyond the default is the user's.
+
+CAPABILITIES, RETAINED = "os/linux/capabilities-retain-set", "os/linux/seccomp-retain-set"
+REMOVED = "os/linux/seccomp-remove-set"
+ADMIN = {"name": CAPABILITIES, "value": {"set": ["CAP_SYS_ADMIN", "CAP_CHOWN", "CAP_BPF"]}}
+ALL_CALLS = {"name": RETAINED, "value": {"set": ["@appc.io/all"]}}
+BEYOND = {
+    "capabilities": (ADMIN, f"{CAPABILITIES} (CAP_SYS_ADMIN CAP_BPF)", "--caps-retain", "capabilities"),
+    "all-calls": (ALL_CALLS, f"{RETAINED} (every system call)", "--seccomp", "seccomp"),
+    "some-calls": (
+        {"name": RETAINED, "value": {"set": ["@rkt/default-whitelist", "bpf", "mount", "umount2", "x"]}},
+        f"{RETAINED} (bpf, mount, umount2 and 1 more)",
+        "--seccomp",
+        "seccomp",
+    ),
+    "blacklist": (
+        {"name": REMOVED, "value": {"set": ["bpf", "mount"]}},
+        f"{REMOVED} (every system call but 2)",
+        "--seccomp",
+        "seccomp",
+    ),
+    "score": ({"name": "os/linux/oom-score-adj", "value": -1}, "os/linux/oom-score-adj (-1)", "--oom-score-adj", "x"),
+    "shares": ({"name": "os/linux/cpu-shares", "value": 1025}, "os/linux/cpu-shares (1025)", "--cpu-shares", "x"),
+}
+WITHIN = [
+    {"name": CAPABILITIES, "value": {"set": ["CAP_CHOWN", "CAP_MKNOD"]}},
+    {"name": RETAINED, "value": {"set": ["@rkt/default-whitelist", "statx"], "errno": "EPERM"}},
+    {"name": "os/linux/oom-score-adj", "value": 1000},
+    {"name": "os/linux/cpu-shares", "value": 1024},
+    {"name": "os/linux/no-new-privileges", "value": True},
+]
+TRUSTED = [{"name": "minit/trusted-isolators", "value": "true"}]
+
+
+def image_with(*isolators: dict[str, Any]) -> StoredImage:
+    """Return an image whose app has these isolators."""
+    return image(app={**APP, "isolators": list(isolators)})
+
+
+def plan_in_each_way(chosen: StoredImage, overrides: AppOverrides, defaults: PodDefaults) -> Iterator[Any]:
+    """Yield the app of a new pod, and one that is added to a pod, as they stand in its manifest."""
+    yield plan_one(chosen, overrides, defaults)
+    yield plan_added_app(parse_pod_manifest(SANDBOX, "pod"), chosen, overrides, defaults)[1]
+
+
+@pytest.mark.parametrize(("isolator", "wanted", "option", "insecure"), BEYOND.values(), ids=BEYOND)
+def test_an_image_that_asks_for_more(isolator: dict[str, Any], wanted: str, option: str, insecure: str) -> None:
+    """One line names the isolator, what it asks for, and both ways to have it; trusting the image is one."""
+    chosen = image_with(WITHIN[-1], isolator)
+    for ways in (plan_in_each_way(chosen, NO_OVERRIDES, DEFAULTS), complete_in_turn(chosen, frozenset())):
+        with pytest.raises(PodError) as caught:
+            next(ways)
+        assert str(caught.value) == (
+            f'image "example.com/server_x" asks for more than an app has by default: {wanted}: say it yourself'
+            f" ({option}), or trust the image (--insecure-options=image-isolators)"
+        )
+    for words in ({"image-isolators"}, {insecure} - {"x"}):
+        if words:
+            trusting = replace(DEFAULTS, insecure=frozenset(words))
+            for entry in (
+                *plan_in_each_way(chosen, NO_OVERRIDES, trusting),
+                *complete_in_turn(chosen, trusting.insecure),
+            ):
+                assert entry["annotations"][-1:] == TRUSTED
+                assert isolator in entry["app"]["isolators"]
+
+
+def complete_in_turn(chosen: StoredImage, insecure: frozenset[str]) -> Iterator[Any]:
+    """Yield the app of a user's manifest that leaves its section to the image."""
+    [entry] = json.loads(complete_manifest(user_manifest(), "m", {"one": chosen}, insecure))["apps"]
+    yield entry
+
+
+def test_several_reasons_are_one_line() -> None:
+    """All that an image asks for is named at once, and one kind of insecurity does not allow another."""
+    with pytest.raises(PodError) as caught:
+        plan_one(image_with(ADMIN, ALL_CALLS), defaults=replace(DEFAULTS, insecure=frozenset({"paths"})))
+    assert f"{CAPABILITIES} (CAP_SYS_ADMIN CAP_BPF) and {RETAINED} (every system call)" in str(caught.value)
+    assert "(--caps-retain, --seccomp)" in str(caught.value)
+    with pytest.raises(PodError, match=RETAINED):
+        plan_one(image_with(ADMIN, ALL_CALLS), defaults=replace(DEFAULTS, insecure=frozenset({"capabilities"})))
+
+
+def test_an_image_that_asks_for_less() -> None:
+    """It needs nobody's leave, and nothing is said to stage1."""
+    for entry in plan_in_each_way(image_with(*WITHIN), NO_OVERRIDES, DEFAULTS):
+        assert "annotations" not in entry
+
+
+@pytest.mark.parametrize("name", ["capabilities", "all-calls", "blacklist", "score", "shares"])
+def test_a_user_may_ask_for_the_same(name: str) -> None:
+    """An option in the place of the image's isolator is the user's, even if it says the same."""
+    isolator = BEYOND[name][0]
+    own = Isolator(name=isolator["name"], value=isolator["value"])
+    for entry in plan_in_each_way(image_with(isolator), AppOverrides(isolators=(own,)), DEFAULTS):
+        assert (entry["app"]["isolators"], entry["annotations"]) == ([isolator], TRUSTED)
+
+
+def test_a_user_may_take_away_what_an_image_asks_for() -> None:
+    """What replaces the image's isolator decides alone."""
+    own = Isolator(name="os/linux/capabilities-remove-set", value={"set": ["CAP_CHOWN"]})
+    for entry in plan_in_each_way(image_with(ADMIN), AppOverrides(isolators=(own,)), DEFAULTS):
+        assert "annotations" not in entry

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit.launcher.seccomp import compile_policy, compile_sidecar_filter
+from minit.launcher.seccomp import compile_filters, compile_sidecar_filter
 from minit.libseccomp import compile_filter, is_system_call
 from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM, SETS
+from minit.plan.guards import DEFAULT_GUARDS, FILESYSTEMS, HOST, LIMITS, TYPING, VSOCK
 from minit.plan.syscallfilter import ALLOW, KILL, fail_with
 from tests.support.bpf import AARCH64, ARM, I386, X32_BIT, X86_64, Calls, Program, answer
 
@@ -29,9 +30,9 @@ CLONE_NEWUSER, CLONE_NEWTIME, CLONE_VM_AND_SIGCHLD = 0x10000000, 0x80, 0x111
 MULTIPLEXED = {"socketcall", "ipc"}
 
 
-def programs_of(policy: SeccompPolicy) -> list[Program]:
-    """Return the compiled filters of a policy."""
-    return [Program(data) for data in compile_policy(policy)]
+def programs_of(policy: SeccompPolicy | None, guards: frozenset[str] = frozenset({TYPING})) -> list[Program]:
+    """Return the compiled filters of a policy with guards."""
+    return [Program(data) for data in compile_filters(policy, guards)]
 
 
 def expected(policy: SeccompPolicy, name: str) -> int:
@@ -123,14 +124,80 @@ def test_clone_makes_no_namespaces_by_default(flag: int):
     for architecture, calls in TABLES.items():
         number = calls.number("clone")
         wanted = NOT_PERMITTED if makes_namespace else ALLOW
-        assert answer(programs_of(DEFAULT_POLICY), architecture, number, [flag | CLONE_VM_AND_SIGCHLD]) == wanted
+        programs = programs_of(DEFAULT_POLICY, DEFAULT_GUARDS)
+        assert answer(programs, architecture, number, [flag | CLONE_VM_AND_SIGCHLD]) == wanted
 
 
-def test_clone_makes_namespaces_where_it_is_listed():
+def test_clone_makes_namespaces_where_the_caller_lists_it():
     """rkt's sets allow it as it is."""
-    programs = programs_of(SeccompPolicy(names=SETS["@rkt/default-whitelist"]))
+    programs = programs_of(SeccompPolicy(names=SETS["@rkt/default-whitelist"]), DEFAULT_GUARDS - {HOST})
     for architecture, calls in TABLES.items():
         assert answer(programs, architecture, calls.number("clone"), [CLONE_NEWUSER]) == ALLOW
+
+
+# With and without the magic number of old, in whose place the kernel sees nothing.
+MAGIC = 0xC0ED0000
+NEW_MOUNTS = [0, 0x1, 0x400, MAGIC, MAGIC | 0x40000, MAGIC | 0xE, 1 << 40]
+OTHER_MOUNTS = [0x20, 0x1000, 0x2000, 0x20000, 0x40000, 0x80000, 0x100000, MAGIC | 0x1000, MAGIC | 0x20]
+
+
+def test_no_new_filesystem_is_mounted():
+    """mount(2) works on mounts that are there, with or without a list of calls; fsopen begins a new one."""
+    for policy in (None, SeccompPolicy(is_blacklist=True, names=frozenset({"chmod"}))):
+        programs = programs_of(policy, frozenset({FILESYSTEMS}))
+        for architecture, calls in TABLES.items():
+            number = calls.number("mount")
+            assert {answer(programs, architecture, number, [0, 0, 0, flags]) for flags in NEW_MOUNTS} == {NOT_PERMITTED}
+            assert {answer(programs, architecture, number, [0, 0, 0, flags]) for flags in OTHER_MOUNTS} == {ALLOW}
+            assert answer(programs, architecture, calls.number("fsopen")) == NOT_PERMITTED
+
+
+def test_limits_of_others_cannot_be_set():
+    """prlimit reads those of any process, and sets those of its caller."""
+    programs = programs_of(DEFAULT_POLICY, frozenset({LIMITS}))
+    for architecture, calls in TABLES.items():
+        number = calls.number("prlimit64")
+        assert answer(programs, architecture, number, [1, 7, 0x1000, 0]) == NOT_PERMITTED
+        assert {answer(programs, architecture, number, given) for given in ([0, 7, 0x1000], [1, 7, 0])} == {ALLOW}
+
+
+def test_sockets_of_virtual_machines():
+    """Their family is refused as if it did not exist, whatever is in the half of the argument that does not count."""
+    programs = programs_of(DEFAULT_POLICY, frozenset({VSOCK}))
+    for architecture, calls in TABLES.items():
+        number = calls.number("socket")
+        for family in (40, 40 | 1 << 32):
+            assert answer(programs, architecture, number, [family, 1]) == fail_with(errno.EAFNOSUPPORT)
+        assert {answer(programs, architecture, number, [family, 1]) for family in (1, 2, 10, 16, 41)} == {ALLOW}
+
+
+@pytest.mark.skipif(NATIVE != X86_64, reason="i386 alone has one call for all that sockets can do")
+def test_socketcall_makes_no_sockets():
+    """The family is in memory there, where no filter sees it: other things can be done with sockets."""
+    programs = programs_of(DEFAULT_POLICY, frozenset({VSOCK}))
+    number = TABLES[I386].number("socketcall")
+    assert answer(programs, I386, number, [1]) == fail_with(errno.EAFNOSUPPORT)
+    assert {answer(programs, I386, number, [call]) for call in range(2, 19)} == {ALLOW}
+
+
+def test_what_no_image_opens():
+    """Whatever an image lists, mounts, namespaces, keys and handles of files are refused, and clone3 is not there."""
+    programs = programs_of(None, frozenset({HOST}))
+    for architecture, calls in TABLES.items():
+        for name in (
+            "mount",
+            "umount2",
+            "move_mount",
+            "open_tree",
+            "fsopen",
+            "unshare",
+            "setns",
+            "keyctl",
+            "pivot_root",
+        ):
+            assert answer(programs, architecture, calls.number(name), [0, 0, 0, 0x1000]) == NOT_PERMITTED
+        assert answer(programs, architecture, calls.number("clone3")) == UNKNOWN
+        assert answer(programs, architecture, calls.number("clone"), [CLONE_NEWUSER]) == NOT_PERMITTED
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -179,12 +246,12 @@ def test_rkts_lists():
 
 def test_the_same_policy_gives_the_same_bytes():
     """Or an image could not be built again."""
-    assert compile_policy(DEFAULT_POLICY) == compile_policy(DEFAULT_POLICY)
+    assert compile_filters(DEFAULT_POLICY, DEFAULT_GUARDS) == compile_filters(DEFAULT_POLICY, DEFAULT_GUARDS)
 
 
 def test_an_unknown_call_is_left_out():
     """The rest of a filter holds though one of its names means nothing."""
-    program = Program(compile_filter(ALLOW, [("no_such_call", KILL, None), ("read", KILL, None)]))
+    program = Program(compile_filter(ALLOW, [("no_such_call", KILL, ()), ("read", KILL, ())]))
     assert program.run(NATIVE, TABLES[NATIVE].number("read")) == KILL
     assert not is_system_call("no_such_call") and not is_system_call("")
 

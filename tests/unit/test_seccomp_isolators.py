@@ -17,7 +17,8 @@ from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
 from minit.manifest.syscallsets import ALL, ANCIENT, DEFAULT, EMPTY, MINIMUM, SETS
 from minit.plan.app import plan_app
 from minit.plan.flags import RunFlags
-from minit.plan.syscallfilter import ALLOW, KILL, Filter, fail_with, filters_of
+from minit.plan.guards import DEFAULT_GUARDS, FILESYSTEMS
+from minit.plan.syscallfilter import ALLOW, KILL, fail_with, filters_of
 from minit.value import replace
 
 WORDS = st.sampled_from(["read", "umount2", "mmap", "no_such_call", "@docker/x", "@x", "@", ALL, EMPTY, *SETS])
@@ -131,7 +132,8 @@ def test_any_set(name: str, words: list[str], error: str):
     if policy is None:
         assert ALL in words and name == RETAIN
         return
-    filters = filters_of(policy)
+    guard, filters = filters_of(policy, DEFAULT_GUARDS)[0], filters_of(policy, DEFAULT_GUARDS)[1:]
+    assert guard.default == ALLOW and {rule.action for rule in guard.rules}.isdisjoint({ALLOW, KILL})
     allowed = {rule.call for rule in filters[-1].rules if rule.action == ALLOW}
     if policy.is_blacklist:
         assert len(filters) == 1 and filters[0].default == ALLOW and not allowed
@@ -151,20 +153,25 @@ def test_rules_never_contradict():
         for names in SETS.values()
     ]
     for policy in policies:
-        for filter in filters_of(policy):
-            flat = [rule.call for rule in filter.rules if rule.argument is None]
-            conditional = {rule.call for rule in filter.rules if rule.argument is not None}
+        for filter in filters_of(policy, DEFAULT_GUARDS):
+            flat = [rule.call for rule in filter.rules if not rule.tests]
+            conditional = {rule.call for rule in filter.rules if rule.tests}
             assert len(flat) == len(set(flat)) and not conditional & {*flat}
             assert all(rule.action != filter.default for rule in filter.rules)
 
 
-def test_the_guard_of_the_default():
-    """The first filter of a whitelist refuses two requests of ioctl; the default's also namespaces made by clone."""
-    assert filters_of(SeccompPolicy(names=frozenset()))[0] == Filter(
-        default=ALLOW, rules=tuple(rule for rule in filters_of(DEFAULT_POLICY)[0].rules if rule.call == "ioctl")
-    )
-    assert [rule.call for rule in filters_of(DEFAULT_POLICY)[0].rules] == ["ioctl"] * 2 + ["clone"] * 7
-    assert {rule.action for rule in filters_of(DEFAULT_POLICY)[1].rules} == {ALLOW, KILL}
+def test_the_guards_of_the_default():
+    """They are about calls that the list allows: what it lacks is fatal, whatever a guard would answer."""
+    guards, calls = filters_of(DEFAULT_POLICY, DEFAULT_GUARDS)
+    assert [rule.call for rule in guards.rules] == [*["clone"] * 7, "prlimit64", *["ioctl"] * 2, "socket"]
+    assert {rule.action for rule in calls.rules} == {ALLOW, KILL}
+
+
+def test_guards_without_a_list():
+    """They stand alone where every call is allowed, and without any there is no filter."""
+    assert filters_of(None, frozenset()) == ()
+    [alone] = filters_of(None, frozenset({FILESYSTEMS}))
+    assert alone.default == ALLOW and {rule.call for rule in alone.rules} == {"mount", "fsopen"}
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,19 @@ _RESTARTS = {"Always": "always", "OnFailure": "on-failure", "Never": "never"}
 
 
 def plan_kubernetes_pod(
-    pod: KubernetesPod, images: Mapping[str, StoredImage], uid: int, gid: int
+    pod: KubernetesPod,
+    images: Mapping[str, StoredImage],
+    uid: int,
+    gid: int,
+    insecure: frozenset[str] = frozenset(),
 ) -> tuple[tuple[PlannedApp, ...], bytes]:
-    """Return the apps of a pod and its manifest; `images` are those of its containers by their names."""
-    defaults = PodDefaults(uid=uid, gid=gid, volumes=tuple(volume.volume for volume in pod.volumes))
+    """
+    Return the apps of a pod and its manifest; `images` are those of its containers by their names.
+
+    `insecure` is as in PodDefaults.
+    """
+    volumes = tuple(volume.volume for volume in pod.volumes)
+    defaults = PodDefaults(uid=uid, gid=gid, volumes=volumes, insecure=insecure)
     chosen = []
     before: list[str] = []
     for container in pod.init_containers:

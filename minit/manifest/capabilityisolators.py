@@ -1,0 +1,44 @@
+"""What the isolators about capabilities mean."""
+
+from __future__ import annotations
+
+from minit.errors import ManifestError
+from minit.manifest.capabilities import NAMES, capability_mask
+from minit.manifest.reader import Node
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minit.manifest.app import Isolator
+
+RETAIN = "os/linux/capabilities-retain-set"
+REMOVE = "os/linux/capabilities-remove-set"
+
+
+def read_capability_sets(isolators: Sequence[Isolator], where: Node) -> tuple[int, int]:
+    """
+    Return the masks of what isolators retain and remove, 0 without such an isolator; sets of one name add up.
+
+    `where` is the place of the list in its manifest. ManifestError for a bad value, or if the list has both.
+    """
+    masks = {RETAIN: 0, REMOVE: 0}
+    for index, isolator in enumerate(isolators):
+        if isolator.name in masks:
+            masks[isolator.name] |= _read_set(Node({"value": isolator.value}, where, index)["value"])
+    if all(masks.values()):
+        raise ManifestError(f"{where.where}: cannot have both {RETAIN} and {REMOVE}")
+    return masks[RETAIN], masks[REMOVE]
+
+
+def _read_set(value: Node) -> int:
+    # In any case, as systemd reads them, to which rkt hands what it finds.
+    names = value["set"].each(lambda node: node.matching(_is_capability, "the name of a capability").upper())
+    if not names:
+        raise value["set"].error("at least one capability")
+    return capability_mask(*names)
+
+
+def _is_capability(text: str) -> bool:
+    # Letters beyond ASCII have upper cases within it.
+    return text.isascii() and text.upper() in NAMES

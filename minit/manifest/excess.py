@@ -1,0 +1,79 @@
+"""
+What isolators give an app beyond what one has that says nothing.
+
+An image may take away from that. Whatever is more is the administrator's to give.
+"""
+
+from __future__ import annotations
+
+from minit.manifest.capabilities import DEFAULT, capability_names
+from minit.manifest.capabilityisolators import RETAIN, read_capability_sets
+from minit.manifest.reader import place
+from minit.manifest.seccomp import REMOVE as REMOVE_CALLS
+from minit.manifest.seccomp import RETAIN as RETAIN_CALLS
+from minit.manifest.seccompisolators import plan_seccomp
+from minit.manifest.syscallsets import DEFAULT as DEFAULT_CALLS
+from minit.manifest.syscallsets import MINIMUM
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from minit.manifest.app import Isolator
+    from minit.manifest.seccomp import SeccompPolicy
+
+CAPABILITIES = "capabilities"
+SECCOMP = "seccomp"
+PRIORITY = "priority"
+
+_OOM_SCORE_ADJ = "os/linux/oom-score-adj"
+_CPU_SHARES = "os/linux/cpu-shares"
+_DEFAULT_CPU_SHARES = 1024
+_MOST_NAMES = 3
+
+
+class Excess(Value):
+    """What an isolator gives beyond the default: `kind` is one of the three above, `what` is for a message."""
+
+    kind: str
+    isolator: str
+    what: str
+
+    def describe(self) -> str:
+        """Return it as a part of a sentence."""
+        return f"{self.isolator} ({self.what})"
+
+
+def excess_of(app: str, isolators: Sequence[Isolator]) -> tuple[Excess, ...]:
+    """Return what the isolators of an app give beyond the default; ManifestError for values that make no sense."""
+    found = []
+    retained, _ = read_capability_sets(isolators, place(f'app "{app}"', "isolators"))
+    if beyond := retained & ~DEFAULT:
+        found.append(Excess(kind=CAPABILITIES, isolator=RETAIN, what=" ".join(capability_names(beyond))))
+    policy, _ = plan_seccomp(app, isolators)
+    if calls := _calls_beyond(policy):
+        [name] = [isolator.name for isolator in isolators if isolator.name in (RETAIN_CALLS, REMOVE_CALLS)]
+        found.append(Excess(kind=SECCOMP, isolator=name, what=calls))
+    found += [
+        Excess(kind=PRIORITY, isolator=isolator.name, what=str(isolator.value))
+        for isolator in isolators
+        if isinstance(isolator.value, int) and _is_above(isolator.name, isolator.value)
+    ]
+    return tuple(found)
+
+
+def _calls_beyond(policy: SeccompPolicy | None) -> str:
+    """Return which system calls a policy allows beyond the default, empty if none."""
+    if policy is None:
+        return "every system call"
+    listed = policy.names or frozenset()
+    if policy.is_blacklist:
+        return f"every system call but {len(listed)}"
+    names = sorted(listed - DEFAULT_CALLS - MINIMUM)
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _is_above(name: str, value: int) -> bool:
+    return (name == _OOM_SCORE_ADJ and value < 0) or (name == _CPU_SHARES and value > _DEFAULT_CPU_SHARES)

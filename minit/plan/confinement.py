@@ -1,0 +1,52 @@
+"""What a program that runs in an app may do: the app itself, a handler of it, or a command that is entered."""
+
+from __future__ import annotations
+
+from minit.value import Value, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.plan.app import AppSpec
+
+
+class Confinement(Value):
+    """
+    Who a program is, and what is kept from it.
+
+    `bounding` is a capability mask, None for all that PID 1 has; `filters` are programs for the kernel, in the order of
+    their installation.
+    """
+
+    uid: int = 0
+    gid: int = 0
+    supplementary_gids: tuple[int, ...] = ()
+    bounding: int | None = None
+    no_new_privileges: bool = False
+    filters: tuple[bytes, ...] = ()
+
+    @property
+    def installs_filters_as_root(self) -> bool:
+        """Whether nobody but root may install the filters, since an exec may grant privileges (seccomp(2))."""
+        return self.uid != 0 and not self.no_new_privileges
+
+
+def confinement_of(spec: AppSpec) -> Confinement:
+    """Return the confinement of the app itself."""
+    return Confinement(
+        uid=spec.uid,
+        gid=spec.gid,
+        supplementary_gids=spec.supplementary_gids,
+        bounding=spec.bounding,
+        no_new_privileges=spec.sheds_privileges,
+        filters=spec.filters,
+    )
+
+
+def confinement_of_command(spec: AppSpec) -> Confinement:
+    """Return that of a command that is entered: root in the app."""
+    return replace(confinement_of(spec), uid=0, gid=0)
+
+
+def confinement_of_handler(spec: AppSpec) -> Confinement:
+    """Return that of an event handler: root in the app, whoever that runs as."""
+    return replace(confinement_of_command(spec), supplementary_gids=(), filters=spec.handler_filters)

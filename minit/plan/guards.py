@@ -1,0 +1,45 @@
+"""
+What an app is refused of system calls that its list allows, because of what they could do to others.
+
+A guard is a few rules in a filter of its own, which no list can undo (`minit.plan.syscallfilter`).
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.manifest.seccomp import SeccompPolicy
+    from minit.plan.flags import RunFlags
+    from minit.plan.origins import Origins
+
+TYPING = "typing"  # into a terminal, for whoever reads from it next
+LIMITS = "limits"  # those of other processes
+VSOCK = "vsock"  # sockets to the host of a virtual machine, which are of no network namespace
+FILESYSTEMS = "filesystems"  # new mounts, of control groups for one; what is there may be bound elsewhere
+HOST = "host"  # any mounts and namespaces, keys of the user, files by handles
+
+DEFAULT_GUARDS = frozenset((TYPING, LIMITS, VSOCK, FILESYSTEMS, HOST))
+"""Those of an app for which nobody asks for anything else."""
+
+
+def plan_guards(
+    flags: RunFlags, origins: Origins, seccomp: SeccompPolicy | None, *, wants_vsock: bool
+) -> frozenset[str]:
+    """
+    Return the guards of an app whose list of system calls is `seccomp`, None for all.
+
+    No filter tells one file system from another, and with a new mount of one an app could have the files of control
+    groups. So only a caller who disables both restrictions allows new mounts, and no image any.
+    """
+    if flags.disable_seccomp and flags.disable_capabilities:
+        return frozenset()
+    guards = {FILESYSTEMS}
+    if not flags.disable_seccomp:
+        guards |= {TYPING, LIMITS}
+        if not wants_vsock and (seccomp is not None or not origins.caller_calls):
+            guards.add(VSOCK)
+    if not (origins.caller_calls or flags.disable_seccomp) or (
+        origins.capabilities is not None and not flags.disable_capabilities
+    ):
+        guards.add(HOST)
+    return frozenset(guards)

@@ -1,0 +1,55 @@
+"""
+Whose isolators an app has: its image's, or the caller's.
+
+stage0 copies those of the image into the pod manifest, or puts what the caller asks for in their place. What the image
+has as well is taken for the image's, unless the pod manifest says that it is trusted.
+"""
+
+from __future__ import annotations
+
+from minit.errors import PlanError
+from minit.manifest.excess import CAPABILITIES, SECCOMP, excess_of
+from minit.manifest.seccomp import REMOVE, RETAIN
+from minit.manifest.seccompisolators import plan_seccomp
+from minit.paths import ANNOTATION_TRUSTED_ISOLATORS
+from minit.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from minit.manifest.app import App
+    from minit.manifest.excess import Excess
+    from minit.manifest.image import ImageManifest
+    from minit.plan.flags import RunFlags
+
+
+class Origins(Value):
+    """
+    Who asks for what: `capabilities` and `calls` are what the image asks for beyond the default, None without such.
+
+    `caller_calls` tells that the list of system calls is the caller's.
+    """
+
+    capabilities: Excess | None = None
+    calls: Excess | None = None
+    caller_calls: bool = False
+
+
+def find_origins(name: str, app: App, image: ImageManifest, flags: RunFlags, *, trusted: bool) -> Origins:
+    """Return whose the isolators of an app are; PlanError if its image goes beyond the default in both ways at once."""
+    has_calls = any(isolator.name in (RETAIN, REMOVE) for isolator in app.isolators)
+    own = image.app.isolators if image.app is not None and not trusted else ()
+    of_image = excess_of(name, own)
+    excess = {each.kind: each for each in excess_of(name, app.isolators) if each in of_image}
+    origins = Origins(
+        capabilities=excess.get(CAPABILITIES),
+        calls=excess.get(SECCOMP),
+        caller_calls=has_calls and plan_seccomp(name, own)[0] != plan_seccomp(name, app.isolators)[0],
+    )
+    restricted = not (flags.disable_capabilities or flags.disable_seccomp)
+    if origins.capabilities is not None and origins.calls is not None and restricted:
+        raise PlanError(
+            f'app "{name}": its image asks for more than the default both in capabilities and in system calls:'
+            f" {origins.capabilities.describe()} and {origins.calls.describe()}: say one of them yourself"
+            f" (--caps-retain, --seccomp), or trust the image (annotation {ANNOTATION_TRUSTED_ISOLATORS}=true)"
+        )
+    return origins
