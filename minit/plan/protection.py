@@ -13,17 +13,25 @@ from minit.value import Value
 _READ_ONLY = (
     *("/proc/bus", "/proc/sysrq-trigger"),
     *("/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/kernel"),
-    *("/proc/fs", "/proc/irq"),
+    *("/proc/fs", "/proc/irq", "/proc/mtrr"),
 )
 # systemd-nspawn, rkt's container, makes the whole of it read-only, not just the three files that rkt names.
 _PARAMETERS = "/proc/sys"
-_NETWORK_PARAMETERS = "/proc/sys/net"
+# Those of which another network namespace than the machine's first has nothing but its own, since Linux 5.12. All else
+# stays read-only, as an entry may be there in every namespace and yet be the machine's: netfilter/nf_hooks_lwtunnel.
+_NETWORK_PARAMETERS = (
+    *("/proc/sys/net/core/somaxconn", "/proc/sys/net/ipv4", "/proc/sys/net/ipv6"),
+    *("/proc/sys/net/mptcp", "/proc/sys/net/sctp", "/proc/sys/net/unix"),
+)
 _MASKED = (
     *("/sys/firmware", "/sys/fs", "/sys/hypervisor", "/sys/module", "/sys/power"),
     *("/proc/config.gz", "/proc/kallsyms", "/proc/sched_debug", "/proc/kcore", "/proc/kmem", "/proc/mem"),
     # Not in rkt's list: these too are the whole machine's (runc and crun hide them by default).
     *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/keys", "/proc/latency_stats", "/proc/scsi"),
     *("/proc/timer_list", "/proc/timer_stats"),
+    # Nor in anybody's: uid 0 may read them without any capability, or write to them.
+    *("/proc/allocinfo", "/proc/dynamic_debug", "/proc/key-users", "/proc/kpagecgroup", "/proc/kpagecount"),
+    *("/proc/kpageflags", "/proc/lock_stat", "/proc/pagetypeinfo", "/proc/slabinfo", "/proc/vmallocinfo"),
 )
 
 
@@ -49,6 +57,5 @@ def plan_protection(disabled: bool, own_network: bool) -> Protection:
     """Return what is protected in every app of a pod; `disabled` is --disable-paths."""
     if disabled:
         return Protection()
-    # Parameters of a network namespace are the pod's own.
-    writable = (_NETWORK_PARAMETERS,) if own_network else ()
+    writable = _NETWORK_PARAMETERS if own_network else ()
     return Protection(masked=_MASKED, read_only=(*_READ_ONLY, _PARAMETERS), writable=writable)

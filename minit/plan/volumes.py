@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from minit import paths
 from minit.errors import PlanError
-from minit.value import Value
+from minit.value import Value, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class VolumeMount(Value):
     `source` is a path of the host, for an `empty` volume relative to the pod directory. `mode`, `uid` and `gid` are
     those of the directory that is made for an empty one; with `copy_up` it begins as a copy of what the image has at
     `target`. With `idmap` its owners on the disk are ids of the pod. `place` is what asks for the mount, a JSON path or
-    a flag.
+    a flag; `by_image` tells that the target is one that the image has chosen.
     """
 
     volume: str
@@ -47,6 +47,7 @@ class VolumeMount(Value):
     read_only: bool = False
     recursive: bool = False
     idmap: bool = False
+    by_image: bool = False
     mode: int = 0o755
     uid: int = 0
     gid: int = 0
@@ -118,16 +119,18 @@ def _plan_app(
     origin = f"pod: apps[{index}].app" if runtime.app else f"{paths.app_manifest(runtime.name)}: app"
     given_paths = {mount.path for mount in runtime.mounts}
     given_volumes = {mount.volume for mount in runtime.mounts}
+    of_image = {point.path for point in image.app.mount_points} if image.app else set()
     for number, point in enumerate(app.mount_points):
         place = f"{origin}.mountPoints[{number}]"
         # Met by a mount at its path, or by one of the volume of its name wherever that is.
         if point.path in given_paths or point.name in given_volumes:
             continue
         if point.name in volumes:
-            planned.append(_plan_mount(volumes[point.name], point.path, place, point.read_only))
+            wanted = _plan_mount(volumes[point.name], point.path, place, point.read_only)
         else:
             warnings.append(_IMPLICIT.format(point.name))
-            planned.append(_plan_implicit(runtime.name, point, place, image.from_docker))
+            wanted = _plan_implicit(runtime.name, point, place, image.from_docker)
+        planned.append(replace(wanted, by_image=point.path in of_image))
     return tuple(planned), warnings + _warn_of_hidden_mounts(planned)
 
 

@@ -297,7 +297,7 @@ def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
         from minit.supervisor.readiness import attach_socket  # loaded by the launcher
 
         attach_socket(ends.notify, tree)
-    protect_paths(spec.protection, tree, places)
+    protect_paths(spec.protection, tree, list(zip(spec.volumes, places)))
     if spec.read_only_root:
         syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)
     os.umask(0o022)

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from minit.plan.protection import Protection
+    from minit.plan.volumes import VolumeMount
+
+    Names = tuple[str, ...]
 
 
-def protect_paths(protection: Protection, root: int, volumes: Sequence[tuple[str, ...]]) -> None:
+def protect_paths(protection: Protection, root: int, volumes: Sequence[tuple[VolumeMount, Names]]) -> None:
     """
     Apply `protection` inside the directory `root`; OSError names the path that failed.
 
-    `volumes` are the names that lead to each of the app's: none of them is hidden, as somebody wants it there.
+    `volumes` are the app's, each with the names that lead to it.
     """
     writable = [(path, _copy_mount(root, path)) for path in protection.writable]
     for path in protection.read_only:
@@ -38,7 +41,7 @@ def protect_paths(protection: Protection, root: int, volumes: Sequence[tuple[str
             _cover(tree, root, path)
     for path in protection.masked:
         names = tuple(path.split("/")[1:])
-        if any(place[: len(names)] == names for place in volumes):
+        if _is_lifted(names, volumes):
             continue
         where = open_existing(root, path)
         if where is not None:
@@ -46,6 +49,14 @@ def protect_paths(protection: Protection, root: int, volumes: Sequence[tuple[str
             tree = syscalls.open_tree(syscalls.AT_FDCWD, cover, syscalls.OPEN_TREE_CLONE)
             syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)
             _attach(tree, where, path)
+
+
+def _is_lifted(masked: Names, volumes: Sequence[tuple[VolumeMount, Names]]) -> bool:
+    """Tell whether a volume lies there that somebody else than the image wants there, or that hides nothing of ours."""
+    within = [volume for volume, place in volumes if place[: len(masked)] == masked]
+    # An app with a volume below /sys has no sysfs, unless it is another volume.
+    harmless = masked[0] == "sys" and not any(masked[: len(place)] == place != masked for _, place in volumes)
+    return any(harmless or not volume.by_image for volume in within)
 
 
 def _copy_mount(root: int, path: str) -> int | None:

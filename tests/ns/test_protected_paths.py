@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,57 @@ def test_parameters_of_the_network(
     assert pod.run(net=net).returncode == (code if private_users is None else 1)
 
 
+# Opened, but not written: not all of what is the machine's could be undone; nf_hooks_lwtunnel stays set.
+LIST_WRITABLE = "find /proc/sys -type f | while read x; do ( : >> $x ) 2>/dev/null && echo $x; done"
+NETWORK_PREFIXES = tuple(f"/proc/sys/net/{name}" for name in ("core/somaxconn", "ipv4/", "ipv6/", "unix/", "mptcp/"))
+# Another number for each parameter that is a number or begins with one.
+CHANGE_ALL = f"""
+{LIST_WRITABLE} > /tmp/writable
+while read -r x; do
+    value=$(cat $x); first=${{value%%[!0-9]*}}; rest=${{value#"$first"}}
+    [ -z "$first" ] || echo "$((first + 1))$rest" > $x || echo "$((first - 1))$rest" > $x
+done < /tmp/writable 2>/dev/null
+cat /proc/sys/net/core/somaxconn; wc -l < /tmp/writable; exec sleep 1000
+"""
+
+
+def network_parameters() -> dict[str, str]:
+    """Return the sysctls of this network with their values, but for those of its interfaces and counters."""
+    found = {}
+    for path in Path("/proc/sys/net").rglob("*"):
+        if path.is_file() and not {"conf", "neigh"} & set(path.parts) and not path.name.endswith("_count"):
+            with suppress(OSError):  # it can only be written, or its interface has gone
+                found[str(path)] = path.read_text(errors="replace")
+    return found
+
+
+@pytest.mark.parametrize("net", ["none", "default"])
+def test_parameters_that_can_be_written(make_pod: MakePod, net: str) -> None:
+    """They are those of the network namespace, and none that is the machine's but there in every namespace."""
+    result = make_pod({"a": shell(LIST_WRITABLE + "; true")}).run("--disable-capabilities-restriction", net=net)
+    writable = lines_of(result.stdout)
+    assert [path for path in writable if not path.startswith(NETWORK_PREFIXES)] == []
+    assert {"/proc/sys/net/core/somaxconn", "/proc/sys/net/ipv4/ip_forward"} <= set(writable)
+
+
+def test_parameters_of_the_machine(make_pod: MakePod) -> None:
+    """Those of another network stay as they are when an app has changed all that it can write."""
+    pod = make_pod({"a": shell(CHANGE_ALL)})
+    before = network_parameters()
+    process = pod.start("--disable-capabilities-restriction", stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    somaxconn, writable = lines_of("".join(process.stdout.readline().decode() for _ in range(2)))
+    try:
+        assert (int(somaxconn), int(writable) > 50) == (int(before["/proc/sys/net/core/somaxconn"]) + 1, True)
+        assert network_parameters() == before
+    finally:
+        process.terminate()
+        pod.finish(process)
+        now = network_parameters()
+        for path in [path for path, value in before.items() if now.get(path, value) != value]:
+            Path(path).write_text(before[path])
+
+
 @pytest.mark.private_users
 def test_in_every_app(make_pod: MakePod) -> None:
     """An app protects its own view; the pod's /proc that another one gets is as it was."""
@@ -84,6 +137,26 @@ def test_a_volume_does_not_lift_it(make_pod: MakePod) -> None:
     result = make_pod({"a": section}, volumes=volumes).run()
     assert lines_of(result.stdout) == ["0", "0"]
     assert "ead-only file system" in result.stderr
+
+
+def test_a_mount_point_of_an_image_does_not_lift_it(make_pod: MakePod) -> None:
+    """Where only the image wants a volume the protected path stays hidden, whether its volume is given or implicit."""
+    volumes = [
+        {"name": "sys", "kind": "host", "source": "/sys", "readOnly": True, "recursive": True},
+        {"name": "given", "kind": "empty"},
+    ]
+    points = [{"name": "given", "path": "/proc/acpi"}, {"name": "implicit", "path": "/sys/fs/cgroup"}]
+    section = shell("stat -c %a /proc/acpi /sys/fs", mounts=[{"volume": "sys", "path": "/sys"}], mountPoints=points)
+    assert lines_of(make_pod({"a": section}, volumes=volumes, app_in_image=True).run().stdout) == ["0", "0"]
+
+
+def test_a_mount_of_the_pod_lifts_it(make_pod: MakePod) -> None:
+    """Where the pod mounts a volume nothing is hidden, nor where without sysfs there is nothing to hide."""
+    volumes = [{"name": name, "kind": "empty", "mode": "0751", "uid": 0, "gid": 0} for name in ("a", "b")]
+    points = [{"name": "b", "path": "/sys/fs/cgroup"}]
+    mounts = [{"volume": "a", "path": "/proc/acpi"}]
+    section = shell("stat -c %a /proc/acpi /sys/fs/cgroup", mounts=mounts, mountPoints=points)
+    assert lines_of(make_pod({"a": section}, volumes=volumes, app_in_image=True).run().stdout) == ["751", "751"]
 
 
 def test_links_in_the_way_stay_in_the_root(make_pod: MakePod, tmp_path: Path) -> None:

@@ -151,6 +151,7 @@ def test_a_mount_point_without_a_volume(docker: bool):
         target="/data",
         place="stage1/rootfs/opt/stage2/web/manifest: app.mountPoints[0]",
         read_only=True,
+        by_image=True,
         implicit=True,
         copy_up=docker,
     )
