@@ -21,7 +21,8 @@ def run_entrypoint(component: str, usage: str, work: Callable[[list[str]], int])
     except UsageError as error:
         complain(f"{component}: {describe(error)}")
         if error.exit_code < EXIT_FAILURE:
-            complain(usage)
+            for line in usage.split("\n"):
+                complain(line)
         code = error.exit_code
     except (MinitError, OSError, ImportError) as error:
         complain(f"{component}: {describe(error)}")

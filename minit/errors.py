@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from minit.harmless import harmless
+
 EXIT_NO_SOURCE = 1  # systemd-nspawn's, which rkt's users see for a volume whose source is missing
 EXIT_USAGE = 2  # Go's flag package, which rkt's own entrypoints use
 EXIT_FAILURE = 254  # rkt's number for nearly every failure of stage0 and stage1
@@ -77,7 +79,15 @@ class PodError(MinitError):
 
 
 def describe(error: BaseException) -> str:
-    """Return `error` as one line, system errors in Go's lower-case form (`open /x: no such file or directory`)."""
+    """
+    Return `error` as one line, system errors in Go's lower-case form (`open /x: no such file or directory`).
+
+    The line is harmless, whatever names are in it.
+    """
+    return harmless(_describe(error))
+
+
+def _describe(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None:
         reason = reason_of(error.errno)
         explanation = getattr(error, "explanation", "")  # the kernel's own, which comes with an error of netlink(7)

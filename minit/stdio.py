@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 
+from minit.harmless import harmless
+
 # Whatever is ready to be written to takes so much at once: PIPE_BUF for a pipe, and more for all else.
 _READY_BYTES = 4096
 TYPE_CHECKING = False
@@ -23,21 +25,23 @@ def record_complaints(record: Callable[[str], None]) -> None:
 
 def complain(line: str) -> None:
     """Write a line to standard error; that it cannot be written must not turn one failure into another."""
+    line = harmless(line)
     if _record is not None:
         _record(line)
     try:
-        os.write(2, line.encode(errors="backslashreplace") + line_end(2))
+        os.write(2, line.encode() + line_end(2))
     except OSError:
         pass  # nobody is left to tell
 
 
 def complain_at_once(line: str) -> None:
     """Write a line to standard error, but lose it, or its end, rather than wait for whoever reads there."""
+    line = harmless(line)
     if _record is not None:
         _record(line)
     try:
         fd = reopen_without_blocking(2, os.O_WRONLY)
-        text = line.encode(errors="backslashreplace") + line_end(fd)
+        text = line.encode() + line_end(fd)
         try:
             if fd != 2:
                 os.write(fd, text)

@@ -20,6 +20,7 @@ from typing import BinaryIO, NoReturn
 from minit.archives import sparse
 from minit.archives.sparse import BadMapError, SparseFile
 from minit.errors import ImageError
+from minit.harmless import harmless
 from minit.value import Value
 
 ENTRIES_LIMIT = 2_000_000
@@ -407,16 +408,8 @@ class TarReader:
 
 def shown(name: str) -> str:
     """Return a name from an archive as it may be printed: quoted, escaped, cut."""
-    printable = "".join(map(_printable, name[:_SHOWN_LIMIT]))
+    printable = harmless(name[:_SHOWN_LIMIT]).replace("\t", "\\x09").replace('"', "\\x22")
     return f'"{printable}{"…" if len(name) > _SHOWN_LIMIT else ""}"'
-
-
-def _printable(character: str) -> str:
-    # By hand: this runs in the extractor too, where a codec looked up by name could not be imported any more.
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:
-        return f"\\x{code - 0xDC00:02x}"  # a byte that is no UTF-8, os.fsdecode()'s surrogate escape
-    return character if character.isprintable() and character != '"' else f"\\u{code:04x}"
 
 
 def _until_nul(field: bytes) -> bytes:

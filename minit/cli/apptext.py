@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minit.cli.columns import align
-from minit.cli.harmless import harmless
 from minit.cli.times import format_exact_time
+from minit.harmless import harmless
 from minit.stage0.podstatus import AppStatus
 
 _LEGEND = ("NAME", "STATE")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minit.cli.logtext import visible
+from minit.harmless import harmless
 
 _TITLES = {
     "conclusions": "Conclusions",
@@ -29,7 +29,7 @@ def report_text(report: dict[str, object]) -> str:
     lines: list[str] = []
     for part, title in _TITLES.items():
         lines += [*([""] if lines else []), title.upper(), *(f"{_INDENT}{line}" for line in _lines(report.get(part)))]
-    return "".join(f"{visible(line.encode(errors='surrogateescape')).decode()}\n" for line in lines)
+    return "".join(f"{harmless(line)}\n" for line in lines)
 
 
 def _lines(value: object) -> Iterator[str]:
@@ -42,7 +42,7 @@ def _lines(value: object) -> Iterator[str]:
         for item in value:
             yield from _item(item)
     else:
-        yield from _text(value).splitlines() or [""]
+        yield _text(value)
 
 
 def _named(name: str, value: object) -> Iterator[str]:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from minit.cli.columns import align, fit
 from minit.cli.flagwords import FlagError
-from minit.cli.harmless import harmless
 from minit.cli.sizes import readable_size
 from minit.cli.times import format_age, format_time
+from minit.harmless import harmless
 from minit.stage0.store import StoredImage
 
 FIELDS = ("id", "name", "size", "importtime", "lastused")

@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from minit.cli.harmless import harmless
 from minit.errors import MinitError
+from minit.harmless import harmless
 
 DEFAULT_DATA = Path("/var/lib/rkt")
 DEFAULT_LOCAL_CONFIG = "/etc/rkt"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from minit import jsontext
-from minit.cli.harmless import harmless_json
+from minit.harmless import harmless_json
 
 FORMATS = ("json", "json-pretty")
 

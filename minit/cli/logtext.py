@@ -6,15 +6,17 @@ import json
 import re
 from collections.abc import Callable
 
-from minit.cli.harmless import harmless_json
+from minit.harmless import harmless, harmless_json
 from minit.stage0.loglines import LogLine
 
 Format = Callable[[str, LogLine], bytes]
 """Makes of an app's name and a line what is printed, with its line feed."""
 
-# What a terminal would act on: all control characters but tab. Colours are harmless, and wanted.
+# What a terminal would act on: all control characters but tab, and what changes the direction of text or ends a line.
+# Colours are harmless, and wanted; so is what joins letters.
 _COLOUR = r"\x1b\[[0-9;:]*m"
-_CONTROL = re.compile(rf"({_COLOUR})|[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+_DIRECTION = r"\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+_CONTROL = re.compile(rf"({_COLOUR})|[\x00-\x08\x0a-\x1f\x7f-\x9f{_DIRECTION}]")
 _ENDS_IN_COLOUR = "\x1b[0m"
 
 
@@ -60,4 +62,4 @@ def _show(match: re.Match[str]) -> str:
     if match[1]:
         return match[1]
     code = ord(match[0])
-    return f"^{chr(code ^ 0x40)}" if code < 0x80 else f"\\x{code:02x}"
+    return f"^{chr(code ^ 0x40)}" if code < 0x80 else harmless(match[0])

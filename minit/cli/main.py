@@ -12,9 +12,9 @@ import click
 
 from minit.cli import completioncommand
 from minit.cli.commandgroups import commands
-from minit.cli.harmless import harmless
 from minit.cli.invocation import Invocation, flush_output
 from minit.errors import EXIT_FAILURE, EXIT_USAGE, MinitError, describe
+from minit.harmless import harmless
 from minit.stdio import open_standard_streams
 
 _INTERRUPTED = 128 + signal.SIGINT

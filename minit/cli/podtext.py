@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minit.cli.columns import align, fit
-from minit.cli.harmless import harmless
 from minit.cli.times import ZERO_TIME, format_age, format_time
+from minit.harmless import harmless
 from minit.stage0.pods import ENDED_STATES, PodState
 from minit.stage0.podstatus import AppStatus, PodStatus
 
@@ -136,4 +136,4 @@ def _pod_rows(pod: PodStatus, now_ns: int, *, full: bool) -> list[list[str]]:
 def _networks(pod: PodStatus) -> str:
     fields = [dict(network) for network in pod.networks]
     # An address that is not known as Go prints it.
-    return ", ".join(f"{network['netName']}:ip4={network['ip'] or '<nil>'}" for network in fields)
+    return harmless(", ".join(f"{network['netName']}:ip4={network['ip'] or '<nil>'}" for network in fields))

@@ -15,6 +15,7 @@ import time
 
 from minit import jsontext, syscalls
 from minit.errors import ManifestError, NetworkError, describe
+from minit.harmless import harmless
 from minit.process import reset_signals
 
 TYPE_CHECKING = False
@@ -190,6 +191,5 @@ def _exit_text(name: str, code: int, output: bytes) -> str:
 
 
 def _printable(text: str) -> str:
-    line = " ".join(text.split())
-    line = "".join([character if character.isprintable() else "?" for character in line])
+    line = harmless(" ".join(text.split()))
     return line if len(line) <= _MAX_SHOWN else line[: _MAX_SHOWN - 3] + "..."

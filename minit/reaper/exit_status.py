@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, reason_of
+from minit.harmless import harmless
 from minit.value import Value
 
 
@@ -40,8 +41,8 @@ class ExitStatus(Value):
         """Return the end as words: `exited with 3`, `killed by signal 9`, `exec /x: no such file or directory`."""
         if self.step is not None:
             if self.errno is None:
-                return f"{self.step}: {self.path}"
-            return f"{self.step}{f' {self.path}' if self.path else ''}: {reason_of(self.errno)}"
+                return harmless(f"{self.step}: {self.path}")
+            return harmless(f"{self.step}{f' {self.path}' if self.path else ''}: {reason_of(self.errno)}")
         if self.signal is not None:
             return f"killed by signal {self.signal}{' (core dumped)' if self.core_dumped else ''}"
         return f"exited with {self.code}"

@@ -25,7 +25,7 @@ def read_failure(pod: Pod) -> str | None:
 def read_plan(pod: Pod) -> list[str] | None:
     """Return the decisions about the pod as --debug shows them, None if it did not run long enough to write them."""
     text = _read(pod, paths.STAGE1_PLAN)
-    return text.splitlines() if text is not None else None
+    return text.removesuffix("\n").split("\n") if text is not None else None
 
 
 def read_end(pod: Pod, app: str) -> dict[str, object] | None:

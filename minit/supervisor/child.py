@@ -17,6 +17,7 @@ import stat
 
 from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError
+from minit.harmless import harmless
 from minit.manifest.seccomp import DEFAULT_POLICY
 from minit.messages import Socket, send_message
 from minit.plan.app import STREAM_CONSOLE, STREAM_TTY
@@ -146,7 +147,7 @@ class _Child:
             if is_exec:
                 number = error.errno if isinstance(error, OSError) else None
                 reason = diagnose_exec(self._path, errno.ENOENT if number is None else number)
-                os.write(2, f"Error: {reason}\n".encode(errors="surrogateescape"))
+                os.write(2, f"Error: {harmless(reason)}\n".encode())
         finally:
             os._exit(EXIT_EXEC_FAILED if is_exec else EXIT_FAILURE)
 

@@ -14,6 +14,7 @@ import resource
 
 from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
+from minit.harmless import harmless
 from minit.manifest.seccomp import DEFAULT_POLICY
 from minit.plan.app import STREAM_NULL
 from minit.plan.confinement import confinement_of_handler
@@ -118,7 +119,7 @@ def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
                 reason = diagnose_exec(path, errno.ENOENT if error.errno is None else error.errno)
             else:
                 reason = _describe_step(step, error)
-            os.write(2, f"Error: {reason}\n".encode(errors="surrogateescape"))
+            os.write(2, f"Error: {harmless(reason)}\n".encode())
         finally:
             os._exit(EXIT_EXEC_FAILED if step == STEP_EXEC else EXIT_FAILURE)
 

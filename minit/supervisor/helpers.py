@@ -41,7 +41,8 @@ class AppHelper:
         except ConnectionResetError:
             text = b""
         if text:
-            complain_at_once(text.decode("utf-8", "backslashreplace").rstrip("\n"))
+            for line in text.decode("utf-8", "backslashreplace").rstrip("\n").split("\n"):
+                complain_at_once(line)
             return True
         what = _DEATHS.get(self.kind, f"{self.kind}: nobody does it any more")
         complain_at_once(f'stage1: warning: app "{self._app}": {what}: the process that did it died')

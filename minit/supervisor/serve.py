@@ -15,6 +15,7 @@ import trio
 
 from minit import paths
 from minit.errors import ManifestError, describe
+from minit.harmless import harmless
 from minit.jsontext import parse
 from minit.log import open_journal
 from minit.messages import IN_FILE, MAXIMUM_MESSAGE_BYTES, encode_message
@@ -59,9 +60,9 @@ def _attach_log(journal: Journal) -> None:
 
 def _keep_plan(plan: PodPlan) -> None:
     """Write the plan down for whoever diagnoses the pod; what ran for a moment only has none."""
-    text = "".join(f"{line}\n" for line in plan.describe())
+    text = "".join(f"{harmless(line)}\n" for line in plan.describe())
     try:
-        write_file(paths.STAGE1_PLAN, text.encode(errors="backslashreplace"))
+        write_file(paths.STAGE1_PLAN, text.encode())
     except OSError:
         pass  # a full disk, say
 

@@ -342,9 +342,9 @@ def test_deleting_twice(world: World) -> None:
     ("action", "expected"),
     [
         ({"exit": 1, "print": {"code": 7, "msg": "no", "details": "not now"}}, "no; not now"),
-        ({"exit": 1, "print": {"code": 7, "msg": "two\nlines\x1b", "details": ""}}, "two lines?"),
+        ({"exit": 1, "print": {"code": 7, "msg": "two\nlines\x1b", "details": ""}}, "two lines\\x1b"),
         ({"exit": 3}, 'plugin "stub" exited with code 3'),
-        ({"exit": 3, "print": "\n  panic:\tat \x07\nmore"}, 'plugin "stub" exited with code 3: panic: at ?'),
+        ({"exit": 3, "print": "\n  panic:\tat \x07\nmore"}, 'plugin "stub" exited with code 3: panic: at \\x07'),
         ({"exit": 3, "print": {"msg": ""}}, 'plugin "stub" exited with code 3: {"msg": ""}'),
         ({"signal": 9, "print": OLD_RESULT}, 'plugin "stub" was killed by signal 9'),
         ({}, 'plugin "stub" printed no result'),

@@ -461,7 +461,7 @@ REFUSED: dict[str, tuple[Callable[[Path], list[bytes]], str]] = {
     ),
     "escapes-of-a-terminal": (
         plain(tars.hard_link(b"rootfs/\x1b[2J\x9b\n", b"rootfs/\x1b]0;x\a")),
-        r'entry "rootfs/\\u001b\[2J\\x9b\\u000a": cannot create hard link to "rootfs/\\u001b\]0;x\\u0007"',
+        r'entry "rootfs/\\x1b\[2J\\x9b\\x0a": cannot create hard link to "rootfs/\\x1b\]0;x\\x07"',
     ),
     "too-deep": (plain(tars.pax({"path": "rootfs/" + "d/" * 128}) + tars.directory("x")), "directories deep"),
     "huge-file": (plain(tars.header("rootfs/x", size=tars.base256(8 << 50, 12))), "more than 21474836480 bytes"),

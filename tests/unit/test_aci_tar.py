@@ -151,7 +151,7 @@ def test_names_that_are_no_utf8_survive() -> None:
     found = entry(tars.file(b"caf\xe9"))
     assert os.fsencode(found.path) == b"caf\xe9"
     assert shown(found.path) == '"caf\\xe9"'
-    assert shown('a\nb\x1b"') == '"a\\u000ab\\u001b\\u0022"'
+    assert shown('a\nb\x1b"') == '"a\\x0ab\\x1b\\x22"'
 
 
 DEEP = "rootfs/" + "d/" * 128

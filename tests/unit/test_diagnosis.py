@@ -114,7 +114,7 @@ def test_text() -> None:
         "apps": [{"name": "a", "log": ["one", "two"]}],
     }
     lines = report_text(report).splitlines()
-    assert lines[:2] == ["CONCLUSIONS", "  All is ^[]0;lost^G"]
+    assert lines[:2] == ["CONCLUSIONS", "  All is \\x1b]0;lost\\x07"]
     assert lines[3:7] == ["POD", "  uuid: x", "  pid: -", "  ready: yes"]
     assert lines[8:13] == ["APPS", "  - name: a", "    log:", "      one", "      two"]
 
@@ -130,7 +130,7 @@ JSON_VALUES = st.recursive(
 def test_text_of_anything(report: dict[str, object]) -> None:
     """Whatever a report holds, it is printed, and nothing in it can control a terminal."""
     text = report_text(report)
-    assert "\x1b" not in text.replace("\x1b[", "") and "\r" not in text
+    assert text.replace("\n", "").replace("\t", "").isprintable()
     masked(report, find_secrets(report))
 
 

@@ -17,7 +17,7 @@ from minit.errors import MinitError, SourceMissing, UsageError, describe, reason
     ("error", "line"),
     [
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "/x"), "/x: no such file or directory"),
-        (FileNotFoundError(errno.ENOENT, "whatever", b"/x\xff"), "/x\udcff: no such file or directory"),
+        (FileNotFoundError(errno.ENOENT, "whatever", b"/x\xff"), "/x\\xff: no such file or directory"),
         (OSError(errno.EBADF, "Bad file descriptor", 7), "7: bad file descriptor"),
         (OSError(errno.EPERM, "Operation not permitted"), "operation not permitted"),
         (TimeoutError("timed out"), "timed out"),

@@ -29,7 +29,10 @@ CTYPES = {
     *("importlib", "importlib._bootstrap", "importlib._bootstrap_external"),
 }
 
-BASE = {"entrypoints", "entrypoints._main", "minit", "minit.errors", "minit.goflags", "minit.launcher", "minit.paths"}
+BASE = {
+    *("entrypoints", "entrypoints._main", "minit", "minit.errors", "minit.goflags", "minit.harmless", "minit.launcher"),
+    "minit.paths",
+}
 STDLIB = {*BARE, *CTYPES, "errno", "gc"}
 CONTROL = {"minit.jsontext", "minit.messages", "minit.supervisor.client", "minit.supervisor.protocol"}
 SHARED = {*BASE, "minit.plan", "minit.stdio", "minit.supervisor", "minit.syscalls"}
@@ -212,7 +215,7 @@ def test_the_init_of_a_container_is_next_to_nothing():
     loaded = modules_after("import minit.__main__, minit.reaper.init")
     ours = {module for module in loaded if module.partition(".")[0] in ("minit", "entrypoints")}
     assert ours == {
-        *("minit", "minit.__main__", "minit.errors", "minit.reaper", "minit.reaper.exit_status"),
+        *("minit", "minit.__main__", "minit.errors", "minit.harmless", "minit.reaper", "minit.reaper.exit_status"),
         *("minit.reaper.init", "minit.stdio", "minit.value"),
     }
     assert loaded - ours <= {*BARE, "errno"}
@@ -223,9 +226,9 @@ def test_the_help_of_minit_imports_no_command():
     loaded = modules_of_command("from minit.cli.main import run; run(['--help'])")
     assert {module for module in loaded if module.startswith("minit.")} == {
         *("minit.cli", "minit.cli.commandgroups", "minit.cli.commandtable", "minit.cli.completioncommand"),
-        *("minit.cli.flagwords", "minit.cli.grammar", "minit.cli.harmless", "minit.cli.invocation", "minit.cli.main"),
+        *("minit.cli.flagwords", "minit.cli.grammar", "minit.cli.invocation", "minit.cli.main"),
         "minit.cli.suggestion",
-        *("minit.errors", "minit.goflags", "minit.stdio", "minit.value"),
+        *("minit.errors", "minit.goflags", "minit.harmless", "minit.stdio", "minit.value"),
     }
 
 

@@ -372,6 +372,7 @@ print(*sorted(set(sys.modules) - before))
     assert {name for name in loaded if name.partition(".")[0] == "minit"} == {
         "minit",
         "minit.errors",
+        "minit.harmless",
         "minit.jsontext",
         "minit.manifest",
         "minit.manifest.app",

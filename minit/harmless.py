@@ -1,0 +1,41 @@
+"""
+Texts of others, of images above all, so that nothing in them acts on a terminal, hides, or makes a line. Pure.
+
+Everything that is no printable character is escaped: controls, separators of lines, what changes the direction of text
+or has no width. Letters of any script stay as they are.
+"""
+
+from __future__ import annotations
+
+_SURROGATE_ESCAPES = range(0xDC80, 0xDD00)  # bytes that are no UTF-8, PEP 383
+
+
+def harmless(text: str) -> str:
+    """Return the text with what cannot be printed, but for tabs, as `\\x1b`, `\\u202e` and the like."""
+    return text if text.isprintable() else "".join([_shown(character) for character in text])
+
+
+def harmless_json(text: str) -> str:
+    """Return JSON with what cannot be printed and is beyond ASCII as `\\u202e`, which means the same in a string."""
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return "".join([_shown_in_json(character) for character in text])
+
+
+def _shown(character: str) -> str:
+    if character.isprintable() or character == "\t":
+        return character
+    code = ord(character)
+    if code in _SURROGATE_ESCAPES:
+        code -= 0xDC00
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _shown_in_json(character: str) -> str:
+    if character < "\x7f" or character.isprintable():
+        return character
+    code = ord(character)
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    high, low = divmod(code - 0x10000, 0x400)
+    return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
