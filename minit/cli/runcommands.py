@@ -16,6 +16,7 @@ from minit.cli.podrequest import make_request
 from minit.cli.progressdisplay import show_progress
 from minit.cli.runoptions import app_options, prepare_options, run_options, uuid_file_save_option
 from minit.errors import PodError, describe
+from minit.hostname import find_fault
 from minit.stage0.entrypoints import RunOptions
 from minit.stage0.podmanifest import unused_volumes
 from minit.stage0.pods import find_pod
@@ -138,6 +139,7 @@ def collect_run_options(invocation: Invocation, options: dict[str, Any], *, muta
         name_service = parse_name_service(
             options["dns"], options["dns_search"], options["dns_opt"], options["dns_domain"], options["hosts_entry"]
         )
+        _check_hostname(options["hostname"])
     except FlagError as error:
         raise click.UsageError(str(error)) from error
     return RunOptions(
@@ -153,6 +155,12 @@ def collect_run_options(invocation: Invocation, options: dict[str, Any], *, muta
         ipc=options.get("ipc"),
         mutable=mutable,
     )
+
+
+def _check_hostname(name: str | None) -> None:
+    fault = find_fault(name) if name else None
+    if fault is not None:
+        raise FlagError(f'--hostname: "{name}" {fault}')
 
 
 def refuse_ports(networks: Sequence[str], ports: Sequence[str]) -> None:

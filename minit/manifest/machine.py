@@ -11,6 +11,7 @@ import _socket
 
 from minit import jsontext
 from minit.errors import ManifestError
+from minit.hostname import find_fault
 from minit.manifest.reader import Node
 from minit.value import Value, replace
 
@@ -26,7 +27,6 @@ DHCP = "dhcp"
 _MAXIMUM_SECONDS = 24 * 3600
 # More than any machine needs, and read whole when it boots.
 _MAXIMUM_BYTES = 1 << 18
-_MAXIMUM_NAME_BYTES = 64
 _MAXIMUM_BOOTS = 10000
 _WORD = "minit."
 _SWITCH = ("", "0", "1")
@@ -332,7 +332,7 @@ def _link(node: Node) -> str:
 
 
 def _hostname(node: Node) -> str:
-    return node.matching(lambda text: 0 < len(text.encode()) <= _MAXIMUM_NAME_BYTES, "a host name of 1 to 64 bytes")
+    return node.matching(lambda text: find_fault(text) is None, "a host name of 1 to 64 bytes")
 
 
 def _module(node: Node) -> str:

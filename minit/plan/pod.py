@@ -565,10 +565,14 @@ def _plan_network(pod: Pod, flags: RunFlags, sections: Sequence[App]) -> Network
 
 
 def _plan_hostname(flags: RunFlags) -> str:
-    hostname = flags.hostname or f"rkt-{flags.uuid}"
-    if len(hostname.encode(errors="surrogateescape")) > 64:
-        raise PlanError(f'hostname "{hostname}" is longer than 64 bytes')
-    return hostname
+    if not flags.hostname:
+        return f"rkt-{flags.uuid}"
+    from minit.hostname import find_fault
+
+    fault = find_fault(flags.hostname)
+    if fault is not None:
+        raise PlanError(f'hostname "{flags.hostname}" {fault}')
+    return flags.hostname
 
 
 def _refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:

@@ -99,6 +99,7 @@ def test_a_malformed_uuid_is_refused(make_pod: MakePod, uuid: str) -> None:
         (("--mds-token=0123456789abcdef0123456789abcdef",), "failed to setup network: --mds-token needs a network"),
         (("--ipc=shared",), "unknown value for --ipc parameter: shared"),
         (("--hostname=" + "x" * 65,), "hostname"),
+        (("--hostname=a\n10.0.0.1 registry",), "hostname"),
         (("--net=my-net:IP=10.1.2.3",), "failed to setup network: networks not found: my-net"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",

@@ -151,6 +151,14 @@ def test_bad_names_leave_nothing(world: World) -> None:
     assert world.pods("prepared") == [uuid]
 
 
+@pytest.mark.parametrize("hostname", ["a\n10.0.0.1 registry", "../a", "a b", "-a", "x" * 65])
+def test_what_is_no_hostname(world: World, hostname: str) -> None:
+    """A host name that would be more than that is refused before there is a pod."""
+    result = world.minit("run", f"--hostname={hostname}", f"--stage1-path={world.stage1}", world.app, code=254)
+    assert "run: --hostname: " in result.stderr and result.stderr.count("\n") == 1
+    assert world.pods("run") == world.pods("prepare") == []
+
+
 def test_exit_code_and_pid(world: World) -> None:
     """minit becomes the entrypoint: its exit code and its pid are minit's."""
     (world.dump / "code").write_text("42")

@@ -149,7 +149,7 @@ MODULES_OF["init"] = (
     *("entrypoints.init", "minit.launcher.delegation"),
     *("minit.machine", "minit.machine.clock", "minit.machine.ending", "minit.machine.helper", "minit.machine.init"),
     *("minit.machine.kernellog", "minit.machine.machine", "minit.machine.mounts", "minit.machine.supervisor"),
-    "minit.manifest.machine",
+    *("minit.hostname", "minit.manifest.machine"),
     *("minit.plan.restart", "minit.supervisor.restarts"),
 }
 STDLIB_OF["init"] = STDLIB_OF["run"]

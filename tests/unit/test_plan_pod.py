@@ -286,9 +286,9 @@ def test_kernel_releases(release: str, version: tuple[int, int]):
     plan_of(facts=replace(FACTS, kernel_release=release))
 
 
-@pytest.mark.parametrize("hostname", ["web", "a" * 64, "ü" * 32, "\udcff" * 64])
+@pytest.mark.parametrize("hostname", ["web", "a" * 64, "my_host.Example-1", "_", "1.2"])
 def test_hostnames(hostname: str):
-    """A name of up to 64 bytes is taken as it is."""
+    """A name of hostname(7), of up to 64 bytes, is taken as it is, and so are underscores."""
     assert plan_of(flags=replace(FLAGS, hostname=hostname)).hostname == hostname
 
 
@@ -296,6 +296,14 @@ def test_hostnames(hostname: str):
 def test_hostnames_that_are_too_long(hostname: str):
     """sethostname(2) counts bytes, and so does the plan."""
     assert refusal_of(flags=replace(FLAGS, hostname=hostname)) == f'hostname "{hostname}" is longer than 64 bytes'
+
+
+@pytest.mark.parametrize(
+    "hostname", ["a\nb", "a/b", "../a", "-a", "a-", "a.-b", "a..b", ".", "a.", "a b", "ü", "\udcff"]
+)
+def test_what_is_no_hostname(hostname: str):
+    """What would make a line of /etc/hosts, or a path, is refused."""
+    assert refusal_of(flags=replace(FLAGS, hostname=hostname)).startswith(f'hostname "{hostname}" is no host name: ')
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("0", 0.0), ("0s", 0.0), ("3s", 3.0), ("1m30s", 90.0), ("250ms", 0.25)])
