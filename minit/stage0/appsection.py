@@ -107,7 +107,7 @@ def plan_app_section(image: ImageManifest, overrides: AppOverrides, defaults: Po
         "user": overrides.user,
         "group": overrides.group,
         "working_directory": overrides.working_directory,
-        "supplementary_gids": overrides.supplementary_gids,
+        "supplementary_gids": _supplementary_gids(overrides),
         "user_annotations": tuple(dict(overrides.user_annotations).items()) or None,
         "user_labels": tuple(dict(overrides.user_labels).items()) or None,
     }
@@ -130,6 +130,13 @@ def refuse_excess(image: ImageManifest, isolators: Sequence[Isolator], insecure:
             f'image "{image.name}" asks for more than an app has by default: {wanted}: say it yourself ({options}), or'
             f" trust the image (--insecure-options={IMAGE_ISOLATORS})"
         )
+
+
+def _supplementary_gids(overrides: AppOverrides) -> tuple[int, ...] | None:
+    """Return the groups that stand in the place of the image's; None leaves those."""
+    if overrides.supplementary_gids is None and (overrides.user, overrides.group) != (None, None):
+        return ()  # whom the user has chosen is in no group of the image's choice
+    return overrides.supplementary_gids
 
 
 def merge_environment(image: Pairs, app: Pairs, defaults: PodDefaults) -> Pairs:

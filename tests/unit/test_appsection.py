@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from minit.stage0.appsection import (
     merge_isolators,
     plan_app_section,
 )
+from minit.value import replace
 
 DEFAULTS = PodDefaults(uid=0, gid=0)
 IMAGE = ImageManifest(
@@ -122,3 +124,20 @@ def test_user_annotations_and_labels() -> None:
     assert app.user_annotations == (("x", "3"), ("y", "2"))
     assert app.user_labels == (("l", "1"),)
     assert plan_app_section(IMAGE, AppOverrides(user_labels=(("k", ""),)), DEFAULTS).user_labels == (("k", ""),)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "groups"),
+    [
+        ({}, (27,)),
+        ({"user": "1000"}, ()),
+        ({"group": "1000"}, ()),
+        ({"user": "1000", "group": "1000", "supplementary_gids": (5,)}, (5,)),
+        ({"supplementary_gids": (5,)}, (5,)),
+    ],
+)
+def test_supplementary_groups(chosen: dict[str, Any], groups: tuple[int, ...]) -> None:
+    """Whom the user chooses is in no group of the image's choice, but in those that the user gives."""
+    assert IMAGE.app is not None
+    image = replace(IMAGE, app=replace(IMAGE.app, supplementary_gids=(27,)))
+    assert plan_app_section(image, AppOverrides(**chosen), DEFAULTS).supplementary_gids == groups
