@@ -330,9 +330,7 @@ class _Tree:
             # In this order: chown(2) clears set-id bits and capabilities, all of them change the times.
             os.fchown(fd, entry.uid, entry.gid)
             os.fchmod(fd, entry.mode)
-            for key, value in entry.xattrs:
-                if is_kept_attribute(key):
-                    os.setxattr(fd, key, value)
+            _set_attributes(fd, entry, tar)
             os.utime(fd, ns=(entry.atime_ns, entry.mtime_ns))
         finally:
             os.close(fd)
@@ -369,6 +367,24 @@ class _Tree:
             os.chown(name, self._root_id, self._root_id, dir_fd=parent, follow_symlinks=False)
             os.chmod(name, 0o755, dir_fd=parent)
             return self._open_directory(path, os.O_PATH)
+
+
+def _set_attributes(fd: int, entry: Entry, tar: TarReader) -> None:
+    kept = [(key, value) for key, value in entry.xattrs if is_kept_attribute(key)]
+    for key, value in kept:
+        try:
+            os.setxattr(fd, key, value)
+        except OSError as error:
+            number = error.errno or 0
+            # What a file system says when its room for the attributes of one file is used up, not its disk.
+            if number in (errno.E2BIG, errno.ERANGE) or (number == errno.ENOSPC and os.fstatvfs(fd).f_bfree):
+                total = sum(len(key) + len(value) for key, value in kept)
+                reason = f"its attributes have {total} bytes, more than the file system takes for one file"
+            elif number in _DISK_ERRNOS:
+                raise _DiskFault(number, f"{shown(entry.path)}: attribute {shown(key)}") from error
+            else:
+                reason = reason_of(number)
+            raise tar.fault(entry.path, f"cannot set the attribute {shown(key)}: {reason}") from error
 
 
 def _is_directory(name: str, parent: int) -> bool:

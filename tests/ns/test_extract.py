@@ -434,7 +434,11 @@ REFUSED: dict[str, tuple[Callable[[Path], list[bytes]], str]] = {
     ),
     "huge-attribute": (
         plain(tars.pax({"SCHILY.xattr.user.x": "x" * 70_000}) + tars.file("rootfs/x")),
-        "too long",
+        'entry "rootfs/x": cannot set the attribute "user.x": its attributes have 70006 bytes, more than',
+    ),
+    "too-many-attributes": (
+        plain(tars.pax({f"SCHILY.xattr.user.{n}": "x" * 900 for n in range(9)}) + tars.file("rootfs/x")),
+        r'entry "rootfs/x": cannot set the attribute "user.\d": its attributes have 8154 bytes, more than',
     ),
     "impossible-device": (plain(tars.header("rootfs/d", b"4", device=(4096, 0))), "impossible number"),
     "sparse-map-and-data": (plain(tars.header("rootfs/x", b"S", size=512, magic=tars.GNU) + bytes(512)), "sparse"),
