@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import zlib
+from collections.abc import Iterable
 
 from minit.archives.tar import Entry, Kind
 
@@ -24,11 +26,13 @@ _SIZE_LIMIT = _SECONDS_LIMIT = 0o77777777777
 _SECOND_NS = 1_000_000_000
 
 
-def encode_header(entry: Entry, path_text: str, hard_link_to: str | None = None) -> bytes:
+def encode_header(
+    entry: Entry, path_text: str, hard_link_to: str | None = None, others: Iterable[tuple[bytes, bytes]] = ()
+) -> bytes:
     """
     Return the blocks that announce `entry` under the name `path_text`; its data follows, padded to whole blocks.
 
-    With `hard_link_to` it becomes a hard link to that, without data.
+    With `hard_link_to` it becomes a hard link to that, without data. `others` are more pax records.
     """
     kind, link_target, size = entry.kind, entry.link_target, entry.size_bytes
     if hard_link_to is not None:
@@ -56,6 +60,7 @@ def encode_header(entry: Entry, path_text: str, hard_link_to: str | None = None)
     if entry.atime_ns != entry.mtime_ns:
         records.append((b"atime", _time(entry.atime_ns)))
     records.extend((b"SCHILY.xattr." + os.fsencode(name), value) for name, value in entry.xattrs)
+    records.extend(others)
     header = _block(
         path[:_NAME_BYTES],
         entry.mode,
@@ -89,7 +94,8 @@ def _block(
         os.major(device),
         os.minor(device),
     )
-    checksum = sum(before) + sum(after) + 8 * 0x20
+    # The lower half of Adler-32 is 1 more than the sum of the bytes, and less than its modulus for so few.
+    checksum = (zlib.adler32(before) & 0xFFFF) + (zlib.adler32(after) & 0xFFFF) - 2 + 8 * 0x20
     return b"%b%06o\0 %b%b" % (before, checksum, after, bytes(BLOCK_BYTES - len(before) - 8 - len(after)))
 
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 import gzip
 import os
 import stat
-import tarfile
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from minit.archives.tar import Entry, Kind
+from minit.archives.tarheader import END, encode_header, padding
 from minit.errors import ImageError, describe, reason_of
 
 GZIP_LEVEL = 6
+_COPIED_BYTES = 1 << 20
 
 
 class AciWriter:
@@ -43,8 +45,7 @@ class AciWriter:
         except OSError as error:
             raise self._failure(error) from error
         self._gzip = gzip.GzipFile("", "wb", GZIP_LEVEL, self._file, mtime=0)
-        self._tar = tarfile.open(fileobj=self._gzip, mode="w", format=tarfile.PAX_FORMAT)
-        self._add(new_entry("manifest", tarfile.REGTYPE, 0o644, size=len(self._manifest)), BytesIO(self._manifest))
+        self._add(_new_entry("manifest", Kind.FILE, 0o644, size_bytes=len(self._manifest)), BytesIO(self._manifest))
         return self
 
     def __exit__(
@@ -65,7 +66,7 @@ class AciWriter:
             self._temporary.unlink(missing_ok=True)
 
     def _finish(self) -> None:
-        self._tar.close()
+        self._write(END)
         self._gzip.close()
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -79,21 +80,21 @@ class AciWriter:
 
     def add_directory(self, name: str, mode: int = 0o755) -> None:
         """Add a directory owned by root; `name` is its path in the image, `/` the rootfs itself."""
-        self._add(new_entry(_entry_name(name), tarfile.DIRTYPE, mode))
+        self._add(_new_entry(_entry_name(name), Kind.DIRECTORY, mode))
 
     def add_symlink(self, name: str, target: str) -> None:
         """Add a symlink owned by root."""
-        self._add(new_entry(_entry_name(name), tarfile.SYMTYPE, 0o777, target=target))
+        self._add(_new_entry(_entry_name(name), Kind.SYMLINK, 0o777, target=target))
 
     def add_bytes(self, name: str, data: bytes, mode: int = 0o644) -> None:
         """Add a regular file owned by root."""
-        self._add(new_entry(_entry_name(name), tarfile.REGTYPE, mode, size=len(data)), BytesIO(data))
+        self._add(_new_entry(_entry_name(name), Kind.FILE, mode, size_bytes=len(data)), BytesIO(data))
 
     def add_file(self, name: str, source: Path, mode: int) -> None:
         """Add a copy of a file, owned by root, with the time of its source forgotten."""
         with source.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            self._add(new_entry(_entry_name(name), tarfile.REGTYPE, mode, size=size), file)
+            size_bytes = os.fstat(file.fileno()).st_size
+            self._add(_new_entry(_entry_name(name), Kind.FILE, mode, size_bytes=size_bytes), file)
 
     def add_as_is(self, name: str, source: Path) -> None:
         """
@@ -103,64 +104,101 @@ class AciWriter:
         process.
         """
         status = source.lstat()
-        entry = new_entry(_entry_name(name), tarfile.REGTYPE, stat.S_IMODE(status.st_mode))
-        entry.uid, entry.gid, entry.mtime = status.st_uid, status.st_gid, int(status.st_mtime)
-        kind = stat.S_IFMT(status.st_mode)
-        if kind == stat.S_IFREG:
-            self._add_regular_as_is(entry, source, status)
-        elif kind in _TYPES:
-            entry.type = _TYPES[kind]
-            if kind == stat.S_IFLNK:
-                entry.linkname = os.readlink(source)
-            elif kind in (stat.S_IFCHR, stat.S_IFBLK):
-                entry.devmajor, entry.devminor = os.major(status.st_rdev), os.minor(status.st_rdev)
-            self._add(entry)
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode))
+        name = _entry_name(name)
+        if kind is Kind.FILE:
+            first = self._links.setdefault((status.st_dev, status.st_ino), name) if status.st_nlink > 1 else name
+            if first != name:
+                self._write(encode_header(_entry_of(name, kind, status), name, first))
+                return
+            with source.open("rb") as file:
+                status = os.fstat(file.fileno())
+                entry = _entry_of(name, kind, status, size_bytes=status.st_size, xattrs=_extended_attributes(file))
+                self._add(entry, file)
+        elif kind is not None:
+            target = os.readlink(source) if kind is Kind.SYMLINK else ""
+            self._add(_entry_of(name, kind, status, link_target=target))
 
-    def _add_regular_as_is(self, entry: tarfile.TarInfo, source: Path, status: os.stat_result) -> None:
-        inode = (status.st_dev, status.st_ino)
-        if inode in self._links:
-            entry.type, entry.linkname = tarfile.LNKTYPE, self._links[inode]
-            self._add(entry)
-            return
-        if status.st_nlink > 1:
-            self._links[inode] = entry.name
-        with source.open("rb") as file:
-            entry.size = os.fstat(file.fileno()).st_size
-            entry.pax_headers = _extended_attributes(file)
-            self._add(entry, file)
+    def _add(self, entry: Entry, content: IO[bytes] | None = None) -> None:
+        self._write(encode_header(entry, f"{entry.path}/" if entry.kind is Kind.DIRECTORY else entry.path))
+        if content is not None:
+            self._copy(content, entry.size_bytes)
 
-    def _add(self, entry: tarfile.TarInfo, content: IO[bytes] | None = None) -> None:
-        self._tar.addfile(entry, content)
+    def _copy(self, file: IO[bytes], size_bytes: int) -> None:
+        left = size_bytes
+        while left:
+            data = file.read(min(left, _COPIED_BYTES))
+            if not data:
+                raise ImageError(f"{file.name} has become shorter while it was read")
+            self._write(data)
+            left -= len(data)
+        self._write(padding(size_bytes))
+
+    def _write(self, data: bytes) -> None:
+        self._gzip.write(data)
 
 
-_TYPES = {
-    stat.S_IFDIR: tarfile.DIRTYPE,
-    stat.S_IFLNK: tarfile.SYMTYPE,
-    stat.S_IFCHR: tarfile.CHRTYPE,
-    stat.S_IFBLK: tarfile.BLKTYPE,
-    stat.S_IFIFO: tarfile.FIFOTYPE,
+_KINDS = {
+    stat.S_IFREG: Kind.FILE,
+    stat.S_IFDIR: Kind.DIRECTORY,
+    stat.S_IFLNK: Kind.SYMLINK,
+    stat.S_IFCHR: Kind.CHARACTER_DEVICE,
+    stat.S_IFBLK: Kind.BLOCK_DEVICE,
+    stat.S_IFIFO: Kind.FIFO,
 }
 
 
-def new_entry(name: str, kind: bytes, mode: int, size: int = 0, target: str = "") -> tarfile.TarInfo:
-    """Return a tar header that depends on nothing but these: owner root by number, time 0."""
-    entry = tarfile.TarInfo(name)
-    entry.type, entry.mode, entry.size, entry.linkname = kind, mode, size, target
-    return entry
+def _new_entry(name: str, kind: Kind, mode: int, size_bytes: int = 0, target: str = "") -> Entry:
+    """Return an entry that depends on nothing but these: owner root by number, time 0."""
+    return Entry(
+        path=name,
+        kind=kind,
+        mode=mode,
+        uid=0,
+        gid=0,
+        size_bytes=size_bytes,
+        mtime_ns=0,
+        atime_ns=0,
+        link_target=target,
+    )
+
+
+def _entry_of(
+    name: str,
+    kind: Kind,
+    status: os.stat_result,
+    size_bytes: int = 0,
+    link_target: str = "",
+    xattrs: tuple[tuple[str, bytes], ...] = (),
+) -> Entry:
+    mtime_ns = int(status.st_mtime) * 1_000_000_000
+    return Entry(
+        path=name,
+        kind=kind,
+        mode=stat.S_IMODE(status.st_mode),
+        uid=status.st_uid,
+        gid=status.st_gid,
+        size_bytes=size_bytes,
+        mtime_ns=mtime_ns,
+        atime_ns=mtime_ns,
+        link_target=link_target,
+        device=status.st_rdev if kind in (Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE) else 0,
+        xattrs=xattrs,
+    )
 
 
 def _entry_name(name: str) -> str:
     return "rootfs/" + name.strip("/") if name.strip("/") else "rootfs"
 
 
-def _extended_attributes(file: IO[bytes]) -> dict[str, str]:
-    # The two kinds rkt's extraction keeps; the keys are those of GNU tar and Go's archive/tar.
+def _extended_attributes(file: IO[bytes]) -> tuple[tuple[str, bytes], ...]:
+    # The two kinds rkt's extraction keeps.
     try:
         names = os.listxattr(file.fileno())
     except OSError:
-        return {}  # the filesystem has none
-    return {
-        f"SCHILY.xattr.{name}": os.getxattr(file.fileno(), name).decode("utf-8", "surrogateescape")
+        return ()  # the filesystem has none
+    return tuple(
+        (name, os.getxattr(file.fileno(), name))
         for name in sorted(names)
         if name == "security.capability" or name.startswith("user.")
-    }
+    )

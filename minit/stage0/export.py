@@ -8,42 +8,27 @@ mounted whatever happens. What the app left there is read by descriptors, and no
 from __future__ import annotations
 
 import gzip
-import io
 import os
-import stat
-import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from minit import jsontext, paths, syscalls
 from minit.errors import PodError, describe
 from minit.idrange import IdRange, parse_id_range
 from minit.mountinfo import read_mountinfo
 from minit.progress import Progress, silent
-from minit.stage0.attributes import CAPABILITIES, is_kept_attribute
-from minit.stage0.filecapabilities import unshift_capabilities
-from minit.stage0.holes import SparseContent, find_segments
 from minit.stage0.locks import flock
 from minit.stage0.output import output_file
 from minit.stage0.pods import Note, Pod, PodState
 from minit.stage0.podstatus import read_app_tree_id, read_pod_manifest
 from minit.stage0.treestore import TreeStore
+from minit.stage0.treetar import TreeWriter
 
 # A file of zeros must not shrink so much that whoever imports the image takes it for a bomb.
 _GZIP_LEVEL = 1
 _INSIDE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-
-_TYPES = {
-    stat.S_IFREG: tarfile.REGTYPE,
-    stat.S_IFDIR: tarfile.DIRTYPE,
-    stat.S_IFLNK: tarfile.SYMTYPE,
-    stat.S_IFCHR: tarfile.CHRTYPE,
-    stat.S_IFBLK: tarfile.BLKTYPE,
-    stat.S_IFIFO: tarfile.FIFOTYPE,
-}
 
 
 def export_app(
@@ -70,12 +55,11 @@ def export_app(
             _open_rootfs(pod, name, trees) as root,
             output_file(output, overwrite=overwrite, exists="target file exists (try --overwrite)") as file,
             gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as compressed,
-            tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as tar,
         ):
-            _Writer(tar, ids, note, lambda count: progress(f"exporting {name}", count, None)).add_all(root)
-            entry = tarfile.TarInfo("manifest")
-            entry.size, entry.mode = len(manifest), 0o644
-            tar.addfile(entry, io.BytesIO(manifest))
+            writer = TreeWriter(compressed.write, ids, note, lambda count: progress(f"exporting {name}", count, None))
+            writer.add_tree(root, "rootfs")
+            writer.add_file("manifest", manifest)
+            writer.finish()
 
 
 @contextmanager
@@ -180,117 +164,3 @@ def _merge(upper: int, lower: int) -> int:
         raise PodError(f"cannot mount the app's overlay: {describe(error)}") from error
     finally:
         os.close(context)
-
-
-class _Writer:
-    """Adds a directory to a tar, depth first and sorted by names; a file's second name is a hard link."""
-
-    def __init__(self, tar: tarfile.TarFile, ids: IdRange | None, note: Note, count: Callable[[int], None]) -> None:
-        self._tar = tar
-        self._ids = ids
-        self._note = note
-        self._count = count
-        self._bytes = 0
-        self._names: dict[tuple[int, int], str] = {}
-
-    def add_all(self, root: int) -> None:
-        """Add everything below the directory `root`, as `rootfs`."""
-        self._add_entry("rootfs", os.fstat(root), "", None)
-        parent, fd = ".", os.dup(root)
-        pending = _entries(fd, parent)
-        try:
-            while pending:
-                directory, entry = pending.pop()
-                if directory != parent:
-                    # By its path each time, not by one descriptor for each level: apps nest deeper than that.
-                    os.close(fd)
-                    parent, fd = directory, -1
-                    fd = syscalls.openat2(root, directory, _DIRECTORY, resolve=_INSIDE)
-                path = f"{directory}/{entry}"
-                if self._add(fd, entry, f"rootfs{path[1:]}"):
-                    os.close(fd)
-                    parent, fd = path, -1
-                    fd = syscalls.openat2(root, path, _DIRECTORY, resolve=_INSIDE)
-                    pending += _entries(fd, path)
-        finally:
-            if fd >= 0:
-                os.close(fd)
-
-    def _add(self, directory: int, entry: str, name: str) -> bool:
-        """Add one entry of a directory; return whether it is a directory to look into."""
-        status = os.stat(entry, dir_fd=directory, follow_symlinks=False)
-        kind = stat.S_IFMT(status.st_mode)
-        if kind == stat.S_IFDIR:
-            return self._add_entry(name, status, "", None)
-        if kind == stat.S_IFREG:
-            fd = os.open(entry, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-            with open(fd, "rb") as file:
-                self._add_entry(name, os.fstat(fd), "", file)
-        elif kind in _TYPES:
-            self._add_entry(name, status, os.readlink(entry, dir_fd=directory) if kind == stat.S_IFLNK else "", None)
-        return False  # as a socket, too, which means nothing without its process
-
-    def _add_entry(self, name: str, status: os.stat_result, target: str, file: BinaryIO | None) -> bool:
-        header = tarfile.TarInfo(name)
-        owner = self._owner(name, status)
-        if owner is None:
-            return False
-        header.uid, header.gid = owner
-        header.type = _TYPES[stat.S_IFMT(status.st_mode)]
-        header.mode = stat.S_IMODE(status.st_mode)
-        header.linkname = target
-        seconds, nanoseconds = divmod(status.st_mtime_ns, 1_000_000_000)
-        header.mtime = seconds
-        headers = {"mtime": f"{seconds}.{nanoseconds:09d}"} if seconds >= 0 and nanoseconds else {}
-        if header.type in (tarfile.CHRTYPE, tarfile.BLKTYPE):
-            header.devmajor, header.devminor = os.major(status.st_rdev), os.minor(status.st_rdev)
-        first = name
-        # Not of a link to a link: rkt cannot extract that.
-        if header.type not in (tarfile.DIRTYPE, tarfile.SYMTYPE) and status.st_nlink > 1:
-            first = self._names.setdefault((status.st_dev, status.st_ino), name)
-        if first != name:
-            header.type, header.linkname, file = tarfile.LNKTYPE, first, None
-        content: BinaryIO | SparseContent | None = file
-        if file is not None:
-            header.size = status.st_size
-            headers.update(self._attributes(file))
-            segments = find_segments(file.fileno(), status.st_size)
-            if segments is not None:
-                content = SparseContent(file.fileno(), name, status.st_size, segments)
-                header.size = content.size_bytes
-                headers.update(content.headers)
-        header.pax_headers = headers
-        self._tar.addfile(header, content)
-        self._bytes += header.size
-        self._count(self._bytes)
-        return True
-
-    def _owner(self, name: str, status: os.stat_result) -> tuple[int, int] | None:
-        """Return the owner in the image; None, and a note, for one that the pod does not know."""
-        if self._ids is None or (status.st_uid, status.st_gid) == (0, 0):
-            return status.st_uid, status.st_gid  # stage0's own files, like etc/mtab, are root's in any pod
-        uid, gid = self._ids.from_host(status.st_uid), self._ids.from_host(status.st_gid)
-        if uid is None or gid is None:
-            self._note(f"left out {name}: its owner {status.st_uid}:{status.st_gid} is none of the pod's ({self._ids})")
-            return None
-        return uid, gid
-
-    def _attributes(self, file: BinaryIO) -> dict[str, str]:
-        """Return the pax headers of the attributes that images keep, by the keys of GNU tar and Go's archive/tar."""
-        try:
-            names = sorted(filter(is_kept_attribute, os.listxattr(file.fileno())))
-        except OSError:
-            return {}  # the filesystem has none
-        headers = {}
-        for name in names:
-            value: bytes | None = os.getxattr(file.fileno(), name)
-            if name == CAPABILITIES and self._ids is not None and value is not None:
-                value = unshift_capabilities(value, self._ids)
-            if value:
-                headers[f"SCHILY.xattr.{name}"] = value.decode("utf-8", "surrogateescape")
-        return headers
-
-
-def _entries(fd: int, path: str) -> list[tuple[str, str]]:
-    """Return the entries of a directory with its path, last name first."""
-    return [(path, entry) for entry in sorted(os.listdir(fd), key=os.fsencode, reverse=True)]

@@ -14,7 +14,7 @@ from minit.archives.sparse import PREFIX, SEGMENTS_LIMIT
 
 _BLOCK = 512
 # Smaller holes are zeros, for whoever reads archives and knows no sparse files.
-_LEAST_BYTES = 1 << 20
+LEAST_BYTES = 1 << 20
 
 Segments = list[tuple[int, int]]
 """Offset and length of what is no hole, in bytes."""
@@ -24,7 +24,7 @@ class SparseContent:
     """
     What an archive has of the open file `fd` of `realsize_bytes`: a map, and its `segments`.
 
-    `size_bytes` is how much `read` returns in all, `headers` are the pax headers for the file `name`.
+    `size_bytes` is how much `read` returns in all, `records` are those of pax for the file `name`.
     """
 
     def __init__(self, fd: int, name: str, realsize_bytes: int, segments: Segments) -> None:
@@ -36,12 +36,8 @@ class SparseContent:
         self._map = data + bytes(-len(data) % _BLOCK)
         self._segments = segments[::-1]
         self.size_bytes = len(self._map) + sum(length for _, length in segments)
-        self.headers = {
-            f"{PREFIX}major": "1",
-            f"{PREFIX}minor": "0",
-            f"{PREFIX}name": name,
-            f"{PREFIX}realsize": str(realsize_bytes),
-        }
+        values = {"major": b"1", "minor": b"0", "name": os.fsencode(name), "realsize": b"%d" % realsize_bytes}
+        self.records = [(f"{PREFIX}{key}".encode(), value) for key, value in values.items()]
 
     def read(self, size_bytes: int = _BLOCK) -> bytes:
         """Return so many of the bytes that follow, fewer at the end, or if the file has become shorter."""
@@ -59,7 +55,7 @@ class SparseContent:
 
 def find_segments(fd: int, size_bytes: int) -> Segments | None:
     """Return what is no hole in a file; None if its holes are not worth it, or its pieces too many."""
-    if os.fstat(fd).st_blocks * _BLOCK > size_bytes - _LEAST_BYTES:
+    if os.fstat(fd).st_blocks * _BLOCK > size_bytes - LEAST_BYTES:
         return None
     segments: Segments = []
     end = data_bytes = 0
@@ -75,4 +71,4 @@ def find_segments(fd: int, size_bytes: int) -> Segments | None:
         data_bytes += end - start
         if len(segments) == SEGMENTS_LIMIT:
             return None
-    return segments if size_bytes - data_bytes >= _LEAST_BYTES else None
+    return segments if size_bytes - data_bytes >= LEAST_BYTES else None

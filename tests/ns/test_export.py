@@ -325,3 +325,34 @@ def test_holes_are_left_out(world: World, minit: Command) -> None:
         with open(top / "ends", "rb") as file:
             file.seek((1 << 28) - 2)
             assert file.read() == bytes(2) + b"the end"
+
+
+def make_chain(root: Path, names: list[str]) -> None:
+    """Make directories within each other, whose path no system call takes, each with a file beside the next one."""
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    for name in names:
+        os.mkdir(name, dir_fd=fd)
+        below = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)
+        os.close(os.open("zz", os.O_WRONLY | os.O_CREAT, dir_fd=fd))
+        os.close(fd)
+        fd = below
+    os.close(fd)
+
+
+@pytest.mark.parametrize("overlay", [(), ("--no-overlay",)], ids=["overlay", "flat"])
+def test_paths_that_no_system_call_takes(world: World, minit: Command, overlay: tuple[str, ...]) -> None:
+    """Long paths and deep directories are exported, beside all else; what importing refuses, or is absurd, is said."""
+    uuid, root = run(world, *overlay, world.app)
+    long, deep, absurd = ["l" * 200] * 40, ["d"] * 1500, ["a" * 250] * 300
+    for names in (long, deep, absurd):
+        make_chain(root, names)
+    result = minit("export", uuid, world.root / "deep.aci")
+    with tarfile.open(world.root / "deep.aci") as archive:
+        found = set(archive.getnames())
+    for names in (long, deep):
+        assert {"/".join(("rootfs", *names[:depth])) for depth in range(1, len(names) + 1)} <= found
+        assert {"/".join(("rootfs", *names[:depth], "zz")) for depth in range(len(names))} <= found
+    assert "rootfs/bin/busybox" in found and max(map(len, found)) <= 1 << 16
+    assert result.stderr.count("minit fetch will refuse the image") == 1
+    assert result.stderr.count("left out") == 1
+    minit("rm", uuid)
