@@ -438,11 +438,13 @@ def test_nothing_grows(make_pod: MakePod) -> None:
 
 def test_options_of_the_pod_and_of_the_app(make_pod: MakePod) -> None:
     """An app that is added gets what the pod was started with, unless `app/add` is told otherwise."""
-    script = "grep ^Seccomp: /proc/self/status > /seen; (: >> /proc/sys/kernel/hostname) && echo open >> /seen; true"
+    script = (
+        "grep ^Seccomp_filters: /proc/self/status > /seen; (: >> /proc/sys/kernel/hostname) && echo open >> /seen; true"
+    )
     for flags, own, seen in (
-        ((), (), "Seccomp:\t2\n"),
-        (("--disable-seccomp", "--disable-paths"), (), "Seccomp:\t0\nopen\n"),
-        (("--disable-seccomp",), ("--disable-seccomp=false", "--disable-paths"), "Seccomp:\t2\nopen\n"),
+        ((), (), "Seccomp_filters:\t2\n"),
+        (("--disable-seccomp", "--disable-paths"), (), "Seccomp_filters:\t1\nopen\n"),
+        (("--disable-seccomp",), ("--disable-seccomp=false", "--disable-paths"), "Seccomp_filters:\t2\nopen\n"),
     ):
         sandbox = Sandbox(make_pod, *flags)
         ok(sandbox.add("web", shell(script), *own))
