@@ -54,12 +54,27 @@ def complain_at_once(line: str) -> None:
         pass  # it is full, or nobody is left to tell
 
 
-def _is_ready(fd: int) -> bool:
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of the data: O_NONBLOCK belongs to the open file, which others share, and may be set at any time."""
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(fd, rest) :]
+        except BlockingIOError:
+            await_room(fd)
+
+
+def await_room(fd: int) -> None:
+    """Wait until a descriptor that does not block takes something, or never will."""
+    _is_ready(fd, None)
+
+
+def _is_ready(fd: int, timeout_milliseconds: int | None = 0) -> bool:
     import select  # here, since PID 1 has it and others that complain need it for nothing
 
     poller = select.poll()
     poller.register(fd, select.POLLOUT)
-    return bool(poller.poll(0))
+    return bool(poller.poll(timeout_milliseconds))
 
 
 def line_end(fd: int) -> bytes:

@@ -13,6 +13,7 @@ import click
 from minit.cli import completioncommand
 from minit.cli.commandgroups import commands
 from minit.cli.invocation import Invocation, flush_output
+from minit.cli.standardstreams import open_streams
 from minit.errors import EXIT_FAILURE, EXIT_USAGE, MinitError, describe
 from minit.harmless import harmless
 from minit.stdio import open_standard_streams
@@ -28,7 +29,7 @@ def main() -> NoReturn:
 def run_here(root: click.Group) -> NoReturn:
     """Run the command line of this process, one of the commands of `root`."""
     open_standard_streams()
-    _replace_closed_output()
+    open_streams()
     for number in (signal.SIGHUP, signal.SIGTERM):
         # What is ignored (nohup) stays so.
         if signal.getsignal(number) == signal.SIG_DFL:
@@ -36,12 +37,6 @@ def run_here(root: click.Group) -> NoReturn:
     if sys.argv[1:2] == [completioncommand.ASK]:
         _answer_shell(root, sys.argv[2:])
     sys.exit(run(sys.argv[1:], root))
-
-
-def _replace_closed_output() -> None:
-    """Have Python's streams for what the caller has closed, too, for which it has made none."""
-    sys.stdout = sys.stdout or open(1, "w")
-    sys.stderr = sys.stderr or open(2, "w", errors="backslashreplace")
 
 
 def _answer_shell(root: click.Group, words: Sequence[str]) -> NoReturn:
@@ -59,11 +54,23 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def run(arguments: Sequence[str], root: click.Group = commands) -> int:
-    """Run one command line and return its exit code."""
+    """Run one command line and return its exit code, which is none of success if not all of its output was written."""
     invocation = Invocation()
+    code = _run(invocation, arguments, root)
+    try:
+        flush_output()
+    except OSError as error:
+        _abandon_output()
+        # Who reads our output may have enough of it, and a command that has failed has said why.
+        if code == 0 and not isinstance(error, BrokenPipeError):
+            return _fail(invocation, describe(error), error)
+        return code or EXIT_FAILURE
+    return code
+
+
+def _run(invocation: Invocation, arguments: Sequence[str], root: click.Group) -> int:
     try:
         result = root.main(list(arguments), "minit", standalone_mode=False, obj=invocation)
-        flush_output()
     except click.exceptions.NoArgsIsHelpError as error:
         # rkt, too, takes a call without a command for no success, but for no failure either.
         error.show()
@@ -76,13 +83,10 @@ def run(arguments: Sequence[str], root: click.Group = commands) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
     except BrokenPipeError:
-        # Who reads our output has enough of it.
-        _abandon_output()
         return EXIT_FAILURE
     except MinitError as error:
         return _fail(invocation, describe(error), error, error.exit_code)
     except OSError as error:
-        _abandon_output()
         return _fail(invocation, describe(error), error)
     except Exception as error:
         return _fail(invocation, describe(error), error, unexpected=True)

@@ -14,6 +14,7 @@ import click
 
 from minit.cli.main import run
 from minit.errors import EXIT_FAILURE
+from minit.stdio import write_all
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGQUIT)
 
@@ -31,7 +32,7 @@ def run_lines(root: click.Group) -> None:
                 # Whatever was killed may have left it raw.
                 termios.tcsetattr(0, termios.TCSADRAIN, settings)
                 if not _is_typed():
-                    os.write(1, f"{os.uname().nodename}> ".encode())
+                    write_all(1, f"{os.uname().nodename}> ".encode())
             line = lines.readline()
             if not line:
                 return
@@ -41,7 +42,7 @@ def run_lines(root: click.Group) -> None:
             for number in _INTERRUPTS:
                 signal.signal(number, signal.SIG_IGN)
         except _ForgottenLine:
-            os.write(1, b"\n")
+            write_all(1, b"\n")
         except ValueError as error:
             os.write(2, f"minit: {str(error).lower()}\n".encode())
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,6 +27,7 @@ from minit.stage0.prepare import discarded_on_failure, prepare_pod
 from minit.stage0.run import run_pod
 from minit.stage0.store import Store
 from minit.stage0.treestore import TreeStore
+from minit.stdio import write_all
 
 
 @click.command(cls=MinitCommand, short_help="Start a pod without apps, which are added to it while it runs.")
@@ -95,4 +95,4 @@ def _run_sandbox(invocation: Invocation, uuid_file_save: Path | None, detach: bo
 
 def _relay(output: bytes) -> None:
     sys.stderr.flush()
-    os.write(2, output)
+    write_all(2, output)

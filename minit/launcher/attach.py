@@ -9,7 +9,7 @@ from minit.boundedfile import read_bounded
 from minit.errors import AttachError
 from minit.iottymux.protocol import POLICIES, STDERR, STDIN, STDOUT, TTY_IN, TTY_OUT
 from minit.manifest.names import is_ac_name
-from minit.stdio import complain
+from minit.stdio import complain, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ _ENDPOINT_OF = {STDIN: STDIN, STDOUT: STDOUT, STDERR: STDERR, TTY_IN: _TTY, TTY_
 def list_endpoints(app: str) -> None:
     """Write the endpoints of an app of the pod in the working directory to standard output, indented as rkt does."""
     document = _read_endpoints(_open_streams(app), app)
-    data = _indented(document, "\n").encode()
-    while data:
-        data = data[os.write(1, data) :]
+    write_all(1, _indented(document, "\n").encode())
 
 
 def attach_app(

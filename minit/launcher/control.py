@@ -7,6 +7,7 @@ import os
 from minit import jsontext
 from minit.errors import ControlError, ManifestError
 from minit.messages import MAXIMUM_MESSAGE_BYTES
+from minit.stdio import write_all
 from minit.supervisor.client import ask
 
 
@@ -21,8 +22,7 @@ def relay_requests() -> None:
             reply = jsontext.dump(_reply(line)) + b"\n"
             while len(line) > MAXIMUM_MESSAGE_BYTES and not line.endswith(b"\n"):
                 line = requests.readline(MAXIMUM_MESSAGE_BYTES + 1)
-            while reply:
-                reply = reply[os.write(1, reply) :]
+            write_all(1, reply)
 
 
 def _reply(line: bytes) -> dict[str, object]:

@@ -45,7 +45,9 @@ def write_file(path: str, data: bytes) -> None:
     """Write a file that may be lost with the machine: a marker, or what the next start writes anew."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
-        os.write(fd, data)
+        # A disk that becomes full takes a part.
+        while data:
+            data = data[os.write(fd, data) :]
     finally:
         os.close(fd)
 

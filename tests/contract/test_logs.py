@@ -185,6 +185,29 @@ def test_a_follower_whose_reader_is_gone(make_pod: MakePod) -> None:
     assert pod.finish(process).returncode == 0
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [(), ("--timestamps",), ("--format=json",), ("--tail=30000",)])
+def test_an_output_that_does_not_block(make_pod: MakePod, arguments: tuple[str, ...], unbuffered: str) -> None:
+    """No line is lost in front of a reader that is slow, nor is its loss to a full disk silent."""
+    pod = make_pod({"web": shell("seq 40000")})
+    assert pod.finish(pod.start()).returncode == 0
+    expected = logs(pod, *arguments)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    process = subprocess.Popen(words(pod, *arguments), env=environment, stdout=writer)
+    os.close(writer)
+    wait_for(lambda: "poll" in Path(f"/proc/{process.pid}/wchan").read_text(), "room to be waited for")
+    with open(reader, "rb") as file:
+        assert file.read() == expected
+    assert process.wait() == 0
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            words(pod, *arguments), env=environment, stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert (result.returncode, result.stderr) == (254, b"logs: standard output: no space left on device\n")
+
+
 @pytest.mark.parametrize("way", ["command", "control", "signal"])
 def test_reopening(make_pod: MakePod, way: str) -> None:
     """Files that a program of the host renamed are let go of on request, and the follower misses nothing."""

@@ -255,18 +255,6 @@ def test_reader_that_leaves(tmp_path: Path) -> None:
     assert result.stderr == b""
 
 
-def test_full_output(tmp_path: Path) -> None:
-    """Output that cannot be written is an error of one line."""
-    with open("/dev/full", "w") as full:
-        result = subprocess.run(
-            [sys.executable, "-m", "minit", f"--dir={tmp_path}", "list"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
-    assert (result.returncode, result.stderr) == (254, b"list: no space left on device\n")
-
-
 @pytest.mark.parametrize(
     ("closed", "output"), [("<&-", b"null\n"), (">&-", b""), ("2>&-", b"null\n"), ("<&- >&- 2>&-", b"")]
 )
