@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import termios
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -17,9 +19,8 @@ from minit.stage0.crossing import crossing_environment
 from minit.stage0.enter import choose_app
 from minit.stage0.pods import Pod, PodState
 
-# Of the terminal these reach stage1, too, and of others it is to hear them.
-_IGNORED_WHILE_WAITING = (signal.SIGINT, signal.SIGQUIT)
-_FORWARDED = (signal.SIGHUP, signal.SIGTERM)
+# What comes of the terminal reaches stage1 without that, too, and a second time means nothing more to it.
+_FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
 def attach(
@@ -49,12 +50,7 @@ def attach(
     environment = crossing_environment(pod, manifest)
     before_call()
     settings = _terminal_settings()
-    try:
-        # Not by this class's own wait, which would not see that the process is stopped.
-        child = subprocess.Popen([str(program), *arguments], cwd=pod.path, env=environment).pid
-    except OSError as error:
-        raise PodError(f"cannot execute stage1's entrypoint {program}: {describe(error)}") from error
-    status = _wait(child)
+    status = _run([str(program), *arguments], pod.path, environment)
     if not os.WIFSIGNALED(status):
         code = os.waitstatus_to_exitcode(status)
         if code != 0:
@@ -76,20 +72,32 @@ def _terminal_settings() -> list[Any] | None:
         return None
 
 
-def _wait(child: int) -> int:
-    """Return the wait status of a child, stopping when it stops."""
+def _run(command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> int:
+    """Return the wait status of a command that gets the signals of this process, and has it stop when it stops."""
+    process: int | None = None
+    early: list[int] = []
 
-    def forward(number: int, frame: FrameType | None) -> None:
-        os.kill(child, number)
+    def forward(number: int, frame: FrameType | None = None) -> None:
+        if process is None:
+            early.append(number)
+            return
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(process, number)
 
-    for number in _IGNORED_WHILE_WAITING:
-        signal.signal(number, signal.SIG_IGN)
     for number in _FORWARDED:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, forward)
+    try:
+        # Not by this class's own wait, which would not see that the process is stopped.
+        child = subprocess.Popen(command, cwd=directory, env=environment).pid
+    except OSError as error:
+        raise PodError(f"cannot execute stage1's entrypoint {command[0]}: {describe(error)}") from error
+    process = os.pidfd_open(child)
+    for missed in early:
+        forward(missed)
     while True:
         _, status = os.waitpid(child, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
             return status
         os.kill(os.getpid(), signal.SIGSTOP)
-        os.kill(child, signal.SIGCONT)
+        signal.pidfd_send_signal(process, signal.SIGCONT)

@@ -129,3 +129,30 @@ def test_signals_to_either_process(world: World, uuid: str) -> None:
         assert terminal.settings == before
         terminal.type(b"exit\n")
         assert terminal.finish(shell) == 254
+
+
+ENDS = {signal.SIGINT: 0, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGQUIT: 131}
+
+
+@pytest.mark.parametrize("number", ENDS)
+def test_signals_of_no_terminal(world: World, uuid: str, number: signal.Signals) -> None:
+    """SIGINT detaches also who is sent it by kill(1), and the others end the command, alone and once."""
+    process = subprocess.Popen(
+        world.command("attach", "--mode=tty", uuid),
+        env=world.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    shown = b""
+    while b"app> " not in shown:
+        shown += os.read(process.stdout.fileno(), 1 << 16)
+    [stage1] = children_of(process.pid)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=90)
+    assert process.returncode == ENDS[number]
+    assert errors == (b"attach: detached\n" if number == signal.SIGINT else b"")
+    assert not os.path.exists(f"/proc/{stage1}")
+    assert world.succeeds("attach", "--mode=list", uuid)
