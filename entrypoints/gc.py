@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from entrypoints._main import run_entrypoint
-from minit.errors import EXIT_FAILURE, MinitError
+from minit.errors import MinitError, describe
 from minit.goflags import parse_flags, usage
 from minit.launcher.gc import detach_networks, remove_groups
 from minit.plan.flags import only_operand, parse_uuid
@@ -17,23 +17,19 @@ _FLAGS: dict[str, bool | str] = {"debug": False, "local-config": "/etc/rkt"}
 
 
 def main() -> NoReturn:
-    """Collect and exit; what could not be removed is printed and makes the exit code 254."""
+    """Collect and exit, with 75 if groups have to be left to another call."""
     run_entrypoint("stage1 gc", usage("gc", "UUID", _FLAGS), _collect)
 
 
 def _collect(arguments: list[str]) -> int:
     values, operands = parse_flags(arguments, _FLAGS)
     uuid = parse_uuid(only_operand(operands))
-    failure: MinitError | None = None
-    problems = []
+    code = 0
     try:
-        problems = remove_groups(uuid)
+        remove_groups(uuid)
     except MinitError as error:
-        failure = error
-    for problem in problems:
-        complain(f"stage1 gc: {problem}")
+        complain(f"stage1 gc: {describe(error)}")
+        code = error.exit_code
     for problem in detach_networks(uuid, str(values["local-config"]), debug=bool(values["debug"])):
         complain(f"networking: {problem}")
-    if failure is not None:
-        raise failure
-    return EXIT_FAILURE if problems else 0
+    return code

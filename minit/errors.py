@@ -8,6 +8,7 @@ from minit.harmless import harmless
 
 EXIT_NO_SOURCE = 1  # systemd-nspawn's, which rkt's users see for a volume whose source is missing
 EXIT_USAGE = 2  # Go's flag package, which rkt's own entrypoints use
+EXIT_UNFINISHED = 75  # EX_TEMPFAIL of sysexits(3): the same call finishes it, sooner or later
 EXIT_FAILURE = 254  # rkt's number for nearly every failure of stage0 and stage1
 EXIT_EXEC_FAILED = 203  # systemd's EXIT_EXEC, the one set-up number rkt itself knows
 
@@ -44,6 +45,12 @@ class SourceMissing(LaunchError):
 
 class NetworkError(MinitError):
     """A pod's network could not be set up."""
+
+
+class UnfinishedError(MinitError):
+    """Something of a pod that is removed has to be left for now, and must not be forgotten."""
+
+    exit_code = EXIT_UNFINISHED
 
 
 class StrandedError(BaseException):

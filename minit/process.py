@@ -8,6 +8,7 @@ import resource
 import sys
 
 from minit import syscalls
+from minit.errors import describe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,3 +92,12 @@ def reset_signals() -> None:
         if number not in _UNBLOCKABLE:
             syscalls.reset_signal(number)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+
+
+def wait_channel(pid: int) -> str:
+    """Return where in the kernel a process waits, proc_pid_wchan(5), or why that is not known."""
+    try:
+        with open(f"/proc/{pid}/wchan", encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        return describe(error)

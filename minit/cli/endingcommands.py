@@ -11,6 +11,7 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.podcommands import SECTION, chosen_uuids, uuid_file_option
 from minit.cli.stopcommand import for_each
+from minit.errors import EXIT_FAILURE
 from minit.stage0 import gc as collection
 from minit.stage0.deletion import Stage1Cleanup
 from minit.stage0.pods import find_pod
@@ -77,7 +78,9 @@ def gc(invocation: Invocation, grace_period: float, expire_prepared: float, mark
             return
         collection.expire_prepared(invocation.data, expire_prepared, invocation.note)
         cleanup = cleanup_of(invocation, store)
-        collection.collect(invocation.data, grace_period, cleanup, invocation.say, invocation.note)
+        # rkt's gc never fails because of single pods, but neither does it leave one for this reason.
+        if not collection.collect(invocation.data, grace_period, cleanup, invocation.say, invocation.note):
+            raise click.exceptions.Exit(EXIT_FAILURE)
 
 
 def cleanup_of(invocation: Invocation, store: Store) -> Stage1Cleanup:

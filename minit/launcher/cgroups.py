@@ -26,7 +26,7 @@ _INIT_SCOPE = "init.scope"
 LAUNCHER_SCOPE = "launcher.scope"
 APPS = "system.slice"
 _TOP = "/sys/fs/cgroup"
-_MAX_PATH_BYTES = 4096  # PATH_MAX
+MAX_PATH_BYTES = 4096  # PATH_MAX
 _CPUSET_FILES = ("cpuset.cpus", "cpuset.mems")
 # How long removing waits for processes to leave, in all: a process that stays must not hold up rkt per group.
 _REMOVE_PATIENCE_SECONDS = 1.0
@@ -113,7 +113,7 @@ def read_subcgroup() -> str:
     try:
         # Without waiting, and following no link: whoever cleans up may find anything there.
         fd = os.open(paths.POD_SUBCGROUP, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        return os.fsdecode(read_bounded(fd, paths.POD_SUBCGROUP, _MAX_PATH_BYTES)).strip().lstrip("/")
+        return os.fsdecode(read_bounded(fd, paths.POD_SUBCGROUP, MAX_PATH_BYTES)).strip().lstrip("/")
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -227,14 +227,16 @@ def remove_app_groups(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str
     return problems
 
 
-def remove_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[str]:
+def remove_pod_groups(
+    hierarchies: Sequence[Hierarchy], subcgroup: str, patience_seconds: float = _REMOVE_PATIENCE_SECONDS
+) -> list[str]:
     """
     Remove the pod's groups from every hierarchy, deepest first, and return what could not be removed.
 
     A hierarchy that holds none of them is done already; one that this very process is in is left alone.
     """
     problems = []
-    patient_until = time.monotonic() + _REMOVE_PATIENCE_SECONDS
+    patient_until = time.monotonic() + patience_seconds
     for hierarchy in hierarchies:
         top = f"{hierarchy.mount_point}/{subcgroup}"
         if f"{hierarchy.own_path}/".startswith(f"/{subcgroup}/"):
@@ -246,6 +248,19 @@ def remove_pod_groups(hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[
             except OSError as error:
                 problems.append(describe(error))
     return problems
+
+
+def processes_left(hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[int]:
+    """Return the processes in the pod's groups, in any hierarchy."""
+    pids: set[int] = set()
+    for hierarchy in hierarchies:
+        for directory in _deepest_first(f"{hierarchy.mount_point}/{subcgroup}"):
+            try:
+                with open(f"{directory}/{PROCS}", encoding="utf-8") as file:
+                    pids.update(map(int, file.read().split()))
+            except OSError:
+                continue  # it is gone by now
+    return sorted(pids)
 
 
 def _shows(mount: Mount, controllers: tuple[str, ...]) -> bool:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from minit import paths, syscalls
-from minit.errors import MinitError, PodError, describe
+from minit.errors import EXIT_UNFINISHED, MinitError, PodError, UnfinishedError, describe
 from minit.mountinfo import Mount, read_mountinfo
 from minit.stage0 import overlay
 from minit.stage0.entrypoints import (
@@ -66,7 +66,8 @@ def _run_stage1_gc(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
     """
     Run the `gc` entrypoint; a failure is noted and must not keep the pod from being deleted.
 
-    PodError if it was killed: what it has not come to would be left for ever, while a later one finishes it.
+    UnfinishedError if it was killed, or says itself that it has not finished: what it has not come to would be left for
+    ever, while a later one finishes it.
     """
     rootfs = pod.path / paths.POD_STAGE1_ROOTFS
     mounted = False
@@ -93,7 +94,9 @@ def _run_stage1_gc(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
     try:
         code = call(rootfs / entrypoint, arguments, pod.path, show_stdout=False)
         if code == -signal.SIGKILL:
-            raise PodError(f'pod "{pod.uuid}" not removed: stage1 GC was killed; remove the pod again')
+            raise UnfinishedError(f'pod "{pod.uuid}" not removed: stage1 GC was killed; remove the pod again')
+        if code == EXIT_UNFINISHED:
+            raise UnfinishedError(f'pod "{pod.uuid}" not removed: stage1 GC has not finished; remove the pod again')
         if code != 0:
             note(f'pod "{pod.uuid}": stage1 GC failed: exit status {code}')
     except OSError as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from minit.errors import MinitError, PodError, describe
+from minit.errors import MinitError, PodError, UnfinishedError, describe
 from minit.goduration import format_duration
 from minit.stage0.deletion import Stage1Cleanup, delete_ended_pod, delete_garbage
 from minit.stage0.pods import (
@@ -45,8 +45,13 @@ def expire_prepared(data: Path, expire_seconds: float, note: Note) -> None:
             _move(pod, GARBAGE, f'moving expired prepared pod "{pod.uuid}" to garbage', note)
 
 
-def collect(data: Path, grace_seconds: float, cleanup: Stage1Cleanup, say: Note, note: Note) -> None:
-    """Delete the pods marked longer ago, and all garbage; one that cannot be deleted is noted and left for later."""
+def collect(data: Path, grace_seconds: float, cleanup: Stage1Cleanup, say: Note, note: Note) -> bool:
+    """
+    Delete the pods marked longer ago, and all garbage; one that cannot be deleted is noted and left for later.
+
+    Return whether all that stage1 has to undo is undone.
+    """
+    is_finished = True
     for pod in walk_pods(data, [EXITED_GARBAGE], note):
         if pod.place != EXITED_GARBAGE:
             continue
@@ -56,11 +61,16 @@ def collect(data: Path, grace_seconds: float, cleanup: Stage1Cleanup, say: Note,
             continue
         say(f'Garbage collecting pod "{pod.uuid}"')
         with _noted(pod, note):
-            delete_ended_pod(pod, cleanup, note)
+            try:
+                delete_ended_pod(pod, cleanup, note)
+            except UnfinishedError:
+                is_finished = False
+                raise
     for pod in walk_pods(data, [GARBAGE], note):
         say(f'Garbage collecting pod "{pod.uuid}"')
         with _noted(pod, note):
             delete_garbage(pod)
+    return is_finished
 
 
 def remove(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:

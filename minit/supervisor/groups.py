@@ -7,7 +7,7 @@ import os
 import select
 import time
 
-from minit.errors import describe
+from minit.process import wait_channel
 from minit.syscalls import pidfd_send_signal
 
 TYPE_CHECKING = False
@@ -100,15 +100,7 @@ def arm_grace(app: App) -> None:
 
 def describe_processes(app: App, but: int | None = None) -> str:
     """Return which processes of an app are left, but for one, and where in the kernel they wait, proc_pid_wchan(5)."""
-    return ", ".join(f"{pid} ({_wait_channel(pid)})" for pid in app.group.processes() if pid != but)
-
-
-def _wait_channel(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/wchan", encoding="utf-8") as file:
-            return file.read()
-    except OSError as error:
-        return describe(error)
+    return ", ".join(f"{pid} ({wait_channel(pid)})" for pid in app.group.processes() if pid != but)
 
 
 def _kill(pidfd: int) -> None:

@@ -143,7 +143,7 @@ def test_units_are_sound(tmp_path: Path) -> None:
 def test_cron() -> None:
     """A line for cron runs both kinds of garbage collection as root."""
     [line] = [text for text in (CONTRIB / "cron/minit-gc").read_text().splitlines() if text[0].isdigit()]
-    assert re.fullmatch(r"[\d,]+ \* \* \* \* root minit gc > /dev/null && minit image gc > /dev/null", line)
+    assert re.fullmatch(r"[\d,]+ \* \* \* \* root minit gc > /dev/null; minit image gc > /dev/null", line)
 
 
 @pytest.fixture

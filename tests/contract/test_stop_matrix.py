@@ -203,7 +203,7 @@ def test_an_app_frozen_from_above_is_reported(make_pod: MakePod, tmp_path: Path)
         assert process.wait(60) == 254
         elapsed = time.monotonic() - before
         assert not pod.is_running()
-        assert pod.gc().returncode == 254
+        assert pod.gc().returncode == 75
     finally:
         state.write_text("THAWED")
     assert 10 < elapsed < 10 + 5 + 2 + SLACK_SECONDS, "the kill wait, the wait for output, the launcher's patience"

@@ -460,10 +460,26 @@ def test_a_killed_gc(world: World) -> None:
     (world.dump / "gc-signal").write_text("KILL")
     result = world.minit("rm", uuid, code=254)
     assert f'rm: pod "{uuid}" not removed: stage1 GC was killed; remove the pod again\n' in result.stderr
-    assert f'pod "{uuid}" not removed: stage1 GC was killed' in world.minit("gc", "--grace-period=0s").stderr
+    result = world.minit("gc", "--grace-period=0s", code=254)
+    assert f'pod "{uuid}" not removed: stage1 GC was killed' in result.stderr
     assert world.pods("exited-garbage") == [uuid]
     (world.dump / "gc-signal").unlink()
     assert world.minit("rm", uuid).stdout == f'"{uuid}"\n'
+    assert world.pods("exited-garbage") == []
+
+
+def test_a_gc_that_has_not_finished(world: World) -> None:
+    """A gc entrypoint that has to be called again keeps the pod, and the others are collected."""
+    world.minit("run", f"--stage1-path={world.stage1}", world.app)
+    uuid = only_pod(world)
+    (world.dump / "gc-code").write_text("75")
+    prepared = world.prepare()
+    for line in (("rm", uuid, prepared), ("gc", "--grace-period=0s")):
+        result = world.minit(*line, code=254)
+        assert f'pod "{uuid}" not removed: stage1 GC has not finished; remove the pod again\n' in result.stderr
+        assert [name for place in ("exited-garbage", "prepared", "garbage") for name in world.pods(place)] == [uuid]
+    (world.dump / "gc-code").unlink()
+    world.minit("gc", "--grace-period=0s")
     assert world.pods("exited-garbage") == []
 
 

@@ -18,6 +18,7 @@ ALLOWED_SKIPS: frozenset[str] = frozenset(
         "no groff on PATH",
         "no lintian on PATH",
         "no mandoc on PATH",
+        "no /dev/fuse",
         "no shellcheck on PATH",
         "no systemd-analyze on PATH",
         "lintian takes half a minute",

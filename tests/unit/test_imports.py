@@ -97,7 +97,13 @@ MODULES_OF = {
         *SHARED,
         "minit.value",
         *("entrypoints.gc", "minit.boundedfile"),
-        *("minit.launcher.cgroups", "minit.launcher.gc", "minit.mountinfo", "minit.plan.flags"),
+        *(
+            "minit.launcher.cgroups",
+            "minit.launcher.gc",
+            "minit.launcher.leftgroups",
+            "minit.mountinfo",
+            "minit.plan.flags",
+        ),
         "minit.supervisor.group",
     },
     "enter": {
