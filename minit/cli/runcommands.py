@@ -177,4 +177,6 @@ def save_uuid(path: Path | None, uuid: str) -> None:
     try:
         path.write_text(uuid)
     except OSError as error:
+        # A write names no file.
+        error.filename = path
         raise PodError(f"cannot save the UUID to {describe(error)}") from error

@@ -109,7 +109,12 @@ def build_stage1(output: Path, progress: Progress) -> None:
     try:
         with TemporaryDirectory(prefix="minit-") as scratch:
             root = Path(scratch)
-            _make_tree(root, progress)
+            try:
+                _make_tree(root, progress)
+            except OSError as error:
+                # A write names no file, and there are two file systems that may be full.
+                error.filename = error.filename or scratch
+                raise
             progress("compressing", 4, 5)
             with AciWriter(output, stage1_manifest()) as writer:
                 _write_tree(writer, root)

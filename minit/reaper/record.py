@@ -33,8 +33,9 @@ def write_durably(path: str, data: bytes, mode: int = 0o644) -> None:
             finally:
                 os.close(fd)
             os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
-        except OSError:
+        except OSError as error:
             os.unlink(temporary, dir_fd=directory_fd)
+            error.filename = path
             raise
         os.fsync(directory_fd)
     finally:
@@ -48,6 +49,9 @@ def write_file(path: str, data: bytes) -> None:
         # A disk that becomes full takes a part.
         while data:
             data = data[os.write(fd, data) :]
+    except OSError as error:
+        error.filename = path
+        raise
     finally:
         os.close(fd)
 

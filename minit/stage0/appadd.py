@@ -66,7 +66,7 @@ def add_app(
         app, entry = plan_added_app(read_mutable_manifest(pod), image, overrides, defaults)
         addition = _Addition(pod, app)
         try:
-            with disk_errors("add app", pod.data):
+            with disk_errors("add app", pod.path):
                 addition.write(store, trees, entry, progress)
             addition.in_stage1 = True
             call_crossing(pod, "app/add", entrypoints.app_add_arguments(pod.uuid, app.name, debug=debug))

@@ -43,7 +43,7 @@ def remove_app(pod: Pod, app: str, *, debug: bool) -> None:
                 # With the pod go all of its processes and mounts.
                 if not pod.refresh() or pod.state is PodState.RUNNING:
                     raise
-        with _undisturbed(pod), disk_errors("remove app", pod.data):
+        with _undisturbed(pod), disk_errors("remove app", pod.path):
             remove_app_files(pod, app)
             appmarkers.remove_markers(pod, app)
             if pod.state is not PodState.RUNNING:

@@ -13,6 +13,7 @@ from minit.archives.squash import write_aci
 from minit.archives.transports import OCI, REGISTRY_SCHEMES
 from minit.errors import ImageError, StoreError
 from minit.progress import Progress
+from minit.stage0.diskerrors import disk_errors
 from minit.stage0.knownimages import recall, remember
 from minit.stage0.pullpolicy import PullPolicy
 from minit.stage0.registry import copy_from_registry
@@ -23,7 +24,7 @@ from minit.value import replace
 
 def import_layers(store: Store, reference: str, policy: PullPolicy, progress: Progress) -> StoredImage:
     """Return the image of a layout or an archive, which is converted if need be; reports bytes of layers."""
-    with open_image(reference, store.temporary_file) as image:
+    with disk_errors(f"import {reference}", store.temporary), open_image(reference, store.temporary_file) as image:
         return _import(store, image, policy, progress)
 
 
@@ -36,7 +37,7 @@ def import_from_registry(store: Store, reference: str, policy: PullPolicy, progr
         return known
     if policy is PullPolicy.NEVER:
         raise StoreError(f'image "{reference}" is not in the store {store.data}, and --pull-policy=never keeps it so')
-    with ExitStack() as stack:
+    with disk_errors(f"import {reference}", store.temporary), ExitStack() as stack:
         layout = stack.enter_context(scratch_directory(store.temporary)) / "image"
         copy_from_registry(name, layout, progress)
         image = stack.enter_context(open_image(f"{OCI}:{layout}", store.temporary_file))

@@ -23,6 +23,8 @@ from minit.stage0.rendering import Layer, flatten
 from minit.stage0.store import Store
 
 _APP_DIRECTORY_MODE = 0o750
+# It may be below the data directory, or an output of the user's.
+_REMEDY = "use another one"
 
 
 def extract_image(
@@ -35,7 +37,7 @@ def extract_image(
     everything belongs to what its owner in the image is on the host.
     """
     layers = flatten(store.get(image_id), store.find_dependency)
-    with disk_errors(f"extract image {layers[0].name}", destination):
+    with disk_errors(f"extract image {layers[0].name}", destination, _REMEDY):
         make_directory(destination, _APP_DIRECTORY_MODE)
         if os.listdir(destination):
             raise StoreError(f"extract image {layers[0].name}: {destination} is not empty")
@@ -59,7 +61,7 @@ def extract_layers(
     Reports bytes read. ImageError if the image is at fault, StoreError if the disk is.
     """
     action = f"extract image {layers[0].name}"
-    with ExitStack() as stack, disk_errors(action, destination):
+    with ExitStack() as stack, disk_errors(action, destination, _REMEDY):
         blobs = [stack.enter_context(store.open_blob(layer.image_id)) for layer in layers]
         total_bytes = sum(os.fstat(blob.fileno()).st_size for blob in blobs)
         root = str(destination.resolve())
@@ -82,7 +84,7 @@ def extract_layers(
                 raise ImageError(rest)
             elif word == untar.DISK_FAULT:
                 number, _, place = rest.partition(" ")
-                raise disk_error(action, destination, OSError(int(number), os.strerror(int(number)), place))
+                raise disk_error(action, destination, OSError(int(number), os.strerror(int(number)), place), _REMEDY)
             else:
                 raise StoreError(f"{action}: {rest}: a defect of minit, please report it")
         # Looked at only: _end is to have it.

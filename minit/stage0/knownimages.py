@@ -36,7 +36,7 @@ def recall(store: Store, origin: bytes) -> StoredImage | None:
 def remember(store: Store, origin: bytes, image: StoredImage) -> None:
     """Note that `image` came of `origin`; forget what came to images that are gone."""
     target = _file(store, origin)
-    with disk_errors(f"remember image {image.id}", store.data):
+    with disk_errors(f"remember image {image.id}", store.temporary):
         make_directory(target.parent, 0o770)
         for path in target.parent.iterdir():
             with suppress(FileNotFoundError):

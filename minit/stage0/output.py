@@ -30,7 +30,7 @@ def output_file(path: Path, *, overwrite: bool, exists: str) -> Iterator[BinaryI
         raise StoreError(exists)
     if target.exists() and not target.is_file():
         raise StoreError(f"cannot write {target}: not a regular file")
-    with disk_errors(f"write {target}", target):
+    with disk_errors(f"write {target}", target.parent, "write to another one"):
         fd, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         try:
             with open(fd, "wb") as file:
@@ -59,7 +59,7 @@ def output_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
         raise StoreError("output directory exists (try --overwrite)")
     if os.path.lexists(target) and os.path.samestat(os.lstat(target), os.lstat("/")):
         raise StoreError("this would delete your root filesystem. Refusing.")
-    with disk_errors(f"write {target}", target):
+    with disk_errors(f"write {target}", target.parent, "write to another one"):
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         try:

@@ -58,7 +58,7 @@ def prepare_pod(
     check_kernel()
     require_path(request.stage1.manifest, "run")
     interface_version(request.stage1.manifest)
-    with disk_errors("prepare pod", data):
+    with disk_errors("prepare pod", data / "pods"):
         pod = create_pod(data)
         with discarded_on_failure(pod):
             announce(pod.uuid)
@@ -82,7 +82,7 @@ def discarded_on_failure(pod: Pod) -> Iterator[None]:
 
 def finish(pod: Pod) -> None:
     """Make a pod that `prepare_pod` returned durable, and a prepared one that anybody may run."""
-    with disk_errors("prepare pod", pod.data), discarded_on_failure(pod):
+    with disk_errors("prepare pod", pod.path), discarded_on_failure(pod):
         syscalls.syncfs(pod.fd)
         pod.move(PREPARED)
     pod.unlock()

@@ -51,7 +51,7 @@ def run_pod(pod: Pod, trees: TreeStore, options: RunOptions, note: Note, before_
     with ids_of_its_own(pod, private_users, note):
         pod.move(RUN)
     rootfs = pod.path / paths.POD_STAGE1_ROOTFS
-    with disk_errors("run pod", pod.data):
+    with disk_errors("run pod", pod.path):
         if with_overlay:
             mount_stage1(pod, trees)
         for app in apps:

@@ -106,7 +106,7 @@ class Store:
             file = open(path, "rb", buffering=0, opener=_open_at_once)
         except OSError as error:
             raise StoreError(f"open image {describe(error)}") from error
-        with file, disk_errors(f"import {path}", self.data):
+        with file, disk_errors(f"import {path}", self._own):
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise StoreError(f"open image {path}: not a regular file")
@@ -126,7 +126,7 @@ class Store:
 
         What fails leaves nothing. StoreError, with `action` in it, if the disk is at fault.
         """
-        with disk_errors(action, self.data), scratch_directory(self.temporary) as scratch:
+        with disk_errors(action, self._own), scratch_directory(self.temporary) as scratch:
             self._collect_orphans()
             with open(scratch / "blob", "xb") as blob:
                 os.fchmod(blob.fileno(), _FILE_MODE)
@@ -149,7 +149,7 @@ class Store:
 
     def temporary_file(self) -> BinaryIO:
         """Return a new file without a name, open for reading and writing."""
-        with disk_errors("make a temporary file", self.data):
+        with disk_errors("make a temporary file", self._own):
             make_directory(self.temporary, _DIRECTORY_MODE)
             return tempfile.TemporaryFile(dir=self.temporary)
 

@@ -71,7 +71,7 @@ class TreeStore:
         layers = flatten(image, self._store.find_dependency)
         tree = tree_id(layers)
         target = self.path(tree)
-        with disk_errors(f"render image {image.name}", self._data):
+        with disk_errors(f"render image {image.name}", self._trees):
             with self._locked(tree, exclusive=False):
                 if self.is_rendered(tree):
                     return tree
@@ -97,7 +97,7 @@ class TreeStore:
     def verify(self, tree_id: str) -> None:
         """Raise StoreError if a tree that minit or rkt rendered was changed since; rkt's may have other attributes."""
         target = self.path(tree_id)
-        with disk_errors(f"verify tree {tree_id}", self._data), self._locked(tree_id, exclusive=False):
+        with disk_errors(f"verify tree {tree_id}", self._trees), self._locked(tree_id, exclusive=False):
             for name, compute in ((HASH, tree_hash), (OWN_HASH, own_hash)):
                 path = target / name
                 if name == OWN_HASH and not path.exists():
@@ -122,7 +122,7 @@ class TreeStore:
 
             def remove(tree_id: str) -> None:
                 target = self.path(tree_id)
-                with disk_errors(f"remove tree {tree_id}", self._data), self._locked(tree_id, exclusive=True):
+                with disk_errors(f"remove tree {tree_id}", self._trees), self._locked(tree_id, exclusive=True):
                     if not target.exists():
                         return
                     remove_file(target / "rendered")
