@@ -24,12 +24,13 @@ class Events:
     The last KEPT_EVENTS events of the pod, each a line of JSON.
 
     They are numbered from 1 on. `flush` writes those that are not in the file yet; what could not be written is tried
-    again with the next ones, as long as it is kept.
+    again with the next ones, as long as it is kept. An event becomes its line when that is first asked for: the line is
+    a third as large, and nothing is to be encoded while a pod starts.
     """
 
     def __init__(self) -> None:
         self.last = 0
-        self._kept: list[tuple[int, str, dict[str, object]]] = []
+        self._kept: list[bytes | tuple[int, str, dict[str, object]]] = []
         self._written = 0
         self._file = BoundedLog(paths.STAGE1_EVENTS, FILE_BYTES)
 
@@ -37,9 +38,7 @@ class Events:
         """Number an event and keep it."""
         self.last += 1
         self._kept.append((time.time_ns(), event, fields))
-        if len(self._kept) >= 2 * KEPT_EVENTS:
-            # Now and then, since it moves all that are left.
-            del self._kept[:-KEPT_EVENTS]
+        del self._kept[:-KEPT_EVENTS]
 
     def since(self, number: int, limit_bytes: int) -> tuple[list[bytes], int]:
         """Return the lines of kept events after `number`, as many as fit, and the number of the last one of them."""
@@ -66,8 +65,14 @@ class Events:
             pass  # a full disk, say; there is no other place to say so
 
     def _encode(self, number: int) -> bytes:
-        time_ns, event, fields = self._kept[number - self.last - 1]
-        return jsontext.dump({"seq": number, "time": _format_time(time_ns), "event": event, **fields})
+        index = number - self.last - 1
+        kept = self._kept[index]
+        if isinstance(kept, bytes):
+            return kept
+        time_ns, event, fields = kept
+        line = jsontext.dump({"seq": number, "time": _format_time(time_ns), "event": event, **fields})
+        self._kept[index] = line
+        return line
 
 
 def _format_time(time_ns: int) -> str:
