@@ -6,8 +6,9 @@ import os
 import select
 
 from minit.iottymux.clientqueue import interrupted_marker
+from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.logfile import LINE_BYTES
-from minit.iottymux.ring import CHUNK_BYTES, RING_BYTES, unread_bytes
+from minit.iottymux.ring import CHUNK_BYTES, RING_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ import os
 import select
 
 from minit.iottymux.clientqueue import Queue
+from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.protocol import POLICY_BLOCK, POLICY_DISCONNECT, POLICY_DROP
-from minit.iottymux.ring import CHUNK_BYTES, unread_bytes
+from minit.iottymux.ring import CHUNK_BYTES
 from minit.messages import Socket
 
 TYPE_CHECKING = False

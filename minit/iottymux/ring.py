@@ -10,6 +10,7 @@ import fcntl
 import os
 
 from minit import syscalls
+from minit.iottymux.linebuffer import unread_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ CHUNK_BYTES = 256 * 1024
 APP_PIPE_BYTES = 256 * 1024
 _PIPE_BYTES = 1 << 20
 _FULL_BYTES = 768 * 1024
-_FIONREAD = 0x541B
 _SPLICE_NONBLOCK = 2
 
 
@@ -181,10 +181,3 @@ def enlarge_pipe(fd: int, size_bytes: int) -> None:
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, size_bytes)
     except OSError:
         pass  # in smaller steps it works as well
-
-
-def unread_bytes(fd: int) -> int:
-    """Return how much a pipe or stream socket holds."""
-    size = bytearray(4)
-    fcntl.ioctl(fd, _FIONREAD, size)
-    return int.from_bytes(size, "little")

@@ -2,21 +2,21 @@
 The sidecar of one process of an app: reads its output, writes the log file and the console copy, serves the streams
 that clients attach to, and ends at end of file. The processes of an app, its own and its event handlers, share the log.
 
-A small epoll loop, not a trio program. Logged output is tee'd, written, and only then consumed from the app's pipe, and
-an unfinished line stays in the pipe: a sidecar that is killed may repeat a chunk but loses nothing, since PID 1 holds
-the read ends and hands them to a new one.
+A small epoll loop, not a trio program. Logged output moves from the app's pipe into a buffer, and leaves that when it
+is written: a sidecar that is killed may repeat a chunk but loses nothing, since PID 1 holds the read ends and the
+buffers and hands them to a new one.
 """
 
 from __future__ import annotations
 
 import _signal
 import errno
-import fcntl
 import os
 import select
 import stat
 
 from minit import syscalls
+from minit.iottymux.linebuffer import LineBuffer
 from minit.iottymux.logfile import LINE_BYTES, Log
 from minit.iottymux.loop import Loop
 from minit.stdio import line_end
@@ -29,20 +29,19 @@ if TYPE_CHECKING:
     from minit.iottymux.mux import Mux
     from minit.iottymux.output import LineLog
 
-# A pipe has 16 slots of up to a page each. Half of them hold a line of ordinary writes; where the writes are tiny and
-# cannot share a slot (splice(2), O_DIRECT), waiting for the end of the line would block the app for ever.
-_SCRATCH_BYTES = 8 * 4096
 # A write of at most PIPE_BUF bytes reaches a pipe whole, so lines of several apps do not mix on the console.
 _CONSOLE_BYTES = 4096
-_EVENTS = select.EPOLLIN | select.EPOLLET
-_SIGNALS = (_signal.SIGIO, _signal.SIGHUP)
 
 
 class Stream(Value):
-    """One output of an app: `name` is stdout or stderr, `fd` the read end of its pipe, `console` the pod's own."""
+    """
+    One output of an app: `name` is stdout or stderr, `fd` the read end of its pipe, `buffer` the file of a LineBuffer,
+    `console` the pod's own.
+    """
 
     name: str
     fd: int
+    buffer: int
     console: int
 
 
@@ -69,7 +68,7 @@ def run_sidecar(
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     loop = Loop()
     logs: list[LineLog] = [log] if attachable_log is None else [log, attachable_log]
-    readers = _Readers(loop, streams, f"{app}[{pid}]: ".encode(), logs, null, renewed)
+    readers = _Readers(loop, streams, f"{app}[{pid}]: ".encode(), logs, renewed)
     mux: Mux | None = None
     if attachable:
         from minit.iottymux.mux import Mux  # loaded by the launcher
@@ -77,6 +76,8 @@ def run_sidecar(
         mux = Mux(loop, app, attachable, null, attachable_log, renewed=renewed)
     if filter:
         syscalls.install_seccomp_filter(filter)
+    if renewed:
+        readers.go_on()
     while True:
         served = mux is None or mux.check()
         if served and readers.all_ended:
@@ -90,117 +91,70 @@ class _Readers:
     """What copies logged output, line by line, to the first of the logs and to the console; it reopens all of them."""
 
     def __init__(
-        self, loop: Loop, streams: Sequence[Stream], prefix: bytes, logs: Sequence[LineLog], null: int, renewed: bool
+        self, loop: Loop, streams: Sequence[Stream], prefix: bytes, logs: Sequence[LineLog], renewed: bool
     ) -> None:
         self._loop = loop
         self._logs = logs
-        self._scratch = _Scratch()
-        self._null = null
+        self._buffers = {stream.fd: LineBuffer(stream.buffer, LINE_BYTES) for stream in streams}
         self._consoles = {stream.fd: _Console(stream.console, prefix, renewed) for stream in streams}
         self._open = {stream.fd: stream for stream in streams}
-        # What is logged, and taken from the pipe when the console has it too.
+        # What is logged, and leaves the buffer when the console has it too.
         self._logged = dict.fromkeys(self._open, 0)
-        self._hung_up: set[int] = set()
-        self._awaited: set[int] = set()
-        self._growth = _watch_growth(streams)
-        loop.watch(self._growth, self._on_signal)
-        for stream in streams:
-            # Edge-triggered: an unfinished line left in the pipe must not wake the loop again.
-            loop.watch(stream.fd, lambda events, fd=stream.fd: self._on_event(fd, events), _EVENTS)  # type: ignore[misc]
+        # Streams that wait for a console.
+        self._held: set[int] = set()
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGHUP,))
+        self._hang_ups = syscalls.signalfd((_signal.SIGHUP,))
+        loop.watch(self._hang_ups, self._on_hang_up)
+        for fd in self._open:
+            self._watch(fd)
 
     @property
     def all_ended(self) -> bool:
         """Whether every stream is at its end."""
         return not self._open
 
-    def _on_signal(self, events: int) -> None:
-        if _signal.SIGHUP in syscalls.read_signals(self._growth):
-            for log in self._logs:
-                log.reopen()
-        self._go_on()
-
-    def _on_event(self, fd: int, events: int) -> None:
-        if events & select.EPOLLHUP:
-            self._hung_up.add(fd)
-        self._go_on_with(fd)
-
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """Pass on what was taken by a sidecar that is gone, though nothing more may come."""
         for fd in [*self._open]:
-            self._go_on_with(fd)
+            self._read(fd)
 
-    def _go_on_with(self, fd: int) -> None:
-        if self._read(fd) and fd in self._hung_up:
+    def _watch(self, fd: int) -> None:
+        self._loop.watch(fd, lambda _: self._read(fd))
+
+    def _on_hang_up(self, events: int) -> None:
+        syscalls.read_signals(self._hang_ups)
+        for log in self._logs:
+            log.reopen()
+
+    def _read(self, fd: int) -> None:
+        """Pass on some of what a stream has; its console has to have taken what was before."""
+        stream, buffer, console = self._open[fd], self._buffers[fd], self._consoles[fd]
+        data = buffer.take(fd)
+        taken = data.rfind(b"\n") + 1
+        if not taken and (buffer.is_ended or buffer.is_full):
+            taken = len(data)
+        if taken:
+            self._logs[0].write(stream.name, data[:taken])
+            console.put(data[:taken])
+            self._logged[fd] = taken
+            self._flush(fd)
+        elif buffer.is_ended:
             self._loop.unwatch(fd)
             del self._open[fd]
 
-    def _read(self, fd: int) -> bool:
-        """Pass on what a stream has; False if its console has to take more first."""
-        console = self._consoles[fd]
-        while True:
-            if not console.flush():
-                self._await(self._open[fd].console)
-                return False
-            # Not read: a packet (O_DIRECT) of which only a part is read loses the rest.
-            while self._logged[fd]:
-                self._logged[fd] -= os.splice(fd, self._null, self._logged[fd])
-            data = self._scratch.tee(fd)
-            taken = data.rfind(b"\n") + 1
-            if not taken and (fd in self._hung_up or self._scratch.was_full or len(data) == LINE_BYTES):
-                taken = len(data)
-            if not taken:
-                return True
-            self._logs[0].write(self._open[fd].name, data[:taken])
-            console.put(data[:taken])
-            self._logged[fd] = taken
-
-    def _await(self, console: int) -> None:
-        """Go on when a console takes more; clients of the app's other streams are served meanwhile."""
-        if console not in self._awaited:
-            self._awaited.add(console)
-            self._loop.watch(console, lambda _: self._on_console(console), select.EPOLLOUT)
-
-    def _on_console(self, console: int) -> None:
-        self._awaited.remove(console)
-        self._loop.unwatch(console)
-        self._go_on()
-
-
-def _watch_growth(streams: Sequence[Stream]) -> int:
-    """
-    Return a descriptor that is readable when any of the pipes has got more, by SIGIO, and on SIGHUP.
-
-    epoll alone does not tell: a write(2) larger than the pipe sleeps when that is full, and whenever it goes on it
-    wakes readers only if the pipe was empty, which an unfinished line keeps it from being (fs/pipe.c). It sends SIGIO
-    each time, from Linux 5.14 on.
-    """
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, _SIGNALS)
-    for stream in streams:
-        fcntl.fcntl(stream.fd, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(stream.fd, fcntl.F_SETFL, fcntl.fcntl(stream.fd, fcntl.F_GETFL) | os.O_ASYNC)
-    return syscalls.signalfd(_SIGNALS)
-
-
-class _Scratch:
-    """A pipe for reading others without consuming; `was_full` tells whether the last one filled all its slots."""
-
-    def __init__(self) -> None:
-        self._reader, self._writer = os.pipe2(os.O_CLOEXEC)
-        fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, _SCRATCH_BYTES)
-        self._room = select.poll()
-        self._room.register(self._writer, select.POLLOUT)
-        self.was_full = False
-
-    def tee(self, fd: int) -> bytes:
-        """Return what the pipe `fd` holds first, at most LINE_BYTES; empty if it holds nothing."""
-        try:
-            size = syscalls.tee(fd, self._writer, LINE_BYTES)
-        except BlockingIOError:
-            return b""
-        self.was_full = not self._room.poll(0)
-        data = b""
-        while len(data) < size:
-            data += os.read(self._reader, size - len(data))
-        return data
+    def _flush(self, fd: int) -> None:
+        """Have the console take what it has to, now or later; clients of other streams are served meanwhile."""
+        console = self._open[fd].console
+        if self._consoles[fd].flush():
+            self._buffers[fd].pass_on(self._logged[fd])
+            if fd in self._held:
+                self._held.remove(fd)
+                self._loop.unwatch(console)
+                self._watch(fd)
+        elif fd not in self._held:
+            self._held.add(fd)
+            self._loop.unwatch(fd)
+            self._loop.watch(console, lambda _: self._flush(fd), select.EPOLLOUT)
 
 
 class _Console:

@@ -54,7 +54,7 @@ class Spawner:
         self,
         app: str,
         pid: int,
-        streams: Sequence[tuple[str, int]],
+        streams: Sequence[tuple[str, int, int]],
         log: tuple[int, int],
         renewed: bool = False,
         attachable: Sequence[tuple[str, int]] = (),
@@ -63,15 +63,16 @@ class Spawner:
         """
         Ask for a sidecar for process `pid` of `app`, `renewed` if it takes over from another.
 
-        The streams are (name, read end), which stay the caller's, as does what is `attachable`; `log` bounds size and
-        number of the log files. `plain_log` is the file of the log mode k8s-plain.
+        The streams are (name, read end, buffer), which stay the caller's, as does what is `attachable`; `log` bounds
+        size and number of the log files. `plain_log` is the file of the log mode k8s-plain.
         """
         message: dict[str, object] = {"app": app, "pid": pid, "log": list(log), "renewed": renewed}
         message["plain_log"] = plain_log
-        message["streams"] = [name for name, _ in streams]
+        message["streams"] = [name for name, _, _ in streams]
         message["attachable"] = [name for name, _ in attachable]
         try:
-            send_message(self._socket, message, [fd for _, fd in (*streams, *attachable)])
+            own = [fd for _, reader, buffer in streams for fd in (reader, buffer)]
+            send_message(self._socket, message, [*own, *(fd for _, fd in attachable)])
         except (BrokenPipeError, ConnectionResetError):
             pass  # it is gone, and the reply is why
         except OSError as error:
@@ -202,9 +203,10 @@ def _run_as_sidecar(message: dict[str, object], descriptors: list[int], belongin
         assert isinstance(others, list)
         syscalls.set_process_name(f"iottymux-{app}")
         syscalls.close_all_but((0, 1, 2, *belongings.descriptors(), *descriptors))
-        streams = [Stream(name=name, fd=fd, console=_CONSOLE[name]) for name, fd in zip(names, descriptors)]
+        own = zip(names, descriptors[::2], descriptors[1::2])
+        streams = [Stream(name=name, fd=fd, buffer=buffer, console=_CONSOLE[name]) for name, fd, buffer in own]
         log = Log(app, belongings.log_directory, *limits)
-        attachable = dict(zip(others, descriptors[len(names) :]))
+        attachable = dict(zip(others, descriptors[2 * len(names) :]))
         renewed = message["renewed"] is True
         plain_log = None
         if isinstance(message["plain_log"], str):

@@ -17,9 +17,10 @@ import termios
 import minit.iottymux.plainlog  # noqa: F401  # for the sidecar, which cannot load it
 from minit import jsontext, paths
 from minit.iottymux.counters import make_counters, read_counters, read_flushes
+from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.mux import COUNTERS, INPUT_ENDED, LISTENER, MASTER, RING, SUPERVISOR
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_OUT
-from minit.iottymux.ring import APP_PIPE_BYTES, enlarge_pipe, make_ring, unread_bytes
+from minit.iottymux.ring import APP_PIPE_BYTES, enlarge_pipe, make_ring
 from minit.messages import receive_message, socket_pair
 from minit.plan.app import STREAM_STREAM
 from minit.plan.mounts import TTY_GID

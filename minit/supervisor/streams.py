@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
+
+from minit.iottymux.linebuffer import buffered_bytes, make_buffer, unread_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,14 +14,12 @@ if TYPE_CHECKING:
     from minit.plan.app import AppSpec
     from minit.supervisor.attachable import Attachable
 
-_FIONREAD = 0x541B
-
 
 class Streams:
     """
     The read ends of a process's output, kept so that a new sidecar can take over from a dead one.
 
-    `ends` are (name, read end), `pid` is the process whose lines they are, `sidecar` the pidfd of their reader,
+    `ends` are (name, read end, buffer), `pid` is the process whose lines they are, `sidecar` the pidfd of their reader,
     `attachable` what clients can attach to, None if nothing is. `noted` are the numbers of clients and of bytes that
     they lost which were told last. `log` is how many bytes a log file of the app may have,
     and how many files there may be.
@@ -30,7 +29,7 @@ class Streams:
         self.app = app
         self.log = log
         self.pid: int | None = None
-        self.ends: list[tuple[str, int]] = []
+        self.ends: list[tuple[str, int, int]] = []
         self.attachable: Attachable | None = None
         self.sidecar: int | None = None
         self.noted = (0, 0)
@@ -42,7 +41,11 @@ class Streams:
         try:
             for name in names:
                 reader, writers[name] = os.pipe2(os.O_CLOEXEC)
-                self.ends.append((name, reader))
+                try:
+                    self.ends.append((name, reader, make_buffer()))
+                except OSError:
+                    os.close(reader)
+                    raise
                 # A process that is not root may open /dev/stdout, which is this pipe, once more.
                 os.fchown(writers[name], uid, gid)
         except OSError:
@@ -68,8 +71,9 @@ class Streams:
 
     @property
     def at_end(self) -> bool:
-        """Whether every pipe is empty and has no writer left."""
-        return all(_at_end(fd) for _, fd in self.ends) and (self.attachable is None or self.attachable.at_end)
+        """Whether every pipe is empty and has no writer left, and all of it is passed on."""
+        logged = all(_at_end(fd) and not buffered_bytes(buffer) for _, fd, buffer in self.ends)
+        return logged and (self.attachable is None or self.attachable.at_end)
 
     @property
     def has_clients(self) -> bool:
@@ -77,10 +81,9 @@ class Streams:
         return self.attachable is not None and self.attachable.counters()["clients"] > 0
 
     def unread_bytes(self) -> int:
-        """Return how much the pipes hold."""
-        return sum(_unread_bytes(fd) for _, fd in self.ends) + (
-            0 if self.attachable is None else self.attachable.unread_bytes()
-        )
+        """Return how much has not been passed on."""
+        logged = sum(unread_bytes(fd) + buffered_bytes(buffer) for _, fd, buffer in self.ends)
+        return logged + (0 if self.attachable is None else self.attachable.unread_bytes())
 
     def counters(self) -> dict[str, int] | None:
         """Return what was counted about clients, None for a process without attachable streams."""
@@ -97,8 +100,9 @@ class Streams:
 
     def close(self) -> None:
         """Give up everything."""
-        for _, fd in self.ends:
-            os.close(fd)
+        for _, reader, buffer in self.ends:
+            os.close(reader)
+            os.close(buffer)
         self.ends.clear()
         if self.attachable is not None:
             self._last_counters = self.attachable.counters()
@@ -110,9 +114,3 @@ def _at_end(fd: int) -> bool:
     poller = select.poll()
     poller.register(fd, select.POLLIN)
     return [event for _, event in poller.poll(0)] == [select.POLLHUP]
-
-
-def _unread_bytes(fd: int) -> int:
-    size = bytearray(4)
-    fcntl.ioctl(fd, _FIONREAD, size)
-    return int.from_bytes(size, "little")

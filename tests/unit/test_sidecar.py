@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minit import syscalls
+from minit.iottymux.linebuffer import buffered_bytes, make_buffer
 from minit.iottymux.logfile import Log
 from minit.iottymux.sidecar import Stream, run_sidecar
 from tests.support.sidecarfilter import sidecar_filter
@@ -33,7 +34,7 @@ class Output:
     """
     The pipes between an app, its sidecars and a console, with the sidecars as forked processes.
 
-    `app` are the app's ends by stream; `read ends` and console stay here, as they stay with PID 1.
+    `app` are the app's ends by stream; read ends, buffers and console stay here, as they stay with PID 1.
     """
 
     def __init__(self, directory: Path, names: Iterable[str] = ("stdout",)) -> None:
@@ -42,6 +43,7 @@ class Output:
         self.readers, self.app = {}, {}
         for name in names:
             self.readers[name], self.app[name] = os.pipe2(os.O_CLOEXEC)
+        self.buffers = {name: make_buffer() for name in self.readers}
         self.console = os.memfd_create("console")
         self.sidecars: list[int] = []
         self.feeders: list[int] = []
@@ -59,7 +61,10 @@ class Output:
                 prepare()
                 syscalls.set_no_new_privileges()
                 target = self.console if console is None else console
-                streams = [Stream(name=name, fd=fd, console=target) for name, fd in self.readers.items()]
+                streams = [
+                    Stream(name=name, fd=fd, buffer=self.buffers[name], console=target)
+                    for name, fd in self.readers.items()
+                ]
                 log = Log("web", os.open(self.directory, os.O_RDONLY), *self.limits)
                 run_sidecar("web", 7, streams, log, renewed, filter=filter)
                 os._exit(0)
@@ -110,7 +115,7 @@ class Output:
         for pid in [*self.feeders]:
             os.kill(pid, signal.SIGKILL)
             self.fed(pid)
-        for fd in (self.console, *self.app.values(), *self.readers.values()):
+        for fd in (self.console, *self.app.values(), *self.readers.values(), *self.buffers.values()):
             os.close(fd)
 
     def records(self) -> list[tuple[str, str, bytes]]:
@@ -146,12 +151,13 @@ def output(tmp_path: Path) -> Iterator[Output]:
 
 
 def unread_bytes(output: Output) -> int:
-    """Return how much of the app's output waits in the pipe."""
-    return int.from_bytes(fcntl.ioctl(output.readers["stdout"], termios.FIONREAD, bytes(4)), sys.byteorder)
+    """Return how much of the app's output is not passed on."""
+    piped = int.from_bytes(fcntl.ioctl(output.readers["stdout"], termios.FIONREAD, bytes(4)), sys.byteorder)
+    return piped + buffered_bytes(output.buffers["stdout"])
 
 
 def wait_until_empty(output: Output) -> None:
-    """Block until the sidecar has consumed everything, but not for ever."""
+    """Block until the sidecar has passed on everything, but not for ever."""
     until = time.monotonic() + 10
     while unread_bytes(output):
         assert time.monotonic() < until

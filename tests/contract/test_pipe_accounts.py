@@ -1,0 +1,111 @@
+"""
+Pods whose user may have no more pipes than there are (pipe(7), pipe-user-pages-soft): nothing of their output is lost.
+
+All pipes of a user are one account, in whatever pod. Here that user is the root of some pods in user namespaces with
+ids of their own: what the tests take is nobody else's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.guest import build_program
+from tests.support.pods import MakePod, PodDirectory, app_section, shell
+from tests.support.waiting import wait_for
+
+LINES = 2000
+COUNT = f"i=0; while [ $i -lt {LINES} ]; do echo line $i of some length; i=$((i+1)); done"
+WANTED = [f"line {number} of some length" for number in range(LINES)]
+
+
+@pytest.fixture
+def private_users() -> tuple[int, int]:
+    """Ids that no other test has at the same time."""
+    return (1 << 30) + (os.getpid() % 16384 << 16), 1 << 16
+
+
+@pytest.fixture(scope="module")
+def hostile_rootfs(work_directory: Path, app_rootfs: Path) -> Iterator[Path]:
+    """The root of an image with the attacker's programs."""
+    with tempfile.TemporaryDirectory(prefix="hostile-", dir=work_directory) as directory:
+        rootfs = Path(directory, "rootfs")
+        shutil.copytree(app_rootfs, rootfs, symlinks=True)
+        build_program("attacker", rootfs / "bin/attacker")
+        yield rootfs
+
+
+@pytest.fixture
+def no_pipes_left(make_pod: MakePod, hostile_rootfs: Path) -> PodDirectory:
+    """A pod whose root has taken all pipes that the user may have."""
+    pod = make_pod({"thief": app_section("/bin/attacker", "pipes")}, hostile_rootfs)
+    pod.start()
+    wait_for(lambda: b"taken" in log_of(pod, "thief"), "all pipes")
+    return pod
+
+
+def log_of(pod: PodDirectory, app: str) -> bytes:
+    """Return what is in the log of an app so far."""
+    try:
+        return pod.log(app)
+    except FileNotFoundError:
+        return b""
+
+
+def logged(pod: PodDirectory, app: str) -> list[str]:
+    """Return the lines in the log of an app."""
+    return [line.split(" ", 3)[3] for line in log_of(pod, app).decode().splitlines()]
+
+
+def shown(output: str, app: str) -> list[str]:
+    """Return the lines of an app on the pod's standard output, without their prefix."""
+    return [line.partition("]: ")[2] for line in output.splitlines() if line.startswith(f"{app}[")]
+
+
+@pytest.mark.usefixtures("no_pipes_left")
+def test_all_lines_are_printed_and_logged(make_pod: MakePod) -> None:
+    """A pod that begins when the account is used up prints and logs each line of its apps, and ends at once."""
+    pod = make_pod({name: shell(COUNT) for name in ("a", "b")})
+    result = pod.run()
+    assert (result.returncode, result.stderr) == (0, "")
+    for app in ("a", "b"):
+        assert shown(result.stdout, app) == WANTED
+        assert logged(pod, app) == WANTED
+
+
+@pytest.mark.usefixtures("no_pipes_left")
+def test_a_line_that_is_larger_than_the_pipe(make_pod: MakePod) -> None:
+    """A line that no small pipe holds is one line, and its app does not wait for ever."""
+    pod = make_pod({"a": shell("head -c 15000 /dev/zero | tr '\\0' x; echo; printf end")})
+    result = pod.run()
+    assert shown(result.stdout, "a") == ["x" * 15000, "end"]
+    assert logged(pod, "a") == ["x" * 15000, "end"]
+
+
+def test_a_running_pod_goes_on(make_pod: MakePod, hostile_rootfs: Path) -> None:
+    """A pod that ran before goes on too, also when its sidecar is killed and another has to take over."""
+    pod = make_pod({"a": shell("while :; do read x < /fifo && echo $x; done")})
+    os.mkfifo(pod.file("a", "/fifo"))
+    pod.start()
+    pod.wait_ready()
+    thief = make_pod({"thief": app_section("/bin/attacker", "pipes")}, hostile_rootfs)
+    thief.start()
+    wait_for(lambda: b"taken" in log_of(thief, "thief"), "all pipes")
+    for line in ("one", "two", "three"):
+        say_and_kill_the_sidecar(pod, line)
+    assert list(dict.fromkeys(logged(pod, "a"))) == ["one", "two", "three"]
+
+
+def say_and_kill_the_sidecar(pod: PodDirectory, line: str) -> None:
+    """Have the app write a line, and then another sidecar take over."""
+    pod.file("a", "/fifo").write_text(f"{line}\n")
+    wait_for(lambda: logged(pod, "a")[-1:] == [line], "the next line")
+    sidecar = pod.children()["iottymux-a"]
+    os.kill(sidecar, signal.SIGKILL)
+    wait_for(lambda: pod.children().get("iottymux-a") not in (None, sidecar), "another sidecar")
