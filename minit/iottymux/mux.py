@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 # What PID 1 hands over, by the names in its request to the spawner.
 RING = "ring-"
+SCRATCH = "scratch"
 LISTENER = "sock-"
 SESSIONS = "sock-minit"
 MASTER = "tty"
@@ -85,7 +86,7 @@ class Mux:
         self._stalled_at: float | None = None
         self._await_until = time.monotonic() + _AWAIT_SECONDS if renewed else None
         self._most_files = _raise_open_files() - _SPARE_FILES
-        scratch = Scratch()
+        scratch = Scratch(descriptors[SCRATCH], null)
 
         def ring(name: str) -> Ring:
             return Ring(name, descriptors[RING + name], null, scratch, self._counters)

@@ -267,7 +267,7 @@ class PipeOutput(Output):
         for number, peer in enumerate([*self._peers]):
             left = self._scratch.tee(self._fd, size_bytes) if number else size_bytes
             if peer.is_idle:
-                left -= peer.splice_from(self._scratch.reader, left)
+                left -= peer.splice_from(self._scratch.fd, left)
             if left:
                 rest = self._scratch.take(left)
                 if not peer.is_closed:

@@ -27,25 +27,27 @@ _SPLICE_NONBLOCK = 2
 
 
 class Scratch:
-    """A pipe through which others are read without being consumed."""
+    """The pipe `fd`, of any size, through which others are read without being consumed; what `null` is may go there."""
 
-    def __init__(self) -> None:
-        self.reader, self.writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        enlarge_pipe(self.writer, _PIPE_BYTES)
+    def __init__(self, fd: int, null: int) -> None:
+        self.fd = fd
+        # A sidecar that was killed may have left something.
+        while size_bytes := unread_bytes(fd):
+            os.splice(fd, null, size_bytes)
 
     def tee(self, fd: int, size_bytes: int) -> int:
         """Fill the empty scratch with what the pipe `fd` holds first, and return how much that is; 0 at its end."""
-        return syscalls.tee(fd, self.writer, size_bytes)
+        return syscalls.tee(fd, self.fd, size_bytes)
 
     def take(self, size_bytes: int) -> bytes:
         """Return so much of what the scratch holds."""
-        data = os.read(self.reader, size_bytes)
+        data = os.read(self.fd, size_bytes)
         if len(data) == size_bytes:
             return data
         # Packets (O_DIRECT) come one by one.
         parts, size = [data], len(data)
         while size < size_bytes:
-            parts.append(os.read(self.reader, size_bytes - size))
+            parts.append(os.read(self.fd, size_bytes - size))
             size += len(parts[-1])
         return b"".join(parts)
 
@@ -144,8 +146,8 @@ class Ring:
             self._discard(min(self.size, self.size + size_bytes - kept))
 
     def _free_slots(self) -> None:
-        """Let go of something, as small writes have filled all slots of the pipe."""
-        self._discard(max(1, min((self.size + 1) // 2, self.size - self.keep_bytes)))
+        """Let go of something, as small writes have filled all slots of the pipe, or it has but a few."""
+        self._discard(max(self.size // 8 + 1, min((self.size + 1) // 2, self.size - self.keep_bytes)))
 
     def _grow(self, size_bytes: int) -> None:
         self.size += size_bytes
@@ -163,8 +165,13 @@ class Ring:
         self._counters.set_ring(self._name, self.position, self.size)
 
 
-def make_ring() -> int:
-    """Return one descriptor for both ends of a new pipe, which does not block, to be kept by PID 1."""
+def make_pipe() -> int:
+    """
+    Return one descriptor for both ends of a new pipe, which does not block: a ring or a scratch, to be kept by PID 1.
+
+    A sidecar could have a small one only, or none, where its user has used up what all pipes may hold together
+    (pipe(7), pipe-user-pages-soft).
+    """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
         fd = os.open(f"/proc/self/fd/{reader}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -18,9 +18,9 @@ import minit.iottymux.plainlog  # noqa: F401  # for the sidecar, which cannot lo
 from minit import jsontext, paths
 from minit.iottymux.counters import make_counters, read_counters, read_flushes
 from minit.iottymux.linebuffer import unread_bytes
-from minit.iottymux.mux import COUNTERS, INPUT_ENDED, LISTENER, MASTER, RING, SUPERVISOR
+from minit.iottymux.mux import COUNTERS, INPUT_ENDED, LISTENER, MASTER, RING, SCRATCH, SUPERVISOR
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_OUT
-from minit.iottymux.ring import APP_PIPE_BYTES, enlarge_pipe, make_ring
+from minit.iottymux.ring import APP_PIPE_BYTES, enlarge_pipe, make_pipe
 from minit.messages import receive_message, socket_pair
 from minit.plan.app import STREAM_STREAM
 from minit.plan.mounts import TTY_GID
@@ -68,12 +68,13 @@ class Attachable:
                 if mode == STREAM_STREAM:
                     self.held[name], ends[name] = _pipe(spec)
                     enlarge_pipe(ends[name], APP_PIPE_BYTES)
-                    self.held[RING + name] = make_ring()
+                    self.held[RING + name] = make_pipe()
             if spec.has_tty:
                 self.held[MASTER], ends[MASTER] = open_pty(PTMX)
                 os.fchown(ends[MASTER], spec.uid, TTY_GID)
                 fcntl.ioctl(ends[MASTER], termios.TIOCSWINSZ, _first_size())
-                self.held[RING + TTY_OUT] = make_ring()
+                self.held[RING + TTY_OUT] = make_pipe()
+            self.held[SCRATCH] = make_pipe()
             self.held[COUNTERS] = make_counters()
             self._listen([name for name in (STDIN, STDOUT, STDERR, MASTER) if name in self.held])
         except OSError:

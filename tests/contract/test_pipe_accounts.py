@@ -16,12 +16,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.attached import connect, read_all, read_until
 from tests.support.guest import build_program
 from tests.support.pods import MakePod, PodDirectory, app_section, shell
+from tests.support.processes import descriptors_of
 from tests.support.waiting import wait_for
 
 LINES = 2000
 COUNT = f"i=0; while [ $i -lt {LINES} ]; do echo line $i of some length; i=$((i+1)); done"
+STREAMS = [{"name": f"coreos.com/rkt/stage2/{name}", "value": "stream"} for name in ("stdin", "stdout", "stderr")]
 WANTED = [f"line {number} of some length" for number in range(LINES)]
 
 
@@ -109,3 +112,39 @@ def say_and_kill_the_sidecar(pod: PodDirectory, line: str) -> None:
     sidecar = pod.children()["iottymux-a"]
     os.kill(sidecar, signal.SIGKILL)
     wait_for(lambda: pod.children().get("iottymux-a") not in (None, sidecar), "another sidecar")
+
+
+def test_sidecars_have_no_pipes_of_their_own(make_pod: MakePod) -> None:
+    """What a sidecar has was made by PID 1, which has the capability to make it as large as it should be."""
+    pod = make_pod({"a": shell("sleep 60"), "b": shell("read x", annotations=STREAMS)})
+    pod.start()
+    for app in ("a", "b"):
+        sidecar = wait_for(lambda: pod.children().get(f"iottymux-{app}"), "the sidecar")  # noqa: B023
+        assert pipes_of(sidecar) <= pipes_of(pod.pid)
+
+
+def pipes_of(pid: int) -> set[str]:
+    """Return the pipes that a process has open."""
+    return {target for target in descriptors_of(pid).values() if target.startswith("pipe:")}
+
+
+@pytest.mark.usefixtures("no_pipes_left")
+def test_clients_get_all_output_and_give_input(make_pod: MakePod) -> None:
+    """Streams that clients attach to work by pipes of two pages as well, and with the next sidecar."""
+    pod = make_pod({"a": shell(f"read x; {COUNT}; read x; echo got $x; {COUNT} >&2", annotations=STREAMS)})
+    process = pod.start()
+    directory = pod.stage1 / "rkt/iottymux/a"
+    wait_for((directory / "endpoints").exists, "the endpoints")
+    wanted = "".join(f"{line}\n" for line in WANTED).encode()
+    with connect(directory, "sock-stdin") as stdin, connect(directory, "sock-stdout") as stdout:
+        stdin.sendall(b"go\n")
+        assert read_until(stdout, WANTED[-1].encode() + b"\n") == wanted
+    os.kill(pod.children()["iottymux-a"], signal.SIGKILL)
+    with connect(directory, "sock-stdout") as stdout, connect(directory, "sock-stderr") as stderr:
+        # What came last is kept.
+        read_until(stdout, WANTED[-1].encode() + b"\n")
+        with connect(directory, "sock-stdin") as stdin:
+            stdin.sendall(b"this\n")
+            read_until(stdout, b"got this\n")
+        assert read_all(stderr).endswith(wanted)
+    assert pod.finish(process).returncode == 0

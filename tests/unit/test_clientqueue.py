@@ -21,7 +21,7 @@ from minit.iottymux.protocol import (
     TakeStdin,
     parse_request,
 )
-from minit.iottymux.ring import RING_BYTES, Ring, Scratch, make_ring
+from minit.iottymux.ring import RING_BYTES, Ring, Scratch, make_pipe
 
 MARKER = re.compile(rb"\n\[minit: (\d+) bytes dropped\]\n")
 
@@ -95,9 +95,9 @@ def test_queues_share_what_waits_in_them():
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 100_000), st.integers(0, 200_000)), max_size=12))
 def test_a_ring_keeps_what_it_is_asked_to(steps: list[tuple[bool, int, int]]):
     """It holds the last of all that was moved or written into it, and the next sidecar finds the same."""
-    ring_fd, counters_fd = make_ring(), make_counters()
+    ring_fd, scratch_fd, counters_fd = make_pipe(), make_pipe(), make_counters()
     null, (reader, writer) = os.open("/dev/null", os.O_WRONLY), os.pipe()
-    scratch = Scratch()
+    scratch = Scratch(scratch_fd, null)
     counters = Counters(counters_fd)
     ring = Ring("stdout", ring_fd, null, scratch, counters)
     text = b""
@@ -122,7 +122,7 @@ def test_a_ring_keeps_what_it_is_asked_to(steps: list[tuple[bool, int, int]]):
                 assert len(kept) >= min(before + size, ring.keep_bytes)
         assert read_counters(counters_fd)["bytes_out"] == len(text)
     finally:
-        for fd in (ring_fd, counters_fd, null, reader, writer, scratch.reader, scratch.writer):
+        for fd in (ring_fd, counters_fd, null, reader, writer, scratch_fd):
             os.close(fd)
 
 
