@@ -17,7 +17,7 @@ from minit.cli.podtext import list_text, pod_json, status_text
 from minit.errors import MinitError, PodError, describe
 from minit.goflags import BOOLEANS
 from minit.stage0.pods import ADDRESSABLE_PLACES, DELETED_STATES, Pod, PodState, find_pod, walk_pods
-from minit.stage0.podstatus import read_manifest_bytes, read_pod_status
+from minit.stage0.podstatus import PodStatus, read_manifest_bytes, read_pod_status
 from minit.stage0.waiting import wait_until_ended, wait_until_ready
 
 SECTION = "Managing pods"
@@ -125,11 +125,20 @@ def status(
         if not pod.refresh():
             raise PodError(f'pod "{pod.uuid}" was removed meanwhile')
         shown = read_pod_status(pod)
+        lost = _lost_output(pod, shown)
         live = _live(invocation, pod) if output_format is not None and shown.state is PodState.RUNNING else {}
     if output_format is not None:
-        invocation.say(json_text(pod_json(shown, live), output_format))
+        fields = {name: {"lost_output_bytes": size_bytes, **live.get(name, {})} for name, size_bytes in lost.items()}
+        invocation.say(json_text(pod_json(shown, {**live, **fields}), output_format))
     else:
-        invocation.say(status_text(shown), end="")
+        invocation.say(status_text(shown, lost), end="")
+
+
+def _lost_output(pod: Pod, shown: PodStatus) -> dict[str, int]:
+    from minit.stage0.podtraces import read_lost_output
+
+    known = ((app.name, read_lost_output(pod, app.name)) for app in shown.apps)
+    return {name: size_bytes for name, size_bytes in known if size_bytes is not None}
 
 
 def _live(invocation: Invocation, pod: Pod) -> dict[str, dict[str, object]]:

@@ -40,8 +40,8 @@ def list_text(pods: Sequence[PodStatus], now_ns: int, *, full: bool, legend: boo
     return align(rows) if width is None or full else fit(rows, width, _SHORTENED)
 
 
-def status_text(pod: PodStatus) -> str:
-    """Return the lines of `status`."""
+def status_text(pod: PodStatus, lost_output_bytes: Mapping[str, int] | None = None) -> str:
+    """Return the lines of `status`, those of rkt and of each app how much of its output is lost."""
     lines = [
         f"state={pod.state}",
         f"created={ZERO_TIME if pod.created_ns is None else format_time(pod.created_ns)}",
@@ -56,6 +56,7 @@ def status_text(pod: PodStatus) -> str:
         lines.append(f"exited={'true' if pod.state in _EXITED else 'false'}")
         if pod.state is not PodState.RUNNING:
             lines += [f"app-{app.name}={app.exit_code}" for app in pod.apps if app.exit_code is not None]
+    lines += [f"lost-output-{name}={size_bytes}" for name, size_bytes in (lost_output_bytes or {}).items()]
     return "".join(f"{line}\n" for line in lines)
 
 

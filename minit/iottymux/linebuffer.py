@@ -9,27 +9,29 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
 
 _FIONREAD = 0x541B
 _SPLICE_NONBLOCK = 2
+# At the beginning of the file: where in it what is not passed on begins, how much was passed on so far, and how much of
+# what is not is logged already.
+_HEAD = struct.Struct("<QQQ")
 
 
 class LineBuffer:
     """
     The file `fd`, of `most_bytes` at most and as many that are passed on already.
 
-    Its size is how much was taken, its position how far that was passed on: so whenever a sidecar is killed, the next
-    one knows both. `is_ended` says that the pipe was at its end, `is_full` that no more can be kept.
+    Its size says how much was taken, its head how far that was passed on, and each changes in one step: so the next
+    sidecar knows both, whenever this one is killed. `is_ended` says that the pipe was at its end, `is_full` that no
+    more can be kept.
     """
 
     def __init__(self, fd: int, most_bytes: int) -> None:
         self.is_ended = self.is_full = False
         self._fd = fd
         self._most_bytes = most_bytes
-        self._end = os.fstat(fd).st_size
-        self._start = os.lseek(fd, 0, os.SEEK_CUR)
-        if self._start > self._end:
-            self._start = os.lseek(fd, 0, os.SEEK_SET)
+        self._start, self._end, self._passed, _ = _read_head(fd)
 
     def take(self, pipe: int) -> bytes:
         """Take what a pipe has, without waiting, and return all that is to be passed on."""
@@ -48,16 +50,25 @@ class LineBuffer:
         data = os.pread(self._fd, self._end - self._start, self._start)
         return os.read(pipe, self._most_bytes) if self.is_full and not data else data
 
+    def note_logged(self, size_bytes: int) -> None:
+        """Note that so much is logged and has to be shown yet."""
+        self._write_head(size_bytes)
+
     def pass_on(self, size_bytes: int) -> None:
         """Note that so much of what was taken is passed on."""
         self._start = min(self._start + size_bytes, self._end)
+        self._passed += size_bytes
+        self._write_head()
         rest = self._end - self._start
-        os.lseek(self._fd, self._start, os.SEEK_SET)
-        if self._start > rest:
-            # Moved to the beginning. Killed in between, the position is behind the end.
-            os.pwrite(self._fd, os.pread(self._fd, rest, self._start), 0)
-            os.ftruncate(self._fd, rest)
-            self._start, self._end = os.lseek(self._fd, 0, os.SEEK_SET), rest
+        if self._start - _HEAD.size > rest:
+            # Moved to the beginning. Killed in between, the start is behind the end.
+            os.pwrite(self._fd, os.pread(self._fd, rest, self._start), _HEAD.size)
+            os.ftruncate(self._fd, _HEAD.size + rest)
+            self._start, self._end = _HEAD.size, _HEAD.size + rest
+            self._write_head()
+
+    def _write_head(self, logged_bytes: int = 0) -> None:
+        os.pwrite(self._fd, _HEAD.pack(self._start, self._passed, logged_bytes), 0)
 
 
 def make_buffer() -> int:
@@ -67,8 +78,27 @@ def make_buffer() -> int:
 
 def buffered_bytes(fd: int) -> int:
     """Return how much was taken and not passed on."""
-    size_bytes, position = os.fstat(fd).st_size, os.lseek(fd, 0, os.SEEK_CUR)
-    return size_bytes - position if position <= size_bytes else size_bytes
+    start, end, _, _ = _read_head(fd)
+    return end - start
+
+
+def unlogged_bytes(fd: int) -> int:
+    """Return how much was taken and is not even logged."""
+    start, end, _, logged = _read_head(fd)
+    return max(0, end - start - logged)
+
+
+def passed_bytes(fd: int) -> int:
+    """Return how much was passed on so far."""
+    return _read_head(fd)[2]
+
+
+def _read_head(fd: int) -> tuple[int, int, int, int]:
+    """Return where what is not passed on begins and ends, how much was passed on, how much of the rest is logged."""
+    head = os.pread(fd, _HEAD.size, 0)
+    start, passed, logged = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0, 0)
+    end = max(os.fstat(fd).st_size, _HEAD.size)
+    return (start if _HEAD.size <= start <= end else _HEAD.size), end, passed, logged
 
 
 def unread_bytes(fd: int) -> int:

@@ -10,7 +10,6 @@ buffers and hands them to a new one.
 from __future__ import annotations
 
 import _signal
-import errno
 import os
 import select
 import stat
@@ -153,6 +152,7 @@ class _Readers:
                 self._watch(fd)
         elif fd not in self._held:
             self._held.add(fd)
+            self._buffers[fd].note_logged(self._logged[fd])
             self._loop.unwatch(fd)
             self._loop.watch(console, lambda _: self._flush(fd), select.EPOLLOUT)
 
@@ -192,10 +192,8 @@ class _Console:
                 self._waiting = self._waiting[os.write(self._fd, self._next_block()) :]
             except BlockingIOError:
                 return False  # the caller of rkt left O_NONBLOCK on it
-            except OSError as error:
-                if error.errno not in (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EBADF):
-                    raise
-                self._fd = None
+            except OSError:
+                self._fd = None  # whatever it is: the log goes on
         self._waiting = b""
         return True
 

@@ -13,6 +13,7 @@ from minit.paths import (
     ANNOTATION_KEEP_LOGS,
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_SIZE,
+    ANNOTATION_LOST_OUTPUT,
     ANNOTATION_NOTIFY_FD,
     ANNOTATION_PIDS_LIMIT,
     ANNOTATION_RESTART,
@@ -69,6 +70,7 @@ POD_ANNOTATIONS = (
     ANNOTATION_KEEP_LOGS,
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_SIZE,
+    ANNOTATION_LOST_OUTPUT,
     ANNOTATION_PIDS_LIMIT,
     *RESTART_ANNOTATIONS,
     ANNOTATION_STOP_GRACE,
@@ -97,7 +99,7 @@ class AppSpec(Value):
     `read_only_root` nothing else of the root can be written at last. `late_volumes` are devices that are not there yet.
     It is executed with `sockets` open.
     Its log has at most `log_files` files of `log_size_bytes` each, 0 for any size; `kubernetes_log` is the name of its
-    file in the log mode k8s-plain.
+    file in the log mode k8s-plain. With `lost_output_fails` the pod has failed if output of the app was lost.
     `pre_start` and `post_stop` are the arguments of the event handlers, None without one. With `starts_again` it may be
     started once more after its end, by `restart` of itself. It is started `after` others. It tells that it is ready by
     a socket if it `notifies`, or by the descriptor `notify_fd`; with neither it is as soon as it is executed. `health`
@@ -127,6 +129,7 @@ class AppSpec(Value):
     stderr: str = STREAM_LOG
     log_size_bytes: int = DEFAULT_LOG_SIZE_BYTES
     log_files: int = DEFAULT_LOG_FILES
+    lost_output_fails: bool = True
     kubernetes_log: str | None = None
     mounts: tuple[MountOp, ...] = ()
     sysfs: BindTree = SYSFS

@@ -8,6 +8,7 @@ from minit.paths import (
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_MODE,
     ANNOTATION_LOG_SIZE,
+    ANNOTATION_LOST_OUTPUT,
     ANNOTATION_STREAM,
     STAGE1_KUBERNETES_LOG,
 )
@@ -26,6 +27,7 @@ _SMALLEST_BYTES = 64 * 1024
 _LARGEST_BYTES = 1 << 50
 # All may be open at a time, to who reads them.
 _MOST_FILES = 100
+_FAIL, _IGNORE = "fail", "ignore"
 
 
 def plan_log_size(runtime: RuntimeApp, manifest: PodManifest) -> int | None:
@@ -38,6 +40,17 @@ def plan_log_files(runtime: RuntimeApp, manifest: PodManifest) -> int | None:
     """Return how many log files of an app there may be, by its annotation or the pod's; None if neither says."""
     files = _read_files(runtime.annotation(ANNOTATION_LOG_FILES), f'app "{runtime.name}": ')
     return _read_files(manifest.annotation(ANNOTATION_LOG_FILES), "") if files is None else files
+
+
+def plan_lost_output(runtime: RuntimeApp, manifest: PodManifest) -> bool:
+    """Return whether the pod has failed if output of an app was lost, by its annotation or the pod's."""
+    for where, owner in ((f'app "{runtime.name}": ', runtime), ("", manifest)):
+        text = owner.annotation(ANNOTATION_LOST_OUTPUT)
+        if text not in (None, _FAIL, _IGNORE):
+            raise PlanError(f'{where}annotation {ANNOTATION_LOST_OUTPUT}: expected {_FAIL} or {_IGNORE}, got "{text}"')
+        if text is not None:
+            return text == _FAIL
+    return True
 
 
 def plan_kubernetes_directory(manifest: PodManifest) -> tuple[str | None, list[str]]:

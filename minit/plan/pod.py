@@ -13,6 +13,7 @@ from minit.paths import (
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_MODE,
     ANNOTATION_LOG_SIZE,
+    ANNOTATION_LOST_OUTPUT,
     ANNOTATION_NOTIFY,
     ANNOTATION_NOTIFY_FD,
     ANNOTATION_PIDS_LIMIT,
@@ -484,15 +485,16 @@ def _plan_kubernetes_directory(manifest: PodManifest) -> tuple[str | None, list[
 
 def _plan_log(spec: AppSpec, runtime: RuntimeApp, manifest: PodManifest, kubernetes: bool) -> AppSpec:
     annotations = {name for name, _ in (*manifest.annotations, *runtime.annotations)}
-    if not kubernetes and not annotations & {ANNOTATION_LOG_FILES, ANNOTATION_LOG_SIZE}:
+    if not kubernetes and not annotations & {ANNOTATION_LOG_FILES, ANNOTATION_LOG_SIZE, ANNOTATION_LOST_OUTPUT}:
         return spec
-    from minit.plan.logs import plan_kubernetes_log, plan_log_files, plan_log_size
+    from minit.plan.logs import plan_kubernetes_log, plan_log_files, plan_log_size, plan_lost_output
 
     size_bytes, files = plan_log_size(runtime, manifest), plan_log_files(runtime, manifest)
     return replace(
         spec,
         log_size_bytes=spec.log_size_bytes if size_bytes is None else size_bytes,
         log_files=spec.log_files if files is None else files,
+        lost_output_fails=plan_lost_output(runtime, manifest),
         kubernetes_log=plan_kubernetes_log(runtime) if kubernetes else None,
     )
 

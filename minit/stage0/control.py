@@ -9,7 +9,7 @@ from minit.errors import ManifestError, PodError, describe
 from minit.stage0 import entrypoints
 from minit.stage0.pods import Pod
 
-LIVE_FIELDS = ("ready", "says", "restarts", "restart_in_seconds", "streams", "attached", "health")
+LIVE_FIELDS = ("ready", "says", "restarts", "restart_in_seconds", "streams", "attached", "lost_output_bytes", "health")
 
 _TIMEOUT_SECONDS = 20.0
 

@@ -108,6 +108,7 @@ class _App:
             oom_kills=self.usage.oom_kills,
             memory_limit_bytes=self.usage.memory_limit_bytes,
             refused_forks=self._refused_forks(),
+            lost_output_bytes=podtraces.read_lost_output(self._pod, self.name),
         )
 
     def json(self) -> Json:

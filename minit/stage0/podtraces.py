@@ -40,6 +40,13 @@ def read_end(pod: Pod, app: str) -> dict[str, object] | None:
     return value if isinstance(value, dict) else None
 
 
+def read_lost_output(pod: Pod, app: str) -> int | None:
+    """Return how many bytes of an app's output are lost, None if nothing is known of any."""
+    end = read_end(pod, app) or {}
+    lost = end.get("lost_output_bytes")
+    return lost if isinstance(lost, int) else None
+
+
 def was_started(pod: Pod, app: str) -> bool:
     """Return whether the app's program was to be executed."""
     return _read(pod, paths.started_marker(app)) is not None

@@ -23,6 +23,7 @@ class AppFacts(Value):
     oom_kills: int | None = None
     memory_limit_bytes: int | None = None
     refused_forks: int | None = None
+    lost_output_bytes: int | None = None
 
 
 class PodFacts(Value):
@@ -68,6 +69,8 @@ def _of_app(pod: PodFacts, app: AppFacts) -> Iterator[str]:
     if app.oom_kills:
         limit = f", of which it may have {app.memory_limit_bytes} bytes" if app.memory_limit_bytes else ""
         yield f'App "{app.name}": memory ran out{limit}: the kernel killed {app.oom_kills} of its processes.'
+    if app.lost_output_bytes is not None:
+        yield f'App "{app.name}": {app.lost_output_bytes} bytes of its output were lost, since nobody could read them.'
     if app.refused_forks:
         yield f'App "{app.name}" reached its limit of processes: {app.refused_forks} could not be started.'
 

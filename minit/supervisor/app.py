@@ -35,6 +35,7 @@ class App:
     that the first program of the app was started, be it the pre-start handler, and `executed` that its own was, at
     `executed_at` of the monotonic clock. It is `waiting` while it is prepared and others have to be ready first.
     `readiness` is what it says of itself, `restarts` what follows its ends, None without either.
+    `lost_bytes` is how much of its output was lost, None if none was, or nothing is known of it yet.
     `helpers` are processes of the host that an app has which was added.
     `is_stopped` says that somebody wants it to end, the app alone, and `is_removed` that somebody wants it gone.
     """
@@ -62,6 +63,7 @@ class App:
         self.waiting = False
         self.pidfd: int | None = None
         self.oom_kills = 0
+        self.lost_bytes: int | None = None
         self.readiness: Readiness | None = None
         self.restarts: Restarts | None = None
         self.helpers: tuple[AppHelper, ...] = ()
@@ -222,6 +224,8 @@ def state_of(app: App) -> dict[str, object]:
     if app.started_ns is not None:
         state["started"] = app.started_ns
     state["restarts"] = max(0, app.starts - 1)
+    if app.lost_bytes is not None:
+        state["lost_output_bytes"] = app.lost_bytes
     if app.status is None or app.number is None:
         return state
     state |= {"finished": app.finished_ns, "status": app.number, "end": app.status.describe()}

@@ -114,16 +114,20 @@ class Attachable:
         return True
 
     @property
+    def outputs(self) -> list[int]:
+        """What the app's output comes from."""
+        return [self.held[name] for name in (STDOUT, STDERR, MASTER) if name in self.held]
+
+    @property
     def at_end(self) -> bool:
         """Whether no output is left or can come; without any, whether nobody reads the input."""
-        outputs = [self.held[name] for name in (STDOUT, STDERR, MASTER) if name in self.held]
-        if outputs:
+        if outputs := self.outputs:
             return all(_events(fd, select.POLLIN) == select.POLLHUP for fd in outputs)
         return STDIN not in self.held or bool(_events(self.held[STDIN], 0) & select.POLLERR)
 
     def unread_bytes(self) -> int:
         """Return how much output the sidecar has not taken yet."""
-        return sum(unread_bytes(self.held[name]) for name in (STDOUT, STDERR, MASTER) if name in self.held)
+        return sum(unread_bytes(fd) for fd in self.outputs)
 
     def counters(self) -> dict[str, int]:
         """Return what the sidecars have counted."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import _signal
 import os
+import select
+import time
 
 from minit import syscalls
 from minit.errors import LaunchError, describe
@@ -21,14 +23,19 @@ if TYPE_CHECKING:
 
 # Processes of an app, and handlers, whose output somebody else holds open: each has a sidecar and descriptors of PID 1.
 _MOST_OF_AN_APP = 16
+# Sidecars in a row that die without having done anything before there are no more of them, after 13 seconds in all.
+_MOST_FAILURES = 8
+_FIRST_DELAY_SECONDS = 0.1
+# A process in an uninterruptible sleep does not even die.
+_DEATH_MILLISECONDS = 1000
 
 
 class Sidecars:
     """
     The output of the pod's processes and who reads it.
 
-    `retry` is called when `renew` has something to do later, `on_end` with the app's name when a process of it has no
-    more output. `filter` is the sidecars' filter of system calls, if they have one.
+    `on_end` is called with the app's name when a process of it has no more output, `on_loss` with that and how much of
+    its output is lost. `filter` is the sidecars' filter of system calls, if they have one.
 
     `spawner` makes the sidecars; None before the first and after its death.
     """
@@ -37,15 +44,15 @@ class Sidecars:
         self,
         sources: Sources,
         journal: Journal,
-        retry: Callable[[], None],
         on_end: Callable[[str], None],
+        on_loss: Callable[[str, int], None],
         filter: bytes = b"",
     ) -> None:
         self.spawner: Spawner | None = None
         self._sources = sources
         self._journal = journal
-        self._retry = retry
         self._on_end_of_output = on_end
+        self._on_loss = on_loss
         self._filter = filter
         self._read: list[Streams] = []
 
@@ -53,6 +60,12 @@ class Sidecars:
     def all_ended(self) -> bool:
         """Whether all output has been read to its end."""
         return not self._read
+
+    @property
+    def renew_at(self) -> float | None:
+        """When `renew` has something to do, by the monotonic clock; None if it has not."""
+        waiting = (streams.renew_at for streams in self._read if streams.sidecar is None and not streams.abandoned)
+        return min(waiting, default=None)
 
     def read(self, app: str) -> bool:
         """Return whether there is or may be output of an app that has not been read."""
@@ -89,16 +102,24 @@ class Sidecars:
         self._read.append(streams)
         for each in [each for each in self._read if each.app == streams.app][:-_MOST_OF_AN_APP]:
             self._journal.info("output.given-up", app=each.app, pid=each.pid)
-            self._discard(each)
+            self._lose(each)
         self._start(streams, renewed=False)
 
-    def renew(self) -> None:
-        """Give all output that nobody reads a sidecar, and give up what is at its end."""
+    def renew(self, *, at_once: bool = False) -> None:
+        """Give all output that nobody reads a sidecar that is due, or `at_once`, and give up what is at its end."""
+        now = time.monotonic()
         for streams in list(self._read):
-            if streams.sidecar is None and streams.at_end and not streams.has_clients:
+            if streams.sidecar is not None or streams.abandoned:
+                continue
+            if streams.at_end and not streams.has_clients:
                 self._give_up(streams)
-            elif streams.sidecar is None:
+            elif at_once or streams.renew_at <= now:
                 self._start(streams, renewed=True)
+
+    def lose_rest(self) -> None:
+        """Give up all output that is left, as the pod ends, and count what is lost by that."""
+        for streams in list(self._read):
+            self._lose(streams)
 
     def discard(self, app: str) -> None:
         """Give up all output of an app that is removed, read or not."""
@@ -120,9 +141,9 @@ class Sidecars:
             self._request(self.spawner, streams, renewed=renewed)
             self._adopt(streams, self.spawner.reply())
         except (LaunchError, OSError) as error:
-            # No process to be had now; the app waits in its pipe rather than losing output.
+            # No process to be had now, perhaps.
             self._journal.info("sidecar.not-started", app=streams.app, reason=describe(error))
-            self._retry()
+            self._put_off(streams, lived_seconds=0.0)
 
     def _request(self, spawner: Spawner, streams: Streams, *, renewed: bool) -> None:
         assert streams.pid is not None
@@ -173,6 +194,7 @@ class Sidecars:
 
     def _adopt(self, streams: Streams, pidfd: int) -> None:
         streams.sidecar = pidfd
+        streams.started_at = time.monotonic()
         self._sources.watch(pidfd, lambda: self._on_end(streams))
 
     def _on_end(self, streams: Streams) -> None:
@@ -186,23 +208,70 @@ class Sidecars:
             self._give_up(streams)
         else:
             self._journal.event("sidecar.lost", app=streams.app)
-            # Not at once: one that cannot do its work would be started over and over.
-            self._retry()
+            self._put_off(streams, lived_seconds=time.monotonic() - streams.started_at)
+
+    def _put_off(self, streams: Streams, *, lived_seconds: float) -> None:
+        """Have another sidecar started later, or none if too many of them could do nothing."""
+        streams.note_failure(lived_seconds)
+        if streams.failures < _MOST_FAILURES:
+            streams.renew_at = time.monotonic() + _FIRST_DELAY_SECONDS * 2 ** (streams.failures - 1)
+            return
+        self._stop_hearing(streams)
+        self._journal.event("sidecar.given-up", app=streams.app, sidecars=streams.failures)
+        streams.abandon()
+        self._on_loss(streams.app, streams.lost_bytes)
+        for fd in streams.abandoned:
+            self._sources.watch(fd, lambda fd=fd: self._drop(streams, fd))  # type: ignore[misc]
+        if not streams.abandoned:
+            self._give_up(streams)
+
+    def _drop(self, streams: Streams, fd: int) -> None:
+        """Read output for nobody, so that the app goes on."""
+        before = streams.lost_bytes
+        if streams.drop(fd):
+            self._on_loss(streams.app, streams.lost_bytes - before)
+            return
+        self._sources.unwatch(fd)
+        streams.abandoned.remove(fd)
+        os.close(fd)
+        if not streams.abandoned:
+            self._give_up(streams)
+
+    def _lose(self, streams: Streams) -> None:
+        """Give up output, and count what is lost by that."""
+        if streams.sidecar is not None:
+            self._kill(streams.sidecar)
+            poller = select.poll()
+            poller.register(streams.sidecar, select.POLLIN)
+            # What it still does before it is dead is not lost.
+            poller.poll(_DEATH_MILLISECONDS)
+        unkept_bytes = streams.unkept_bytes()
+        streams.lost_bytes += unkept_bytes
+        if unkept_bytes:
+            self._on_loss(streams.app, unkept_bytes)
+        self._discard(streams)
 
     def _discard(self, streams: Streams) -> None:
         """Give up output whether or not it was read."""
         if streams.sidecar is not None:
-            try:
-                syscalls.pidfd_send_signal(streams.sidecar, _signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            self._kill(streams.sidecar)
             self._sources.unwatch(streams.sidecar)
             os.close(streams.sidecar)
             streams.sidecar = None
         self._stop_hearing(streams)
+        for fd in streams.abandoned:
+            self._sources.unwatch(fd)
         self._give_up(streams)
 
+    def _kill(self, sidecar: int) -> None:
+        try:
+            syscalls.pidfd_send_signal(sidecar, _signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
     def _give_up(self, streams: Streams) -> None:
+        if streams.lost_bytes:
+            self._journal.event("app.output-lost", app=streams.app, bytes=streams.lost_bytes)
         streams.close()
         self._read.remove(streams)
         self._on_end_of_output(streams.app)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 
-from minit.iottymux.linebuffer import buffered_bytes, make_buffer, unread_bytes
+from minit.iottymux.linebuffer import buffered_bytes, make_buffer, passed_bytes, unlogged_bytes, unread_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from minit.plan.app import AppSpec
     from minit.supervisor.attachable import Attachable
+
+_DROPPED_AT_ONCE_BYTES = 64 * 1024
+_LONG_LIFE_SECONDS = 10.0
 
 
 class Streams:
@@ -23,6 +26,10 @@ class Streams:
     `attachable` what clients can attach to, None if nothing is. `noted` are the numbers of clients and of bytes that
     they lost which were told last. `log` is how many bytes a log file of the app may have,
     and how many files there may be.
+
+    `failures` counts the sidecars that died soon, one after the other, without having done anything. The present one
+    was started at `started_at` of the monotonic clock, or the next one is due at `renew_at`. When there will be no
+    more, `abandoned` are the outputs. `lost_bytes` is how much nobody has read.
     """
 
     def __init__(self, app: str, log: tuple[int, int]) -> None:
@@ -33,7 +40,12 @@ class Streams:
         self.attachable: Attachable | None = None
         self.sidecar: int | None = None
         self.noted = (0, 0)
+        self.failures = 0
+        self.started_at = self.renew_at = 0.0
+        self.abandoned: list[int] = []
+        self.lost_bytes = 0
         self._last_counters: dict[str, int] | None = None
+        self._progress = 0
 
     def open(self, names: Iterable[str], uid: int = 0, gid: int = 0) -> dict[str, int]:
         """Make a pipe for each of these streams and return the write ends, the caller's, by name."""
@@ -67,13 +79,13 @@ class Streams:
     @property
     def need_sidecar(self) -> bool:
         """Whether there is anything to read or to attach to."""
-        return bool(self.ends) or self.attachable is not None
+        return bool(self.ends or self.abandoned) or self.attachable is not None
 
     @property
     def at_end(self) -> bool:
         """Whether every pipe is empty and has no writer left, and all of it is passed on."""
         logged = all(_at_end(fd) and not buffered_bytes(buffer) for _, fd, buffer in self.ends)
-        return logged and (self.attachable is None or self.attachable.at_end)
+        return logged and not self.abandoned and (self.attachable is None or self.attachable.at_end)
 
     @property
     def has_clients(self) -> bool:
@@ -83,7 +95,46 @@ class Streams:
     def unread_bytes(self) -> int:
         """Return how much has not been passed on."""
         logged = sum(unread_bytes(fd) + buffered_bytes(buffer) for _, fd, buffer in self.ends)
-        return logged + (0 if self.attachable is None else self.attachable.unread_bytes())
+        return logged + self._unread_bytes()
+
+    def unkept_bytes(self) -> int:
+        """Return how much will be nowhere if nobody goes on, neither in a log nor with a client."""
+        return sum(unread_bytes(fd) + unlogged_bytes(buffer) for _, fd, buffer in self.ends) + self._unread_bytes()
+
+    def _unread_bytes(self) -> int:
+        of_abandoned = sum(unread_bytes(fd) for fd in self.abandoned)
+        return of_abandoned + (0 if self.attachable is None else self.attachable.unread_bytes())
+
+    def note_failure(self, lived_seconds: float) -> None:
+        """Count a sidecar that has died, or could not be started; one that lived or did anything begins a new row."""
+        before, self._progress = self._progress, self._passed()
+        is_useless = lived_seconds < _LONG_LIFE_SECONDS and self._progress == before
+        self.failures = self.failures + 1 if is_useless else 1
+
+    def _passed(self) -> int:
+        taken = 0 if self.attachable is None else self.attachable.counters()["bytes_out"] + self.attachable.flushes()
+        return taken + sum(passed_bytes(buffer) for _, _, buffer in self.ends)
+
+    def abandon(self) -> None:
+        """Give up everything but the ends of what the app writes to, which would wait for ever otherwise."""
+        self.lost_bytes = sum(unlogged_bytes(buffer) for _, _, buffer in self.ends)
+        outputs = [os.dup(reader) for _, reader, _ in self.ends]
+        outputs += [] if self.attachable is None else [os.dup(fd) for fd in self.attachable.outputs]
+        self.close()
+        for fd in outputs:
+            os.set_blocking(fd, False)
+        self.abandoned = outputs
+
+    def drop(self, fd: int) -> bool:
+        """Read some of an abandoned output for nobody; False once it is at its end."""
+        try:
+            size_bytes = len(os.read(fd, _DROPPED_AT_ONCE_BYTES))
+        except BlockingIOError:
+            return True
+        except OSError:
+            size_bytes = 0  # EIO: nobody has the terminal open any more
+        self.lost_bytes += size_bytes
+        return size_bytes > 0
 
     def counters(self) -> dict[str, int] | None:
         """Return what was counted about clients, None for a process without attachable streams."""
@@ -104,6 +155,9 @@ class Streams:
             os.close(reader)
             os.close(buffer)
         self.ends.clear()
+        for fd in self.abandoned:
+            os.close(fd)
+        self.abandoned.clear()
         if self.attachable is not None:
             self._last_counters = self.attachable.counters()
             self.attachable.close()

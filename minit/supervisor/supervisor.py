@@ -86,7 +86,9 @@ class Supervisor:
         self._console = console
         self._signals = signals
         self._sources = Sources()
-        self._sidecars = Sidecars(self._sources, journal, self._retry_soon, self._mark_log_end, plan.sidecar_filter)
+        self._sidecars = Sidecars(
+            self._sources, journal, self._on_end_of_output, self._on_lost_output, plan.sidecar_filter
+        )
         self._groups = Groups(self._sources, self._check_groups)
         self._records = Records(journal, self._retry_soon)
         self._handlers = Handlers(journal, self._records, self._sidecars, self._handle)
@@ -142,7 +144,7 @@ class Supervisor:
     def next_deadline(self) -> float | None:
         """Return the monotonic time at which `turn` is due without an event, None if there is none."""
         deadlines = [app.deadline for app in self.apps.values() if app.deadline is not None]
-        others = self._retry_at, self._handlers.retry_at, self._groups.recheck_at
+        others = self._retry_at, self._handlers.retry_at, self._groups.recheck_at, self._sidecars.renew_at
         deadlines += [moment for moment in others if moment is not None]
         return time.monotonic() if self._reap_again else min(deadlines, default=None)
 
@@ -168,9 +170,10 @@ class Supervisor:
         if self._retry_at is not None and self._retry_at <= now:
             self._retry_at = None
             self._records.write_ends()
-            self._sidecars.renew()
             for listener in self._listeners.values():
                 listener.resume()
+        if self._sidecars.renew_at is not None and self._sidecars.renew_at <= now:
+            self._sidecars.renew()
         if self._handlers.retry_at is not None and self._handlers.retry_at <= now:
             self._handlers.run_put_off(self.apps.values())
         if self._groups.recheck_at is not None and self._groups.recheck_at <= now:
@@ -241,8 +244,21 @@ class Supervisor:
         self._sidecars.reopen_logs(app)
 
     def drain(self) -> None:
-        """Wait until every sidecar has written what its process left, or none makes progress any more."""
-        self._sidecars.renew()
+        """
+        Wait until every sidecar has written what its process left, or none makes progress any more.
+
+        A pod of which output is lost has failed, unless its apps may lose some.
+        """
+        self._wait_for_sidecars()
+        self._sidecars.lose_rest()
+        for app in self.apps.values():
+            if app.lost_bytes:
+                complain_at_once(f'stage1: app "{app.name}": {app.lost_bytes} bytes of output were lost')
+                if app.spec.lost_output_fails:
+                    self._pod.exit_code = self._pod.exit_code or EXIT_FAILURE
+
+    def _wait_for_sidecars(self) -> None:
+        self._sidecars.renew(at_once=True)
         progress, stalled_at = (-1, -1), 0.0
         while not self._sidecars.all_ended:
             pending = self._sidecars.unread_bytes()
@@ -556,6 +572,28 @@ class Supervisor:
         self._sidecars.discard(app.name)
         app.release()
         self.journal.info("app.removed", app=app.name)
+
+    def _on_lost_output(self, name: str, size_bytes: int) -> None:
+        app = self.apps.get(name)
+        if app is None:
+            return
+        is_first = app.lost_bytes is None
+        app.lost_bytes = (app.lost_bytes or 0) + size_bytes
+        if is_first and not self._pod.finished:
+            complain_at_once(f'stage1: app "{name}": output is lost, as nobody can read it any more')
+            self._note_lost_output(app)
+
+    def _on_end_of_output(self, name: str) -> None:
+        app = self.apps.get(name)
+        if app is not None and app.lost_bytes:
+            self._note_lost_output(app)
+        self._mark_log_end(name)
+
+    def _note_lost_output(self, app: App) -> None:
+        if app.status is None or app.number is None:
+            self._records.note_state(app)
+        else:
+            self._records.write_end(app)
 
     def _mark_log_end(self, name: str) -> None:
         """Tell who follows the app's log that it is complete, once it is."""

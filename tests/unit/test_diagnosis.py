@@ -62,6 +62,10 @@ def facts(state: PodState, *apps: AppFacts, **fields: object) -> PodFacts:
             'App "a": memory ran out, of which it may have 4096 bytes: the kernel killed 2 of its processes.',
         ),
         (
+            facts(PodState.EXITED, AppFacts(name="a", status=0, lost_output_bytes=8)),
+            'App "a": 8 bytes of its output were lost, since nobody could read them.',
+        ),
+        (
             facts(PodState.RUNNING, AppFacts(name="a", refused_forks=7)),
             'App "a" reached its limit of processes: 7 could not be started.',
         ),

@@ -8,9 +8,15 @@ from hypothesis import strategies as st
 
 from minit.errors import PlanError
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.plan.logs import plan_kubernetes_directory, plan_kubernetes_log, plan_log_files, plan_log_size
+from minit.plan.logs import (
+    plan_kubernetes_directory,
+    plan_kubernetes_log,
+    plan_log_files,
+    plan_log_size,
+    plan_lost_output,
+)
 
-SIZE, FILES = "minit/log-max-size", "minit/log-max-files"
+SIZE, FILES, LOST = "minit/log-max-size", "minit/log-max-files", "minit/lost-output"
 EXPERIMENT = "coreos.com/rkt/experiment/"
 STREAM = "coreos.com/rkt/stage2/"
 
@@ -59,6 +65,18 @@ def test_bad_numbers(text: str) -> None:
     with pytest.raises(PlanError) as caught:
         plan_log_files(app(), manifest((FILES, text)))
     assert str(caught.value) == f'annotation minit/log-max-files: expected a number from 1 to 100, got "{text}"'
+
+
+def test_lost_output() -> None:
+    """A pod that has lost output has failed, unless the app's annotation, or else the pod's, says otherwise."""
+    assert plan_lost_output(app(), manifest())
+    assert not plan_lost_output(app(), manifest((LOST, "ignore")))
+    assert plan_lost_output(app(**{LOST: "fail"}), manifest((LOST, "ignore")))
+    assert not plan_lost_output(app(**{LOST: "ignore"}), manifest((LOST, "fail")))
+    with pytest.raises(PlanError, match='^app "web": annotation minit/lost-output: expected fail or ignore, got ""$'):
+        plan_lost_output(app(**{LOST: ""}), manifest())
+    with pytest.raises(PlanError, match='^annotation minit/lost-output: expected fail or ignore, got "true"$'):
+        plan_lost_output(app(), manifest((LOST, "true")))
 
 
 def test_the_directory_of_kubernetes() -> None:

@@ -320,6 +320,17 @@ def test_a_console_that_nobody_reads_any_more(output: Output):
     assert output.logged() == [b"line %d" % number for number in range(100)]
 
 
+def test_a_console_with_an_unusual_error(output: Output):
+    """Whatever writing to a console fails with, the log goes on."""
+    console, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    peer.close()
+    output.start(console=console.fileno())
+    output.write(b"one\ntwo\n")
+    output.end()
+    console.close()
+    assert output.logged() == [b"one", b"two"]
+
+
 def test_a_slow_nonblocking_console_gets_everything(output: Output):
     """A console that its owner made non-blocking is waited for, not dropped."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
