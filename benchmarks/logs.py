@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.table import Measure, compare, missing
+from minit.iottymux.linebuffer import make_buffer
 from minit.iottymux.logfile import Log
 from minit.iottymux.sidecar import Stream, run_sidecar
 
@@ -72,7 +73,7 @@ def run_minit(path: Path, lines: Path) -> float:
         try:
             console = os.open("/dev/null", os.O_WRONLY)
             log = Log("app", directory, FILE_BYTES, FILES)
-            run_sidecar("app", 7, [Stream(name="stdout", fd=reader, console=console)], log)
+            run_sidecar("app", 7, [Stream(name="stdout", fd=reader, buffer=make_buffer(), console=console)], log)
             os._exit(0)
         finally:
             os._exit(1)

@@ -25,6 +25,7 @@ FOREVER = "while :; do sleep 1; done"
 DEFAULT_BOUNDING = 0xA80425FB  # rkt's default set of 14
 
 # What each kind of process holds beside 0, 1 and 2, and how many of each; {apps} is the number of apps.
+BUFFER = r"/memfd:output \(deleted\)"
 PIPE, SOCKET, PIDFD, EPOLL = r"pipe:\[\d+\]", r"socket:\[\d+\]", r"anon_inode:\[pidfd\]", r"anon_inode:\[eventpoll\]"
 SIGNALFD, LOG = r"anon_inode:\[signalfd\]", r"/rkt/minit/log"
 IMAGE = "/"  # the root of a mount that is in no namespace
@@ -43,6 +44,7 @@ DESCRIPTORS = {
         SOCKET: 7,  # launcher, control, spawner, and two pairs of trio's
         PIDFD: 5,  # spawner, and each app with its sidecar
         PIPE: 4,  # read ends of the apps' streams
+        BUFFER: 4,  # of each
         r"mnt:\[\d+\]": 2,
         r"/sys/fs/cgroup/.*/system.slice/[ab].service": 2,
         r"/sys/fs/cgroup/freezer/.*/system.slice/[ab].service/freezer.state": 2,
@@ -50,7 +52,7 @@ DESCRIPTORS = {
         r"/rkt/minit/(supervisor|events).log": 2,
     },
     "minit-spawner": {SOCKET: 1, LOG: 1, r"/dev/null": 1},
-    "iottymux-a": {PIPE: 4, EPOLL: 1, SIGNALFD: 1, LOG: 1, r"/dev/null": 1},
+    "iottymux-a": {PIPE: 2, BUFFER: 2, EPOLL: 1, SIGNALFD: 1, LOG: 1, r"/dev/null": 1},
     "sh": {},
 }
 
