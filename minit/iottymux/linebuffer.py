@@ -13,6 +13,8 @@ import struct
 
 _FIONREAD = 0x541B
 _SPLICE_NONBLOCK = 2
+# What is passed on stays in the file until it is that much, since it costs time to let go of it.
+_WASTED_BYTES = 64 * 1024
 # At the beginning of the file: where in it what is not passed on begins, how much was passed on so far, and how much of
 # what is not is logged already.
 _HEAD = struct.Struct("<QQQ")
@@ -20,7 +22,7 @@ _HEAD = struct.Struct("<QQQ")
 
 class LineBuffer:
     """
-    The file `fd`, of `most_bytes` at most and as many that are passed on already.
+    The file `fd`, with at most `most_bytes` that are not passed on, and for a while some that are.
 
     Its size says how much was taken, its head how far that was passed on, and each changes in one step: so the next
     sidecar knows both, whenever this one is killed. `is_ended` says that the pipe was at its end, `is_full` that no
@@ -46,7 +48,10 @@ class LineBuffer:
             except BlockingIOError:
                 pass
             except OSError:
-                self.is_full = True  # RLIMIT_FSIZE, or no memory
+                # RLIMIT_FSIZE, or no memory.
+                if self._move_rest():
+                    return self.take(pipe)
+                self.is_full = True
         data = os.pread(self._fd, self._end - self._start, self._start)
         return os.read(pipe, self._most_bytes) if self.is_full and not data else data
 
@@ -59,13 +64,21 @@ class LineBuffer:
         self._start = min(self._start + size_bytes, self._end)
         self._passed += size_bytes
         self._write_head()
+        if self._start == self._end or self._start > _WASTED_BYTES:
+            self._move_rest()
+
+    def _move_rest(self) -> bool:
+        """Move what is not passed on to the beginning, unless what is passed on is less; return whether it is there."""
         rest = self._end - self._start
-        if self._start - _HEAD.size > rest:
-            # Moved to the beginning. Killed in between, the start is behind the end.
+        if self._start - _HEAD.size <= rest:
+            return False
+        # Killed in between, the start is behind the end.
+        if rest:
             os.pwrite(self._fd, os.pread(self._fd, rest, self._start), _HEAD.size)
-            os.ftruncate(self._fd, _HEAD.size + rest)
-            self._start, self._end = _HEAD.size, _HEAD.size + rest
-            self._write_head()
+        os.ftruncate(self._fd, _HEAD.size + rest)
+        self._start, self._end = _HEAD.size, _HEAD.size + rest
+        self._write_head()
+        return True
 
     def _write_head(self, logged_bytes: int = 0) -> None:
         os.pwrite(self._fd, _HEAD.pack(self._start, self._passed, logged_bytes), 0)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # A write of at most PIPE_BUF bytes reaches a pipe whole, so lines of several apps do not mix on the console.
 _CONSOLE_BYTES = 4096
+# What an app's pipe holds, most often; then others have their turn.
+_PASSES_PER_TURN = 4
 
 
 class Stream(Value):
@@ -118,15 +120,20 @@ class _Readers:
             self._read(fd)
 
     def _watch(self, fd: int) -> None:
-        self._loop.watch(fd, lambda _: self._read(fd))
+        self._loop.watch(fd, lambda _: self._read_on(fd))
 
     def _on_hang_up(self, events: int) -> None:
         syscalls.read_signals(self._hang_ups)
         for log in self._logs:
             log.reopen()
 
-    def _read(self, fd: int) -> None:
-        """Pass on some of what a stream has; its console has to have taken what was before."""
+    def _read_on(self, fd: int) -> None:
+        for _ in range(_PASSES_PER_TURN):
+            if not self._read(fd):
+                return
+
+    def _read(self, fd: int) -> bool:
+        """Pass on some of what a stream has, whose console has taken what was before, and return whether to go on."""
         stream, buffer, console = self._open[fd], self._buffers[fd], self._consoles[fd]
         data = buffer.take(fd)
         taken = data.rfind(b"\n") + 1
@@ -140,6 +147,7 @@ class _Readers:
         elif buffer.is_ended:
             self._loop.unwatch(fd)
             del self._open[fd]
+        return taken > 0 and buffer.is_full and fd not in self._held
 
     def _flush(self, fd: int) -> None:
         """Have the console take what it has to, now or later; clients of other streams are served meanwhile."""
