@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Processes of an app, and handlers, whose output somebody else holds open: each has a sidecar and descriptors of PID 1.
 _MOST_OF_AN_APP = 16
+# More replies than a socket holds would have PID 1 and the spawner wait for each other.
+_MOST_ASKED_FOR = 32
 # Sidecars in a row that die without having done anything before there are no more of them, after 13 seconds in all.
 _MOST_FAILURES = 8
 _FIRST_DELAY_SECONDS = 0.1
@@ -89,11 +91,15 @@ class Sidecars:
         return sum(streams.flushes() for streams in self._read)
 
     def start_all(self, spawner: Spawner, outputs: Sequence[Streams]) -> None:
-        """Start a sidecar for each output, asking for all before waiting for the first."""
+        """Start a sidecar for each output, asking for many before waiting for the first."""
         self.spawner = spawner
+        waiting: list[Streams] = []
         for streams in outputs:
+            if len(waiting) == _MOST_ASKED_FOR:
+                self._adopt(waiting.pop(0), spawner.reply())
             self._request(spawner, streams, renewed=False)
-        for streams in outputs:
+            waiting.append(streams)
+        for streams in waiting:
             self._adopt(streams, spawner.reply())
         self._read += outputs
 

@@ -8,19 +8,26 @@ ids of their own: what the tests take is nobody else's.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
+import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.support.attached import connect, read_all, read_until
+from tests.support.campaign import LONG
 from tests.support.guest import build_program
-from tests.support.pods import MakePod, PodDirectory, app_section, shell
+from tests.support.pods import LOOPBACK_ONLY, MakePod, PodDirectory, app_section, shell
 from tests.support.processes import descriptors_of
 from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.host_users("they are in user namespaces as it is, with ids of their own")
 
 LINES = 2000
 COUNT = f"i=0; while [ $i -lt {LINES} ]; do echo line $i of some length; i=$((i+1)); done"
@@ -148,3 +155,36 @@ def test_clients_get_all_output_and_give_input(make_pod: MakePod) -> None:
             read_until(stdout, b"got this\n")
         assert read_all(stderr).endswith(wanted)
     assert pod.finish(process).returncode == 0
+
+
+@pytest.mark.timeout(900)
+def test_many_apps_and_streams(make_pod: MakePod) -> None:
+    """Many apps that are logged and some that clients read a megabyte from use the account up by themselves."""
+    quiet = [f"quiet{number}" for number in range(500 if LONG else 40)]
+    loud = [f"loud{number}" for number in range(64 if LONG else 30)]
+    # In a user namespace there are no more than 200 session keyrings (keyrings(7), maxkeys).
+    ids = {"private_users": None} if LONG else {}
+    apps = {name: shell("seq 100; echo end >&2") for name in quiet}
+    apps |= {name: shell("read x; seq 160000", annotations=STREAMS[:2]) for name in loud}
+    pod = make_pod(apps, **ids)
+    process = pod.start(stderr=subprocess.STDOUT)
+    with ThreadPoolExecutor(len(loud)) as executor:
+        outputs = [*executor.map(lambda app: read_a_megabyte(pod, app), loud)]
+    result = pod.finish(process)
+    assert result.returncode == 0
+    megabyte = "".join(f"{number}\n" for number in range(1, 160_001)).encode()
+    assert [output == megabyte for output in outputs] == [True] * len(loud)
+    # The order of stdout and stderr is not kept.
+    wanted = sorted([*(str(number) for number in range(1, 101)), "end"])
+    printed = Counter(re.sub(r"\[\d+\]", "", result.stdout.replace(LOOPBACK_ONLY, "", 1)).splitlines())
+    assert printed == Counter(f"{app}: {line}" for app in quiet for line in wanted)
+    assert all(sorted(logged(pod, app)) == wanted for app in quiet)
+
+
+def read_a_megabyte(pod: PodDirectory, app: str) -> bytes:
+    """Have an app write, and return all of it."""
+    directory = pod.stage1 / "rkt/iottymux" / app
+    wait_for((directory / "endpoints").exists, "the endpoints")
+    with connect(directory, "sock-stdout") as stdout, connect(directory, "sock-stdin") as stdin:
+        stdin.sendall(b"go\n")
+        return read_all(stdout)
