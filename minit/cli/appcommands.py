@@ -111,12 +111,17 @@ def stop(invocation: Invocation, uuid: str | None, app: str | None) -> None:
 
     """
     with _app_of_pod(invocation, uuid, app, "stop") as (pod, name):
-        if pod.state in ENDED_STATES:
-            invocation.say(f'pod "{pod.uuid}" is already stopped')
-            return
-        require_controllable(pod)
-        with failing_as("error stopping app"):
-            stop_app(pod, name, debug=invocation.debug)
+        if pod.state not in ENDED_STATES:
+            try:
+                require_controllable(pod)
+                with failing_as("error stopping app"):
+                    stop_app(pod, name, debug=invocation.debug)
+                return
+            except (MinitError, OSError):
+                # It may have ended meanwhile.
+                if not pod.refresh() or pod.state not in ENDED_STATES:
+                    raise
+        invocation.say(f'pod "{pod.uuid}" is already stopped')
 
 
 @click.command("rm", cls=MinitCommand)

@@ -266,11 +266,12 @@ def test_what_is_so_already(make_pod: MakePod) -> None:
 
 
 def test_a_pod_that_has_ended(make_pod: MakePod) -> None:
-    """Every entrypoint says so in one line."""
+    """An app of it is stopped, and everything else says in one line that it cannot be."""
     sandbox = Sandbox(make_pod)
     ok(sandbox.add("web", shell("true")))
     sandbox.end()
-    for verb in ("add", "start", "stop", "rm"):
+    ok(sandbox.stop("web"))
+    for verb in ("add", "start", "rm"):
         uuid = [f"--uuid={sandbox.pod.uuid}"] if verb == "add" else []
         result = subprocess.run(
             [sandbox.pod.entrypoint(f"app/{verb}"), *uuid, "--app=web"],

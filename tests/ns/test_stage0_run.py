@@ -421,6 +421,23 @@ def test_stop(world: World) -> None:
     assert f'pod "{prepared}" is not running: its state is "prepared"' in result.stderr
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_pod_that_ends_while_it_is_stopped(world: World, removed: bool) -> None:
+    """Then it is stopped, whatever its stage1 says about that."""
+    (world.dump / "stop-code").write_text("3")
+    hold = world.dump / "stop-hold"
+    os.mkfifo(hold)
+    with world.start() as pod:
+        command = world.command("stop", pod.uuid)
+        with subprocess.Popen(command, env=world.environment(), stdout=subprocess.PIPE, text=True) as stop:
+            with hold.open("w"):
+                pod.end()
+                if removed:
+                    world.minit("rm", pod.uuid)
+            said, _ = stop.communicate()
+    assert (stop.returncode, said) == (0, f'stop on stdout\npod "{pod.uuid}" is already stopped\n')
+
+
 def test_gc_entrypoint(world: World) -> None:
     """gc runs in the marked pod, without its lock's descriptor, and only its stderr is shown."""
     world.minit("run", f"--stage1-path={world.stage1}", world.app)
