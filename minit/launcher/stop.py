@@ -1,4 +1,4 @@
-"""The `stop` entrypoint's work: asking the supervisor to end the pod, or making it."""
+"""The `stop` entrypoint's work: asking the supervisor to end the pod, or making it, and telling whether that worked."""
 
 from __future__ import annotations
 
@@ -10,49 +10,113 @@ import time
 from minit import paths, syscalls
 from minit.errors import ControlError, LaunchError, NoAnswerError, describe
 from minit.podlock import is_locked
-from minit.stdio import complain
 from minit.supervisor.client import ask
 from minit.supervisor.protocol import OP_STOP
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 # What a forced stop leaves the supervisor for killing the apps and recording it, before it is killed itself.
 _FORCE_SECONDS = 3.0
-_REQUEST_SECONDS = 5.0
-# How long a pod that is being started has to get a PID 1 that can be stopped.
+# A machine may be so busy that an answer, or the end of what was killed, takes part of this.
+_REQUEST_SECONDS = 10.0
+# How long a pod that is being started has to get a PID 1 that can be stopped, and one that has none any more to end.
 _PID_SECONDS = 10.0
 _PAUSE_SECONDS = 0.02
+# Where the pods are that have run.
+_PLACES_OF_ENDED_PODS = ("run", "exited-garbage")
 
 
 def stop_pod(force: bool) -> None:
     """
-    Ask the supervisor of the pod in the working directory to stop; does not wait for its end unless forced.
+    Have the pod in the working directory stopped; does not wait for its end unless forced.
 
-    A forced stop kills the apps at once and the supervisor too if it does not end then.
+    A pod that has ended is stopped. A forced stop kills the apps at once and the supervisor too if it does not end
+    then. LaunchError if the pod was never started, if nothing shows that it will stop, or if it did not end by force.
     """
-    _wait_for_pid()
-    pidfd, _ = open_supervisor(read_pid())
+    was_running = _wait_for_pid()
+    if _has_pod_ended(was_running):
+        return
     try:
-        ask({"op": OP_STOP, "force": force}, timeout_seconds=_FORCE_SECONDS if force else _REQUEST_SECONDS)
-    except NoAnswerError as error:
-        # Not the signal on top: two requests are a second stop, which kills.
-        if not force:
-            complain(f"stage1 stop: {describe(error)}; the pod stops as soon as it can")
-    except ControlError:
-        if not force:
-            # It has no control socket yet, or too many clients: the signal means the same.
-            _send(pidfd, _signal.SIGTERM)
+        pidfd, _ = open_supervisor(read_pid())
+    except LaunchError:
+        if os.path.exists(paths.POD_PID):
+            # Its PID 1 has ended, and the launcher will in a moment; or the number was never right.
+            _wait_until(lambda: not is_locked("."))
+        if _has_pod_ended(was_running):
+            return
+        raise
     if force:
-        poller = select.poll()
-        poller.register(pidfd, select.POLLIN)
-        if not poller.poll(_FORCE_SECONDS * 1000):
-            _send(pidfd, _signal.SIGKILL)
+        _kill(pidfd)
+    else:
+        _ask(pidfd)
     os.close(pidfd)
 
 
-def _wait_for_pid() -> None:
-    """Wait until a pod that runs has its pid file, which may come after it is ready; not for ever."""
+def _ask(pidfd: int) -> None:
+    try:
+        ask({"op": OP_STOP, "force": False}, timeout_seconds=_REQUEST_SECONDS)
+    except NoAnswerError as error:
+        # Not the signal on top: two requests are a second stop, which kills.
+        # A PID 1 that dies has closed its sockets before it has ended.
+        if not has_ended(pidfd, _FORCE_SECONDS):
+            raise LaunchError(f"{describe(error)}; it may never stop the pod, --force does") from error
+    except ControlError as error:
+        # It has no control socket yet, or too many clients: the signal means the same.
+        _send(pidfd, _signal.SIGTERM)
+        if not _wait_until(lambda: has_ended(pidfd) or not _is_pending(pidfd, _signal.SIGTERM)):
+            raise LaunchError(f"{describe(error)}, nor does it take a signal; --force stops the pod") from error
+
+
+def _kill(pidfd: int) -> None:
+    try:
+        ask({"op": OP_STOP, "force": True}, timeout_seconds=_FORCE_SECONDS)
+    except ControlError:
+        pass  # whatever it says, it is killed
+    if not has_ended(pidfd, _FORCE_SECONDS):
+        _send(pidfd, _signal.SIGKILL)
+        if not has_ended(pidfd, _REQUEST_SECONDS):
+            raise LaunchError("PID 1 is killed, but a freezer, a tracer or a call to the kernel keeps it from ending")
+
+
+def _wait_for_pid() -> bool:
+    """
+    Wait until a pod that runs has its pid file, which may come after it is ready; not for ever.
+
+    Returns whether the pod ran when it was looked at first.
+    """
+    was_running = is_locked(".")
+    if was_running:
+        _wait_until(lambda: os.path.exists(paths.POD_PID) or not is_locked("."))
+    return was_running
+
+
+def _has_pod_ended(was_running: bool) -> bool:
+    """Return whether the pod has run and nobody holds its lock any more."""
+    if is_locked("."):
+        return False
+    try:
+        place = os.path.basename(os.path.dirname(os.getcwd()))
+    except FileNotFoundError:
+        return True  # somebody has removed it since
+    return was_running or place in _PLACES_OF_ENDED_PODS
+
+
+def _wait_until(condition: Callable[[], bool]) -> bool:
     until = time.monotonic() + _PID_SECONDS
-    while not os.path.exists(paths.POD_PID) and is_locked(".") and time.monotonic() < until:
+    while not (is_so := condition()) and time.monotonic() < until:
         time.sleep(_PAUSE_SECONDS)
+    return is_so
+
+
+def _is_pending(pidfd: int, number: int) -> bool:
+    """Return whether a process has not taken a signal yet, pidfd(2) telling its pid, proc_pid_status(5) the signals."""
+    try:
+        pid = _fields(f"/proc/self/fdinfo/{pidfd}")["Pid"]
+        return bool(int(_fields(f"/proc/{pid.strip()}/status")["ShdPnd"], 16) >> (number - 1) & 1)
+    except (OSError, LookupError):
+        return False  # it has ended
 
 
 def read_pid() -> int:
@@ -68,8 +132,7 @@ def open_supervisor(pid: int) -> tuple[int, dict[str, str]]:
     """Return a pidfd of the pod's PID 1 and its /proc/PID/status; LaunchError if the pid is now somebody else's."""
     try:
         pidfd = os.pidfd_open(pid)
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="surrogateescape") as file:
-            fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+        fields = _fields(f"/proc/{pid}/status")
         root = os.stat(f"/proc/{pid}/root")
         stage1 = os.stat(paths.POD_STAGE1_ROOTFS)
     except (OSError, OverflowError) as error:
@@ -88,11 +151,16 @@ def open_supervisor(pid: int) -> tuple[int, dict[str, str]]:
     return pidfd, fields
 
 
-def has_ended(pidfd: int) -> bool:
-    """Return whether the process of a pidfd has ended."""
+def has_ended(pidfd: int, timeout_seconds: float = 0.0) -> bool:
+    """Return whether the process of a pidfd has ended, or does so in time."""
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
-    return bool(poller.poll(0))
+    return bool(poller.poll(timeout_seconds * 1000))
+
+
+def _fields(path: str) -> dict[str, str]:
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
 
 
 def _send(pidfd: int, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -13,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.campaign import campaign
-from tests.support.pods import MakePod, PodDirectory, app_section, guest, shell
-from tests.support.processes import is_alive, named
+from tests.support.pods import CONTROL, MakePod, PodDirectory, app_section, guest, shell
+from tests.support.processes import is_alive, named, status_of
 from tests.support.waiting import wait_for
 
 FOREVER = "while :; do sleep 1; done"
@@ -150,16 +151,16 @@ def test_a_signal_to_every_process_of_a_pod_is_one_stop(make_pod: MakePod, first
 
 
 def test_a_stop_that_gets_no_answer_is_one_stop(make_pod: MakePod) -> None:
-    """It was sent and is carried out later; a signal on top would make two of it."""
+    """It claims nothing; but it was sent and is carried out later, and a signal on top would make two of it."""
     pod = make_pod({"a": shell(until_told(0))})
     process = started(pod)
     pod.wait_file("a", "/tmp/up")
     assert pod.ask({"op": "ping"})["ok"]
     os.kill(pod.pid, signal.SIGSTOP)
     result = pod.stop()
-    assert result.returncode == 0
+    assert result.returncode == 254
     assert result.stderr == (
-        "stage1 stop: supervisor of this pod: no answer within 5.0 s; the pod stops as soon as it can\n"
+        "stage1 stop: supervisor of this pod: no answer within 10.0 s; it may never stop the pod, --force does\n"
     )
     os.kill(pod.pid, signal.SIGCONT)
     wait_for(lambda: not pod.is_ready(), "the shutdown")
@@ -167,6 +168,46 @@ def test_a_stop_that_gets_no_answer_is_one_stop(make_pod: MakePod) -> None:
     pod.file("a", "/tmp/go").touch()
     assert pod.finish(process).returncode == 0
     assert pod.status("a") == 0
+
+
+def test_a_signal_that_is_not_taken_is_no_stop(make_pod: MakePod) -> None:
+    """Without a control socket PID 1 is signalled, and one that does not look at that may never stop."""
+    pod = make_pod({"a": shell(FOREVER)})
+    process = started(pod)
+    assert pod.ask({"op": "ping"})["ok"]
+    (pod.path / CONTROL).rename(pod.path / f"{CONTROL}.hidden")
+    os.kill(pod.pid, signal.SIGSTOP)
+    result = pod.stop()
+    assert result.returncode == 254
+    assert result.stderr.endswith(", nor does it take a signal; --force stops the pod\n")
+    os.kill(pod.pid, signal.SIGCONT)
+    assert pod.finish(process).returncode == 0
+
+
+def test_a_signal_that_is_taken_is_a_stop(make_pod: MakePod) -> None:
+    """Without a control socket, as while PID 1 starts."""
+    pod = make_pod({"a": shell(FOREVER)})
+    process = started(pod)
+    assert pod.ask({"op": "ping"})["ok"]
+    (pod.path / CONTROL).unlink()
+    result = pod.stop()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert pod.finish(process).returncode == 0
+
+
+def test_a_pod_that_does_not_end_by_force_is_not_called_stopped(make_pod: MakePod) -> None:
+    """A freeze from above keeps all of it, even from dying, in v1."""
+    pod = make_pod({"a": shell(FOREVER)})
+    process = started(pod)
+    [state] = [path for top in pod.control_groups() if (path := top / "freezer.state").exists()]
+    state.write_text("FROZEN")
+    try:
+        result = pod.stop("--force")
+    finally:
+        state.write_text("THAWED")
+    assert result.returncode == 254
+    assert result.stderr.startswith("stage1 stop: PID 1 is killed, but ") and result.stderr.count("\n") == 1
+    assert pod.finish(process).returncode != 0
 
 
 def test_a_pod_that_failed_before_it_was_stopped_keeps_its_code(make_pod: MakePod) -> None:
@@ -319,15 +360,61 @@ def test_a_stopped_app_is_continued_to_be_terminated(make_pod: MakePod) -> None:
     assert pod.status("a") == 0
 
 
-def test_an_exited_pod_cannot_be_stopped(make_pod: MakePod) -> None:
-    """One line and 254; stage0 asks only for running pods."""
+def test_an_exited_pod_is_stopped(make_pod: MakePod) -> None:
+    """It ended while stage0 asked whether it runs; so did one whose start failed before it had a PID 1."""
+    pods = {code: make_pod({"a": shell("exit 0", **fields)}) for code, fields in ((0, {}), (254, {"user": "nobody"}))}
+    for code, pod in pods.items():
+        assert pod.run().returncode == code
+        assert (pod.path / "pid").exists() == (code == 0)
+        for flags in ((), ("--force",)):
+            result = pod.stop(*flags)
+            assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_pod_that_was_never_started_cannot_be_stopped(make_pod: MakePod) -> None:
+    """One that was only prepared has no lock, and is not one that has ended."""
+    pod = make_pod({"a": shell("exit 0")})
+    prepared = pod.data / "pods/prepared" / pod.uuid
+    prepared.mkdir(parents=True)
+    result = subprocess.run([pod.entrypoint("stop"), pod.uuid], cwd=prepared, capture_output=True, text=True)
+    assert result.returncode == 254
+    assert result.stderr.startswith("stage1 stop: error reading pid: ")
+
+
+def test_a_pod_that_is_about_to_have_ended(make_pod: MakePod) -> None:
+    """Its PID 1 is gone, and its launcher, which has the lock, in a moment."""
     pod = make_pod({"a": shell("exit 0")})
     pod.run()
-    for flags in ((), ("--force",)):
-        result = pod.stop(*flags)
-        assert result.returncode == 254
-        assert result.stderr.startswith("stage1 stop: pod is not running any more")
-        assert result.stderr.count("\n") == 1
+    launcher = os.open(pod.path, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(launcher, fcntl.LOCK_EX)
+    with subprocess.Popen([pod.entrypoint("stop"), pod.uuid], cwd=pod.path) as stop:
+        with pytest.raises(subprocess.TimeoutExpired):
+            stop.wait(0.5)
+        os.close(launcher)
+        assert stop.wait() == 0
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_pod_that_ends_instead_of_answering(make_pod: MakePod, force: bool) -> None:
+    """A PID 1 that dies with the request has ended the pod."""
+    pod = make_pod({"a": shell(FOREVER)})
+    process = started(pod)
+    os.kill(pod.pid, signal.SIGSTOP)
+    words = [pod.entrypoint("stop"), *(["--force"] if force else []), pod.uuid]
+    with subprocess.Popen(words, cwd=pod.path, stderr=subprocess.PIPE) as stop:
+        wait_for(lambda: _awaits_an_answer(stop.pid), "the request")
+        os.kill(pod.pid, signal.SIGKILL)
+        assert stop.communicate() == (None, b"")
+        assert stop.returncode == 0
+    pod.finish(process)
+
+
+def _awaits_an_answer(pid: int) -> bool:
+    """Return whether a process sleeps with a socket, which is connected and sent to without sleeping."""
+    with suppress(FileNotFoundError):
+        links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        return any(link.startswith("socket:") for link in links) and status_of(pid)["State"].startswith("S")
+    return False
 
 
 def test_a_pod_without_a_pid_cannot_be_stopped(make_pod: MakePod) -> None:
@@ -364,7 +451,11 @@ def test_a_pid_that_is_somebody_elses_is_left_alone(make_pod: MakePod, force: bo
     pod.run()
     for pid in (bystander.pid, other.pid):
         (pod.path / "pid").write_text(f"{pid}\n")
+        assert pod.stop(*flags).returncode == 0, "the pod has ended"
+        launcher = os.open(pod.path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(launcher, fcntl.LOCK_EX)
         result = pod.stop(*flags)
+        os.close(launcher)
         assert result.returncode == 254, result
         assert result.stderr.startswith("stage1 stop: pod is not running any more")
     assert bystander.poll() is None and is_alive(other.pid) and other.is_ready()
