@@ -26,6 +26,8 @@ FORWARDED = (*HALT_SIGNALS, _signal.SIGHUP)
 # How long PID 1 has to be gone once it has said its code. The kernel keeps it until the last process of its namespace
 # can be reaped, which a tracer on the host or a frozen control group may put off for ever.
 _PATIENCE_SECONDS = 2.0
+# How long PID 1 has to begin to stop, and how late it may be, on a machine that is busy, with what it has announced.
+_SLACK_SECONDS = 20.0
 _PAUSE_SECONDS = 0.01
 
 
@@ -49,6 +51,8 @@ class Watch:
         self._interrupted = False
         self._code: int | None = None
         self._patient_until: float | None = None
+        self._kill_at: float | None = None
+        self._is_killed = False
         self._has_ended = False
         self._signals = syscalls.signalfd(FORWARDED)
         # In this order: what PID 1 said is heard before its end, and that before signals, which are not for it then.
@@ -97,14 +101,29 @@ class Watch:
                 self._sources[fd]()
             elif relay is not None:
                 relay.handle(fd, events)
-        if self._patient_until is not None and time.monotonic() >= self._patient_until:
+        now = time.monotonic()
+        if self._kill_at is not None and now >= self._kill_at:
+            # Who was frozen together with PID 1 has no reason to complain.
+            was_away = now >= self._kill_at + _SLACK_SECONDS
+            self._kill_at = now + _SLACK_SECONDS
+            if not was_away:
+                self._kill()
+        if self._patient_until is not None and now >= self._patient_until:
             self._patient_until = None
             self._sources.pop(self._pidfd, None)
 
     def _timeout_milliseconds(self) -> float | None:
-        if self._patient_until is None:
-            return None
-        return max(0.0, self._patient_until - time.monotonic()) * 1000
+        moments = [moment for moment in (self._patient_until, self._kill_at) if moment is not None]
+        return max(0.0, min(moments) - time.monotonic()) * 1000 if moments else None
+
+    def _kill(self) -> None:
+        """End a PID 1 that does not, whatever it waits for or was made to; what the apps did stays unknown."""
+        line = f"PID 1 does not stop the pod: it is killed, {_SLACK_SECONDS:g} s after it was due"
+        complain(f"stage1: {line}")
+        record_failure(line)
+        self._is_killed = True
+        syscalls.pidfd_send_signal(self._pidfd, _signal.SIGKILL)
+        self._expect_end(None)
 
     def _drain(self, relay: Relay) -> None:
         """Deliver what the apps have left, however slowly it is read, unless a signal says that it is not wanted."""
@@ -125,6 +144,14 @@ class Watch:
             # It is ending, or the console has been left, which is a hang-up already.
             if number != _signal.SIGHUP:
                 syscalls.pidfd_send_signal(self._pidfd, number)
+        self._expect_answer()
+
+    def _expect_answer(self) -> None:
+        """Give PID 1 its time to say how long it takes to stop, which it does each time it is asked to."""
+        if self._pidfd not in self._sources:
+            return
+        soon = time.monotonic() + _SLACK_SECONDS
+        self._kill_at = soon if self._kill_at is None else min(self._kill_at, soon)
 
     def _on_link(self) -> None:
         message, descriptors = receive_message(self._link)
@@ -137,6 +164,10 @@ class Watch:
             if "failed" in message:
                 record_failure(str(message["failed"]))
             self._expect_end(message["code"])
+            return
+        if "seconds" in message:
+            assert isinstance(message["seconds"], (int, float))
+            self._kill_at = time.monotonic() + message["seconds"] + _SLACK_SECONDS
             return
         if "ready" in message or "stopping" in message:
             if self._host is not None:
@@ -155,16 +186,18 @@ class Watch:
     def _expect_end(self, code: int | None) -> None:
         """Wait for the end of PID 1 a little while only; None if it could not say its code."""
         self._code = code
+        self._kill_at = None
         if self._pidfd in self._sources:
             self._patient_until = time.monotonic() + _PATIENCE_SECONDS
 
     def _leave_console(self) -> None:
         """Have PID 1 stop the pod and let go of the console, as if this process were gone."""
         self._link.shutdown(_socket.SHUT_WR)
+        self._expect_answer()
 
     def _on_end(self) -> None:
         del self._sources[self._pidfd]
-        self._patient_until = None
+        self._patient_until = self._kill_at = None
         self._has_ended = True
 
     def _collect(self) -> os.waitid_result | None:
@@ -184,8 +217,9 @@ class Watch:
             return EXIT_FAILURE if self._code is None else self._code
         if result.si_code == os.CLD_EXITED:
             return result.si_status
-        if result.si_status == _signal.SIGKILL:
+        if result.si_status == _signal.SIGKILL and not self._is_killed:
             # Ended by force: whoever waits for rkt sees the same.
             os.kill(os.getpid(), _signal.SIGKILL)
-        complain(f"stage1: the supervisor died of signal {result.si_status}")
+        if not self._is_killed:
+            complain(f"stage1: the supervisor died of signal {result.si_status}")
         return EXIT_FAILURE

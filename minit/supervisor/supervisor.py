@@ -12,11 +12,13 @@ same code runs in both phases, and no event is lost between them.
 from __future__ import annotations
 
 import _signal
+import _socket
 import os
 import time
 
 from minit import paths
 from minit.errors import EXIT_FAILURE
+from minit.jsontext import dump
 from minit.messages import receive_message
 from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
@@ -97,6 +99,8 @@ class Supervisor:
         self.apps = self._pod.apps
         self._retry_at: float | None = None
         self._reap_again = False
+        # Of the monotonic clock.
+        self._announced: float | None = None
         self._actions: dict[str, Callable[[App], None]] = {
             lifecycle.FORK: self._fork,
             lifecycle.RUN_PRE_START: self._run_pre_start,
@@ -179,6 +183,7 @@ class Supervisor:
         if self._groups.recheck_at is not None and self._groups.recheck_at <= now:
             self._groups.recheck_at = None
             self._check_groups()
+        self._announce_end()
 
     def start(self, spawner: Spawner | None) -> None:
         """Give every forked app with output its sidecar and watch it prepare itself; None if there is no output."""
@@ -237,7 +242,10 @@ class Supervisor:
 
     def request_stop(self, source: str = BY_CONTROL, detail: str = "", *, force: bool = False) -> None:
         """Begin the shutdown of the pod; with `force`, or the second time, no app gets time to end by itself."""
+        self._announced = None
         self._pod.request_stop(source, detail, force=force)
+        # Before anybody is answered: who hears that the pod will stop can rely on it.
+        self._announce_end()
 
     def reopen_logs(self, app: str | None = None) -> None:
         """Have log files that a program of the host moved no longer written to: those of all apps, or of one."""
@@ -265,6 +273,7 @@ class Supervisor:
             now = time.monotonic()
             if (pending, self._sidecars.flushes()) != progress:
                 progress, stalled_at = (pending, self._sidecars.flushes()), now + _DRAIN_STALL_SECONDS
+                self._tell_launcher(_DRAIN_STALL_SECONDS)
             elif now >= stalled_at:
                 self.journal.info("pod.drain-stalled", unread_bytes=pending)
                 return
@@ -299,6 +308,7 @@ class Supervisor:
 
     def _on_launcher(self) -> None:
         message, _ = receive_message(self._launcher)
+        self._announced = None
         if message is None:
             self._on_launcher_end()
         elif message["stop"] == _signal.SIGHUP:
@@ -317,6 +327,22 @@ class Supervisor:
             # Not before: an app that dies of the hang-up has been stopped, and has not failed.
             os.close(self._console)
             self._console = None
+
+    def _announce_end(self) -> None:
+        """Tell the launcher, which kills a PID 1 that hangs, until when an app may make a pod wait that is to end."""
+        if self.exit_code is None:
+            return
+        due = max((app.deadline for app in self.apps.values() if app.deadline is not None), default=0.0)
+        if due != self._announced:
+            self._announced = due
+            self._tell_launcher(max(0.0, due - time.monotonic()))
+
+    def _tell_launcher(self, seconds: float) -> None:
+        try:
+            # A launcher that is stopped must not hold up the pod.
+            self._launcher.send(dump({"seconds": seconds}), _socket.MSG_NOSIGNAL | _socket.MSG_DONTWAIT)
+        except OSError:
+            pass  # nor one that is gone
 
     def _on_report(self, app: App) -> None:
         assert app.report is not None

@@ -262,6 +262,49 @@ def test_force_ends_a_pod_whose_supervisor_hangs(make_pod: MakePod) -> None:
     assert pod.status("a") is None
 
 
+KILLED = "stage1: PID 1 does not stop the pod: it is killed, 20 s after it was due\n"
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+@pytest.mark.private_users
+def test_a_supervisor_that_hangs_is_killed(make_pod: MakePod, asked_before: bool) -> None:
+    """The launcher ends a pod whose PID 1 neither begins to stop it nor goes on with that; no status is invented."""
+    # It has announced an end within that time; one that it has not begun to stop is due at once.
+    grace = {"minit/stop-grace": "3s" if asked_before else "1h"}
+    pod = make_pod({"a": guest("stubborn", "/tmp/up")}, annotations=grace)
+    process = started(pod)
+    pod.wait_file("a", "/tmp/up")
+    if asked_before:
+        assert pod.stop().returncode == 0
+        wait_for(lambda: not pod.is_ready(), "the shutdown")
+    os.kill(pod.pid, signal.SIGSTOP)
+    if not asked_before:
+        process.terminate()
+    result = pod.finish(process)
+    assert (result.returncode, result.stderr) == (254, KILLED)
+    assert_nobody_left(pod)
+    assert pod.status("a") is None
+
+
+def test_a_supervisor_that_hangs_and_cannot_be_killed(make_pod: MakePod, tmp_path: Path) -> None:
+    """In a group of v1 that is frozen from above not even SIGKILL works: the launcher says so and ends."""
+    pod = make_pod({"a": shell(FOREVER)})
+    # A file: the frozen app keeps the pipes of the test open.
+    with (tmp_path / "errors").open("wb") as errors:
+        process = pod.start(net="host", stdout=errors, stderr=errors)
+    pod.wait_ready()
+    [state] = [path for top in pod.control_groups() if (path := top / "freezer.state").exists()]
+    state.write_text("FROZEN")
+    try:
+        process.terminate()
+        assert process.wait(60) == 254
+    finally:
+        state.write_text("THAWED")
+    kept = "stage1: the pod has ended, but for processes that a tracer or a freezer keeps from ending\n"
+    assert (tmp_path / "errors").read_text() == KILLED + kept
+    assert_nobody_left(pod)
+
+
 def test_the_apps_own_stop_signal(make_pod: MakePod) -> None:
     """It is all the app gets; a death by it is recorded as 0, and its own grace period follows it."""
     quit_, own = ({"name": "minit/stop-signal", "value": value} for value in ("SIGQUIT", "RTMIN+1"))

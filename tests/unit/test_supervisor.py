@@ -27,7 +27,7 @@ import pytest
 from minit import syscalls
 from minit.iottymux.spawner import Spawner
 from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies, remove_pod_groups
-from minit.messages import Socket, send_message, socket_pair
+from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.plan.app import STREAM_LOG, STREAM_NULL, AppSpec
 from minit.plan.pod import PodPlan
 from minit.plan.restart import ALWAYS, RestartPolicy
@@ -37,6 +37,7 @@ from minit.supervisor import handlers as handlers_module
 from minit.supervisor import lifecycle
 from minit.supervisor.app import App
 from minit.supervisor.group import Group, GroupEnds
+from minit.supervisor.groups import KILL_WAIT_SECONDS
 from minit.supervisor.journal import Journal
 from minit.supervisor.restarts import Restarts  # noqa: F401  # an app with a policy imports it, in a root without it
 from minit.supervisor.streams import Streams
@@ -335,6 +336,23 @@ def test_what_ignores_a_stop_is_killed_after_the_grace_period(root: Path, groups
     outcome = supervise(root, groups, {"a": ignores_sigterm, "b": sleeps}, drive, grace_seconds=0.2)
     assert (outcome.exit_code, outcome.status) == (0, {"a": 137, "b": 0})
     assert 0.2 <= outcome.result < PATIENCE_SECONDS
+
+
+def test_the_launcher_is_told_how_long_the_end_takes(root: Path, groups):
+    """With each request, so that it can tell a pod that takes its time from one whose PID 1 hangs."""
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
+        turn_until(supervisor, lambda: running(supervisor))
+        told = []
+        for _ in range(2):
+            supervisor.request_stop()
+            message, _ = receive_message(launcher)
+            assert message is not None
+            told.append(message["seconds"])
+        return told
+
+    patient, hurried = supervise(root, groups, {"a": ignores_sigterm}, drive, grace_seconds=1000).result
+    assert 900 < patient <= 1000 and 0 < hurried <= KILL_WAIT_SECONDS
 
 
 def test_a_forced_stop_kills_at_once(root: Path, groups):
