@@ -1,4 +1,4 @@
-"""What a forked process of ours sheds before it becomes another program: groups, score, limits, imports, signals."""
+"""What a forked process sheds before it becomes another program: groups, score, attributes, imports, signals."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ import resource
 import sys
 
 from minit import syscalls
+from minit.attributes import Attributes
 from minit.errors import describe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from minit.attributes import Limit
 
 _UNBLOCKABLE = (_signal.SIGKILL, _signal.SIGSTOP)
 _LAST_SIGNAL = 64
 _RESOURCES = 16  # RLIM_NLIMITS of Linux
+_SCHED_DEADLINE = 6
+_COREDUMP_FILTER = "/proc/self/coredump_filter"
 
 
 def join_cgroups(tasks: Sequence[int]) -> None:
@@ -50,31 +56,94 @@ def set_oom_score(adjustment: int) -> bool:
     return True
 
 
-def read_limits(open_files: tuple[int, int]) -> list[tuple[int, int, int]]:
-    """
-    Return the resource limits of an app of which `open_files` are the RLIMIT_NOFILE: number, soft and hard.
-
-    All others are those of this process, which the launcher and PID 1 never change.
-    """
-    limits = [(number, *resource.getrlimit(number)) for number in range(_RESOURCES)]
+def read_attributes(open_files: tuple[int, int]) -> Attributes:
+    """Return the attributes of this process, but with `open_files` for its RLIMIT_NOFILE, soft and hard."""
+    limits = read_limits()
     limits[resource.RLIMIT_NOFILE] = (resource.RLIMIT_NOFILE, *open_files)
-    return limits
+    own = {name: read() for name, (read, _) in _ATTRIBUTES.items()}
+    return Attributes(limits=tuple(limits), **own)
 
 
-def set_limits(limits: Sequence[tuple[int, int, int]]) -> None:
-    """Set resource limits; without CAP_SYS_RESOURCE none can be wider than this process's own hard limit."""
+def take_attributes(attributes: Attributes) -> None:
+    """
+    Give this process these attributes, as far as it may have them.
+
+    After it has joined its control groups: moving to another cpuset changes the affinity.
+    """
+    hold_limits(attributes.limits)
+    for name, (read, write) in _ATTRIBUTES.items():
+        value = getattr(attributes, name)
+        if value != read():
+            try:
+                write(value)
+            except OSError:
+                pass  # not without CAP_SYS_NICE, or not on these processors
+
+
+def leave_realtime() -> None:
+    """
+    Be scheduled as an ordinary process, whatever the caller is.
+
+    A group of the v1 controller cpu, which has no time for such, takes no process with a real-time policy.
+    """
+    policy = os.sched_getscheduler(0)
+    ordinary = policy & ~os.SCHED_RESET_ON_FORK
+    if ordinary in (os.SCHED_FIFO, os.SCHED_RR, _SCHED_DEADLINE):
+        ordinary = os.SCHED_OTHER
+    if ordinary != policy:
+        _set_policy(ordinary)
+
+
+def read_limits() -> list[Limit]:
+    """Return the resource limits of this process."""
+    return [(number, *resource.getrlimit(number)) for number in range(_RESOURCES)]
+
+
+def hold_limits(limits: Sequence[Limit]) -> bool:
+    """
+    Give this process these limits, whoever changed them, by prlimit(2), say; returns whether any is another one now.
+
+    Without CAP_SYS_RESOURCE none can be wider than the present hard limit.
+    """
+    has_changed = False
     for number, soft, hard in limits:
+        before = resource.getrlimit(number)
+        if before == (soft, hard):
+            continue
         try:
             resource.setrlimit(number, (soft, hard))
         except (PermissionError, ValueError):
             # Python says ValueError to EPERM.
-            own = resource.getrlimit(number)[1]
-            resource.setrlimit(number, (_narrower(soft, own), _narrower(hard, own)))
+            resource.setrlimit(number, (_narrower(soft, before[1]), _narrower(hard, before[1])))
+        has_changed |= resource.getrlimit(number) != before
+    return has_changed
 
 
 def _narrower(limit: int, other: int) -> int:
     unlimited = resource.RLIM_INFINITY
     return other if limit == unlimited else limit if other == unlimited else min(limit, other)
+
+
+def _set_policy(policy: int) -> None:
+    os.sched_setscheduler(0, policy, os.sched_param(0))
+
+
+def _read_affinity() -> tuple[int, ...]:
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def _read_coredump_filter() -> int | None:
+    try:
+        with open(_COREDUMP_FILTER, "rb", buffering=0) as file:
+            return int(file.read(), 16)
+    except FileNotFoundError:
+        return None
+
+
+def _write_coredump_filter(bits: int | None) -> None:
+    if bits is not None:
+        with open(_COREDUMP_FILTER, "wb", buffering=0) as file:
+            file.write(b"%#x" % bits)
 
 
 def forget_imports() -> None:
@@ -101,3 +170,16 @@ def wait_channel(pid: int) -> str:
             return file.read()
     except OSError as error:
         return describe(error)
+
+
+# How each is read and set, in the order in which they can be.
+_ATTRIBUTES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "policy": (lambda: os.sched_getscheduler(0), _set_policy),
+    "nice": (lambda: os.getpriority(os.PRIO_PROCESS, 0), lambda nice: os.setpriority(os.PRIO_PROCESS, 0, nice)),
+    "affinity": (_read_affinity, lambda processors: os.sched_setaffinity(0, processors)),
+    "io_priority": (syscalls.io_priority, syscalls.set_io_priority),
+    "personality": (syscalls.personality, syscalls.set_personality),
+    "timer_slack_ns": (syscalls.timer_slack_ns, syscalls.set_timer_slack_ns),
+    "thp_disable": (syscalls.thp_disable, syscalls.set_thp_disable),
+    "coredump_filter": (_read_coredump_filter, _write_coredump_filter),
+}

@@ -26,6 +26,8 @@ _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(_MACHINE, 41)
 _SYS_RT_SIGACTION = {"x86_64": 13, "aarch64": 134}.get(_MACHINE, 134)
 _SYS_KEYCTL = {"x86_64": 250, "aarch64": 219}.get(_MACHINE, 219)
 _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(_MACHINE, 277)
+_SYS_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}.get(_MACHINE, 30)
+_SYS_IOPRIO_GET = {"x86_64": 252, "aarch64": 31}.get(_MACHINE, 31)
 _SYS_REBOOT = {"x86_64": 169, "aarch64": 142}.get(_MACHINE, 142)
 _SYS_FINIT_MODULE = {"x86_64": 313, "aarch64": 273}.get(_MACHINE, 273)
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(_MACHINE, 280)
@@ -105,9 +107,16 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_CAPBSET_READ = 23
 _PR_CAPBSET_DROP = 24
+_PR_SET_TIMERSLACK = 29
+_PR_GET_TIMERSLACK = 30
 _PR_SET_NO_NEW_PRIVS = 38
+_PR_SET_THP_DISABLE = 41
+_PR_GET_THP_DISABLE = 42
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+_IOPRIO_WHO_PROCESS = 1
+_PERSONALITY_QUERY = 0xFFFFFFFF
 
 _SFD_CLOEXEC = os.O_CLOEXEC
 _SFD_NONBLOCK = os.O_NONBLOCK
@@ -466,6 +475,50 @@ def set_child_subreaper() -> None:
 def set_dumpable(dumpable: bool) -> None:
     """Allow or deny core dumps and ptrace by processes without CAP_SYS_PTRACE."""
     _prctl(_PR_SET_DUMPABLE, int(dumpable))
+
+
+def io_priority() -> int:
+    """Return class and level by which this process does I/O, ioprio_get(2)."""
+    return _call(None, _SYS_IOPRIO_GET, _long(_IOPRIO_WHO_PROCESS), _long(0))
+
+
+def set_io_priority(priority: int) -> None:
+    """Set class and level by which this process does I/O, ioprio_set(2)."""
+    _call(None, _SYS_IOPRIO_SET, _long(_IOPRIO_WHO_PROCESS), _long(0), _long(priority))
+
+
+def personality() -> int:
+    """Return the execution domain and flags of this process, personality(2)."""
+    persona: int = _libc.personality(ctypes.c_ulong(_PERSONALITY_QUERY))
+    if persona < 0:
+        raise _os_error()
+    return persona
+
+
+def set_personality(persona: int) -> None:
+    """Set the execution domain and flags of this process, personality(2)."""
+    if _libc.personality(ctypes.c_ulong(persona)) < 0:
+        raise _os_error()
+
+
+def timer_slack_ns() -> int:
+    """Return by how much timers of this process may be late, PR_GET_TIMERSLACK(2const)."""
+    return _prctl(_PR_GET_TIMERSLACK)
+
+
+def set_timer_slack_ns(slack_ns: int) -> None:
+    """Set by how much timers of this process may be late, PR_SET_TIMERSLACK(2const)."""
+    _prctl(_PR_SET_TIMERSLACK, slack_ns)
+
+
+def thp_disable() -> int:
+    """Return whether transparent huge pages are off for this process, and its flags, PR_GET_THP_DISABLE(2const)."""
+    return _prctl(_PR_GET_THP_DISABLE)
+
+
+def set_thp_disable(disable: int) -> None:
+    """Set what `thp_disable` returns, PR_SET_THP_DISABLE(2const)."""
+    _prctl(_PR_SET_THP_DISABLE, disable & 1, disable & ~1)
 
 
 def set_no_new_privileges() -> None:

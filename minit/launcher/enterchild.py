@@ -15,7 +15,7 @@ import os
 from minit import syscalls
 from minit.errors import EXIT_FAILURE, describe
 from minit.plan.environment import DEFAULT_PATH
-from minit.process import forget_imports, join_cgroups, set_limits, set_oom_score
+from minit.process import forget_imports, join_cgroups, leave_realtime, set_oom_score, take_attributes
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.stdio import complain
 from minit.supervisor.confinement import become, drop_bounding_set, give_up_capabilities, install_filters
@@ -82,13 +82,16 @@ def enter(entrance: Entrance, command: Sequence[str], link: Socket) -> NoReturn:
         syscalls.close_all_but((0, 1, 2, link.fileno(), *entrance.descriptors()))
         forget_imports()
         step = "join control groups"
+        if profile.attributes is not None:
+            leave_realtime()
         # First of all: what is used from here on is the app's.
         join_cgroups(entrance.groups)
         if profile.oom_score_adj is not None:
             step = "set oom_score_adj"
             set_oom_score(profile.oom_score_adj)
-        step = "set resource limits"
-        set_limits(profile.limits)
+        step = "take the attributes of the app"
+        if profile.attributes is not None:
+            take_attributes(profile.attributes)
         step = "join namespaces"
         kinds = syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWPID
         syscalls.setns(entrance.supervisor, kinds)

@@ -29,6 +29,7 @@ from minit.messages import Socket, socket_pair
 from minit.plan.flags import RunFlags
 from minit.plan.pod import PodPlan, plan_pod
 from minit.podfile import write_pod_file
+from minit.process import leave_realtime, read_attributes
 from minit.stdio import complain, open_standard_streams
 from minit.supervisor.boot import MadeMounts, SupervisorEnds, run_supervisor
 from minit.supervisor.supervisor import WATCHED_SIGNALS
@@ -38,6 +39,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from minit.attributes import Attributes
     from minit.launcher.cgroups import Hierarchy, PodGroups
     from minit.launcher.devicehelper import DeviceHelper
     from minit.launcher.healthhelper import HealthHelper
@@ -93,7 +95,7 @@ class _Launch:
 
     def run(self) -> int:
         """Start the pod, wait for its end and return its exit code."""
-        open_files, inherited = _shed(self._lock)
+        attributes, inherited = _shed(self._lock)
         self.step = "find the control groups of this process"
         hierarchies = read_hierarchies()
         plan = self._plan(hierarchies)
@@ -130,7 +132,7 @@ class _Launch:
             tasks=groups.tasks,
             groups=groups.apps,
             hierarchies=shown,
-            open_files=open_files,
+            attributes=attributes,
             terminal=terminal,
             made=made,
             trees=trees,
@@ -138,7 +140,7 @@ class _Launch:
             sockets=sockets,
         )
         pid, pidfd = _clone_supervisor(plan, ends, groups.supervisor)
-        self._complete(plan, pid, pidfd, link, open_files)
+        self._complete(plan, pid, pidfd, link, attributes)
         self.step = "wait for PID 1"
         helpers = [helper for helper in (self._devices, self._health) if helper is not None]
         kept = [helper.fileno() for helper in helpers]
@@ -198,12 +200,12 @@ class _Launch:
             _remember_options(self._flags, connection)
         return plan
 
-    def _complete(self, plan: PodPlan, pid: int, pidfd: int, link: Socket, open_files: tuple[int, int]) -> None:
+    def _complete(self, plan: PodPlan, pid: int, pidfd: int, link: Socket, attributes: Attributes) -> None:
         """Do what needs PID 1 to be there; it is gone again if that fails."""
         try:
             _admit(plan, pid, link)
             self.step = "write the profiles of the apps"
-            _write_profiles(plan, open_files)
+            _write_profiles(plan, attributes)
             self.step = "start checking the health of apps"
             self._health = _start_health(plan, pid)
             self.step = "setup network"
@@ -215,11 +217,11 @@ class _Launch:
         self._network = None
 
 
-def _shed(lock: int) -> tuple[tuple[int, int], list[InheritedSocket]]:
+def _shed(lock: int) -> tuple[Attributes, list[InheritedSocket]]:
     """
     Undo what the caller did to this process.
 
-    Returns what is kept of it: its limits of open files, soft and hard, and the sockets that it passed.
+    Returns what is kept of it: its attributes, which the apps get, and the sockets that it passed.
     """
     syscalls.set_process_name("minit-launcher")
     open_standard_streams()
@@ -231,10 +233,11 @@ def _shed(lock: int) -> tuple[tuple[int, int], list[InheritedSocket]]:
     # What the caller made of these must not decide about the pod's files, nor have the kernel reap its children.
     os.umask(0o022)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-    open_files = raise_descriptor_limit()
+    leave_realtime()
+    attributes = read_attributes(raise_descriptor_limit())
     # Blocked before PID 1 exists: a SIGTERM that met PID 1 without a handler would vanish.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, (*WATCHED_SIGNALS, *FORWARDED))
-    return open_files, sockets
+    return attributes, sockets
 
 
 def _find_sockets() -> list[InheritedSocket]:
@@ -314,11 +317,11 @@ def _open_kubernetes_log(plan: PodPlan) -> int | None:
     return open_kubernetes_log(plan.kubernetes_log_directory, plan.private_users)
 
 
-def _write_profiles(plan: PodPlan, open_files: tuple[int, int]) -> None:
+def _write_profiles(plan: PodPlan, attributes: Attributes) -> None:
     # Imported and done while PID 1 is already at work.
     from minit.launcher.profiles import write_profiles
 
-    write_profiles(plan.apps, open_files)
+    write_profiles(plan.apps, attributes)
 
 
 def _start_health(plan: PodPlan, pid: int) -> HealthHelper | None:

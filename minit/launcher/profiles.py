@@ -7,21 +7,20 @@ import os
 from minit import paths
 from minit.boundedfile import read_bounded
 from minit.plan.entering import MAXIMUM_PROFILE_BYTES, encode_profile, profile_of
-from minit.process import read_limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from minit.attributes import Attributes
     from minit.plan.app import AppSpec
 
 
-def write_profiles(apps: Iterable[AppSpec], open_files: tuple[int, int]) -> None:
-    """Write the profiles of a pod's apps, for root alone; `open_files` is the RLIMIT_NOFILE of their processes."""
+def write_profiles(apps: Iterable[AppSpec], attributes: Attributes) -> None:
+    """Write the profiles of a pod's apps, whose processes have these attributes, for root alone."""
     os.mkdir(paths.POD_ENTER, 0o700)
-    limits = read_limits(open_files)
     for app in apps:
-        _write(app.name, encode_profile(profile_of(app, limits)), os.O_EXCL)
+        _write(app.name, encode_profile(profile_of(app, attributes)), os.O_EXCL)
 
 
 def write_profile(app: str, fd: int) -> None:

@@ -13,6 +13,7 @@ import fcntl
 import os
 
 from minit import paths, syscalls
+from minit.attributes import Attributes
 from minit.errors import EXIT_FAILURE, MinitError, describe
 from minit.launcher.cgroups import make_pod_groups, open_hierarchies, read_hierarchies, write_group_file
 from minit.launcher.delegation import place_pod
@@ -38,6 +39,7 @@ from minit.manifest.machine import MachineConfig, parse_machine, with_command_li
 from minit.plan.flags import RunFlags
 from minit.plan.pod import plan_pod
 from minit.podfile import write_pod_file
+from minit.process import read_attributes
 from minit.stdio import complain_at_once, open_standard_streams
 from minit.supervisor.boot import SupervisorEnds, run_apps
 from minit.supervisor.loopback import bring_up_loopback
@@ -202,8 +204,8 @@ def _run_pod(machine: Machine) -> int:
     plan, devices = restrict_devices(plan, look_for_devices(plan, trees), hierarchies, subcgroup)
     if devices is not None:
         machine.pod_helpers.append(devices)
-    open_files = raise_descriptor_limit()
-    _check_health(machine, plan, open_files)
+    attributes = read_attributes(raise_descriptor_limit())
+    _check_health(machine, plan, attributes)
     _join_group(hierarchies, subcgroup)
     lock = _lock()
     for name, text in ((paths.POD_CREATED, ""), (paths.POD_SUBCGROUP, subcgroup), (paths.POD_PID, "1\n")):
@@ -218,7 +220,7 @@ def _run_pod(machine: Machine) -> int:
         tasks=groups.tasks,
         groups=groups.apps,
         hierarchies=open_hierarchies(hierarchies),
-        open_files=open_files,
+        attributes=attributes,
         trees=trees,
         sockets=tuple((None,) * len(app.sockets) for app in plan.apps),
         kept=_leave_mounts(machine),
@@ -234,7 +236,7 @@ def _run_pod(machine: Machine) -> int:
         os.close(lock)
 
 
-def _check_health(machine: Machine, plan: PodPlan, open_files: tuple[int, int]) -> None:
+def _check_health(machine: Machine, plan: PodPlan, attributes: Attributes) -> None:
     """Start what checks the apps, if any has a check."""
     if not any(app.health for app in plan.apps):
         return
@@ -242,7 +244,7 @@ def _check_health(machine: Machine, plan: PodPlan, open_files: tuple[int, int]) 
     from minit.launcher.profiles import write_profiles
 
     # What a check runs in an app is entered into it.
-    write_profiles(plan.apps, open_files)
+    write_profiles(plan.apps, attributes)
     machine.pod_helpers.append(HealthHelper(plan, os.getpid(), image_descriptor()))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from minit.attributes import Attributes
 from minit.errors import LaunchError, ManifestError
 from minit.jsontext import dump, parse
 from minit.plan.confinement import Confinement, confinement_of_command
@@ -16,15 +17,11 @@ from minit.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import TypeVar
 
     from minit.plan.app import AppSpec
 
     T = TypeVar("T")
-
-    # A resource of getrlimit(2), its soft and its hard limit.
-    Limit = tuple[int, int, int]
 
 MAXIMUM_PROFILE_BYTES = 16 << 20
 
@@ -33,25 +30,28 @@ class EnterProfile(Value):
     """
     What is not in an app's namespaces and control groups.
 
-    `oom_score_adj` None leaves the caller's.
+    `oom_score_adj` and `attributes` None leave the caller's.
     """
 
     environment: tuple[tuple[bytes, bytes], ...]
     working_directory: str = "/"
     confinement: Confinement = Confinement()
     oom_score_adj: int | None = None
-    limits: tuple[Limit, ...] = ()
+    attributes: Attributes | None = None
 
 
-def profile_of(spec: AppSpec, limits: Sequence[Limit]) -> EnterProfile:
-    """Return what a command gets in an app whose processes have these limits."""
+def profile_of(spec: AppSpec, attributes: Attributes) -> EnterProfile:
+    """Return what a command gets in an app whose processes have these attributes."""
     return EnterProfile(
         environment=tuple((os.fsencode(name), os.fsencode(value)) for name, value in spec.environment),
         working_directory=spec.working_directory,
         confinement=confinement_of_command(spec),
         oom_score_adj=spec.oom_score_adj or 0,
-        limits=tuple(limits),
+        attributes=attributes,
     )
+
+
+_NUMBERS = ("nice", "policy", "io_priority", "personality", "timer_slack_ns", "thp_disable")
 
 
 def encode_profile(profile: EnterProfile) -> bytes:
@@ -64,7 +64,7 @@ def encode_profile(profile: EnterProfile) -> bytes:
         "bounding": confinement.bounding,
         "noNewPrivileges": confinement.no_new_privileges,
         "oomScoreAdj": profile.oom_score_adj,
-        "limits": profile.limits,
+        "attributes": None if profile.attributes is None else _attributes_object(profile.attributes),
         "sizes": [len(environment), *map(len, confinement.filters)],
     }
     return b"".join((dump(header), b"\n", environment, *confinement.filters))
@@ -81,9 +81,7 @@ def decode_profile(data: bytes, source: str) -> EnterProfile:
         if not sizes or min(sizes) < 0 or sum(sizes) != len(rest):
             raise ValueError("its parts have other sizes than it says")
         bounding, oom_score_adj = header["bounding"], header["oomScoreAdj"]
-        limits = [_integers(limit) for limit in _expect(list, header["limits"])]
-        if any(len(limit) != 3 for limit in limits):
-            raise ValueError("a limit has three numbers")
+        attributes = header["attributes"]
         ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
         variables = [variable.partition(b"=") for variable in rest[: ends[0]].split(b"\0")[:-1]]
         return EnterProfile(
@@ -96,13 +94,31 @@ def decode_profile(data: bytes, source: str) -> EnterProfile:
                 filters=tuple(rest[start:end] for start, end in zip(ends, ends[1:])),
             ),
             oom_score_adj=None if oom_score_adj is None else _expect(int, oom_score_adj),
-            limits=tuple((number, soft, hard) for number, soft, hard in limits),
+            attributes=None if attributes is None else _read_attributes(_expect(dict, attributes)),
         )
     except KeyError as error:
         raise LaunchError(f"{source}: {error.args[0]} is missing") from error
     except (ManifestError, ValueError) as error:
         reason = str(error).removeprefix(f"{source}: ")
         raise LaunchError(f"{source}: {reason}") from error
+
+
+def _attributes_object(attributes: Attributes) -> dict[str, object]:
+    names = ("limits", "affinity", "coredump_filter", *_NUMBERS)
+    return {name: getattr(attributes, name) for name in names}
+
+
+def _read_attributes(value: dict[str, object]) -> Attributes:
+    limits = [_integers(limit) for limit in _expect(list, value["limits"])]
+    if any(len(limit) != 3 for limit in limits):
+        raise ValueError("a limit has three numbers")
+    coredump_filter = value["coredump_filter"]
+    return Attributes(
+        limits=tuple((number, soft, hard) for number, soft, hard in limits),
+        affinity=_integers(value["affinity"]),
+        coredump_filter=None if coredump_filter is None else _expect(int, coredump_filter),
+        **{name: _expect(int, value[name]) for name in _NUMBERS},
+    )
 
 
 def _integers(value: object) -> tuple[int, ...]:

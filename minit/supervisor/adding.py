@@ -25,6 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from minit.attributes import Attributes
     from minit.plan.app import AppSpec
     from minit.supervisor.helpers import AppHelper
     from minit.supervisor.readiness import NotifyEnds
@@ -37,7 +38,7 @@ HELPER, PROCESS, LIFE = "helper:", "process:", "life:"
 _MAXIMUM_SPEC_BYTES = 4 << 20
 
 
-def take_in(request: dict[str, object], descriptors: Sequence[int], open_files: tuple[int, int]) -> App:
+def take_in(request: dict[str, object], descriptors: Sequence[int], attributes: Attributes) -> App:
     """
     Return the app of a request, its builder being at work. The descriptors are taken over.
 
@@ -65,7 +66,7 @@ def take_in(request: dict[str, object], descriptors: Sequence[int], open_files: 
         opened = [fd for fd in sockets if fd not in descriptors]
         try:
             _write_files(spec)
-            app = App(spec, ends, open_files, sockets, BUILDING)
+            app = App(spec, ends, attributes, sockets, BUILDING)
             _spawn_builder(app, root, trees, dev)
         except BaseException:
             for fd in opened:
@@ -105,7 +106,7 @@ def _fork_builder(
         report=report,
         stdout=None,
         stderr=None,
-        open_files=app.open_files,
+        attributes=app.attributes,
         trees=trees,
         dev=dev,
         root=root,

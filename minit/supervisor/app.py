@@ -17,6 +17,7 @@ from minit.supervisor.streams import Streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from minit.attributes import Attributes
     from minit.plan.app import AppSpec
     from minit.supervisor.group import GroupEnds
     from minit.supervisor.handler import Handler
@@ -29,7 +30,7 @@ class App:
     """
     An app of the pod; the supervisor alone changes it.
 
-    `open_files` is the RLIMIT_NOFILE of its processes. `sockets` are those of its spec, open for as long as the pod
+    `attributes` are those of its processes. `sockets` are those of its spec, open for as long as the pod
     lives. `namespace` is where its root is, from its first start on. `starts` counts how often its process was forked;
     what `_begin` sets is about the present or last of these. `handler` is the event handler that runs; `begun` says
     that the first program of the app was started, be it the pre-start handler, and `executed` that its own was, at
@@ -44,14 +45,14 @@ class App:
         self,
         spec: AppSpec,
         ends: GroupEnds,
-        open_files: tuple[int, int],
+        attributes: Attributes,
         sockets: tuple[int, ...] = (),
         state: str = PREPARING,
     ) -> None:
         self.spec = spec
         self.name = spec.name
         self.ends = ends
-        self.open_files = open_files
+        self.attributes = attributes
         self.sockets = sockets
         self.group = Group(ends)
         self.state = state
@@ -178,7 +179,7 @@ def spawn_app(app: App, trees: tuple[int, ...] = (), console: int | None = None,
             tty=writers.get("tty"),
             console=console if app.spec.has_console else None,
             cgroup_tasks=app.ends.tasks,
-            open_files=app.open_files,
+            attributes=app.attributes,
             trees=trees,
             dev=dev,
             sockets=app.sockets,

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import NoReturn
 
+    from minit.attributes import Attributes
     from minit.messages import Socket
     from minit.plan.pod import PodPlan
     from minit.terminal import CallerTerminal
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _QUICK_SECONDS = 0.02
 # An exec that takes longer, from a stuck filesystem say, is waited for under trio, where the control socket answers.
 _START_SECONDS = 2.0
+_LOAD_ATTEMPTS = 10
 _CONTROL_BACKLOG = 64
 _CGROUPS = "/sys/fs/cgroup"
 # The one writable place of the stage1 root holds nothing but data, whoever of the pod may get there.
@@ -73,8 +75,8 @@ class SupervisorEnds(Value):
     `root` is a detached copy of the stage1 root and all below it. The working directory is where it came from: a
     namespace copies that with its mounts, while a descriptor would still name the host's mount. `stage1_root` is the
     path that the interpreter has imported from so far, which may be below the descriptor `image`. `hierarchies` is a
-    detached copy of the host's control groups, read-only, None if they are nowhere usual. `open_files` is the
-    caller's RLIMIT_NOFILE, soft and hard, which the apps get. `trees` has a detached mount of each volume of each app,
+    detached copy of the host's control groups, read-only, None if they are nowhere usual. `attributes` are
+    the caller's, which the apps get. `trees` has a detached mount of each volume of each app,
     in the plan's order. So has `sockets` a descriptor of each socket of each app, None for one that PID 1 opens.
     `terminal` is given for a pod with a console, `made` for one with a user namespace. `kubernetes_log` is a detached
     mount of the directory that the log mode k8s-plain writes to. `kept` are for what goes on after the pod, on a
@@ -89,7 +91,7 @@ class SupervisorEnds(Value):
     tasks: tuple[int, ...]
     groups: tuple[GroupEnds, ...]
     hierarchies: int | None
-    open_files: tuple[int, int]
+    attributes: Attributes
     trees: tuple[tuple[int, ...], ...]
     sockets: tuple[tuple[int | None, ...], ...]
     terminal: CallerTerminal | None = None
@@ -188,7 +190,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) 
         groups = {group.app: group for group in ends.groups}
         devs = ends.made.apps or (None,) * len(plan.apps)
         for spec, trees, listening, dev in zip(plan.apps, ends.trees, sockets, devs):
-            app = App(spec, groups[spec.name], ends.open_files, listening)
+            app = App(spec, groups[spec.name], ends.attributes, listening)
             spawn_app(app, trees, slave, dev)
             apps.append(app)
         # After the apps, which prepare themselves on another processor meanwhile.
@@ -209,7 +211,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) 
             journal=Journal(plan.debug),
             terminal=ends.terminal,
             console=master,
-            open_files=ends.open_files,
+            attributes=ends.attributes,
         )
         supervisor.start(spawner)
     except OSError as error:
@@ -235,12 +237,7 @@ def _run(supervisor: Supervisor, ends: SupervisorEnds) -> int:
         relocate_imports(ends.stage1_root)
         if ends.image is not None:
             os.close(ends.image)
-        try:
-            from minit.supervisor.serve import serve
-        except (OSError, ImportError) as error:
-            raise LaunchError(f"load the supervisor: {describe(error)}") from error
-
-        serve(supervisor)
+        _load(supervisor)(supervisor)
     supervisor.drain()
     supervisor.write_last_records()
     # A launcher that was killed meanwhile has left the caller's terminal to PID 1.
@@ -248,6 +245,20 @@ def _run(supervisor: Supervisor, ends: SupervisorEnds) -> int:
     supervisor.journal.event("pod.ended", status=supervisor.exit_code or 0)
     supervisor.journal.events.flush()
     return supervisor.exit_code or 0
+
+
+def _load(supervisor: Supervisor) -> Callable[[Supervisor], None]:
+    """Return what goes on with trio."""
+    for attempts_left in reversed(range(_LOAD_ATTEMPTS)):
+        try:
+            from minit.supervisor.serve import serve
+        except (OSError, ImportError, MemoryError) as error:
+            # An app, which runs already, may be taking from PID 1 what that takes.
+            if not supervisor.hold_limits() or not attempts_left:
+                raise LaunchError(f"load the supervisor: {describe(error)}") from error
+        else:
+            break
+    return serve
 
 
 def _tell_launcher(launcher: Socket, message: dict[str, object], descriptors: Sequence[int] = ()) -> None:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import stat
 
 from minit import syscalls
+from minit.attributes import Attributes
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError
 from minit.harmless import harmless
 from minit.manifest.seccomp import DEFAULT_POLICY
@@ -23,7 +23,7 @@ from minit.messages import Socket, send_message
 from minit.plan.app import STREAM_CONSOLE, STREAM_TTY
 from minit.plan.confinement import confinement_of
 from minit.plan.mounts import DEV
-from minit.process import forget_imports, join_cgroups, join_v2_group, set_oom_score
+from minit.process import forget_imports, join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
 from minit.supervisor.confinement import become, give_up_capabilities, install_filters
@@ -45,7 +45,7 @@ class ChildEnds(Value):
     What an app's process takes over from PID 1: the report socket, its streams (None for null) and cgroup files.
 
     `console` is the slave of the pod's console for the streams that are it, `tty` that of the app's own terminal.
-    `open_files` is the RLIMIT_NOFILE it gets, soft and hard. `trees` are detached mounts, one of each of its volumes,
+    `attributes` are what it gets in place of PID 1's. `trees` are detached mounts, one of each of its volumes,
     `dev` is one of a /dev that the launcher made. `sockets` are what it listens on. By `notify` it tells that it is
     ready, if it does.
 
@@ -61,7 +61,7 @@ class ChildEnds(Value):
     console: int | None = None
     tty: int | None = None
     cgroup_tasks: tuple[int, ...] = ()
-    open_files: tuple[int, int]
+    attributes: Attributes
     trees: tuple[int, ...] = ()
     dev: int | None = None
     sockets: tuple[int, ...] = ()
@@ -203,7 +203,7 @@ class _Child:
             self.namespace, self.null = self._ends.namespace, os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._step = "set resource limits"
         # Not before: each of the volumes is a descriptor until it is mounted.
-        resource.setrlimit(resource.RLIMIT_NOFILE, self._ends.open_files)
+        take_attributes(self._ends.attributes)
         # In a user namespace PID 1 is dumpable, but what runs in a root of somebody else's must not be looked into.
         syscalls.set_dumpable(False)
         forget_imports()

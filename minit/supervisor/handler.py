@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 
 from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
@@ -18,7 +17,7 @@ from minit.harmless import harmless
 from minit.manifest.seccomp import DEFAULT_POLICY
 from minit.plan.app import STREAM_NULL
 from minit.plan.confinement import confinement_of_handler
-from minit.process import forget_imports, join_cgroups, join_v2_group, set_oom_score
+from minit.process import forget_imports, join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.supervisor.confinement import become, give_up_capabilities, install_filters
@@ -86,7 +85,7 @@ def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
         step = "set oom_score_adj"
         set_oom_score(0)
         step = "set resource limits"
-        resource.setrlimit(resource.RLIMIT_NOFILE, app.open_files)
+        take_attributes(app.attributes)
         step = "encode arguments"
         arguments = [os.fsencode(word) for word in app.spec.handlers[name]]
         environment = {os.fsencode(key): os.fsencode(value) for key, value in app.spec.environment}

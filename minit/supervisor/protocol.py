@@ -111,12 +111,11 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
 def _profile_file(app: App) -> int:
     # Here, since who only asks to stop needs nothing of this.
     from minit.plan.entering import encode_profile, profile_of
-    from minit.process import read_limits
 
     # Not in the reply, which could outgrow a message.
     fd = os.memfd_create("profile")
     with os.fdopen(os.dup(fd), "wb") as file:
-        file.write(encode_profile(profile_of(app.spec, read_limits(app.open_files))))
+        file.write(encode_profile(profile_of(app.spec, app.attributes)))
     return fd
 
 

@@ -181,7 +181,7 @@ class AppRequests:
         taken = descriptors.copy()
         descriptors.clear()
         try:
-            app = take_in(request, taken, self._supervisor.open_files)
+            app = take_in(request, taken, self._supervisor.attributes)
         except (MinitError, OSError) as error:
             return self._refuse(name, describe(error))
         self._supervisor.add(app)

@@ -96,11 +96,11 @@ async def _serve_control(supervisor: Supervisor, wake: Callable[[], None]) -> No
     async with trio.open_nursery() as nursery:
         while True:
             await server.clients.acquire()
-            client = await _accept(listener, supervisor.journal)
+            client = await _accept(listener, supervisor)
             nursery.start_soon(server.serve, client)
 
 
-async def _accept(listener: trio.socket.SocketType, journal: Journal) -> trio.socket.SocketType:
+async def _accept(listener: trio.socket.SocketType, supervisor: Supervisor) -> trio.socket.SocketType:
     """Return the next client; while there is no descriptor or memory for one, clients wait in the backlog."""
     failed = False
     while True:
@@ -108,8 +108,9 @@ async def _accept(listener: trio.socket.SocketType, journal: Journal) -> trio.so
             client, _ = await listener.accept()
         except OSError as error:
             if not failed:
-                journal.info("client.not-accepted", reason=describe(error))
+                supervisor.journal.info("client.not-accepted", reason=describe(error))
             failed = True
+            supervisor.hold_limits()
             # The listener stays readable, and accept(2) would fail over and over.
             await trio.sleep(_ACCEPT_PAUSE_SECONDS)
         else:
@@ -185,6 +186,7 @@ class _Server:
                 await client.sendmsg(*encode_message(pending.reply, []))
 
     def _answer(self, data: bytes, descriptors: list[int]) -> Pending | tuple[dict[str, object], list[int]]:
+        self._supervisor.hold_limits()
         try:
             if len(data) > MAXIMUM_MESSAGE_BYTES:
                 return {"ok": False, "error": f"request: expected at most {MAXIMUM_MESSAGE_BYTES} bytes"}, []

@@ -36,9 +36,10 @@ class Sources:
         del self._callbacks[fd]
         self._epoll.unregister(fd)
 
-    def handle(self, timeout_seconds: float) -> None:
-        """Call what belongs to the descriptors that are ready, waiting at most so long for the first."""
+    def handle(self, timeout_seconds: float, begin: Callable[[], object] = lambda: None) -> None:
+        """Call `begin`, then what belongs to the descriptors that are ready, waiting at most so long for the first."""
         ready = [(fd, self._callbacks.get(fd)) for fd, _ in self._epoll.poll(timeout_seconds, _EVENTS_PER_TURN)]
+        begin()
         for fd, callback in ready:
             # One before may have closed the descriptor, and its number may be another source's by now.
             if callback is not None and self._callbacks.get(fd) is callback:

@@ -21,6 +21,7 @@ from minit.errors import EXIT_FAILURE
 from minit.jsontext import dump
 from minit.messages import receive_message
 from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
+from minit.process import hold_limits, read_attributes, read_limits
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.reaper.reaper import BATCH, read_zombie, reap
 from minit.stdio import complain_at_once
@@ -39,6 +40,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from minit.attributes import Attributes
     from minit.iottymux.spawner import Spawner
     from minit.messages import Socket
     from minit.plan.pod import PodPlan
@@ -54,6 +56,8 @@ WATCHED_SIGNALS = (_signal.SIGCHLD, _signal.SIGHUP, *HALT_SIGNALS)
 # Making the root of an app that is added; only a volume that hangs takes so long.
 BUILD_SECONDS = 60.0
 _RETRY_SECONDS = 1.0
+# As most systems have it.
+_OPEN_FILES = (1024, 4096)
 _DRAIN_STALL_SECONDS = 5.0
 
 
@@ -61,8 +65,8 @@ class Supervisor:
     """
     The loop of PID 1 around the apps of a pod.
 
-    `open_files` is the RLIMIT_NOFILE of apps that are added. `observers` are called when anything about an app has
-    changed.
+    `attributes` are those of apps that are added, PID 1's if nobody has a record. `observers` are called when anything
+    about an app has changed.
     """
 
     def __init__(
@@ -74,14 +78,16 @@ class Supervisor:
         control: Socket,
         signals: int,
         journal: Journal,
+        attributes: Attributes | None = None,
         terminal: CallerTerminal | None = None,
         console: int | None = None,
-        open_files: tuple[int, int] = (1024, 4096),
     ) -> None:
         self.plan = plan
         self.journal = journal
         self.control = control
-        self.open_files = open_files
+        self.attributes = attributes or read_attributes(_OPEN_FILES)
+        # From before an app could change them.
+        self._limits = read_limits()
         self.observers: list[Callable[[App], None]] = []
         self._launcher = launcher
         self._terminal = terminal
@@ -157,7 +163,7 @@ class Supervisor:
         deadline = self.next_deadline()
         if deadline is not None:
             timeout_seconds = max(0.0, min(timeout_seconds, deadline - time.monotonic()))
-        self._sources.handle(timeout_seconds)
+        self._sources.handle(timeout_seconds, begin=self.hold_limits)
         if self._reap_again:
             self._reap()
         now = time.monotonic()
@@ -250,6 +256,17 @@ class Supervisor:
     def reopen_logs(self, app: str | None = None) -> None:
         """Have log files that a program of the host moved no longer written to: those of all apps, or of one."""
         self._sidecars.reopen_logs(app)
+
+    def hold_limits(self) -> bool:
+        """
+        Undo what an app that is root has done to the limits of PID 1, which could write or open nothing then.
+
+        Returns whether there was something that could be undone: a hard limit takes CAP_SYS_RESOURCE.
+        """
+        has_changed = hold_limits(self._limits)
+        if has_changed:
+            self.journal.info("limits.restored")
+        return has_changed
 
     def drain(self) -> None:
         """

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from minit import syscalls
-from minit.manifest.capabilities import NAMES
+from minit.manifest.capabilities import NAMES, capability_mask
 from tests.support.campaign import campaign
 from tests.support.guest import build_program
 from tests.support.pods import MakePod, PodDirectory, app_section, handlers, run_all, shell
 from tests.support.processes import status_of
+from tests.support.waiting import wait_for
 
 ATTACKER = "/bin/attacker"
 FIFO = "/shared/fifo"
@@ -176,6 +177,36 @@ def test_our_processes_cannot_be_traced(make_pod: MakePod, hostile_rootfs: Path)
     for results in ours:
         assert set(results.values()) <= {"Operation not permitted", "Permission denied"}
     assert {own["ptrace"], own["mem"], own["process_vm_readv"]} == {"done"}
+
+
+def test_pid_1_takes_its_limits_back(make_pod: MakePod, hostile_rootfs: Path) -> None:
+    """Without a filter root of an app takes all of PID 1's: statuses, restarts, enter and stop are as ever."""
+    # Without the capability a hard limit cannot be taken back, not by PID 1 either.
+    kind = "hard" if int(status_of(os.getpid())["CapEff"], 16) & capability_mask("CAP_SYS_RESOURCE") else "soft"
+    again = [{"name": "minit/restart", "value": "always"}, {"name": "minit/restart-delay", "value": "10ms"}]
+    wait = "while [ ! -e /dev/shm/done ]; do sleep 0.01; done"
+    handler = handlers(post_stop=("/bin/sh", "-c", "ulimit -Sn"))
+    pod = make_pod(
+        {
+            "a": shell(f"for n in 1 2 3; do {ATTACKER} starve 1 {kind}; done; touch /dev/shm/done; {FOREVER}"),
+            "b": shell(f"{wait}; exit 0", eventHandlers=handler),
+            "c": shell(f"ulimit -Sn; {wait}; [ -e /tmp/up ] && exec sleep 1000; touch /tmp/up", annotations=again),
+        },
+        hostile_rootfs,
+    )
+    process = pod.start("--disable-seccomp")
+    assert pod.wait_status("b") == 0
+    pod.wait_file("c", "/tmp/up")
+    wait_for(lambda: pod.ask({"op": "state"})["apps"][2]["restarts"], "c's restart")
+    entered = pod.enter("c", "sh", "-c", "ulimit -Sn")
+    assert pod.stop().returncode == 0
+    result = pod.finish(process)
+    assert result.returncode == 0, result
+    first, *others = lines_of(result.stdout, "c")
+    assert others == [first] and entered.stdout == f"{first}\n"
+    assert lines_of(result.stdout, "b") == [first]
+    assert set(lines_of(result.stdout)) == {"prlimit: done"}
+    assert (pod.status("a"), pod.status("c")) == (0, 0)
 
 
 def test_what_enters_cannot_be_traced(make_pod: MakePod, hostile_rootfs: Path) -> None:

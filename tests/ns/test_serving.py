@@ -30,7 +30,7 @@ from minit.messages import encode_message, socket_pair
 from minit.plan.app import STREAM_LOG, STREAM_NULL, STREAM_STREAM, AppSpec
 from minit.plan.pod import PodPlan
 from minit.plan.speccodec import encode_spec
-from minit.process import join_cgroups
+from minit.process import join_cgroups, read_attributes
 from minit.supervisor import lifecycle, serve
 from minit.supervisor import supervisor as supervisor_module
 from minit.supervisor.app import App
@@ -98,7 +98,7 @@ class Served:
             name=APP, candidates=("/x",), stdout=stdout, stderr=STREAM_NULL, stop_grace_seconds=grace_seconds
         )
         plan = PodPlan(uuid="u", hostname="h", namespaces=(), apps=(spec,), bounding=None, mutable=True)
-        self.app = app = App(spec, ends, (256, 256), state=lifecycle.RUNNING)
+        self.app = app = App(spec, ends, read_attributes((256, 256)), state=lifecycle.RUNNING)
         streams = app.streams.open_attachable(spec) if stdout == STREAM_STREAM else app.streams.open(["stdout"])
         self.output = streams["stdout"]
         os.set_blocking(self.output, False)

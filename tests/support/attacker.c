@@ -12,6 +12,7 @@
  * attacker vsock             makes a socket that leads out of a virtual machine
  * attacker userkeys NAME     looks for a key of that name in the keyring of its user
  * attacker pipes            takes all pipes that its user may have, says so, and takes those that others give up
+ * attacker starve PID KIND  takes every resource from a process, by prlimit(2): its soft limits or also the hard ones
  * attacker hunt COUNT       tries to get at what enters the pod, until it was refused COUNT times; says if it ever got in
  */
 #define _GNU_SOURCE
@@ -382,6 +383,21 @@ static int take_pipes(void)
     }
 }
 
+static int starve(pid_t pid, const char *kind)
+{
+    struct rlimit limits;
+
+    for (int resource = 0; resource < RLIM_NLIMITS; resource++) {
+        prlimit(pid, resource, NULL, &limits);
+        limits.rlim_cur = 0;
+        if (!strcmp(kind, "hard"))
+            limits.rlim_max = 0;
+        if (resource != RLIMIT_CPU)  // of which it may have had too much already
+            say("prlimit", prlimit(pid, resource, &limits, NULL));
+    }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *verb = argc > 1 ? argv[1] : "";
@@ -405,6 +421,8 @@ int main(int argc, char **argv)
         wanted = argv[2];
         return !attempt("key", find_key);
     }
+    if (!strcmp(verb, "starve") && argc == 4)
+        return starve(atoi(argv[2]), argv[3]);
     if (!strcmp(verb, "hunt") && argc == 3)
         return hunt(atoi(argv[2]));
     if (!strcmp(verb, "pipes") && argc == 2)

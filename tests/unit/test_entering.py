@@ -6,14 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.attributes import Attributes
 from minit.errors import LaunchError
 from minit.jsontext import dump
 from minit.plan.app import AppSpec
 from minit.plan.confinement import Confinement, confinement_of
 from minit.plan.entering import EnterProfile, decode_profile, encode_profile, profile_of
+from minit.process import read_attributes
 from minit.value import replace
 
 NUMBERS = st.integers(-1, 2**63)
+ATTRIBUTES = st.builds(
+    Attributes,
+    limits=st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS)).map(tuple),
+    affinity=st.lists(NUMBERS).map(tuple),
+    coredump_filter=st.none() | NUMBERS,
+    **dict.fromkeys(("nice", "policy", "io_priority", "personality", "timer_slack_ns", "thp_disable"), NUMBERS),
+)
 NAMES = st.binary(min_size=1).map(lambda data: data.replace(b"\0", b"").replace(b"=", b"") or b"A")
 VALUES = st.binary().map(lambda data: data.replace(b"\0", b""))
 PROFILES = st.builds(
@@ -30,7 +39,7 @@ PROFILES = st.builds(
         filters=st.lists(st.binary()).map(tuple),
     ),
     oom_score_adj=st.none() | st.integers(-1000, 1000),
-    limits=st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS)).map(tuple),
+    attributes=st.none() | ATTRIBUTES,
 )
 
 
@@ -58,13 +67,15 @@ def test_anything_else_is_refused(data: bytes) -> None:
         decode_profile(data, "test")
 
 
+OWN = read_attributes((1, 2))
+OBJECT = {name: getattr(OWN, name) for name in Attributes._fields}
 GOOD = {
     "cwd": "/",
     "gids": [],
     "bounding": None,
     "noNewPrivileges": False,
     "oomScoreAdj": 0,
-    "limits": [],
+    "attributes": None,
     "sizes": [0],
 }
 
@@ -77,7 +88,9 @@ GOOD = {
         ({"gids": None}, "expected list, got NoneType"),
         ({"bounding": "1"}, "expected int, got str"),
         ({"noNewPrivileges": 0}, "expected bool, got int"),
-        ({"limits": [[1, 2]]}, "a limit has three numbers"),
+        ({"attributes": {**OBJECT, "limits": [[1, 2]]}}, "a limit has three numbers"),
+        ({"attributes": {**OBJECT, "nice": "5"}}, "expected int, got str"),
+        ({"attributes": {}}, "limits is missing"),
         ({"sizes": []}, "its parts have other sizes than it says"),
         ({"sizes": [-1, 1]}, "its parts have other sizes than it says"),
     ],
@@ -100,8 +113,8 @@ def test_what_is_missing_is_said(missing: str) -> None:
 def test_of_an_app() -> None:
     """An app that is not root and has a filter gains no privileges, and what enters it neither."""
     spec = AppSpec(name="a", candidates=("/x",), environment=(("A", "ä"),), uid=1000, filters=(b"12345678",))
-    profile = profile_of(spec, [(7, 1, 2)])
+    profile = profile_of(spec, OWN)
     assert profile.environment == ((b"A", "ä".encode()),)
-    assert (profile.oom_score_adj, profile.limits) == (0, ((7, 1, 2),))
+    assert (profile.oom_score_adj, profile.attributes) == (0, OWN)
     assert profile.confinement == replace(confinement_of(spec), uid=0)
     assert profile.confinement.no_new_privileges and profile.confinement.filters == (b"12345678",)

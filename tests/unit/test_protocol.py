@@ -16,6 +16,7 @@ from minit.messages import socket_pair
 from minit.plan.app import AppSpec
 from minit.plan.entering import decode_profile, profile_of
 from minit.plan.pod import PodPlan
+from minit.process import read_attributes
 from minit.supervisor import lifecycle
 from minit.supervisor.app import App
 from minit.supervisor.group import GroupEnds
@@ -33,7 +34,7 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     specs = tuple(AppSpec(name=name, candidates=("/x",), environment=(("A", "1"), ("B", ""))) for name in ("web", "db"))
     plan = PodPlan(uuid=UUID, hostname="h", namespaces=(), apps=specs, bounding=None)
     ends = GroupEnds(app="", directory=directory, is_v2=False)
-    apps = [App(spec, ends, (256, 256)) for spec in specs]
+    apps = [App(spec, ends, read_attributes((256, 256))) for spec in specs]
     apps[0].pid, apps[0].namespace, apps[0].state = 11, directory, lifecycle.RUNNING
     launcher, theirs = socket_pair()
     control, _ = socket_pair()
@@ -81,10 +82,10 @@ def test_enter(supervisor: Supervisor):
     assert reply == {"ok": True}
     assert app.profile is not None and descriptors == [app.namespace, app.profile]
     profile = decode_profile(os.pread(app.profile, 1 << 16, 0), "profile")
-    assert profile == profile_of(app.spec, profile.limits)
+    assert profile == profile_of(app.spec, app.attributes)
     assert profile.environment == ((b"A", b"1"), (b"B", b""))
-    assert (resource.RLIMIT_NOFILE, 256, 256) in profile.limits
-    assert (resource.RLIMIT_CORE, *resource.getrlimit(resource.RLIMIT_CORE)) in profile.limits
+    assert profile.attributes is not None and (resource.RLIMIT_NOFILE, 256, 256) in profile.attributes.limits
+    assert (resource.RLIMIT_CORE, *resource.getrlimit(resource.RLIMIT_CORE)) in profile.attributes.limits
     assert answer(supervisor, {"op": "enter", "app": "web"}) == (reply, descriptors)
 
 

@@ -31,7 +31,7 @@ from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.plan.app import STREAM_LOG, STREAM_NULL, AppSpec
 from minit.plan.pod import PodPlan
 from minit.plan.restart import ALWAYS, RestartPolicy
-from minit.process import join_cgroups, reset_signals
+from minit.process import join_cgroups, read_attributes, reset_signals
 from minit.supervisor import handler as handler_module
 from minit.supervisor import handlers as handlers_module
 from minit.supervisor import lifecycle
@@ -51,7 +51,7 @@ Drive = Callable[[Supervisor, Socket], object]
 NAMES = ("a", "b", "c")
 PATIENCE_SECONDS = 90.0
 PR_SET_CHILD_SUBREAPER = 36
-OPEN_FILES = (256, 256)
+ATTRIBUTES = read_attributes((256, 256))
 # What an app passes for its own: a handler joins it, and so finds itself in the root of this machine.
 NAMESPACE = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -174,7 +174,7 @@ def _supervise(
 
 
 def _fork_app(spec: AppSpec, ends: GroupEnds, script: Script, launcher: Socket) -> App:
-    app = App(spec, ends, OPEN_FILES)
+    app = App(spec, ends, ATTRIBUTES)
     logged = [name for name, mode in (("stdout", spec.stdout), ("stderr", spec.stderr)) if mode == STREAM_LOG]
     [writer] = app.streams.open(logged).values()
     ours, theirs = socket_pair()
