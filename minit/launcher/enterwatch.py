@@ -6,6 +6,7 @@ import _signal
 import _socket
 import os
 import select
+import time
 
 from minit import syscalls
 from minit.errors import LaunchError
@@ -21,11 +22,15 @@ if TYPE_CHECKING:
 
 # What a terminal sends to all of a job would never arrive there: the command is in a session of its own.
 _FOR_ALL = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP)
+_ENDING = (*_FOR_ALL, _signal.SIGTERM)
 _FOR_THE_COMMAND = (_signal.SIGTERM, _signal.SIGUSR1, _signal.SIGUSR2)
 _DEADLY = (*_FOR_ALL, *_FOR_THE_COMMAND)
 _WITHOUT_RELAY = (_signal.SIGTSTP, _signal.SIGCONT)
 _HELD = (*_DEADLY, _signal.SIGCHLD)
 _REPORT_BYTES = 4096
+# How long an app may keep a command from its exec by stopping it, and how often it is continued meanwhile.
+_STOPPED_SECONDS = 10.0
+_CONTINUE_SECONDS = 0.1
 
 
 def hold_signals() -> None:
@@ -50,6 +55,10 @@ class EnterWatch:
         self._command: int | None = None
         self._status: int | None = None
         self._interrupted = False
+        self._is_stop_wanted = False
+        # Of the monotonic clock: when what enters was found stopped for the first time, and is to be continued.
+        self._stopped_at: float | None = None
+        self._continue_at: float | None = None
         # What the caller ignores, with nohup(1) say, is not for the command either.
         self._ignored = [number for number in _DEADLY if _signal.getsignal(number) == _signal.SIG_IGN]
         # The relay has its own way of being suspended and resumed.
@@ -80,17 +89,24 @@ class EnterWatch:
                 poller.register(fd, select.POLLIN)
         for fd, events in {} if relay is None else relay.interest().items():
             poller.register(fd, events)
-        for fd, events in poller.poll():
+        timeout_seconds = None if self._continue_at is None else max(0.0, self._continue_at - time.monotonic())
+        for fd, events in poller.poll(None if timeout_seconds is None else timeout_seconds * 1000):
             if fd == link:
                 self._on_link()
             elif fd == self._signals:
                 self._on_signals()
             elif relay is not None:
                 relay.handle(fd, events)
+        if self._continue_at is not None and self._continue_at <= time.monotonic():
+            self._continue()
 
     def _on_link(self) -> None:
-        """Learn what became of the first process, and let the second one be the command."""
+        """Learn what became of the first process, and let the second one be the command; later, that it is that."""
         assert self._link is not None
+        if self._command is not None:
+            self._link.close()
+            self._link = self._continue_at = None
+            return
         try:
             text = self._link.recv(_REPORT_BYTES, _socket.MSG_DONTWAIT).decode(errors="surrogateescape")
         except BlockingIOError:
@@ -104,8 +120,6 @@ class EnterWatch:
             self._link.send(GO)
         except BrokenPipeError:
             pass  # it has ended already, and has said why
-        self._link.close()
-        self._link = None
         if self._console is not None:
             self._relay = self._console.start_relay(self._hang_up)
         # It may have ended by now.
@@ -134,13 +148,32 @@ class EnterWatch:
                     _die(number)
             elif number in _FOR_THE_COMMAND:
                 os.kill(self._command, number)
-            else:
+                self._wake_up(number)
+            elif number == _signal.SIGTSTP:
                 # A stop by the keyboard would be ignored there: its parent is in another session.
-                self._signal_all(_signal.SIGSTOP if number == _signal.SIGTSTP else number)
+                self._is_stop_wanted = True
+                self._signal_all(_signal.SIGSTOP)
+            else:
+                self._signal_all(number)
+                self._wake_up(number)
+
+    def _wake_up(self, number: int) -> None:
+        """Have a command that somebody has stopped notice a signal."""
+        if number in _ENDING:
+            self._signal_all(_signal.SIGCONT)
+
+    def _continue(self) -> None:
+        """Continue what an app has stopped before it was the command; LaunchError if it will never be that."""
+        assert self._command is not None and self._stopped_at is not None
+        if time.monotonic() >= self._stopped_at + _STOPPED_SECONDS:
+            os.kill(self._command, _signal.SIGKILL)
+            raise LaunchError("what enters is stopped by a process of the pod, again and again")
+        self._continue_at = None
+        os.kill(self._command, _signal.SIGCONT)
 
     def _collect(self) -> None:
-        """Note the end of the command; stop while it is stopped."""
-        if self._link is not None:
+        """Note the end of the command; stop with it, if that is what the caller wanted or a person can see."""
+        if self._command is None:
             pid, status = os.waitpid(self._first, os.WNOHANG)
             if pid:
                 self._first_status = status
@@ -152,12 +185,18 @@ class EnterWatch:
                 return
             if not os.WIFSTOPPED(status):
                 self._status = status
+            elif self._is_stop_wanted:
+                # What ends this stop is a SIGCONT, which is passed on as any other signal is.
+                self._is_stop_wanted = False
+                os.kill(os.getpid(), _signal.SIGSTOP)
+            elif self._link is not None:
+                now = time.monotonic()
+                self._stopped_at = self._stopped_at or now
+                self._continue_at = now + _CONTINUE_SECONDS
             elif self._relay is not None:
                 self._relay.pause()
                 self._signal_all(_signal.SIGCONT)
-            else:
-                # What ends this stop is a SIGCONT, which is passed on as any other signal is.
-                os.kill(os.getpid(), _signal.SIGSTOP)
+            # Else somebody else has stopped it, as an app may, but not who waits for it.
 
     def _signal_all(self, number: int) -> None:
         """Signal the command's process group, or the command if it is not yet in one of its own."""

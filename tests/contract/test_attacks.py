@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
@@ -222,6 +223,29 @@ def test_what_enters_cannot_be_traced(make_pod: MakePod, hostile_rootfs: Path) -
     pod.stop()
     [line] = lines_of(pod.finish(process).stdout, "b")
     assert line.startswith("refused ") and int(line.split()[1]) >= goal
+
+
+def test_what_enters_is_stopped(make_pod: MakePod, hostile_rootfs: Path) -> None:
+    """Whoever enters is not: it gives up, or its command can be ended, and nothing is left of that."""
+    pod = make_pod({"a": app_section("/bin/sleep", "1000"), "b": attacker("stop", "/tmp/up")}, hostile_rootfs)
+    process = pod.start()
+    # Not what it says, as its sidecar is stopped too.
+    pod.wait_file("b", "/tmp/up")
+    before = pod.members()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        words = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=a", "--", "sleep", "2000"]
+        with subprocess.Popen(words, cwd=pod.path, stderr=subprocess.PIPE, text=True) as enter:
+            try:
+                _, said = enter.communicate(timeout=20)
+                assert said == "enter: what enters is stopped by a process of the pod, again and again\n"
+                assert enter.returncode == 254
+            except subprocess.TimeoutExpired:
+                enter.send_signal(number)
+                enter.communicate(timeout=60)
+                assert enter.returncode == -number
+        wait_for(lambda: set(pod.members()) <= set(before), "the end of what entered")
+    assert pod.stop().returncode == 0
+    pod.finish(process)
 
 
 def test_keys_of_the_caller_stay_outside(make_pod: MakePod, hostile_rootfs: Path) -> None:

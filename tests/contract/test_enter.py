@@ -335,17 +335,29 @@ def test_what_the_caller_ignores_is_not_passed_on(pod: PodDirectory) -> None:
 
 
 def test_a_stop_stops_both(pod: PodDirectory) -> None:
-    """SIGTSTP to `enter`, or SIGSTOP to the command; SIGCONT lets both go on."""
+    """SIGTSTP to `enter`; SIGCONT lets both go on."""
     with entered(pod, "trap 'exit 33' TERM; echo up; while :; do sleep 0.01; done") as process:
         command = _command_of(process.pid)
-        for target, number in ((process.pid, signal.SIGTSTP), (command, signal.SIGSTOP)):
-            os.kill(target, number)
-            for pid in (process.pid, command):
-                wait_for(lambda pid=pid: status_of(pid)["State"].startswith("T"), "the stop")  # type: ignore[misc]
-            process.send_signal(signal.SIGCONT)
-            for pid in (process.pid, command):
-                wait_for(lambda pid=pid: not status_of(pid)["State"].startswith("T"), "the end of it")  # type: ignore[misc]
+        process.send_signal(signal.SIGTSTP)
+        for pid in (process.pid, command):
+            wait_for(lambda pid=pid: status_of(pid)["State"].startswith("T"), "the stop")  # type: ignore[misc]
+        process.send_signal(signal.SIGCONT)
+        for pid in (process.pid, command):
+            wait_for(lambda pid=pid: not status_of(pid)["State"].startswith("T"), "the end of it")  # type: ignore[misc]
         process.terminate()
+        assert process.wait(30) == 33
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_command_that_an_app_stops(pod: PodDirectory, number: signal.Signals) -> None:
+    """It does not stop its caller, and what ends it does so at once."""
+    with entered(
+        pod, f"trap 'exit 33' {number.name.removeprefix('SIG')}; echo up; while :; do read -t 1 x; done"
+    ) as process:
+        command = _command_of(process.pid)
+        os.kill(command, signal.SIGSTOP)
+        wait_for(lambda: status_of(command)["State"].startswith("T"), "the stop")
+        process.send_signal(number)
         assert process.wait(30) == 33
 
 

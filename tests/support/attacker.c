@@ -12,7 +12,8 @@
  * attacker vsock             makes a socket that leads out of a virtual machine
  * attacker userkeys NAME     looks for a key of that name in the keyring of its user
  * attacker pipes            takes all pipes that its user may have, says so, and takes those that others give up
- * attacker starve PID KIND  takes every resource from a process, by prlimit(2): its soft limits or also the hard ones
+ * attacker starve PID KIND   takes every resource from a process, by prlimit(2): its soft limits or also the hard ones
+ * attacker stop FILE        stops whatever comes after it into the pod, again and again, and makes FILE before
  * attacker hunt COUNT       tries to get at what enters the pod, until it was refused COUNT times; says if it ever got in
  */
 #define _GNU_SOURCE
@@ -398,6 +399,14 @@ static int starve(pid_t pid, const char *kind)
     return 0;
 }
 
+static _Noreturn void stop(const char *path)
+{
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    for (;;)
+        for (pid_t pid = getpid() + 1; pid < getpid() + 100; pid++)
+            kill(pid, SIGSTOP);
+}
+
 int main(int argc, char **argv)
 {
     const char *verb = argc > 1 ? argv[1] : "";
@@ -423,6 +432,8 @@ int main(int argc, char **argv)
     }
     if (!strcmp(verb, "starve") && argc == 4)
         return starve(atoi(argv[2]), argv[3]);
+    if (!strcmp(verb, "stop") && argc == 3)
+        stop(argv[2]);
     if (!strcmp(verb, "hunt") && argc == 3)
         return hunt(atoi(argv[2]));
     if (!strcmp(verb, "pipes") && argc == 2)
