@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _REPLY_TIMEOUT_MILLISECONDS = 5000
+# An app that is root may stop the spawner again and again: PID 1 does not wait for that longer than a moment.
+_LOOK_MILLISECONDS = 50
+_MOST_STOPS = 5
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CONSOLE = {"stdout": 1, "stderr": 2}
 
@@ -82,10 +85,10 @@ class Spawner:
         """
         Return the pidfd of the sidecar asked for first of those not yet answered; LaunchError without one.
 
-        A spawner that does not answer in time is killed.
+        A spawner that does not answer in time, or is stopped whenever it is looked at, is killed.
         """
         try:
-            if not self._is_readable(_REPLY_TIMEOUT_MILLISECONDS):
+            if not self._is_answered():
                 # Its answer would be taken for that to the next request.
                 syscalls.pidfd_send_signal(self._pidfd, _signal.SIGKILL)
                 raise LaunchError("start log sidecar: no answer from the spawner")
@@ -97,6 +100,23 @@ class Spawner:
         if not descriptors:
             raise LaunchError(f"start log sidecar: {message.get('error') if message else 'the spawner is gone'}")
         return descriptors[0]
+
+    def _is_answered(self) -> bool:
+        stops = 0
+        for _ in range(_REPLY_TIMEOUT_MILLISECONDS // _LOOK_MILLISECONDS):
+            if self._is_readable(_LOOK_MILLISECONDS):
+                return True
+            if self._is_stopped():
+                stops += 1
+                if stops > _MOST_STOPS:
+                    return False
+                syscalls.pidfd_send_signal(self._pidfd, _signal.SIGCONT)
+        return False
+
+    def _is_stopped(self) -> bool:
+        # It is reaped by PID 1 alone, so that the number is its own.
+        with open(f"/proc/{self.pid}/stat", "rb", buffering=0) as file:
+            return file.read().rpartition(b") ")[2].startswith(b"T")
 
     def last_words(self) -> str:
         """Return why the spawner ended, empty if it could not say it; never waits."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from contextlib import suppress
 
 from tests.support.pods import MakePod, PodDirectory, shell
+from tests.support.processes import status_of
 from tests.support.waiting import wait_for
 
 CHATTER = "trap 'exit 0' TERM; while :; do echo tick; sleep 0.05; done"
@@ -45,7 +47,7 @@ def test_a_stopped_sidecar(make_pod: MakePod) -> None:
 
 
 def test_a_stopped_spawner(make_pod: MakePod) -> None:
-    """It is killed when a sidecar is wanted of it, and another takes its place; nothing that an app wrote is lost."""
+    """It is continued when a sidecar is wanted of it; nothing that an app wrote is lost."""
     pod = make_pod({"a": shell("i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done"), "b": shell(CHATTER)})
     process = pod.start()
     pod.wait_ready()
@@ -55,10 +57,29 @@ def test_a_stopped_spawner(make_pod: MakePod) -> None:
     wait_for_more(pod, "b")
     os.kill(children["iottymux-a"], signal.SIGKILL)
     wait_for(lambda: pod.children().get("iottymux-a") not in (None, children["iottymux-a"]), "another sidecar")
-    assert pod.children()["minit-spawner"] != children["minit-spawner"]
+    assert pod.children()["minit-spawner"] == children["minit-spawner"]
     wait_for_more(pod, "a")
     wait_for_more(pod, "b")
     pod.ask({"op": "stop", "force": True})
     pod.finish(process)
     numbers = [int(line.split(b" ", 3)[3]) for line in pod.log("a").splitlines()]
     assert sorted(set(numbers)) == list(range(len(set(numbers))))
+
+
+def test_a_spawner_that_is_stopped_without_end(make_pod: MakePod) -> None:
+    """It comes to answering now and then, or another takes its place; PID 1 waits for a moment only."""
+    pod = make_pod({"a": shell(CHATTER)})
+    process = pod.start()
+    pod.wait_ready()
+    wait_for_more(pod, "a")
+    children = pod.children()
+    spawner = children["minit-spawner"]
+    stop = f"while kill -STOP {spawner}; do :; done"
+    with subprocess.Popen(["sh", "-c", stop], stderr=subprocess.DEVNULL) as attacker:
+        wait_for(lambda: status_of(spawner)["State"].startswith("T"), "the stop")
+        os.kill(children["iottymux-a"], signal.SIGKILL)
+        wait_for(lambda: pod.children().get("iottymux-a") not in (None, children["iottymux-a"]), "another sidecar")
+        attacker.kill()
+    wait_for_more(pod, "a")
+    pod.ask({"op": "stop", "force": True})
+    pod.finish(process)
