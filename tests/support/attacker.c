@@ -11,9 +11,9 @@
  * attacker limits PID        lowers limits of a process, and asks for them
  * attacker vsock             makes a socket that leads out of a virtual machine
  * attacker userkeys NAME     looks for a key of that name in the keyring of its user
- * attacker pipes            takes all pipes that its user may have, says so, and takes those that others give up
+ * attacker pipes             takes all pipes that its user may have, says so, and takes those that others give up
  * attacker starve PID KIND   takes every resource from a process, by prlimit(2): its soft limits or also the hard ones
- * attacker stop FILE        stops whatever comes after it into the pod, again and again, and makes FILE before
+ * attacker stop FILE         stops whatever comes after it into the pod, again and again, and makes FILE before
  * attacker hunt COUNT       tries to get at what enters the pod, until it was refused COUNT times; says if it ever got in
  */
 #define _GNU_SOURCE
