@@ -302,6 +302,8 @@ def test_a_supervisor_that_hangs_and_cannot_be_killed(make_pod: MakePod, tmp_pat
         state.write_text("THAWED")
     kept = "stage1: the pod has ended, but for processes that a tracer or a freezer keeps from ending\n"
     assert (tmp_path / "errors").read_text() == KILLED + kept
+    # Thawed, they die of the SIGKILL that waits for them.
+    wait_for(lambda: not pod.members(), "the end of every process")
     assert_nobody_left(pod)
 
 
