@@ -19,18 +19,9 @@ cleanup() {
 }
 trap cleanup EXIT INT TERM
 
-# The port of the host for the web server: 8080, or any other one if that is taken.
-port=$(python3 -c '
-import socket
-
-for number in (8080, 0):
-    try:
-        with socket.create_server(("", number)) as server:
-            print(server.getsockname()[1])
-            break
-    except OSError:
-        continue
-')
+# The port of the host for the web server: the first one from 8080 on that nobody has (proc(5), /proc/net/tcp).
+port=8080
+while grep -Eqs "^ *[0-9]+: [0-9A-F]+:$(printf %04X "$port") " /proc/net/tcp /proc/net/tcp6; do port=$((port + 1)); done
 
 show() {
     printf '\n$ minit %s\n' "$*"
@@ -40,9 +31,8 @@ show() {
 echo "Building three images from this machine's programs"
 mkdir -p "$work/site/www"
 echo "hello from a pod without systemd" >"$work/site/www/index.html"
-show image build --output "$work/web.aci" --from-host /usr/bin/python3 --rootfs "$work/site" \
-    --port name=http,protocol=tcp,port=8080 \
-    --exec /usr/bin/python3 -- -u -m http.server --bind 0.0.0.0 --directory /www 8080
+show image build --output "$work/web.aci" --from-host /bin/busybox --rootfs "$work/site" \
+    --port name=http,protocol=tcp,port=8080 --exec /bin/busybox -- httpd -f -v -p 8080 -h /www
 show image build --output "$work/client.aci" --from-host /bin/busybox --exec /bin/busybox \
     -- sh -c 'until busybox wget -qO- http://127.0.0.1:8080/ 2>/dev/null; do busybox sleep 0.1; done'
 show image build --output "$work/script.aci" --from-host /bin/busybox --exec /bin/busybox \
@@ -82,7 +72,7 @@ if [ "$with_network" ]; then
     busybox wget -qO- "http://127.0.0.1:$port/"
 fi
 show status "$pod"
-show enter --app=web "$pod" /usr/bin/python3 -c 'import os; print("inside:", os.uname().nodename, os.listdir("/www"))'
+show enter --app=web "$pod" /bin/busybox sh -c 'echo "inside: $(busybox hostname) $(busybox ls /www)"'
 show stop "$pod"
 code=0
 wait "$run" || code=$?

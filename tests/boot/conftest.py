@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def build_machine(
     """A function that makes the root of a machine with these apps, which have a busybox."""
     # The kernel comes first: a test that is skipped builds nothing.
     stage1 = request.getfixturevalue("stage1_image")
-    stage0 = Stage0(["python3", "-m", "minit"], work_directory / "boot", stage1)
+    stage0 = Stage0([sys.executable, "-m", "minit"], work_directory / "boot", stage1)
     image = work_directory / "boot.id"
     if not image.exists():
         archive = work_directory / "boot.aci"

@@ -92,6 +92,10 @@ def test_what_the_package_has(package: Path) -> None:
 def test_the_package_runs_pods(package: Path, world: World, tmp_path: Path) -> None:
     """Put onto a machine it runs a pod on the stage1 that it brings, without building one."""
     call("dpkg-deb", "--extract", package, tmp_path / "root")
+    # The distribution's interpreter, which the package depends on, may be another version than that of the tests.
+    interpreter = tmp_path / "root/usr/bin/python3"
+    interpreter.write_text(f'#!/bin/sh\nexec {Path(sys.executable).resolve()} "$@"\n')
+    interpreter.chmod(0o755)
     script = f"""
         set -e
         mount -t overlay -o lowerdir={tmp_path}/root/usr:/usr none /usr

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,8 @@ os.close(os.open("/poisoned", os.O_CREAT | os.O_WRONLY))
 os.close(os.open("/dev/shm/poisoned", os.O_CREAT | os.O_WRONLY))
 raise SystemExit(99)
 """
-PLACES = ("", "lib", "usr/lib/python3", "usr/lib/python3.11", "usr/lib/minit", "usr/lib/minit/lib/python3.11", "tmp")
+VERSION = f"python3.{sys.version_info.minor}"
+PLACES = ("", "lib", "usr/lib/python3", f"usr/lib/{VERSION}", "usr/lib/minit", f"usr/lib/minit/lib/{VERSION}", "tmp")
 NAMES = (
     *("sitecustomize.py", "usercustomize.py", "encodings/__init__.py", "encodings/idna.py", "encodings/utf_8.py"),
     *("json/__init__.py", "_json.py", "signal.py", "socket.py", "trio/__init__.py", "minit/__init__.py", "os.py"),

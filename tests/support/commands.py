@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.support.forkedcommand import forked_minit
 from tests.support.stage0_world import REPOSITORY, write_app
 from tests.support.waiting import wait_for
 
-_INTERPRETER_WORDS = len(("python", "-m", "minit"))
+_INTERPRETER_WORDS = len((sys.executable, "-m", "minit"))
 
 
 class Stage0:

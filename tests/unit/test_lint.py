@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -89,6 +90,21 @@ def test_every_test_states_a_fact():
                 paragraph = " ".join(text.split("\n\n")[0].split())
                 if not paragraph.endswith(".") or ". " in paragraph.replace("e.g. ", ""):
                     wrong.append(f"{path.relative_to(PROJECT)}: {node.name}: {paragraph!r}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_interpreter_is_found_by_name():
+    """A machine needs no Python but the one that runs tests, benchmarks and demo, which is `sys.executable`."""
+    named = r"""["'](/(usr/)?(local/)?bin/)?python[\d.]*[ "']"""
+    patterns = {".py": named, ".c": named, ".sh": r"\bpython"}
+    wrong = [
+        f"{path.relative_to(PROJECT)}: {line}"
+        for directory in ("tests", "benchmarks", "demo")
+        for path in sorted((PROJECT / directory).rglob("*.*"))
+        if path.suffix in patterns
+        for line in path.read_text().splitlines()
+        if re.search(patterns[path.suffix], line)
+    ]
     assert not wrong, "\n".join(wrong)
 
 
