@@ -19,16 +19,29 @@ import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 standins, directories, allowed, omitted, emptied, *wanted = sys.argv[1:]
 top_level_names = {*allowed.split(","), *sys.stdlib_module_names} - {*omitted.split(",")}
 
+# By the names they are imported by: a module may put another one in its own place, as collections.abc does in 3.13.
+found = {name: module.__spec__ for name, module in sys.modules.items()}
+
 
 class Gate:
-    """A finder that offers the stand-ins, refuses what may not be found, and leaves the rest to those after it."""
+    """A finder before all others that offers the stand-ins, refuses what may not be found, and records the rest."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+        """Return what the module is loaded from."""
+        found[name] = cls.standin(name) or cls.original(name, path)
+        return found[name]
 
     @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Return the module's stand-in, if it has one."""
+    def standin(name: str) -> ModuleSpec | None:
+        """Return the module's stand-in, if it has one; ModuleNotFoundError if the module may not be found."""
         standin = os.path.join(standins, *name.split("."))
         if os.path.exists(f"{standin}.py"):
             return spec_from_file_location(name, f"{standin}.py")
@@ -40,13 +53,18 @@ class Gate:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return None
 
+    @staticmethod
+    def original(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+        """Return what the other finders find."""
+        specifications = (finder.find_spec(name, path) for finder in sys.meta_path if finder is not Gate)
+        return next(filter(None, specifications), None)
+
 
 sys.path += directories.split(":")
 sys.meta_path.insert(0, Gate)
 for module_name in wanted:
     __import__(module_name)
-for module in [*sys.modules.values()]:
-    # Frozen and built-in modules have no file; typing.io and the like are not modules at all.
-    specification = getattr(module, "__spec__", None)
-    if specification is not None and specification.has_location:
-        print(specification.name, specification.origin, sep="\t")
+for name, specification in found.items():
+    # What was found may not have been imported; frozen and built-in modules have no file.
+    if name in sys.modules and specification is not None and specification.has_location:
+        print(name, specification.origin, sep="\t")

@@ -6,11 +6,13 @@ import _imp
 import ast
 import importlib.util
 import marshal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import minit.image.modules
 from minit.errors import ImageError
 from minit.image.modules import Module, compile_modules, stage1_modules
 from minit.image.stage1 import stage1_fingerprint
@@ -61,6 +63,15 @@ def test_what_is_imported_late_is_carried() -> None:
         if name not in names and name not in sys.builtin_module_names and not _imp.is_frozen(name)
     }
     assert missing == {"rich.console", "rich.text", "minit.cli.completion", "minit.cli.imageargs", _FOR_TYPES}
+
+
+def test_a_module_in_the_place_of_another_is_carried(tmp_path: Path) -> None:
+    """A module that is imported and puts another one in its own place is recorded, as collections.abc of 3.13.0 is."""
+    (tmp_path / "replaced.py").write_text("import sys\nsys.modules[__name__] = sys\n")
+    script = Path(minit.image.modules.__file__).with_name("record_imports.py")
+    command = [sys.executable, "-I", "-S", "-B", script, "/nowhere", tmp_path, "replaced", "", "", "replaced"]
+    recorded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert f"replaced\t{tmp_path}/replaced.py" in recorded
 
 
 def test_large_modules_have_stand_ins() -> None:

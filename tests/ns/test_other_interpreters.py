@@ -1,0 +1,67 @@
+"""A stage1 image built by another version of Python than the one that runs the tests, and pods on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import minit
+from tests.support.pods import STAGE1_TREE_ID, PodDirectory, shell
+from tests.support.unpack import unpack
+
+VERSIONS = [f"3.{minor}" for minor in range(11, 15) if minor != sys.version_info.minor]
+# Where there are some beside those on PATH, below a home: pyenv's and uv's.
+PLACES = (".pyenv/versions/*/bin", ".local/share/uv/python/*/bin")
+PROJECT = Path(minit.__file__).parent.parent
+
+BUILD = """\
+import sys
+from pathlib import Path
+from minit.image.stage1 import build_stage1
+from minit.progress import silent
+build_stage1(Path(sys.argv[1]), silent)
+"""
+
+
+def find_interpreter(version: str) -> str:
+    """Return the program of a version of Python on this machine; skips without one."""
+    places = [str(path) for pattern in PLACES for path in sorted(Path.home().glob(pattern))]
+    found = shutil.which(f"python{version}", path=":".join([*places, os.environ["PATH"]]))
+    if found is None:
+        pytest.skip("no other Python of that version on this machine")
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_image_with_another_interpreter(app_rootfs: Path, tmp_path: Path, version: str) -> None:
+    """That Python builds it with the packages of this one, and a pod on it runs, is asked, entered and stopped."""
+    command = [find_interpreter(version), "-B", "-c", BUILD, tmp_path / "stage1.aci"]
+    path = f"{PROJECT}:{sysconfig.get_path('purelib')}"
+    tools = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PYTHONPATH": path, "PATH": tools}
+    built = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    tree = tmp_path / "data/cas/tree" / STAGE1_TREE_ID
+    unpack(tmp_path / "stage1.aci", tree)
+    assert list(tree.glob(f"rootfs/usr/lib/minit/lib/python{version}*"))
+    pod = PodDirectory(
+        tmp_path / "data", tree, app_rootfs, {"a": shell("trap 'exit 7' TERM; echo hello; sleep 99 & wait")}
+    )
+    try:
+        process = pod.start()
+        pod.wait_ready()
+        assert pod.ask({"op": "ping"})["ok"]
+        assert pod.enter("a", "echo", "inside").stdout == "inside\n"
+        assert pod.stop().returncode == 0
+        result = pod.finish(process)
+        assert (result.returncode, result.stderr, pod.status("a")) == (0, "", 7)
+        assert "hello" in result.stdout
+        assert pod.gc().returncode == 0
+    finally:
+        pod.remove()
