@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.campaign import LONG, thinned
-from tests.support.faults import KILL, LAUNCHER, Call, Faults
+from tests.support.faults import KILL, LAUNCHER, NEVER_FAIL, Call, Faults
 from tests.support.pods import MakePod, shell
 from tests.support.sandbox import Sandbox
 from tests.support.waiting import wait_for
 
 EXECS = 2
-NEVER_FAIL = {"close", "umask", "lseek", "getpid", "gettid", "geteuid", "rseq", "brk", "mmap", "munmap", "exit_group"}
 NAME = "web"
 
 

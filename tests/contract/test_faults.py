@@ -19,7 +19,7 @@ import pytest
 
 from minit.errors import reason_of
 from tests.support.campaign import LONG, thinned
-from tests.support.faults import LAUNCHER, Call, Faults, Roles
+from tests.support.faults import LAUNCHER, LOOKS, NEVER_FAIL, Call, Faults, Roles
 from tests.support.pods import MakePod, PodDirectory, handlers, shell
 from tests.support.waiting import wait_for
 
@@ -28,9 +28,6 @@ EXECS = 2
 ERRORS = (errno.ENOMEM, errno.EIO)
 ALL = {"all"}
 
-# Calls that cannot fail, that the C library and the interpreter make for their own memory, or that end the process.
-NEVER_FAIL = {"close", "umask", "lseek", "getpid", "gettid", "geteuid", "rseq", "brk", "mmap", "munmap", "exit_group"}
-
 NEWER = {
     *("open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "mount_setattr", "openat2", "clone3", "close_range"),
 }
@@ -38,10 +35,11 @@ NEWER = {
 # Where a failure during the start may do no harm, and why: all others end it.
 HARMLESS = {
     "launcher": {
-        *("newfstatat", "ioctl", "readlink"),  # looks at a file that decide nothing, before a mkdir(2) say
+        *LOOKS,
+        *("ioctl", "readlink"),  # the same
         "mkdir",  # of a directory for volumes that is there
     },
-    "PID 1": {"newfstatat"},
+    "PID 1": LOOKS,
     "app": set(),
     "spawner": {"recvmsg"},  # once it has nothing more to do
     "sidecar": ALL,  # another one takes over
@@ -165,7 +163,7 @@ def _expected_line(case: Case) -> str:
         return rf'a\[\d+\]: Error: Unable to execute "/bin/sh": {os.strerror(case.errno)}'
     who = 'app "a": ' if case.kind == "app" else ""
     # A file that seemed not to be there: the reason shows in what comes of it.
-    missed = "|file exists|No module named '[a-z.]+'" if case.call.name == "newfstatat" else ""
+    missed = "|file exists|No module named '[a-z.]+'" if case.call.name in LOOKS else ""
     return rf"stage1: {who}[^:]+.*: ({reason_of(case.errno)}{missed})"
 
 

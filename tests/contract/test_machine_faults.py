@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.campaign import LONG, thinned
-from tests.support.faults import HANG, LAUNCHER, Call, Faults
+from tests.support.faults import HANG, LAUNCHER, LOOKS, NEVER_FAIL, Call, Faults
 from tests.support.firstprogram import NamespaceMachine
 from tests.support.pods import MakePod, shell
 
@@ -24,8 +24,6 @@ from tests.support.pods import MakePod, shell
 EXECS = 3
 ERRORS = (errno.ENOMEM, errno.EIO)
 FIRST = Call(LAUNCHER, "prctl", 1)  # of minit's own, after those of the interpreter's start
-# Those that cannot fail, or that are the interpreter's and the C library's own.
-NEVER_FAIL = {"close", "umask", "lseek", "getpid", "gettid", "geteuid", "rseq", "brk", "mmap", "munmap", "exit_group"}
 CONFIG = """
     on_exit = "reboot"
     failure_wait_seconds = 0
@@ -75,7 +73,7 @@ def fail(make_pod: MakePod, faults: Faults, call: Call, number: int) -> str:
     ran = any(line.startswith("one[") and line.endswith("]: hello") for line in machine.lines)
     said = [line for line in machine.lines if line not in USUAL and not line.startswith("one[")]
     # A file of the image that seems not to be there is no error that is expected.
-    is_defect = call.name != "newfstatat" and any("a bug in minit" in line for line in said)
+    is_defect = call.name not in LOOKS and any("a bug in minit" in line for line in said)
     is_unread = any(line.endswith("going on as without it") for line in said)
     right = machine.ending == ("off" if is_unread else "reboot") and (ran or said) and not is_defect
     return "" if right else f"{call} {errno.errorcode[number]}: {machine.ending} {machine.lines}"

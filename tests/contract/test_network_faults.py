@@ -21,7 +21,7 @@ import pytest
 
 from minit.errors import reason_of
 from tests.support.campaign import LONG, thinned
-from tests.support.faults import LAUNCHER, Call, Faults, Roles
+from tests.support.faults import LAUNCHER, LOOKS, NEVER_FAIL, Call, Faults, Roles
 from tests.support.hostnet import left_by, leftovers
 from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.waiting import wait_for
@@ -32,14 +32,10 @@ ERRORS = (errno.ENOMEM, errno.EIO, errno.EPERM)
 NETWORKS = "default,default-restricted"
 PORTS = itertools.count(20000)
 
-# Calls that cannot fail, that the C library and the interpreter make for their own memory, or that end the process.
-NEVER_FAIL = {
-    *("brk", "close", "exit_group", "getpid", "getppid", "gettid", "lseek", "mmap", "mprotect", "mremap", "munmap"),
-    *("rseq", "set_robust_list", "umask"),
-}
 # Calls that may fail, and why. In a long run others may too, those for a sysctl(8) of IPv6 say.
 HARMLESS = {
-    *("newfstatat", "ioctl"),  # looks at a file that decide nothing
+    *LOOKS,
+    "ioctl",  # the same
     "mkdir",  # of a directory that is there
     "epoll_create1",  # importing selectors tries whether there is epoll
     "recvmsg",  # when the pod has what it needs

@@ -22,6 +22,15 @@ KILL = 0
 HANG = -1
 ANY = "any"  # in place of a name
 
+# Calls that cannot fail, that the C library and the interpreter make for their own memory and at their own forks, or
+# that end the process. Which there are is a matter of their versions.
+NEVER_FAIL = {
+    *("brk", "close", "exit_group", "geteuid", "getpid", "getppid", "gettid", "lseek", "mmap", "mprotect", "mremap"),
+    *("munmap", "rseq", "rt_sigprocmask", "set_robust_list", "umask"),
+}
+# What stat(3) is to one C library or another: it looks at files that decide nothing, before a mkdir(2) say.
+LOOKS = {"fstat", "newfstatat", "statx"}
+
 
 class Call(NamedTuple):
     """The `nth` system call of that name, from 1 on, by one process, called `who` as faults.c calls it."""
