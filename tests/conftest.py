@@ -18,6 +18,7 @@ import pytest
 
 from minit import syscalls
 from minit.supervisor.loopback import bring_up_loopback
+from tests.support.afterwards import Afterwards
 from tests.support.campaign import LONG, campaign
 from tests.support.guest import GUEST, build_guest
 from tests.support.leftovers import Leftovers
@@ -29,6 +30,7 @@ from tests.support.skips import ALLOWED_SKIPS
 from tests.support.unpack import unpack
 
 STRICT = os.environ.get("MINIT_TEST_STRICT") == "1"
+_AFTERWARDS = pytest.StashKey[Afterwards]()
 _DISK = pytest.StashKey[OwnDisk]()
 _GROUP = pytest.StashKey[OwnGroup]()
 
@@ -56,29 +58,52 @@ def pytest_configure(config: pytest.Config) -> None:
     # A worker's are not those of any terminal, and programs believe them more than the one that they have.
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
-    if os.geteuid() != 0 or _distributes(config):
+    if os.geteuid() != 0:
         return
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker:
+        _remove_stale()
+    if _distributes(config):
+        return
+    group = None
+    with suppress(OSError):
+        group = OwnGroup()
+    disk = OwnDisk()
+    # The end of a worker is its own, or that of the session that it works for.
+    config.stash[_AFTERWARDS] = Afterwards(group, disk, [os.getpid(), os.getppid()] if is_worker else [os.getpid()])
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     bring_up_loopback()
     for directory in ("/run/netns", "/run/minit", "/var/lib/cni"):
         os.makedirs(directory, exist_ok=True)
         syscalls.mount("tmpfs", directory, "tmpfs", 0)
-    with suppress(OSError):
-        config.stash[_GROUP] = OwnGroup()
-    config.stash[_DISK] = disk = OwnDisk()
+    if group:
+        group.enter()
+        config.stash[_GROUP] = group
+    disk.mount()
+    config.stash[_DISK] = disk
     config.option.basetemp = str(disk.path / "tmp")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove what is the session's own, and what others have left that were killed: workers after Ctrl-C, for one."""
-    for key in (_GROUP, _DISK):
-        if own := config.stash.get(key, None):
-            own.remove()
-    if os.geteuid() == 0 and not hasattr(config, "workerinput"):
-        remove_stale_disks()
-        with suppress(OSError):
-            remove_stale_groups()
+    """Remove what is the session's own."""
+    if group := config.stash.get(_GROUP, None):
+        group.leave()
+    if disk := config.stash.get(_DISK, None):
+        disk.unmount()
+        config.stash[_AFTERWARDS].begin()
+
+
+def pytest_keyboard_interrupt() -> None:
+    """Wait no more for the end of what the test has started that is interrupted: everything is removed at once."""
+    Leftovers.patience_seconds = 0
+
+
+def _remove_stale() -> None:
+    """Remove what sessions have left that were killed together with what comes afterwards."""
+    remove_stale_disks()
+    with suppress(OSError):
+        remove_stale_groups()
 
 
 def _distributes(config: pytest.Config) -> bool:

@@ -20,6 +20,7 @@ import pytest
 from tests.support.campaign import LONG
 from tests.support.faults import ANY, KILL, LAUNCHER, Call, Faults, Roles
 from tests.support.hostnet import left_by, leftovers
+from tests.support.owngroup import find_groups
 from tests.support.pods import TIMEOUT_SECONDS, control_group_name
 from tests.support.stage0_world import World, worlds, write_app
 
@@ -169,8 +170,7 @@ def _leaks(world: World, pod: str) -> list[str]:
     problems = [f"mount {point}" for point in world.mounts() if pod in point]
     if _directory(world, pod) is not None:
         problems.append("pod directory")
-    group = control_group_name(pod)
-    problems += [f"group {path}" for path, names, _ in os.walk("/sys/fs/cgroup") if group in names]
+    problems += [f"group {path}" for path in find_groups(control_group_name(pod))]
     problems += [f"process {pid}" for pid in _processes(pod)]
     return problems + left_by(pod)
 

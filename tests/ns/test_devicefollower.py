@@ -22,6 +22,7 @@ from minit.messages import Socket, receive_message, send_message
 from minit.plan.app import AppSpec
 from minit.plan.volumes import HOST, VolumeMount
 from tests.support.loopdevices import LoopDevice
+from tests.support.owngroup import group_below_own
 
 
 class OtherNamespace:
@@ -156,7 +157,7 @@ class Control:
 def group() -> Iterator[DeviceGroup]:
     """A group of the test's own."""
     [hierarchy] = [found for found in read_hierarchies() if "devices" in found.controllers]
-    directory = f"{hierarchy.mount_point}/minit-test-{uuid.uuid4()}"
+    directory = str(group_below_own(hierarchy, f"devices-{uuid.uuid4()}"))
     os.mkdir(directory)
     Path(directory, "devices.deny").write_text("a")
     yield DeviceGroup(directory=directory, is_v2=False)

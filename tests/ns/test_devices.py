@@ -21,6 +21,7 @@ from minit.launcher.cgroups import read_hierarchies
 from minit.launcher.devices import DeviceGroup, NoDeviceControl, change_policy, device_group, set_policy
 from minit.plan.devices import DEFAULT_RULES, DeviceRule, merge_rules
 from tests.support.loopdevices import LoopDevice
+from tests.support.owngroup import group_below_own
 
 LOOP_CONTROL = DeviceRule(kind="c", major=10, minor=237, access="rw")
 Can = Callable[[Callable[[], object]], bool]
@@ -33,7 +34,7 @@ def group(request: pytest.FixtureRequest) -> Iterator[DeviceGroup]:
     hierarchy = next(
         found for found in read_hierarchies() if (found.is_v2 if is_v2 else "devices" in found.controllers)
     )
-    directory = f"{hierarchy.mount_point}/minit-test-{uuid.uuid4()}"
+    directory = str(group_below_own(hierarchy, f"devices-{uuid.uuid4()}"))
     os.mkdir(directory)
     yield DeviceGroup(directory=directory, is_v2=is_v2)
     os.rmdir(directory)

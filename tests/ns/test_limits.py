@@ -28,6 +28,7 @@ from minit.plan.app import AppSpec
 from minit.plan.limits import Limits
 from minit.plan.pod import PodPlan
 from minit.value import replace
+from tests.support.owngroup import group_elsewhere
 
 UUID = str(uuid.uuid4())
 PLAN = PodPlan(uuid=UUID, hostname="h", namespaces=(), apps=(AppSpec(name="a", candidates=("/a",)),), bounding=None)
@@ -183,10 +184,10 @@ def unified(hierarchies: list[Hierarchy]) -> Iterator[Unified]:
     control = root / "cgroup.subtree_control"
     was_given = name in control.read_text().split()
     control.write_text(f"+{name}")
-    part = Unified(root / f"minit-test-{uuid.uuid4()}", name)
-    part.mount_point.mkdir()
-    yield part
-    part.end()
+    with group_elsewhere(root) as path:
+        part = Unified(path, name)
+        yield part
+        part.end()
     if not was_given:
         control.write_text(f"-{name}")
 

@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from minit import paths, syscalls
+from minit.launcher.cgroups import read_hierarchies
 from minit.supervisor.mounts import enter_root
+from tests.support.owngroup import group_below_own
 from tests.support.pods import PodDirectory
 from tests.support.processes import children_of, named
 from tests.support.waiting import wait_for
@@ -25,7 +27,6 @@ TIMEOUT_SECONDS = 60
 # How reboot(2) ends a PID namespace: the first process dies of it.
 ENDINGS = {-signal.SIGINT: "off", -signal.SIGHUP: "reboot"}
 _HELPER = "minit-machine"
-_UNIFIED = next(path for path in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")) if path.exists())
 _NAMESPACES = (
     syscalls.CLONE_NEWNS
     | syscalls.CLONE_NEWUTS
@@ -58,7 +59,7 @@ class NamespaceMachine:
     ) -> None:
         self.root = directory / "machine"
         self.root.mkdir()
-        self._group = _UNIFIED / f"minit-test-{uuid.uuid4()}"
+        self._group = group_below_own(read_hierarchies()[0], f"machine-{uuid.uuid4()}")
         syscalls.mount("tmpfs", str(self.root), "tmpfs", 0)
         for name in ("proc", "sys", "dev", "run", "tmp", "etc/minit", "data"):
             (self.root / name).mkdir(parents=True)

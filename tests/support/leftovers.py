@@ -12,11 +12,11 @@ from tests.support.owngroup import OwnGroup
 from tests.support.processes import status_of
 from tests.support.waiting import wait_for
 
-_PATIENCE_SECONDS = 30.0  # for what is on its way out
-
 
 class Leftovers:
     """Knows what was there before a test."""
+
+    patience_seconds = 30.0  # for what is on its way out
 
     def __init__(self, group: OwnGroup) -> None:
         self._group = group
@@ -25,7 +25,7 @@ class Leftovers:
     def check(self) -> None:
         """Raise AssertionError that names what there is now and was not before."""
         with suppress(AssertionError):
-            wait_for(lambda: not self._new(), "the end of what a test left", _PATIENCE_SECONDS)
+            wait_for(lambda: not self._new(), "the end of what a test left", self.patience_seconds)
         assert not (new := self._new()), f"the test left behind: {', '.join(sorted(map(_described, new)))}"
 
     def _new(self) -> set[tuple[str, str]]:

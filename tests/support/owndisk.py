@@ -14,17 +14,28 @@ from contextlib import suppress
 from pathlib import Path
 
 from minit import syscalls
+from tests.support.claims import claim
 
 _AROUND = Path("/var/tmp")
-_PREFIX = "minit-test-"
+_PREFIX = "minit-session-"
 _SIZE = "8G"  # of which memory holds what is written
 
 
 class OwnDisk:
-    """The disk, mounted at `path` for this process and those it starts; a directory of /var/tmp if that fails."""
+    """The disk, to be at `path`; `claim` makes `around` this session's as long as somebody has it open."""
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_AROUND))
+        claimed = None
+        while claimed is None:
+            self.around = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_AROUND))
+            claimed = claim(self.around)
+        self.claim: int = claimed
+        # Another directory: who sees this one mounted would look for the claim on the disk.
+        self.path = self.around / "disk"
+        self.path.mkdir()
+
+    def mount(self) -> None:
+        """Mount the disk for this process and those it starts; the directory of /var/tmp goes without if that fails."""
         image = self.path / "image"
         syscalls.mount("tmpfs", str(self.path), "tmpfs", 0)
         make = ["mkfs.ext4", "-q", "-O", "^has_journal", "-E", "nodiscard", str(image), _SIZE]
@@ -36,17 +47,22 @@ class OwnDisk:
             return
         syscalls.umount2(str(self.path), 0)
 
-    def remove(self) -> None:
+    def unmount(self) -> None:
         """Take it away with all that is on it; who still has something open there keeps that."""
         with suppress(OSError):
             while True:
                 syscalls.umount2(str(self.path), syscalls.MNT_DETACH)
-        shutil.rmtree(self.path)
 
 
 def remove_stale_disks() -> None:
-    """Remove what is left of the disks of processes that were killed: their mounts have ended with them."""
-    for path in _AROUND.glob(f"{_PREFIX}*-*"):
-        if not Path("/proc", path.name.split("-")[2]).exists():
-            with suppress(OSError):
-                path.rmdir()
+    """Remove what is left of the disks of sessions that nobody is left of: their mounts have ended with them."""
+    for around in _AROUND.glob(f"{_PREFIX}*"):
+        fd = claim(around)
+        if fd is not None:
+            remove_disk(around)
+            os.close(fd)
+
+
+def remove_disk(around: Path) -> None:
+    """Remove what a disk was mounted in, with what was written there for lack of one."""
+    shutil.rmtree(around, ignore_errors=True)

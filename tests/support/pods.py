@@ -23,6 +23,7 @@ from typing import Any
 
 from minit import syscalls
 from tests.support.guest import GUEST, Report
+from tests.support.owngroup import find_groups
 from tests.support.processes import children_of, status_of
 from tests.support.waiting import wait_for
 
@@ -419,9 +420,7 @@ class PodDirectory:
 
     def control_groups(self) -> list[Path]:
         """Return the pod's control groups on the host, in every hierarchy."""
-        name = control_group_name(self.uuid)
-        # Not rglob, which fails when another pod's groups go away meanwhile.
-        return [Path(path) / name for path, groups, _ in os.walk("/sys/fs/cgroup") if name in groups]
+        return find_groups(control_group_name(self.uuid))
 
     def members(self) -> list[int]:
         """Return the processes in the pod's control groups, in any hierarchy."""
