@@ -190,7 +190,7 @@ __attribute__((noreturn, used)) void launch(long *stack)
     char **argv = (char **)(stack + 1);
     char **environment = argv + argc + 1;
     long environment_length = 0;
-    char path[PATH_SIZE], loader[PATH_SIZE], python[PATH_SIZE], command[PATH_SIZE], seed[64];
+    char path[PATH_SIZE], loader[PATH_SIZE], libraries[PATH_SIZE], python[PATH_SIZE], command[PATH_SIZE], seed[64];
     char *name, *letter;
     long length, i, count, is_first = 0;
 
@@ -221,6 +221,7 @@ __attribute__((noreturn, used)) void launch(long *stack)
     use_read_only_mount(path);
 
     append(append(loader, path), "/usr/lib/minit/ld.so");
+    append(append(libraries, path), "/usr/lib/minit/lib");
     append(append(python, path), "/usr/lib/minit/bin/python3");
 
     while (environment[environment_length])
@@ -241,8 +242,10 @@ __attribute__((noreturn, used)) void launch(long *stack)
     new_environment[count] = 0;
 
     /* For the seed without what else -I means beside -P and -s, that no variable is looked at. */
-    char *head[] = {loader, "--inhibit-cache", "--argv0", python, python, is_first ? "-Ps" : "-I", "-S", "-B",
-                    "-X", "utf8", "-c", command};
+    char *option = is_first ? "-Ps" : "-I";
+    /* The libraries are named: a loader of glibc 2.42 asks /proc where the program is, and is told of no mount there. */
+    char *head[] = {loader, "--inhibit-cache", "--library-path", libraries, "--argv0", python, python, option, "-S",
+                    "-B", "-X", "utf8", "-c", command};
     long head_length = sizeof head / sizeof *head;
     char *new_argv[head_length + argc + 1];
     for (count = 0; count < head_length; count++)
