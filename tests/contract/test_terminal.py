@@ -32,9 +32,10 @@ PROMPT = rb"pod> (\x1b\[6n)?"
 
 def app_pid(pod: PodDirectory) -> int:
     """Return the host pid of the pod's only app."""
-    # The pid file is there a moment before the app is.
-    [pid] = wait_for(lambda: children_of(pod.pid), "the app's process")
-    return pid
+    # The pid file is there a moment before the app is, and what helped to start it may be there a moment longer.
+    found = wait_for(lambda: len(children := children_of(pod.pid)) == 1 and children, "the app's process alone")
+    assert found
+    return found[0]
 
 
 # What the app has.
@@ -158,8 +159,8 @@ def foreground_of(pid: int) -> str:
     group = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[5]
     try:
         return status_of(int(group))["Name"]
-    except FileNotFoundError:
-        return ""
+    except (FileNotFoundError, ProcessLookupError):
+        return ""  # it has ended meanwhile
 
 
 @pytest.mark.private_users

@@ -12,7 +12,6 @@ import tracemalloc
 import zlib
 
 import pytest
-from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from minit.archives.aci import copy_image
 from minit.archives.compression import Limits
 from minit.errors import ImageError
 from tests import tars
+from tests.support.zstandard import zstd
 
 SMALL = Limits(size_bytes=8 << 20, ratio_from_bytes=1 << 20)
 COMPRESSIONS = {

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from backports import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +39,7 @@ from tests.support.layers import (
     layer,
     sha256,
 )
+from tests.support.zstandard import zstd
 
 ONE = layer(tars.file("a", b"data"))
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
