@@ -12,6 +12,7 @@ from tests.support.machine import BOOT_SECONDS
 from tests.support.pods import shell
 
 _MODULES = ("virtio_net", "virtio_console")
+_MEMORY_MIB = 192  # of which what is plugged in needs some, beside a kernel and an interpreter that grow
 _ADDRESSES = """
 addresses = ["192.0.2.1/24", "2001:db8::1/64"]
 wait_seconds = 60
@@ -90,7 +91,7 @@ def test_two_machines(kernel: Path, build_machine: BuildMachine, tmp_path: Path)
     initial = build_machine(serving, _CONFIG.format(_ADDRESSES), _MODULES).rename(here / "root")
     with QemuMachine(kernel, here, initial, networks=[one]) as server:
         initial = build_machine({"ask": asking}, _CONFIG.format(_LEASE), _MODULES, (modem,)).rename(there / "root")
-        with QemuMachine(kernel, there, initial, networks=[other]) as client:
+        with QemuMachine(kernel, there, initial, networks=[other], memory_mib=_MEMORY_MIB) as client:
             client.wait_for_line(": no modem")
             server.wait_for_line("asked for bread")
             plug_in_modem(client, tmp_path / "dialled")
