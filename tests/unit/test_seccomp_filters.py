@@ -272,7 +272,9 @@ def test_a_sidecar_and_its_terminals_and_memory() -> None:
     program, number = Program(compile_sidecar_filter()), TABLES[NATIVE].number
     assert program.run(NATIVE, number("ioctl"), [1, TIOCSTI]) == NOT_PERMITTED
     assert program.run(NATIVE, number("ioctl"), [1, TIOCSTI | 1 << 32]) == NOT_PERMITTED
-    assert program.run(NATIVE, number("ioctl"), [1, termios.TIOCGWINSZ]) == ALLOW
+    # tcgetattr(3) is TCGETS with one C library and TCGETS2 with another.
+    for request in (termios.TIOCGWINSZ, 0x5401, 0x802C542A):
+        assert program.run(NATIVE, number("ioctl"), [1, request]) == ALLOW
     for name in ("mmap", "mprotect"):
         assert program.run(NATIVE, number(name), [0, 4096, mmap.PROT_READ | mmap.PROT_WRITE]) == ALLOW
         assert program.run(NATIVE, number(name), [0, 4096, mmap.PROT_READ | mmap.PROT_EXEC]) == NOT_PERMITTED
