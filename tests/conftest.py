@@ -56,7 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     # A worker's are not those of any terminal, and programs believe them more than the one that they have.
-    for name in ("COLUMNS", "LINES"):
+    # What a person has set for the interpreter hides what programs forget to write.
+    for name in ("COLUMNS", "LINES", "PYTHONUNBUFFERED"):
         os.environ.pop(name, None)
     if os.geteuid() != 0:
         return

@@ -37,7 +37,7 @@ if os.fork() == 0:
     client.connect(f"/proc/self/fd/{root}/control")
     try:
         client.send(b'{"op":"state"}')
-        print(client.recv(65536).decode())
+        print(client.recv(65536).decode(), flush=True)
     except OSError:
         pass
     os._exit(0)
