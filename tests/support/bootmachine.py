@@ -74,12 +74,13 @@ class QemuMachine:
         """
         Return the first line of the console that has `text` in it, of those from number `after` on.
 
-        The last one, a prompt perhaps, need not be at its end.
+        A prompt, which ends with a space, need not be a whole line.
         """
         until = time.monotonic() + BOOT_SECONDS
         with self._changed:
             while True:
-                found = next((line for line in (*self.lines[after:], self._unfinished) if text in line), None)
+                last = [self._unfinished] if text.endswith(" ") else []
+                found = next((line for line in (*self.lines[after:], *last) if text in line), None)
                 if found is not None:
                     return found
                 assert self._reader.is_alive(), self.lines
