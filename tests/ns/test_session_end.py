@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,7 +35,7 @@ def test_that_hangs(tmp_path):
         os.setsid()
         (groups[0] / "cgroup.procs").write_text("0")
         signal.pause()
-    Path(os.environ["READY"]).write_text(f"{groups[0].parent.name} {os.getpid()} {child}")
+    Path(os.environ["READY"]).write_text(f"{groups[0].parent.name} {tmp_path.parents[2]} {os.getpid()} {child}")
     while os.environ["HANG"]:
         signal.pause()
     os.kill(child, signal.SIGKILL)
@@ -63,30 +62,18 @@ class Session:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        self.group, runner, child = wait_for(lambda: ready.exists() and ready.read_text().split(), "the test")
-        self.runner, self.child = int(runner), int(child)
+        self.group, disk, runner, child = wait_for(lambda: ready.exists() and ready.read_text().split(), "the test")
+        self.disk, self.runner, self.child = Path(disk), int(runner), int(child)
 
     def is_there(self) -> bool:
-        """Tell whether anything of it is."""
-        return bool(find_groups(self.group))
+        """Tell whether a group or the directory of its disk is."""
+        return bool(find_groups(self.group)) or self.disk.exists()
 
     def wait_gone(self) -> None:
         """Wait until nothing of it is there, and no process."""
         wait_for(lambda: not self.is_there(), f"the end of {self.group}")
         self.process.communicate()
         assert not is_alive(self.child)
-
-
-@pytest.fixture(autouse=True)
-def disks() -> Iterator[Callable[[], set[Path]]]:
-    """No directory of a session's disk is left."""
-
-    def present() -> set[Path]:
-        return set(Path("/var/tmp").glob("minit-session-*"))
-
-    before = present()
-    yield present
-    wait_for(lambda: present() <= before, "the end of the disks of sessions")
 
 
 @pytest.mark.parametrize("words", [(), ("-n1",)], ids=["alone", "worker"])
