@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.owngroup import find_groups
-from tests.support.processes import children_of, is_alive
+from tests.support.processes import is_alive
 from tests.support.waiting import wait_for
 
 PROJECT = Path(__file__).parents[2]
@@ -105,7 +105,12 @@ def test_the_next_session_cleans_up(tmp_path: Path) -> None:
     # Its processes have numbers that mean nothing to others, as those of a container have.
     other = Session(tmp_path / "other", under=("unshare", "--pid", "--fork", "--mount-proc", "--kill-child"))
     killed = Session(tmp_path / "killed")
-    for pid in {*children_of(killed.process.pid), killed.process.pid} - {killed.child}:
+    [afterwards] = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if str(killed.disk).encode() in path.read_bytes().split(b"\0")
+    ]
+    for pid in (afterwards, killed.process.pid):
         os.kill(pid, signal.SIGKILL)
     assert killed.is_there()
     Session(tmp_path / "next", hang=False).process.communicate()

@@ -13,6 +13,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from tests.support.owndisk import OwnDisk, remove_disk
@@ -34,21 +35,30 @@ class Afterwards:
             ],
             cwd=_PROJECT,
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             pass_fds=(*claims, *ends),
             start_new_session=True,
         )
         for fd in (*claims, *ends):
             os.close(fd)
+        # What goes on is nobody's child, which a test that ends its own could take for one.
+        self._process.wait()
 
     def begin(self) -> None:
         """Remove everything now; this process has left it."""
-        self._process.communicate(b"\n")
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(b"\n")
+            self._process.stdin.flush()
+        self._process.stdout.read()  # until it has ended
 
 
 def main() -> None:
     """Wait, and remove."""
+    if os.fork() != 0:
+        os._exit(0)
     ends, disk, *groups = sys.argv[1:]
     select.select([sys.stdin, *map(int, ends.split(","))], [], [])
     remove_groups([Path(group) for group in groups])
