@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit import errors
-from minit.errors import MinitError, SourceMissing, UsageError, describe, reason_of
+from minit.errors import MinitError, SourceMissing, UnfinishedError, UsageError, describe, reason_of
 
 
 @pytest.mark.parametrize(
@@ -47,11 +47,12 @@ def test_reasons_begin_in_lower_case():
 
 
 def test_exit_codes():
-    """Usage errors end with Go's 2, a volume without a source with nspawn's 1, every other failure with rkt's 254."""
+    """Usage errors end with Go's 2, a missing source with nspawn's 1, what is unfinished with 75, the rest with 254."""
     children = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MinitError)]
     assert len(children) >= 9
-    assert {kind.exit_code for kind in children if kind not in (UsageError, SourceMissing)} == {254}
-    assert (UsageError.exit_code, SourceMissing.exit_code) == (2, 1)
+    own = {UsageError: 2, SourceMissing: 1, UnfinishedError: 75}
+    assert {kind.exit_code for kind in children if kind not in own} == {254}
+    assert {kind: kind.exit_code for kind in own} == own
 
 
 def test_an_error_of_the_system_keeps_its_path():
