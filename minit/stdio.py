@@ -23,13 +23,18 @@ def record_complaints(record: Callable[[str], None]) -> None:
     _record = record
 
 
-def complain(line: str) -> None:
-    """Write a line to standard error; that it cannot be written must not turn one failure into another."""
+def complain(line: str, *, ends_another: bool = False) -> None:
+    """
+    Write a line to standard error; that it cannot be written must not turn one failure into another.
+
+    It `ends_another` line there that has no end yet.
+    """
     line = harmless(line)
     if _record is not None:
         _record(line)
     try:
-        os.write(2, line.encode() + line_end(2))
+        end = line_end(2)
+        os.write(2, (end if ends_another else b"") + line.encode() + end)
     except OSError:
         pass  # nobody is left to tell
 

@@ -41,7 +41,7 @@ from minit.iottymux.protocol import (
 from minit.iottymux.queries import without_queries
 from minit.iottymux.screenmodes import ScreenModes
 from minit.iottymux.session import Session, connect
-from minit.stdio import complain, expect_raw_terminal, line_end, reopen_without_blocking
+from minit.stdio import complain, expect_raw_terminal, reopen_without_blocking
 from minit.terminal import look_at_terminal, read_size
 from minit.value import Value
 
@@ -545,12 +545,10 @@ class _Client:
 
     def _say(self, text: str) -> None:
         """Write a line of ours to standard error, and not at the end of one of the app's."""
-        line = f"attach: {text}"
-        if os.isatty(2) and any(output.is_terminal and output.last_byte != b"\n" for output in self._outputs):
-            line = line_end(2).decode() + line
+        unfinished = any(output.is_terminal and output.last_byte != b"\n" for output in self._outputs)
         for output in self._outputs:
             output.last_byte = b"\n"
-        complain(line)
+        complain(f"attach: {text}", ends_another=unfinished and os.isatty(2))
 
 
 def _is_readable(fd: int | None, timeout_milliseconds: int = 0) -> bool:
