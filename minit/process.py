@@ -23,6 +23,7 @@ _LAST_SIGNAL = 64
 _RESOURCES = 16  # RLIM_NLIMITS of Linux
 _SCHED_DEADLINE = 6
 _COREDUMP_FILTER = "/proc/self/coredump_filter"
+_NUMBER_BYTES = 32
 
 
 def join_cgroups(tasks: Sequence[int]) -> None:
@@ -134,16 +135,23 @@ def _read_affinity() -> tuple[int, ...]:
 
 def _read_coredump_filter() -> int | None:
     try:
-        with open(_COREDUMP_FILTER, "rb", buffering=0) as file:
-            return int(file.read(), 16)
+        fd = os.open(_COREDUMP_FILTER, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    try:
+        return int(os.read(fd, _NUMBER_BYTES), 16)
+    finally:
+        os.close(fd)
 
 
 def _write_coredump_filter(bits: int | None) -> None:
-    if bits is not None:
-        with open(_COREDUMP_FILTER, "wb", buffering=0) as file:
-            file.write(b"%#x" % bits)
+    if bits is None:
+        return
+    fd = os.open(_COREDUMP_FILTER, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, b"%#x" % bits)
+    finally:
+        os.close(fd)
 
 
 def forget_imports() -> None:
