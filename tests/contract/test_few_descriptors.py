@@ -15,23 +15,37 @@ FOREVER = "exec sleep 1000"
 REASON = "too few descriptors are left for another app: the limit of open files (ulimit -n) of the pod is {}"
 
 
-def leave(pid: int, free: int) -> int:
-    """Have a process be able to open so many descriptors more, and return its limit."""
-    _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    taken = {int(fd) for fd in os.listdir(f"/proc/{pid}/fd")}
-    limit = [number for number in range(hard) if number not in taken][free]
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
-    return limit
+FREE = 92
 
 
-def test_no_more_apps_than_can_be_looked_after(make_pod: MakePod) -> None:
-    """None is added or started for which PID 1 would give its last descriptors; those there are end as always."""
-    sandbox = Sandbox(make_pod)
+def with_three_apps(make_pod: MakePod, limit: int | None = None) -> Sandbox:
+    """Return a pod that may open so many files, with three apps, two of which run."""
+
+    def prepare() -> None:
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+    sandbox = Sandbox(make_pod, prepare=prepare)
     for name in ("a", "b", "c"):
         assert sandbox.add(name, shell(FOREVER)).returncode == 0
     for name in ("a", "b"):
         assert sandbox.start(name).returncode == 0
-    reason = REASON.format(leave(sandbox.pod.pid, 90))
+    return sandbox
+
+
+def limit_that_leaves(pid: int, free: int) -> int:
+    """Return the limit of open files under which a process can open so many more."""
+    taken = {int(fd) for fd in os.listdir(f"/proc/{pid}/fd")}
+    return [number for number in range(len(taken) + free + 1) if number not in taken][free]
+
+
+def test_no_more_apps_than_can_be_looked_after(make_pod: MakePod) -> None:
+    """None is added or started for which PID 1 would give its last descriptors; those there are end as always."""
+    wide = with_three_apps(make_pod)
+    limit = limit_that_leaves(wide.pod.pid, FREE)
+    wide.end()
+    sandbox = with_three_apps(make_pod, limit)
+    reason = REASON.format(limit)
     for refused in (sandbox.add("d", shell(FOREVER)), sandbox.start("c")):
         assert refused.returncode == 254
         assert reason in refused.stdout

@@ -182,7 +182,7 @@ def test_top_on_a_terminal_that_is_closed(tmp_path: Path) -> None:
         terminal.expect(rb"0 pods")
     _, errors = process.communicate(timeout=60)
     assert process.returncode in (129, 254)
-    assert errors in (b"", b"top: input/output error\n")
+    assert errors in (b"", b"top: standard output: input/output error\n")
 
 
 def test_top_without_a_terminal(make_pod: MakePod) -> None:

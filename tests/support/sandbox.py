@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,17 @@ Result = subprocess.CompletedProcess[str]
 class Sandbox:
     """A running mutable pod; `process` is its launcher."""
 
-    def __init__(self, make_pod: MakePod, *flags: str, annotations: dict[str, str] | None = None, **pod: Any) -> None:
+    def __init__(
+        self,
+        make_pod: MakePod,
+        *flags: str,
+        annotations: dict[str, str] | None = None,
+        prepare: Callable[[], None] | None = None,
+        **pod: Any,
+    ) -> None:
+        """Start it, with `prepare` called in its launcher's process before."""
         self.pod: PodDirectory = make_pod({}, annotations={**MUTABLE, **(annotations or {})}, **pod)
-        self.process = self.pod.start("--mutable", *flags)
+        self.process = self.pod.start("--mutable", *flags, preexec_fn=prepare)
         self.pod.wait_ready()
 
     def add(self, name: str, section: dict[str, Any], *flags: str, **options: Any) -> Result:
