@@ -22,7 +22,7 @@ from minit.archives.conversion import convert_manifest
 from minit.archives.layered import Layer, LayeredImage, digest_text, hasher
 from minit.archives.layertree import LayerTree, Plan
 from minit.archives.tar import Entry, Kind, TarReader
-from minit.archives.tarheader import END, encode_header, padding
+from minit.archives.tarheader import END, encode_header, new_entry, padding
 from minit.errors import ImageError
 from minit.progress import Progress, silent
 from minit.value import replace
@@ -59,18 +59,18 @@ def write_aci(
         spooled = _Spooled(spool)
         plan = _read_layers(image, spooled, progress, limits)
         output = _Output(write)
-        output.add(_entry(MANIFEST, Kind.FILE, 0o644, size_bytes=len(manifest)), MANIFEST)
+        output.add(new_entry(MANIFEST, Kind.FILE, 0o644, size_bytes=len(manifest)), MANIFEST)
         output.data(manifest + padding(len(manifest)))
         # The layers may have an entry for it, which then says how it looks.
-        output.add(_entry(ROOTFS, Kind.DIRECTORY, 0o755), ROOTFS)
+        output.add(new_entry(ROOTFS, Kind.DIRECTORY, 0o755), ROOTFS)
         for number in range(len(image.layers)):
             for start, end in _kept(number, spooled, plan, output):
                 spooled.copy(start, end, output)
                 progress(f"writing {image.name.whole}", end, spooled.size_bytes)
     for path in plan.bare_directories:
-        output.add(_entry(path, Kind.DIRECTORY, 0o755), f"{ROOTFS}/{path}")
+        output.add(new_entry(path, Kind.DIRECTORY, 0o755), f"{ROOTFS}/{path}")
     for path, target in plan.additions:
-        output.add(_entry(path, Kind.SYMLINK, 0o777, link_target=target), f"{ROOTFS}/{path}")
+        output.add(new_entry(path, Kind.SYMLINK, 0o777, link_target=target), f"{ROOTFS}/{path}")
     return output.finish(), manifest
 
 
@@ -115,21 +115,6 @@ def _kept(number: int, spooled: _Spooled, plan: Plan, output: _Output) -> Iterat
             output.add(entry, entry.path if name is None else f"{ROOTFS}/{name}", link)
             start, end = data, positions[index + 1]
     yield start, end
-
-
-def _entry(path: str, kind: Kind, mode: int, *, size_bytes: int = 0, link_target: str = "") -> Entry:
-    """Return an entry that no layer has: root's, from the beginning of time."""
-    return Entry(
-        path=path,
-        kind=kind,
-        mode=mode,
-        uid=0,
-        gid=0,
-        size_bytes=size_bytes,
-        mtime_ns=0,
-        atime_ns=0,
-        link_target=link_target,
-    )
 
 
 class _Meter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import zlib
 from collections.abc import Iterable
 
@@ -10,6 +11,16 @@ from minit.archives.tar import Entry, Kind
 
 BLOCK_BYTES = 512
 END = bytes(2 * BLOCK_BYTES)
+
+KINDS = {
+    stat.S_IFREG: Kind.FILE,
+    stat.S_IFDIR: Kind.DIRECTORY,
+    stat.S_IFLNK: Kind.SYMLINK,
+    stat.S_IFCHR: Kind.CHARACTER_DEVICE,
+    stat.S_IFBLK: Kind.BLOCK_DEVICE,
+    stat.S_IFIFO: Kind.FIFO,
+}
+"""The kinds of files that an archive has, by their types in inode(7)."""
 
 _TYPEFLAGS = {
     Kind.FILE: b"0",
@@ -24,6 +35,21 @@ _NAME_BYTES = 100
 _ID_LIMIT = 0o7777777
 _SIZE_LIMIT = _SECONDS_LIMIT = 0o77777777777
 _SECOND_NS = 1_000_000_000
+
+
+def new_entry(path: str, kind: Kind, mode: int, *, size_bytes: int = 0, link_target: str = "") -> Entry:
+    """Return an entry that depends on nothing but these: root's, from the beginning of time."""
+    return Entry(
+        path=path,
+        kind=kind,
+        mode=mode,
+        uid=0,
+        gid=0,
+        size_bytes=size_bytes,
+        mtime_ns=0,
+        atime_ns=0,
+        link_target=link_target,
+    )
 
 
 def encode_header(

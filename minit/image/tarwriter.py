@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import IO
 
 from minit.archives.tar import Entry, Kind
-from minit.archives.tarheader import END, encode_header, padding
+from minit.archives.tarheader import END, KINDS, encode_header, new_entry, padding
 from minit.errors import ImageError, describe, reason_of
 
 GZIP_LEVEL = 6
@@ -45,7 +45,7 @@ class AciWriter:
         except OSError as error:
             raise self._failure(error) from error
         self._gzip = gzip.GzipFile("", "wb", GZIP_LEVEL, self._file, mtime=0)
-        self._add(_new_entry("manifest", Kind.FILE, 0o644, size_bytes=len(self._manifest)), BytesIO(self._manifest))
+        self._add(new_entry("manifest", Kind.FILE, 0o644, size_bytes=len(self._manifest)), BytesIO(self._manifest))
         return self
 
     def __exit__(
@@ -80,21 +80,21 @@ class AciWriter:
 
     def add_directory(self, name: str, mode: int = 0o755) -> None:
         """Add a directory owned by root; `name` is its path in the image, `/` the rootfs itself."""
-        self._add(_new_entry(_entry_name(name), Kind.DIRECTORY, mode))
+        self._add(new_entry(_entry_name(name), Kind.DIRECTORY, mode))
 
     def add_symlink(self, name: str, target: str) -> None:
         """Add a symlink owned by root."""
-        self._add(_new_entry(_entry_name(name), Kind.SYMLINK, 0o777, target=target))
+        self._add(new_entry(_entry_name(name), Kind.SYMLINK, 0o777, link_target=target))
 
     def add_bytes(self, name: str, data: bytes, mode: int = 0o644) -> None:
         """Add a regular file owned by root."""
-        self._add(_new_entry(_entry_name(name), Kind.FILE, mode, size_bytes=len(data)), BytesIO(data))
+        self._add(new_entry(_entry_name(name), Kind.FILE, mode, size_bytes=len(data)), BytesIO(data))
 
     def add_file(self, name: str, source: Path, mode: int) -> None:
         """Add a copy of a file, owned by root, with the time of its source forgotten."""
         with source.open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
-            self._add(_new_entry(_entry_name(name), Kind.FILE, mode, size_bytes=size_bytes), file)
+            self._add(new_entry(_entry_name(name), Kind.FILE, mode, size_bytes=size_bytes), file)
 
     def add_as_is(self, name: str, source: Path) -> None:
         """
@@ -104,7 +104,7 @@ class AciWriter:
         process.
         """
         status = source.lstat()
-        kind = _KINDS.get(stat.S_IFMT(status.st_mode))
+        kind = KINDS.get(stat.S_IFMT(status.st_mode))
         name = _entry_name(name)
         if kind is Kind.FILE:
             first = self._links.setdefault((status.st_dev, status.st_ino), name) if status.st_nlink > 1 else name
@@ -136,31 +136,6 @@ class AciWriter:
 
     def _write(self, data: bytes) -> None:
         self._gzip.write(data)
-
-
-_KINDS = {
-    stat.S_IFREG: Kind.FILE,
-    stat.S_IFDIR: Kind.DIRECTORY,
-    stat.S_IFLNK: Kind.SYMLINK,
-    stat.S_IFCHR: Kind.CHARACTER_DEVICE,
-    stat.S_IFBLK: Kind.BLOCK_DEVICE,
-    stat.S_IFIFO: Kind.FIFO,
-}
-
-
-def _new_entry(name: str, kind: Kind, mode: int, size_bytes: int = 0, target: str = "") -> Entry:
-    """Return an entry that depends on nothing but these: owner root by number, time 0."""
-    return Entry(
-        path=name,
-        kind=kind,
-        mode=mode,
-        uid=0,
-        gid=0,
-        size_bytes=size_bytes,
-        mtime_ns=0,
-        atime_ns=0,
-        link_target=target,
-    )
 
 
 def _entry_of(

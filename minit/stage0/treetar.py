@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from minit import syscalls
 from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES, Entry, Kind, shown
-from minit.archives.tarheader import END, encode_header, padding
+from minit.archives.tarheader import END, KINDS, encode_header, padding
 from minit.errors import PodError
 from minit.idrange import IdRange
 from minit.stage0.attributes import CAPABILITIES, is_kept_attribute
@@ -28,14 +28,6 @@ _PATH_LIMIT = 1 << 16
 _SURE_LENGTH = NAME_LIMIT_BYTES // 4  # of a path whose characters have four bytes each
 _WRITTEN_BYTES = 1 << 18
 
-_KINDS = {
-    stat.S_IFREG: Kind.FILE,
-    stat.S_IFDIR: Kind.DIRECTORY,
-    stat.S_IFLNK: Kind.SYMLINK,
-    stat.S_IFCHR: Kind.CHARACTER_DEVICE,
-    stat.S_IFBLK: Kind.BLOCK_DEVICE,
-    stat.S_IFIFO: Kind.FIFO,
-}
 _DEVICES = (Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE)
 
 
@@ -118,7 +110,7 @@ class TreeWriter:
                 self._add_entry(name, os.fstat(fd), fd=fd)
             finally:
                 os.close(fd)
-        elif kind in _KINDS:
+        elif kind in KINDS:
             self._add_entry(name, status, os.readlink(entry, dir_fd=directory) if kind == stat.S_IFLNK else "")
         return False  # as a socket, too, which means nothing without its process
 
@@ -132,7 +124,7 @@ class TreeWriter:
         owner = self._owner(name, status)
         if owner is None:
             return False
-        kind = _KINDS[stat.S_IFMT(status.st_mode)]
+        kind = KINDS[stat.S_IFMT(status.st_mode)]
         first = name
         # Not of a link to a link: rkt cannot extract that.
         if kind not in (Kind.DIRECTORY, Kind.SYMLINK) and status.st_nlink > 1:
