@@ -13,7 +13,7 @@ import click
 from minit.cli import completioncommand
 from minit.cli.commandgroups import commands
 from minit.cli.invocation import Invocation, flush_output
-from minit.cli.standardstreams import open_streams
+from minit.cli.standardstreams import abandon_output, open_streams
 from minit.errors import EXIT_FAILURE, EXIT_USAGE, MinitError, describe
 from minit.harmless import harmless
 from minit.stdio import open_standard_streams
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str], root: click.Group = commands) -> int:
     try:
         flush_output()
     except OSError as error:
-        _abandon_output()
+        abandon_output()
         # Who reads our output may have enough of it, and a command that has failed has said why.
         if code == 0 and not isinstance(error, BrokenPipeError):
             return _fail(invocation, describe(error), error)
@@ -91,11 +91,6 @@ def _run(invocation: Invocation, arguments: Sequence[str], root: click.Group) ->
     except Exception as error:
         return _fail(invocation, describe(error), error, unexpected=True)
     return result if isinstance(result, int) else 0
-
-
-def _abandon_output() -> None:
-    """Forget what standard output could not take; Python would try, and complain, once more at the end."""
-    sys.stdout = None
 
 
 def _fail(

@@ -61,6 +61,15 @@ def open_streams() -> None:
     sys.stderr = _text_stream(2, "standard error", sys.stderr, "backslashreplace")
 
 
+def abandon_output() -> None:
+    """Forget what standard output could not take; Python would try, and complain, once more at the end."""
+    buffer = getattr(sys.stdout, "buffer", None)
+    if isinstance(buffer, _Output):
+        # What is above a raw file that is closed has nothing left to write.
+        buffer.raw.close()
+    sys.stdout = None
+
+
 def _text_stream(fd: int, name: str, like: TextIO | None, errors: str) -> TextIO:
     is_by_lines = fd == 2
     encoding = None
