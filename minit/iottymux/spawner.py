@@ -114,9 +114,9 @@ class Spawner:
         return False
 
     def _is_stopped(self) -> bool:
-        # It is reaped by PID 1 alone, so that the number is its own.
-        with open(f"/proc/{self.pid}/stat", "rb", buffering=0) as file:
-            return file.read().rpartition(b") ")[2].startswith(b"T")
+        # Not by /proc, which need not be there; the stop stays to be seen, the end to be reaped.
+        stopped = os.waitid(os.P_PIDFD, self._pidfd, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        return stopped is not None
 
     def last_words(self) -> str:
         """Return why the spawner ended, empty if it could not say it; never waits."""
