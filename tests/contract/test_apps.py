@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count, islice, pairwise
 from pathlib import Path
 
 import pytest
@@ -440,17 +441,17 @@ def test_apps_of_new_names_leave_nothing_in_the_memory_of_pid_1(make_pod: MakePo
     """Once all kept events are of apps that are gone, PID 1 does not grow, however many come and go."""
     sandbox = Sandbox(make_pod)
     memory = []
+    names = (f"an-app-of-a-new-name-{number}" for number in count())
     # Eleven events of each app, of which a thousand are kept.
-    for names in (range(110), range(110, 5000 if LONG else 170)):
-        for number in names:
-            name = f"an-app-of-a-new-name-{number}"
+    for apps in (110, *[1600 if LONG else 30] * 3):
+        for name in islice(names, apps):
             ok(sandbox.add(name, shell("exit 0")))
             ok(sandbox.start(name))
             ok(sandbox.stop(name))
             ok(sandbox.remove(name))
         memory.append(anonymous_kilobytes(sandbox.pod.pid))
-    # What is freed and allocated anew takes some pages more, in the end always the same ones.
-    assert memory[1] - memory[0] < (256 if LONG else 96), memory
+    # What is freed and allocated anew takes some pages more now and then, and what leaks takes them each time.
+    assert min(after - before for before, after in pairwise(memory)) < (256 if LONG else 48), memory
 
 
 def test_options_of_the_pod_and_of_the_app(make_pod: MakePod) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pods import control_group_name
-from tests.support.processes import status_of
+from tests.support.processes import named, status_of
 from tests.support.stage0_world import World, worlds
 from tests.support.stuckfs import StuckFilesystem
 from tests.support.waiting import wait_for
@@ -69,4 +69,4 @@ def _processes(groups: list[Path], name: str | None = None) -> list[int]:
         for directory, _, _ in os.walk(top)
         for pid in Path(directory, "cgroup.procs").read_text().split()
     }
-    return sorted(pid for pid in pids if name in (None, status_of(pid)["Name"]))
+    return sorted(pids if name is None else named(pids, name))
