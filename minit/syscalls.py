@@ -1,43 +1,65 @@
 """
-Linux system calls that the `os` module of Python 3.11 lacks; the only importer of ctypes but for libseccomp.
+Linux system calls that the `os` module of Python 3.11 lacks.
 
 One small function per call, without policy: arguments as in the manual page, descriptors as ints, failures as
-OSError with errno and, where there is one, the path. Everything is bound at import, so that nothing is looked up
-after a root change. The calls keep the interpreter lock, since every program here has a single thread.
+OSError with errno and, where there is one, the path. The calls keep the interpreter lock, since every program here has
+a single thread.
+
+An interpreter that was dumped has the module _syscalls (minit/image/dump/syscalls.c); any other does the same by
+ctypes. An argument is an int, bytes or a bytearray, whose address is passed, or None for a null pointer.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
+from struct import Struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_libc = ctypes.PyDLL(None, use_errno=True)
-_syscall = _libc.syscall
-_syscall.restype = ctypes.c_long
+    from minit.ctypescalls import address, call
+    from minit.ctypescalls import clone3 as _clone3
+else:
+    try:
+        from _syscalls import address, call
+        from _syscalls import clone3 as _clone3
+    except ModuleNotFoundError:
+        from minit.ctypescalls import address, call
+        from minit.ctypescalls import clone3 as _clone3
 
 # Call numbers since 5.x are the same on every architecture; the older ones differ.
-_MACHINE = os.uname().machine
-_SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(_MACHINE, 41)
-_SYS_RT_SIGACTION = {"x86_64": 13, "aarch64": 134}.get(_MACHINE, 134)
-_SYS_KEYCTL = {"x86_64": 250, "aarch64": 219}.get(_MACHINE, 219)
-_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(_MACHINE, 277)
-_SYS_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}.get(_MACHINE, 30)
-_SYS_IOPRIO_GET = {"x86_64": 252, "aarch64": 31}.get(_MACHINE, 31)
-_SYS_REBOOT = {"x86_64": 169, "aarch64": 142}.get(_MACHINE, 142)
-_SYS_FINIT_MODULE = {"x86_64": 313, "aarch64": 273}.get(_MACHINE, 273)
-_SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(_MACHINE, 280)
+_IS_X86_64 = os.uname().machine == "x86_64"
+_SYS_BPF = 321 if _IS_X86_64 else 280
+_SYS_CAPGET = 125 if _IS_X86_64 else 90
+_SYS_CAPSET = 126 if _IS_X86_64 else 91
+_SYS_FINIT_MODULE = 313 if _IS_X86_64 else 273
+_SYS_INOTIFY_ADD_WATCH = 254 if _IS_X86_64 else 27
+_SYS_INOTIFY_INIT1 = 294 if _IS_X86_64 else 26
+_SYS_IOPRIO_GET = 252 if _IS_X86_64 else 31
+_SYS_IOPRIO_SET = 251 if _IS_X86_64 else 30
+_SYS_KEYCTL = 250 if _IS_X86_64 else 219
+_SYS_MOUNT = 165 if _IS_X86_64 else 40
+_SYS_PERSONALITY = 135 if _IS_X86_64 else 92
+_SYS_PIVOT_ROOT = 155 if _IS_X86_64 else 41
+_SYS_PRCTL = 157 if _IS_X86_64 else 167
+_SYS_REBOOT = 169 if _IS_X86_64 else 142
+_SYS_RT_SIGACTION = 13 if _IS_X86_64 else 134
+_SYS_SECCOMP = 317 if _IS_X86_64 else 277
+_SYS_SETHOSTNAME = 170 if _IS_X86_64 else 161
+_SYS_SETNS = 308 if _IS_X86_64 else 268
+_SYS_SIGNALFD4 = 289 if _IS_X86_64 else 74
+_SYS_SYNCFS = 306 if _IS_X86_64 else 267
+_SYS_TEE = 276 if _IS_X86_64 else 77
+_SYS_UMOUNT2 = 166 if _IS_X86_64 else 39
+_SYS_UNSHARE = 272 if _IS_X86_64 else 97
 _SYS_PIDFD_SEND_SIGNAL = 424
 _SYS_OPEN_TREE = 428
 _SYS_MOVE_MOUNT = 429
 _SYS_FSOPEN = 430
 _SYS_FSCONFIG = 431
 _SYS_FSMOUNT = 432
-_SYS_CLONE3 = 435
 _SYS_CLOSE_RANGE = 436
 _SYS_OPENAT2 = 437
 _SYS_MOUNT_SETATTR = 442
@@ -146,69 +168,15 @@ _BPF_PROG_ATTACH = 8
 _BPF_INSTRUCTION_BYTES = 8
 
 
-class _CloneArgs(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_uint64)
-        for name in (
-            *("flags", "pidfd", "child_tid", "parent_tid", "exit_signal", "stack"),
-            *("stack_size", "tls", "set_tid", "set_tid_size", "cgroup"),
-        )
-    ]
-
-
-class _OpenHow(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("flags", "mode", "resolve")]
-
-
-class _MountAttr(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
-
-
-class _SockFprog(ctypes.Structure):
-    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
-
-
-class _CapHeader(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
-
-
-class _BpfLoad(ctypes.Structure):
-    _fields_ = [
-        ("prog_type", ctypes.c_uint32),
-        ("insn_cnt", ctypes.c_uint32),
-        ("insns", ctypes.c_uint64),
-        ("license", ctypes.c_uint64),
-        ("log_level", ctypes.c_uint32),
-        ("log_size", ctypes.c_uint32),
-        ("log_buf", ctypes.c_uint64),
-        ("kern_version", ctypes.c_uint32),
-        ("prog_flags", ctypes.c_uint32),
-        ("prog_name", ctypes.c_char * 16),
-    ]
-
-
-class _BpfAttach(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint32) for name in ("target_fd", "attach_bpf_fd", "attach_type", "attach_flags")]
-
-
-class _CapData(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint32) for name in ("effective", "permitted", "inheritable")]
-
-
-def _os_error(path: str | None = None) -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number), path) if path else OSError(number, os.strerror(number))
-
-
-def _call(path: str | None, number: int, *arguments: object) -> int:
-    result: int = _syscall(ctypes.c_long(number), *arguments)
-    if result < 0:
-        raise _os_error(path)
-    return result
-
-
-def _long(value: int) -> ctypes.c_long:
-    return ctypes.c_long(value)
+# struct clone_args, open_how, mount_attr, sock_fprog, __user_cap_header and _data, and two of union bpf_attr.
+_CLONE_ARGS = Struct("=11Q")
+_OPEN_HOW = Struct("=3Q")
+_MOUNT_ATTR = Struct("=4Q")
+_SOCK_FPROG = Struct("@HP")
+_CAP_HEADER = Struct("=Ii")
+_CAP_DATA = Struct("=6I")
+_BPF_LOAD = Struct("=IIQQIIQII16s")
+_BPF_ATTACH = Struct("=4I")
 
 
 def _bytes(path: str) -> bytes:
@@ -220,28 +188,25 @@ def _bytes(path: str) -> bytes:
 
 def mount(source: str | None, target: str, fstype: str | None, flags: int, data: str | None = None) -> None:
     """Attach a filesystem, bind a tree or change propagation, mount(2)."""
-    arguments = [None if text is None else _bytes(text) for text in (source, target, fstype)]
-    options = None if data is None else _bytes(data)
-    if _libc.mount(*arguments, ctypes.c_ulong(flags), options) < 0:
-        raise _os_error(target)
+    texts = [None if text is None else _bytes(text) for text in (source, target, fstype, data)]
+    call(target, _SYS_MOUNT, *texts[:3], flags, texts[3])
 
 
 def umount2(target: str, flags: int = 0) -> None:
     """Detach the filesystem at `target`, umount2(2)."""
-    if _libc.umount2(_bytes(target), flags) < 0:
-        raise _os_error(target)
+    call(target, _SYS_UMOUNT2, _bytes(target), flags)
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
     """Make `new_root` the root mount of this mount namespace, pivot_root(2)."""
-    _call(new_root, _SYS_PIVOT_ROOT, _bytes(new_root), _bytes(put_old))
+    call(new_root, _SYS_PIVOT_ROOT, _bytes(new_root), _bytes(put_old))
 
 
 def open_tree(dirfd: int, path: str, flags: int = 0) -> int:
     """Return a descriptor of the mount at `path`, of a detached copy with OPEN_TREE_CLONE, open_tree(2)."""
     if not path:
         flags |= AT_EMPTY_PATH
-    return _call(path, _SYS_OPEN_TREE, _long(dirfd), _bytes(path), _long(flags | _OPEN_TREE_CLOEXEC))
+    return call(path, _SYS_OPEN_TREE, dirfd, _bytes(path), flags | _OPEN_TREE_CLOEXEC)
 
 
 def move_mount(from_fd: int, to_fd: int, from_path: str = "", to_path: str = "") -> None:
@@ -249,7 +214,7 @@ def move_mount(from_fd: int, to_fd: int, from_path: str = "", to_path: str = "")
     flags = 0 if from_path else _MOVE_MOUNT_F_EMPTY_PATH
     flags |= 0 if to_path else _MOVE_MOUNT_T_EMPTY_PATH
     paths = _bytes(from_path), _bytes(to_path)
-    _call(to_path, _SYS_MOVE_MOUNT, _long(from_fd), paths[0], _long(to_fd), paths[1], _long(flags))
+    call(to_path, _SYS_MOVE_MOUNT, from_fd, paths[0], to_fd, paths[1], flags)
 
 
 def mount_setattr(
@@ -267,37 +232,36 @@ def mount_setattr(
 
     `user_namespace` is the descriptor that MOUNT_ATTR_IDMAP needs.
     """
-    attributes = _MountAttr(set, clear, propagation, user_namespace)
+    attributes = _MOUNT_ATTR.pack(set, clear, propagation, user_namespace)
     if not path:
         flags |= AT_EMPTY_PATH
-    size = _long(ctypes.sizeof(attributes))
-    _call(path, _SYS_MOUNT_SETATTR, _long(dirfd), _bytes(path), _long(flags), ctypes.byref(attributes), size)
+    call(path, _SYS_MOUNT_SETATTR, dirfd, _bytes(path), flags, attributes, len(attributes))
 
 
 def fsopen(fstype: str) -> int:
     """Return a context in which a filesystem is configured, fsopen(2)."""
-    return _call(fstype, _SYS_FSOPEN, _bytes(fstype), _long(_FSOPEN_CLOEXEC))
+    return call(fstype, _SYS_FSOPEN, _bytes(fstype), _FSOPEN_CLOEXEC)
 
 
 def fsconfig_set_flag(context: int, key: str) -> None:
     """Set a parameter without a value, fsconfig(2)."""
-    _call(key, _SYS_FSCONFIG, _long(context), _long(_FSCONFIG_SET_FLAG), _bytes(key), None, _long(0))
+    call(key, _SYS_FSCONFIG, context, _FSCONFIG_SET_FLAG, _bytes(key), None, 0)
 
 
 def fsconfig_set_string(context: int, key: str, value: str) -> None:
     """Set a parameter to a string, fsconfig(2)."""
-    command = _long(_FSCONFIG_SET_STRING)
-    _call(key, _SYS_FSCONFIG, _long(context), command, _bytes(key), _bytes(value), _long(0))
+    command = _FSCONFIG_SET_STRING
+    call(key, _SYS_FSCONFIG, context, command, _bytes(key), _bytes(value), 0)
 
 
 def fsconfig_create(context: int) -> None:
     """Create the configured superblock, fsconfig(2)."""
-    _call(None, _SYS_FSCONFIG, _long(context), _long(_FSCONFIG_CMD_CREATE), None, None, _long(0))
+    call(None, _SYS_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
 
 
 def fsmount(context: int, attributes: int = 0) -> int:
     """Return a detached mount of the created superblock, fsmount(2)."""
-    return _call(None, _SYS_FSMOUNT, _long(context), _long(_FSMOUNT_CLOEXEC), _long(attributes))
+    return call(None, _SYS_FSMOUNT, context, _FSMOUNT_CLOEXEC, attributes)
 
 
 # Files and descriptors.
@@ -309,20 +273,20 @@ def openat2(dirfd: int, path: str, flags: int, mode: int = 0, resolve: int = 0) 
 
     A ".." on the way fails with EAGAIN when anything on the machine is renamed meanwhile; that is tried again.
     """
-    how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
-    arguments = _long(dirfd), _bytes(path), ctypes.byref(how), _long(ctypes.sizeof(how))
+    how = _OPEN_HOW.pack(flags | os.O_CLOEXEC, mode, resolve)
+    arguments = dirfd, _bytes(path), how, len(how)
     for _ in range(_RESOLVE_ATTEMPTS):
         try:
-            return _call(path, _SYS_OPENAT2, *arguments)
+            return call(path, _SYS_OPENAT2, *arguments)
         except BlockingIOError:
             pass
-    return _call(path, _SYS_OPENAT2, *arguments)
+    return call(path, _SYS_OPENAT2, *arguments)
 
 
 def close_range(first: int, last: int | None = None, flags: int = 0) -> None:
     """Close the descriptors from `first` to `last` (None: all above), close_range(2)."""
     end = 0xFFFFFFFF if last is None else last
-    _call(None, _SYS_CLOSE_RANGE, ctypes.c_ulong(first), ctypes.c_ulong(end), ctypes.c_ulong(flags))
+    call(None, _SYS_CLOSE_RANGE, first, end, flags)
 
 
 def close_all_but(kept: Iterable[int]) -> None:
@@ -338,16 +302,12 @@ def close_all_but(kept: Iterable[int]) -> None:
 def tee(source: int, target: int, size_bytes: int) -> int:
     """Copy up to `size_bytes` between pipes without consuming them and without blocking, tee(2)."""
     SPLICE_F_NONBLOCK = 2
-    result: int = _libc.tee(source, target, ctypes.c_size_t(size_bytes), SPLICE_F_NONBLOCK)
-    if result < 0:
-        raise _os_error()
-    return result
+    return call(None, _SYS_TEE, source, target, size_bytes, SPLICE_F_NONBLOCK)
 
 
 def syncfs(fd: int) -> None:
     """Write the filesystem of `fd` to its device, syncfs(2)."""
-    if _libc.syncfs(fd) < 0:
-        raise _os_error()
+    call(None, _SYS_SYNCFS, fd)
 
 
 # Processes and namespaces.
@@ -360,66 +320,46 @@ def clone3(flags: int = 0, cgroup: int | None = None) -> tuple[int, int]:
     `cgroup` is a descriptor of a cgroup v2 directory that the child starts in. The interpreter's fork hooks run on
     both sides, as for os.fork().
     """
-    pidfd = ctypes.c_int(-1)
-    arguments = _CloneArgs(flags | _CLONE_PIDFD)
-    arguments.pidfd = ctypes.addressof(pidfd)
+    pidfd = bytearray(4)
     # With CLONE_PARENT it is that of the caller.
-    arguments.exit_signal = 0 if flags & CLONE_PARENT else 17  # SIGCHLD
+    exit_signal = 0 if flags & CLONE_PARENT else 17  # SIGCHLD
     if cgroup is not None:
-        arguments.flags |= _CLONE_INTO_CGROUP
-        arguments.cgroup = cgroup
-    size = _long(ctypes.sizeof(arguments))
-    ctypes.pythonapi.PyOS_BeforeFork()
-    pid: int = _syscall(_long(_SYS_CLONE3), ctypes.byref(arguments), size)
-    if pid == 0:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
-        return 0, -1
-    error = _os_error() if pid < 0 else None
-    ctypes.pythonapi.PyOS_AfterFork_Parent()
-    if error is not None:
-        raise error
-    return pid, pidfd.value
+        flags |= _CLONE_INTO_CGROUP
+    words = (flags | _CLONE_PIDFD, address(pidfd), 0, 0, exit_signal, 0, 0, 0, 0, 0, cgroup or 0)
+    pid = _clone3(bytearray(_CLONE_ARGS.pack(*words)))
+    return pid, int.from_bytes(pidfd, "little") if pid else -1
 
 
 def unshare(flags: int) -> None:
     """Move this process into new namespaces, unshare(2)."""
-    if _libc.unshare(flags) < 0:
-        raise _os_error()
+    call(None, _SYS_UNSHARE, flags)
 
 
 def setns(fd: int, flags: int) -> None:
     """Join the namespace `fd`, or those of the pidfd `fd` that `flags` name, setns(2)."""
-    if _libc.setns(fd, flags) < 0:
-        raise _os_error()
+    call(None, _SYS_SETNS, fd, flags)
 
 
 def sethostname(name: str) -> None:
     """Set the host name of this UTS namespace, sethostname(2)."""
     text = _bytes(name)
-    if _libc.sethostname(text, ctypes.c_size_t(len(text))) < 0:
-        raise _os_error()
+    call(None, _SYS_SETHOSTNAME, text, len(text))
 
 
 def pidfd_send_signal(pidfd: int, number: int) -> None:
     """Signal the process of a pidfd, pidfd_send_signal(2)."""
-    _call(None, _SYS_PIDFD_SEND_SIGNAL, _long(pidfd), _long(number), None, _long(0))
+    call(None, _SYS_PIDFD_SEND_SIGNAL, pidfd, number, None, 0)
 
 
 def reset_signal(number: int) -> None:
     """Give a signal its default disposition, also one that the C library keeps for itself, rt_sigaction(2)."""
-    default = ctypes.create_string_buffer(_KERNEL_SIGACTION_BYTES)
-    _call(None, _SYS_RT_SIGACTION, _long(number), default, None, _long(_KERNEL_SIGSET_BYTES))
+    call(None, _SYS_RT_SIGACTION, number, bytes(_KERNEL_SIGACTION_BYTES), None, _KERNEL_SIGSET_BYTES)
 
 
 def signalfd(numbers: Iterable[int]) -> int:
     """Return a non-blocking descriptor from which the (blocked) signals are read, signalfd(2)."""
-    mask = (ctypes.c_uint64 * 16)()
-    for number in numbers:
-        mask[(number - 1) // 64] |= 1 << ((number - 1) % 64)
-    fd: int = _libc.signalfd(-1, ctypes.byref(mask), _SFD_CLOEXEC | _SFD_NONBLOCK)
-    if fd < 0:
-        raise _os_error()
-    return fd
+    mask = sum(1 << (number - 1) for number in set(numbers)).to_bytes(_KERNEL_SIGSET_BYTES, "little")
+    return call(None, _SYS_SIGNALFD4, -1, mask, _KERNEL_SIGSET_BYTES, _SFD_CLOEXEC | _SFD_NONBLOCK)
 
 
 def read_signals(fd: int) -> list[int]:
@@ -436,30 +376,25 @@ def read_signals(fd: int) -> list[int]:
 
 def inotify_watch(path: str, events: int) -> int:
     """Return a non-blocking descriptor that is readable when one of the `events` (IN_…) happened at `path`."""
-    fd: int = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-    if fd < 0:
-        raise _os_error()
-    if _libc.inotify_add_watch(fd, _bytes(path), ctypes.c_uint32(events)) < 0:
-        error = _os_error(path)
+    fd = call(None, _SYS_INOTIFY_INIT1, os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        call(path, _SYS_INOTIFY_ADD_WATCH, fd, _bytes(path), events)
+    except OSError:
         os.close(fd)
-        raise error
+        raise
     return fd
 
 
 # Privileges: prctl(2), seccomp(2), capset(2) and keyctl(2).
 
 
-def _prctl(option: int, argument: int = 0, third: int = 0) -> int:
-    result: int = _libc.prctl(option, ctypes.c_ulong(argument), ctypes.c_ulong(third), _long(0), _long(0))
-    if result < 0:
-        raise _os_error()
-    return result
+def _prctl(option: int, argument: int | bytes = 0, third: int = 0) -> int:
+    return call(None, _SYS_PRCTL, option, argument, third, 0, 0)
 
 
 def set_process_name(name: str) -> None:
     """Name this process for ps(1), at most 15 bytes."""
-    buffer = ctypes.create_string_buffer(_bytes(name)[:15], 16)
-    _prctl(_PR_SET_NAME, ctypes.addressof(buffer))
+    _prctl(_PR_SET_NAME, _bytes(name)[:15])
 
 
 def set_parent_death_signal(number: int) -> None:
@@ -479,26 +414,22 @@ def set_dumpable(dumpable: bool) -> None:
 
 def io_priority() -> int:
     """Return class and level by which this process does I/O, ioprio_get(2)."""
-    return _call(None, _SYS_IOPRIO_GET, _long(_IOPRIO_WHO_PROCESS), _long(0))
+    return call(None, _SYS_IOPRIO_GET, _IOPRIO_WHO_PROCESS, 0)
 
 
 def set_io_priority(priority: int) -> None:
     """Set class and level by which this process does I/O, ioprio_set(2)."""
-    _call(None, _SYS_IOPRIO_SET, _long(_IOPRIO_WHO_PROCESS), _long(0), _long(priority))
+    call(None, _SYS_IOPRIO_SET, _IOPRIO_WHO_PROCESS, 0, priority)
 
 
 def personality() -> int:
     """Return the execution domain and flags of this process, personality(2)."""
-    persona: int = _libc.personality(ctypes.c_ulong(_PERSONALITY_QUERY))
-    if persona < 0:
-        raise _os_error()
-    return persona
+    return call(None, _SYS_PERSONALITY, _PERSONALITY_QUERY)
 
 
 def set_personality(persona: int) -> None:
     """Set the execution domain and flags of this process, personality(2)."""
-    if _libc.personality(ctypes.c_ulong(persona)) < 0:
-        raise _os_error()
+    call(None, _SYS_PERSONALITY, persona)
 
 
 def timer_slack_ns() -> int:
@@ -532,8 +463,9 @@ def install_seccomp_filter(program: bytes) -> None:
 
     EACCES without no_new_privs and CAP_SYS_ADMIN.
     """
-    filter = _SockFprog(len(program) // _SOCK_FILTER_BYTES, program)
-    _call(None, _SYS_SECCOMP, _long(_SECCOMP_SET_MODE_FILTER), _long(0), ctypes.byref(filter))
+    code = bytearray(program)
+    filter = _SOCK_FPROG.pack(len(code) // _SOCK_FILTER_BYTES, address(code))
+    call(None, _SYS_SECCOMP, _SECCOMP_SET_MODE_FILTER, 0, filter)
 
 
 # Asked forty times, and the answer is the same for every process.
@@ -577,27 +509,18 @@ def clear_ambient_capabilities() -> None:
 
 def get_capabilities() -> tuple[int, int, int]:
     """Return the effective, permitted and inheritable sets as bit masks, capget(2)."""
-    header = _CapHeader(_CAPABILITY_VERSION_3, 0)
-    data = (_CapData * 2)()
-    if _libc.capget(ctypes.byref(header), ctypes.byref(data)) < 0:
-        raise _os_error()
-    return (
-        data[0].effective | data[1].effective << 32,
-        data[0].permitted | data[1].permitted << 32,
-        data[0].inheritable | data[1].inheritable << 32,
-    )
+    data = bytearray(_CAP_DATA.size)
+    call(None, _SYS_CAPGET, _CAP_HEADER.pack(_CAPABILITY_VERSION_3, 0), data)
+    words = _CAP_DATA.unpack(data)
+    effective, permitted, inheritable = (low | high << 32 for low, high in zip(words[:3], words[3:], strict=True))
+    return effective, permitted, inheritable
 
 
 def set_capabilities(effective: int, permitted: int, inheritable: int) -> None:
     """Set the three sets of this thread from bit masks, capset(2)."""
-    header = _CapHeader(_CAPABILITY_VERSION_3, 0)
-    low = 0xFFFFFFFF
-    data = (_CapData * 2)(
-        _CapData(effective & low, permitted & low, inheritable & low),
-        _CapData(effective >> 32, permitted >> 32, inheritable >> 32),
-    )
-    if _libc.capset(ctypes.byref(header), ctypes.byref(data)) < 0:
-        raise _os_error()
+    masks = effective, permitted, inheritable
+    data = _CAP_DATA.pack(*(mask & 0xFFFFFFFF for mask in masks), *(mask >> 32 for mask in masks))
+    call(None, _SYS_CAPSET, _CAP_HEADER.pack(_CAPABILITY_VERSION_3, 0), data)
 
 
 # BPF programs on control groups: bpf(2).
@@ -605,25 +528,24 @@ def set_capabilities(effective: int, permitted: int, inheritable: int) -> None:
 
 def bpf_prog_load(prog_type: int, instructions: bytes, name: str) -> int:
     """Return a close-on-exec descriptor of a program that the kernel has checked, bpf(2); `name` is for bpftool(8)."""
-    attributes = _BpfLoad(prog_type=prog_type, insn_cnt=len(instructions) // _BPF_INSTRUCTION_BYTES)
-    code = ctypes.create_string_buffer(instructions, len(instructions))
+    code = bytearray(instructions)
     # It decides which functions of the kernel the program may call.
-    license = ctypes.create_string_buffer(b"GPL")
-    attributes.insns = ctypes.addressof(code)
-    attributes.license = ctypes.addressof(license)
-    attributes.prog_name = _bytes(name)[:15]
-    return _call(None, _SYS_BPF, _long(_BPF_PROG_LOAD), ctypes.byref(attributes), _long(ctypes.sizeof(attributes)))
+    license = bytearray(b"GPL\0")
+    count = len(code) // _BPF_INSTRUCTION_BYTES
+    words = (prog_type, count, address(code), address(license), 0, 0, 0, 0, 0, _bytes(name)[:15])
+    attributes = _BPF_LOAD.pack(*words)
+    return call(None, _SYS_BPF, _BPF_PROG_LOAD, attributes, len(attributes))
 
 
 def bpf_prog_attach(group: int, program: int, attach_type: int, flags: int = 0) -> None:
     """Attach a program to the cgroup v2 directory `group`, bpf(2); without flags instead of the one that is there."""
-    attributes = _BpfAttach(group, program, attach_type, flags)
-    _call(None, _SYS_BPF, _long(_BPF_PROG_ATTACH), ctypes.byref(attributes), _long(ctypes.sizeof(attributes)))
+    attributes = _BPF_ATTACH.pack(group, program, attach_type, flags)
+    call(None, _SYS_BPF, _BPF_PROG_ATTACH, attributes, len(attributes))
 
 
 def join_session_keyring() -> None:
     """Make a new anonymous keyring this process's session keyring, keyctl_join_session_keyring(3)."""
-    _call(None, _SYS_KEYCTL, _long(_KEYCTL_JOIN_SESSION_KEYRING), None)
+    call(None, _SYS_KEYCTL, _KEYCTL_JOIN_SESSION_KEYRING, None)
 
 
 # The machine as a whole.
@@ -631,9 +553,9 @@ def join_session_keyring() -> None:
 
 def reboot(command: int) -> None:
     """End this machine, or the PID namespace of this process, or decide what Ctrl-Alt-Del does, reboot(2)."""
-    _call(None, _SYS_REBOOT, _long(_REBOOT_MAGIC), _long(_REBOOT_MAGIC_2), _long(command), None)
+    call(None, _SYS_REBOOT, _REBOOT_MAGIC, _REBOOT_MAGIC_2, command, None)
 
 
 def finit_module(fd: int, options: str = "") -> None:
     """Load the kernel module in the file `fd`, finit_module(2)."""
-    _call(None, _SYS_FINIT_MODULE, _long(fd), _bytes(options), _long(0))
+    call(None, _SYS_FINIT_MODULE, fd, _bytes(options), 0)

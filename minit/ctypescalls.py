@@ -1,0 +1,55 @@
+"""
+What the module _syscalls of a dumped interpreter does (minit/image/dump/syscalls.c), by ctypes.
+
+Everything is bound at import, so that nothing is looked up after a root change.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+_libc = ctypes.PyDLL(None, use_errno=True)
+_syscall = _libc.syscall
+_syscall.restype = ctypes.c_long
+
+_SYS_CLONE3 = 435
+
+
+def call(path: str | None, number: int, *arguments: int | bytes | bytearray | None) -> int:
+    """Return the result of a system call; OSError if it fails, which names the path."""
+    result: int = _syscall(ctypes.c_long(number), *map(_word, arguments))
+    if result < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error), *([] if path is None else [path]))
+    return result
+
+
+def clone3(arguments: bytearray) -> int:
+    """Fork by clone3(2), with the interpreter's hooks; return the child's number, 0 in the child."""
+    ctypes.pythonapi.PyOS_BeforeFork()
+    try:
+        pid = call(None, _SYS_CLONE3, arguments, len(arguments))
+    except OSError:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+        raise
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    else:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+    return pid
+
+
+def address(buffer: bytearray) -> int:
+    """Return where the bytes are, as long as the buffer exists and keeps its length."""
+    return ctypes.addressof(_array(buffer))
+
+
+def _word(argument: int | bytes | bytearray | None) -> object:
+    if isinstance(argument, int):
+        return ctypes.c_long(argument)
+    return _array(argument) if isinstance(argument, bytearray) else argument
+
+
+def _array(buffer: bytearray) -> ctypes.Array[ctypes.c_char]:
+    return (ctypes.c_char * len(buffer)).from_buffer(buffer)
