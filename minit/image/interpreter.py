@@ -5,6 +5,8 @@ Copies the running Python interpreter so that it works wherever the copy is, and
     bin/        the interpreter
     lib/        the shared libraries, and python3.X/ with the modules
     seccomp/    the filters that apps get by default, compiled by the copy
+
+Where it can be dumped, all but the last is one program, bin/minit.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from minit.errors import ImageError, describe
+from minit.image.dump.program import LINKED_IN, build_dump
 from minit.image.libraries import LibrarySearch
 from minit.image.modules import Module, compile_modules, landmark
 from minit.image.toolchain import run_tool
@@ -24,6 +27,7 @@ from minit.libseccomp import LIBRARY as LIBSECCOMP
 
 _LOADER = Path("ld.so")
 _PROGRAM = Path("bin/python3")
+_DUMP = Path("bin/minit")
 _LIBRARIES = Path("lib")
 _MODULES = Path(sys.platlibdir, Path(os.__file__).parent.name)
 _EXTENSIONS = _MODULES / "lib-dynload"
@@ -88,6 +92,24 @@ def loaded_libraries() -> dict[str, Path]:
     return {name: _find_library(name, package) for name, package in _LOADED_LIBRARIES.items()}
 
 
+def dump_interpreter(copy: Path, directory: Path, modules: Sequence[Module], seed: int, scratch: Path) -> None:
+    """
+    Make one program of a copy, in the new directory `directory`; ImageError if that is not possible.
+
+    Files are left behind in the empty directory `scratch`. `seed` is that of the hashes of strings.
+    """
+    search = LibrarySearch()
+    objects = {copy / _extension_path(module) for module in modules if module.is_extension}
+    pending = [*objects, *(copy / _LIBRARIES / name for name in _LOADED_LIBRARIES)]
+    while pending:
+        path = pending.pop()
+        objects.add(path)
+        pending += [copy / _LIBRARIES / name for name in search.elf(path).needed if not name.startswith(LINKED_IN)]
+    (directory / _DUMP).parent.mkdir(parents=True)
+    names = [module.name for module in modules]
+    build_dump(directory / _DUMP, seed, copy / _MODULES, names, _LOADED_LIBRARIES, objects, scratch)
+
+
 def check_interpreter(directory: Path, names: Iterable[str]) -> None:
     """Import modules with nothing but the copy in `directory`; ImageError if it is not sufficient."""
     _try_interpreter(directory, _IMPORT_ALL, *names)
@@ -99,9 +121,9 @@ def compile_filters(directory: Path) -> None:
 
 
 def _try_interpreter(directory: Path, code: str, *arguments: str) -> None:
-    loader, program = str(directory / _LOADER), str(directory / _PROGRAM)
-    command = [loader, "--inhibit-cache", "--argv0", program, program, "-I", "-S", "-B", "-X", "utf8"]
-    command += ["-c", code + _PRINT_FILES, *arguments]
+    loader, program, dump = (str(directory / place) for place in (_LOADER, _PROGRAM, _DUMP))
+    start = [loader, "--inhibit-cache", "--argv0", program, program, "-I", "-S", "-B", "-X", "utf8"]
+    command = [*([dump] if os.path.exists(dump) else start), "-c", code + _PRINT_FILES, *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, env={"LC_ALL": "C"}, check=False)
     except PermissionError as error:

@@ -4,7 +4,8 @@
  * stage0 executes <root>/entrypoints/NAME on the host, where <root> is wherever the image was
  * rendered. The kernel would resolve a "#!" line and the interpreter of a dynamic program against
  * the host's root, so this program is static, uses no C library, finds <root> from its own path,
- * and runs entrypoints/NAME.py with the interpreter, loader and libraries of the image.
+ * and runs entrypoints/NAME.py with the interpreter, loader and libraries of the image. Where these are
+ * one program that was dumped, it executes that (IS_DUMPED).
  *
  * They are executed through a detached read-only mount of <root>. What an entrypoint makes, PID 1 or
  * a command in an app, is a copy of it at first, and an image can name /proc/self/exe as the program
@@ -190,7 +191,7 @@ __attribute__((noreturn, used)) void launch(long *stack)
     char **argv = (char **)(stack + 1);
     char **environment = argv + argc + 1;
     long environment_length = 0;
-    char path[PATH_SIZE], loader[PATH_SIZE], libraries[PATH_SIZE], python[PATH_SIZE], command[PATH_SIZE], seed[64];
+    char path[PATH_SIZE], program[PATH_SIZE], libraries[PATH_SIZE], python[PATH_SIZE], command[PATH_SIZE], seed[64];
     char *name, *letter;
     long length, i, count, is_first = 0;
 
@@ -216,11 +217,14 @@ __attribute__((noreturn, used)) void launch(long *stack)
         /* The name becomes a part of a Python statement. */
         if (!((*letter >= 'a' && *letter <= 'z') || *letter == '_'))
             fail("not the name of an entrypoint:", name, 0);
-    append(append(append(command, "from entrypoints."), name), " import main; main()");
+    if (IS_DUMPED)
+        append(command, name);
+    else
+        append(append(append(command, "from entrypoints."), name), " import main; main()");
     cut(path, name - 1);
     use_read_only_mount(path);
 
-    append(append(loader, path), "/usr/lib/minit/ld.so");
+    append(append(program, path), IS_DUMPED ? "/usr/lib/minit/bin/minit" : "/usr/lib/minit/ld.so");
     append(append(libraries, path), "/usr/lib/minit/lib");
     append(append(python, path), "/usr/lib/minit/bin/python3");
 
@@ -244,9 +248,11 @@ __attribute__((noreturn, used)) void launch(long *stack)
     /* For the seed without what else -I means beside -P and -s, that no variable is looked at. */
     char *option = is_first ? "-Ps" : "-I";
     /* The libraries are named: a loader of glibc 2.42 asks /proc where the program is, and is told of no mount there. */
-    char *head[] = {loader, "--inhibit-cache", "--library-path", libraries, "--argv0", python, python, option, "-S",
-                    "-B", "-X", "utf8", "-c", command};
-    long head_length = sizeof head / sizeof *head;
+    char *interpreted[] = {program, "--inhibit-cache", "--library-path", libraries, "--argv0", python, python, option,
+                           "-S", "-B", "-X", "utf8", "-c", command};
+    char *dumped[] = {program, command};
+    char **head = IS_DUMPED ? dumped : interpreted;
+    long head_length = IS_DUMPED ? sizeof dumped / sizeof *dumped : sizeof interpreted / sizeof *interpreted;
     char *new_argv[head_length + argc + 1];
     for (count = 0; count < head_length; count++)
         new_argv[count] = head[count];
@@ -258,6 +264,6 @@ __attribute__((noreturn, used)) void launch(long *stack)
     unsigned long interrupt = 1UL << (SIGINT - 1);
     system_call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&interrupt, 0, sizeof interrupt, 0);
 
-    fail("cannot run", loader,
-         system_call(SYS_execve, (long)loader, (long)new_argv, (long)new_environment, 0, 0));
+    fail("cannot run", program,
+         system_call(SYS_execve, (long)program, (long)new_argv, (long)new_environment, 0, 0));
 }

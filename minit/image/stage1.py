@@ -5,7 +5,7 @@ stage0 runs the entrypoints on the host, from the pod directory or from the tree
 after it has made that tree its root. So nothing in it may be found by a path of the machine it was built on.
 
     entrypoints/NAME    copies of one static launcher (launcher.c)
-    usr/lib/minit/      the interpreter with all it needs (interpreter.py)
+    usr/lib/minit/      the interpreter with all it needs (interpreter.py), dumped where that is possible
     rkt/, opt/, etc/    what the stage1 contract asks for
 """
 
@@ -22,8 +22,15 @@ from tempfile import TemporaryDirectory
 import minit
 from minit import jsontext, paths
 from minit.errors import ImageError, describe
-from minit.image.interpreter import check_interpreter, compile_filters, copy_interpreter, loaded_libraries
-from minit.image.modules import entrypoint_names, package_versions, source_files, stage1_modules
+from minit.image.dump.program import obstacle, static_library
+from minit.image.interpreter import (
+    check_interpreter,
+    compile_filters,
+    copy_interpreter,
+    dump_interpreter,
+    loaded_libraries,
+)
+from minit.image.modules import Module, entrypoint_names, package_versions, source_files, stage1_modules
 from minit.image.tarwriter import AciWriter
 from minit.image.toolchain import run_tool
 from minit.manifest.image import APPC_VERSION
@@ -100,27 +107,28 @@ _NETWORKS = {
 }
 
 
-def build_stage1(output: Path, progress: Progress) -> None:
+def build_stage1(output: Path, progress: Progress, *, plain: bool = False) -> None:
     """
     Write the stage1 image for this machine's architecture to `output`.
 
-    ImageError if a tool or a package it is made with is missing, or `output` cannot be written.
+    Its interpreter is dumped, unless it is to be `plain` or there is an obstacle, which `progress` says. ImageError if
+    a tool or a package it is made with is missing, or `output` cannot be written.
     """
     try:
         with TemporaryDirectory(prefix="minit-") as scratch:
-            root = Path(scratch)
+            root = Path(scratch, "root")
             try:
-                _make_tree(root, progress)
+                _make_tree(root, Path(scratch), progress, plain)
             except OSError as error:
                 # A write names no file, and there are two file systems that may be full.
                 error.filename = error.filename or scratch
                 raise
-            progress("compressing", 4, 5)
+            progress("compressing", 5, 6)
             with AciWriter(output, stage1_manifest()) as writer:
                 _write_tree(writer, root)
     except (ImageError, OSError) as error:
         raise ImageError(f"cannot build the stage1 image: {describe(error)}") from error
-    progress("built", 5, 5)
+    progress("built", 6, 6)
 
 
 def stage1_manifest() -> bytes:
@@ -152,21 +160,46 @@ def stage1_fingerprint() -> str:
         digest.update(f"{name}\n".encode() + path.read_bytes())
     for path in loaded_libraries().values():
         digest.update(path.read_bytes())
+    if obstacle() is None:
+        status = static_library().stat()
+        digest.update(f"dumped {status.st_size} {status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
-def _make_tree(root: Path, progress: Progress) -> None:
+def _make_tree(root: Path, scratch: Path, progress: Progress, plain: bool) -> None:
     interpreter = root / "usr/lib/minit"
-    progress("finding modules", 0, 5)
+    progress("finding modules", 0, 6)
     modules = stage1_modules()
-    progress("compiling the launcher", 1, 5)
-    _add_fixed_files(root)
-    _add_entrypoints(root / "entrypoints")
-    progress("copying the interpreter", 2, 5)
-    copy_interpreter(interpreter, modules)
-    progress("checking the interpreter", 3, 5)
-    check_interpreter(interpreter, [module.name for module in modules])
+    progress("copying the interpreter", 1, 6)
+    copy = scratch / "interpreter"
+    copy_interpreter(copy, modules)
+    progress("checking the interpreter", 2, 6)
+    check_interpreter(copy, [module.name for module in modules])
+    is_dumped = not plain and _dump(copy, interpreter, modules, scratch / "dump", progress)
+    if not is_dumped:
+        interpreter.parent.mkdir(parents=True, exist_ok=True)
+        copy.rename(interpreter)
     compile_filters(interpreter)
+    progress("compiling the launcher", 4, 6)
+    _add_fixed_files(root)
+    _add_entrypoints(root / "entrypoints", is_dumped)
+
+
+def _dump(copy: Path, interpreter: Path, modules: list[Module], scratch: Path, progress: Progress) -> bool:
+    """Return whether `interpreter` has been made; `progress` says why not."""
+    reason = obstacle()
+    if reason is None:
+        progress("dumping the interpreter", 3, 6)
+        scratch.mkdir()
+        try:
+            dump_interpreter(copy, interpreter, modules, int(stage1_fingerprint()[:8], 16), scratch)
+        except ImageError as error:
+            reason = describe(error)
+            shutil.rmtree(interpreter)
+        else:
+            return True
+    progress(f"the interpreter is not dumped, so that pods take longer to start: {reason}", 3, 6)
+    return False
 
 
 def _architecture() -> str:
@@ -179,7 +212,7 @@ def _architecture() -> str:
 
 def _add_fixed_files(root: Path) -> None:
     for directory in _DIRECTORIES:
-        (root / directory).mkdir(parents=True)
+        (root / directory).mkdir(parents=True, exist_ok=True)
     (root / "etc/hosts-fallback").write_text(_HOSTS_FALLBACK)
     (root / "etc/os-release").write_text(_OS_RELEASE)
     for name, network in _NETWORKS.items():
@@ -187,9 +220,9 @@ def _add_fixed_files(root: Path) -> None:
     (root / "etc/mtab").symlink_to("../proc/self/mounts")
 
 
-def _add_entrypoints(directory: Path) -> None:
+def _add_entrypoints(directory: Path, is_dumped: bool) -> None:
     first, *others = entrypoint_names()
-    run_tool("cc", *_LAUNCHER_FLAGS, "-o", str(directory / first), str(_LAUNCHER))
+    run_tool("cc", *_LAUNCHER_FLAGS, f"-DIS_DUMPED={is_dumped:d}", "-o", str(directory / first), str(_LAUNCHER))
     for name in others:
         shutil.copy(directory / first, directory / name)
 

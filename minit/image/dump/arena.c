@@ -1,0 +1,182 @@
+/*
+ * The memory of the interpreter while it imports, at a fixed address.
+ *
+ * Every call that CPython and its extension modules make of malloc(3) and mmap(2) ends here, by the names that
+ * build.py gives to the symbols of their object files. Once restored, the program gets its memory from the C library,
+ * and what lies in the arena is never given back.
+ *
+ * CPython must have been told to take each object from malloc (PYMEM_ALLOCATOR_MALLOC): its own allocator leaves what
+ * is free as it was. Here, a free block is zero, so that the program is the same for the same modules, and has nothing
+ * in it that the interpreter has let go.
+ */
+#include "dump.h"
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define ARENA_SIZE (128UL << 20)
+#define PAGE 4096UL
+#define GRANULE 16UL /* what malloc(3) aligns to */
+#define HEADER sizeof(size_t)
+#define SMALL_MAX 1024
+#define BINS 256
+
+/* Without content, so that the file of the program that is not dumped yet is small. */
+__asm__(".section arena_memory, \"aw\", @nobits\n"
+        ".balign 4096\n"
+        ".globl arena\narena: .space 128 << 20\n"
+        ".previous\n");
+
+static SAVED char *next_free = arena;
+
+struct block {
+    struct block *next;
+};
+static struct block *free_blocks[BINS];
+
+/* The used end, not the arena's: the heap of a restored program may begin between the two, brk(2). */
+static int is_in_arena(const void *address)
+{
+    return (const char *)address >= arena && (const char *)address < next_free;
+}
+
+size_t arena_used(void)
+{
+    return (next_free - arena + PAGE - 1) & -PAGE;
+}
+
+/* Returns `size` bytes behind `header` ones, at a multiple of `alignment`. */
+static void *take(size_t header, size_t size, size_t alignment)
+{
+    char *start = (char *)(((unsigned long)next_free + header + alignment - 1) & -alignment);
+
+    if (size > (size_t)(arena + ARENA_SIZE - start))
+        fail("%zu bytes more than the arena of %lu has", size, ARENA_SIZE);
+    next_free = start + size;
+    return start;
+}
+
+void *arena_pages(size_t size)
+{
+    return take(0, (size + PAGE - 1) & -PAGE, PAGE);
+}
+
+/* Blocks of one size are used again for one another: multiples of 16, then four sizes for each power of two. */
+static size_t round_up(size_t size, unsigned *bin)
+{
+    unsigned power = 8 * sizeof size - 1 - __builtin_clzl(size | 1);
+    size_t step = size <= SMALL_MAX ? GRANULE : 1UL << (power - 2);
+    size_t rounded = (size + step - 1) & -step;
+
+    *bin = size <= SMALL_MAX ? rounded / GRANULE : SMALL_MAX / GRANULE + 4 * (power - 10) + rounded / step - 4;
+    return rounded;
+}
+
+static size_t *header_of(void *block)
+{
+    return (size_t *)block - 1;
+}
+
+void *arena_malloc(size_t size)
+{
+    unsigned bin;
+    size_t room;
+    struct block *block;
+
+    if (is_restored)
+        return malloc(size);
+    if (size > ARENA_SIZE)
+        return errno = ENOMEM, NULL;
+    room = round_up(size + HEADER, &bin) - HEADER;
+    block = free_blocks[bin];
+    if (block) {
+        free_blocks[bin] = block->next;
+        block->next = NULL;
+    } else {
+        block = take(HEADER, room, GRANULE);
+        *header_of(block) = room;
+    }
+    return block;
+}
+
+void arena_free(void *block)
+{
+    unsigned bin;
+
+    if (!block)
+        return;
+    if (!is_in_arena(block)) {
+        free(block);
+        return;
+    }
+    if (is_restored)
+        return;
+    memset(block, 0, *header_of(block));
+    round_up(*header_of(block) + HEADER, &bin);
+    ((struct block *)block)->next = free_blocks[bin];
+    free_blocks[bin] = block;
+}
+
+void *arena_calloc(size_t count, size_t size)
+{
+    size_t whole;
+
+    if (is_restored)
+        return calloc(count, size);
+    if (__builtin_mul_overflow(count, size, &whole))
+        return errno = ENOMEM, NULL;
+    return arena_malloc(whole);
+}
+
+void *arena_realloc(void *block, size_t size)
+{
+    void *moved;
+    size_t room;
+
+    if (!block)
+        return arena_malloc(size);
+    if (!is_in_arena(block))
+        return realloc(block, size);
+    room = *header_of(block);
+    if (size <= room) {
+        if (!is_restored)
+            memset((char *)block + size, 0, room - size);
+        return block;
+    }
+    moved = arena_malloc(size);
+    if (moved) {
+        memcpy(moved, block, room);
+        arena_free(block);
+    }
+    return moved;
+}
+
+void *arena_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset)
+{
+    if (!is_restored && flags & MAP_ANONYMOUS && !(protection & PROT_EXEC))
+        return arena_pages(size);
+    return mmap(address, size, protection, flags, fd, offset);
+}
+
+/* With files larger than 2 GB in mind, by another name of the same function on 64 bits. */
+void *arena_mmap64(void *, size_t, int, int, int, off_t) __attribute__((alias("arena_mmap")));
+
+int arena_munmap(void *address, size_t size)
+{
+    if (!is_in_arena(address))
+        return munmap(address, size);
+    if (!is_restored)
+        memset(address, 0, size);
+    return 0;
+}
+
+/* Forgets which blocks are free: the links between them would be all that a dump has in unused memory. */
+void arena_seal(void)
+{
+    for (unsigned bin = 0; bin < BINS; bin++)
+        while (free_blocks[bin]) {
+            struct block *block = free_blocks[bin];
+            free_blocks[bin] = block->next;
+            block->next = NULL;
+        }
+}

@@ -1,0 +1,46 @@
+/*
+ * A program that writes itself, with the interpreter in it and every module it has imported, as a new program.
+ *
+ * CPython's objects live at fixed addresses: those it allocates in the arena, its variables in one section of their
+ * own. The new program is the old one with both replaced by what they held. So exec(2) puts every object back where
+ * it was, and a page of it is read when it is first used.
+ *
+ * Nothing of the C library is saved: it starts anew with each program, as do the stack, its own heap, the addresses
+ * of mmap(2) and the canary of stacks. What CPython has got from it, and keeps, is renewed in restore.c.
+ */
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#define Py_BUILD_CORE 1
+#include <Python.h>
+#include <stddef.h>
+
+/* A variable that is saved. All of CPython's are, since build.py renames their sections to this one. */
+#define SAVED __attribute__((section("saved")))
+extern char __start_saved[], __stop_saved[];
+
+extern int is_restored;
+__attribute__((noreturn, format(printf, 1, 2))) void fail(const char *format, ...);
+
+extern char arena[];
+void *arena_malloc(size_t size);
+void *arena_pages(size_t size);
+size_t arena_used(void);
+void arena_seal(void);
+
+/* What loaded objects may use of this program; symbols.s, which build.py writes. */
+struct symbol {
+    const char *name;
+    void *address;
+};
+extern const struct symbol program_symbols[];
+extern int library_directory; /* a descriptor of where objects without a path lie */
+void protect_objects(void);
+
+void write_program(const char *path);
+
+void prepare_restore(PyObject *start);
+int restore(char **argv);
+
+void make_immortal(void);
+
+PyObject *PyInit__syscalls(void);

@@ -1,0 +1,104 @@
+/*
+ * Builds an interpreter, lets it import everything, and writes both as a new program:
+ *
+ *     PROGRAM OUTPUT SEED LIBRARIES SCRIPT NAME...
+ *
+ * SCRIPT is Python text, run with the arguments NAME, modules and libraries to load. Modules are looked for in the working directory, the shared
+ * libraries that they need in LIBRARIES. Strings are hashed with SEED. What the new program runs is `start` in
+ * entrypoints/_dumped.py.
+ */
+#include "dump.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/personality.h>
+#include <unistd.h>
+
+SAVED int is_restored;
+
+__attribute__((noreturn)) void fail(const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    dprintf(2, "minit: ");
+    vdprintf(2, format, arguments);
+    dprintf(2, "\n");
+    va_end(arguments);
+    _exit(254);
+}
+
+/*
+ * The interpreter rewrites code for the values it has met, and one of these is the address by which a thread is
+ * identified: executes this program again, with the same addresses each time.
+ */
+static void fix_addresses(char **argv)
+{
+    int persona = personality(0xFFFFFFFF);
+
+    if (!(persona & ADDR_NO_RANDOMIZE) && personality(persona | ADDR_NO_RANDOMIZE) >= 0)
+        execv("/proc/self/exe", argv);
+}
+
+static void check(PyStatus status)
+{
+    if (PyStatus_Exception(status))
+        fail("the interpreter does not start: %s", status.err_msg);
+}
+
+/* Every path is given, so that getpath looks for none; the objects that modules leave have no other of this machine. */
+static void initialize(unsigned long seed, int count, char **names)
+{
+    PyPreConfig before;
+    PyConfig config;
+    wchar_t **const paths[] = {&config.executable, &config.base_executable, &config.prefix,
+                               &config.base_prefix, &config.exec_prefix, &config.base_exec_prefix};
+
+    PyPreConfig_InitIsolatedConfig(&before);
+    before.utf8_mode = 1;
+    before.allocator = PYMEM_ALLOCATOR_MALLOC;
+    check(Py_PreInitialize(&before));
+    PyImport_AppendInittab("_syscalls", PyInit__syscalls);
+    PyConfig_InitIsolatedConfig(&config);
+    config.site_import = 0;
+    config.write_bytecode = 0;
+    config.parse_argv = 0;
+    config.install_signal_handlers = 1;
+    config.use_hash_seed = 1;
+    config.hash_seed = seed;
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        check(PyConfig_SetString(&config, paths[i], L"/"));
+    config.module_search_paths_set = 1;
+    check(PyWideStringList_Append(&config.module_search_paths, L"/proc/self/cwd"));
+    check(PyWideStringList_Append(&config.module_search_paths, L"/proc/self/cwd/lib-dynload"));
+    check(PyConfig_SetBytesArgv(&config, count, names));
+    check(Py_InitializeFromConfig(&config));
+    PyConfig_Clear(&config);
+}
+
+int main(int argc, char **argv)
+{
+    PyObject *module, *start;
+
+    if (is_restored)
+        return restore(argv);
+    if (argc < 5)
+        fail("usage: %s OUTPUT SEED LIBRARIES SCRIPT NAME...", argv[0]);
+    fix_addresses(argv);
+    library_directory = open(argv[3], O_PATH | O_CLOEXEC);
+    if (library_directory < 0)
+        fail("cannot open %s: %s", argv[3], strerror(errno));
+    initialize(strtoul(argv[2], NULL, 10), argc - 5, argv + 5);
+    if (PyRun_SimpleString(argv[4]) < 0)
+        fail("nothing is written");
+    module = PyImport_ImportModule("entrypoints._dumped");
+    start = module ? PyObject_GetAttrString(module, "start") : NULL;
+    if (!start)
+        fail("there is nothing to start with");
+    prepare_restore(start);
+    write_program(argv[1]);
+    _exit(0);
+}

@@ -1,0 +1,136 @@
+"""
+Builds a program that starts with modules imported, from the static library of the interpreter that runs this.
+
+    libpython.a     the library, calling arena.c and objects.c instead of malloc(3), mmap(2) and dlopen(3)
+    symbols.s       what extension modules and their libraries may use of the program
+    dumper          the interpreter that imports the modules and writes itself with them
+"""
+
+from __future__ import annotations
+
+import filecmp
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from minit.errors import ImageError
+from minit.image.toolchain import read_tool, run_tool
+
+_PARTS = Path(__file__).parent
+_SOURCES = ("arena.c", "immortal.c", "main.c", "objects.c", "restore.c", "syscalls.c", "write.c")
+_FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-pie")
+_LINK_FLAGS = ("-static", "-no-pie", "-s", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-Wl,--no-warn-mismatch")
+_VERSIONS = ((3, 11), (3, 12), (3, 13))
+"""Those whose internal names main.c and restore.c know."""
+
+_OWN_FUNCTIONS = {
+    **{name: f"arena_{name}" for name in ("malloc", "calloc", "realloc", "free", "mmap", "mmap64", "munmap")},
+    **{name: f"object_{name}" for name in ("dlopen", "dlsym", "dlclose", "dlerror")},
+}
+"""What CPython and its modules get when they call a function of the C library."""
+
+_OWN_SYMBOLS = {**_OWN_FUNCTIONS, "__tls_get_addr": "thread_variable_address"}
+"""What objects get that are loaded; CPython itself is linked, and has no need to call the last."""
+
+LINKED_IN = ("ld-linux", "libc.", "libdl.", "libm.", "libpthread.", "libpython", "librt.", "libutil.")
+"""How the names of shared libraries begin of which the program has the static ones."""
+
+
+def obstacle() -> str | None:
+    """Return why this interpreter cannot be dumped on this machine; None if it can."""
+    if sys.version_info[:2] not in _VERSIONS:
+        return f"Python {sys.version_info[0]}.{sys.version_info[1]} is too new for it"
+    if not static_library().exists():
+        return f"there is no {static_library()} (Debian: apt install libpython3-dev)"
+    if not Path(sysconfig.get_path("include"), "internal/pycore_runtime.h").exists():
+        return f"there are no headers in {sysconfig.get_path('include')} (Debian: apt install libpython3-dev)"
+    return None
+
+
+def static_library() -> Path:
+    """Return where the interpreter would have its static library."""
+    return Path(sysconfig.get_config_var("LIBPL") or "/", sysconfig.get_config_var("LIBRARY") or "libpython.a")
+
+
+def build_dump(
+    output: Path,
+    seed: int,
+    modules: Path,
+    names: Sequence[str],
+    libraries: Iterable[str],
+    objects: Iterable[Path],
+    scratch: Path,
+) -> None:
+    """
+    Write a program to `output` that has imported `names` and goes on from there; ImageError if it does not work.
+
+    `modules` is a directory of bytecode and extension modules. `libraries` are those that modules load by their names.
+    `objects` are the files of these, of extension modules and of all that they need. Files are left behind in the empty
+    directory `scratch`. `seed` is that of the hashes of strings. Equal input gives equal output.
+    """
+    objects = sorted(objects)
+    dumper = scratch / "dumper"
+    _link(dumper, objects, scratch)
+    directory = scratch / "libraries"
+    directory.mkdir()
+    for path in objects:
+        (directory / path.name).symlink_to(path.resolve())
+    prepare = (_PARTS / "prepare.py").read_text()
+    for path in (output, scratch / "again"):
+        _run([dumper, path, seed, directory, prepare, *names, *libraries], modules)
+    if not filecmp.cmp(output, scratch / "again", shallow=False):
+        raise ImageError("the interpreter cannot be dumped: two dumps of it differ")
+    _run([output, "-c", (_PARTS / "features.py").read_text(), *names], Path("/"))
+
+
+def _link(dumper: Path, objects: Sequence[Path], scratch: Path) -> None:
+    archive, symbols = scratch / "libpython.a", scratch / "symbols.s"
+    redefinitions = [f"--redefine-sym={name}={own}" for name, own in _OWN_FUNCTIONS.items()]
+    run_tool("objcopy", "--strip-debug", *redefinitions, str(static_library()), str(archive))
+    symbols.write_text(_symbols(objects))
+    includes = [f"-I{sysconfig.get_path(name)}" for name in ("include", "platinclude")]
+    wanted = " ".join(str(sysconfig.get_config_var(name) or "") for name in ("MODLIBS", "LIBS", "SYSLIBS"))
+    libraries = dict.fromkeys(flag for flag in wanted.split() if flag.startswith("-l"))
+    run_tool(
+        *("cc", *_FLAGS, *_LINK_FLAGS, *includes, "-o", str(dumper)),
+        *(str(_PARTS / name) for name in _SOURCES),
+        *(str(symbols), "-Wl,--whole-archive", str(archive), "-Wl,--no-whole-archive"),
+        *(*libraries, "-lm", f"-Wl,-T,{_PARTS / 'layout.ld'}"),
+    )
+
+
+def _symbols(objects: Sequence[Path]) -> str:
+    """Return the assembler text of the table in which the objects' symbols are looked up."""
+    names = sorted(_names(objects, "--undefined-only", weak=False) - _names(objects, "--defined-only", weak=True))
+    return "".join(
+        [
+            ".section .rodata\n.balign 8\n.globl program_symbols\nprogram_symbols:\n",
+            *(f".quad name{at}, {_OWN_SYMBOLS.get(name, name)}\n" for at, name in enumerate(names)),
+            ".quad 0, 0\n",
+            *(f'name{at}: .asciz "{name}"\n' for at, name in enumerate(names)),
+            '.section .note.GNU-stack,"",%progbits\n',
+        ]
+    )
+
+
+def _names(objects: Sequence[Path], which: str, *, weak: bool) -> set[str]:
+    lines = (line.split() for line in read_tool("nm", "-D", "-P", which, *map(str, objects)).splitlines())
+    # NAME KIND [VALUE SIZE]; a small w or v is weak and undefined. A line with the name of a file ends in a colon.
+    return {words[0].partition("@")[0] for words in lines if len(words) > 1 and (weak or words[1] == "U")}
+
+
+def _run(command: Sequence[object], directory: Path) -> None:
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=directory,
+        env={},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        reason = " ".join(lines[-20:]) if lines else f"exit status {done.returncode}"
+        raise ImageError(f"the interpreter cannot be dumped: {reason}")

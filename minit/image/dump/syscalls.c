@@ -1,0 +1,91 @@
+/*
+ * The module _syscalls: system calls by their numbers, without ctypes between.
+ *
+ * minit/syscalls.py knows the numbers and what the calls take, and does the same by ctypes in another interpreter.
+ */
+#include "dump.h"
+#include <errno.h>
+#include <linux/sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define ARGUMENTS_MAX 6
+
+/* call(path, number, *arguments): a number is itself, None is NULL, anything else the address of its bytes. */
+static PyObject *call(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    long words[1 + ARGUMENTS_MAX] = {0}, result = -1;
+    Py_buffer buffers[1 + ARGUMENTS_MAX];
+    int used = 0, error;
+
+    (void)module;
+    if (count < 2 || count > 2 + ARGUMENTS_MAX)
+        return PyErr_Format(PyExc_TypeError, "call takes a path, a number and up to %d arguments", ARGUMENTS_MAX);
+    for (Py_ssize_t i = 1; i < count && !PyErr_Occurred(); i++) {
+        if (PyLong_Check(arguments[i]))
+            words[i - 1] = (long)PyLong_AsUnsignedLongMask(arguments[i]);
+        else if (arguments[i] != Py_None && PyObject_GetBuffer(arguments[i], &buffers[used], PyBUF_SIMPLE) == 0)
+            words[i - 1] = (long)buffers[used++].buf;
+    }
+    if (!PyErr_Occurred())
+        result = syscall(words[0], words[1], words[2], words[3], words[4], words[5], words[6]);
+    error = errno;
+    while (used)
+        PyBuffer_Release(&buffers[--used]);
+    if (PyErr_Occurred())
+        return NULL;
+    errno = error;
+    if (result < 0)
+        return arguments[0] == Py_None ? PyErr_SetFromErrno(PyExc_OSError)
+                                       : PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, arguments[0]);
+    return PyLong_FromLong(result);
+}
+
+/* clone3(arguments): a fork, with the interpreter's hooks; returns the child's number, 0 in the child. */
+static PyObject *clone3(PyObject *module, PyObject *argument)
+{
+    Py_buffer buffer;
+    long pid;
+    int error;
+
+    (void)module;
+    if (PyObject_GetBuffer(argument, &buffer, PyBUF_WRITABLE) < 0)
+        return NULL;
+    PyOS_BeforeFork();
+    pid = syscall(SYS_clone3, buffer.buf, buffer.len);
+    error = errno;
+    if (pid == 0)
+        PyOS_AfterFork_Child();
+    else
+        PyOS_AfterFork_Parent();
+    PyBuffer_Release(&buffer);
+    errno = error;
+    return pid < 0 ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLong(pid);
+}
+
+/* address(buffer): where the bytes are. */
+static PyObject *address(PyObject *module, PyObject *argument)
+{
+    Py_buffer buffer;
+    PyObject *result;
+
+    (void)module;
+    if (PyObject_GetBuffer(argument, &buffer, PyBUF_WRITABLE) < 0)
+        return NULL;
+    result = PyLong_FromVoidPtr(buffer.buf);
+    PyBuffer_Release(&buffer);
+    return result;
+}
+
+static SAVED PyMethodDef methods[] = {
+    {"address", address, METH_O, NULL},
+    {"call", (PyCFunction)(void (*)(void))call, METH_FASTCALL, NULL},
+    {"clone3", clone3, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static SAVED struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_syscalls", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyObject *PyInit__syscalls(void)
+{
+    return PyModule_Create(&definition);
+}
