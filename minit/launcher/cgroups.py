@@ -28,6 +28,7 @@ APPS = "system.slice"
 _TOP = "/sys/fs/cgroup"
 MAX_PATH_BYTES = 4096  # PATH_MAX
 _CPUSET_FILES = ("cpuset.cpus", "cpuset.mems")
+_CLONE_CHILDREN = "cgroup.clone_children"
 # How long removing waits for processes to leave, in all: a process that stays must not hold up rkt per group.
 _REMOVE_PATIENCE_SECONDS = 1.0
 _REMOVE_PAUSE_SECONDS = 0.02
@@ -158,16 +159,17 @@ def make_pod_groups(
     try:
         for hierarchy in hierarchies:
             base = f"{hierarchy.mount_point}/{subcgroup}"
+            _make_pod_group(hierarchy, base)
             # Of a mutable pod there may be no apps yet, which may not have more than all together.
             for name in (_INIT_SCOPE, APPS):
-                _make_group(hierarchy, f"{base}/{name}")
+                _make_group(f"{base}/{name}")
             if hierarchy.is_v2:
                 supervisor = _open_directory(f"{base}/{_INIT_SCOPE}")
             else:
                 tasks.append(_open_tasks(f"{base}/{_INIT_SCOPE}"))
             for name in names:
                 group = app_group(hierarchy, subcgroup, name)
-                _make_group(hierarchy, group)
+                _make_group(group)
                 if name not in directories:
                     directories[name] = (_open_directory(group), hierarchy.is_v2)
                     if hierarchy.is_v2 and private_users:
@@ -277,27 +279,36 @@ def _path_below(root: str, path: str) -> str:
     return path[len(root) :] or "/" if f"{path}/".startswith(f"{root}/") else "/"
 
 
-def _make_group(hierarchy: Hierarchy, path: str) -> None:
-    missing = []
-    while not os.path.isdir(path) and path != hierarchy.mount_point:
-        missing.append(path)
-        path = os.path.dirname(path)
-    for directory in reversed(missing):
-        try:
-            os.mkdir(directory, 0o755)
-        except FileExistsError:
-            pass
-        if "cpuset" in hierarchy.controllers:
-            _inherit_cpuset(directory)
+def _make_pod_group(hierarchy: Hierarchy, path: str) -> None:
+    """Make the group around all of a pod, and those around it that this hierarchy has not."""
+    try:
+        is_new = _make_group(path)
+    except FileNotFoundError:
+        around = os.path.dirname(path)
+        if around == hierarchy.mount_point:
+            raise
+        _make_pod_group(hierarchy, around)
+        is_new = _make_group(path)
+    if is_new and "cpuset" in hierarchy.controllers:
+        _fill_cpuset(path)
 
 
-def _inherit_cpuset(directory: str) -> None:
-    # A v1 cpuset starts empty, and an empty one takes no tasks (cpusets(7)).
+def _make_group(path: str) -> bool:
+    """Make a group; False if it is there."""
+    try:
+        os.mkdir(path, 0o755)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _fill_cpuset(directory: str) -> None:
+    # A v1 cpuset starts empty, and an empty one takes no tasks (cpusets(7)). Each write of processors has the kernel
+    # look for other scheduling domains: the groups below begin with what this one has.
     for name in _CPUSET_FILES:
         with open(f"{os.path.dirname(directory)}/{name}", encoding="utf-8") as parent:
-            value = parent.read()
-        with open(f"{directory}/{name}", "w", encoding="utf-8") as own:
-            own.write(value)
+            write_group_file(f"{directory}/{name}", parent.read())
+    write_group_file(f"{directory}/{_CLONE_CHILDREN}", "1")
 
 
 def _open_directory(path: str) -> int:

@@ -114,6 +114,41 @@ def test_every_hierarchy_gets_the_same_groups(hierarchies: list[Hierarchy], subc
             assert (top / "system.slice/a.service/cpuset.cpus").read_text().strip()
 
 
+def test_only_the_pods_own_cpuset_is_filled(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups):
+    """Whatever is made in it, by whomever, begins with the processors and nodes of the group around."""
+    tops = [f"{hierarchy.mount_point}/{subcgroup}" for hierarchy in hierarchies if "cpuset" in hierarchy.controllers]
+    if not tops:
+        pytest.skip("needs the v1 controller cpuset")
+    [top] = map(Path, tops)
+    later = top / "system.slice/later.service"
+    later.mkdir()
+    for file in ("cpuset.cpus", "cpuset.mems"):
+        values = {(group / file).read_text() for group in (top.parent, top, top / "init.scope", later)}
+        assert len(values) == 1 and values != {"\n"}
+
+
+def test_groups_around_the_pods_are_made(hierarchies: list[Hierarchy], subcgroup: str):
+    """A hierarchy that lacks a group around the pod gets it, with processors in it."""
+    around = f"{os.path.dirname(subcgroup)}/{uuid.uuid4()}/b"
+    inner = f"{around}/{os.path.basename(subcgroup)}".lstrip("/")
+    try:
+        made = make_pod_groups(hierarchies, inner, ["a"])
+        pid, pidfd = syscalls.clone3(cgroup=made.supervisor)
+        if pid == 0:
+            try:
+                join_cgroups(made.apps[0].tasks)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        for fd in (pidfd, *made.tasks, *(fd for ends in made.apps for fd in ends.descriptors())):
+            os.close(fd)
+        if made.supervisor is not None:
+            os.close(made.supervisor)
+    finally:
+        assert remove_pod_groups(hierarchies, os.path.dirname(around).lstrip("/")) == []
+
+
 def test_making_them_twice_is_no_error(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups):
     """Groups that are there already are used."""
     again = make_pod_groups(hierarchies, subcgroup, ["a", "b"])
