@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from minit.value import Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# The kernel escapes exactly these, as three octal digits. The backslash comes last, or it would make new escapes.
+_ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\"))
+
 
 class Mount(Value):
     """One line of mountinfo; paths are unescaped."""
@@ -21,9 +28,22 @@ class Mount(Value):
 
 def read_mountinfo(path: str = "/proc/self/mountinfo") -> list[Mount]:
     """Return the mounts in the kernel's order, in which a parent precedes its children unless moved."""
+    return [*find_mounts("", path)]
+
+
+def find_mounts(text: str, path: str = "/proc/self/mountinfo") -> Iterator[Mount]:
+    """
+    Yield the mounts that have `text` in a path, a source, a type or an option, and perhaps others, in that order.
+
+    A machine may have many thousands: lines without it are not parsed, and no more are read than are asked for.
+    """
+    for _, character in _ESCAPES:
+        text = text.partition(character)[0]
     # Only a line feed ends a line: the kernel leaves a carriage return in a path as it is.
     with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
-        return [parse_line(line) for line in lines]
+        for line in lines:
+            if text in line:
+                yield parse_line(line)
 
 
 def parse_line(line: str) -> Mount:
@@ -46,7 +66,6 @@ def parse_line(line: str) -> Mount:
 
 
 def _unescape(text: str) -> str:
-    # The kernel escapes exactly these, as three octal digits. The backslash comes last, or it would make new escapes.
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\")):
+    for code, character in _ESCAPES if "\\" in text else ():
         text = text.replace(code, character)
     return text

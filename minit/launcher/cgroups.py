@@ -13,7 +13,7 @@ import time
 from minit import paths, syscalls
 from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, describe
-from minit.mountinfo import Mount, read_mountinfo
+from minit.mountinfo import Mount, find_mounts
 from minit.supervisor.group import PROCS, WRITTEN, GroupEnds
 from minit.value import Value
 
@@ -64,20 +64,33 @@ class PodGroups(Value):
 
 def read_hierarchies() -> list[Hierarchy]:
     """Return the mounted hierarchies that this process is in, v2 first."""
-    with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
-        return find_hierarchies(read_mountinfo(), lines)
+    return hierarchies_of("self")
 
 
-def find_hierarchies(mounts: Sequence[Mount], memberships: Iterable[str]) -> list[Hierarchy]:
-    """Return the hierarchies that are among `mounts`, v2 first; `memberships` are the lines of /proc/PID/cgroup."""
-    hierarchies = []
+def hierarchies_of(process: int | str) -> list[Hierarchy]:
+    """Return the same with the paths of another process."""
+    with open(f"/proc/{process}/cgroup", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
+        return find_hierarchies(find_mounts("cgroup"), lines)
+
+
+def find_hierarchies(mounts: Iterable[Mount], memberships: Iterable[str]) -> list[Hierarchy]:
+    """
+    Return the hierarchies that are among `mounts`, v2 first; `memberships` are the lines of /proc/PID/cgroup.
+
+    Once all have been found `mounts` is looked at no further.
+    """
+    own_paths = {}
     for line in memberships:
         _, names, path = line.rstrip("\n").split(":", 2)
-        controllers = tuple(sorted(names.split(","))) if names else ()
-        mount = next((mount for mount in mounts if _shows(mount, controllers)), None)
-        if mount is not None:
-            own_path = _path_below(mount.root, path)
+        own_paths[tuple(sorted(names.split(","))) if names else ()] = path
+    hierarchies = []
+    for mount in mounts:
+        controllers = next((controllers for controllers in own_paths if _shows(mount, controllers)), None)
+        if controllers is not None:
+            own_path = _path_below(mount.root, own_paths.pop(controllers))
             hierarchies.append(Hierarchy(mount_point=mount.mount_point, own_path=own_path, controllers=controllers))
+            if not own_paths:
+                break
     return sorted(hierarchies, key=lambda hierarchy: hierarchy.controllers)
 
 

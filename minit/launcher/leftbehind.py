@@ -14,9 +14,8 @@ import select
 
 from minit import syscalls
 from minit.errors import ControlError, LaunchError
-from minit.launcher.cgroups import find_hierarchies, write_group_file
+from minit.launcher.cgroups import hierarchies_of, write_group_file
 from minit.messages import receive_message, send_message
-from minit.mountinfo import read_mountinfo
 from minit.supervisor.client import ask
 from minit.supervisor.protocol import OP_HELPERS
 
@@ -91,9 +90,7 @@ def _parent_of(pid: int) -> int:
 def _join_groups_of(pid: int) -> None:
     """Move from the control groups of whoever adds an app, which may end with it, to those of the launcher."""
     try:
-        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
-            hierarchies = find_hierarchies(read_mountinfo(), lines)
-        for hierarchy in hierarchies:
+        for hierarchy in hierarchies_of(pid):
             file = "cgroup.procs" if hierarchy.is_v2 else "tasks"
             write_group_file(f"{hierarchy.mount_point}/{hierarchy.own_path}/{file}", "0")
     except OSError:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from minit import paths, syscalls
 from minit.errors import EXIT_UNFINISHED, MinitError, PodError, UnfinishedError, describe
-from minit.mountinfo import Mount, read_mountinfo
+from minit.mountinfo import Mount, find_mounts
 from minit.stage0 import overlay
 from minit.stage0.entrypoints import (
     call,
@@ -155,7 +155,7 @@ def unmount_below(directory: Path) -> None:
 def _mounts_below(directory: Path) -> list[Mount]:
     """Return the mounts below a directory, parents before children, the latest on a mount point last."""
     prefix = f"{directory}/"
-    mounts = [mount for mount in read_mountinfo() if mount.mount_point.startswith(prefix)]
+    mounts = [mount for mount in find_mounts(prefix) if mount.mount_point.startswith(prefix)]
     return sorted(mounts, key=lambda mount: mount.mount_point.count("/"))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from minit import __version__, jsontext, paths
 from minit.errors import MinitError, describe
 from minit.manifest.names import is_ac_name
-from minit.mountinfo import Mount, read_mountinfo
+from minit.mountinfo import Mount, find_mounts, read_mountinfo
 from minit.stage0 import entrypoints, overlay, podtraces
 from minit.stage0.pods import Pod, PodState
 from minit.stage0.podstatus import (
@@ -233,7 +233,7 @@ def _networks(pod: Pod) -> Json:
 
 
 def _mounts(pod: Pod) -> Json:
-    own = [mount for mount in read_mountinfo() if f"{mount.mount_point}/".startswith(f"{pod.path}/")]
+    own = [mount for mount in find_mounts(str(pod.path)) if f"{mount.mount_point}/".startswith(f"{pod.path}/")]
     pid = read_shown_pid(pod) if pod.state is PodState.RUNNING else None
     inside = [] if pid is None else _part(lambda: _mount_lines(read_mountinfo(f"/proc/{pid}/mountinfo")))
     return {"host": _mount_lines(own), "pod": inside}
@@ -248,7 +248,7 @@ def _mount_lines(mounts: Sequence[Mount]) -> list[str]:
 
 def _hierarchies() -> list[Hierarchy]:
     try:
-        return find_hierarchies(read_mountinfo())
+        return find_hierarchies(find_mounts("cgroup"))
     except (OSError, ValueError):
         return []
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from minit import jsontext, paths, syscalls
 from minit.errors import PodError, describe
 from minit.idrange import IdRange, parse_id_range
-from minit.mountinfo import read_mountinfo
+from minit.mountinfo import find_mounts
 from minit.progress import Progress, silent
 from minit.stage0.locks import flock
 from minit.stage0.output import output_file
@@ -132,7 +132,8 @@ def _open_rootfs(pod: Pod, app: str, trees: TreeStore) -> Iterator[int]:
 
         if not pod.has_file(paths.POD_OVERLAY_PREPARED):
             rootfs = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(app)}"
-            if any(mount.mount_point.startswith(f"{pod.path}/{rootfs}/") for mount in read_mountinfo()):
+            inside = f"{pod.path}/{rootfs}/"
+            if any(mount.mount_point.startswith(inside) for mount in find_mounts(inside)):
                 raise PodError(
                     "pod has remaining mountpoints. Only pods using overlayfs or with no mountpoints can be exported"
                 )

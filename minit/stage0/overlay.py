@@ -11,7 +11,7 @@ from pathlib import Path
 
 from minit import syscalls
 from minit.errors import PodError, describe
-from minit.mountinfo import read_mountinfo
+from minit.mountinfo import find_mounts, read_mountinfo
 
 # Overlayfs on top of these has lost writes or whole files.                      rkt stage0, common/overlay
 _UNSUITABLE_FILESYSTEMS = ("aufs", "zfs")
@@ -66,7 +66,7 @@ def overlay_options(lower: str, upper: str, work: str) -> str:
 
 def is_mounted_at(path: Path) -> bool:
     """Return whether a mount lies exactly at `path` in this mount namespace."""
-    return any(mount.mount_point == str(path) for mount in read_mountinfo())
+    return any(mount.mount_point == str(path) for mount in find_mounts(str(path)))
 
 
 def _escape(path: str) -> str:

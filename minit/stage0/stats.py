@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from minit import paths
 from minit.errors import MinitError, PodError
-from minit.mountinfo import read_mountinfo
+from minit.mountinfo import find_mounts
 from minit.stage0.pods import Pod, PodState
 from minit.stage0.podstatus import read_pid_to_enter, read_pod_manifest
 from minit.stage0.usage import APPS, Hierarchy, Usage, find_group, find_hierarchies, read_usage
@@ -70,7 +70,7 @@ class PodMeter:
         if not self.pod.refresh() or self.pod.state is not PodState.RUNNING:
             return None
         subcgroup = read_subcgroup(self.pod)
-        hierarchies = find_hierarchies(read_mountinfo())
+        hierarchies = find_hierarchies(find_mounts("cgroup"))
         whole = [] if subcgroup is None else find_group(hierarchies, subcgroup)
         if subcgroup is None or not whole:
             if not self.pod.refresh() or self.pod.state is not PodState.RUNNING:

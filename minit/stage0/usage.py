@@ -53,7 +53,7 @@ class Usage(Value):
     oom_kills: int | None = None
 
 
-def find_hierarchies(mounts: Sequence[Mount]) -> list[Hierarchy]:
+def find_hierarchies(mounts: Iterable[Mount]) -> list[Hierarchy]:
     """Return the hierarchies of control groups among `mounts`, each once."""
     found: dict[frozenset[str], Hierarchy] = {}
     for mount in mounts:

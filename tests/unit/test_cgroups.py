@@ -97,6 +97,13 @@ def test_the_first_of_several_mounts_is_taken():
     assert find_hierarchies(mounts, ["0::/\n"]) == [hierarchy("unified", "/")]
 
 
+def test_mounts_after_the_last_hierarchy_are_not_looked_at():
+    """A machine with many mounts has its hierarchies among the first, and no more of them are read."""
+    mounts = iter([mount("unified", "cgroup2"), ROOT, mount("memory", options=",memory"), ROOT])
+    assert len(find_hierarchies(mounts, ["2:memory:/\n", "0::/\n"])) == 2
+    assert next(mounts) is ROOT
+
+
 @pytest.mark.parametrize(
     ("root", "path", "visible"),
     [

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.mountinfo import Mount, parse_line, read_mountinfo
+from minit.mountinfo import Mount, find_mounts, parse_line, read_mountinfo
 
 PROJECT = Path(__file__).parents[2]
 
@@ -77,6 +77,16 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path):
     file = tmp_path / "mountinfo"
     file.write_bytes(LINE.replace("/mnt2", "/mnt\r2").encode() + LINE.encode())
     assert [mount.mount_point for mount in read_mountinfo(str(file))] == ["/mnt\r2", "/mnt2"]
+
+
+@pytest.mark.parametrize("odd", ["", *ESCAPED, "\udcff", "\r"], ids=repr)
+def test_mounts_that_a_text_is_in(tmp_path: Path, odd: str):
+    """A path finds its mount whatever is in it; lines without it are passed over, also those that are none."""
+    path = f"/mnt2/x{odd}y"
+    lines = ["no line\n", LINE, LINE.replace("/mnt2", escape(path)), "neither\n"]
+    file = tmp_path / "mountinfo"
+    file.write_bytes("".join(lines).encode(errors="surrogateescape"))
+    assert [mount.mount_point for mount in find_mounts(path, str(file))] == [path]
 
 
 def test_bytes_that_are_not_utf8_survive(tmp_path: Path):
