@@ -14,6 +14,11 @@ from minit import jsontext, paths
 
 def write_durably(path: str, data: bytes, mode: int = 0o644) -> None:
     """Replace the file at `path` so that a crash or power loss leaves the old or the new content."""
+    write_whole(path, data, mode, is_durable=True)
+
+
+def write_whole(path: str, data: bytes, mode: int = 0o644, *, is_durable: bool = False) -> None:
+    """Replace the file at `path` so that readers see the old or the new content."""
     directory, name = os.path.split(path)
     directory_fd = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -29,7 +34,8 @@ def write_durably(path: str, data: bytes, mode: int = 0o644) -> None:
                 os.fchmod(fd, mode)
                 while data:
                     data = data[os.write(fd, data) :]
-                os.fsync(fd)
+                if is_durable:
+                    os.fsync(fd)
             finally:
                 os.close(fd)
             os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
@@ -37,7 +43,8 @@ def write_durably(path: str, data: bytes, mode: int = 0o644) -> None:
             os.unlink(temporary, dir_fd=directory_fd)
             error.filename = path
             raise
-        os.fsync(directory_fd)
+        if is_durable:
+            os.fsync(directory_fd)
     finally:
         os.close(directory_fd)
 
@@ -72,17 +79,10 @@ def record_exit(app: str, number: int) -> None:
 
 
 def record_state(app: str, state: dict[str, object]) -> None:
-    """
-    Write minit's own record of how `app` ended; OSError as above.
-
-    It goes before the status, so that whoever sees that finds the reason too.
-    """
+    """Write minit's own record of how `app` ended; OSError as above."""
     write_durably(paths.state_file(app), jsontext.dump(state) + b"\n")
 
 
 def note_state(app: str, state: dict[str, object]) -> None:
     """Write minit's own record of `app` so that readers see it whole; a loss of power may lose it."""
-    path = paths.state_file(app)
-    temporary = os.path.join(os.path.dirname(path), f".{app}.json.noted")
-    write_file(temporary, jsontext.dump(state) + b"\n")
-    os.rename(temporary, path)
+    write_whole(paths.state_file(app), jsontext.dump(state) + b"\n")

@@ -41,10 +41,12 @@ class Records:
         for name, app in sorted(self._unwritten.items()):
             assert app.status is not None and app.number is not None
             try:
-                record_state(name, state_of(app))
                 if not app.recorded:
+                    # Whoever sees the status finds the reason too, and waits for the disk once only.
+                    note_state(name, state_of(app))
                     record_exit(name, app.number)
                     app.recorded = True
+                record_state(name, state_of(app))
             except OSError as error:
                 # PID 1 lives on and tries again: the app's end must not be lost to a full disk.
                 self._journal.info("status.unwritten", app=name, reason=describe(error))

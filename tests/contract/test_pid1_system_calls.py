@@ -22,3 +22,22 @@ def test_pid1_forks_only_by_clone3_and_waits_only_in_the_reaper(make_pod, tmp_pa
     traced = set(re.findall(r"^(\w+)\(", (tmp_path / f"trace.{pid}").read_text(), re.MULTILINE))
     assert {"clone3", "waitid", "pivot_root"} <= traced
     assert not {"fork", "vfork", "clone", "execve", "execveat", "wait4"} & traced
+
+
+def test_a_status_waits_for_the_disk_once(make_pod, tmp_path):
+    """The reason of an end is seen before its status, and both are durable when PID 1 goes on."""
+    pod = make_pod({"a": shell("exit 3")})
+    assert (
+        pod.run(under=["strace", "-ff", "-qq", "-y", "-e", "fsync,renameat", "-o", str(tmp_path / "trace")]).returncode
+        == 3
+    )
+    [trace] = [text for file in tmp_path.glob("trace.*") if "/rkt/status/.a.new>" in (text := file.read_text())]
+    assert re.findall(r"^(fsync)\(\d+<[^>]*?([^/>]+)>|^(renameat)\(.*\"([^\"]+)\"\)", trace, re.MULTILINE) == [
+        ("", "", "renameat", "a.json"),
+        ("fsync", ".a.new", "", ""),
+        ("", "", "renameat", "a"),
+        ("fsync", "status", "", ""),
+        ("fsync", ".a.json.new", "", ""),
+        ("", "", "renameat", "a.json"),
+        ("fsync", "state", "", ""),
+    ]
