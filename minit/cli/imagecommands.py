@@ -141,13 +141,15 @@ def stage1_group() -> None:
     default="minit-stage1.aci",
     help="Image to write.  [default: minit-stage1.aci]",
 )
+@click.option("--plain", is_flag=True, help="Do not dump the interpreter: pods take longer to start.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @click.pass_obj
-def build_stage1_image(invocation: Invocation, output: Path, quiet: bool) -> None:
+def build_stage1_image(invocation: Invocation, output: Path, plain: bool, quiet: bool) -> None:
     """
     Build minit's stage1 image, for `minit run --stage1-path` or for rkt's.
 
-    minit itself does so when it first needs the image.
+    minit itself does so when it first needs the image. The interpreter in it is dumped with everything it has imported,
+    where its static library is installed (Debian: libpython3-dev).
 
     \b
       minit stage1 build --output=/srv/minit-stage1.aci
@@ -157,7 +159,7 @@ def build_stage1_image(invocation: Invocation, output: Path, quiet: bool) -> Non
     from minit.image.stage1 import build_stage1
 
     with show_progress(invocation, quiet=quiet) as progress:
-        build_stage1(output, progress)
+        build_stage1(output, progress, plain=plain)
 
 
 @click.command(cls=MinitCommand, section="Other")

@@ -245,6 +245,31 @@ print(f"{ctypes.addressof(ctypes.c_char.from_buffer(anonymous)):x}")
     assert all(len(set(column)) == 3 for column in zip(*addresses, strict=True)), addresses
 
 
+def test_keys_that_collide_cost_little(root: Path) -> None:
+    """Who knows the seed finds keys that want one place of a dictionary; a manifest of them is read as any other."""
+    code = """\
+import time
+from minit.jsontext import dump, parse
+names = (f"key {number}" for number in range(10**9))
+colliding, others = [], []
+while len(colliding) < 2000:
+    name = next(names)
+    if hash(name) & 1023 == 0:
+        colliding.append(name)
+    elif len(others) < 2000:
+        others.append(name)
+def processor_seconds(keys):
+    data = dump(dict.fromkeys(keys, 1))
+    start = time.process_time()
+    for _ in range(20):
+        parse(data, "manifest")
+    return time.process_time() - start
+print(processor_seconds(colliding) / processor_seconds(others))
+"""
+    done = subprocess.run([*python(root), code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 20
+
+
 def test_a_dump_draws_its_random_numbers_itself(root: Path) -> None:
     """Generators of modules are seeded at each start; hashes of strings are the image's."""
     code = "import random, trio; print(random.random(), trio._core._run._r.random(), hash('key'))"
