@@ -230,6 +230,7 @@ def _run(supervisor: Supervisor, ends: SupervisorEnds) -> int:
     start_until = time.monotonic() + _START_SECONDS
     while supervisor.starting and not supervisor.finished and (left := start_until - time.monotonic()) > 0:
         supervisor.turn(left)
+    supervisor.start_sidecars()
     quick_until = time.monotonic() + _QUICK_SECONDS
     while not supervisor.finished and (left := quick_until - time.monotonic()) > 0:
         supervisor.turn(left)

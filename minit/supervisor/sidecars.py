@@ -13,7 +13,7 @@ from minit.iottymux.spawner import Spawner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from minit.reaper.exit_status import ExitStatus
     from minit.supervisor.journal import Journal
@@ -28,6 +28,9 @@ _MOST_ASKED_FOR = 32
 # Sidecars in a row that die without having done anything before there are no more of them, after 13 seconds in all.
 _MOST_FAILURES = 8
 _FIRST_DELAY_SECONDS = 0.1
+_NEVER = float("inf")
+# How long an app's output waits for others that are not executed yet.
+_PATIENCE_SECONDS = 0.1
 # A process in an uninterruptible sleep does not even die.
 _DEATH_MILLISECONDS = 1000
 
@@ -90,18 +93,26 @@ class Sidecars:
         """Return a number that grows while output is still being sent to attached clients."""
         return sum(streams.flushes() for streams in self._read)
 
-    def start_all(self, spawner: Spawner, outputs: Sequence[Streams]) -> None:
-        """Start a sidecar for each output, asking for many before waiting for the first."""
-        self.spawner = spawner
+    def expect(self, streams: Streams) -> None:
+        """Take in output that gets its first sidecar by `start_all`."""
+        streams.renew_at = _NEVER
+        self._read.append(streams)
+
+    def start_soon(self, streams: Streams) -> None:
+        """Have output, which may come now, not wait much longer for its first sidecar."""
+        if streams.renew_at == _NEVER:
+            streams.renew_at = time.monotonic() + _PATIENCE_SECONDS
+
+    def start_all(self) -> None:
+        """Start the sidecars that are expected, asking for many before waiting for the first."""
         waiting: list[Streams] = []
-        for streams in outputs:
+        for streams in [streams for streams in self._read if not (streams.started_at or streams.failures)]:
             if len(waiting) == _MOST_ASKED_FOR:
-                self._adopt(waiting.pop(0), spawner.reply())
-            self._request(spawner, streams, renewed=False)
-            waiting.append(streams)
+                self._take(waiting.pop(0))
+            if self._ask(streams, renewed=False):
+                waiting.append(streams)
         for streams in waiting:
-            self._adopt(streams, spawner.reply())
-        self._read += outputs
+            self._take(streams)
 
     def start(self, streams: Streams) -> None:
         """Start a sidecar for one more output; of an app with too many that have no end the oldest is given up."""
@@ -120,7 +131,7 @@ class Sidecars:
             if streams.at_end and not streams.has_clients:
                 self._give_up(streams)
             elif at_once or streams.renew_at <= now:
-                self._start(streams, renewed=True)
+                self._start(streams, renewed=streams.started_at > 0)
 
     def lose_rest(self) -> None:
         """Give up all output that is left, as the pod ends, and count what is lost by that."""
@@ -141,15 +152,32 @@ class Sidecars:
 
     def _start(self, streams: Streams, *, renewed: bool) -> None:
         """Hand output to a new sidecar; what an old one had not written is still in the pipes."""
+        if self._ask(streams, renewed=renewed):
+            self._take(streams)
+
+    def _ask(self, streams: Streams, *, renewed: bool) -> bool:
+        """Ask for a sidecar, which `_take` waits for; False if that is put off."""
         try:
             if self.spawner is None:
                 self.spawner = Spawner(self._filter)
             self._request(self.spawner, streams, renewed=renewed)
+        except (LaunchError, OSError) as error:
+            self._fail(streams, error)
+            return False
+        return True
+
+    def _take(self, streams: Streams) -> None:
+        """Take the sidecar that was asked for first."""
+        assert self.spawner is not None
+        try:
             self._adopt(streams, self.spawner.reply())
         except (LaunchError, OSError) as error:
-            # No process to be had now, perhaps.
-            self._journal.info("sidecar.not-started", app=streams.app, reason=describe(error))
-            self._put_off(streams, lived_seconds=0.0)
+            self._fail(streams, error)
+
+    def _fail(self, streams: Streams, error: Exception) -> None:
+        # No process to be had now, perhaps, or an app keeps as many descriptors in flight as there may be.
+        self._journal.info("sidecar.not-started", app=streams.app, reason=describe(error))
+        self._put_off(streams, lived_seconds=0.0)
 
     def _request(self, spawner: Spawner, streams: Streams, *, renewed: bool) -> None:
         assert streams.pid is not None
@@ -199,9 +227,14 @@ class Sidecars:
             )
 
     def _adopt(self, streams: Streams, pidfd: int) -> None:
+        try:
+            self._sources.watch(pidfd, lambda: self._on_end(streams))
+        except OSError:
+            self._kill(pidfd)
+            os.close(pidfd)
+            raise
         streams.sidecar = pidfd
         streams.started_at = time.monotonic()
-        self._sources.watch(pidfd, lambda: self._on_end(streams))
 
     def _on_end(self, streams: Streams) -> None:
         assert streams.sidecar is not None

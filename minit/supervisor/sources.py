@@ -28,8 +28,8 @@ class Sources:
 
     def watch(self, fd: int, callback: Callable[[], None], event: int = select.EPOLLIN) -> None:
         """Have `callback` called whenever `fd` is ready, until `unwatch`."""
-        self._callbacks[fd] = callback
         self._epoll.register(fd, event)
+        self._callbacks[fd] = callback
 
     def unwatch(self, fd: int) -> None:
         """Forget `fd`, before it is closed."""

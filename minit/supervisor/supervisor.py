@@ -192,14 +192,23 @@ class Supervisor:
         self._announce_end()
 
     def start(self, spawner: Spawner | None) -> None:
-        """Give every forked app with output its sidecar and watch it prepare itself; None if there is no output."""
+        """
+        Watch every forked app prepare itself, and have its output wait for a sidecar.
+
+        The spawner is None if there is no output.
+        """
+        self._sidecars.spawner = spawner
         for app in self.apps.values():
             self._watch(app)
-        if spawner is not None:
-            self._sidecars.start_all(spawner, [app.streams for app in self.apps.values() if app.streams.need_sidecar])
+            if app.streams.need_sidecar:
+                self._sidecars.expect(app.streams)
         if self.plan.mutable:
             # Ready to have apps added, whatever becomes of those it begins with.
             self._pod.mark_ready()
+
+    def start_sidecars(self) -> None:
+        """Give the apps that the pod began with their sidecars, if they have none yet."""
+        self._sidecars.start_all()
 
     def start_again(self, app: App) -> None:
         """
@@ -389,6 +398,9 @@ class Supervisor:
             if self.plan.mutable:
                 self._records.note_state(app)
         self._notify(app)
+        if not self.starting:
+            # Before, they would take processors from apps that are being started; a pod that is ready has them.
+            self.start_sidecars()
         self._pod.on_progress(app)
 
     def _reap(self) -> None:
@@ -531,6 +543,7 @@ class Supervisor:
                 return
         app.begun = app.executed = True
         app.executed_at = time.monotonic()
+        self._sidecars.start_soon(app.streams)
         try:
             app.report.send(b"go")
         except (BrokenPipeError, ConnectionResetError):

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,7 @@ def test_our_processes_cannot_be_traced(make_pod: MakePod, hostile_rootfs: Path)
     script = wait + f"for pid in $(cat /tmp/go) $!; do echo; echo $pid; {ATTACKER} trace $pid; done; kill -9 $!"
     pod = make_pod({"a": shell(script)}, hostile_rootfs)
     process = pod.start("--disable-seccomp")
-    pod.wait_ready()
+    wait_for(lambda: "iottymux-a" in pod.children(), "the sidecar")
     targets = {"pid 1": pod.pid, **pod.children()}
     pids = [status_of(targets[name])["NSpid"].split()[-1] for name in ("pid 1", "minit-spawner", "iottymux-a")]
     pod.file("a", "/tmp/new").write_text(" ".join(pids))
@@ -243,9 +244,20 @@ def test_what_enters_is_stopped(make_pod: MakePod, hostile_rootfs: Path) -> None
                 enter.send_signal(number)
                 enter.communicate(timeout=60)
                 assert enter.returncode == -number
-        wait_for(lambda: set(pod.members()) <= set(before), "the end of what entered")
+        wait_for(lambda: not _of_apps({*pod.members()} - {*before}), "the end of what entered")
     assert pod.stop().returncode == 0
     pod.finish(process)
+
+
+def _of_apps(pids: set[int]) -> set[int]:
+    """Return the processes that are neither spawner nor sidecar, of which there may be new ones."""
+    others = set()
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            name = status_of(pid)["Name"]
+            if name != "minit" and not name.startswith(("minit-spawner", "iottymux-")):
+                others.add(pid)
+    return others
 
 
 def test_keys_of_the_caller_stay_outside(make_pod: MakePod, hostile_rootfs: Path) -> None:
@@ -349,6 +361,7 @@ def test_control_groups_can_be_mounted_by_who_disables_everything(make_pod: Make
 def test_limits_of_our_processes_are_out_of_reach(make_pod: MakePod, hostile_rootfs: Path) -> None:
     """Root of an app sets no limits of PID 1, the spawner or a sidecar, which would lose statuses and output."""
     script = (
+        "until grep -qs ^iottymux /proc/[0-9]*/comm; do :; done;"
         "for name in /proc/[0-9]*; do IFS= read -r comm < $name/comm; case $comm in minit*|iottymux*)"
         f" echo $comm; {ATTACKER} limits ${{name#/proc/}}; esac; done"
     )

@@ -41,8 +41,7 @@ HARMLESS = {
     },
     "PID 1": LOOKS,
     "app": set(),
-    "spawner": {"recvmsg"},  # once it has nothing more to do
-    "sidecar": ALL,  # another one takes over
+    **dict.fromkeys(("spawner", "sidecar"), ALL),  # another one takes over
 }
 
 
@@ -110,8 +109,11 @@ def cases_of(calls: list[Call], kind: str) -> Iterator[Case]:
         "spawner": roles.spawner,
         "sidecar": roles.sidecars[0],
     }[kind]
-    # Until the pod is ready, or an app has ended already.
+    # Until the pod is ready, or an app has ended already; in PID 1 until all apps are told to exec, as it gives them
+    # sidecars then, which is tried again.
     started = min(calls.index(Call(roles.pid_1, name, 1)) for name in ("symlink", "waitid"))
+    if kind == "PID 1":
+        started = calls.index(Call(roles.pid_1, "sendto", len(roles.apps)))
     chosen = [index for index, call in enumerate(calls) if call.who == who]
     if not LONG and kind == "sidecar":
         chosen = list({calls[index].name: index for index in reversed(chosen)}.values())

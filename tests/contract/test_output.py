@@ -224,7 +224,7 @@ def test_a_killed_spawner_is_replaced(make_pod: MakePod, tmp_path: Path) -> None
     """Sidecars outlive it, and the next one is forked by another spawner."""
     pod = make_pod({"a": shell(_counting(30000))})
     process = _start_into_file(pod, tmp_path / "out")
-    pod.wait_ready()
+    wait_for(lambda: "iottymux-a" in pod.children(), "a sidecar")
     children = pod.children()
     os.kill(children["minit-spawner"], signal.SIGKILL)
     os.kill(children["iottymux-a"], signal.SIGKILL)

@@ -41,3 +41,15 @@ def test_a_status_waits_for_the_disk_once(make_pod, tmp_path):
         ("", "", "renameat", "a.json"),
         ("fsync", "state", "", ""),
     ]
+
+
+def test_sidecars_are_asked_for_when_the_apps_are_executed(make_pod, tmp_path):
+    """No app waits for a sidecar, its own or another's: the spawner hears nothing before the last "go"."""
+    pod = make_pod({name: shell("echo hello") for name in ("a", "b", "c")})
+    result = pod.run(under=["strace", "-ff", "-qq", "-o", str(tmp_path / "trace")])
+    assert sorted(line.partition("]: ")[2] for line in result.stdout.splitlines()) == ["hello"] * 3
+    [trace] = [text for path in tmp_path.glob("trace.*") if "sethostname(" in (text := path.read_text())]
+    gos = [match.start() for match in re.finditer(r'^sendto\(\d+, "go"', trace, re.MULTILINE)]
+    requests = [match.start() for match in re.finditer(r'^sendmsg\(.*iov_base="\{\\"app\\":', trace, re.MULTILINE)]
+    assert (len(gos), len(requests)) == (3, 3)
+    assert max(gos) < min(requests)

@@ -195,7 +195,7 @@ def test_an_app_before_its_exec(make_pod: MakePod) -> None:
     pod = make_pod({"a": section}, volumes=[{"name": "v", "kind": "empty"}])
     process = pod.start()
     # The handler is there when the app has prepared itself.
-    wait_for(lambda: "sh" in pod.children(), "the handler")
+    wait_for(lambda: {"sh", "minit-spawner"} <= {*pod.children()}, "the handler")
     [app] = named(children_of(pod.pid), "minit")
     assert _count(app, {SOCKET: 1, r"mnt:\[\d+\]": 1}) == {SOCKET: 1, r"mnt:\[\d+\]": 1}
     status = status_of(app)
@@ -330,7 +330,7 @@ def test_an_app_cannot_look_into_our_processes(make_pod: MakePod) -> None:
     )
     pod = make_pod({"a": shell(f"while [ ! -e /tmp/go ]; do sleep 0.01; done; {look}; exit 0")})
     process = pod.start(env={"SECRET": "secret"})
-    pod.wait_ready()
+    wait_for(lambda: "iottymux-a" in pod.children(), "the sidecar")
     pod.file("a", "/tmp/go").touch()
     result = pod.finish(process)
     lines = [line.partition("]: ")[2] for line in result.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""Spawner and sidecars that are alive and do nothing: what becomes of the other apps, and of the pod's end."""
+"""Apps, spawner and sidecars that are alive and do nothing: what becomes of the other apps, and of the pod's end."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from pathlib import Path
 
-from tests.support.pods import MakePod, PodDirectory, shell
+from tests.support.pods import MakePod, PodDirectory, app_section, shell
 from tests.support.processes import status_of
+from tests.support.stuckfs import StuckFilesystem
 from tests.support.waiting import wait_for
 
 CHATTER = "trap 'exit 0' TERM; while :; do echo tick; sleep 0.05; done"
@@ -28,6 +30,18 @@ def wait_for_more(pod: PodDirectory, app: str) -> None:
     """Wait until more of an app is logged than there is now."""
     before = lines(pod, app)
     wait_for(lambda: lines(pod, app) > before + 2, f"lines of {app}")
+
+
+def test_an_exec_that_hangs(make_pod: MakePod, tmp_path: Path) -> None:
+    """It holds up no other app's output."""
+    with StuckFilesystem(tmp_path):
+        volume = {"name": "v", "kind": "host", "source": str(tmp_path)}
+        stuck = app_section("/v/program", mounts=[{"volume": "v", "path": "/v"}])
+        pod = make_pod({"a": shell(CHATTER), "b": stuck}, volumes=[volume])
+        process = pod.start()
+        wait_for(lambda: lines(pod, "a"), "a line of a")
+    assert pod.finish(process).returncode == 203
+    assert pod.status("a") == 0
 
 
 def test_a_stopped_sidecar(make_pod: MakePod) -> None:

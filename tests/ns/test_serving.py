@@ -117,6 +117,7 @@ class Served:
             plan, [app], launcher=theirs, control=control, signals=self.signals, journal=journal
         )
         self.supervisor.start(Spawner())
+        self.supervisor.start_sidecars()
         # For good, whatever becomes of the app's other processes.
         self.sidecars = self.supervisor._sidecars
 
