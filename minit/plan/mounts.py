@@ -102,7 +102,8 @@ class MadeFilesystem(Value):
 
 MountOp = MakeDirectory | MakeFile | MakeNode | MakeSymlink | MountFilesystem | BindTree | MadeFilesystem
 
-# In the stage1 root: what hides paths in the apps' roots.
+# In the stage1 root: what hides paths in the apps' roots, and the filesystem that has it.
+COVERS = "/run"
 EMPTY_DIRECTORY = "/run/inaccessible/directory"
 EMPTY_FILE = "/run/inaccessible/file"
 CONSOLE = "/dev/console"
@@ -160,7 +161,7 @@ def pod_mounts(*, writable: bool = False, private_users: bool = False, own_netwo
         MakeDirectory(target="/dev/shm"),
         MountFilesystem(fstype="tmpfs", target="/dev/shm", options=(("mode", "1777"),), noexec=False),
         *_LINKS,
-        MountFilesystem(fstype="tmpfs", target="/run", options=(("mode", "0755"), ("size", "64k"))),
+        MountFilesystem(fstype="tmpfs", target=COVERS, options=(("mode", "0755"), ("size", "64k"))),
         MakeDirectory(target="/run/inaccessible"),
         MakeDirectory(target=EMPTY_DIRECTORY, mode=0),
         MakeFile(target=EMPTY_FILE, mode=0),

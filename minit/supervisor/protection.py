@@ -11,7 +11,7 @@ import os
 import stat
 
 from minit import syscalls
-from minit.plan.mounts import EMPTY_DIRECTORY, EMPTY_FILE
+from minit.plan.mounts import COVERS, EMPTY_DIRECTORY, EMPTY_FILE
 from minit.supervisor.targets import open_existing
 
 TYPE_CHECKING = False
@@ -32,13 +32,17 @@ def protect_paths(protection: Protection, root: int, volumes: Sequence[tuple[Vol
     """
     writable = [(path, _copy_mount(root, path)) for path in protection.writable]
     for path in protection.read_only:
-        tree = _copy_mount(root, path)
-        if tree is not None:
+        where = open_existing(root, path)
+        if where is not None:
+            tree = syscalls.open_tree(where, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
             syscalls.mount_setattr(tree, flags=syscalls.AT_RECURSIVE, set=syscalls.MOUNT_ATTR_RDONLY)
-            _cover(tree, root, path)
-    for path, tree in writable:
-        if tree is not None:
-            _cover(tree, root, path)
+            _attach(tree, where, path)
+    for path, copy in writable:
+        if copy is not None:
+            _cover(copy, root, path)
+    if protection.masked:
+        # In this namespace, for all the copies of it.
+        syscalls.mount_setattr(syscalls.AT_FDCWD, COVERS, set=syscalls.MOUNT_ATTR_RDONLY)
     for path in protection.masked:
         names = tuple(path.split("/")[1:])
         if _is_lifted(names, volumes):
@@ -46,9 +50,7 @@ def protect_paths(protection: Protection, root: int, volumes: Sequence[tuple[Vol
         where = open_existing(root, path)
         if where is not None:
             cover = EMPTY_DIRECTORY if stat.S_ISDIR(os.fstat(where).st_mode) else EMPTY_FILE
-            tree = syscalls.open_tree(syscalls.AT_FDCWD, cover, syscalls.OPEN_TREE_CLONE)
-            syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)
-            _attach(tree, where, path)
+            _attach(syscalls.open_tree(syscalls.AT_FDCWD, cover, syscalls.OPEN_TREE_CLONE), where, path)
 
 
 def _is_lifted(masked: Names, volumes: Sequence[tuple[VolumeMount, Names]]) -> bool:

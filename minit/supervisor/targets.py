@@ -5,7 +5,7 @@ The image, and whoever else writes to a volume, decides what symlinks lie on the
 So every name is looked up by itself, in a directory that is held by a descriptor, and never through a symlink: links
 are read and followed as text, and ".." goes back to the descriptor that led here. Whatever is renamed or exchanged,
 nothing outside the root is ever opened. Unlike with openat2(RESOLVE_IN_ROOT) what is missing on the way can be made,
-and 255 links may be followed rather than 40 (stage1 contract 8.3).
+and 255 links may be followed rather than 40 (stage1 contract 8.3). Where nothing is to be made that call comes first.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import errno
 import os
 import stat
 
+from minit import syscalls
 from minit.errors import LaunchError
 
 _MAX_LINKS = 255
@@ -21,6 +22,9 @@ _MAX_LINKS = 255
 _ATTEMPTS = 32
 _CHANGED = (errno.ELOOP, errno.ENOENT)
 _KINDS = {True: ("directory", "file"), False: ("file", "directory")}
+# More links than the kernel follows, one of those in /proc that are no text, or a race with whoever renames something.
+_UNDECIDED = (errno.ELOOP, errno.EAGAIN)
+_RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -93,6 +97,13 @@ def open_target(root: int, target: str, *, is_directory: bool) -> int:
 
 def open_existing(root: int, target: str) -> int | None:
     """Return an O_PATH descriptor of what `target` leads to inside the directory `root`, None if that is missing."""
+    try:
+        return syscalls.openat2(root, target or "/", os.O_PATH, resolve=_RESOLVE)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in _UNDECIDED:
+            raise
     here = os.dup(root)
     for name in resolve_target(root, target):
         try:
