@@ -24,41 +24,67 @@ def apply_mounts(operations: Iterable[MountOp], root: int, trees: Mapping[str, i
 
     `trees` are the detached mounts that the launcher has made, by target; they are closed here.
     """
-    for operation in operations:
-        try:
-            if isinstance(operation, MadeFilesystem):
-                assert trees is not None
-                _attach(trees[operation.target], root, operation.target)
-            else:
-                _apply(operation, root)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, operation.target) from error
+    directory = _Directory(root)
+    try:
+        for operation in operations:
+            try:
+                if isinstance(operation, (MountFilesystem, BindTree, MadeFilesystem)):
+                    # It may be mounted where the directory is, or above it.
+                    directory.close()
+                    _attach(_tree_of(operation, trees or {}), root, operation.target)
+                else:
+                    _make(operation, directory)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, operation.target) from error
+    finally:
+        directory.close()
 
 
-def _apply(operation: MountOp, root: int) -> None:
+class _Directory:
+    """The directory inside `root` in which something was made last: what follows is mostly made there too."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._path = ""
+        self._fd: int | None = None
+
+    def open(self, path: str) -> int:
+        """Return a descriptor of the directory at `path`, until another one is opened."""
+        if self._fd is None or path != self._path:
+            self.close()
+            self._fd = syscalls.openat2(self._root, path, os.O_PATH | os.O_DIRECTORY, resolve=_RESOLVE)
+            self._path = path
+        return self._fd
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def _tree_of(operation: MountFilesystem | BindTree | MadeFilesystem, trees: Mapping[str, int]) -> int:
+    if isinstance(operation, MadeFilesystem):
+        return trees[operation.target]
     if isinstance(operation, MountFilesystem):
-        tree = new_filesystem(operation)
-        _attach(tree, root, operation.target)
-    elif isinstance(operation, BindTree):
-        depth = syscalls.AT_RECURSIVE if operation.recursive else 0
-        tree = syscalls.open_tree(syscalls.AT_FDCWD, operation.source, syscalls.OPEN_TREE_CLONE | depth)
-        _attach(tree, root, operation.target)
+        return new_filesystem(operation)
+    depth = syscalls.AT_RECURSIVE if operation.recursive else 0
+    return syscalls.open_tree(syscalls.AT_FDCWD, operation.source, syscalls.OPEN_TREE_CLONE | depth)
+
+
+def _make(operation: MakeDirectory | MakeFile | MakeNode | MakeSymlink, within: _Directory) -> None:
+    parent, name = os.path.split(operation.target)
+    directory = within.open(parent)
+    if isinstance(operation, MakeDirectory):
+        _make_directory(directory, name, operation.mode)
+    elif isinstance(operation, MakeFile):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        os.close(os.open(name, flags, operation.mode, dir_fd=directory))
+    elif isinstance(operation, MakeNode):
+        device = os.makedev(operation.major, operation.minor)
+        os.mknod(name, stat.S_IFCHR | operation.mode, device, dir_fd=directory)
     else:
-        parent, name = os.path.split(operation.target)
-        directory = syscalls.openat2(root, parent, os.O_PATH | os.O_DIRECTORY, resolve=_RESOLVE)
-        try:
-            if isinstance(operation, MakeDirectory):
-                _make_directory(directory, name, operation.mode)
-            elif isinstance(operation, MakeFile):
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                os.close(os.open(name, flags, operation.mode, dir_fd=directory))
-            elif isinstance(operation, MakeNode):
-                device = os.makedev(operation.major, operation.minor)
-                os.mknod(name, stat.S_IFCHR | operation.mode, device, dir_fd=directory)
-            elif isinstance(operation, MakeSymlink):
-                os.symlink(operation.text, name, dir_fd=directory)
-        finally:
-            os.close(directory)
+        os.symlink(operation.text, name, dir_fd=directory)
 
 
 def _make_directory(parent: int, name: str, mode: int) -> None:
