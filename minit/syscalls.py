@@ -148,6 +148,7 @@ _KERNEL_SIGACTION_BYTES = 32
 _KERNEL_SIGSET_BYTES = 8
 
 _CAPABILITY_VERSION_3 = 0x20080522
+_CAPABILITY_BITS = 64
 
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 
@@ -468,22 +469,25 @@ def install_seccomp_filter(program: bytes) -> None:
     call(None, _SYS_SECCOMP, _SECCOMP_SET_MODE_FILTER, 0, filter)
 
 
-# Asked forty times, and the answer is the same for every process.
+# The answer is the same for every process.
 _last_capability: int | None = None
 
 
 def last_capability() -> int:
     """Return the highest capability this kernel knows."""
     global _last_capability
-    number = 0
-    while _last_capability is None:
-        try:
-            _prctl(_PR_CAPBSET_READ, number + 1)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            _last_capability = number
-        number += 1
+    if _last_capability is None:
+        known, unknown = 0, _CAPABILITY_BITS
+        while unknown - known > 1:
+            number = (known + unknown) // 2
+            try:
+                _prctl(_PR_CAPBSET_READ, number)
+                known = number
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                unknown = number
+        _last_capability = known
     return _last_capability
 
 

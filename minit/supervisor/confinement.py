@@ -24,13 +24,20 @@ if TYPE_CHECKING:
 _UNTIL_EXEC = capability_mask("CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_SYS_ADMIN")
 
 
+# What this process, or one that forked it, has removed from the bounding set.
+_dropped = 0
+
+
 def drop_bounding_set(kept: int | None) -> None:
     """Remove from the bounding set what is not in the mask `kept`; None keeps everything."""
+    global _dropped
     if kept is None:
         return
-    for number in range(syscalls.last_capability() + 1):
-        if not kept >> number & 1:
+    gone = syscalls.every_capability() & ~kept
+    for number in range(gone.bit_length()):
+        if (gone & ~_dropped) >> number & 1:
             syscalls.drop_bounding_capability(number)
+    _dropped |= gone
 
 
 def give_up_capabilities(confinement: Confinement) -> None:
@@ -43,7 +50,7 @@ def give_up_capabilities(confinement: Confinement) -> None:
     """
     drop_bounding_set(confinement.bounding)
     effective, permitted, _ = syscalls.get_capabilities()
-    kept = syscalls.bounding_set() | _UNTIL_EXEC
+    kept = ~_dropped | _UNTIL_EXEC
     syscalls.set_capabilities(effective & kept, permitted & kept, 0)
     syscalls.clear_ambient_capabilities()
 
