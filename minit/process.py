@@ -163,10 +163,10 @@ def forget_imports() -> None:
 
 def reset_signals() -> None:
     """Give the new program default dispositions and an empty mask; Python ignores SIGPIPE and SIGXFSZ."""
-    # All 64, not just those that the C library hands out: whoever was started by its posix_spawn(3), a command of
-    # make(1) say, ignores the two it keeps for itself.
+    # The interpreter has looked at all of them when it started, but for the two that the C library keeps for itself.
+    # These are None to it, and ignored in whatever was started by posix_spawn(3), a command of make(1) say.
     for number in range(1, _LAST_SIGNAL + 1):
-        if number not in _UNBLOCKABLE:
+        if number not in _UNBLOCKABLE and _signal.getsignal(number) != _signal.SIG_DFL:
             syscalls.reset_signal(number)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from pathlib import Path
 
+from minit.plan.protection import plan_protection
 from tests.support.pods import handlers, shell
 
 
@@ -43,13 +46,32 @@ def test_a_status_waits_for_the_disk_once(make_pod, tmp_path):
     ]
 
 
+def trace_of(directory: Path, call: str) -> str:
+    """Return the system calls of the one process that made this one."""
+    [trace] = [text for path in directory.glob("trace.*") if call in (text := path.read_text())]
+    return trace
+
+
 def test_sidecars_are_asked_for_when_the_apps_are_executed(make_pod, tmp_path):
     """No app waits for a sidecar, its own or another's: the spawner hears nothing before the last "go"."""
     pod = make_pod({name: shell("echo hello") for name in ("a", "b", "c")})
     result = pod.run(under=["strace", "-ff", "-qq", "-o", str(tmp_path / "trace")])
     assert sorted(line.partition("]: ")[2] for line in result.stdout.splitlines()) == ["hello"] * 3
-    [trace] = [text for path in tmp_path.glob("trace.*") if "sethostname(" in (text := path.read_text())]
+    trace = trace_of(tmp_path, "sethostname(")
     gos = [match.start() for match in re.finditer(r'^sendto\(\d+, "go"', trace, re.MULTILINE)]
     requests = [match.start() for match in re.finditer(r'^sendmsg\(.*iov_base="\{\\"app\\":', trace, re.MULTILINE)]
     assert (len(gos), len(requests)) == (3, 3)
     assert max(gos) < min(requests)
+
+
+def test_an_app_asks_for_nothing_twice(make_pod, tmp_path):
+    """Until its exec it looks protected paths up once, and changes only those signals and capabilities that differ."""
+    pod = make_pod({"a": shell("exit 0")})
+    assert pod.run(under=["strace", "-ff", "-qq", "-o", str(tmp_path / "trace")]).returncode == 0
+    trace = trace_of(tmp_path, 'execve("/bin/sh"').partition('execve("/bin/sh"')[0]
+    opened = Counter(re.findall(r'^openat2\(\d+, "([^"]+)"', trace, re.MULTILINE))
+    protection = plan_protection(disabled=False, own_network=True)
+    assert {opened[path] for path in (*protection.masked, *protection.read_only)} == {1}
+    # Three are the interpreter's own, SIGPIPE for one, two the C library's; the caller of the test may ignore some.
+    assert trace.count("rt_sigaction(") < 10
+    assert "PR_CAPBSET" not in trace
