@@ -21,6 +21,7 @@ from minit.errors import EXIT_FAILURE
 from minit.jsontext import dump
 from minit.messages import receive_message
 from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
+from minit.plan.guards import LIMITS
 from minit.process import hold_limits, read_attributes, read_limits
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.reaper.reaper import BATCH, read_zombie, reap
@@ -86,8 +87,9 @@ class Supervisor:
         self.journal = journal
         self.control = control
         self.attributes = attributes or read_attributes(_OPEN_FILES)
-        # From before an app could change them.
+        # From before an app could change them, and whether any can.
         self._limits = read_limits()
+        self._is_exposed = any(LIMITS not in app.spec.guards for app in apps)
         self.observers: list[Callable[[App], None]] = []
         self._launcher = launcher
         self._terminal = terminal
@@ -163,7 +165,7 @@ class Supervisor:
         deadline = self.next_deadline()
         if deadline is not None:
             timeout_seconds = max(0.0, min(timeout_seconds, deadline - time.monotonic()))
-        self._sources.handle(timeout_seconds, begin=self.hold_limits)
+        self._sources.handle(timeout_seconds, begin=self._hold_limits)
         if self._reap_again:
             self._reap()
         now = time.monotonic()
@@ -222,6 +224,7 @@ class Supervisor:
     def add(self, app: App) -> None:
         """Take in an app whose builder has been forked."""
         self.apps[app.name] = app
+        self._is_exposed |= LIMITS not in app.spec.guards
         app.deadline = time.monotonic() + BUILD_SECONDS
         self._watch(app)
         for helper in app.helpers:
@@ -276,6 +279,10 @@ class Supervisor:
         if has_changed:
             self.journal.info("limits.restored")
         return has_changed
+
+    def _hold_limits(self) -> None:
+        if self._is_exposed:
+            self.hold_limits()
 
     def drain(self) -> None:
         """

@@ -6,8 +6,12 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from minit.plan.protection import plan_protection
 from tests.support.pods import handlers, shell
+
+RLIM_NLIMITS = 16
 
 
 def test_pid1_forks_only_by_clone3_and_waits_only_in_the_reaper(make_pod, tmp_path):
@@ -75,3 +79,11 @@ def test_an_app_asks_for_nothing_twice(make_pod, tmp_path):
     # Three are the interpreter's own, SIGPIPE for one, two the C library's; the caller of the test may ignore some.
     assert trace.count("rt_sigaction(") < 10
     assert "PR_CAPBSET" not in trace
+
+
+@pytest.mark.parametrize(("flags", "looks_again"), [((), False), (("--disable-seccomp",), True)])
+def test_pid1_looks_after_its_limits_where_an_app_can_change_them(make_pod, tmp_path, flags, looks_again):
+    """It reads each of them once, and again at each event only if a filter does not keep the apps from them."""
+    pod = make_pod({"a": shell("exit 0")})
+    assert pod.run(*flags, under=["strace", "-ff", "-qq", "-o", str(tmp_path / "trace")]).returncode == 0
+    assert (trace_of(tmp_path, "sethostname(").count("prlimit64(") > RLIM_NLIMITS) == looks_again
