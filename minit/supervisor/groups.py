@@ -53,12 +53,11 @@ class Groups:
             _kill(app.handler.pidfd)
 
     def clear(self, app: App) -> None:
-        """Kill all of an app but its main process, which waits."""
+        """Give all of an app but its main process, which waits, the time to be killed by `is_clear`."""
         app.deadline = time.monotonic() + KILL_WAIT_SECONDS
-        app.group.kill_others(app.pid)
 
     def is_clear(self, app: App) -> bool:
-        """Return whether nothing but the main process of an app is left; if not, this is due again."""
+        """Return whether nothing but the main process of an app is left; if not, kill that, and this is due again."""
         if app.group.processes() in ([], [app.pid]):
             return True
         app.group.kill_others(app.pid)
