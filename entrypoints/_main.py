@@ -16,16 +16,21 @@ if TYPE_CHECKING:
 
 def run_entrypoint(component: str, usage: str, work: Callable[[list[str]], int]) -> NoReturn:
     """Exit with what `work` returns for the arguments; a failure is one line on stderr, prefixed by `component`."""
+    code = outcome(component, usage, lambda: work(sys.argv[1:]))
+    # Not sys.exit: tearing the interpreter down costs milliseconds that every caller waits for.
+    os._exit(code)
+
+
+def outcome(component: str, usage: str, work: Callable[[], int]) -> int:
+    """Return the exit code of some work, which says in one line why it failed."""
     try:
-        code = work(sys.argv[1:])
+        return work()
     except UsageError as error:
         complain(f"{component}: {describe(error)}")
         if error.exit_code < EXIT_FAILURE:
             for line in usage.split("\n"):
                 complain(line)
-        code = error.exit_code
+        return error.exit_code
     except (MinitError, OSError, ImportError) as error:
         complain(f"{component}: {describe(error)}")
-        code = error.exit_code if isinstance(error, MinitError) else EXIT_FAILURE
-    # Not sys.exit: tearing the interpreter down costs milliseconds that every caller waits for.
-    os._exit(code)
+        return error.exit_code if isinstance(error, MinitError) else EXIT_FAILURE

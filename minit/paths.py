@@ -72,6 +72,7 @@ SESSION_SOCKET = "sock-minit"
 
 ANNOTATION_STAGE1 = "coreos.com/rkt/stage1/"
 ANNOTATION_CONTROL = "minit/stage1/control"
+ANNOTATION_GC_MANY = "minit/stage1/gc-many"
 ANNOTATION_INTERFACE_VERSION = "coreos.com/rkt/stage1/interface-version"
 ANNOTATION_MUTABLE = "coreos.com/rkt/stage1/mutable"
 ANNOTATION_STREAM = "coreos.com/rkt/stage2/"

@@ -49,6 +49,7 @@ ENTRYPOINT_ANNOTATIONS = {
     "app_rm": "coreos.com/rkt/stage1/app/rm",
     "attach": "coreos.com/rkt/stage1/attach",
     "control": paths.ANNOTATION_CONTROL,
+    "gc_many": paths.ANNOTATION_GC_MANY,
 }
 """The annotation under which stage0 finds each entrypoint (rkt, stage1-implementors-guide.md)."""
 

@@ -2,26 +2,101 @@
 
 from __future__ import annotations
 
+import _signal
 import os
 
-from minit import paths
-from minit.errors import LaunchError, StrandedError, UnfinishedError, describe
-from minit.launcher.cgroups import processes_left, read_hierarchies, read_subcgroup, remove_pod_groups
+from minit import paths, syscalls
+from minit.errors import EXIT_FAILURE, LaunchError, MinitError, StrandedError, UnfinishedError, describe
+from minit.launcher.cgroups import processes_left, read_subcgroup, remove_pod_groups
 from minit.launcher.leftgroups import belongs_to, forget_left, note_left, remove_left
-from minit.stdio import complain
+from minit.stdio import complain, write_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
+    from minit.launcher.cgroups import Hierarchy
 
 # More are counted only: the line is for a person.
 _NAMED_PROCESSES = 8
+# Of a line of standard input, which is a UUID.
+_MAX_LINE_BYTES = 256
 
 
-def remove_groups(uuid: str) -> None:
+def collect(uuid: str, hierarchies: Sequence[Hierarchy], local_config: str, *, debug: bool) -> int:
+    """Remove what the pod in the working directory left, say what went wrong, and return the exit code."""
+    code = 0
+    try:
+        remove_groups(uuid, hierarchies)
+    except MinitError as error:
+        complain(f"stage1 gc: {describe(error)}")
+        code = error.exit_code
+    for problem in detach_networks(uuid, local_config, debug=debug):
+        complain(f"networking: {problem}")
+    return code
+
+
+def collect_each(collect_one: Callable[[str], int]) -> None:
+    """
+    Have `collect_one` collect each pod whose UUID is a line of standard input, and answer with UUID and exit code.
+
+    The pods are in the working directory. One with networks gets a process of its own: whatever happens to that in
+    another network namespace, or to a plugin, the next pod does not meet it. As of a program that a signal killed, the
+    code is negative then.
+    """
+    top = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with open(0, "rb", closefd=False) as lines:
+        while line := lines.readline(_MAX_LINE_BYTES):
+            word = os.fsdecode(line.rstrip(b"\n"))
+            if os.path.lexists(f"{word}/{paths.POD_NETNS}"):
+                code = _collect_in_child(collect_one, word)
+            else:
+                code = collect_one(word)
+            os.fchdir(top)
+            write_all(1, os.fsencode(f"{word} {code}\n"))
+
+
+def _collect_in_child(collect_one: Callable[[str], int], word: str) -> int:
+    _import_networking()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        _be_collector(collect_one, word, parent)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _be_collector(collect_one: Callable[[str], int], word: str, parent: int) -> NoReturn:
+    code = EXIT_FAILURE
+    try:
+        # Who is told that the parent was killed takes the pod for one that nobody works at.
+        syscalls.set_parent_death_signal(_signal.SIGKILL)
+        if os.getppid() == parent:
+            # Those of the parent are what it is told and says.
+            null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+            os.dup2(null, 0)
+            os.dup2(null, 1)
+            code = collect_one(word)
+    finally:
+        os._exit(code)
+
+
+def _import_networking() -> None:
+    """Import what the children need for a pod with networks, so that not each of them has to."""
+    import minit.network.builtin.bridge
+    import minit.network.builtin.config
+    import minit.network.builtin.ptp
+    import minit.network.teardown  # noqa: F401
+
+
+def remove_groups(uuid: str, hierarchies: Sequence[Hierarchy]) -> None:
     """
     Remove the control groups of the pod in the working directory, and what was left of others.
 
     A pod whose `run` never got that far has none, and neither has one from before a reboot. UnfinishedError if some
     cannot be removed now, which a later call finishes, of another pod too if this one's directory is gone by then.
     """
-    hierarchies = read_hierarchies()
     remove_left(hierarchies)
     try:
         subcgroup = read_subcgroup()

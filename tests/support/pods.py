@@ -211,7 +211,7 @@ class PodDirectory:
 
     def entrypoint(self, name: str, *, from_tree: bool = False) -> str:
         """Return the host path of an entrypoint, by the annotation of the stage1 manifest."""
-        annotation = f"{'minit' if name == 'control' else 'coreos.com/rkt'}/stage1/{name}"
+        annotation = f"{'minit' if name in ('control', 'gc-many') else 'coreos.com/rkt'}/stage1/{name}"
         [value] = [entry["value"] for entry in self.entrypoints if entry["name"] == annotation]
         return f"{self.tree / 'rootfs' if from_tree else self.stage1}{value}"
 
@@ -296,9 +296,9 @@ class PodDirectory:
     ) -> subprocess.CompletedProcess[str]:
         """Run another entrypoint on the pod to its end."""
         command = [self.entrypoint(name, from_tree=from_tree), *arguments]
-        defaults = {"capture_output": True, "text": True, "timeout": TIMEOUT_SECONDS}
+        defaults = {"cwd": self.path, "capture_output": True, "text": True, "timeout": TIMEOUT_SECONDS}
         stdin = {} if "input" in options else {"stdin": subprocess.DEVNULL}
-        return subprocess.run(command, cwd=self.path, check=False, **{**defaults, **stdin, **options})
+        return subprocess.run(command, check=False, **{**defaults, **stdin, **options})
 
     def stop(self, *flags: str) -> subprocess.CompletedProcess[str]:
         """Run `stop`."""
