@@ -13,8 +13,8 @@ from minit.cli.podcommands import SECTION, chosen_uuids, uuid_file_option
 from minit.cli.stopcommand import for_each
 from minit.errors import EXIT_FAILURE
 from minit.stage0 import gc as collection
-from minit.stage0.deletion import Stage1Cleanup
 from minit.stage0.pods import find_pod
+from minit.stage0.stage1gc import Stage1Cleanup
 from minit.stage0.store import Store
 from minit.stage0.treestore import TreeStore
 
@@ -34,8 +34,7 @@ def remove(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...
     """
     invocation.require_root()
     chosen = chosen_uuids(uuids, uuid_file)
-    with Store(invocation.data) as store:
-        cleanup = cleanup_of(invocation, store)
+    with Store(invocation.data) as store, cleanup_of(invocation, store) as cleanup:
 
         def remove_one(uuid: str) -> None:
             with find_pod(invocation.data, uuid, invocation.note) as pod:
@@ -77,14 +76,12 @@ def gc(invocation: Invocation, grace_period: float, expire_prepared: float, mark
         if mark_only:
             return
         collection.expire_prepared(invocation.data, expire_prepared, invocation.note)
-        cleanup = cleanup_of(invocation, store)
-        # rkt's gc never fails because of single pods, but neither does it leave one for this reason.
-        if not collection.collect(invocation.data, grace_period, cleanup, invocation.say, invocation.note):
-            raise click.exceptions.Exit(EXIT_FAILURE)
+        with cleanup_of(invocation, store) as cleanup:
+            # rkt's gc never fails because of single pods, but neither does it leave one for this reason.
+            if not collection.collect(invocation.data, grace_period, cleanup, invocation.say, invocation.note):
+                raise click.exceptions.Exit(EXIT_FAILURE)
 
 
 def cleanup_of(invocation: Invocation, store: Store) -> Stage1Cleanup:
     """Return what removing pods needs of the store."""
-    return Stage1Cleanup(
-        trees=TreeStore(invocation.data, store), debug=invocation.debug, local_config=invocation.local_config
-    )
+    return Stage1Cleanup(TreeStore(invocation.data, store), invocation.local_config, debug=invocation.debug)

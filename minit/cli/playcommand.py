@@ -238,8 +238,7 @@ def _take_down(invocation: Invocation, pods: tuple[KubernetesPod, ...]) -> None:
     from minit.stage0.playedpods import find_played, take_down
     from minit.stage0.store import Store
 
-    with Store(invocation.data) as store:
-        cleanup = cleanup_of(invocation, store)
+    with Store(invocation.data) as store, cleanup_of(invocation, store) as cleanup:
         for pod in pods:
             found = find_played(invocation.data, pod.names)
             if not found:

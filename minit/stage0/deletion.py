@@ -10,116 +10,143 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
 
-from minit import paths, syscalls
-from minit.errors import EXIT_UNFINISHED, MinitError, PodError, UnfinishedError, describe
-from minit.mountinfo import Mount, find_mounts
-from minit.stage0 import overlay
-from minit.stage0.entrypoints import (
-    call,
-    declared_path,
-    gc_arguments,
-    interface_version,
-    read_stage1_manifest,
-)
+from minit import syscalls
+from minit.errors import MinitError, PodError, describe
+from minit.mountinfo import Mount, parse_line
 from minit.stage0.pods import GARBAGE, Note, Pod
-from minit.stage0.podstatus import read_stage1_tree_id, status_root
-from minit.stage0.treestore import TreeStore
-from minit.value import Value
+from minit.stage0.podstatus import status_root
+from minit.stdio import write_all
 
 # Deeper directories are moved up before they are emptied: a pod may nest them far beyond the limit of open files.
 _MAX_DEPTH = 64
 
 
-class Stage1Cleanup(Value):
-    """What deleting an ended pod needs beside its directory, in order to run stage1's `gc`."""
-
-    trees: TreeStore
-    debug: bool
-    local_config: str
+# So many pods are locked, and their directories open, at once.
+_BATCH_PODS = 64
+# More than processors: they wait for the disk most of the time.
+_WORKERS = 4
 
 
-def delete_ended_pod(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
-    """Have stage1 clean up after a pod in `exited-garbage`, then delete it, unless somebody else just did."""
-    pod.lock(blocking=True)
-    if pod.refresh():
-        _run_stage1_gc(pod, cleanup, note)
-        _delete(pod)
+class Deletions:
+    """
+    Pods that are deleted by other processes while the caller goes on; a context manager that waits for the last ones.
+
+    What goes wrong with a pod is noted when the next batch begins, or at the end.
+    """
+
+    def __init__(self, note: Note) -> None:
+        self._note = note
+        self._batch: list[Pod] = []
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._start()
+        for pod in self._batch:
+            pod.close()
+        self._wait()
+
+    def add(self, pod: Pod) -> None:
+        """Take over a locked pod, which is closed when it is deleted."""
+        self._batch.append(pod.take())
+        if len(self._batch) == _BATCH_PODS:
+            self._start()
+
+    def _start(self) -> None:
+        self._wait()
+        mounts = _mounts_below([pod.path for pod in self._batch])
+        shares = (self._batch[first::_WORKERS] for first in range(_WORKERS))
+        self._workers = [_Worker(share, mounts) for share in shares if share]
+        self._batch = []
+
+    def _wait(self) -> None:
+        for worker in self._workers:
+            worker.wait(self._note)
+        self._workers = []
 
 
-def delete_garbage(pod: Pod) -> None:
-    """Delete a pod in `garbage`, which never ran, unless somebody else just did."""
-    pod.lock(blocking=True)
-    if pod.refresh():
-        _delete(pod)
+class _Worker:
+    """A process that deletes pods, and says on a pipe what goes wrong."""
+
+    def __init__(self, pods: Sequence[Pod], mounts: Mapping[Path, Sequence[Mount]]) -> None:
+        self._pods = pods
+        self._said, writer = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _be_worker(pods, mounts, writer)
+        os.close(writer)
+
+    def wait(self, note: Note) -> None:
+        """Wait until it has ended, and note what it said; the pods are closed then."""
+        with open(self._said, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                note(line.rstrip("\n"))
+        _, status = os.waitpid(self._pid, 0)
+        for pod in self._pods:
+            if status and pod.refresh():
+                note(f'pod "{pod.uuid}" not removed: what was to remove it has died')
+            pod.close()
+
+
+def _be_worker(pods: Sequence[Pod], mounts: Mapping[Path, Sequence[Mount]], writer: int) -> NoReturn:
+    code = 1
+    try:
+        syscalls.set_parent_death_signal(signal.SIGKILL)
+        # Or the locks of other pods would end with this process.
+        syscalls.close_all_but([0, 1, 2, writer, *(pod.fd for pod in pods)])
+        left = []
+        # Before any file is removed: an overlay that ends waits until all of its file system is written.
+        for pod in pods:
+            try:
+                _unmount_all(pod.path, mounts[pod.path])
+                left.append(pod)
+            except PodError as error:
+                _say_problem(writer, pod, _not_removed(pod, error))
+        for pod in left:
+            try:
+                _remove_files(pod)
+            except (OSError, MinitError) as error:
+                _say_problem(writer, pod, error)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _say_problem(writer: int, pod: Pod, error: Exception) -> None:
+    write_all(writer, f'pod "{pod.uuid}": {describe(error)}\n'.encode("utf-8", "replace"))
+
+
+def _not_removed(pod: Pod, error: PodError) -> PodError:
+    return PodError(f'pod "{pod.uuid}" not removed: {error}')
+
+
+def delete(pod: Pod) -> None:
+    """Delete a pod that we hold the lock of; PodError if something of it stays."""
+    try:
+        unmount_below(pod.path)
+    except PodError as error:
+        raise _not_removed(pod, error) from error
+    _remove_files(pod)
 
 
 def discard(pod: Pod) -> None:
     """Delete a pod that we hold the lock of and whose preparation failed."""
     pod.move(GARBAGE)
-    _delete(pod)
+    delete(pod)
 
 
-def _run_stage1_gc(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
-    """
-    Run the `gc` entrypoint; a failure is noted and must not keep the pod from being deleted.
-
-    UnfinishedError if it was killed, or says itself that it has not finished: what it has not come to would be left for
-    ever, while a later one finishes it.
-    """
-    rootfs = pod.path / paths.POD_STAGE1_ROOTFS
-    mounted = False
-    try:
-        manifest = read_stage1_manifest(pod)
-        entrypoint = declared_path(manifest, "gc")
-        if entrypoint is None:
-            note(f'pod "{pod.uuid}": stage1 has no gc entrypoint, skipping stage1 GC')
-            return
-        arguments = gc_arguments(
-            pod.uuid, interface_version(manifest), debug=cleanup.debug, local_config=cleanup.local_config
-        )
-        # The overlay is gone after a reboot. Its upper layer still has stage1's records of what to clean up.
-        if pod.has_file(paths.POD_OVERLAY_PREPARED) and not overlay.is_mounted_at(rootfs):
-            tree_id = read_stage1_tree_id(pod)
-            layers = pod.path / "overlay" / tree_id
-            for place in (rootfs, layers / "upper", layers / "work"):
-                _refuse_links(pod, place)
-            overlay.mount_overlay(cleanup.trees.path(tree_id) / "rootfs", layers / "upper", layers / "work", rootfs)
-            mounted = True
-    except (OSError, MinitError) as error:
-        note(f'pod "{pod.uuid}": skipping stage1 GC: {describe(error)}')
-        return
-    try:
-        code = call(rootfs / entrypoint, arguments, pod.path, show_stdout=False)
-        if code == -signal.SIGKILL:
-            raise UnfinishedError(f'pod "{pod.uuid}" not removed: stage1 GC was killed; remove the pod again')
-        if code == EXIT_UNFINISHED:
-            raise UnfinishedError(f'pod "{pod.uuid}" not removed: stage1 GC has not finished; remove the pod again')
-        if code != 0:
-            note(f'pod "{pod.uuid}": stage1 GC failed: exit status {code}')
-    except OSError as error:
-        note(f'pod "{pod.uuid}": stage1 GC failed: {describe(error)}')
-    finally:
-        if mounted:
-            try:
-                syscalls.umount2(str(rootfs), syscalls.UMOUNT_NOFOLLOW)
-            except OSError as error:
-                note(f'pod "{pod.uuid}": cannot unmount stage1: {describe(error)}')
-
-
-def _refuse_links(pod: Pod, place: Path) -> None:
-    """Raise OSError if a link is on the way from the pod directory to a directory in it."""
-    resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
-    os.close(syscalls.openat2(pod.fd, str(place.relative_to(pod.path)), os.O_PATH | os.O_DIRECTORY, resolve=resolve))
-
-
-def _delete(pod: Pod) -> None:
-    try:
-        unmount_below(pod.path)
-    except PodError as error:
-        raise PodError(f'pod "{pod.uuid}" not removed: {error}') from error
+def _remove_files(pod: Pod) -> None:
     try:
         # First what can be big and can fail: with the manifest still there, a later gc tries again.
         with suppress(FileNotFoundError, NotADirectoryError, PodError):
@@ -135,54 +162,66 @@ def _delete(pod: Pod) -> None:
 
 
 def unmount_below(directory: Path) -> None:
+    """Undo every mount below `directory`, a pod's or an app's, in this mount namespace; PodError if one stays."""
+    _unmount_all(directory, _mounts_below([directory])[directory])
+
+
+def _unmount_all(directory: Path, mounts: Sequence[Mount]) -> None:
+    if not _unmount(directory, mounts):
+        left = _mounts_below([directory])[directory]
+        if left:
+            raise PodError(f"cannot unmount {left[-1].mount_point}")
+
+
+def _mounts_below(directories: Sequence[Path]) -> dict[Path, list[Mount]]:
+    """Return the mounts below each directory, parents before children, the latest on a mount point last."""
+    mounts: dict[Path, list[Mount]] = {directory: [] for directory in directories}
+    # There may be thousands of other mounts. The kernel escapes nothing in the names of pods and apps.
+    names = {directory.name for directory in directories}
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
+        found = [parse_line(line) for line in lines if not names.isdisjoint(line.split(" ", 5)[4].split("/"))]
+    for mount in sorted(found, key=lambda mount: mount.mount_point.count("/")):
+        for parent in Path(mount.mount_point).parents:
+            if parent in mounts:
+                mounts[parent].append(mount)
+    return mounts
+
+
+def _unmount(directory: Path, mounts: Sequence[Mount]) -> bool:
     """
-    Undo every mount below `directory` in this mount namespace; PodError if one stays.
+    Undo mounts below a directory, whoever uses them still, and return whether all are undone.
 
-    Paths are resolved by a child with `directory` as its root, where no link that a pod left can lead outside.
+    A mount point is resolved from the directory on, with no link followed: one that a pod left leads nowhere.
     """
-    mounts = _mounts_below(directory)
-    if not mounts:
-        return
-    child = os.fork()
-    if child == 0:
-        _unmount_in_child(str(directory), mounts)
-    os.waitpid(child, 0)
-    left = _mounts_below(directory)
-    if left:
-        raise PodError(f"cannot unmount {left[-1].mount_point}")
+    all_undone = True
+    # Or the unmount would spread to peers of the mount outside the pod.
+    for mount in mounts:
+        if any(tag.startswith(("shared:", "master:")) for tag in mount.tags):
+            with suppress(OSError), _mount_point(directory, mount) as path:
+                syscalls.mount(None, path, None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    for mount in reversed(mounts):
+        try:
+            with _mount_point(directory, mount) as path:
+                # Detached, as the descriptor is a user of it too.
+                syscalls.umount2(path, syscalls.MNT_DETACH)
+        except OSError:
+            all_undone = False
+    return all_undone
 
 
-def _mounts_below(directory: Path) -> list[Mount]:
-    """Return the mounts below a directory, parents before children, the latest on a mount point last."""
-    prefix = f"{directory}/"
-    mounts = [mount for mount in find_mounts(prefix) if mount.mount_point.startswith(prefix)]
-    return sorted(mounts, key=lambda mount: mount.mount_point.count("/"))
-
-
-def _unmount_in_child(directory: str, mounts: list[Mount]) -> None:
-    """Unmount what can be unmounted and end the process; the parent looks at what is left."""
+@contextmanager
+def _mount_point(directory: Path, mount: Mount) -> Iterator[str]:
+    top = os.open(directory, os.O_PATH | os.O_DIRECTORY)
     try:
-        os.chroot(directory)
-        os.chdir("/")
-        inside = [(mount.mount_point[len(directory) :], mount.tags) for mount in mounts]
-        for point, tags in inside:
-            # Or the unmount would spread to peers of the mount outside the pod.
-            if any(tag.startswith(("shared:", "master:")) for tag in tags):
-                with suppress(OSError):
-                    syscalls.mount(None, point, None, syscalls.MS_REC | syscalls.MS_PRIVATE)
-        for point, _ in reversed(inside):
-            _unmount(point)
+        inside = os.path.relpath(mount.mount_point, directory)
+        resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
+        fd = syscalls.openat2(top, inside, os.O_PATH, resolve=resolve)
     finally:
-        os._exit(0)
-
-
-def _unmount(point: str) -> None:
+        os.close(top)
     try:
-        syscalls.umount2(point, syscalls.UMOUNT_NOFOLLOW)
-    except OSError as error:
-        if error.errno == errno.EBUSY:
-            with suppress(OSError):
-                syscalls.umount2(point, syscalls.UMOUNT_NOFOLLOW | syscalls.MNT_DETACH)
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
 
 
 def remove_content(fd: int) -> None:

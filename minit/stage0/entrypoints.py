@@ -147,13 +147,13 @@ def enter_arguments(pid: int, app: str, command: Sequence[str], *, privileged: b
     return [f"--pid={pid}", f"--appname={app}", *(["--privileged"] if privileged else []), "--", *command]
 
 
-def gc_arguments(uuid: str, version: int, *, debug: bool, local_config: str) -> list[str]:
-    """Return the arguments of `gc`."""
+def gc_flags(version: int, *, debug: bool, local_config: str) -> list[str]:
+    """Return the arguments of `gc` before the UUID."""
     words = ["--debug"] if debug else []
     # Two words here, where `run` has one.
     if version >= _GC_LOCAL_CONFIG_VERSION:
         words += ["--local-config", local_config]
-    return [*words, uuid]
+    return words
 
 
 def stop_arguments(uuid: str, *, force: bool) -> list[str]:

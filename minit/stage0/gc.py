@@ -10,7 +10,7 @@ from pathlib import Path
 
 from minit.errors import MinitError, PodError, UnfinishedError, describe
 from minit.goduration import format_duration
-from minit.stage0.deletion import Stage1Cleanup, delete_ended_pod, delete_garbage
+from minit.stage0.deletion import Deletions, delete
 from minit.stage0.pods import (
     EMBRYO,
     EXITED_GARBAGE,
@@ -23,6 +23,7 @@ from minit.stage0.pods import (
     PodState,
     walk_pods,
 )
+from minit.stage0.stage1gc import Stage1Cleanup
 
 # Between making an embryo and locking it lie microseconds; an hour allows for a suspended machine.
 _EMBRYO_AGE_SECONDS = 3600
@@ -52,39 +53,49 @@ def collect(data: Path, grace_seconds: float, cleanup: Stage1Cleanup, say: Note,
     Return whether all that stage1 has to undo is undone.
     """
     is_finished = True
-    for pod in walk_pods(data, [EXITED_GARBAGE], note):
-        if pod.place != EXITED_GARBAGE:
-            continue
-        if _age_seconds(pod) < grace_seconds:
-            grace = format_duration(grace_seconds)
-            note(f'pod "{pod.uuid}" not removed: still within grace period ({grace})')
-            continue
-        say(f'Garbage collecting pod "{pod.uuid}"')
-        with _noted(pod, note):
-            try:
-                delete_ended_pod(pod, cleanup, note)
-            except UnfinishedError:
-                is_finished = False
-                raise
-    for pod in walk_pods(data, [GARBAGE], note):
-        say(f'Garbage collecting pod "{pod.uuid}"')
-        with _noted(pod, note):
-            delete_garbage(pod)
+    with Deletions(note) as deletions:
+        for pod in walk_pods(data, [EXITED_GARBAGE], note):
+            if pod.place != EXITED_GARBAGE:
+                continue
+            if _age_seconds(pod) < grace_seconds:
+                grace = format_duration(grace_seconds)
+                note(f'pod "{pod.uuid}" not removed: still within grace period ({grace})')
+                continue
+            say(f'Garbage collecting pod "{pod.uuid}"')
+            with _noted(pod, note):
+                if _is_ours(pod):
+                    try:
+                        cleanup.run(pod, note)
+                    except UnfinishedError:
+                        is_finished = False
+                        raise
+                    deletions.add(pod)
+        for pod in walk_pods(data, [GARBAGE], note):
+            say(f'Garbage collecting pod "{pod.uuid}"')
+            with _noted(pod, note):
+                if _is_ours(pod):
+                    deletions.add(pod)
     return is_finished
 
 
 def remove(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
     """Delete a pod that does not run; PodError if it does, or is being made or deleted."""
-    if pod.state is PodState.EXITED:
-        pod.move(EXITED_GARBAGE)
-    elif pod.state in (PodState.ABORTED_PREPARE, PodState.PREPARED):
-        pod.move(GARBAGE)
-        delete_garbage(pod)
-        return
-    elif pod.state is not PodState.EXITED_GARBAGE:
+    has_run = pod.state in (PodState.EXITED, PodState.EXITED_GARBAGE)
+    if not has_run and pod.state not in (PodState.ABORTED_PREPARE, PodState.PREPARED):
         hint = " (stop it first)" if pod.state is PodState.RUNNING else ""
         raise PodError(f'pod "{pod.uuid}" is {pod.state}, not removed{hint}')
-    delete_ended_pod(pod, cleanup, note)
+    if pod.state is not PodState.EXITED_GARBAGE:
+        pod.move(EXITED_GARBAGE if has_run else GARBAGE)
+    if _is_ours(pod):
+        if has_run:
+            cleanup.run(pod, note)
+        delete(pod)
+
+
+def _is_ours(pod: Pod) -> bool:
+    """Wait for the lock of a pod and return whether it is still there, or somebody else has just deleted it."""
+    pod.lock(blocking=True)
+    return pod.refresh()
 
 
 def _move(pod: Pod, place: str, message: str, note: Note) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from minit.errors import MinitError, PodError
 from minit.stage0 import gc as collection
-from minit.stage0.deletion import Stage1Cleanup
 from minit.stage0.kubernetes.environment import PodNames
 from minit.stage0.kubernetes.manifest import NAME_ANNOTATION, NAMESPACE_ANNOTATION
 from minit.stage0.pods import ADDRESSABLE_PLACES, DELETED_STATES, Note, PodState, open_pod, walk_pods
 from minit.stage0.podstatus import read_pod_manifest, read_shown_pid
 from minit.stage0.podtraces import read_failure
+from minit.stage0.stage1gc import Stage1Cleanup
 from minit.stage0.stop import stop_pod
 from minit.stage0.waiting import wait_until_ended
 

@@ -105,6 +105,13 @@ class Pod:
             os.close(self.fd)
             self.fd = -1
 
+    def take(self) -> Pod:
+        """Return this pod, with its lock, as another object, and close this one."""
+        taken = Pod(self.data, self.uuid, self.fd)
+        taken.place, taken.state, taken._locked = self.place, self.state, self._locked
+        self.fd = -1
+        return taken
+
     @property
     def path(self) -> Path:
         """The directory's path as of the last `refresh` or `move`."""

@@ -4,7 +4,8 @@ A data directory of its own for a test of stage0, with a stage1 image whose entr
 Every entrypoint dumps what it was called with into the directory of the environment variable STAGE1_DUMP: argv,
 environment, working directory, descriptors and what they point to. `run` then behaves as the files there say: with
 `hold`, a fifo, it reports pid and readiness and waits until somebody opens and closes the fifo; it exits with the
-number in `code`. With `for-ever` it is one process that ends by a signal only.
+number in `code`. With `for-ever` it is one process that ends by a signal only. `gc-many` is minit's own, by which many
+pods are collected.
 """
 
 from __future__ import annotations
@@ -68,10 +69,22 @@ if [ -e "$STAGE1_DUMP/NAME-signal" ]; then kill -s "$(cat "$STAGE1_DUMP/NAME-sig
 if [ -e "$STAGE1_DUMP/NAME-code" ]; then exit "$(cat "$STAGE1_DUMP/NAME-code")"; fi
 """
 
+# Each start is a line in `starts`, and each pod one in `collected`. `at-UUID` is what it does then.
+_GC_MANY = """
+echo "$$" >> "$STAGE1_DUMP/starts"
+while read -r uuid; do
+    echo "$uuid" >> "$STAGE1_DUMP/collected"
+    code=0
+    if [ -e "$STAGE1_DUMP/at-$uuid" ]; then . "$STAGE1_DUMP/at-$uuid"; fi
+    echo "$uuid $code"
+done
+"""
+_SCRIPTS = {"run": _RUN, "gc-many": _GC_MANY}
+
 
 def entrypoint_script(name: str) -> bytes:
     """Return the text of one recording entrypoint, by the name of its file."""
-    return (_DUMP + (_RUN if name == "run" else _OTHER)).replace("NAME", name).encode()
+    return (_DUMP + _SCRIPTS.get(name, _OTHER)).replace("NAME", name).encode()
 
 
 def add_file(tar: tarfile.TarFile, name: str, data: bytes, mode: int = 0o644) -> None:
@@ -126,7 +139,8 @@ def write_stage1(
 ) -> None:
     """Write the recording stage1 image, with `annotations` beside those of its entrypoints."""
     files = {name: name.replace("/", "-") for name in entrypoints}
-    annotations = {**{PREFIX + name: f"/ex/{file}" for name, file in files.items()}, **(annotations or {})}
+    paths = {("minit/stage1/" if name == "gc-many" else PREFIX) + name: f"/ex/{file}" for name, file in files.items()}
+    annotations = {**paths, **(annotations or {})}
     if version is not None:
         annotations[PREFIX + "interface-version"] = version
     manifest = image_manifest("example.com/recorder", annotations=annotations)
