@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minit.errors import MinitError, PodError, UnfinishedError, describe
 from minit.goduration import format_duration
 from minit.stage0.deletion import Deletions, delete
+from minit.stage0.durable import sync_directory
 from minit.stage0.pods import (
     EMBRYO,
     EXITED_GARBAGE,
@@ -37,6 +38,7 @@ def mark(data: Path, note: Note) -> None:
     for pod in walk_pods(data, [PREPARE, EMBRYO], note):
         if pod.state is PodState.ABORTED_PREPARE or _is_abandoned_embryo(pod):
             _move(pod, GARBAGE, f'moving failed prepare "{pod.uuid}" to garbage', note)
+    _sync(data)
 
 
 def expire_prepared(data: Path, expire_seconds: float, note: Note) -> None:
@@ -44,6 +46,7 @@ def expire_prepared(data: Path, expire_seconds: float, note: Note) -> None:
     for pod in walk_pods(data, [PREPARED], note):
         if pod.state is PodState.PREPARED and _age_seconds(pod) >= expire_seconds:
             _move(pod, GARBAGE, f'moving expired prepared pod "{pod.uuid}" to garbage', note)
+    _sync(data)
 
 
 def collect(data: Path, grace_seconds: float, cleanup: Stage1Cleanup, say: Note, note: Note) -> bool:
@@ -100,13 +103,20 @@ def _is_ours(pod: Pod) -> bool:
 
 def _move(pod: Pod, place: str, message: str, note: Note) -> None:
     try:
-        pod.move(place)
+        pod.move(place, durably=False)
     except PodError:
         return  # another gc was faster
     except OSError as error:
         note(f'cannot move pod "{pod.uuid}": {describe(error)}')
         return
     note(message)
+
+
+def _sync(data: Path) -> None:
+    """Make all moves durable at once, each of which would wait for the disk."""
+    for place in (EXITED_GARBAGE, GARBAGE):
+        with suppress(FileNotFoundError):
+            sync_directory(data / "pods" / place)
 
 
 @contextmanager

@@ -144,15 +144,16 @@ class Pod:
         fcntl.flock(self.fd, fcntl.LOCK_UN)
         self._locked = False
 
-    def move(self, place: str) -> None:
-        """Rename the directory to another place, durably; PodError if somebody else moved or deleted it."""
+    def move(self, place: str, *, durably: bool = True) -> None:
+        """Rename the directory to another place; PodError if somebody else moved or deleted it."""
         target = self.data / "pods" / place
         try:
             os.rename(self.path, target / self.uuid)
         except FileNotFoundError as error:
             raise PodError(f'pod "{self.uuid}" is no longer {self.state}: it was moved by another command') from error
         self.place = place
-        sync_directory(target)
+        if durably:
+            sync_directory(target)
 
     def has_file(self, name: str) -> bool:
         """Return whether `name` exists in the pod directory."""
