@@ -224,7 +224,7 @@ def choose_stage1(
 ) -> StoredImage:
     """Return the stage1 image of a file, of the store, or minit's own."""
     if path is not None:
-        return store.import_file(Path(path), progress)
+        return store.import_file(Path(path), progress, again=False)
     if reference is not None:
         return store.find(reference)
     from minit.image.shipped import copy_shipped, shipped_fingerprint

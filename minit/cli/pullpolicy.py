@@ -16,6 +16,7 @@ def pull_policy_option(default: PullPolicy) -> Callable[[Callable[..., Any]], Ca
         "--pull-policy",
         type=click.Choice([policy.value for policy in PullPolicy]),
         default=default.value,
-        help="When to convert an OCI or docker image, or fetch it from a registry: if the store does not have it (new),"
-        f" always (update), or take one of a registry from the store only (never).  [default: {default.value}]",
+        help="When to read the file of an image, convert it, or fetch it from a registry: if the store does not have"
+        " it (new), always (update), or take one of a registry from the store only (never)."
+        f"  [default: {default.value}]",
     )

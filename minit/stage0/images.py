@@ -16,9 +16,9 @@ _REMOTE_SCHEMES = ("http://", "https://")
 
 def resolve_image(store: Store, reference: str, progress: Progress, policy: PullPolicy = PullPolicy.NEW) -> StoredImage:
     """
-    Return the image `reference` means, imported if it is a file (an ACI again each time); StoreError if there is none.
+    Return the image `reference` means, imported if it is a file; StoreError if there is none.
 
-    `policy` is about images that are fetched or converted, which the store may have already.
+    `policy` is about images that are fetched, converted or read from a file, which the store may have already.
     """
     if reference.startswith(_REMOTE_SCHEMES):
         raise StoreError(
@@ -31,7 +31,9 @@ def resolve_image(store: Store, reference: str, progress: Progress, policy: Pull
         read = import_layers if has_transport(reference) else import_from_registry
         return read(store, reference, policy, progress)
     path = image_file(reference)
-    return store.find(reference) if path is None else store.import_file(path, progress)
+    if path is None:
+        return store.find(reference)
+    return store.import_file(path, progress, again=policy is PullPolicy.UPDATE)
 
 
 def image_file(reference: str) -> Path | None:

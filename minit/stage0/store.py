@@ -14,6 +14,7 @@ import os
 import re
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -26,6 +27,7 @@ from minit.manifest.image import Dependency, ImageManifest, parse_image_manifest
 from minit.progress import Progress, silent
 from minit.stage0.diskerrors import disk_errors
 from minit.stage0.durable import create_file, make_directory, move_into_place, remove_file
+from minit.stage0.knownfiles import KnownFiles
 from minit.stage0.locks import drop_key_locks, key_lock, lock_directory
 from minit.stage0.temporary import collect_leftovers, scratch_directory
 from minit.value import Value
@@ -76,6 +78,7 @@ class Store:
         self._own = data / "minit" / "cas"
         self._rkts = data / "cas"
         self.temporary = self._own / "tmp"
+        self._known_files = KnownFiles(self._own / "files", self.temporary)
         self._image_locks = data / "cas" / "imagelocks"
         with disk_errors(f"open the image store in {data}", data):
             for path in (data, self._rkts, self._image_locks):
@@ -96,10 +99,11 @@ class Store:
             os.close(self._lock)
             self._lock = None
 
-    def import_file(self, path: Path, progress: Progress = silent) -> StoredImage:
+    def import_file(self, path: Path, progress: Progress = silent, *, again: bool = True) -> StoredImage:
         """
         Add the ACI in a file, replacing an image with the same content; the latest import wins name look-ups.
 
+        If not `again`, a file that has not changed since its last import is not read, while the store has its image.
         Reports compressed bytes read. ImageError if the file is no valid image; nothing of it is left then.
         """
         try:
@@ -110,6 +114,10 @@ class Store:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise StoreError(f"open image {path}: not a regular file")
+            known = None if again else self._known(status)
+            if known is not None:
+                return known
+            read_since_ns = time.time_ns()
 
             def produce(write: Callable[[memoryview], object]) -> tuple[str, bytes]:
                 def write_and_report(data: memoryview) -> None:
@@ -118,7 +126,22 @@ class Store:
 
                 return copy_image(file, str(path), write_and_report)
 
-            return self.add(f"import {path}", produce)
+            image = self.add(f"import {path}", produce)
+            self._known_files.remember(os.fstat(file.fileno()), read_since_ns, image.id)
+            return image
+
+    def _known(self, status: os.stat_result) -> StoredImage | None:
+        """Return the image that a file with this status was, as the last import; None if that is to be read."""
+        image_id = self._known_files.recall(status)
+        if image_id is None or not _KEY.fullmatch(image_id):
+            return None
+        try:
+            if self.is_own(image_id):
+                self.renew(image_id)
+                return self.get(image_id)
+        except MinitError:
+            pass  # removed, or damaged
+        return None
 
     def add(self, action: str, produce: Callable[[Callable[[memoryview], object]], tuple[str, bytes]]) -> StoredImage:
         """
@@ -283,9 +306,10 @@ class Store:
             remove_file(_file_of(self._own, "treeSize", image_id))
 
     def collect_leftovers(self) -> None:
-        """Remove what imports and removals that were killed left, and the locks of images that are gone."""
+        """Remove what killed imports and removals left, and what else there is of images that are gone."""
         collect_leftovers(self._own / "tmp")
         self._collect_orphans()
+        self._known_files.forget_gone(self.has)
         drop_key_locks(self._image_locks, self.has)
 
     def _collect_orphans(self) -> None:
