@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from struct import Struct
 
 TYPE_CHECKING = False
@@ -50,6 +51,7 @@ _SYS_SECCOMP = 317 if _IS_X86_64 else 277
 _SYS_SETHOSTNAME = 170 if _IS_X86_64 else 161
 _SYS_SETNS = 308 if _IS_X86_64 else 268
 _SYS_SIGNALFD4 = 289 if _IS_X86_64 else 74
+_SYS_STATFS = 137 if _IS_X86_64 else 43
 _SYS_SYNCFS = 306 if _IS_X86_64 else 267
 _SYS_TEE = 276 if _IS_X86_64 else 77
 _SYS_UMOUNT2 = 166 if _IS_X86_64 else 39
@@ -116,6 +118,7 @@ RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_BENEATH = 0x08
 RESOLVE_IN_ROOT = 0x10
 _RESOLVE_ATTEMPTS = 128
+_STATFS_BYTES = 120  # of struct statfs, which begins with the type
 
 _FSOPEN_CLOEXEC = 1
 _FSMOUNT_CLOEXEC = 1
@@ -196,6 +199,13 @@ def mount(source: str | None, target: str, fstype: str | None, flags: int, data:
 def umount2(target: str, flags: int = 0) -> None:
     """Detach the filesystem at `target`, umount2(2)."""
     call(target, _SYS_UMOUNT2, _bytes(target), flags)
+
+
+def filesystem_type(path: str) -> int:
+    """Return the number of the type of the filesystem at `path`, as in linux/magic.h, statfs(2)."""
+    status = bytearray(_STATFS_BYTES)
+    call(path, _SYS_STATFS, _bytes(path), status)
+    return int.from_bytes(status[:8], sys.byteorder)
 
 
 def pivot_root(new_root: str, put_old: str) -> None:

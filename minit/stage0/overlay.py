@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import tempfile
@@ -16,13 +17,14 @@ from minit.mountinfo import find_mounts, read_mountinfo
 # Overlayfs on top of these has lost writes or whole files.                      rkt stage0, common/overlay
 _UNSUITABLE_FILESYSTEMS = ("aufs", "zfs")
 
-# Of these it is known that an overlay's upper layer can lie on them; of others it is tried out.
-_SUITABLE_FILESYSTEMS = ("ext4", "xfs", "btrfs", "tmpfs")
+# Of ext4, xfs, btrfs and tmpfs it is known that an overlay's upper layer can lie on them; of others it is tried out.
+_SUITABLE_FILESYSTEMS = (0xEF53, 0x58465342, 0x9123683E, 0x01021994)  # linux/magic.h
 
 # mount(2) copies at most one page of options, its final NUL included.
 _MAX_OPTIONS_BYTES = 4095
 
 
+@functools.cache
 def overlay_obstacle(data: Path) -> str | None:
     """Return why pods below the existing directory `data` cannot use overlayfs, None if they can."""
     if not _kernel_has_overlay():
@@ -33,12 +35,14 @@ def overlay_obstacle(data: Path) -> str | None:
             pass
         if not _kernel_has_overlay():
             return "overlay is not in /proc/filesystems"
-    fstype = _filesystem_of(data)
+    # Without the table of mounts, which may have thousands of them.
+    is_suitable = syscalls.filesystem_type(str(data)) in _SUITABLE_FILESYSTEMS
+    fstype = None if is_suitable else _filesystem_of(data)
     if fstype in _UNSUITABLE_FILESYSTEMS:
         return f"{data} is on {fstype}"
     if not _tells_entry_types(data):
         return f"the filesystem of {data} does not tell the types of directory entries (d_type)"
-    if fstype not in _SUITABLE_FILESYSTEMS:
+    if not is_suitable:
         try:
             _try_upper_layer(data)
         except OSError as error:
