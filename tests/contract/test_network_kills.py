@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -154,21 +155,23 @@ def test_kills_of_a_start_with_reference_plugins(make_pod: MakePod, faults: Faul
     subprocess.run(["ip", "link", "delete", "br-kills"], check=True)
 
 
-def test_kills_of_gc(make_pod: MakePod, faults: Faults) -> None:
-    """A second gc does what a killed one has not done."""
+@pytest.mark.parametrize("entrypoint", ["gc", "gc-many"])
+def test_kills_of_gc(make_pod: MakePod, faults: Faults, entrypoint: str) -> None:
+    """A second gc does what a killed one has not done, or the process of it that was at the pod."""
 
     def gc(under: Callable[[int], list[str]], fd: int) -> tuple[PodDirectory, subprocess.CompletedProcess[str]]:
         pod = server(make_pod)
         assert pod.run(net=NETWORKS).returncode == 0
-        command = [*under(fd), pod.entrypoint("gc"), pod.uuid]
+        program = pod.entrypoint(entrypoint, from_tree=True)
+        operand, cwd, text = ([pod.uuid], pod.path, "") if entrypoint == "gc" else ([], pod.path.parent, pod.uuid)
         return pod, subprocess.run(
-            command, cwd=pod.path, stdin=subprocess.DEVNULL, capture_output=True, text=True, pass_fds=(fd,)
+            [*under(fd), program, *operand], cwd=cwd, input=text, capture_output=True, text=True, pass_fds=(fd,)
         )
 
     def kill(call: Call) -> tuple[bool, str]:
         with tempfile.TemporaryFile("w+") as log:
             pod, result = gc(lambda fd: faults.fault(fd, call, KILL), log.fileno())
-            was_reached = result.returncode != 0
+            was_reached = result.returncode != 0 or result.stdout == f"{pod.uuid} {-signal.SIGKILL}\n"
         problems = collect(pod)
         return was_reached, f"{call}: {'; '.join(problems)}" if problems else ""
 
