@@ -18,6 +18,7 @@ from benchmarks import (
     logs,
     memory,
     networks,
+    orphans,
     stop,
 )
 from benchmarks.table import machine
@@ -37,6 +38,7 @@ BENCHMARKS = {
     "enter": enter.main,
     "commands": commands.main,
     "init": init.main,
+    "orphans": orphans.main,
 }
 
 

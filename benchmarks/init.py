@@ -14,8 +14,8 @@ from tests.support.stage0_world import REPOSITORY
 RUNS = 30
 _START = f"import sys; sys.path.append({str(REPOSITORY)!r}); from minit.__main__ import main; main()"
 # As the command of the Debian package starts it.
-_INITS = {
-    "minit": [sys.executable, "-s", "-S", "-c", _START, "--"],
+INITS = {
+    "minit -- COMMAND": [sys.executable, "-s", "-S", "-c", _START, "--"],
     "tini": ["tini", "-s", "--"],
     "dumb-init": ["dumb-init", "--"],
 }
@@ -24,8 +24,8 @@ _INITS = {
 def main() -> None:
     """Print the tables."""
     compile_ahead()
-    programs = {name: words for name, words in _INITS.items() if name == "minit" or not missing(name)}
-    lacking: dict[str, Measure | str] = {name: f"{name} is not installed" for name in _INITS if name not in programs}
+    programs = {name: words for name, words in INITS.items() if name == "minit -- COMMAND" or not missing(name)}
+    lacking: dict[str, Measure | str] = {name: f"{name} is not installed" for name in INITS if name not in programs}
     times: dict[str, Measure | str] = {
         name: lambda words=words: run([*words, "/bin/true"])  # type: ignore[misc]
         for name, words in programs.items()
