@@ -123,7 +123,7 @@ def _wait(machine: Machine, seconds: float) -> bool:
     number = None if found is None else found.si_signo
     if number in HALT_SIGNALS:
         machine.ask_to_end([number])
-    while reap():
+    while reap(set())[1]:
         pass
     machine.feed()
     return number in HALT_SIGNALS

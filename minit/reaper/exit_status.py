@@ -56,10 +56,3 @@ def from_wait_status(status: int) -> ExitStatus:
     if os.WIFSIGNALED(status):
         return ExitStatus(signal=os.WTERMSIG(status), core_dumped=os.WCOREDUMP(status))
     return ExitStatus(code=os.WEXITSTATUS(status))
-
-
-def from_waitid(result: os.waitid_result) -> ExitStatus:
-    """Return the status that waitid(2) reported."""
-    if result.si_code == os.CLD_EXITED:
-        return ExitStatus(code=result.si_status)
-    return ExitStatus(signal=result.si_status, core_dumped=result.si_code == os.CLD_DUMPED)

@@ -411,10 +411,11 @@ class Supervisor:
         self._pod.on_progress(app)
 
     def _reap(self) -> None:
-        dead = reap()
-        self._reap_again = len(dead) == BATCH
-        by_pid = {app.pid: app for app in self.apps.values() if app.number is None}
+        by_pid = {app.pid: app for app in self.apps.values() if app.number is None and app.pid is not None}
         by_handler = {app.handler.pid: app for app in self.apps.values() if app.handler is not None}
+        spawner = self._sidecars.spawner
+        dead, count = reap({*by_pid, *by_handler, *(() if spawner is None else (spawner.pid,))})
+        self._reap_again = count == BATCH
         for pid, status in dead:
             if pid in by_pid:
                 self._on_death(by_pid[pid], status)
@@ -422,7 +423,7 @@ class Supervisor:
                 self._handlers.on_end(by_handler[pid], status)
             else:
                 self._sidecars.on_death(pid, status)
-        if dead:
+        if count:
             self._check_groups()
 
     def _on_main_end(self, app: App) -> None:

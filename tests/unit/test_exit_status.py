@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from minit.reaper.exit_status import STEP_EXEC, ExitStatus, from_waitid
+from minit.reaper.exit_status import STEP_EXEC, ExitStatus, from_wait_status
 
 DEADLY = sorted(
     {*range(1, signal.NSIG)}
@@ -30,9 +30,8 @@ def end_of(death: str, number: int) -> ExitStatus:
                 signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         os._exit(number)
-    result = os.waitid(os.P_PID, child, os.WEXITED)
-    assert result is not None
-    return from_waitid(result)
+    _, status = os.waitpid(child, 0)
+    return from_wait_status(status)
 
 
 def test_every_exit_code_is_its_own_number():

@@ -1,0 +1,71 @@
+"""minit.reaper.reaper: deaths in batches, with the statuses of those that somebody asks about."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+
+from minit.reaper.exit_status import ExitStatus
+from minit.reaper.reaper import reap
+
+CODES = (3, 0, 7, 255, 1)
+
+
+def among_the_dead(act: Callable[[list[int]], object]) -> object:
+    """Return what `act` does, as JSON has it, in a process whose only children are dead ones with these codes."""
+    reader, writer = os.pipe()
+    if (process := os.fork()) == 0:
+        try:
+            pids = [os.fork() or os._exit(code) for code in CODES]
+            for pid in pids:
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            os.write(writer, json.dumps(act(pids)).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(process, 0)
+    with open(reader) as said:
+        return json.load(said)
+
+
+def numbers(dead: list[tuple[int, ExitStatus]]) -> list[int]:
+    """Return the exit codes of a batch."""
+    return [status.number() for _, status in dead]
+
+
+def test_all_are_reaped_and_those_known_have_a_status() -> None:
+    """Others are counted and nothing else; whose status was returned is known no longer."""
+
+    def act(pids: list[int]) -> object:
+        known = {pids[0], pids[3], os.getpid()}
+        dead, count = reap(known)
+        return [pid == pids[at] for (pid, _), at in zip(dead, (0, 3))], numbers(dead), count, known == {os.getpid()}
+
+    assert among_the_dead(act) == [[True, True], [3, 255], 5, True]
+
+
+def test_a_batch_is_bounded() -> None:
+    """What does not fit is in the next one; a batch that is not full was the last."""
+
+    def act(pids: list[int]) -> object:
+        batches = [reap({*pids}, limit=3) for _ in range(3)]
+        return [(numbers(dead), count) for dead, count in batches]
+
+    assert among_the_dead(act) == [[[3, 0, 7], 3], [[255, 1], 2], [[], 0]]
+
+
+def test_a_child_that_lives_is_not_waited_for() -> None:
+    """A batch ends where only the living are left."""
+
+    def act(pids: list[int]) -> object:
+        if (living := os.fork()) == 0:
+            signal.alarm(60)  # should the other fail
+            signal.pause()
+        _, count = reap({living})
+        os.kill(living, signal.SIGKILL)
+        os.waitid(os.P_PID, living, os.WEXITED | os.WNOWAIT)
+        return count, numbers(reap({living})[0])
+
+    assert among_the_dead(act) == [5, [128 + signal.SIGKILL]]
