@@ -1,26 +1,31 @@
-"""What a person waits for: `minit --help`, and `list` and `status` with a thousand pods."""
+"""What a person waits for: everyday commands with a running pod, `list` and `status` with a thousand prepared ones."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
+from benchmarks.command import Command, compile_ahead
+from benchmarks.first_instruction import peer
 from benchmarks.stop import run
 from benchmarks.table import Measure, compare, missing
+from benchmarks.world import World as Bench
+from benchmarks.world import world as make_bench
 from tests.support.stage0_world import World
 
 RUNS = 10
 PODS = 1000
+PYTHON = "the command's interpreter, `-I -S -c pass`"
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     compile_ahead()
+    with make_bench() as bench:
+        everyday(bench)
     with TemporaryDirectory(prefix="minit-bench-", dir="/var/tmp") as root:
         world = World(Path(root))
         prepared = world.prepare("--no-overlay", world.app)
@@ -42,12 +47,26 @@ def main() -> None:
         compare("a command", "ms", measures, RUNS)
 
 
-def compile_ahead() -> None:
-    """Have Python keep what it compiles, whatever it is told, and not among the sources: as if minit were installed."""
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["PYTHONPYCACHEPREFIX"] = "/var/tmp/minit-bench-compiled"
-    subprocess.run([sys.executable, "-m", "minit", "--help"], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([sys.executable, "-m", "minit", "--", "true"], check=True)
+def everyday(bench: Bench) -> None:
+    """Print the table of commands on a machine with one running pod."""
+    command = Command(bench)
+    with command.running() as uuid:
+        measures: dict[str, Measure | str] = {
+            "minit list": lambda: run(command.words("list")),
+            "minit status": lambda: run(command.words("status", uuid)),
+            "minit app list": lambda: run(command.words("app", "list", uuid)),
+            "minit stop": lambda: _stop(command),
+            PYTHON: lambda: run([sys.executable, "-I", "-S", "-c", "pass"]),
+            "podman ps": peer("podman", lambda: run(["podman", "ps"])),
+            "crun list": peer("crun", lambda: run(["crun", "list"])),
+        }
+        compare("a command, with one running pod", "ms", measures, RUNS)
+
+
+def _stop(command: Command) -> float:
+    """Return how long it takes to stop a pod, which goes on to its end."""
+    with command.running() as uuid:
+        return run(command.words("stop", uuid))
 
 
 def _copy(pod: Path, target: Path) -> None:

@@ -1,13 +1,14 @@
-"""One entered command, confined as its app, against nsenter, which confines nothing, and against runc."""
+"""One entered command, confined as its app, against nsenter, which confines nothing, and against runc and crun."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
-from benchmarks.first_instruction import make_bundle
+from benchmarks.command import Command
+from benchmarks.first_instruction import in_cgroups, make_bundle
 from benchmarks.stop import run
 from benchmarks.table import Measure, compare, missing
 from benchmarks.world import World, world
@@ -20,9 +21,13 @@ _FOREVER = ("/bin/sleep", "1000000")
 
 def main() -> None:
     """Print the table."""
-    with world() as bench, bench.pod(*_FOREVER) as pod, _container(bench) as container:
+    with ExitStack() as stack:
+        bench = stack.enter_context(world())
+        pod = stack.enter_context(bench.pod(*_FOREVER))
         pod.start()
         pod.wait_ready()
+        command = Command(bench)
+        uuid = stack.enter_context(command.running())
         python = bench.stage1 / "rootfs/usr/lib/minit"
         loader, program = str(python / "ld.so"), str(python / "bin/python3")
         interpreter = [loader, "--inhibit-cache", "--argv0", program, program, "-I", "-S", "-c", "pass"]
@@ -30,11 +35,11 @@ def main() -> None:
         nsenter = ["nsenter", f"--target={app}", "--mount", "--uts", "--ipc", "--net", "--pid", _COMMAND]
         measures: dict[str, Measure | str] = {
             "enter": lambda: _enter(pod),
+            "minit enter": lambda: run(command.words("enter", uuid, _COMMAND)),
             "nsenter, and then the image's interpreter, `-I -S -c pass`": lambda: run(nsenter) + run(interpreter),
             "nsenter": lambda: run(nsenter),
-            "runc exec": "runc is not installed"
-            if container is None
-            else lambda: run(["runc", "exec", container, _COMMAND]),
+            "runc exec": stack.enter_context(_container(bench, "runc")),
+            "crun exec": stack.enter_context(_container(bench, "crun")),
         }
         compare("one command in a running pod", "ms", measures, RUNS)
 
@@ -57,21 +62,23 @@ def _enter(pod: PodDirectory) -> float:
 
 
 @contextmanager
-def _container(bench: World) -> Iterator[str | None]:
-    if missing("runc"):
-        yield None
+def _container(bench: World, runtime: str) -> Iterator[Measure | str]:
+    """A container that sleeps; gives what measures `exec` in it, or why there is none."""
+    if missing(runtime):
+        yield f"{runtime} is not installed"
         return
     name = f"bench-{os.getpid()}"
     bundle = bench.path / "sleeping-bundle"
     make_bundle(bench, bundle, [*_FOREVER])
-    subprocess.run(
-        ["runc", "run", "--detach", "--bundle", str(bundle), name],
-        check=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+
+    def start() -> float:
+        # Not to a pipe: the container would hold it.
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run([runtime, "run", "--detach", "--bundle", str(bundle), name], check=True, **quiet)
+        return 0.0
+
+    in_cgroups(runtime, start)
     try:
-        yield name
+        yield lambda: in_cgroups(runtime, lambda: run([runtime, "exec", name, _COMMAND]))
     finally:
-        subprocess.run(["runc", "delete", "--force", name], check=True)
+        in_cgroups(runtime, lambda: run([runtime, "delete", "--force", name]))

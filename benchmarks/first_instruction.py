@@ -7,11 +7,13 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.table import Measure, compare, missing
-from benchmarks.world import World, world
+from benchmarks.world import World, own_group, world
 from minit import syscalls
 
 RUNS = 20
@@ -35,12 +37,20 @@ def main() -> None:
             "crun": peer("crun", lambda: oci(bench, "crun")),
             "systemd-nspawn --boot": peer("systemd-nspawn", lambda: nspawn_boot(bench)),
         }
-        (bench.path / "machine").mkdir()
-        subprocess.run(["mount", "--bind", "/", bench.path / "machine"], check=True)
-        try:
+        with own_tree(bench):
             compare("exec to first instruction", "ms", measures, RUNS)
-        finally:
-            subprocess.run(["umount", bench.path / "machine"], check=True)
+
+
+@contextmanager
+def own_tree(bench: World) -> Iterator[None]:
+    """The tree of this machine as that of machines of systemd, at `machine`, of which no group is left."""
+    (bench.path / "machine").mkdir()
+    subprocess.run(["mount", "--bind", "/", bench.path / "machine"], check=True)
+    try:
+        with own_group():
+            yield
+    finally:
+        subprocess.run(["umount", bench.path / "machine"], check=True)
 
 
 def peer(program: str, measure: Measure) -> Measure | str:
@@ -56,19 +66,24 @@ def minit(bench: World, *flags: str, **fields: Any) -> float:
     return since(start, result.stdout.partition(": ")[2])
 
 
-def oci(bench: World, runtime: str, seccomp: dict[str, Any] | None = None) -> float:
+def oci(bench: World, runtime: str, isolation: dict[str, Any] | None = None) -> float:
     """
     Return the milliseconds an OCI runtime takes for the same root and the same namespaces.
 
-    `seccomp` is that part of its configuration, None for no filter.
+    `isolation` is what its `linux` section has beside these, None for what `runc spec` has and no filter.
     """
-    bundle = bench.path / ("bundle" if seccomp is None else "filtered-bundle")
-    make_bundle(bench, bundle, ["/bin/first"], seccomp)
-    command = [runtime, "run", "--bundle", str(bundle), f"bench-{os.getpid()}"]
-    return in_plain_cgroups(command) if runtime == "crun" else timed(command)
+    command = oci_command(bench, runtime, isolation)
+    return in_cgroups(runtime, lambda: timed(command))
 
 
-def make_bundle(bench: World, bundle: Path, command: list[str], seccomp: dict[str, Any] | None = None) -> None:
+def oci_command(bench: World, runtime: str, isolation: dict[str, Any] | None = None) -> list[str]:
+    """Return the words that have an OCI runtime do that."""
+    bundle = bench.path / ("bundle" if isolation is None else "isolated-bundle")
+    make_bundle(bench, bundle, ["/bin/first"], isolation)
+    return [runtime, "run", "--bundle", str(bundle), f"bench-{os.getpid()}"]
+
+
+def make_bundle(bench: World, bundle: Path, command: list[str], isolation: dict[str, Any] | None = None) -> None:
     """Make a directory from which an OCI runtime runs `command` in the same root and namespaces, unless it is there."""
     if bundle.exists():
         return
@@ -82,21 +97,24 @@ def make_bundle(bench: World, bundle: Path, command: list[str], seccomp: dict[st
     linux["namespaces"] = [entry for entry in linux["namespaces"] if entry["type"] != "cgroup"]
     for unused in ("seccomp", "resources"):
         linux.pop(unused, None)
-    if seccomp is not None:
-        linux["seccomp"] = seccomp
+    linux.update(isolation or {})
     (bundle / "config.json").write_text(json.dumps(config))
 
 
-def in_plain_cgroups(command: list[str]) -> float:
-    """Time a command where the v2 tree beside v1 hierarchies is hidden, which crun refuses to run with."""
+def in_cgroups(runtime: str, measure: Measure) -> float:
+    """Take a measure; for crun where the v2 tree beside v1 hierarchies is hidden, with which it refuses to run."""
+    if runtime != "crun":
+        return measure()
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
         if Path("/sys/fs/cgroup/unified").is_dir():
             syscalls.umount2("/sys/fs/cgroup/unified", syscalls.MNT_DETACH)
-        os.write(writer, str(timed(command)).encode())
-        os._exit(0)
+        try:
+            os.write(writer, str(measure()).encode())
+        finally:
+            os._exit(0)
     os.close(writer)
     figure = os.read(reader, 64)
     os.close(reader)

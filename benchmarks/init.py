@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.commands import compile_ahead
+from benchmarks.command import compile_ahead
 from benchmarks.stop import run
 from benchmarks.table import Measure, compare, missing
 from tests.support.stage0_world import REPOSITORY

@@ -8,10 +8,12 @@ from benchmarks.first_instruction import RUNS, minit, oci, peer
 from benchmarks.table import Measure, compare
 from benchmarks.world import world
 from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM
+from minit.plan.protection import plan_protection
 
 ALLOWED = sorted(MINIMUM | DEFAULT)
+_PROTECTION = plan_protection(disabled=False, own_network=True)
 # The same list in the words of OCI, without what it cannot say about arguments.
-PROFILE: dict[str, Any] = {
+_PROFILE: dict[str, Any] = {
     "defaultAction": "SCMP_ACT_ERRNO",
     "defaultErrnoRet": 38,
     "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86"],
@@ -19,6 +21,12 @@ PROFILE: dict[str, Any] = {
         {"names": ALLOWED, "action": "SCMP_ACT_ALLOW"},
         {"names": sorted(ANCIENT - {*ALLOWED}), "action": "SCMP_ACT_KILL_PROCESS"},
     ],
+}
+# With what minit hides, too.
+SAME = {
+    "seccomp": _PROFILE,
+    "maskedPaths": _PROTECTION.masked,
+    "readonlyPaths": _PROTECTION.read_only,
 }
 ISOLATOR = {"name": "os/linux/seccomp-retain-set", "value": {"set": ALLOWED}}
 
@@ -36,5 +44,5 @@ def main() -> None:
         }
         for runtime in ("runc", "crun"):
             measures[f"{runtime}, no filter"] = peer(runtime, lambda name=runtime: oci(bench, name))
-            measures[f"{runtime}, the same list"] = peer(runtime, lambda name=runtime: oci(bench, name, PROFILE))
+            measures[f"{runtime}, the same list"] = peer(runtime, lambda name=runtime: oci(bench, name, SAME))
         compare("exec to first instruction, isolated", "ms", measures, RUNS)

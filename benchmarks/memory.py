@@ -1,6 +1,7 @@
 """
-Memory of an idle one-app pod, all processes of the supervisor together, against supervisord with one program; and what
-each further app adds, which is the private memory of the process that reads its output, against conmon.
+Memory of idle pods, all processes of the supervisor together: of one app against supervisord with one program, of
+twenty pods at once against machines of systemd with its log daemon. What an app adds is shown twice, by pods with more
+apps, and by the private memory of the process that reads its output, against conmon.
 """
 
 from __future__ import annotations
@@ -11,13 +12,20 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from benchmarks.first_instruction import own_tree
 from benchmarks.table import Measure, compare, missing
 from benchmarks.world import World, world
+from tests.support.pods import app_section
+from tests.support.waiting import wait_for
 
 RUNS = 3
+AT_ONCE = 20
+# Each has a dozen inotify instances, of which a user has 128 as a rule.
+MACHINES_AT_ONCE = 5
+FURTHER_APPS = 20
 _SETTLE_SECONDS = 1.0
 
 _SUPERVISORD = """\
@@ -30,10 +38,18 @@ pidfile={path}/supervisord.pid
 [program:app]
 command={rootfs}/bin/sleep 1000
 """
+_NSPAWN_UNIT = """\
+[Unit]
+DefaultDependencies=no
+Requires=systemd-journald.service
+After=systemd-journald.service
+[Service]
+ExecStart=/bin/sleep 1000
+"""
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     with world() as bench:
         absent = missing("supervisord")
         measures: dict[str, Measure | str] = {
@@ -41,6 +57,22 @@ def main() -> None:
             "supervisord, one program": f"{absent} is not installed" if absent else lambda: supervisord(bench),
         }
         compare("proportional set size", "MB", measures, RUNS)
+        own: dict[str, Measure | str] = {
+            "minit, one app": lambda: anonymous(bench, 1),
+            "minit, each further app": lambda: (
+                (anonymous(bench, 1 + FURTHER_APPS) - anonymous(bench, 1)) / FURTHER_APPS
+            ),
+        }
+        compare("anonymous memory", "MB", own, RUNS)
+        absent = missing("systemd-nspawn")
+        with own_tree(bench):
+            many: dict[str, Measure | str] = {
+                f"minit, {AT_ONCE} pods of one app": lambda: minit(bench, AT_ONCE) / AT_ONCE,
+                f"systemd-nspawn --boot, {MACHINES_AT_ONCE} machines with journald": f"{absent} is not installed"
+                if absent
+                else lambda: nspawn(bench, MACHINES_AT_ONCE) / MACHINES_AT_ONCE,
+            }
+            compare("proportional set size of each of many at once", "MB", many, RUNS)
         readers: dict[str, Measure | str] = {
             "minit's sidecar": lambda: sidecar(bench),
             "conmon": missing("conmon") or (lambda: conmon(bench)),
@@ -48,15 +80,49 @@ def main() -> None:
         compare("private memory of what reads an app's output", "MB", readers, RUNS)
 
 
-def minit(bench: World) -> float:
-    """Return the megabytes of launcher, PID 1, spawner and sidecar."""
-    with idle_pod(bench) as pid:
-        return sum(map(pss, descendants(pid, skip="sleep")))
+def minit(bench: World, pods: int = 1) -> float:
+    """Return the megabytes of launcher, PID 1, spawner and sidecar, of all these pods."""
+    with ExitStack() as stack:
+        launchers = [stack.enter_context(running_pod(bench)) for _ in range(pods)]
+        time.sleep(_SETTLE_SECONDS)
+        return sum(pss(pid) for launcher in launchers for pid in descendants(launcher, skip="sleep"))
+
+
+def anonymous(bench: World, apps: int) -> float:
+    """Return the megabytes that a pod of so many apps has for itself, which are no pages of files."""
+    with running_pod(bench, apps) as launcher:
+        time.sleep(_SETTLE_SECONDS)
+        return sum(megabytes(pid, "Pss_Anon") for pid in descendants(launcher, skip="sleep"))
+
+
+def nspawn(bench: World, machines: int) -> float:
+    """Return the megabytes of nspawn, systemd and journald, of all these machines."""
+    unit = bench.path / "sleep.service"
+    unit.write_text(_NSPAWN_UNIT)
+    processes = []
+    try:
+        for number in range(machines):
+            command = ["systemd-nspawn", "--quiet", f"--directory={bench.path}/machine", "--volatile=overlay"]
+            command += ["--register=no", "--keep-unit", "--private-network", f"--machine=minit-bench-{number}"]
+            command += [f"--bind-ro={unit}:/etc/systemd/system/sleep.service", "--boot", "--", "--unit=sleep.service"]
+            quiet = subprocess.DEVNULL
+            processes.append(subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet))
+        for process in processes:
+            wait_for(lambda pid=process.pid: _runs_sleep(pid), "the machine")  # type: ignore[misc]
+        time.sleep(_SETTLE_SECONDS)
+        return sum(pss(pid) for process in processes for pid in descendants(process.pid, skip="sleep"))
+    finally:
+        for process in processes:
+            # nspawn itself would leave the machine behind.
+            for pid in children(process.pid):
+                os.kill(pid, signal.SIGKILL)
+            process.wait()
 
 
 def sidecar(bench: World) -> float:
     """Return the megabytes of the sidecar."""
-    with idle_pod(bench) as pid:
+    with running_pod(bench) as pid:
+        time.sleep(_SETTLE_SECONDS)
         [reader] = [each for each in descendants(pid, skip="sleep") if name_of(each) == "iottymux-app"]
         return private(reader)
 
@@ -82,14 +148,12 @@ def conmon(bench: World) -> float:
 
 
 @contextmanager
-def idle_pod(bench: World) -> Iterator[int]:
-    """A pod of one app that sleeps, with nothing left to do; gives the pid of its launcher."""
-    with bench.pod("/bin/sleep", "1000") as pod:
+def running_pod(bench: World, apps: int = 1) -> Iterator[int]:
+    """A pod of apps that sleep; gives the pid of its launcher."""
+    names = ["app", *(f"app{number}" for number in range(2, apps + 1))]
+    with bench.pod_of({name: app_section("/bin/sleep", "1000") for name in names}) as pod:
         process = pod.start()
-        ready = pod.status_root / "rkt/supervisor-status"
-        while not ready.is_symlink():
-            time.sleep(0.01)
-        time.sleep(_SETTLE_SECONDS)
+        pod.wait_ready()
         yield process.pid
         process.send_signal(signal.SIGTERM)
         process.communicate()
@@ -109,7 +173,14 @@ def supervisord(bench: World) -> float:
     return figure
 
 
-def descendants(pid: int, skip: str) -> list[int]:
+def _runs_sleep(pid: int) -> bool:
+    try:
+        return "sleep" in map(name_of, descendants(pid))
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # one has ended meanwhile
+
+
+def descendants(pid: int, skip: str | None = None) -> list[int]:
     """Return the process and all below it whose name is not `skip`."""
     found = [] if name_of(pid) == skip else [pid]
     return found + [below for child in children(pid) for below in descendants(child, skip)]

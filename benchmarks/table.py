@@ -11,6 +11,9 @@ from statistics import median
 
 Measure = Callable[[], float]
 
+# The minima of all tables of this run, by title and name.
+MINIMA: dict[tuple[str, str], float] = {}
+
 
 def machine() -> str:
     """Return a line that names what the figures were taken on."""
@@ -48,4 +51,5 @@ def compare(title: str, unit: str, measures: dict[str, Measure | str], runs: int
             print(f"| {name} | - | - | {measure} |")
         else:
             lowest, middle = min(figures[name]), median(figures[name])
+            MINIMA[title, name] = lowest
             print(f"| {name} | {lowest:.1f} | {middle:.1f} | {lowest / base:.2f} |")

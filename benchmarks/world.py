@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -12,6 +13,7 @@ from typing import Any
 
 from minit.image.stage1 import build_stage1
 from minit.progress import silent
+from tests.support.owngroup import OwnGroup, remove_groups
 from tests.support.pods import PodDirectory, app_section, make_rootfs
 from tests.support.unpack import unpack
 
@@ -46,11 +48,30 @@ class World:
     @contextmanager
     def pod(self, *command: str, **fields: Any) -> Iterator[PodDirectory]:
         """A prepared one-app pod that runs `command`, with `fields` of its app section; removed afterwards."""
-        pod = PodDirectory(self.path / "data", self.stage1, self.rootfs, {"app": app_section(*command, **fields)})
+        with self.pod_of({"app": app_section(*command, **fields)}) as pod:
+            yield pod
+
+    @contextmanager
+    def pod_of(self, apps: dict[str, dict[str, Any]]) -> Iterator[PodDirectory]:
+        """A prepared pod of these apps; removed afterwards."""
+        pod = PodDirectory(self.path / "data", self.stage1, self.rootfs, apps)
         try:
             yield pod
         finally:
             pod.remove()
+
+
+@contextmanager
+def own_group() -> Iterator[OwnGroup]:
+    """A control group that everything started in here is in; what is left of it at the end is killed."""
+    group = OwnGroup()
+    group.enter()
+    try:
+        yield group
+    finally:
+        group.leave()
+        remove_groups(group.directories)
+        os.close(group.claim)
 
 
 @contextmanager

@@ -1,0 +1,92 @@
+"""What minit is to reach, beside what this run has measured: ratios of minima to a peer, or figures of its own."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+from benchmarks.table import MINIMA
+
+_Figure = tuple[str, str]
+
+_ISOLATED = "exec to first instruction, isolated"
+_WHOLE = "whole command to first instruction"
+_NETWORK = "default network: exec to first instruction"
+_COMMANDS = "a command, with one running pod"
+_PYTHON = "the command's interpreter, `-I -S -c pass`"
+_MANY = "proportional set size of each of many at once"
+_ROW = "10 pods in a row, each"
+_BOOT = "init to first app, 10⁹ instructions/s"
+
+# What the goals are about is measured by these.
+MEASURED_BY = (
+    *("isolation", "whole-run", "networks", "many-apps", "commands", "enter", "gc", "memory", "pods-in-a-row"),
+    *("boot", "orphans", "image-size"),
+)
+
+
+class Goal(NamedTuple):
+    """At most so many of a unit, or so many times the peer; `less` is taken off the figure first."""
+
+    what: str
+    figure: _Figure
+    limit: float
+    unit: str
+    peer: _Figure | None = None
+    less: _Figure | None = None
+
+
+GOALS = (
+    Goal("entrypoint", (_ISOLATED, "minit, by default"), 0.9, "ms", (_ISOLATED, "runc, the same list")),
+    Goal("entrypoint", (_ISOLATED, "minit, by default"), 1.3, "ms", (_ISOLATED, "crun, the same list")),
+    Goal("`minit run`", (_WHOLE, "minit run"), 1.5, "ms", (_WHOLE, "minit, the entrypoint alone")),
+    Goal("default network, more", (_NETWORK, "built in"), 10, "ms", less=(_NETWORK, "`--net=none`")),
+    *(
+        Goal(f"last of {count} apps", (title, f"minit, {count} apps"), 0.4, "ms", (title, f"crun, {count} in a row"))
+        for count, title in ((count, f"the last of {count} apps, exec to first instruction") for count in (10, 50))
+    ),
+    *(
+        Goal(f"`minit {name}`", (_COMMANDS, f"minit {name}"), 1.5, "ms", (_COMMANDS, _PYTHON))
+        for name in ("list", "status", "stop", "app list")
+    ),
+    Goal(
+        "`minit enter`",
+        ("one command in a running pod", "minit enter"),
+        *(1, "ms"),
+        ("one command in a running pod", "runc exec"),
+    ),
+    Goal("`minit gc`, each of 20 pods", ("gc of 20 pods, for each", "minit gc"), 5, "ms"),
+    Goal("`minit gc`, each of 1000 pods", ("gc of 1000 pods, for each", "minit gc"), 5, "ms"),
+    Goal("anonymous memory", ("anonymous memory", "minit, one app"), 12 if sys.version_info < (3, 12) else 8, "MB"),
+    Goal("each further app", ("anonymous memory", "minit, each further app"), 0.5, "MB"),
+    Goal("20 pods, PSS of each", (_MANY, "minit, 20 pods of one app"), 13.7, "MB"),
+    Goal("pods in a row", (_ROW, "minit"), 1, "ms", (_ROW, "runc")),
+    Goal("processor time of a pod", ("processor time of each pod", "minit"), 25, "ms"),
+    Goal("init to first app, 10⁶ instructions", (_BOOT, "minit"), 50, ""),
+    Goal("init to first app", (_BOOT, "minit"), 1, "", (_BOOT, "systemd")),
+    Goal("10,000 orphans", ("10000 orphans", "minit"), 10_000 / 300, "ms"),
+    Goal("an orphan's processor time", ("processor time for each orphan", "minit"), 4, "us"),
+    Goal("stage1 image", ("stage1 image, gzip", "minit"), 8, "MB"),
+)
+
+
+def main() -> None:
+    """Print the table of those goals that this run has measured."""
+    if MINIMA.keys().isdisjoint(goal.figure for goal in GOALS):
+        return
+    print("\n| goal | measured | peer | is | at most | |")
+    print("|---|---|---|---|---|---|")
+    for goal in GOALS:
+        if goal.figure not in MINIMA:
+            continue
+        figure = MINIMA[goal.figure] - (MINIMA[goal.less] if goal.less else 0)
+        measured = f"{figure:.1f} {goal.unit}".strip()
+        if goal.peer is None:
+            peer, value, limit = "", figure, f"{goal.limit:.3g} {goal.unit}".strip()
+        elif goal.peer in MINIMA:
+            reference = MINIMA[goal.peer]
+            peer, value, limit = f"{goal.peer[1]}: {reference:.1f}", figure / reference, f"{goal.limit} x"
+        else:
+            continue
+        is_met = "met" if value <= goal.limit else "missed"
+        print(f"| {goal.what} | {measured} | {peer} | {value:.2f} | {limit} | {is_met} |")
