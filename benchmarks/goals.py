@@ -21,7 +21,7 @@ _BOOT = "init to first app, 10⁹ instructions/s"
 # What the goals are about is measured by these.
 MEASURED_BY = (
     *("isolation", "whole-run", "networks", "many-apps", "commands", "enter", "gc", "memory", "pods-in-a-row"),
-    *("boot", "orphans", "image-size"),
+    *("boot-instructions", "orphans", "image-size"),
 )
 
 
