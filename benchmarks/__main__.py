@@ -8,6 +8,7 @@ The last table has the goals that were measured: `goals` runs what has any. `gc-
 from __future__ import annotations
 
 import sys
+import traceback
 
 from benchmarks import (
     apps,
@@ -69,9 +70,17 @@ def main() -> None:
         if name not in known:
             sys.exit(f"benchmarks: no benchmark {name!r}: choose from goals, {', '.join(known)}")
     print(machine())
+    failed = False
     for name in names:
-        known[name]()
+        try:
+            known[name]()
+        except Exception:
+            # The figures of the others, and their goals, are not to be lost.
+            print(f"\n{name}: failed", flush=True)
+            traceback.print_exc()
+            failed = True
     goals.main()
+    sys.exit(failed)
 
 
 main()

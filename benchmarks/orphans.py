@@ -107,7 +107,9 @@ def _pod(bench: World) -> Iterator[int]:
 
 @contextmanager
 def _init(command: Sequence[str | Path]) -> Iterator[int]:
-    process = subprocess.Popen(command)
-    yield process.pid
-    process.terminate()
+    """An init in a PID namespace, since not every one adopts orphans elsewhere."""
+    process = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", *command])
+    [init] = wait_for(lambda: children_of(process.pid), "the init")
+    yield init
+    process.kill()
     process.wait()
