@@ -49,13 +49,11 @@ def main() -> None:
         try:
             add(sandbox, "first", app_section("/bin/first"))
             add(sandbox, "idle", app_section("/bin/sleep", "1000000"))
-            python = bench.stage1 / "rootfs/usr/lib/minit"
-            bare = [str(python / "ld.so"), "--inhibit-cache", "--argv0", str(python / "bin/python3")]
-            bare += [str(python / "bin/python3"), "-I", "-S", "-c", "pass"]
+            bare = bench.interpreter()
             measures: dict[str, Measure | str] = {
                 "app/start to the first instruction": lambda: start_milliseconds(sandbox),
                 "app/stop of an app that ends on SIGTERM": lambda: stop_milliseconds(sandbox),
-                "the image's interpreter, `-I -S -c pass`": lambda: milliseconds(bare),
+                "the image's interpreter alone": lambda: milliseconds(bare),
             }
             compare("whole process", "ms", measures, RUNS)
             answers(sandbox, "at rest")

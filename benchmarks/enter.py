@@ -28,15 +28,13 @@ def main() -> None:
         pod.wait_ready()
         command = Command(bench)
         uuid = stack.enter_context(command.running())
-        python = bench.stage1 / "rootfs/usr/lib/minit"
-        loader, program = str(python / "ld.so"), str(python / "bin/python3")
-        interpreter = [loader, "--inhibit-cache", "--argv0", program, program, "-I", "-S", "-c", "pass"]
+        interpreter = bench.interpreter()
         app = pod.children()["sleep"]
         nsenter = ["nsenter", f"--target={app}", "--mount", "--uts", "--ipc", "--net", "--pid", _COMMAND]
         measures: dict[str, Measure | str] = {
             "enter": lambda: _enter(pod),
             "minit enter": lambda: run(command.words("enter", uuid, _COMMAND)),
-            "nsenter, and then the image's interpreter, `-I -S -c pass`": lambda: run(nsenter) + run(interpreter),
+            "nsenter, and then the image's interpreter alone": lambda: run(nsenter) + run(interpreter),
             "nsenter": lambda: run(nsenter),
             "runc exec": stack.enter_context(_container(bench, "runc")),
             "crun exec": stack.enter_context(_container(bench, "crun")),

@@ -109,10 +109,8 @@ def disconnect(bench: World, net: str, local: Path) -> float:
 def connect_and_disconnect(bench: World, net: str, local: Path) -> tuple[float, float]:
     """Return both, as the image's interpreter measures them."""
     with bench.pod("/bin/first") as pod:
-        python = bench.stage1 / "rootfs/usr/lib/minit"
-        interpreter = [python / "ld.so", "--inhibit-cache", "--argv0", python / "bin/python3", python / "bin/python3"]
-        words = ["-I", "-S", "-c", _HELPER, f"--net={net}", f"--local-config={local}", pod.uuid]
-        result = subprocess.run([*interpreter, *words], cwd=pod.path, stdout=subprocess.PIPE, check=True)
+        words = bench.interpreter(_HELPER, f"--net={net}", f"--local-config={local}", pod.uuid)
+        result = subprocess.run(words, cwd=pod.path, stdout=subprocess.PIPE, check=True)
     there, back = map(float, result.stdout.split())
     return there, back
 

@@ -45,6 +45,15 @@ class World:
         source.write_text(FIRST_INSTRUCTION)
         subprocess.run(["cc", "-O2", "-static", "-o", self.rootfs / "bin/first", source], check=True)
 
+    def interpreter(self, text: str = "import os; os._exit(0)", *arguments: str) -> list[str]:
+        """Return the words that run a program text by the image's interpreter, which may be one that was dumped."""
+        directory = self.stage1 / "rootfs/usr/lib/minit"
+        if (dumped := directory / "bin/minit").exists():
+            return [str(dumped), "-c", text, *arguments]
+        program = str(directory / "bin/python3")
+        start = [str(directory / "ld.so"), "--inhibit-cache", "--argv0", program, program]
+        return [*start, "-I", "-S", "-c", text, *arguments]
+
     @contextmanager
     def pod(self, *command: str, **fields: Any) -> Iterator[PodDirectory]:
         """A prepared one-app pod that runs `command`, with `fields` of its app section; removed afterwards."""
