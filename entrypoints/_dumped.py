@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _signal
 import _thread
+import atexit
 import io
 import os
 import random
@@ -17,15 +18,12 @@ import threading
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import NoReturn
+
+_FLUSH_FAILED = 120  # as Py_FinalizeEx
 
 generators: list[random.Random] = []
 """Those that modules have made for themselves; the dumped state is the same in every process."""
-
-_STREAMS = (
-    ("stdin", 0, "r", "surrogateescape"),
-    ("stdout", 1, "w", "surrogateescape"),
-    ("stderr", 2, "w", "backslashreplace"),
-)
 
 
 def start(arguments: Sequence[str], variables: Sequence[bytes], ignored: Sequence[int]) -> None:
@@ -44,19 +42,21 @@ def start(arguments: Sequence[str], variables: Sequence[bytes], ignored: Sequenc
     sys.orig_argv[:] = arguments
     sys.argv[:] = [what, *rest]
     sys.prefix = sys.base_prefix = sys.exec_prefix = sys.base_exec_prefix = program.rpartition("/bin/")[0]
-    for stream, fd, mode, errors in _STREAMS:
-        opened = _open(fd, mode, errors)
-        setattr(sys, stream, opened)
-        setattr(sys, f"__{stream}__", opened)
+    _take_streams()
     take_thread(_thread.get_ident())
     for generator in generators:
         generator.seed()
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGINT,))
-    if what == "-c":
-        sys.argv[1:] = rest[1:]
-        exec(rest[0], vars(sys.modules["__main__"]))
-    else:
-        sys.modules[f"entrypoints.{what}"].main()
+    try:
+        if what == "-c":
+            sys.argv[1:] = rest[1:]
+            exec(rest[0], vars(sys.modules["__main__"]))
+        else:
+            sys.modules[f"entrypoints.{what}"].main()
+        code = 0
+    except SystemExit as error:
+        code = _exit_code(error)
+    _end(code)
 
 
 def take_thread(identifier: int) -> None:
@@ -68,12 +68,33 @@ def take_thread(identifier: int) -> None:
     threading._active[identifier] = thread  # type: ignore[attr-defined]
 
 
-def _open(fd: int, mode: str, errors: str) -> io.TextIOWrapper | None:
-    try:
-        stream = open(fd, mode, encoding="utf-8", errors=errors, closefd=False)
-    except OSError:
-        return None  # the caller has closed it
-    assert isinstance(stream, io.TextIOWrapper)
-    if fd == 2:
-        stream.reconfigure(line_buffering=True)
-    return stream
+def _take_streams() -> None:
+    # They were made for the same descriptors; whether there is something behind these, and what, is new.
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            setattr(sys, name, None)
+            setattr(sys, f"__{name}__", None)
+    if isinstance(sys.stdout, io.TextIOWrapper) and os.isatty(1):
+        sys.stdout.reconfigure(line_buffering=True)
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def _end(code: int) -> NoReturn:
+    """End as Python does, but leave its objects where they are: the kernel is quicker with them."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            code = code or _FLUSH_FAILED
+    os._exit(code & 0xFF)

@@ -106,7 +106,8 @@ def dump_interpreter(copy: Path, directory: Path, modules: Sequence[Module], see
         objects.add(path)
         pending += [copy / _LIBRARIES / name for name in search.elf(path).needed if not name.startswith(LINKED_IN)]
     (directory / _DUMP).parent.mkdir(parents=True)
-    names = [module.name for module in modules]
+    # First what runs a pod: its objects lie together, so that a start reads and writes fewer pages.
+    names = ["entrypoints.run", *(module.name for module in modules)]
     build_dump(directory / _DUMP, seed, copy / _MODULES, names, _LOADED_LIBRARIES, objects, scratch)
 
 

@@ -126,7 +126,8 @@ def _run(command: Sequence[object], directory: Path) -> None:
         [str(word) for word in command],
         cwd=directory,
         env={},
-        stdin=subprocess.DEVNULL,
+        # Streams of a pipe: what a stream can do besides is found out once, when it is made.
+        input=b"",
         capture_output=True,
         check=False,
     )

@@ -99,7 +99,6 @@ static PyObject *ignored_signals(void)
 int restore(char **argv)
 {
     PyObject *arguments, *variables, *ignored;
-    int code = 0;
 
     protect_objects();
 #if PY_VERSION_HEX >= 0x030d0000
@@ -117,9 +116,9 @@ int restore(char **argv)
     ignored = ignored_signals();
     if (!arguments || !variables || !ignored)
         fail_with_traceback("cannot convert arguments and environment");
-    if (!PyObject_CallFunctionObjArgs(start, arguments, variables, ignored, NULL)) {
-        PyErr_Print(); /* which ends the program if it is SystemExit */
-        code = 254;
-    }
-    return Py_FinalizeEx() < 0 ? 120 : code;
+    /* It returns only by an exception. */
+    PyObject_CallFunctionObjArgs(start, arguments, variables, ignored, NULL);
+    PyErr_Print();
+    Py_FinalizeEx();
+    return 254;
 }
