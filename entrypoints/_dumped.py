@@ -12,6 +12,7 @@ import atexit
 import io
 import os
 import random
+import stat
 import sys
 import threading
 
@@ -72,10 +73,14 @@ def _take_streams() -> None:
     # They were made for the same descriptors; whether there is something behind these, and what, is new.
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
-            os.fstat(fd)
+            mode = os.fstat(fd).st_mode
         except OSError:
             setattr(sys, name, None)
             setattr(sys, f"__{name}__", None)
+            continue
+        if stat.S_ISDIR(mode):
+            os.write(2, f"minit: {name} is a directory\n".encode())
+            os._exit(1)
     if isinstance(sys.stdout, io.TextIOWrapper) and os.isatty(1):
         sys.stdout.reconfigure(line_buffering=True)
 

@@ -17,11 +17,11 @@ _SYS_CLONE3 = 435
 
 
 def call(path: str | None, number: int, *arguments: int | bytes | bytearray | None) -> int:
-    """Return the result of a system call; OSError if it fails, which names the path."""
+    """Return the result of a system call; OSError if it fails, which names the path, if there is one."""
     result: int = _syscall(ctypes.c_long(number), *map(_word, arguments))
     if result < 0:
         error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error), *([] if path is None else [path]))
+        raise OSError(error, os.strerror(error), *([path] if path else []))
     return result
 
 

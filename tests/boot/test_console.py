@@ -13,7 +13,7 @@ from tests.support.machine import BOOT_SECONDS
 from tests.support.pods import shell
 
 _CTRL_C = "\3"
-_MEMORY_MIB = 192  # the command takes some 20 MiB while it enters an app
+_MEMORY_MIB = 288  # the command takes some 20 MiB while it enters an app
 _CONFIG = """
 [state]
 directory = "/data/minit"

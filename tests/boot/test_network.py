@@ -12,7 +12,7 @@ from tests.support.machine import BOOT_SECONDS
 from tests.support.pods import shell
 
 _MODULES = ("virtio_net", "virtio_console")
-_MEMORY_MIB = 192  # of which what is plugged in needs some, beside a kernel and an interpreter that grow
+_MEMORY_MIB = 288  # of which what is plugged in needs some, beside a kernel and an interpreter that grow
 _ADDRESSES = """
 addresses = ["192.0.2.1/24", "2001:db8::1/64"]
 wait_seconds = 60

@@ -33,7 +33,7 @@ def test_an_app_that_reaches_pid_1_cannot_write_the_interpreter(make_pod, retain
     assert result.returncode == 0, result.stderr
     assert lines[-1].startswith("tried ") and int(lines[-1].split()[1]) > 50
     assert all(line.endswith(("Read-only file system", "Text file busy")) for line in lines[:-1]), lines
-    assert any("map_files" in line and line.endswith("Read-only file system") for line in lines)
+    assert any("map_files" in line for line in lines[:-1])
 
 
 def test_a_default_app_cannot_even_look(make_pod):

@@ -61,15 +61,22 @@ void *arena_pages(size_t size)
     return take(0, (size + PAGE - 1) & -PAGE, PAGE);
 }
 
-/* Blocks of one size are used again for one another: multiples of 16, then four sizes for each power of two. */
-static size_t round_up(size_t size, unsigned *bin)
+/* Sizes of blocks with their headers are multiples of 16, and from 1024 on four for each power of two. */
+static size_t step_of(size_t size)
 {
-    unsigned power = 8 * sizeof size - 1 - __builtin_clzl(size | 1);
-    size_t step = size <= SMALL_MAX ? GRANULE : 1UL << (power - 2);
-    size_t rounded = (size + step - 1) & -step;
+    return size < SMALL_MAX ? GRANULE : 1UL << (8 * sizeof size - 3 - __builtin_clzl(size));
+}
 
-    *bin = size <= SMALL_MAX ? rounded / GRANULE : SMALL_MAX / GRANULE + 4 * (power - 10) + rounded / step - 4;
-    return rounded;
+static size_t round_up(size_t size)
+{
+    size_t step = step_of(size);
+    return (size + step - 1) & -step;
+}
+
+static unsigned bin_of(size_t size)
+{
+    unsigned power = 8 * sizeof size - 1 - __builtin_clzl(size);
+    return size < SMALL_MAX ? size / GRANULE : SMALL_MAX / GRANULE + 4 * (power - 10) + size / step_of(size) - 4;
 }
 
 static size_t *header_of(void *block)
@@ -77,32 +84,58 @@ static size_t *header_of(void *block)
     return (size_t *)block - 1;
 }
 
+static void put(void *block)
+{
+    unsigned bin = bin_of(*header_of(block));
+
+    ((struct block *)block)->next = free_blocks[bin];
+    free_blocks[bin] = block;
+}
+
+/* Takes a free block of this size, or cuts it off a larger one, whose rest becomes other blocks. */
+static void *reuse(size_t size)
+{
+    struct block *block;
+    size_t whole, part;
+    char *rest;
+    unsigned bin = bin_of(size);
+
+    while (bin < BINS && !free_blocks[bin])
+        bin++;
+    if (bin == BINS)
+        return NULL;
+    block = free_blocks[bin];
+    free_blocks[bin] = block->next;
+    block->next = NULL;
+    whole = *header_of(block);
+    *header_of(block) = size;
+    for (rest = (char *)block + size, whole -= size; whole > 0; rest += part, whole -= part) {
+        part = whole & -step_of(whole);
+        *header_of(rest) = part;
+        put(rest);
+    }
+    return block;
+}
+
 void *arena_malloc(size_t size)
 {
-    unsigned bin;
-    size_t room;
-    struct block *block;
+    void *block;
 
     if (is_restored)
         return malloc(size);
     if (size > ARENA_SIZE)
         return errno = ENOMEM, NULL;
-    room = round_up(size + HEADER, &bin) - HEADER;
-    block = free_blocks[bin];
-    if (block) {
-        free_blocks[bin] = block->next;
-        block->next = NULL;
-    } else {
-        block = take(HEADER, room, GRANULE);
-        *header_of(block) = room;
+    size = round_up(size + HEADER + (size == 0));
+    block = reuse(size);
+    if (!block) {
+        block = take(HEADER, size - HEADER, GRANULE);
+        *header_of(block) = size;
     }
     return block;
 }
 
 void arena_free(void *block)
 {
-    unsigned bin;
-
     if (!block)
         return;
     if (!is_in_arena(block)) {
@@ -111,10 +144,8 @@ void arena_free(void *block)
     }
     if (is_restored)
         return;
-    memset(block, 0, *header_of(block));
-    round_up(*header_of(block) + HEADER, &bin);
-    ((struct block *)block)->next = free_blocks[bin];
-    free_blocks[bin] = block;
+    memset(block, 0, *header_of(block) - HEADER);
+    put(block);
 }
 
 void *arena_calloc(size_t count, size_t size)
@@ -137,7 +168,7 @@ void *arena_realloc(void *block, size_t size)
         return arena_malloc(size);
     if (!is_in_arena(block))
         return realloc(block, size);
-    room = *header_of(block);
+    room = *header_of(block) - HEADER;
     if (size <= room) {
         if (!is_restored)
             memset((char *)block + size, 0, room - size);
@@ -178,5 +209,6 @@ void arena_seal(void)
             struct block *block = free_blocks[bin];
             free_blocks[bin] = block->next;
             block->next = NULL;
+            *header_of(block) = 0;
         }
 }

@@ -22,6 +22,9 @@ for name in sys.argv:
         ctypes.CDLL(name)
     else:
         __import__(name)
+        # Our programs turn it off when they begin; what is let go while others are imported is memory for these.
+        gc.enable()
+gc.disable()
 
 # A module that is loaded from memory has no file, and no directory to look for others in.
 for module in sys.modules.values():

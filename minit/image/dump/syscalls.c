@@ -11,7 +11,7 @@
 
 #define ARGUMENTS_MAX 6
 
-/* call(path, number, *arguments): a number is itself, None is NULL, anything else the address of its bytes. */
+/* call(path, number, *arguments); an error names the path, unless that is None or empty. A number is itself, None is NULL, anything else the address of its bytes. */
 static PyObject *call(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
     long words[1 + ARGUMENTS_MAX] = {0}, result = -1;
@@ -36,8 +36,8 @@ static PyObject *call(PyObject *module, PyObject *const *arguments, Py_ssize_t c
         return NULL;
     errno = error;
     if (result < 0)
-        return arguments[0] == Py_None ? PyErr_SetFromErrno(PyExc_OSError)
-                                       : PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, arguments[0]);
+        return PyObject_IsTrue(arguments[0]) ? PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, arguments[0])
+                                             : PyErr_SetFromErrno(PyExc_OSError);
     return PyLong_FromLong(result);
 }
 
