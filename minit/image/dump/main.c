@@ -31,6 +31,12 @@ __attribute__((noreturn)) void fail(const char *format, ...)
     _exit(254);
 }
 
+/* What is called instead of a function that the interpreter's static library lacks (program.py). */
+__attribute__((noreturn)) void missing_function(void)
+{
+    fail("the static library of this interpreter has no SHA-2");
+}
+
 /*
  * The interpreter rewrites code for the values it has met, and one of these is the address by which a thread is
  * identified: executes this program again, with the same addresses each time.

@@ -38,6 +38,10 @@ LINKED_IN = ("ld-linux", "libc.", "libdl.", "libm.", "libpthread.", "libpython",
 """How the names of shared libraries begin of which the program has the static ones."""
 
 
+_MISSING = "python_hashlib_Hacl_"
+"""How the names of functions begin that a static library may call and not have: Debian 13 leaves out those of SHA-2."""
+
+
 def obstacle() -> str | None:
     """Return why this interpreter cannot be dumped on this machine; None if it can."""
     if sys.version_info[:2] not in _VERSIONS:
@@ -90,6 +94,7 @@ def _link(dumper: Path, objects: Sequence[Path], scratch: Path) -> None:
     redefinitions = [f"--redefine-sym={name}={own}" for name, own in _OWN_FUNCTIONS.items()]
     run_tool("objcopy", "--strip-debug", *redefinitions, str(static_library()), str(archive))
     symbols.write_text(_symbols(objects))
+    missing = [f"-Wl,--defsym={name}=missing_function" for name in _missing_functions(archive)]
     includes = [f"-I{sysconfig.get_path(name)}" for name in ("include", "platinclude")]
     wanted = " ".join(str(sysconfig.get_config_var(name) or "") for name in ("MODLIBS", "LIBS", "SYSLIBS"))
     libraries = dict.fromkeys(flag for flag in wanted.split() if flag.startswith("-l"))
@@ -97,7 +102,7 @@ def _link(dumper: Path, objects: Sequence[Path], scratch: Path) -> None:
         *("cc", *_FLAGS, *_LINK_FLAGS, *includes, "-o", str(dumper)),
         *(str(_PARTS / name) for name in _SOURCES),
         *(str(symbols), "-Wl,--whole-archive", str(archive), "-Wl,--no-whole-archive"),
-        *(*libraries, "-lm", f"-Wl,-T,{_PARTS / 'layout.ld'}"),
+        *(*missing, *libraries, "-lm", f"-Wl,-T,{_PARTS / 'layout.ld'}"),
     )
 
 
@@ -113,6 +118,12 @@ def _symbols(objects: Sequence[Path]) -> str:
             '.section .note.GNU-stack,"",%progbits\n',
         ]
     )
+
+
+def _missing_functions(archive: Path) -> list[str]:
+    lines = [line.split() for line in read_tool("nm", "-P", "-g", str(archive)).splitlines()]
+    called = {words[0] for words in lines if words[0].startswith(_MISSING) and words[1] == "U"}
+    return sorted(called - {words[0] for words in lines if len(words) > 2})
 
 
 def _names(objects: Sequence[Path], which: str, *, weak: bool) -> set[str]:
