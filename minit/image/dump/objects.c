@@ -5,6 +5,10 @@
  * than they expect. What an object needs of the C library, or of CPython, is looked up by name in a table that was
  * linked into this program. Versions of symbols (ld.so(8)) are not looked at: this C library is the one that the
  * objects were linked with. Variables of threads (TLS) exist once, since the programs here have one thread.
+ *
+ * Constructors run when an object is loaded, on the machine that builds. So its processor should decide nothing:
+ * getauxval(3) knows none then, and functions that are chosen by it (IFUNC) are refused. Who asks by the instruction
+ * cpuid of x86-64 is not noticed.
  */
 #include "dump.h"
 #include <elf.h>
@@ -12,6 +16,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -70,7 +75,9 @@ static void *find_in_object(const struct object *object, const char *name)
 {
     for (size_t i = 0; i < object->symbol_count; i++) {
         const Elf64_Sym *symbol = &object->symbols[i];
-        if (symbol->st_shndx && !strcmp(object->strings + symbol->st_name, name))
+        unsigned type = ELF64_ST_TYPE(symbol->st_info);
+        if (symbol->st_shndx && type != STT_TLS && type != STT_GNU_IFUNC &&
+            !strcmp(object->strings + symbol->st_name, name))
             return object->base + symbol->st_value;
     }
     return NULL;
@@ -102,6 +109,12 @@ void *thread_variable_address(const struct thread_variable *variable)
     return variable->object->thread_variables + variable->offset;
 }
 
+/* By this name objects call getauxval(3). */
+unsigned long processor_value(unsigned long type)
+{
+    return is_restored || (type != AT_HWCAP && type != AT_HWCAP2) ? getauxval(type) : 0;
+}
+
 #if defined(__aarch64__)
 /* Its argument is a pair of this function and an address; it returns the distance to that from the thread pointer. */
 void thread_variable_distance(void);
@@ -121,9 +134,15 @@ static int relocate(struct object *object, const Elf64_Rela *relocation)
     unsigned long kind = ELF64_R_TYPE(relocation->r_info), index = ELF64_R_SYM(relocation->r_info);
     const Elf64_Sym *symbol = object->symbols + index;
     const char *name = object->strings + symbol->st_name;
+    unsigned type = ELF64_ST_TYPE(symbol->st_info);
     unsigned long value = 0;
 
-    if (index && ELF64_ST_TYPE(symbol->st_info) != STT_TLS) {
+    if (index && type == (symbol->st_shndx ? STT_GNU_IFUNC : STT_TLS)) {
+        snprintf(message, sizeof message, "%s needs %s, a %s", object->name, name,
+                 type == STT_TLS ? "thread's variable of another object" : "function for each kind of processor (IFUNC)");
+        return -1;
+    }
+    if (index && type != STT_TLS) {
         value = (unsigned long)(symbol->st_shndx ? object->base + symbol->st_value : find(name));
         if (!value && ELF64_ST_BIND(symbol->st_info) != STB_WEAK) {
             snprintf(message, sizeof message, "%s needs %s, which nothing has", object->name, name);
@@ -159,6 +178,33 @@ static int relocate(struct object *object, const Elf64_Rela *relocation)
     return -1;
 }
 
+/* An address, or a bit for each of the 63 words that follow the last one. */
+static void relocate_packed(const struct object *object, const Elf64_Relr *entry, size_t count)
+{
+    unsigned long *place = NULL;
+
+    for (; count; count--, entry++)
+        if (*entry & 1) {
+            for (int bit = 1; bit < 64; bit++)
+                if (*entry >> bit & 1)
+                    place[bit - 1] += (unsigned long)object->base;
+            place += 63;
+        } else {
+            place = (unsigned long *)(object->base + *entry);
+            *place++ += (unsigned long)object->base;
+        }
+}
+
+/* A destructor would be one of the program, which has its own end. */
+static void construct(const struct object *object, const Elf64_Shdr *section)
+{
+    void (**constructor)(int, char **, char **) = (void *)(object->base + section->sh_addr);
+    char *arguments[] = {NULL};
+
+    for (size_t n = section->sh_size / sizeof *constructor; n; n--, constructor++)
+        (*constructor)(0, arguments, environ);
+}
+
 static struct object *load(const char *path);
 
 /* What is not in the directory, the C library and CPython, is this program. */
@@ -170,6 +216,12 @@ static int load_needed(const struct object *object, const Elf64_Dyn *entry)
             return -1;
     }
     return 0;
+}
+
+static void protect(const struct object *object)
+{
+    if (object->text && mprotect(object->text, object->text_size, PROT_READ | PROT_EXEC) < 0)
+        fail("cannot protect the code of %s: %s", object->name, strerror(errno));
 }
 
 /* Copies the segments of a file and connects them to what is loaded already. */
@@ -205,19 +257,14 @@ static struct object *place(const char *file, size_t size, const char *name)
             }
         } else if (segment->p_type == PT_DYNAMIC)
             dynamic = (const void *)start;
-        else if (segment->p_type == PT_TLS) {
-            object->thread_variables = memset(arena_malloc(segment->p_memsz), 0, segment->p_memsz);
-            memcpy(object->thread_variables, file + segment->p_offset, segment->p_filesz);
-        }
+        else if (segment->p_type == PT_TLS)
+            object->thread_variables = arena_pages(segment->p_memsz);
     }
     for (int i = 0; i < header->e_shnum; i++)
         if (sections[i].sh_type == SHT_DYNSYM) {
             object->symbols = (void *)(object->base + sections[i].sh_addr);
             object->symbol_count = sections[i].sh_size / sizeof *object->symbols;
             object->strings = object->base + sections[sections[i].sh_link].sh_addr;
-        } else if (sections[i].sh_type == SHT_RELR) {
-            snprintf(message, sizeof message, "%s has packed relocations (RELR)", name);
-            return NULL;
         }
     if (dynamic && load_needed(object, dynamic) < 0)
         return NULL;
@@ -227,14 +274,17 @@ static struct object *place(const char *file, size_t size, const char *name)
             for (size_t n = sections[i].sh_size / sizeof *relocation; n; n--, relocation++)
                 if (relocate(object, relocation) < 0)
                     return NULL;
-        }
+        } else if (sections[i].sh_type == SHT_RELR)
+            relocate_packed(object, (const void *)(file + sections[i].sh_offset), sections[i].sh_size / sizeof(Elf64_Relr));
+    for (int i = 0; i < header->e_phnum; i++)
+        if (segments[i].p_type == PT_TLS)
+            memcpy(object->thread_variables, object->base + segments[i].p_vaddr, segments[i].p_filesz);
+    __builtin___clear_cache(object->text, object->text + object->text_size);
+    protect(object);
+    for (int i = 0; i < header->e_shnum; i++)
+        if (sections[i].sh_type == SHT_INIT_ARRAY)
+            construct(object, &sections[i]);
     return object;
-}
-
-static void protect(const struct object *object)
-{
-    if (object->text && mprotect(object->text, object->text_size, PROT_READ | PROT_EXEC) < 0)
-        fail("cannot protect the code of %s: %s", object->name, strerror(errno));
 }
 
 static struct object *load(const char *path)
@@ -263,8 +313,6 @@ static struct object *load(const char *path)
     object = place(file, status.st_size, name);
     munmap(file, status.st_size);
     if (object) {
-        __builtin___clear_cache(object->text, object->text + object->text_size);
-        protect(object);
         object->next = objects;
         objects = object;
     }

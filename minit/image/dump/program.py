@@ -31,8 +31,12 @@ _OWN_FUNCTIONS = {
 }
 """What CPython and its modules get when they call a function of the C library."""
 
-_OWN_SYMBOLS = {**_OWN_FUNCTIONS, "__tls_get_addr": "thread_variable_address"}
-"""What objects get that are loaded; CPython itself is linked, and has no need to call the last."""
+_OWN_SYMBOLS = {
+    **_OWN_FUNCTIONS,
+    "__tls_get_addr": "thread_variable_address",
+    **dict.fromkeys(("getauxval", "__getauxval"), "processor_value"),
+}
+"""What objects get that are loaded; CPython itself is linked, and has no need to call the last ones."""
 
 LINKED_IN = ("ld-linux", "libc.", "libdl.", "libm.", "libpthread.", "libpython", "librt.", "libutil.")
 """How the names of shared libraries begin of which the program has the static ones."""
