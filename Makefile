@@ -7,7 +7,10 @@ STAMP := $(VENV)/.installed
 KERNEL := build/kernel
 PEERS := build/peers
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procps util-linux iproute2 \
-	nftables iptables containernetworking-plugins libseccomp2 libudev1 e2fsprogs xfsprogs
+	nftables iptables containernetworking-plugins libseccomp2 libudev1 libpython3-dev e2fsprogs xfsprogs
+# The static library of Debian's interpreter. Another one has its own, or none.
+HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, ("LIBPL", "LIBRARY")); \
+	sys.exit(sys.base_prefix == "/usr" and not os.path.exists("/".join(path)))
 
 .PHONY: demo test test-long man deb bench clean packages kernel
 
@@ -17,6 +20,7 @@ packages:
 			/usr/lib/cni/ptp; do \
 		command -v $$program >/dev/null || missing="$$missing $$program"; done; \
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || missing="$$missing venv"; \
+	$(PYTHON) -c '$(HAS_LIBRARY)' 2>/dev/null || missing="$$missing libpython"; \
 	if [ -n "$$missing" ]; then echo "installing:$$missing"; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(PACKAGES) >/dev/null; fi
 
