@@ -15,7 +15,6 @@
 #include <sys/mman.h>
 
 #define ARENA_SIZE (128UL << 20)
-#define PAGE 4096UL
 #define GRANULE 16UL /* what malloc(3) aligns to */
 #define HEADER sizeof(size_t)
 #define SMALL_MAX 1024

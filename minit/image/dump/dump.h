@@ -14,6 +14,13 @@
 #include <Python.h>
 #include <stddef.h>
 
+/* The largest that kernels have: a program that is laid out in these works on those with smaller ones. */
+#if defined(__aarch64__)
+#define PAGE 65536UL
+#else
+#define PAGE 4096UL
+#endif
+
 /* A variable that is saved. All of CPython's are, since build.py renames their sections to this one. */
 #define SAVED __attribute__((section("saved")))
 extern char __start_saved[], __stop_saved[];

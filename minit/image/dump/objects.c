@@ -21,7 +21,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PAGE 4096UL
 #define THIS_PROGRAM ((void *)-1)
 
 #if defined(__x86_64__)

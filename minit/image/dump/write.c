@@ -12,8 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PAGE 4096UL
-
 static void put(int fd, const char *path, const void *data, size_t size, off_t offset)
 {
     ssize_t written;
