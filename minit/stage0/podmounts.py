@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import grp
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from minit import paths, syscalls
@@ -71,11 +71,11 @@ def _mount_layers(pod: Pod, trees: TreeStore, tree_id: str, app: str | None, tar
 
 
 def _give_to_rkt_group(path: Path) -> None:
-    try:
-        group = grp.getgrnam("rkt")
-    except KeyError:
-        return
-    os.chown(path, -1, group.gr_gid)
+    # As rkt does; and getgrnam(3) loads libraries, which a static program cannot.
+    with suppress(FileNotFoundError), open("/etc/group", "rb") as groups:
+        for name, *rest in (line.split(b":") for line in groups):
+            if name == b"rkt" and len(rest) == 3 and rest[1].isdigit():
+                os.chown(path, -1, int(rest[1]))
 
 
 def link_mtab(rootfs: Path) -> None:
