@@ -18,7 +18,7 @@ import threading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import NoReturn
 
 _FLUSH_FAILED = 120  # as Py_FinalizeEx
@@ -27,13 +27,25 @@ generators: list[random.Random] = []
 """Those that modules have made for themselves; the dumped state is the same in every process."""
 
 
-def start(arguments: Sequence[str], variables: Sequence[bytes], ignored: Sequence[int]) -> None:
+def start(arguments: Sequence[str], variables: Sequence[bytes], ignored: Sequence[int]) -> NoReturn:
     """
     Run the entrypoint that the second of the `arguments` names, or the program text behind `-c`.
 
     The first is the path of the program, `PREFIX/bin/NAME`. `ignored` are the signals that the caller ignores.
     """
     program, what, *rest = arguments
+    take_over(arguments, variables, ignored)
+    sys.argv[:] = [what, *rest]
+    sys.prefix = sys.base_prefix = sys.exec_prefix = sys.base_exec_prefix = program.rpartition("/bin/")[0]
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGINT,))
+    if what == "-c":
+        sys.argv[1:] = rest[1:]
+        run(lambda: exec(rest[0], vars(sys.modules["__main__"])))
+    run(sys.modules[f"entrypoints.{what}"].main)
+
+
+def take_over(arguments: Sequence[str], variables: Sequence[bytes], ignored: Sequence[int]) -> None:
+    """Make arguments, environment, signals, streams and thread those of this process, and random numbers its own."""
     for number in ignored:
         _signal.signal(number, _signal.SIG_IGN)
     for variable in variables:
@@ -41,20 +53,17 @@ def start(arguments: Sequence[str], variables: Sequence[bytes], ignored: Sequenc
         if equals and name:
             os.environ._data.setdefault(name, value)  # type: ignore[attr-defined]
     sys.orig_argv[:] = arguments
-    sys.argv[:] = [what, *rest]
-    sys.prefix = sys.base_prefix = sys.exec_prefix = sys.base_exec_prefix = program.rpartition("/bin/")[0]
     _take_streams()
     take_thread(_thread.get_ident())
     for generator in generators:
         generator.seed()
-    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGINT,))
+
+
+def run(main: Callable[[], object]) -> NoReturn:
+    """Call a function and end with its exit code, as Python does with a program's."""
+    code = 0
     try:
-        if what == "-c":
-            sys.argv[1:] = rest[1:]
-            exec(rest[0], vars(sys.modules["__main__"]))
-        else:
-            sys.modules[f"entrypoints.{what}"].main()
-        code = 0
+        main()
     except SystemExit as error:
         code = _exit_code(error)
     _end(code)

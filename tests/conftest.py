@@ -75,9 +75,10 @@ def pytest_configure(config: pytest.Config) -> None:
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     bring_up_loopback()
-    for directory in ("/run/netns", "/run/minit", "/var/lib/cni"):
+    for directory in ("/run/netns", "/run/minit", "/var/cache/minit", "/var/lib/cni"):
         os.makedirs(directory, exist_ok=True)
         syscalls.mount("tmpfs", directory, "tmpfs", 0)
+        os.chmod(directory, 0o755)
     if group:
         group.enter()
         config.stash[_GROUP] = group

@@ -232,9 +232,13 @@ def choose_stage1(
     shipped = shipped_fingerprint()
     if shipped is not None:
         return default_stage1(invocation.data, store, shipped, copy_shipped, progress)
+    from minit.cli.ownprogram import renew_program
     from minit.image.stage1 import build_stage1, stage1_fingerprint
 
-    return default_stage1(invocation.data, store, stage1_fingerprint(), build_stage1, progress)
+    fingerprint = stage1_fingerprint()
+    image = default_stage1(invocation.data, store, fingerprint, build_stage1, progress)
+    renew_program(fingerprint, progress)
+    return image
 
 
 def _check_private_users(with_overlay: bool) -> None:

@@ -112,18 +112,34 @@ def package_versions() -> list[str]:
 
 def stage1_modules() -> list[Module]:
     """Return every module the image needs beyond those frozen into the interpreter, sorted by name."""
-    directories = [str(_PROJECT), *_package_directories()]
-    allowed = [*_OURS, *PACKAGES]
+    return record_modules(
+        ["trio", "structlog", *_IMPORTED_LATE, *_own_modules()],
+        directories=[str(_PROJECT), *_package_directories()],
+        allowed=(*_OURS, *PACKAGES),
+        omitted=_OMITTED,
+        standins=_STANDINS,
+        emptied=_EMPTIED,
+    )
+
+
+def record_modules(
+    names: Iterable[str],
+    *,
+    directories: Iterable[str],
+    allowed: Iterable[str],
+    omitted: Iterable[str],
+    standins: Path = Path("/nonexistent"),
+    emptied: Iterable[str] = (),
+) -> list[Module]:
+    """Return what an interpreter has imported that imported `names`, sorted; the rest is that of record_imports.py."""
     output = _run_script(
         "record_imports.py",
-        str(_STANDINS),
+        str(standins),
         ":".join(directories),
         ",".join(allowed),
-        ",".join(_OMITTED),
-        ",".join(_EMPTIED),
-        *("trio", "structlog"),
-        *_IMPORTED_LATE,
-        *_own_modules(),
+        ",".join(omitted),
+        ",".join(emptied),
+        *names,
     )
     modules = [line.partition("\t") for line in output.splitlines()]
     return [Module(name=name, source=Path(source)) for name, _, source in sorted(set(modules))]

@@ -36,6 +36,12 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def sync_file(path: Path) -> None:
+    """Make the content of a file durable."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
 def create_file(path: Path, data: bytes, mode: int) -> None:
     """Write a new file with exactly `mode` and make its content durable; FileExistsError if there is one."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)

@@ -19,7 +19,7 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 CONTRIB = REPOSITORY / "contrib"
-SCRIPTS = ["openrc/minit-pod", "sysv/minit-pod", "debian/postinst", "debian/prerm"]
+SCRIPTS = ["openrc/minit-pod", "sysv/minit-pod", "debian/postinst", "debian/prerm", "../bin/minit"]
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_pip(tmp_path: Path) -> None:
     """`pip install .` gives a command that works, with all files that it reads."""
     # A copy: the build leaves its own directories in the sources.
     sources = tmp_path / "sources"
-    for name in ("minit", "entrypoints"):
+    for name in ("bin", "minit", "entrypoints"):
         shutil.copytree(REPOSITORY / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(REPOSITORY / name, sources)

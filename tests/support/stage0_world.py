@@ -18,7 +18,7 @@ import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from minit.launcher.cgroups import read_hierarchies, remove_pod_groups
@@ -220,7 +220,8 @@ class World:
 
     def minit(self, *arguments: object, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run minit to its end and check its exit code."""
-        result = forked_minit([f"--dir={self.data}", *map(str, arguments)], self.environment(**variables), self.root)
+        words = [f"--dir={self.data}", *map(str, arguments)]
+        result = self.quick_call(words, self.environment(**variables))
         assert result.returncode == code, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
         result.stderr = without_progress(result.stderr)
         return result
@@ -228,7 +229,11 @@ class World:
     def succeeds(self, *arguments: object) -> bool:
         """Run minit to its end and return whether it exits with 0."""
         words = [f"--dir={self.data}", *map(str, arguments)]
-        return forked_minit(words, self.environment(), self.root).returncode == 0
+        return self.quick_call(words, self.environment()).returncode == 0
+
+    def quick_call(self, words: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """Run a command line to its end, without an interpreter's start."""
+        return forked_minit(words, environment, self.root)
 
     def prepare(self, *arguments: object) -> str:
         """Prepare a pod of the app image and return its UUID."""
@@ -319,9 +324,9 @@ class RunningPod:
         return self.process.returncode
 
 
-def worlds(root: Path) -> Iterator[World]:
+def worlds(root: Path, make: Callable[[Path], World] = World) -> Iterator[World]:
     """Yield a world for one test, and take it down."""
-    world = World(root)
+    world = make(root)
     try:
         yield world
     finally:

@@ -13,6 +13,7 @@ import pytest
 
 import minit.image.modules
 from minit.errors import ImageError
+from minit.image.dump.command import command_modules
 from minit.image.modules import Module, compile_modules, stage1_modules
 from minit.image.stage1 import stage1_fingerprint
 from minit.image.toolchain import run_tool
@@ -67,6 +68,22 @@ def test_what_is_imported_late_is_carried() -> None:
         if name not in names and _has_a_file(name)
     }
     assert missing == {"rich.console", "rich.text", "minit.cli.completion", "minit.cli.imageargs", _FOR_TYPES}
+
+
+def test_what_the_command_imports_late_is_dumped() -> None:
+    """The program of the command has whatever functions of minit import, but for what its commands do not need."""
+    modules = command_modules()
+    names = {module.name for module in modules}
+    missing = {
+        name
+        for module in modules
+        if module.name.startswith("minit.")
+        for node in ast.walk(ast.parse(module.source.read_text()))
+        for name in _imported(node)
+        if name not in names and _has_a_file(name)
+    }
+    # The first is for types alone, the second where there is no _syscalls.
+    assert missing - {"typing_extensions"} == {"minit.ctypescalls", "minit.stage0.interfaces"}
 
 
 def test_a_module_in_the_place_of_another_is_carried(tmp_path: Path) -> None:

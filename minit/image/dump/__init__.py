@@ -7,10 +7,13 @@ The program of a stage1 image that starts with everything imported: an interpret
     objects.c       loads extension modules into that
     write.c         writes the program
     restore.c       renews what a process has of its own
+    sources.c       runs another program where this one is not current
     immortal.c      objects that are not counted, so that their pages stay those of the file
     syscalls.c      the module of system calls
     layout.ld       where the linker puts what is saved
     prepare.py      imports, and lets go of what is the building machine's
+    preparecommand.py  imports the command
     features.py     what has to work in a restored interpreter
     program.py      builds, dumps and checks
+    command.py      the same for the command
 """

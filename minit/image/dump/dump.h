@@ -45,6 +45,11 @@ void protect_objects(void);
 
 void write_program(const char *path);
 
+void keep_sources(PyObject *sources);
+void check_sources(char **argv);
+void trust_program(void);
+void run_plain(void);
+
 void prepare_restore(PyObject *start);
 int restore(char **argv);
 

@@ -1,15 +1,16 @@
 /*
  * Builds an interpreter, lets it import everything, and writes both as a new program:
  *
- *     PROGRAM OUTPUT SEED LIBRARIES SCRIPT NAME...
+ *     PROGRAM OUTPUT SEED LIBRARIES MODULES SCRIPT NAME...
  *
- * SCRIPT is Python text, run with the arguments NAME, modules and libraries to load. Modules are looked for in the working directory, the shared
- * libraries that they need in LIBRARIES. Strings are hashed with SEED. What the new program runs is `start` in
- * entrypoints/_dumped.py.
+ * SCRIPT is Python text, run with the arguments NAME. Modules are looked for in MODULES, the shared libraries that they
+ * need in LIBRARIES. Strings are hashed with SEED. The new program starts with the function that SCRIPT leaves as
+ * `start`, and runs another one in its own place when it is not made of the `sources` any more, if SCRIPT leaves these.
  */
 #include "dump.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,7 @@ __attribute__((noreturn)) void fail(const char *format, ...)
 {
     va_list arguments;
 
+    run_plain();
     va_start(arguments, format);
     dprintf(2, "minit: ");
     vdprintf(2, format, arguments);
@@ -55,8 +57,20 @@ static void check(PyStatus status)
         fail("the interpreter does not start: %s", status.err_msg);
 }
 
+static void append_path(PyConfig *config, const char *directory, const char *below)
+{
+    char path[PATH_MAX];
+    wchar_t *decoded;
+
+    if (snprintf(path, sizeof path, "%s%s", directory, below) >= (int)sizeof path ||
+        !(decoded = Py_DecodeLocale(path, NULL)))
+        fail("%s is no path", directory);
+    check(PyWideStringList_Append(&config->module_search_paths, decoded));
+    PyMem_RawFree(decoded);
+}
+
 /* Every path is given, so that getpath looks for none; the objects that modules leave have no other of this machine. */
-static void initialize(unsigned long seed, int count, char **names)
+static void initialize(unsigned long seed, const char *modules, int count, char **names)
 {
     PyPreConfig before;
     PyConfig config;
@@ -78,8 +92,8 @@ static void initialize(unsigned long seed, int count, char **names)
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
         check(PyConfig_SetString(&config, paths[i], L"/"));
     config.module_search_paths_set = 1;
-    check(PyWideStringList_Append(&config.module_search_paths, L"/proc/self/cwd"));
-    check(PyWideStringList_Append(&config.module_search_paths, L"/proc/self/cwd/lib-dynload"));
+    append_path(&config, modules, "");
+    append_path(&config, modules, "/lib-dynload");
     check(PyConfig_SetBytesArgv(&config, count, names));
     check(Py_InitializeFromConfig(&config));
     PyConfig_Clear(&config);
@@ -87,23 +101,27 @@ static void initialize(unsigned long seed, int count, char **names)
 
 int main(int argc, char **argv)
 {
-    PyObject *module, *start;
+    PyObject *globals, *start;
 
-    if (is_restored)
+    if (is_restored) {
+        check_sources(argv);
         return restore(argv);
-    if (argc < 5)
-        fail("usage: %s OUTPUT SEED LIBRARIES SCRIPT NAME...", argv[0]);
+    }
+    if (argc < 6)
+        fail("usage: %s OUTPUT SEED LIBRARIES MODULES SCRIPT NAME...", argv[0]);
     fix_addresses(argv);
     library_directory = open(argv[3], O_PATH | O_CLOEXEC);
     if (library_directory < 0)
         fail("cannot open %s: %s", argv[3], strerror(errno));
-    initialize(strtoul(argv[2], NULL, 10), argc - 5, argv + 5);
-    if (PyRun_SimpleString(argv[4]) < 0)
+    initialize(strtoul(argv[2], NULL, 10), argv[4], argc - 6, argv + 6);
+    if (PyRun_SimpleString(argv[5]) < 0)
         fail("nothing is written");
-    module = PyImport_ImportModule("entrypoints._dumped");
-    start = module ? PyObject_GetAttrString(module, "start") : NULL;
+    globals = PyModule_GetDict(PyImport_AddModule("__main__"));
+    start = PyDict_GetItemString(globals, "start");
     if (!start)
         fail("there is nothing to start with");
+    Py_INCREF(start);
+    keep_sources(PyDict_GetItemString(globals, "sources"));
     prepare_restore(start);
     write_program(argv[1]);
     _exit(0);

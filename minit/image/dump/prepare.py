@@ -1,7 +1,7 @@
 """
 Run in the interpreter that is to be dumped: imports modules, and lets go of what is of this machine and this moment.
 
-Its text is run in __main__, which is empty afterwards.
+Its text is run in __main__, which is empty afterwards. The program starts with what is `start` there.
 """
 
 import ctypes
@@ -58,3 +58,4 @@ _dumped.take_thread(0)
 _dumped.generators += [found for found in gc.get_objects() if isinstance(found, random.Random)]
 for generator in _dumped.generators:
     generator.seed(0)
+start = _dumped.start

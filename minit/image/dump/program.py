@@ -19,11 +19,13 @@ from minit.errors import ImageError
 from minit.image.toolchain import read_tool, run_tool
 
 _PARTS = Path(__file__).parent
-_SOURCES = ("arena.c", "immortal.c", "main.c", "objects.c", "restore.c", "syscalls.c", "write.c")
+_SOURCES = ("arena.c", "immortal.c", "main.c", "objects.c", "restore.c", "sources.c", "syscalls.c", "write.c")
 _FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-pie")
 _LINK_FLAGS = ("-static", "-no-pie", "-s", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-Wl,--no-warn-mismatch")
 _VERSIONS = ((3, 11), (3, 12), (3, 13))
 """Those whose internal names main.c and restore.c know."""
+
+_DUMPER, _OBJECTS = "dumper", "libraries"
 
 _OWN_FUNCTIONS = {
     **{name: f"arena_{name}" for name in ("malloc", "calloc", "realloc", "free", "mmap", "mmap64", "munmap")},
@@ -78,19 +80,36 @@ def build_dump(
     `objects` are the files of these, of extension modules and of all that they need. Files are left behind in the empty
     directory `scratch`. `seed` is that of the hashes of strings. Equal input gives equal output.
     """
-    objects = sorted(objects)
-    dumper = scratch / "dumper"
-    _link(dumper, objects, scratch)
-    directory = scratch / "libraries"
-    directory.mkdir()
-    for path in objects:
-        (directory / path.name).symlink_to(path.resolve())
-    prepare = (_PARTS / "prepare.py").read_text()
+    link_dumper(objects, scratch)
     for path in (output, scratch / "again"):
-        _run([dumper, path, seed, directory, prepare, *names, *libraries], modules)
+        # By no path of this machine.
+        write_dump(path, seed, "prepare.py", "/proc/self/cwd", (*names, *libraries), scratch, directory=modules)
     if not filecmp.cmp(output, scratch / "again", shallow=False):
         raise ImageError("the interpreter cannot be dumped: two dumps of it differ")
     _run([output, "-c", (_PARTS / "features.py").read_text(), *names], Path("/"))
+
+
+def link_dumper(objects: Iterable[Path], scratch: Path) -> None:
+    """Make the program that `write_dump` runs, which can load `objects`, in the empty directory `scratch`."""
+    objects = sorted(objects)
+    _link(scratch / _DUMPER, objects, scratch)
+    (scratch / _OBJECTS).mkdir()
+    for path in objects:
+        (scratch / _OBJECTS / path.name).symlink_to(path.resolve())
+
+
+def write_dump(
+    output: Path,
+    seed: int,
+    script: str,
+    modules: str,
+    arguments: Iterable[str],
+    scratch: Path,
+    directory: Path = Path("/"),
+) -> None:
+    """Write a program that has run a script of this package, with arguments and in a directory; see main.c."""
+    text = (_PARTS / script).read_text()
+    _run([scratch / _DUMPER, output, seed, scratch / _OBJECTS, modules, text, *arguments], directory)
 
 
 def _link(dumper: Path, objects: Sequence[Path], scratch: Path) -> None:

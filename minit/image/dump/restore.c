@@ -116,6 +116,7 @@ int restore(char **argv)
     ignored = ignored_signals();
     if (!arguments || !variables || !ignored)
         fail_with_traceback("cannot convert arguments and environment");
+    trust_program();
     /* It returns only by an exception. */
     PyObject_CallFunctionObjArgs(start, arguments, variables, ignored, NULL);
     PyErr_Print();

@@ -1,0 +1,133 @@
+"""Builds the program from which the command starts with everything imported, on the machine that it is for."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from minit.errors import ImageError
+from minit.image.dump.program import LINKED_IN, link_dumper, obstacle, write_dump
+from minit.image.libraries import LibrarySearch
+from minit.image.modules import Module, record_modules
+
+_PROJECT = Path(__file__).parents[3]
+_WHOLE = ("minit.archives", "minit.cli", "minit.image", "minit.manifest", "minit.stage0")
+COMMANDS_LEFT_OUT = ("minit.cli.statscommand", "minit.cli.topcommand", "minit.cli.topview")
+"""Modules of commands that need what cannot be dumped: pyroute2 brings asyncio."""
+
+# Programs of their own, and scripts that are texts here.
+_LEFT_OUT = (
+    *COMMANDS_LEFT_OUT,
+    *("minit.cli.manual", "minit.stage0.interfaces"),
+    *("minit.image.compile_modules", "minit.image.dump.features", "minit.image.dump.prepare"),
+    *("minit.image.dump.preparecommand", "minit.image.record_imports", "minit.image.standins"),
+)
+# By functions, so that importing everything does not show them.
+_IMPORTED_LATE = (
+    *("minit.__main__", "minit.reaper.init", "minit.reaper.diagnose"),
+    *("click._textwrap", "difflib", "linecache", "rich.progress", "tokenize", "tomllib", "traceback"),
+    *(("compression.zstd",) if sys.version_info >= (3, 14) else ("backports.zstd",)),
+    *("encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8"),
+)
+_PACKAGES = ("_yaml", "backports", "click", "rich", "yaml")
+# Their importers do without them. OpenSSL has memory of threads, which no dump has; what looks up users and groups
+# loads libraries of the C library's, which no static program can.
+_OMITTED = ("_hashlib", "_sqlite3", "_ssl", "_uuid", "grp", "pwd")
+
+
+def build_command(output: Path) -> None:
+    """
+    Write the program to `output`; ImageError if that is not possible, or it does not work.
+
+    It is called with the path of the command that Python runs, and the arguments. It executes that command whenever one
+    of the files is changed that it was made of.
+    """
+    reason = obstacle()
+    if reason is not None:
+        raise ImageError(f"the command cannot be dumped: {reason}")
+    standard = sysconfig.get_path("stdlib")
+    modules = command_modules()
+    extensions = [module.source for module in modules if module.is_extension]
+    interpreter = Path(sys.executable).resolve()
+    libraries = LibrarySearch().closure([interpreter, *extensions])
+    with TemporaryDirectory(prefix="minit-") as scratch:
+        # Before they are read.
+        sources = Path(scratch, "sources")
+        files = [*(module.source for module in modules), *(library.path for library in libraries)]
+        sources.write_bytes(_describe_files([Path(sys.executable), interpreter, *files]))
+        objects = {*extensions, *(library.path for library in libraries if not library.name.startswith(LINKED_IN))}
+        work = Path(scratch, "work")
+        work.mkdir()
+        link_dumper(objects, work)
+        write_dump(
+            output,
+            secrets.randbits(32),
+            "preparecommand.py",
+            standard,
+            [
+                ":".join([*_package_directories(), standard, f"{standard}/lib-dynload"]),
+                *(",".join(_OMITTED), sys.executable, sys.prefix, sys.base_prefix, str(sources)),
+                *(module.name for module in modules),
+            ],
+            work,
+        )
+    if not is_current(output):
+        raise ImageError("the command cannot be dumped: what was dumped does not work")
+
+
+def command_modules() -> list[Module]:
+    """Return the modules that the program has, but for those that are frozen into every interpreter."""
+    modules = record_modules(
+        [*_IMPORTED_LATE, *_own_modules()],
+        directories=_package_directories(),
+        allowed=("minit", "entrypoints", *_PACKAGES),
+        omitted=_OMITTED,
+    )
+    # A dump has _syscalls in its place.
+    return [module for module in modules if module.name != "minit.ctypescalls"]
+
+
+def is_current(program: Path) -> bool:
+    """Tell whether the program works, and would not execute another command in its place."""
+    command = [str(program), "/bin/false", "version"]
+    try:
+        return subprocess.run(command, env={}, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def _describe_files(paths: Iterable[Path]) -> bytes:
+    """Return what sources.c compares with the files."""
+    texts = []
+    for path in dict.fromkeys(paths):
+        status = path.stat()
+        seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)
+        texts += [os.fsencode(path), f"{status.st_size} {seconds}.{nanoseconds:09}".encode()]
+    return b"".join(text + b"\0" for text in texts)
+
+
+def _own_modules() -> list[str]:
+    names = ["entrypoints._dumped"]
+    for package in _WHOLE:
+        for path in sorted((_PROJECT / package.replace(".", "/")).rglob("*.py")):
+            parts = path.relative_to(_PROJECT).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            if not name.startswith(_LEFT_OUT):
+                names.append(name)
+    return names
+
+
+def _package_directories() -> list[str]:
+    directories = [str(_PROJECT)]
+    for package in _PACKAGES:
+        specification = importlib.util.find_spec(package)
+        for place in (specification and specification.submodule_search_locations) or ():
+            directories.append(str(Path(place).parent))
+    return list(dict.fromkeys(directories))

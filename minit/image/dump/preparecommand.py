@@ -1,0 +1,34 @@
+"""
+Run in the interpreter that is to be dumped as the command: imports it from where it is installed.
+
+Its text is run in __main__, which is empty afterwards. The program starts with what is `start` there, if the files that
+`sources` lists are as they were.
+"""
+
+import gc
+import os
+import random
+import sys
+
+paths, omitted, executable, prefix, base_prefix, sources_file, *names = sys.argv
+sys.path[:] = paths.split(":")
+sys.executable = executable
+sys.prefix = sys.exec_prefix = prefix
+sys.base_prefix = sys.base_exec_prefix = base_prefix
+# Like the modules that are not frozen; some ask it where the others are.
+os.__file__ = f"{sys.path[-2]}/os.py"
+for name in omitted.split(","):
+    sys.modules[name] = None  # type: ignore[assignment]
+for name in names:
+    __import__(name)
+
+from entrypoints import _dumped  # noqa: E402
+
+start = sys.modules["minit.cli.dumped"].start
+with open(sources_file, "rb") as file:
+    sources = file.read()
+sys.argv.clear()
+sys.orig_argv.clear()
+os.environ.clear()
+_dumped.take_thread(0)
+_dumped.generators += [found for found in gc.get_objects() if isinstance(found, random.Random)]
