@@ -9,10 +9,14 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from benchmarks.world import World
 from tests.support.stage0_world import REPOSITORY, add_file, image_manifest
 from tests.support.waiting import wait_for
+
+MINIT = str(Path(sys.executable).with_name("minit"))
+"""As pip installs it; from its first pod on it starts from its program."""
 
 _APP = {"exec": ["/bin/true"], "user": "0", "group": "0"}
 
@@ -21,8 +25,8 @@ def compile_ahead() -> None:
     """Have Python keep what it compiles, whatever it is told, and not among the sources: as if minit were installed."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = "/var/tmp/minit-bench-compiled"
-    subprocess.run([sys.executable, "-m", "minit", "--help"], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([sys.executable, "-m", "minit", "--", "true"], check=True)
+    subprocess.run([f"{MINIT}-plain", "--help"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([f"{MINIT}-plain", "--", "true"], check=True)
 
 
 class Command:
@@ -41,7 +45,7 @@ class Command:
 
     def words(self, *arguments: object) -> list[str]:
         """Return the words of a command line."""
-        return [sys.executable, "-m", "minit", f"--dir={self.data}", *map(str, arguments)]
+        return [MINIT, f"--dir={self.data}", *map(str, arguments)]
 
     def output(self, *arguments: object) -> str:
         """Return what a command says that is expected to work."""

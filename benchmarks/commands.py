@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
-from benchmarks.command import Command, compile_ahead
+from benchmarks.command import MINIT, Command, compile_ahead
 from benchmarks.first_instruction import peer
 from benchmarks.stop import run
 from benchmarks.table import Measure, compare, missing
@@ -32,7 +32,7 @@ def main() -> None:
         directory = world.data / "pods/prepared"
         for _ in range(PODS - 1):
             _copy(directory / prepared, directory / str(uuid4()))
-        minit = [sys.executable, "-m", "minit", f"--dir={world.data}"]
+        minit = [MINIT, f"--dir={world.data}"]
         rkt = ["rkt", f"--dir={world.data}"]
         absent = "rkt is not installed" if missing("rkt") else None
         measures: dict[str, Measure | str] = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.command import MINIT
 from benchmarks.table import Measure, compare, missing
 from tests import tars
 from tests.support.stage0_world import BUSYBOX, write_app, write_stage1
@@ -21,7 +21,7 @@ _FETCHED_AT_ONCE = 100
 def main() -> None:
     """Print the tables."""
     root = Path(tempfile.mkdtemp(prefix="minit-bench-", dir="/var/tmp"))
-    commands = {"minit": [sys.executable, "-m", "minit", f"--dir={root}/minit"]}
+    commands = {"minit": [MINIT, f"--dir={root}/minit"]}
     absent = missing("rkt")
     if absent is None:
         commands["rkt"] = ["rkt", "--insecure-options=image", f"--dir={root}/rkt"]
@@ -62,9 +62,7 @@ def _measure(root: Path, commands: dict[str, list[str]], absent: str | None) -> 
     }
     if absent:
         lists["rkt image list"] = f"no {absent}"
-    lists["minit image list, no images"] = lambda: _milliseconds(
-        [sys.executable, "-m", "minit", f"--dir={root}/empty", "image", "list"]
-    )
+    lists["minit image list, no images"] = lambda: _milliseconds([MINIT, f"--dir={root}/empty", "image", "list"])
     compare(f"list of {IMAGES + 2} images", "ms", lists, RUNS)
 
 

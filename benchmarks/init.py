@@ -6,16 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.command import compile_ahead
+from benchmarks.command import MINIT, compile_ahead
 from benchmarks.stop import run
 from benchmarks.table import Measure, compare, missing
 from tests.support.stage0_world import REPOSITORY
 
 RUNS = 30
 _START = f"import sys; sys.path.append({str(REPOSITORY)!r}); from minit.__main__ import main; main()"
-# As the command of the Debian package starts it.
 INITS = {
-    "minit -- COMMAND": [sys.executable, "-s", "-S", "-c", _START, "--"],
+    "minit -- COMMAND": [MINIT, "--"],
+    # As the command of the Debian package starts it.
+    "minit -- COMMAND, by Python": [sys.executable, "-s", "-S", "-c", _START, "--"],
     "tini": ["tini", "-s", "--"],
     "dumb-init": ["dumb-init", "--"],
 }
@@ -24,7 +25,7 @@ INITS = {
 def main() -> None:
     """Print the tables."""
     compile_ahead()
-    programs = {name: words for name, words in INITS.items() if name == "minit -- COMMAND" or not missing(name)}
+    programs = {name: words for name, words in INITS.items() if name.startswith("minit") or not missing(name)}
     lacking: dict[str, Measure | str] = {name: f"{name} is not installed" for name in INITS if name not in programs}
     times: dict[str, Measure | str] = {
         name: lambda words=words: run([*words, "/bin/true"])  # type: ignore[misc]

@@ -212,7 +212,9 @@ def test_without_a_program(kept: Installed) -> None:
     assert kept.is_plain()
 
 
-@pytest.mark.parametrize("name", ["minit/value.py", "minit/cli/topcommand.py", "minit/stage0/registry.py"])
+@pytest.mark.parametrize(
+    "name", ["minit/value.py", "minit/cli/topcommand.py", "minit/stage0/registry.py", "minit/image/dump/main.c"]
+)
 def test_changed_sources(installed: Installed, name: str) -> None:
     """Python runs the command when a file is changed that the program is made of, be it by its time alone."""
     path = installed.sources / name

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from minit.errors import ImageError
-from minit.image.dump.program import LINKED_IN, link_dumper, obstacle, write_dump
+from minit.image.dump.program import LINKED_IN, link_dumper, obstacle, static_library, write_dump
 from minit.image.libraries import LibrarySearch
 from minit.image.modules import Module, record_modules
 
@@ -60,8 +60,9 @@ def build_command(output: Path) -> None:
     with TemporaryDirectory(prefix="minit-") as scratch:
         # Before they are read.
         sources = Path(scratch, "sources")
+        parts = sorted(path for path in Path(__file__).parent.iterdir() if path.is_file())
         files = [*(module.source for module in modules), *(library.path for library in libraries)]
-        sources.write_bytes(_describe_files([Path(sys.executable), interpreter, *files]))
+        sources.write_bytes(_describe_files([Path(sys.executable), interpreter, static_library(), *parts, *files]))
         objects = {*extensions, *(library.path for library in libraries if not library.name.startswith(LINKED_IN))}
         work = Path(scratch, "work")
         work.mkdir()

@@ -65,7 +65,7 @@ static int is_utf8(void)
 /* Variables for an interpreter, but for those without a meaning here and that which minit/cli/dumped.py knows. */
 static int is_told_something(void)
 {
-    static const char *const names[] = {"DONTWRITEBYTECODE=", "HASHSEED=", "NOUSERSITE=", "UNBUFFERED="};
+    static const char *const names[] = {"DONTWRITEBYTECODE=", "HASHSEED=", "NOUSERSITE=", "PYCACHEPREFIX=", "UNBUFFERED="};
 
     for (char **variable = environ; *variable; variable++) {
         size_t i = 0;
