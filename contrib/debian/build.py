@@ -66,7 +66,8 @@ def main() -> None:
     shutil.rmtree(root, ignore_errors=True)
     _add_libraries(root / HOME)
     _add_stage1(root / HOME / SHIPPED.name, arguments.stage1)
-    _add_text(root / "usr/bin/minit", _COMMAND, 0o755)
+    _add_text(root / "usr/bin/minit", _read("bin/minit"), 0o755)
+    _add_text(root / "usr/bin/minit-plain", _COMMAND, 0o755)
     _add_documents(root)
     _add_units(root)
     _add_control(root)
@@ -129,6 +130,7 @@ def _add_stage1(target: Path, image: Path | None) -> None:
 
 def _add_documents(root: Path) -> None:
     _add_zipped(root / "usr/share/man/man1/minit.1.gz", render(_read("docs/man/minit.1.in"), commands))
+    (root / "usr/share/man/man1/minit-plain.1.gz").symlink_to("minit.1.gz")
     _add_zipped(root / "usr/share/man/man7/minit-stage1.7.gz", _read("docs/man/minit-stage1.7"))
     documents = root / "usr/share/doc/minit"
     for page in sorted((PROJECT / "docs").glob("*.md")):
@@ -164,7 +166,7 @@ def _add_control(root: Path) -> None:
             python=f"python3 (>= {version}~), python3 (<< {following})",
         ),
     )
-    for script in ("postinst", "prerm"):
+    for script in ("postinst", "postrm", "prerm"):
         _add_text(control / script, _read(f"contrib/debian/{script}"), 0o755)
     overrides = root / "usr/share/lintian/overrides/minit"
     _add_text(overrides, _read("contrib/debian/lintian-overrides"))

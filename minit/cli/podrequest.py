@@ -227,16 +227,17 @@ def choose_stage1(
         return store.import_file(Path(path), progress, again=False)
     if reference is not None:
         return store.find(reference)
+    from minit.cli.ownprogram import renew_program
     from minit.image.shipped import copy_shipped, shipped_fingerprint
 
-    shipped = shipped_fingerprint()
-    if shipped is not None:
-        return default_stage1(invocation.data, store, shipped, copy_shipped, progress)
-    from minit.cli.ownprogram import renew_program
-    from minit.image.stage1 import build_stage1, stage1_fingerprint
+    fingerprint = shipped_fingerprint()
+    if fingerprint is not None:
+        image = default_stage1(invocation.data, store, fingerprint, copy_shipped, progress)
+    else:
+        from minit.image.stage1 import build_stage1, stage1_fingerprint
 
-    fingerprint = stage1_fingerprint()
-    image = default_stage1(invocation.data, store, fingerprint, build_stage1, progress)
+        fingerprint = stage1_fingerprint()
+        image = default_stage1(invocation.data, store, fingerprint, build_stage1, progress)
     renew_program(fingerprint, progress)
     return image
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from minit.image.dump.program import obstacle
 from tests.support.campaign import LONG
 from tests.support.stage0_world import REPOSITORY, World, worlds
 from tests.support.waiting import wait_for
@@ -19,7 +20,7 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 CONTRIB = REPOSITORY / "contrib"
-SCRIPTS = ["openrc/minit-pod", "sysv/minit-pod", "debian/postinst", "debian/prerm", "../bin/minit"]
+SCRIPTS = ["openrc/minit-pod", "sysv/minit-pod", "debian/postinst", "debian/postrm", "debian/prerm", "../bin/minit"]
 
 
 @pytest.fixture
@@ -78,7 +79,8 @@ def test_what_the_package_has(package: Path) -> None:
     assert f"Depends: python3 (>= {major}.{minor}~), python3 (<< {major}.{minor + 1}), libc6" in fields
     listed = {line.split()[5]: line for line in call("dpkg-deb", "--contents", package).stdout.splitlines()}
     for path in (
-        *("./usr/bin/minit", "./usr/lib/minit/minit-stage1.aci", "./usr/lib/minit/click/__init__.py"),
+        *("./usr/bin/minit", "./usr/bin/minit-plain"),
+        *("./usr/lib/minit/minit-stage1.aci", "./usr/lib/minit/click/__init__.py"),
         *("./usr/share/man/man1/minit.1.gz", "./usr/share/man/man7/minit-stage1.7.gz"),
         *("./usr/share/bash-completion/completions/minit", "./usr/share/zsh/vendor-completions/_minit"),
         *("./usr/share/fish/vendor_completions.d/minit.fish", "./lib/systemd/system/minit-gc.timer"),
@@ -90,7 +92,7 @@ def test_what_the_package_has(package: Path) -> None:
 
 
 def test_the_package_runs_pods(package: Path, world: World, tmp_path: Path) -> None:
-    """Put onto a machine it runs a pod on the stage1 that it brings, without building one."""
+    """Put onto a machine it runs a pod on the stage1 that it brings, without building one, and then without Python."""
     call("dpkg-deb", "--extract", package, tmp_path / "root")
     # The distribution's interpreter, which the package depends on, may be another version than that of the tests.
     interpreter = tmp_path / "root/usr/bin/python3"
@@ -102,6 +104,8 @@ def test_the_package_runs_pods(package: Path, world: World, tmp_path: Path) -> N
         cd /
         /usr/bin/minit version
         /usr/bin/minit --dir={world.data} run --net=none {world.app} --exec=/bin/sh -- -c 'echo it works'
+        if {str(obstacle() is None).lower()}; then mount --bind /bin/false /usr/bin/minit-plain; fi
+        /usr/bin/minit --dir={world.data} list
         /usr/bin/minit -- sh -c 'exit 7'
     """
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
