@@ -88,8 +88,10 @@ def _take_streams() -> None:
             setattr(sys, f"__{name}__", None)
             continue
         if stat.S_ISDIR(mode):
-            os.write(2, f"minit: {name} is a directory\n".encode())
-            os._exit(1)
+            try:
+                os.write(2, f"minit: {name} is a directory\n".encode())
+            finally:
+                os._exit(1)
     if isinstance(sys.stdout, io.TextIOWrapper) and os.isatty(1):
         sys.stdout.reconfigure(line_buffering=True)
 

@@ -21,8 +21,9 @@ WRITTEN_BYTES = sum(len(f"{number}\n") for number in range(1, LINES + 1))
 
 
 def logged_bytes(pod: PodDirectory, app: str) -> int:
-    """Return how much of what an app wrote is in its log, whatever is there twice."""
-    texts = dict.fromkeys(line.split(" ", 3)[3] for line in pod.log(app).decode().splitlines())
+    """Return how much of what an app wrote is in its log, but what is there twice or was cut by a kill."""
+    fields = [line.split(" ", 3) for line in pod.log(app).decode().splitlines()]
+    texts = dict.fromkeys(text for *_, text in (each for each in fields if len(each) == 4))
     return sum(len(f"{text}\n") for text in texts)
 
 
