@@ -2,7 +2,7 @@
  * The memory of the interpreter while it imports, at a fixed address.
  *
  * Every call that CPython and its extension modules make of malloc(3) and mmap(2) ends here, by the names that
- * build.py gives to the symbols of their object files. Once restored, the program gets its memory from the C library,
+ * program.py gives to the symbols of their object files. Once restored, the program gets its memory from the C library,
  * and what lies in the arena is never given back.
  *
  * CPython must have been told to take each object from malloc (PYMEM_ALLOCATOR_MALLOC): its own allocator leaves what

@@ -21,7 +21,7 @@
 #define PAGE 4096UL
 #endif
 
-/* A variable that is saved. All of CPython's are, since build.py renames their sections to this one. */
+/* A variable that is saved. CPython's are, since layout.ld puts their sections into this one. */
 #define SAVED __attribute__((section("saved")))
 extern char __start_saved[], __stop_saved[];
 
@@ -34,7 +34,7 @@ void *arena_pages(size_t size);
 size_t arena_used(void);
 void arena_seal(void);
 
-/* What loaded objects may use of this program; symbols.s, which build.py writes. */
+/* What loaded objects may use of this program; symbols.s, which program.py writes. */
 struct symbol {
     const char *name;
     void *address;
