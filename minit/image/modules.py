@@ -95,7 +95,7 @@ def source_files() -> list[tuple[str, Path]]:
         for package in _OURS
         for pattern in ("*.py", "*.c")
         for path in sorted((_PROJECT / package).rglob(pattern))
-        if not _module_name(path).startswith("minit.archives")
+        if not module_name(path).startswith("minit.archives")
     ]
 
 
@@ -160,14 +160,15 @@ def _own_modules() -> list[str]:
     names = []
     for package in _OURS:
         for path in sorted((_PROJECT / package).rglob("*.py")):
-            name = _module_name(path)
+            name = module_name(path)
             # A __main__ module runs its program when it is imported.
             if path.stem != "__main__" and not name.startswith(_HOST_ONLY):
                 names.append(name)
     return names
 
 
-def _module_name(path: Path) -> str:
+def module_name(path: Path) -> str:
+    """Return the full name of the module of ours that a file is."""
     parts = path.relative_to(_PROJECT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from minit.errors import ImageError
 from minit.image.dump.program import LINKED_IN, link_dumper, obstacle, static_library, write_dump
 from minit.image.libraries import LibrarySearch
-from minit.image.modules import Module, record_modules
+from minit.image.modules import Module, module_name, record_modules
 
 _PROJECT = Path(__file__).parents[3]
 _WHOLE = ("minit.archives", "minit.cli", "minit.image", "minit.manifest", "minit.stage0")
@@ -118,8 +118,7 @@ def _own_modules() -> list[str]:
     names = ["entrypoints._dumped"]
     for package in _WHOLE:
         for path in sorted((_PROJECT / package.replace(".", "/")).rglob("*.py")):
-            parts = path.relative_to(_PROJECT).with_suffix("").parts
-            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            name = module_name(path)
             if not name.startswith(_LEFT_OUT):
                 names.append(name)
     return names
