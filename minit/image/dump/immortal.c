@@ -80,7 +80,7 @@ void make_immortal(void)
     PyObject *collector = PyImport_ImportModule("gc"), *roots;
 
     seen = calloc(SEEN_SIZE, sizeof *seen);
-    if (!seen || !collector || !PyObject_CallMethod(collector, "unfreeze", NULL))
+    if (!seen || !collector)
         fail("cannot make objects immortal");
     roots = PyObject_CallMethod(collector, "get_objects", NULL);
     if (!roots)
@@ -97,6 +97,5 @@ void make_immortal(void)
     }
     Py_SET_REFCNT(roots, 1);
     Py_DECREF(roots);
-    PyObject_CallMethod(collector, "freeze", NULL);
 }
 #endif

@@ -32,11 +32,12 @@ void prepare_restore(PyObject *function)
     start = function;
     PyDict_Clear(globals);
     PyDict_SetItemString(globals, "__name__", PyUnicode_InternFromString("__main__"));
-    /* What has been dumped is looked at by no collection: it would touch every page. */
-    if (!collector || !PyObject_CallMethod(collector, "collect", NULL) ||
-        !PyObject_CallMethod(collector, "freeze", NULL))
-        fail("cannot freeze what the collector knows");
+    if (!collector || !PyObject_CallMethod(collector, "collect", NULL))
+        fail("cannot collect garbage");
     make_immortal();
+    /* What has been dumped is looked at by no collection: it would touch every page. */
+    if (!PyObject_CallMethod(collector, "freeze", NULL))
+        fail("cannot freeze what the collector knows");
     thread = PyThreadState_Get();
     /* Of frames that have ended. */
     memset(thread->datastack_top, 0, (char *)thread->datastack_limit - (char *)thread->datastack_top);
