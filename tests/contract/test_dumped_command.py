@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import stat
@@ -113,9 +114,9 @@ class Installed:
         self.interpreter = root / "bin/python"
         self.interpreter.symlink_to(Path(sys.executable).resolve())
 
-    def renew(self, fingerprint: str, **variables: str) -> str:
+    def renew(self, fingerprint: str, under: Sequence[str] = (), **variables: str) -> str:
         """Call what makes the program, and return what it says meanwhile."""
-        command = [self.interpreter, "-c", _RENEW, self.sources, fingerprint, self.plain]
+        command = [*under, self.interpreter, "-c", _RENEW, self.sources, fingerprint, self.plain]
         environment = self.environment(PYTHONPATH=sysconfig.get_path("purelib"), **variables)
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
@@ -210,6 +211,43 @@ def test_without_a_program(kept: Installed) -> None:
     assert kept.is_plain()
     kept.program.unlink()
     assert kept.is_plain()
+
+
+@pytest.mark.parametrize("rest", ["nothing", "zeros"])
+def test_a_damaged_program(kept: Installed, rest: str) -> None:
+    """Python runs the command where a part of the program is all there is, or zeros follow it, and makes it anew."""
+    content = kept.program.read_bytes()
+    pages = -(-len(content) // 4096)
+    for count in (*(1 << power for power in range(pages.bit_length())), pages - 2, pages - 1):
+        kept.program.write_bytes(content[: 4096 * count])
+        if rest == "zeros":
+            os.truncate(kept.program, len(content))
+        assert kept.is_plain(), f"{count} of {pages} pages"
+    assert kept.renew("first") != ""
+    assert not kept.is_plain()
+
+
+@pytest.mark.skipif(Path("/bin/sh").resolve().name != "dash", reason="other shells end when they cannot execute a file")
+def test_a_program_without_a_beginning(kept: Installed) -> None:
+    """Python runs the command where the program's file cannot be executed at all."""
+    for content in (b"\x7fELF", bytes(kept.program.stat().st_size)):
+        kept.program.write_bytes(content)
+        result = kept.call("version")
+        assert (result.returncode, result.stdout.startswith("minit Version: ")) == (0, True)
+        assert result.stderr.endswith(f": Exec format error\n{PLAINLY}")
+
+
+def test_a_program_is_written_before_it_is_named(kept: Installed, tmp_path: Path) -> None:
+    """What a crash of the machine leaves has all that the program is made of."""
+    kept.program.unlink()
+    trace = ["strace", "-qq", "-y", "-e", "trace=fsync,rename", "-o", str(tmp_path / "trace")]
+    assert kept.renew("first", under=trace) != ""
+    calls = (tmp_path / "trace").read_text()
+    assert re.findall(r'^fsync\(\d+<[^>]*?([^/>]+)>|^rename\(.*?([^/"]+)", "[^"]*/minit"\)', calls, re.MULTILINE) == [
+        ("program", ""),
+        ("", "program"),
+        (kept.program.parent.name, ""),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 The program of a stage1 image that starts with everything imported: an interpreter that has written itself to a file.
 
     dump.h          how it works, and what the parts have of each other
+    guard.c         looks whether the file of a program is whole, before anything else
     main.c          builds the interpreter, and writes it or goes on from there
     arena.c         its memory, at a fixed address
     objects.c       loads extension modules into that

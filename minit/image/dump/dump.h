@@ -44,8 +44,10 @@ extern int library_directory; /* a descriptor of where objects without a path li
 void protect_objects(void);
 
 void write_program(const char *path);
+extern const long guarded_end;
 
 void keep_sources(PyObject *sources);
+int has_sources(void);
 void check_sources(char **argv);
 void trust_program(void);
 void run_plain(void);

@@ -19,9 +19,14 @@ from minit.errors import ImageError
 from minit.image.toolchain import read_tool, run_tool
 
 _PARTS = Path(__file__).parent
-_SOURCES = ("arena.c", "immortal.c", "main.c", "objects.c", "restore.c", "sources.c", "syscalls.c", "write.c")
+_SOURCES = (
+    *("arena.c", "guard.c", "immortal.c", "main.c", "objects.c", "restore.c", "sources.c", "syscalls.c", "write.c"),
+)
 _FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-pie")
-_LINK_FLAGS = ("-static", "-no-pie", "-s", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-Wl,--no-warn-mismatch")
+_LINK_FLAGS = (
+    *("-static", "-no-pie", "-s", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-Wl,--no-warn-mismatch"),
+    "-Wl,--entry=start_guarded",
+)
 _VERSIONS = ((3, 11), (3, 12), (3, 13))
 """Those whose internal names main.c and restore.c know."""
 

@@ -23,6 +23,11 @@ void keep_sources(PyObject *bytes)
     sources = bytes;
 }
 
+int has_sources(void)
+{
+    return sources != NULL;
+}
+
 static int is_unchanged(const char *path, const char *expected)
 {
     struct stat status;

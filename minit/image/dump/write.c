@@ -3,7 +3,8 @@
  *
  * Relies on the linker: the arena is the last segment and has no content in the file, and the section of saved
  * variables lies in one segment, with content. Everything else of the file is copied as it is, but for the section
- * headers, which would no longer be true.
+ * headers, which would no longer be true. A program that can run another in its place has a number at its end, by which
+ * guard.c knows that all of it is there.
  */
 #include "dump.h"
 #include <elf.h>
@@ -46,7 +47,8 @@ void write_program(const char *path)
     Elf64_Ehdr header = __ehdr_start;
     Elf64_Phdr segments[header.e_phnum];
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0755), found = 0;
-    off_t end;
+    off_t end, guard = 0;
+    long whole = 0;
 
     if (fd < 0)
         fail("cannot create %s: %s", path, strerror(errno));
@@ -57,18 +59,25 @@ void write_program(const char *path)
         char *start = (char *)segment->p_vaddr;
         if (segment->p_type != PT_LOAD)
             continue;
+        if (start <= (const char *)&guarded_end && (const char *)&guarded_end < start + segment->p_filesz)
+            guard = segment->p_offset + ((const char *)&guarded_end - start);
         if (start == arena) {
             segment->p_offset = end;
             segment->p_filesz = segment->p_memsz = arena_used();
             put(fd, path, arena, arena_used(), end);
+            whole = end + arena_used();
             found++;
         } else if (start <= __start_saved && start + segment->p_filesz >= __stop_saved) {
             put(fd, path, __start_saved, __stop_saved - __start_saved, segment->p_offset + (__start_saved - start));
             found++;
         }
     }
-    if (found != 2)
+    if (found != 2 || !guard)
         fail("the linker has laid this program out in another way than write.c expects");
+    if (has_sources()) {
+        put(fd, path, &whole, sizeof whole, guard);
+        put(fd, path, &whole, sizeof whole, whole);
+    }
     put(fd, path, segments, sizeof segments, header.e_phoff);
     header.e_shoff = 0;
     header.e_shnum = header.e_shstrndx = 0;
