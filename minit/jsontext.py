@@ -1,25 +1,20 @@
 """
-JSON text to values and back: strict, bounded, and without the `json` package.
+JSON text to values and back: strict and bounded.
 
-Importing `json` would cost PID 1 more than a bare interpreter start, so this module drives the C accelerator
-behind it directly. What the values mean is left to `minit.manifest` and the control protocol.
+What the values mean is left to `minit.manifest` and the control protocol.
 """
 
 from __future__ import annotations
 
-import _json
+import json
 
 from minit.errors import ManifestError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MAX_SIZE_BYTES = 4 << 20
 MAX_DEPTH = 64
 MAX_NUMBER_LENGTH = 32  # characters; a 64-bit integer takes 20, a shortest-form double 24
 
-_WHITESPACE = " \t\n\r"
+_OWN_WORDS = {"Expecting value": "expected a value", "Extra data": "expected nothing more"}
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
@@ -38,11 +33,12 @@ def parse(data: bytes, source: str) -> object:
     except UnicodeDecodeError as error:
         raise ManifestError(f"{source}: expected UTF-8, got 0x{data[error.start]:02x} at byte {error.start}") from error
     _check_depth(data, source)
-    start = len(text) - len(text.lstrip(_WHITESPACE))
-    value, end = _scan(text, start, source)
-    rest = text[end:].lstrip(_WHITESPACE)
-    if rest:
-        raise _syntax_error(source, "expected nothing more", text, len(text) - len(rest))
+    try:
+        value: object = _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise _syntax_error(source, error) from error
+    except _Refused as error:
+        raise ManifestError(f"{source}: {error}") from error
     if "\\ud" in text or "\\uD" in text:
         _check_surrogates(value, source)
     return value
@@ -52,56 +48,18 @@ def dump(value: object) -> bytes:
     """
     Return `value` as compact ASCII JSON, keys in the order given, without a final newline.
 
-    TypeError for anything but dict with str keys, list, tuple, str, int, float, bool and None; ValueError for
-    a float that JSON cannot write.
+    TypeError for what JSON does not have; ValueError for a float that it cannot write.
     """
-    parts: list[str] = []
-    _write(value, parts.append)
-    return "".join(parts).encode("ascii")
+    return _ENCODER.encode(value).encode("ascii")
 
 
 def quote(text: str) -> str:
     """Return `text` as an ASCII JSON string, so that it fits in one line of a message whatever it holds."""
-    return _json.encode_basestring_ascii(text)
-
-
-def _write(value: object, put: Callable[[str], object]) -> None:
-    if isinstance(value, str):
-        put(quote(value))
-    elif value is None:
-        put("null")
-    elif value is True:
-        put("true")
-    elif value is False:
-        put("false")
-    elif isinstance(value, int):
-        put(int.__repr__(value))
-    elif isinstance(value, float):
-        if value - value != 0.0:
-            raise ValueError(f"JSON has no {value}")
-        put(float.__repr__(value))
-    elif isinstance(value, dict):
-        separator = "{"
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise TypeError(f"a JSON object has no {type(key).__name__} keys")
-            put(f"{separator}{quote(key)}:")
-            _write(item, put)
-            separator = ","
-        put("}" if value else "{}")
-    elif isinstance(value, (list, tuple)):
-        separator = "["
-        for item in value:
-            put(separator)
-            _write(item, put)
-            separator = ","
-        put("]" if value else "[]")
-    else:
-        raise TypeError(f"JSON has no {type(value).__name__}")
+    return json.dumps(text)
 
 
 class _Refused(Exception):
-    """JSON that the scanner would take and this module does not; says what was expected."""
+    """JSON that the decoder would take and this module does not; says what was expected."""
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -134,44 +92,15 @@ def _constant(name: str) -> object:
     raise _Refused(f"expected a value, got {name}")
 
 
-class _Context:
-    """The settings `_json.make_scanner` reads, under the names that json.JSONDecoder gives them."""
-
-    strict = True
-    object_hook = None
-    object_pairs_hook = staticmethod(_object)
-    parse_float = staticmethod(_float)
-    parse_int = staticmethod(_integer)
-    parse_constant = staticmethod(_constant)
-
-
-_scan_once: Callable[[str, int], tuple[object, int]] = _json.make_scanner(
-    _Context()  # type: ignore[arg-type]  # the stubs know the scanner as its own context
-)
-
-
-def _scan(text: str, start: int, source: str) -> tuple[object, int]:
-    try:
-        return _scan_once(text, start)
-    except StopIteration as stop:
-        raise _syntax_error(source, "expected a value", text, stop.value) from stop
-    except _Refused as error:
-        raise ManifestError(f"{source}: {error}") from error
-    except (SystemError, ValueError):
-        # A JSONDecodeError, or what CPython 3.11 makes of it: it looks the class up in sys.modules only.
-        # Scanning again with the class imported tells the position; good text never pays for that import.
-        import json.decoder
-    try:
-        return _scan_once(text, start)
-    except json.decoder.JSONDecodeError as error:
-        raise _syntax_error(source, error.msg, text, error.pos) from error
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_int=_integer, parse_constant=_constant)
 
 
 def _check_depth(data: bytes, source: str) -> None:
     """
-    Refuse text that nests deeper than MAX_DEPTH before the scanner, which recurses, sees it.
+    Refuse text that nests deeper than MAX_DEPTH before the decoder, which recurses, sees it.
 
-    The count is exact up to the first place where the text is not JSON, and the scanner goes no further.
+    The count is exact up to the first place where the text is not JSON, and the decoder goes no further.
     """
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
@@ -203,9 +132,8 @@ def _check_surrogates(value: object, source: str) -> None:
             pending.extend(item.values())
 
 
-def _syntax_error(source: str, reason: str, text: str, offset: int) -> ManifestError:
-    line = text.count("\n", 0, offset) + 1
-    column = offset - text.rfind("\n", 0, offset)
-    # The scanner's messages are made to be followed by ": " or by a position: "Invalid control character at".
-    reason = reason.rstrip(": ").removesuffix(" at").replace("Expecting", "expected")
-    return ManifestError(f"{source}: {reason[:1].lower()}{reason[1:]} at line {line} column {column}")
+def _syntax_error(source: str, error: json.JSONDecodeError) -> ManifestError:
+    # The decoder's messages are made to be followed by ": " or by a position: "Invalid control character at".
+    reason = error.msg.rstrip(": ").removesuffix(" at")
+    reason = _OWN_WORDS.get(reason, reason.replace("Expecting", "expected"))
+    return ManifestError(f"{source}: {reason[:1].lower()}{reason[1:]} at line {error.lineno} column {error.colno}")
