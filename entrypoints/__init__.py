@@ -5,12 +5,12 @@ The cyclic collector stays off while they import and set up, which saves a twent
 to live long turns it on again.
 """
 
-import _signal
 import gc
+import signal
 
 gc.disable()
 # Until an entrypoint decides about it, a Ctrl-C ends it without a traceback; one that was ignored stays ignored.
-if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 # The image's launcher blocked it for the time before this line.
-_signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGINT,))
+signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))

@@ -6,20 +6,17 @@ What CPython itself renews, and who calls this: minit/image/dump/restore.c.
 
 from __future__ import annotations
 
-import _signal
 import _thread
 import atexit
 import io
 import os
 import random
+import signal
 import stat
 import sys
 import threading
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 _FLUSH_FAILED = 120  # as Py_FinalizeEx
 
@@ -37,7 +34,7 @@ def start(arguments: Sequence[str], variables: Sequence[bytes], ignored: Sequenc
     take_over(arguments, variables, ignored)
     sys.argv[:] = [what, *rest]
     sys.prefix = sys.base_prefix = sys.exec_prefix = sys.base_exec_prefix = program.rpartition("/bin/")[0]
-    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGINT,))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
     if what == "-c":
         sys.argv[1:] = rest[1:]
         run(lambda: exec(rest[0], vars(sys.modules["__main__"])))
@@ -47,7 +44,7 @@ def start(arguments: Sequence[str], variables: Sequence[bytes], ignored: Sequenc
 def take_over(arguments: Sequence[str], variables: Sequence[bytes], ignored: Sequence[int]) -> None:
     """Make arguments, environment, signals, streams and thread those of this process, and random numbers its own."""
     for number in ignored:
-        _signal.signal(number, _signal.SIG_IGN)
+        signal.signal(number, signal.SIG_IGN)
     for variable in variables:
         name, equals, value = variable.partition(b"=")
         if equals and name:

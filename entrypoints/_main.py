@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from typing import NoReturn
 
 from minit.errors import EXIT_FAILURE, MinitError, UsageError, describe
+from minit.process import forget_imports
 from minit.stdio import complain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import NoReturn
 
 
 def run_entrypoint(component: str, usage: str, work: Callable[[list[str]], int]) -> NoReturn:
     """Exit with what `work` returns for the arguments; a failure is one line on stderr, prefixed by `component`."""
+    forget_imports()
     code = outcome(component, usage, lambda: work(sys.argv[1:]))
     # Not sys.exit: tearing the interpreter down costs milliseconds that every caller waits for.
     os._exit(code)
@@ -31,6 +30,6 @@ def outcome(component: str, usage: str, work: Callable[[], int]) -> int:
             for line in usage.split("\n"):
                 complain(line)
         return error.exit_code
-    except (MinitError, OSError, ImportError) as error:
+    except (MinitError, OSError) as error:
         complain(f"{component}: {describe(error)}")
         return error.exit_code if isinstance(error, MinitError) else EXIT_FAILURE

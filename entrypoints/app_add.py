@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from entrypoints._main import run_entrypoint
 from minit.goflags import usage
 from minit.launcher.addapp import add_app
 from minit.plan.appflags import ADD_FLAGS, parse_add_flags
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 
 def main() -> NoReturn:

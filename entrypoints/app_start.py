@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from entrypoints._main import run_entrypoint
 from minit.goflags import usage
 from minit.launcher.apps import start_app
 from minit.plan.appflags import APP_FLAGS, parse_app
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 
 def main() -> NoReturn:

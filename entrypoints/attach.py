@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from entrypoints._main import run_entrypoint
 from minit.errors import AttachError, UsageError
 from minit.goflags import parse_flags, usage
 from minit.launcher.attach import attach_app, list_endpoints
 from minit.stdio import open_standard_streams
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 _STREAMS = ("stdin", "stdout", "stderr", "tty-in", "tty-out")
 _FLAGS: dict[str, bool | str] = {

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from entrypoints._main import run_entrypoint
 from minit.goflags import parse_flags, usage
 from minit.launcher.control import relay_requests
 from minit.plan.flags import only_operand, parse_uuid
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 _FLAGS: dict[str, bool | str] = {"debug": False}
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import NoReturn
 
 from entrypoints._main import run_entrypoint
 from minit.errors import UsageError
 from minit.goflags import parse_flags, usage
 from minit.launcher.enter import enter_pod
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 # rkt's enter is a C program with getopt_long, which takes abbreviations: these are the ones in use.
 # `privileged` is ours.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from entrypoints._main import run_entrypoint
 from minit.goflags import parse_flags, usage
 from minit.launcher.cgroups import read_hierarchies
 from minit.launcher.gc import collect
 from minit.plan.flags import only_operand, parse_uuid
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 FLAGS: dict[str, bool | str] = {"debug": False, "local-config": "/etc/rkt"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NoReturn
 
 from entrypoints._main import outcome, run_entrypoint
 from entrypoints.gc import FLAGS
@@ -11,10 +12,6 @@ from minit.goflags import parse_flags, usage
 from minit.launcher.cgroups import read_hierarchies
 from minit.launcher.gc import collect, collect_each
 from minit.plan.flags import parse_uuid
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 
 def main() -> NoReturn:

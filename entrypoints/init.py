@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from minit.machine.init import run_machine
+from typing import NoReturn
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
+from minit.machine.init import run_machine
 
 
 def main() -> NoReturn:

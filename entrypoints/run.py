@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NoReturn
 
 from entrypoints._main import run_entrypoint
 from minit.errors import MinitError, describe
@@ -10,10 +11,6 @@ from minit.goflags import usage
 from minit.launcher.launch import launch, lock_descriptor
 from minit.plan.flags import RUN_FLAGS, RUN_OPERANDS, parse_run_flags
 from minit.podfile import record_failure
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 
 def main() -> NoReturn:
@@ -26,6 +23,6 @@ def _run(arguments: list[str]) -> int:
     lock = lock_descriptor(os.environ)
     try:
         return launch(flags, lock)
-    except (MinitError, OSError, ImportError) as error:
+    except (MinitError, OSError) as error:
         record_failure(describe(error))
         raise

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from minit.value import Value
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    # A resource of getrlimit(2), its soft and its hard limit.
-    Limit = tuple[int, int, int]
+# A resource of getrlimit(2), its soft and its hard limit.
+Limit = tuple[int, int, int]
 
 
 class Attributes(Value):

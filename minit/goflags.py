@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from minit.errors import UsageError
+from collections.abc import Mapping, Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from minit.errors import UsageError
 
 BOOLEANS = {
     **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),

@@ -10,13 +10,10 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Iterable, Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    # The number of an argument, from 0, a mask, a value, and whether the argument must have that or not have it.
-    Comparison = tuple[int, int, int, bool]
+# The number of an argument, from 0, a mask, a value, and whether the argument must have that or not have it.
+Comparison = tuple[int, int, int, bool]
 
 LIBRARY = "libseccomp.so.2"
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import structlog
 
 from minit import paths
 from minit.boundedlog import BoundedLog
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
+from minit.jsontext import dump
 
 FILE_BYTES = 1 << 19
 """Of each of the two files."""
@@ -49,6 +47,4 @@ def open_journal() -> Callable[[str, dict[str, object]], None]:
 
 
 def _encode(event: object) -> bytes:
-    from minit.jsontext import dump
-
     return dump(event)

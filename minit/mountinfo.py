@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from minit.value import Value
+from collections.abc import Iterator
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from minit.value import Value
 
 # The kernel escapes exactly these, as three octal digits. The backslash comes last, or it would make new escapes.
 _ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\"))

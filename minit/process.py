@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import _signal
 import os
 import resource
+import signal
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import minit.importedlate  # noqa: F401
 from minit import syscalls
-from minit.attributes import Attributes
+from minit.attributes import Attributes, Limit
 from minit.errors import describe
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from minit.attributes import Limit
-
-_UNBLOCKABLE = (_signal.SIGKILL, _signal.SIGSTOP)
+_UNBLOCKABLE = (signal.SIGKILL, signal.SIGSTOP)
 _LAST_SIGNAL = 64
 _RESOURCES = 16  # RLIM_NLIMITS of Linux
 _SCHED_DEADLINE = 6
@@ -155,7 +151,7 @@ def _write_coredump_filter(bits: int | None) -> None:
 
 
 def forget_imports() -> None:
-    """Make any later import fail instead of reading files that the app's image chose."""
+    """Make any later import fail instead of reading files: those of the image move, and others an app's image chose."""
     sys.path[:] = []
     sys.meta_path[:] = []
     sys.path_hooks[:] = []
@@ -166,9 +162,9 @@ def reset_signals() -> None:
     # The interpreter has looked at all of them when it started, but for the two that the C library keeps for itself.
     # These are None to it, and ignored in whatever was started by posix_spawn(3), a command of make(1) say.
     for number in range(1, _LAST_SIGNAL + 1):
-        if number not in _UNBLOCKABLE and _signal.getsignal(number) != _signal.SIG_DFL:
+        if number not in _UNBLOCKABLE and signal.getsignal(number) != signal.SIG_DFL:
             syscalls.reset_signal(number)
-    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def wait_channel(pid: int) -> str:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
 import stat
+from collections.abc import Callable
 
 from minit.harmless import harmless
 
 # Whatever is ready to be written to takes so much at once: PIPE_BUF for a pipe, and more for all else.
 _READY_BYTES = 4096
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _raw_terminal = False
 _record: Callable[[str], None] | None = None
@@ -75,8 +74,6 @@ def await_room(fd: int) -> None:
 
 
 def _is_ready(fd: int, timeout_milliseconds: int | None = 0) -> bool:
-    import select  # here, since PID 1 has it and others that complain need it for nothing
-
     poller = select.poll()
     poller.register(fd, select.POLLOUT)
     return bool(poller.poll(timeout_milliseconds))

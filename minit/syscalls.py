@@ -14,12 +14,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Iterable
 from struct import Struct
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from minit.ctypescalls import address, call
     from minit.ctypescalls import clone3 as _clone3
 else:

@@ -6,16 +6,13 @@ Loaded only for a pod with a console, or an `enter` in front of a terminal.
 
 from __future__ import annotations
 
-import _signal
 import fcntl
 import os
+import signal
 import termios
+from typing import Any
 
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _WINSIZE_BYTES = 8
 _IFLAG, _OFLAG, _CFLAG, _LFLAG, _CC = 0, 1, 2, 3, 6
@@ -58,14 +55,14 @@ class CallerTerminal(Value):
         if self.settings is None:
             return
         # In the background too: whoever is in the foreground then did not expect a raw terminal.
-        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGTTOU,))
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTTOU,))
         try:
             if _modes(_get(0)) == _modes(_raw(self.settings)):
                 _set(0, self.settings)
         except OSError:
             pass  # hung up
         finally:
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def prepare(self, slave: int) -> None:
         """Give a new pty the caller's size and keys; without somebody who types it does not echo."""

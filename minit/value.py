@@ -1,16 +1,15 @@
-"""Immutable records for the boot path, where importing dataclasses alone would cost two interpreter starts."""
+"""
+Immutable records.
+
+A frozen dataclass would do. It compiles six functions for each class, which are 12 KB of every image and a third of a
+millisecond of a start that is not from a dump; there are some hundred and fifty of these classes.
+"""
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
-    V = TypeVar("V", bound="Value")
-else:
-
-    def dataclass_transform(**_options):
-        return lambda cls: cls
+V = TypeVar("V", bound="Value")
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)

@@ -15,6 +15,11 @@ from typing import TYPE_CHECKING, Protocol
 from minit.errors import ImageError
 from minit.value import Value
 
+if sys.version_info >= (3, 14):
+    from compression import zstd as zstd
+else:
+    from backports import zstd as zstd
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -81,14 +86,9 @@ def _unxz() -> _Decompressor:
 
 
 class _Unzstd:
-    """zstd's decompressor, imported when it is needed; what it says of damaged data is a ValueError here."""
+    """zstd's decompressor; what it says of damaged data is a ValueError here."""
 
     def __init__(self) -> None:
-        if sys.version_info >= (3, 14):
-            from compression import zstd
-        else:
-            from backports import zstd
-        self._error = zstd.ZstdError
         self._zstd = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG})
 
     @property
@@ -106,7 +106,7 @@ class _Unzstd:
     def decompress(self, data: bytes, max_length: int, /) -> bytes:
         try:
             return self._zstd.decompress(data, max_length)
-        except self._error as error:
+        except zstd.ZstdError as error:
             raise ValueError(str(error)) from error
 
 

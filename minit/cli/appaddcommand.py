@@ -8,7 +8,8 @@ import click
 
 from minit.cli.appcommands import failing_as
 from minit.cli.flagwords import Flag, FlagError, is_flag, take_flag
-from minit.cli.grammar import IMAGES, ImageCommand, invocation_of
+from minit.cli.grammar import invocation_of
+from minit.cli.imageargs import IMAGES, ImageCommand
 from minit.cli.progressdisplay import show_progress
 from minit.cli.pullpolicy import pull_policy_option
 from minit.cli.runoptions import added_app_options

@@ -174,4 +174,4 @@ def _enter(invocation: Invocation, app: str | None, privileged: bool, uuid: str,
         Store(invocation.data) as store,
         find_pod(invocation.data, uuid, invocation.note) as pod,
     ):
-        enter_pod(pod, TreeStore(invocation.data, store), app, command, flush_output, privileged=privileged)
+        enter_pod(pod, TreeStore(invocation.data, store).path, app, command, flush_output, privileged=privileged)

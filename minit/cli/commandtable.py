@@ -38,6 +38,11 @@ class CommandTable(MutableMapping[str, click.Command]):
             self._loaded[name] = getattr(import_module(f"minit.cli.{module}"), attribute)
         return self._loaded[name]
 
+    def import_all(self) -> None:
+        """Import the commands that there are."""
+        for name in self:
+            self[name]
+
     def __setitem__(self, name: str, command: click.Command) -> None:
         """Refuse it: what is not listed would not be shown."""
         raise TypeError(f"command {name} is not in the table")

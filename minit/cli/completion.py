@@ -19,17 +19,18 @@ import click
 from minit.cli.flagwords import FlagError, FlagKind, is_flag, take_flag
 from minit.cli.grammar import (
     AppOption,
-    ImageCommand,
     MinitCommand,
     MinitGroup,
     OptionalValue,
     SharedAppOption,
     flag_table,
 )
+from minit.cli.imageargs import ImageCommand
 from minit.cli.invocation import DEFAULT_DATA, INSECURE_OPTIONS
 from minit.errors import MinitError
 from minit.stage0.pods import ADDRESSABLE_PLACES, PREPARED, RUN, walk_pods
 from minit.stage0.podstatus import read_pod_status
+from minit.stage0.store import Store
 from minit.value import Value
 
 FILES, DIRECTORIES, NOTHING = "files", "directories", "nothing"
@@ -279,7 +280,6 @@ def _apps(line: _Line) -> Iterator[Candidate]:
 def _images(line: _Line, *, by_id: bool = False) -> Iterator[Candidate]:
     if not os.access(line.data / "cas", os.R_OK):  # nor is one made for the sake of completion
         return
-    from minit.stage0.store import Store  # here, as most lines are completed without it
 
     with Store(line.data) as store:
         for image in store.list(lambda error: None):

@@ -41,7 +41,7 @@ def answer(root: click.Group, words: Sequence[str]) -> str:
     bash passes its line up to the cursor and the characters at which it breaks words; the others pass the words, the
     last one as far as it was typed.
     """
-    from minit.cli.completion import complete, split_line
+    from minit.cli.completion import complete, split_line  # which knows all commands, and no machine has
 
     shell, *rest = words
     breaks = ""

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import click
 
+from minit.cli.diagnosetext import report_text
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
+from minit.cli.jsonoutput import json_text
 from minit.cli.podcommands import SECTION, chosen_uuids, uuid_file_option
+from minit.stage0.diagnosis import diagnose as make_report
 from minit.stage0.pods import find_pod
 
 
@@ -54,9 +57,6 @@ def diagnose(
     """
     [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
     # Here, so that no other command pays for them.
-    from minit.cli.diagnosetext import report_text
-    from minit.cli.jsonoutput import json_text
-    from minit.stage0.diagnosis import diagnose as make_report
 
     with find_pod(invocation.data, chosen, invocation.note) as pod:
         report = make_report(pod, lines, show_secrets=show_secrets)

@@ -7,10 +7,10 @@ dump is not current.
 
 from __future__ import annotations
 
-import _signal
 import gc
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -43,8 +43,8 @@ def start(arguments: Sequence[str], variables: Sequence[bytes], ignored: Sequenc
         gc.enable()
         if os.environ.get("PYTHONUNBUFFERED") and isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(write_through=True)
-        if _signal.SIGINT not in ignored:
-            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+        if signal.SIGINT not in ignored:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
     except Exception:
         os.execv(arguments[1], list(arguments[1:]))
     run(_main)
@@ -59,4 +59,4 @@ def _main() -> None:
     try:
         sys.modules["minit.__main__"].main()
     except KeyboardInterrupt:
-        sys.exit(128 + _signal.SIGINT)
+        sys.exit(128 + signal.SIGINT)

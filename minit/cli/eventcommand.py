@@ -7,9 +7,12 @@ from pathlib import Path
 
 import click
 
+from minit.cli.eventtext import json_line, text_line
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.podcommands import SECTION, chosen_uuids, uuid_file_option
+from minit.stage0.podevents import Wanted, pod_events
+from minit.stage0.pods import find_pod
 
 
 @click.command(cls=MinitCommand, section=SECTION)
@@ -48,9 +51,6 @@ def events(
     """
     [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
     # Here, so that no other command pays for it.
-    from minit.cli.eventtext import json_line, text_line
-    from minit.stage0.podevents import Wanted, pod_events
-    from minit.stage0.pods import find_pod
 
     line = json_line if output_format == "json" else text_line
     with find_pod(invocation.data, chosen, invocation.note) as pod:

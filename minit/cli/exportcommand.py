@@ -10,6 +10,7 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.progressdisplay import show_progress
 from minit.errors import PodError
+from minit.stage0.export import export_app
 from minit.stage0.pods import find_pod
 from minit.stage0.store import Store
 from minit.stage0.treestore import TreeStore
@@ -33,8 +34,6 @@ def export(invocation: Invocation, app: str | None, overwrite: bool, quiet: bool
       minit export --app=web --overwrite 2d381b2a web.aci
 
     """
-    from minit.stage0.export import export_app
-
     invocation.require_root()
     if output.suffix != ".aci":
         raise PodError(f"extension must be .aci (given {output})")

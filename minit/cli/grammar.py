@@ -1,7 +1,8 @@
 """
 The click classes that give minit rkt's grammar: Go's flags, global options anywhere, unique command prefixes.
 
-Click keeps the help texts, the types and shell completion; the splitting of words is `flagwords`' and `imageargs`'.
+Click keeps the help texts, the types and shell completion; the splitting of words is `flagwords`', and where there are
+images among them `imageargs`'.
 """
 
 from __future__ import annotations
@@ -16,9 +17,6 @@ from minit.cli.commandtable import CommandTable
 from minit.cli.flagwords import Flag, FlagError, FlagKind, click_words, split_words
 from minit.cli.invocation import DEFAULT_DATA, DEFAULT_LOCAL_CONFIG, INSECURE_OPTIONS, Invocation
 from minit.cli.suggestion import suggest
-
-IMAGES = "minit.images"
-"""Where an ImageCommand leaves its images in click's `Context.meta`."""
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -179,26 +177,6 @@ class MinitCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options in sections: the command's, those of apps, the global ones."""
         _write_options(self, ctx, formatter)
-
-
-class ImageCommand(MinitCommand):
-    """A command whose operands are images, each with flags and arguments of its own."""
-
-    def split(
-        self, ctx: click.Context, arguments: Sequence[str], flags: dict[str, Flag]
-    ) -> tuple[list[tuple[str, str]], list[str]]:
-        """Leave the images in the context, and only their names to click."""
-        from minit.cli.imageargs import scan_images  # here, as it knows all flags of apps
-
-        shared_flags = _names(self.params, SharedAppOption)
-        app_flags = _names(self.params, AppOption) | shared_flags
-        found, images = scan_images(arguments, flags, app_flags, shared_flags)
-        ctx.meta[IMAGES] = images
-        return found, [image.reference for image in images]
-
-
-def _names(parameters: Iterable[click.Parameter], kind: type[click.Option]) -> frozenset[str]:
-    return frozenset(name for option in parameters if isinstance(option, kind) for name in option.opts)
 
 
 class MinitGroup(click.Group):

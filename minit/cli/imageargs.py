@@ -2,17 +2,23 @@
 The images on the command lines of run, prepare and fetch, each with its own flags and arguments.
 
 rkt reads such a line from left to right: a word that is no flag is an image; flags for one app apply to the image
-before them; `--` starts the arguments of that image's app, up to `---` or the end. Pure.
+before them; `--` starts the arguments of that image's app, up to `---` or the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import click
 
 from minit.cli.appflags import apply_app_flag
 from minit.cli.flagwords import Flag, FlagError, is_flag, take_flag
+from minit.cli.grammar import AppOption, MinitCommand, SharedAppOption
 from minit.stage0.appsection import AppOverrides
 from minit.value import Value, replace
+
+IMAGES = "minit.images"
+"""Where an ImageCommand leaves its images in click's `Context.meta`."""
 
 
 class ImageArgument(Value):
@@ -20,6 +26,25 @@ class ImageArgument(Value):
 
     reference: str
     overrides: AppOverrides = AppOverrides()
+
+
+class ImageCommand(MinitCommand):
+    """A command whose operands are images, each with flags and arguments of its own."""
+
+    def split(
+        self, ctx: click.Context, arguments: Sequence[str], flags: dict[str, Flag]
+    ) -> tuple[list[tuple[str, str]], list[str]]:
+        """Leave the images in the context, and only their names to click."""
+
+        shared_flags = _names(self.params, SharedAppOption)
+        app_flags = _names(self.params, AppOption) | shared_flags
+        found, images = scan_images(arguments, flags, app_flags, shared_flags)
+        ctx.meta[IMAGES] = images
+        return found, [image.reference for image in images]
+
+
+def _names(parameters: Iterable[click.Parameter], kind: type[click.Option]) -> frozenset[str]:
+    return frozenset(name for option in parameters if isinstance(option, kind) for name in option.opts)
 
 
 def scan_images(

@@ -14,6 +14,8 @@ from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
 from minit.cli.progressdisplay import show_progress
 from minit.cli.pullpolicy import pull_policy_option
+from minit.image.app import build_app_image
+from minit.image.stage1 import build_stage1
 from minit.manifest.image import APPC_VERSION
 from minit.stage0.images import resolve_image
 from minit.stage0.pullpolicy import PullPolicy
@@ -106,8 +108,6 @@ def build_image(
           --exec /usr/bin/python3 -- -m http.server 8080
 
     """
-    from minit.image.app import build_app_image
-
     if arguments and program is None:
         raise click.UsageError("arguments after -- need --exec")
     with show_progress(invocation, quiet=quiet) as progress:
@@ -156,8 +156,6 @@ def build_stage1_image(invocation: Invocation, output: Path, plain: bool, quiet:
       rkt run --insecure-options=image --stage1-path=/srv/minit-stage1.aci web.aci
 
     """
-    from minit.image.stage1 import build_stage1
-
     with show_progress(invocation, quiet=quiet) as progress:
         build_stage1(output, progress, plain=plain)
 

@@ -12,12 +12,16 @@ from typing import IO, Any
 
 import click
 
+from minit.archives.compression import zstd
 from minit.cli.columns import align
 from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
 from minit.cli.podrequest import apps_of_manifest, choose_stage1
 from minit.cli.progressdisplay import show_progress
 from minit.errors import PodError, describe
+from minit.image.cpio import write_cpio
+from minit.image.kernelmodules import collect_modules
+from minit.image.toolchain import run_tool
 from minit.manifest.machine import MachineConfig, is_module_name, parse_machine
 from minit.progress import Progress
 from minit.stage0.machineroot import MachineParts, Part, lost_capabilities, make_machine_root
@@ -162,7 +166,6 @@ def _collect_modules(invocation: Invocation, source: Path | None, names: Sequenc
         if names:
             raise click.UsageError(f"kernel module {names[0]} is asked for: name a kernel by --modules-from")
         return
-    from minit.image.kernelmodules import collect_modules
 
     with _unpacked(source) as directory:
         modules = collect_modules(directory, names)
@@ -178,7 +181,6 @@ def _unpacked(source: Path) -> Iterator[Path]:
     if source.is_dir():
         yield source
         return
-    from minit.image.toolchain import run_tool
 
     with tempfile.TemporaryDirectory(prefix="minit-") as scratch:
         run_tool("dpkg-deb", "-x", str(source), scratch)
@@ -186,8 +188,6 @@ def _unpacked(source: Path) -> Iterator[Path]:
 
 
 def _write_initial(output: Path, root: Path, form: str, overwrite: bool, progress: Progress) -> None:
-    from minit.image.cpio import write_cpio
-
     exists = f"{output} exists (try --overwrite)"
     with output_file(output, overwrite=overwrite, exists=exists) as file, _compressed(file, form) as archive:
         write_cpio(root, archive, progress)
@@ -207,12 +207,6 @@ def _as_is(file: IO[bytes]) -> Iterator[IO[bytes]]:
 
 
 def _open_zstd(file: IO[bytes]) -> Any:
-    import sys
-
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-    else:
-        from backports import zstd
     return zstd.ZstdFile(file, "wb", level=_ZSTD_LEVEL)
 
 

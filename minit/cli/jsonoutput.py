@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 
 from minit import jsontext
@@ -18,6 +20,5 @@ def json_text(value: object, output_format: str) -> str:
     """Return `value` in one of FORMATS, without a final newline."""
     if output_format == "json":
         return jsontext.dump(value).decode("ascii")
-    import json
 
     return harmless_json(json.dumps(value, indent="\t", ensure_ascii=False))

@@ -9,6 +9,8 @@ import click
 
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
+from minit.cli.logview import Choice, reopen_logs, show_logs
+from minit.cli.moments import parse_moment
 from minit.cli.podcommands import SECTION, chosen_uuids, uuid_file_option
 
 _STREAMS = ("stdout", "stderr")
@@ -17,7 +19,6 @@ _STREAMS = ("stdout", "stderr")
 def _read_moment(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
     if value is None:
         return None
-    from minit.cli.moments import parse_moment
 
     try:
         return parse_moment(value, time.time_ns())
@@ -81,7 +82,6 @@ def logs(
     """
     [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
     # Here, so that no other command pays for it.
-    from minit.cli.logview import Choice, reopen_logs, show_logs
 
     if reopen:
         reopen_logs(invocation, chosen, apps)

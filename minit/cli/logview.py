@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import os
 import resource
 import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+
+import click
 
 from minit.cli.invocation import Invocation
 from minit.cli.logtext import Format, json_format, text_format
@@ -172,21 +175,12 @@ def _prefixes(names: Sequence[str], terminal: bool) -> dict[str, bytes]:
     """Return what stands before the lines of each app: nothing if there is only one."""
     if len(names) == 1:
         return {names[0]: b""}
-    if not terminal:
+    if not terminal or os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown"):
         return {name: f"{name}: ".encode() for name in names}
-    try:
-        from rich.console import Console
-        from rich.text import Text
-    except ImportError:  # on a machine that minit boots
-        return _prefixes(names, terminal=False)
-
-    console = Console()
-    prefixes = {}
-    for number, name in enumerate(names):
-        with console.capture() as capture:
-            console.print(Text(f"{name}: ", style=_COLOURS[number % len(_COLOURS)]), end="")
-        prefixes[name] = capture.get().encode()
-    return prefixes
+    return {
+        name: click.style(f"{name}: ", fg=_COLOURS[number % len(_COLOURS)]).encode()
+        for number, name in enumerate(names)
+    }
 
 
 def _log_time(moment_ns: int) -> bytes:

@@ -13,6 +13,7 @@ import click
 from minit import paths, syscalls
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
+from minit.cli.prompt import run_lines
 from minit.errors import PodError
 from minit.stage0 import entrypoints
 from minit.stage0.crossing import call_crossing
@@ -161,7 +162,8 @@ def reboot(invocation: Invocation) -> None:
 
 
 @click.command(cls=MinitCommand)
-def console() -> None:
+@click.pass_context
+def console(ctx: click.Context) -> None:
     """
     Read commands like these from the terminal, one a line.
 
@@ -172,7 +174,6 @@ def console() -> None:
       minit console
 
     """
-    from minit.cli.machinegroup import commands
-    from minit.cli.prompt import run_lines
-
+    commands = ctx.find_root().command
+    assert isinstance(commands, click.Group)
     run_lines(commands)

@@ -87,12 +87,16 @@ class _MachineTable(CommandTable):
         return _for_the_only_pod(super().__getitem__(name))
 
 
-@click.group(cls=MinitGroup, name="minit", commands=_MachineTable(_COMMANDS))
+_COMMAND_TABLE = _MachineTable(_COMMANDS)
+_APP_COMMAND_TABLE = _MachineTable(_APP_COMMANDS)
+
+
+@click.group(cls=MinitGroup, name="minit", commands=_COMMAND_TABLE)
 def commands() -> None:
     """Look at the apps of this machine and work with them."""
 
 
-@click.group("app", cls=MinitGroup, commands=_MachineTable(_APP_COMMANDS))
+@click.group("app", cls=MinitGroup, commands=_APP_COMMAND_TABLE)
 def app_group() -> None:
     """Work with the apps of the machine."""
 
@@ -139,3 +143,7 @@ def _without_uuids(text: str, app: str) -> str:
     for uuid in _UUIDS:
         text = text.replace(f" {uuid}", f" {app}".rstrip())
     return text
+
+
+for table in (_COMMAND_TABLE, _APP_COMMAND_TABLE):
+    table.import_all()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
 import click
+import click._textwrap  # noqa: F401  # which click imports when it first wraps a text
 
 from minit.cli import completioncommand
 from minit.cli.commandgroups import commands
@@ -105,8 +107,6 @@ def _fail(
     if invocation.debug:
         _show_causes(error)
         if unexpected:
-            import traceback
-
             traceback.print_exception(error)
     return code
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import click
 
+from minit.cli.commandgroups import commands
 from minit.cli.grammar import AppOption, GlobalOption, OptionalValue, SharedAppOption
 from minit.value import Value
 
@@ -278,8 +279,6 @@ def _escape(line: str) -> str:
 
 def main() -> None:
     """Write the manual page: `python -m minit.cli.manual SOURCE OUTPUT`."""
-    from minit.cli.commandgroups import commands
-
     source, output = map(Path, sys.argv[1:])
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(render(source.read_text(), commands))

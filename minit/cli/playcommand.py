@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
+from minit.archives.transports import REGISTRY_SCHEMES, has_transport
+from minit.cli.endingcommands import cleanup_of
 from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation, flush_output
+from minit.cli.podrequest import request_of_manifest
+from minit.cli.progressdisplay import show_progress
+from minit.cli.runcommands import collect_run_options
 from minit.errors import MinitError, PodError, describe
+from minit.progress import Progress
 from minit.stage0.entrypoints import DEFAULT_NETWORK
-
-if TYPE_CHECKING:
-    from minit.progress import Progress
-    from minit.stage0.kubernetes.pods import KubernetesPod
-    from minit.stage0.podmanifest import PlannedApp
-    from minit.stage0.pods import Pod
-    from minit.stage0.store import Store, StoredImage
+from minit.stage0.images import image_file, resolve_image
+from minit.stage0.kubernetes.fields import Findings
+from minit.stage0.kubernetes.manifest import plan_kubernetes_pod
+from minit.stage0.kubernetes.pods import KubernetesPod, read_file
+from minit.stage0.kubernetes.yamltext import MAX_BYTES
+from minit.stage0.playedpods import find_played, take_down, wait_until_running
+from minit.stage0.podmanifest import PlannedApp
+from minit.stage0.pods import Pod, PodState
+from minit.stage0.prepare import discarded_on_failure, finish, prepare_pod
+from minit.stage0.pullpolicy import PullPolicy
+from minit.stage0.run import run_pod
+from minit.stage0.store import Store, StoredImage
+from minit.stage0.treestore import TreeStore
+from minit.stage0.volumefiles import prepare_host_paths, write_volume_files
 
 _STANDARD_INPUT = "-"
 
@@ -84,9 +97,6 @@ def play(
 
 def _read(invocation: Invocation, file: str, *, forgiving: bool, silent: bool) -> tuple[KubernetesPod, ...]:
     # Here and below, so that no other command pays for them.
-    from minit.stage0.kubernetes.fields import Findings
-    from minit.stage0.kubernetes.pods import read_file
-    from minit.stage0.kubernetes.yamltext import MAX_BYTES
 
     try:
         with open(0 if file == _STANDARD_INPUT else file, "rb", closefd=file != _STANDARD_INPUT) as opened:
@@ -104,9 +114,6 @@ def _read(invocation: Invocation, file: str, *, forgiving: bool, silent: bool) -
 
 
 def _refuse_second(invocation: Invocation, pod: KubernetesPod) -> None:
-    from minit.stage0.playedpods import find_played
-    from minit.stage0.pods import PodState
-
     for uuid, state in find_played(invocation.data, pod.names):
         if state is PodState.RUNNING:
             raise PodError(f'Pod "{pod.names.name}" runs already, as pod {uuid} (`minit play --down` ends it)')
@@ -122,15 +129,6 @@ def _play(
     no_overlay: bool,
     quiet: bool,
 ) -> None:
-    from minit.cli.podrequest import request_of_manifest
-    from minit.cli.progressdisplay import show_progress
-    from minit.cli.runcommands import collect_run_options
-    from minit.stage0.prepare import discarded_on_failure, finish, prepare_pod
-    from minit.stage0.run import run_pod
-    from minit.stage0.store import Store
-    from minit.stage0.treestore import TreeStore
-    from minit.stage0.volumefiles import prepare_host_paths, write_volume_files
-
     options = _run_options(kubernetes, net)
     how = collect_run_options(invocation, options)
     with Store(invocation.data) as store:
@@ -171,10 +169,6 @@ def _run_options(pod: KubernetesPod, net: tuple[str, ...]) -> dict[str, object]:
 def _plan(
     invocation: Invocation, store: Store, pod: KubernetesPod, progress: Progress
 ) -> tuple[tuple[PlannedApp, ...], bytes]:
-    import os
-
-    from minit.stage0.kubernetes.manifest import plan_kubernetes_pod
-
     containers = (*pod.init_containers, *pod.containers)
     images = {
         container.name: _find_image(store, container.image, container.pull_policy, progress) for container in containers
@@ -184,10 +178,6 @@ def _plan(
 
 def _find_image(store: Store, reference: str, policy: str | None, progress: Progress) -> StoredImage:
     """Return the image of a reference as minit has them, or else of one to a registry, which need not say so."""
-    from minit.archives.transports import REGISTRY_SCHEMES, has_transport
-    from minit.stage0.images import image_file, resolve_image
-    from minit.stage0.pullpolicy import PullPolicy
-
     chosen = {"Always": PullPolicy.UPDATE, "Never": PullPolicy.NEVER}.get(policy or "", PullPolicy.NEW)
     if reference.startswith(REGISTRY_SCHEMES) or has_transport(reference) or image_file(reference) is not None:
         return resolve_image(store, reference, progress, chosen)
@@ -201,8 +191,6 @@ def _find_image(store: Store, reference: str, policy: str | None, progress: Prog
 
 
 def _run_in_background(invocation: Invocation, pod: Pod, options: dict[str, object]) -> None:
-    from minit.stage0.playedpods import wait_until_running
-
     command = [sys.executable, "-m", "minit", *_global_options(invocation), "run-prepared"]
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
@@ -234,10 +222,6 @@ def _global_options(invocation: Invocation) -> list[str]:
 
 
 def _take_down(invocation: Invocation, pods: tuple[KubernetesPod, ...]) -> None:
-    from minit.cli.endingcommands import cleanup_of
-    from minit.stage0.playedpods import find_played, take_down
-    from minit.stage0.store import Store
-
     with Store(invocation.data) as store, cleanup_of(invocation, store) as cleanup:
         for pod in pods:
             found = find_played(invocation.data, pod.names)

@@ -16,8 +16,10 @@ from minit.cli.jsonoutput import format_option, json_text
 from minit.cli.podtext import list_text, pod_json, status_text
 from minit.errors import MinitError, PodError, describe
 from minit.goflags import BOOLEANS
+from minit.stage0.control import read_live
 from minit.stage0.pods import ADDRESSABLE_PLACES, DELETED_STATES, Pod, PodState, find_pod, walk_pods
 from minit.stage0.podstatus import PodStatus, read_manifest_bytes, read_pod_status
+from minit.stage0.podtraces import read_lost_output
 from minit.stage0.waiting import wait_until_ended, wait_until_ready
 
 SECTION = "Managing pods"
@@ -135,15 +137,12 @@ def status(
 
 
 def _lost_output(pod: Pod, shown: PodStatus) -> dict[str, int]:
-    from minit.stage0.podtraces import read_lost_output
-
     known = ((app.name, read_lost_output(pod, app.name)) for app in shown.apps)
     return {name: size_bytes for name, size_bytes in known if size_bytes is not None}
 
 
 def _live(invocation: Invocation, pod: Pod) -> dict[str, dict[str, object]]:
     # Here, so that nobody else pays for it.
-    from minit.stage0.control import read_live
 
     try:
         return read_live(pod)

@@ -13,10 +13,13 @@ from minit.cli.environmentflags import Variables, parse_environment_files, parse
 from minit.cli.flagwords import FlagError
 from minit.cli.imageargs import ImageArgument
 from minit.cli.invocation import Invocation
+from minit.cli.ownprogram import renew_program
 from minit.cli.portflags import parse_direct_port, parse_port
 from minit.cli.stage1flags import choose_file
 from minit.cli.volumeflags import check_volumes, parse_mount, parse_volume
 from minit.errors import PodError, describe
+from minit.image.shipped import copy_shipped, shipped_fingerprint
+from minit.image.stage1 import build_stage1, stage1_fingerprint
 from minit.manifest.names import is_environment_name
 from minit.progress import Progress
 from minit.stage0 import overlay
@@ -227,15 +230,11 @@ def choose_stage1(
         return store.import_file(Path(path), progress, again=False)
     if reference is not None:
         return store.find(reference)
-    from minit.cli.ownprogram import renew_program
-    from minit.image.shipped import copy_shipped, shipped_fingerprint
 
     fingerprint = shipped_fingerprint()
     if fingerprint is not None:
         image = default_stage1(invocation.data, store, fingerprint, copy_shipped, progress)
     else:
-        from minit.image.stage1 import build_stage1, stage1_fingerprint
-
         fingerprint = stage1_fingerprint()
         image = default_stage1(invocation.data, store, fingerprint, build_stage1, progress)
     renew_program(fingerprint, progress)

@@ -6,13 +6,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn
+from rich.progress import Progress as Bars
 
 from minit.cli.invocation import Invocation
 from minit.progress import Progress, silent
-
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
 
 # Work that is over sooner needs no progress.
 _PATIENCE_SECONDS = 0.5
@@ -70,11 +70,8 @@ class _Bar:
 
 
 def _make_bars() -> Bars:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
-
     # Refreshed by hand: rich's own refreshing is a thread, and extracting an image forks.
-    return Progress(
+    return Bars(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),

@@ -10,7 +10,8 @@ import click
 
 from minit.cli.dnsflags import parse_name_service
 from minit.cli.flagwords import FlagError
-from minit.cli.grammar import IMAGES, ImageCommand, MinitCommand, invocation_of
+from minit.cli.grammar import MinitCommand, invocation_of
+from minit.cli.imageargs import IMAGES, ImageCommand
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.podrequest import make_request
 from minit.cli.progressdisplay import show_progress

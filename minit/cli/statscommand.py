@@ -13,6 +13,7 @@ from minit import jsontext
 from minit.cli.durationflag import read_duration
 from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
+from minit.cli.statstext import prometheus_text, samples_text, stats_json
 from minit.errors import MinitError, PodError, describe
 from minit.stage0.pods import RUN, PodState, find_pod, walk_pods
 from minit.stage0.stats import PodMeter, PodSample
@@ -138,7 +139,6 @@ def _read(invocation: Invocation, meters: list[PodMeter], *, named: bool) -> lis
 
 def _text(samples: list[PodSample], before: dict[str, PodSample], output_format: str, *, whole: bool) -> str:
     # Here, so that no other command of the group pays for it.
-    from minit.cli.statstext import prometheus_text, samples_text, stats_json
 
     if output_format == "json":
         return "".join(f"{jsontext.dump(stats_json(sample)).decode('ascii')}\n" for sample in samples)

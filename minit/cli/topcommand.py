@@ -9,6 +9,9 @@ import click
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.statscommand import read_interval
+from minit.cli.terminalkeys import is_terminal
+from minit.cli.toptext import sort_rows, table_lines, top_rows
+from minit.cli.topview import Meters, show_live
 
 
 @click.command(cls=MinitCommand, section="Managing pods")
@@ -34,9 +37,6 @@ def top(invocation: Invocation, interval: float, uuids: tuple[str, ...]) -> None
 
     """
     # Here, so that no other command pays for them.
-    from minit.cli.terminalkeys import is_terminal
-    from minit.cli.toptext import sort_rows, table_lines, top_rows
-    from minit.cli.topview import Meters, show_live
 
     with Meters(invocation, uuids) as meters:
         if is_terminal():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import _socket
 import errno
+import socket
 
 _NETLINK_KOBJECT_UEVENT = 15
 _FROM_KERNEL = 1
@@ -15,9 +15,9 @@ class DeviceEvents:
     """Events from now on, which tell that something has changed; what there is now is found by looking."""
 
     def __init__(self) -> None:
-        kind = _socket.SOCK_RAW | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK
-        self._socket = _socket.socket(_socket.AF_NETLINK, kind, _NETLINK_KOBJECT_UEVENT)
-        self._socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVBUF, _BUFFER_BYTES)
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        self._socket = socket.socket(socket.AF_NETLINK, kind, _NETLINK_KOBJECT_UEVENT)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
         self._socket.bind((0, _FROM_KERNEL))
 
     def fileno(self) -> int:

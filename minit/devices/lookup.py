@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 
 import pyudev
 
 from minit.plan.devices import BLOCK, CHARACTER, Device
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PYUDEV_KINDS = {BLOCK: "block", CHARACTER: "char"}
 

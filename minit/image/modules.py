@@ -36,24 +36,6 @@ _STANDINS = _SCRIPTS / "standins"
 # a machine has of it.
 _HOST_ONLY = ("minit.cli", "minit.stage0", "minit.archives", "minit.image")
 
-# Imported inside functions, so that importing everything does not show them.
-_IMPORTED_LATE = (
-    "click._textwrap",
-    "difflib",
-    "encodings.ascii",
-    "encodings.latin_1",
-    "encodings.utf_8",
-    "linecache",
-    *("minit.cli.appviewcommands", "minit.cli.attachcommand", "minit.cli.diagnosecommand", "minit.cli.diagnosetext"),
-    *("minit.cli.eventcommand", "minit.cli.eventtext", "minit.cli.helpcommand", "minit.cli.jsonoutput"),
-    *("minit.cli.logcommand", "minit.cli.logview", "minit.cli.machinecommands", "minit.cli.moments"),
-    *("minit.cli.podcommands", "minit.cli.prompt", "minit.cli.statscommand", "minit.cli.statstext"),
-    *("minit.cli.stopcommand", "minit.stage0.diagnosis", "minit.stage0.interfaces", "minit.stage0.podevents"),
-    "tokenize",
-    "tomllib",
-    "traceback",
-)
-
 # Their importers do without them: hashlib has its own digests, shutil only loses archive formats.
 _OMITTED = ("_hashlib", "_uuid", "bz2", "lzma", "zlib")
 
@@ -113,7 +95,7 @@ def package_versions() -> list[str]:
 def stage1_modules() -> list[Module]:
     """Return every module the image needs beyond those frozen into the interpreter, sorted by name."""
     return record_modules(
-        ["trio", "structlog", *_IMPORTED_LATE, *_own_modules()],
+        _own_modules(),
         directories=[str(_PROJECT), *_package_directories()],
         allowed=(*_OURS, *PACKAGES),
         omitted=_OMITTED,

@@ -7,11 +7,11 @@ its source is not read, so that it is the sidecar that decides about clients tha
 
 from __future__ import annotations
 
-import _signal
 import errno
 import fcntl
 import os
 import select
+import signal
 import stat
 import termios
 import time
@@ -58,8 +58,8 @@ _RETRY_MILLISECONDS = 100
 _KEYS_SECONDS = 1.0
 _INTERRUPT = b"\3"
 
-_RESIZING = (_signal.SIGWINCH, _signal.SIGTSTP, _signal.SIGCONT)
-_ENDING = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT)
+_RESIZING = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class AttachOptions(Value):
@@ -216,8 +216,8 @@ class _Client:
         if self._has_detached:
             self._say("detached")
         if self._signal is not None:
-            _signal.signal(self._signal, _signal.SIG_DFL)
-            _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (self._signal,))
+            signal.signal(self._signal, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (self._signal,))
             os.kill(os.getpid(), self._signal)
 
     def _interest(self) -> dict[int, int]:
@@ -520,11 +520,11 @@ class _Client:
 
     def _on_signals(self) -> None:
         for number in syscalls.read_signals(self._signals):
-            if number == _signal.SIGINT:
+            if number == signal.SIGINT:
                 self._has_detached = True
             elif number in _ENDING:
                 self._signal = number
-            elif number == _signal.SIGTSTP:
+            elif number == signal.SIGTSTP:
                 self._suspend()
             if number in _RESIZING:
                 self._resume()
@@ -532,9 +532,9 @@ class _Client:
     def _suspend(self) -> None:
         """Stop as a program without a terminal of its own would, until SIGCONT."""
         self.restore_terminal()
-        os.kill(os.getpid(), _signal.SIGTSTP)
-        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGTSTP,))
-        _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGTSTP,))
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTSTP,))
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTSTP,))
 
     def _resume(self) -> None:
         if self._is_raw:
@@ -561,6 +561,6 @@ def _is_readable(fd: int | None, timeout_milliseconds: int = 0) -> bool:
 
 def _open_signals() -> int:
     # A blocked signal stays pending even if it is ignored, as nohup(1) has it.
-    heard = [number for number in (*_RESIZING, *_ENDING) if _signal.getsignal(number) is not _signal.SIG_IGN]
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, heard)
+    heard = [number for number in (*_RESIZING, *_ENDING) if signal.getsignal(number) is not signal.SIG_IGN]
+    signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     return syscalls.signalfd(heard)

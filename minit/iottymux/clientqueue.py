@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections import deque
+from collections import deque
 
-    Piece = bytes | memoryview
-else:
-    from _collections import deque  # the C half alone: `collections` is heavy, and this runs in every sidecar
+Piece = bytes | memoryview
 
 # What a piece costs beyond its bytes, about. Pieces stay as they are, since all queues share them: with a thousand
 # clients that would cost more if each had its own.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import _socket
 import os
+import socket
+from typing import TYPE_CHECKING
 
+from minit.iottymux.input import Input
+from minit.iottymux.output import Output
 from minit.iottymux.peer import Peer
 from minit.iottymux.protocol import (
     DEFAULT_QUEUE_BYTES,
@@ -19,17 +22,14 @@ from minit.iottymux.protocol import (
     AskStatus,
     Attach,
     ProtocolError,
+    Request,
     Resize,
     parse_request,
 )
 from minit.messages import Socket, receive_message, send_message
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from minit.iottymux.input import Input
     from minit.iottymux.mux import Mux
-    from minit.iottymux.output import Output
-    from minit.iottymux.protocol import Request
 
 
 class Client:
@@ -286,10 +286,10 @@ class Session(Client):
 
 def _check_stream_socket(fd: int) -> None:
     try:
-        socket = Socket(fileno=fd)
+        sock = Socket(fileno=fd)
     except OSError as error:
         raise ProtocolError("expected sockets as descriptors of the streams") from error
-    kind = socket.type
-    socket.detach()
-    if kind != _socket.SOCK_STREAM:
+    kind = sock.type
+    sock.detach()
+    if kind != socket.SOCK_STREAM:
         raise ProtocolError("expected stream sockets as descriptors of the streams")

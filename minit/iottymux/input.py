@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from minit.iottymux.loop import Loop
 from minit.iottymux.protocol import STDIN_NONE, STDIN_OTHER, STDIN_OWNER
 from minit.terminal import end_of_file_key
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from minit.iottymux.loop import Loop
     from minit.iottymux.peer import Peer
 
 _SPLICE_NONBLOCK = 2

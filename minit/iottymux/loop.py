@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import select
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 _EVENTS_PER_TURN = 256
 

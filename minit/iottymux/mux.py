@@ -7,32 +7,25 @@ master of its pty, the rings, the counters, and the listening sockets.
 
 from __future__ import annotations
 
-import _socket
 import fcntl
 import os
 import resource
+import socket
 import struct
 import termios
 import time
+from collections.abc import Mapping, Sequence
 
 from minit.errors import describe
-from minit.iottymux.clients import RawClient, Session
+from minit.iottymux.clients import Client, RawClient, Session
 from minit.iottymux.counters import BYTES_IN, CLIENTS, COLUMNS, DROPPED_BYTES, FLUSHES, ROWS, Counters
-from minit.iottymux.input import PipeInput, TtyInput
-from minit.iottymux.output import PipeOutput, TtyOutput
+from minit.iottymux.input import Input, PipeInput, TtyInput
+from minit.iottymux.loop import Loop
+from minit.iottymux.output import LineLog, Output, PipeOutput, TtyOutput
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_IN, TTY_OUT, ProtocolError
 from minit.iottymux.ring import Ring, Scratch
 from minit.messages import Socket, encode_message, send_message
 from minit.stdio import complain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from minit.iottymux.clients import Client
-    from minit.iottymux.input import Input
-    from minit.iottymux.loop import Loop
-    from minit.iottymux.output import LineLog, Output
 
 # What PID 1 hands over, by the names in its request to the spawner.
 RING = "ring-"
@@ -209,7 +202,7 @@ class Mux:
     def _tell_counted(self) -> None:
         """Have PID 1 look at the counters; while it has enough to look at that is as good as told."""
         try:
-            flags = _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL
+            flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
             self._supervisor.sendmsg(*encode_message({COUNTED: True}, []), flags)
         except OSError:
             pass

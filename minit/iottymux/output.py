@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import os
 import select
+from typing import TYPE_CHECKING, Protocol
 
 from minit.iottymux.clientqueue import interrupted_marker
 from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.logfile import LINE_BYTES
-from minit.iottymux.ring import CHUNK_BYTES, RING_BYTES
+from minit.iottymux.loop import Loop
+from minit.iottymux.ring import CHUNK_BYTES, RING_BYTES, Ring, Scratch
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Protocol
-
-    from minit.iottymux.loop import Loop
     from minit.iottymux.peer import Peer
-    from minit.iottymux.ring import Ring, Scratch
 
-    class LineLog(Protocol):
-        """A log that takes output of a stream in whole lines."""
 
-        def write(self, stream: str, data: bytes) -> None:
-            """Append output."""
+class LineLog(Protocol):
+    """A log that takes output of a stream in whole lines."""
 
-        def reopen(self) -> None:
-            """Let go of a file that somebody moved."""
+    def write(self, stream: str, data: bytes) -> None:
+        """Append output."""
+
+    def reopen(self) -> None:
+        """Let go of a file that somebody moved."""
 
 
 # What comes in one turn of the loop at most, so that one stream cannot keep the others waiting.

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import _socket
 import os
 import select
+import socket
+from typing import TYPE_CHECKING
 
-from minit.iottymux.clientqueue import Queue
+from minit.iottymux.clientqueue import Piece, Queue
+from minit.iottymux.input import Input
 from minit.iottymux.linebuffer import unread_bytes
+from minit.iottymux.loop import Loop
+from minit.iottymux.output import Output
 from minit.iottymux.protocol import POLICY_BLOCK, POLICY_DISCONNECT, POLICY_DROP
 from minit.iottymux.ring import CHUNK_BYTES
 from minit.messages import Socket
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from minit.iottymux.clientqueue import Piece
     from minit.iottymux.clients import Client
-    from minit.iottymux.input import Input
-    from minit.iottymux.loop import Loop
-    from minit.iottymux.output import Output
 
 _SPLICE_NONBLOCK = 2
 
@@ -78,10 +77,10 @@ class Peer:
 
     def make_room(self) -> None:
         """Let the socket take what is moved at a time as a whole, or the rest of it would have to be copied."""
-        socket = Socket(fileno=self.fd)
+        sock = Socket(fileno=self.fd)
         # wmem_max, 208 KiB on most machines, bounds it, and then it is doubled (socket(7)).
-        socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, CHUNK_BYTES)
-        socket.detach()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHUNK_BYTES)
+        sock.detach()
 
     def offer(self, data: Piece) -> None:
         """Send output, or keep what cannot be sent yet by the client's policy."""

@@ -34,12 +34,10 @@ at its end; one that closes it altogether only detaches it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from minit.errors import MinitError
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 STDIN = "stdin"
 STDOUT = "stdout"

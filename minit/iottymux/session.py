@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import _socket
 import os
+import socket
 import stat
 
 from minit import paths, syscalls
 from minit.errors import AttachError, describe
+from minit.iottymux.protocol import Attach
 from minit.messages import Socket, receive_message, send_message
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.iottymux.protocol import Attach
 
 _TIMEOUT_SECONDS = 15
 
@@ -24,23 +21,23 @@ class Session:
     `outputs` has the descriptor of each output, `input` that of the input or None without one.
     """
 
-    def __init__(self, socket: Socket, request: Attach) -> None:
-        self._socket = socket
+    def __init__(self, sock: Socket, request: Attach) -> None:
+        self._socket = sock
         self._streams: dict[str, Socket] = {}
         theirs = []
         for name in request.streams:
-            self._streams[name], end = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+            self._streams[name], end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
             # Not a flag of socketpair(2), which would be for both.
             self._streams[name].setblocking(False)
             theirs.append(end)
         try:
-            send_message(socket, request.request(), [end.fileno() for end in theirs])
+            send_message(sock, request.request(), [end.fileno() for end in theirs])
         except (BrokenPipeError, ConnectionResetError):
             pass  # it has refused the connection, and `receive` says so
         for end in theirs:
             end.close()
-        socket.setblocking(False)
-        self.fd = socket.fileno()
+        sock.setblocking(False)
+        self.fd = sock.fileno()
         self._input = None if request.input is None else self._streams[request.input]
         self.input = None if self._input is None else self._input.fileno()
         self.outputs = {name: ours.fileno() for name, ours in self._streams.items() if name != request.input}
@@ -67,7 +64,7 @@ class Session:
         """Tell the app that there is no more input."""
         if self._input is not None:
             try:
-                self._input.shutdown(_socket.SHUT_WR)
+                self._input.shutdown(socket.SHUT_WR)
             except OSError:
                 pass  # nobody is there, as the session says
 
@@ -90,7 +87,7 @@ def connect(directory: int, app: str, request: Attach) -> Session:
 
     FileNotFoundError if nobody listens there any more, AttachError for any other failure.
     """
-    socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
         # By descriptor: a path may be longer than an address, and may lead through a link.
         fd = syscalls.openat2(
@@ -101,11 +98,11 @@ def connect(directory: int, app: str, request: Attach) -> Session:
                 raise AttachError(f'app "{app}": {paths.SESSION_SOCKET} is no socket')
             # Not settimeout(), with which connect(2) would not wait while the backlog is full.
             timeval = _TIMEOUT_SECONDS.to_bytes(8, "little") + bytes(8)
-            socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, timeval)
-            socket.connect(f"/proc/self/fd/{fd}")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+            sock.connect(f"/proc/self/fd/{fd}")
         finally:
             os.close(fd)
-        return Session(socket, request)
+        return Session(sock, request)
     except ConnectionRefusedError as error:
         raise FileNotFoundError(error.errno, error.strerror, paths.SESSION_SOCKET) from error
     except FileNotFoundError:

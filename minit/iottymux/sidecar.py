@@ -9,24 +9,20 @@ buffers and hands them to a new one.
 
 from __future__ import annotations
 
-import _signal
 import os
 import select
+import signal
 import stat
+from collections.abc import Mapping, Sequence
 
 from minit import syscalls
 from minit.iottymux.linebuffer import LineBuffer
 from minit.iottymux.logfile import LINE_BYTES, Log
 from minit.iottymux.loop import Loop
+from minit.iottymux.mux import Mux
+from minit.iottymux.output import LineLog
 from minit.stdio import line_end
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from minit.iottymux.mux import Mux
-    from minit.iottymux.output import LineLog
 
 # A write of at most PIPE_BUF bytes reaches a pipe whole, so lines of several apps do not mix on the console.
 _CONSOLE_BYTES = 4096
@@ -72,8 +68,6 @@ def run_sidecar(
     readers = _Readers(loop, streams, f"{app}[{pid}]: ".encode(), logs, renewed)
     mux: Mux | None = None
     if attachable:
-        from minit.iottymux.mux import Mux  # loaded by the launcher
-
         mux = Mux(loop, app, attachable, null, attachable_log, renewed=renewed)
     if filter:
         syscalls.install_seccomp_filter(filter)
@@ -103,8 +97,8 @@ class _Readers:
         self._logged = dict.fromkeys(self._open, 0)
         # Streams that wait for a console.
         self._held: set[int] = set()
-        _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGHUP,))
-        self._hang_ups = syscalls.signalfd((_signal.SIGHUP,))
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
+        self._hang_ups = syscalls.signalfd((signal.SIGHUP,))
         loop.watch(self._hang_ups, self._on_hang_up)
         for fd in self._open:
             self._watch(fd)

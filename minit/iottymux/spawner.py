@@ -8,22 +8,20 @@ it sends is why.
 
 from __future__ import annotations
 
-import _signal
 import os
 import select
+import signal
+from collections.abc import Sequence
+from typing import NoReturn
 
 from minit import paths, syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, describe
 from minit.iottymux.logfile import Log
+from minit.iottymux.plainlog import PlainLog
 from minit.iottymux.sidecar import Stream, run_sidecar
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.stdio import complain
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NoReturn
 
 _REPLY_TIMEOUT_MILLISECONDS = 5000
 # An app that is root may stop the spawner again and again: PID 1 does not wait for that longer than a moment.
@@ -90,7 +88,7 @@ class Spawner:
         try:
             if not self._is_answered():
                 # Its answer would be taken for that to the next request.
-                syscalls.pidfd_send_signal(self._pidfd, _signal.SIGKILL)
+                syscalls.pidfd_send_signal(self._pidfd, signal.SIGKILL)
                 raise LaunchError("start log sidecar: no answer from the spawner")
             message, descriptors = receive_message(self._socket)
         except (OSError, ValueError) as error:
@@ -110,7 +108,7 @@ class Spawner:
                 stops += 1
                 if stops > _MOST_STOPS:
                     return False
-                syscalls.pidfd_send_signal(self._pidfd, _signal.SIGCONT)
+                syscalls.pidfd_send_signal(self._pidfd, signal.SIGCONT)
         return False
 
     def _is_stopped(self) -> bool:
@@ -162,7 +160,7 @@ def _run_as_spawner(socket: Socket, filter: bytes) -> NoReturn:
     try:
         syscalls.set_process_name("minit-spawner")
         syscalls.set_dumpable(False)
-        _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         belongings = _Belongings(
             log_directory=os.open(paths.STAGE1_LOG, _DIRECTORY),
             kubernetes_log=_open_if_there(paths.STAGE1_KUBERNETES_LOG),
@@ -230,8 +228,6 @@ def _run_as_sidecar(message: dict[str, object], descriptors: list[int], belongin
         renewed = message["renewed"] is True
         plain_log = None
         if isinstance(message["plain_log"], str):
-            from minit.iottymux.plainlog import PlainLog  # loaded by the launcher
-
             assert belongings.kubernetes_log is not None
             plain_log = PlainLog(message["plain_log"], belongings.kubernetes_log, renewed)
         run_sidecar(

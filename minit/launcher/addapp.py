@@ -9,41 +9,36 @@ of that goes to PID 1 as descriptors, so that nothing depends on how mounts are 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from minit import paths, syscalls
 from minit.errors import LaunchError, MinitError, PlanError, describe
 from minit.launcher.apps import check_running, report_failure
-from minit.launcher.cgroups import make_pod_groups, read_hierarchies, read_subcgroup, remove_app_groups
-from minit.launcher.devices import apply_policies, device_group
+from minit.launcher.cgroups import Hierarchy, make_pod_groups, read_hierarchies, read_subcgroup, remove_app_groups
+from minit.launcher.devicehelper import DeviceHelper
+from minit.launcher.devices import DeviceGroup, apply_policies, device_group
+from minit.launcher.healthhelper import HealthHelper
 from minit.launcher.load import collect_facts, load_app, read_pod_manifest, read_runtime_config
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.preparation import look_for_devices, open_volumes_of, set_limits_of
+from minit.launcher.privateusers import make_dev
 from minit.launcher.profiles import write_profile
 from minit.launcher.seccomp import add_filters
-from minit.plan.app import STREAM_CONSOLE
+from minit.launcher.stop import read_pid
+from minit.plan.app import STREAM_CONSOLE, AppSpec
+from minit.plan.appflags import AddFlags
 from minit.plan.connection import connect
+from minit.plan.flags import RunFlags
 from minit.plan.network import Connection
-from minit.plan.pod import joins_networks, plan_added_app
+from minit.plan.pod import PodPlan, joins_networks, plan_added_app
 from minit.plan.speccodec import encode_spec
 from minit.stdio import complain
 from minit.supervisor import adding
 from minit.supervisor.client import ask
+from minit.supervisor.group import GroupEnds
 from minit.supervisor.protocol import ADDING_VERSION, MAXIMUM_DESCRIPTORS, OP_APP_ADD, OP_APP_RM, OP_ENTER, OP_STATE
+from minit.supervisor.sockets import open_sockets
 from minit.value import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.launcher.cgroups import Hierarchy
-    from minit.launcher.devicehelper import DeviceHelper
-    from minit.launcher.devices import DeviceGroup
-    from minit.launcher.healthhelper import HealthHelper
-    from minit.plan.app import AppSpec
-    from minit.plan.appflags import AddFlags
-    from minit.plan.flags import RunFlags
-    from minit.plan.pod import PodPlan
-    from minit.supervisor.group import GroupEnds
 
 # Longer than PID 1 gives the process that makes the app's root.
 _ANSWER_SECONDS = 90.0
@@ -156,8 +151,6 @@ def _hand_over(
         step = "open the root of the app"
         sent = [(adding.SPEC, _write_spec(spec)), (adding.ROOT, _open_root(spec.name))]
         if mapped is not None:
-            from minit.launcher.privateusers import make_dev
-
             sent.append((adding.DEV, make_dev(mapped)))
         sent += [(adding.TREE, tree) for tree in trees]
         sent += _group_roles(group)
@@ -166,11 +159,9 @@ def _hand_over(
             sent.append((adding.PROCESS + helper.kind, os.pidfd_open(helper.pid)))
             sent.append((adding.LIFE + helper.kind, life))
         if spec.sockets and mapped is not None and plan.has_host_network:
-            from minit.supervisor.sockets import open_sockets
-
             step = "open sockets"
             sent += [(adding.SOCKET, fd) for fd in open_sockets(spec, [None] * len(spec.sockets))]
-    except (OSError, ImportError) as error:
+    except OSError as error:
         raise LaunchError(f"failed to {step}: {describe(error)}") from error
     if len(sent) > MAXIMUM_DESCRIPTORS:
         raise LaunchError(f'app "{spec.name}": {len(trees)} volumes are too many for a pod that runs')
@@ -180,15 +171,10 @@ def _hand_over(
 
 
 def _follow(devices: DeviceHelper, app: str, group: DeviceGroup | None) -> int:
-    from minit.launcher.stop import read_pid
-
     return devices.follow_and_stay({app: group}, read_pid())
 
 
 def _start_health(plan: PodPlan) -> tuple[HealthHelper, int]:
-    from minit.launcher.healthhelper import HealthHelper
-    from minit.launcher.stop import read_pid
-
     helper = HealthHelper(plan, read_pid(), image_descriptor(), stays=True)
     try:
         return helper, helper.wait_settled()

@@ -10,8 +10,13 @@ import os
 
 from minit import paths
 from minit.errors import EXIT_FAILURE, ControlError, LaunchError, MinitError, NoAnswerError, describe
+from minit.launcher.leftbehind import end_helpers, find_helpers
+from minit.launcher.removal import remove_traces
+from minit.launcher.stop import open_supervisor, read_pid
+from minit.reaper.record import write_durably
 from minit.stdio import complain
 from minit.supervisor.client import ask
+from minit.supervisor.lifecycle import RESTING
 from minit.supervisor.protocol import OP_APP_RM, OP_APP_START, OP_APP_STOP, OP_NOTE, OP_STATE
 
 # PID 1 gives up on a start after 90 seconds. On stopping it gives up some seconds after the grace period of the app,
@@ -41,12 +46,9 @@ def stop_app(app: str) -> None:
 
 def remove_app(app: str) -> None:
     """Stop an app, have PID 1 let go of it and remove what minit has of it in the pod directory and control groups."""
-    from minit.launcher.leftbehind import end_helpers, find_helpers
-
     helpers = find_helpers(app)
     _ask_until_done(OP_APP_RM, app)
     end_helpers(helpers)
-    from minit.launcher.removal import remove_traces
 
     for problem in remove_traces(app):
         report_failure(app, LaunchError(problem))
@@ -71,7 +73,6 @@ def _ask_until_done(op: str, app: str) -> None:
 def check_running() -> None:
     """Raise LaunchError unless the pod runs."""
     # Here, as it costs more than all the rest, and only who was refused wants to know.
-    from minit.launcher.stop import open_supervisor, read_pid
 
     pidfd, _ = open_supervisor(read_pid())
     os.close(pidfd)
@@ -87,8 +88,6 @@ def report_failure(app: str, error: Exception) -> None:
 
 def _may_run(app: str) -> bool:
     """Return whether PID 1 has a process of an app, of which it will write down the end, or cannot be asked."""
-    from minit.supervisor.lifecycle import RESTING
-
     try:
         state, _ = ask({"op": OP_STATE})
     except MinitError:
@@ -104,8 +103,6 @@ def _reason(error: ControlError) -> str:
 
 def _record_failed_start(app: str) -> None:
     """Give an app that does not run a status: stage0 has marked it as started and would call it running."""
-    from minit.reaper.record import write_durably
-
     path = paths.POD_STAGE1_ROOTFS + paths.status_file(app)
     if os.path.exists(path) or _may_run(app):
         return

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
 from minit import jsontext, paths, syscalls
 from minit.boundedfile import read_bounded
 from minit.errors import AttachError
+from minit.iottymux.attach import AttachOptions, attach
+from minit.iottymux.detachkeys import parse_detach_keys
 from minit.iottymux.protocol import POLICIES, STDERR, STDIN, STDOUT, TTY_IN, TTY_OUT
 from minit.manifest.names import is_ac_name
 from minit.stdio import complain, write_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 _MAXIMUM_BYTES = 64 * 1024
 _SAFELY = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
@@ -46,8 +45,6 @@ def attach_app(
     as parse_detach_keys takes them. AttachError says why it is not possible.
     """
     # Not for a list.
-    from minit.iottymux.attach import AttachOptions, attach
-    from minit.iottymux.detachkeys import parse_detach_keys
 
     if policy not in POLICIES:
         raise AttachError(f'on-slow: expected one of {", ".join(POLICIES)}, got "{policy}"')

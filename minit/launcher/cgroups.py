@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Iterable, Iterator, Sequence
 
 from minit import paths, syscalls
 from minit.boundedfile import read_bounded
@@ -16,10 +17,6 @@ from minit.errors import LaunchError, describe
 from minit.mountinfo import Mount, find_mounts
 from minit.supervisor.group import PROCS, WRITTEN, GroupEnds
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 # The names systemd would give them, which is where rkt's tools look.
 _INIT_SCOPE = "init.scope"

@@ -10,15 +10,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
 
 from minit import paths
+from minit.plan.volumes import VolumeMount
 from minit.supervisor.targets import open_existing
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from minit.plan.volumes import VolumeMount
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_CHUNK_BYTES = 1 << 30

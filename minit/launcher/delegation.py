@@ -8,16 +8,18 @@ own, unless it is the root. So a pod with limits cannot always lie in the group 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence, Set
 
 from minit import paths
-from minit.launcher.cgroups import LAUNCHER_SCOPE, pod_subcgroup, read_controllers, remove_pod_groups, write_group_file
+from minit.launcher.cgroups import (
+    LAUNCHER_SCOPE,
+    Hierarchy,
+    pod_subcgroup,
+    read_controllers,
+    remove_pod_groups,
+    write_group_file,
+)
 from minit.podfile import write_pod_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence, Set
-
-    from minit.launcher.cgroups import Hierarchy
 
 _GIVEN = "cgroup.subtree_control"
 

@@ -9,15 +9,10 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable
 
 from minit import syscalls
-from minit.plan.devices import BLOCK, CHARACTER
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from minit.plan.devices import DeviceRule
+from minit.plan.devices import BLOCK, CHARACTER, DeviceRule
 
 _NAME = "minit_devices"
 

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
+from minit.devices.lookup import DeviceLookup
 from minit.errors import ControlError, LaunchError, describe
-from minit.launcher.devices import change_policy
-from minit.launcher.exchange import exchange_mount, identify
+from minit.idrange import IdRange
+from minit.launcher.devices import DeviceGroup, change_policy
+from minit.launcher.exchange import Identity, exchange_mount, identify
 from minit.launcher.volumes import is_device_source, open_tree
-from minit.plan.devices import common_rules, merge_rules
+from minit.plan.app import AppSpec
+from minit.plan.devices import Device, DeviceRule, common_rules, merge_rules
+from minit.plan.volumes import VolumeMount
 from minit.stdio import complain
 from minit.supervisor.client import ask
 from minit.supervisor.protocol import OP_NAMESPACE
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.devices.lookup import DeviceLookup
-    from minit.idrange import IdRange
-    from minit.launcher.devices import DeviceGroup
-    from minit.launcher.exchange import Identity
-    from minit.plan.app import AppSpec
-    from minit.plan.devices import Device, DeviceRule
-    from minit.plan.volumes import VolumeMount
 
 
 class DeviceVolume(Value):

@@ -8,31 +8,28 @@ allowed, then put there.
 
 from __future__ import annotations
 
-import _signal
 import os
 import select
+import signal
+from collections.abc import Sequence
+from typing import NoReturn
 
 from minit import syscalls
+from minit.devices.events import DeviceEvents
+from minit.devices.lookup import DeviceLookup
 from minit.errors import LaunchError, MinitError, describe
 from minit.launcher.devicefollower import DeviceFollower, DeviceVolume, device_rules, identify_source
 from minit.launcher.devices import DeviceGroup
 from minit.launcher.exchange import identify
+from minit.launcher.leftbehind import settle, wait_settled
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.volumes import has_devices
 from minit.messages import Socket, receive_message, send_message, socket_pair
+from minit.plan.app import AppSpec
 from minit.plan.devices import Device
+from minit.plan.pod import PodPlan
 from minit.stdio import complain, complain_at_once
 from minit.value import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NoReturn
-
-    from minit.devices.events import DeviceEvents
-    from minit.devices.lookup import DeviceLookup
-    from minit.plan.app import AppSpec
-    from minit.plan.pod import PodPlan
 
 _RETRY_MILLISECONDS = 1000
 
@@ -117,7 +114,6 @@ class DeviceHelper:
 
         Returns what it lives by from then on, the caller's; see minit.launcher.leftbehind.
         """
-        from minit.launcher.leftbehind import wait_settled
 
         self._follow(groups, pod)
         return wait_settled(self._socket)
@@ -139,7 +135,7 @@ class DeviceHelper:
     def end(self) -> None:
         """Have the helper gone."""
         self._socket.close()
-        os.kill(self.pid, _signal.SIGKILL)
+        os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
 
@@ -161,14 +157,11 @@ def _work(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
         syscalls.set_process_name("minit-devices")
         syscalls.set_dumpable(False)
         # A second line: the first, the end of the socket, is not seen by one that is stopped.
-        syscalls.set_parent_death_signal(_signal.SIGKILL)
+        syscalls.set_parent_death_signal(signal.SIGKILL)
         # What the terminal sends reaches the launcher, which decides.
         os.setsid()
         image = image_descriptor()
         syscalls.close_all_but([0, 1, 2, socket.fileno(), *([] if image is None else [image])])
-        from minit.devices.events import DeviceEvents
-        from minit.devices.lookup import DeviceLookup
-
         lookup = DeviceLookup()
         # Before looking: what happens in between is an event.
         events = DeviceEvents() if _any_follows(volumes) else None
@@ -184,14 +177,10 @@ def _work(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
         if message is None:
             return
         if isinstance(message["stays_with"], int):
-            from minit.launcher.leftbehind import settle
-
             settle(socket, message["stays_with"])
         is_following = True
         if image is not None:
             # With what may still be needed.
-            import minit.launcher.devicefilter
-            import minit.launcher.devicenode  # noqa: F401
 
             os.close(image)
         _follow(_make_followers(volumes, devices, message["follow"], debug), lookup, events, socket)
@@ -199,7 +188,7 @@ def _work(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
         pass  # the launcher is gone
     except Exception as error:
         reason = describe(error)
-        if not isinstance(error, (MinitError, OSError, ImportError)):
+        if not isinstance(error, (MinitError, OSError)):
             reason = f"{type(error).__name__}: {reason}"  # a defect
         if is_following:
             complain(f"stage1: device helper: {reason}")

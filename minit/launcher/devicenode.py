@@ -6,13 +6,10 @@ import os
 import stat
 
 from minit import syscalls
+from minit.idrange import IdRange
 from minit.plan.mounts import MountFilesystem
+from minit.plan.volumes import VolumeMount
 from minit.supervisor.mounts import new_filesystem
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.idrange import IdRange
-    from minit.plan.volumes import VolumeMount
 
 _NODE = "node"
 _FILESYSTEM = MountFilesystem(fstype="tmpfs", target="/", options=(("mode", "0700"), ("size", "64k")), nodev=False)

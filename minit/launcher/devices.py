@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable, Sequence
 
 from minit.errors import LaunchError, describe
-from minit.launcher.cgroups import app_group
-from minit.plan.devices import rule_changes
+from minit.launcher.cgroups import Hierarchy, app_group
+from minit.launcher.devicefilter import set_filter
+from minit.plan.app import AppSpec
+from minit.plan.devices import DeviceRule, rule_changes
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from minit.launcher.cgroups import Hierarchy
-    from minit.plan.app import AppSpec
-    from minit.plan.devices import DeviceRule
 
 _CONTROLLER = "devices"
 # bpf(2) is missing, or this kind of program is.
@@ -96,8 +91,6 @@ def change_policy(group: DeviceGroup, old: Sequence[DeviceRule], new: Sequence[D
 
 
 def _set_filter(group: DeviceGroup, rules: Sequence[DeviceRule]) -> None:
-    from minit.launcher.devicefilter import set_filter
-
     directory = os.open(group.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         set_filter(directory, rules)

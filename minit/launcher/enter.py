@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from minit import syscalls
 from minit.errors import LaunchError
 from minit.launcher.enterchild import Entrance, enter
+from minit.launcher.enterconsole import EnterConsole, open_enter_console
 from minit.launcher.enterprofile import find_app, open_groups
 from minit.launcher.enterwatch import EnterWatch, hold_signals
 from minit.launcher.stop import has_ended, open_supervisor
@@ -15,12 +17,6 @@ from minit.plan.entering import EnterProfile
 from minit.plan.environment import DEFAULT_TERM
 from minit.stdio import open_standard_streams
 from minit.value import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.launcher.enterconsole import EnterConsole
 
 _STREAMS = (0, 1, 2)
 
@@ -79,8 +75,6 @@ def enter_pod(pid: int, app: str | None, command: Sequence[str], *, privileged: 
 
 
 def _open_console(pid: int, terminals: tuple[int, ...]) -> EnterConsole:
-    from minit.launcher.enterconsole import open_enter_console
-
     return open_enter_console(pid, terminals)
 
 

@@ -11,23 +11,20 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import EXIT_FAILURE, describe
+from minit.messages import Socket
+from minit.plan.entering import EnterProfile
 from minit.plan.environment import DEFAULT_PATH
-from minit.process import forget_imports, join_cgroups, leave_realtime, set_oom_score, take_attributes
+from minit.process import join_cgroups, leave_realtime, set_oom_score, take_attributes
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.stdio import complain
 from minit.supervisor.confinement import become, drop_bounding_set, give_up_capabilities, install_filters
+from minit.supervisor.console import take_console
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import NoReturn
-
-    from minit.messages import Socket
-    from minit.plan.entering import EnterProfile
 
 # As shells say it.
 EXIT_CANNOT_EXECUTE = 126
@@ -80,7 +77,6 @@ def enter(entrance: Entrance, command: Sequence[str], link: Socket) -> NoReturn:
         arguments = [os.fsencode(word) for word in command]
         variables = dict(profile.environment)
         syscalls.close_all_but((0, 1, 2, link.fileno(), *entrance.descriptors()))
-        forget_imports()
         step = "join control groups"
         if profile.attributes is not None:
             leave_realtime()
@@ -133,7 +129,6 @@ def _execute(entrance: Entrance, arguments: list[bytes], variables: Mapping[byte
         os.setsid()
         if entrance.terminal_streams:
             step = "take the terminal"
-            from minit.supervisor.console import take_console  # loaded already, by who opened it
 
             take_console(entrance.terminal_streams[0])
         try:

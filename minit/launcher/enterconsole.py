@@ -7,6 +7,7 @@ Loaded only for a caller in front of a terminal.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from minit.errors import LaunchError, describe
 from minit.launcher.relay import Relay
@@ -14,10 +15,6 @@ from minit.plan.mounts import TTY_GID
 from minit.supervisor.console import PTMX, open_pty
 from minit.terminal import CallerTerminal, keep_line_ends, look_at_terminal
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class EnterConsole(Value):

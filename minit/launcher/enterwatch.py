@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import _signal
-import _socket
 import os
 import select
+import signal
+import socket
 import time
+from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import LaunchError
 from minit.launcher.enterchild import GO
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
-    from minit.launcher.enterconsole import EnterConsole
-    from minit.launcher.relay import Relay
-    from minit.messages import Socket
+from minit.launcher.enterconsole import EnterConsole
+from minit.launcher.relay import Relay
+from minit.messages import Socket
 
 # What a terminal sends to all of a job would never arrive there: the command is in a session of its own.
-_FOR_ALL = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP)
-_ENDING = (*_FOR_ALL, _signal.SIGTERM)
-_FOR_THE_COMMAND = (_signal.SIGTERM, _signal.SIGUSR1, _signal.SIGUSR2)
+_FOR_ALL = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+_ENDING = (*_FOR_ALL, signal.SIGTERM)
+_FOR_THE_COMMAND = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _DEADLY = (*_FOR_ALL, *_FOR_THE_COMMAND)
-_WITHOUT_RELAY = (_signal.SIGTSTP, _signal.SIGCONT)
-_HELD = (*_DEADLY, _signal.SIGCHLD)
+_WITHOUT_RELAY = (signal.SIGTSTP, signal.SIGCONT)
+_HELD = (*_DEADLY, signal.SIGCHLD)
 _REPORT_BYTES = 4096
 # How long an app may keep a command from its exec by stopping it, and how often it is continued meanwhile.
 _STOPPED_SECONDS = 10.0
@@ -35,8 +31,8 @@ _CONTINUE_SECONDS = 0.1
 
 def hold_signals() -> None:
     """Keep signals for the watch to read, from before there is a command that could miss one."""
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, (*_HELD, *_WITHOUT_RELAY))
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*_HELD, *_WITHOUT_RELAY))
 
 
 class EnterWatch:
@@ -60,7 +56,7 @@ class EnterWatch:
         self._stopped_at: float | None = None
         self._continue_at: float | None = None
         # What the caller ignores, with nohup(1) say, is not for the command either.
-        self._ignored = [number for number in _DEADLY if _signal.getsignal(number) == _signal.SIG_IGN]
+        self._ignored = [number for number in _DEADLY if signal.getsignal(number) == signal.SIG_IGN]
         # The relay has its own way of being suspended and resumed.
         self._signals = syscalls.signalfd((*_HELD, *_WITHOUT_RELAY) if console is None else _HELD)
 
@@ -108,7 +104,7 @@ class EnterWatch:
             self._link = self._continue_at = None
             return
         try:
-            text = self._link.recv(_REPORT_BYTES, _socket.MSG_DONTWAIT).decode(errors="surrogateescape")
+            text = self._link.recv(_REPORT_BYTES, socket.MSG_DONTWAIT).decode(errors="surrogateescape")
         except BlockingIOError:
             text = ""  # it was killed; a second process ends when there is nobody to tell it to go
         if self._first_status is None:
@@ -135,7 +131,7 @@ class EnterWatch:
 
     def _on_signals(self) -> None:
         for number in syscalls.read_signals(self._signals):
-            if number == _signal.SIGCHLD:
+            if number == signal.SIGCHLD:
                 self._collect()
             elif self._status is not None:
                 self._interrupted = True
@@ -144,15 +140,15 @@ class EnterWatch:
             elif self._command is None:
                 if number in _DEADLY:
                     # It may be held up for ever, by a frozen control group say; nothing was told to go.
-                    os.kill(self._first, _signal.SIGKILL)
+                    os.kill(self._first, signal.SIGKILL)
                     _die(number)
             elif number in _FOR_THE_COMMAND:
                 os.kill(self._command, number)
                 self._wake_up(number)
-            elif number == _signal.SIGTSTP:
+            elif number == signal.SIGTSTP:
                 # A stop by the keyboard would be ignored there: its parent is in another session.
                 self._is_stop_wanted = True
-                self._signal_all(_signal.SIGSTOP)
+                self._signal_all(signal.SIGSTOP)
             else:
                 self._signal_all(number)
                 self._wake_up(number)
@@ -160,16 +156,16 @@ class EnterWatch:
     def _wake_up(self, number: int) -> None:
         """Have a command that somebody has stopped notice a signal."""
         if number in _ENDING:
-            self._signal_all(_signal.SIGCONT)
+            self._signal_all(signal.SIGCONT)
 
     def _continue(self) -> None:
         """Continue what an app has stopped before it was the command; LaunchError if it will never be that."""
         assert self._command is not None and self._stopped_at is not None
         if time.monotonic() >= self._stopped_at + _STOPPED_SECONDS:
-            os.kill(self._command, _signal.SIGKILL)
+            os.kill(self._command, signal.SIGKILL)
             raise LaunchError("what enters is stopped by a process of the pod, again and again")
         self._continue_at = None
-        os.kill(self._command, _signal.SIGCONT)
+        os.kill(self._command, signal.SIGCONT)
 
     def _collect(self) -> None:
         """Note the end of the command; stop with it, if that is what the caller wanted or a person can see."""
@@ -188,14 +184,14 @@ class EnterWatch:
             elif self._is_stop_wanted:
                 # What ends this stop is a SIGCONT, which is passed on as any other signal is.
                 self._is_stop_wanted = False
-                os.kill(os.getpid(), _signal.SIGSTOP)
+                os.kill(os.getpid(), signal.SIGSTOP)
             elif self._link is not None:
                 now = time.monotonic()
                 self._stopped_at = self._stopped_at or now
                 self._continue_at = now + _CONTINUE_SECONDS
             elif self._relay is not None:
                 self._relay.pause()
-                self._signal_all(_signal.SIGCONT)
+                self._signal_all(signal.SIGCONT)
             # Else somebody else has stopped it, as an app may, but not who waits for it.
 
     def _signal_all(self, number: int) -> None:
@@ -208,7 +204,7 @@ class EnterWatch:
 
     def _hang_up(self) -> None:
         if self._status is None:
-            self._signal_all(_signal.SIGHUP)
+            self._signal_all(signal.SIGHUP)
 
     def _drain(self, relay: Relay) -> None:
         """Deliver what the command has written, however slowly it is read, unless a signal says it is not wanted."""
@@ -219,8 +215,8 @@ class EnterWatch:
 
 def _die(number: int) -> NoReturn:
     """End by the same signal, as far as that is possible."""
-    if number not in (_signal.SIGKILL, _signal.SIGSTOP):
-        _signal.signal(number, _signal.SIG_DFL)
-        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (number,))
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))
     os.kill(os.getpid(), number)
     os._exit(128 + number)

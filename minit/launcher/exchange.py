@@ -7,19 +7,15 @@ known to be minit's is taken off.
 
 from __future__ import annotations
 
-import _signal
 import os
+import signal
 import stat
+from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, describe
-from minit.process import forget_imports
 from minit.supervisor.targets import open_existing, open_target, resolve_target
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 _ERROR_BYTES = 4096
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -58,10 +54,9 @@ def exchange_mount(namespace: int, target: str, old: Identity | None, tree: int 
 
 def _exchange_in_app(namespace: int, target: str, old: Identity | None, tree: int | None, writer: int) -> NoReturn:
     try:
-        syscalls.set_parent_death_signal(_signal.SIGKILL)
+        syscalls.set_parent_death_signal(signal.SIGKILL)
         # The host's, where this process has a pid: umount2(2) takes no descriptor.
         descriptors = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        forget_imports()
         syscalls.setns(namespace, syscalls.CLONE_NEWNS)
         root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         if old is not None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import _signal
 import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from minit import paths, syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, MinitError, StrandedError, UnfinishedError, describe
-from minit.launcher.cgroups import processes_left, read_subcgroup, remove_pod_groups
+from minit.launcher.cgroups import Hierarchy, processes_left, read_subcgroup, remove_pod_groups
 from minit.launcher.leftgroups import belongs_to, forget_left, note_left, remove_left
+from minit.network.cni import PluginSearch
+from minit.network.teardown import tear_down
+from minit.process import wait_channel
 from minit.stdio import complain, write_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import NoReturn
-
-    from minit.launcher.cgroups import Hierarchy
 
 # More are counted only: the line is for a person.
 _NAMED_PROCESSES = 8
@@ -58,7 +56,6 @@ def collect_each(collect_one: Callable[[str], int]) -> None:
 
 
 def _collect_in_child(collect_one: Callable[[str], int], word: str) -> int:
-    _import_networking()
     parent = os.getpid()
     child = os.fork()
     if child == 0:
@@ -71,7 +68,7 @@ def _be_collector(collect_one: Callable[[str], int], word: str, parent: int) -> 
     code = EXIT_FAILURE
     try:
         # Who is told that the parent was killed takes the pod for one that nobody works at.
-        syscalls.set_parent_death_signal(_signal.SIGKILL)
+        syscalls.set_parent_death_signal(signal.SIGKILL)
         if os.getppid() == parent:
             # Those of the parent are what it is told and says.
             null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -80,14 +77,6 @@ def _be_collector(collect_one: Callable[[str], int], word: str, parent: int) -> 
             code = collect_one(word)
     finally:
         os._exit(code)
-
-
-def _import_networking() -> None:
-    """Import what the children need for a pod with networks, so that not each of them has to."""
-    import minit.network.builtin.bridge
-    import minit.network.builtin.config
-    import minit.network.builtin.ptp
-    import minit.network.teardown  # noqa: F401
 
 
 def remove_groups(uuid: str, hierarchies: Sequence[Hierarchy]) -> None:
@@ -122,9 +111,6 @@ def detach_networks(uuid: str, local_config: str, *, debug: bool) -> list[str]:
     """
     if not os.path.lexists(paths.POD_NETNS):
         return []
-    # With pyroute2 behind it, which no other pod has to wait for.
-    from minit.network.cni import PluginSearch
-    from minit.network.teardown import tear_down
 
     try:
         return tear_down(uuid, PluginSearch(local_config), debug=debug)
@@ -137,8 +123,6 @@ def _describe(problems: list[str], pids: list[int]) -> str:
     if len(problems) > 1:
         text += f", and {len(problems) - 1} more"
     if pids:
-        from minit.process import wait_channel  # which few calls need
-
         named = ", ".join(f"{pid} ({wait_channel(pid)})" for pid in pids[:_NAMED_PROCESSES])
         text += f"; processes in them: {named}" + (", …" if len(pids) > _NAMED_PROCESSES else "")
     return f"{text}; run gc again when they are gone"

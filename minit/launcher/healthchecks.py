@@ -7,19 +7,16 @@ network namespace of the pod, in which this process is.
 
 from __future__ import annotations
 
-import _socket
 import fcntl
 import os
+import socket
+from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import MinitError, describe
+from minit.launcher.enter import enter_pod
+from minit.plan.health import HealthCheck, Target
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
-    from minit.plan.health import HealthCheck, Target
 
 _SIGKILL = 9
 _SIGSTOP = 19
@@ -139,8 +136,6 @@ def _make(check: HealthCheck, pod: int, app: str, output: int) -> NoReturn:
             _reach(check.target, check.timeout_seconds)
             code = 0
         else:
-            from minit.launcher.enter import enter_pod
-
             code = enter_pod(pod, app, check.command or ())
     except (MinitError, OSError, ValueError) as error:
         os.write(2, f"{describe(error)}\n".encode(errors="backslashreplace"))
@@ -151,8 +146,8 @@ def _make(check: HealthCheck, pod: int, app: str, output: int) -> NoReturn:
 
 def _reach(target: Target, timeout_seconds: float) -> None:
     """Return if the target does what it should; OSError or ValueError says what is wrong."""
-    family = _socket.AF_INET6 if ":" in target.host else _socket.AF_INET
-    connection = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    family = socket.AF_INET6 if ":" in target.host else socket.AF_INET
+    connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     # A second line: the helper ends this process in time.
     connection.settimeout(timeout_seconds)
     try:
@@ -163,7 +158,7 @@ def _reach(target: Target, timeout_seconds: float) -> None:
         _ask(connection, target, target.path)
 
 
-def _ask(connection: _socket.socket, target: Target, path: str) -> None:
+def _ask(connection: socket.socket, target: Target, path: str) -> None:
     host = f"[{target.host}]" if ":" in target.host else target.host
     headers = {"Host": f"{host}:{target.port}", "User-Agent": "minit-health", "Connection": "close"}
     headers.update(target.headers)

@@ -7,30 +7,24 @@ PID 1 does what then has to be done to the app.
 
 from __future__ import annotations
 
-import _signal
 import os
 import select
+import signal
 import time
+from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import ControlError, describe
-from minit.launcher.healthchecks import finish_check, give_up_check, start_check
-from minit.launcher.healthstate import NEVER, AppHealth
-from minit.messages import send_message, socket_pair
+from minit.launcher.healthchecks import RunningCheck, finish_check, give_up_check, start_check
+from minit.launcher.healthstate import NEVER, AppHealth, CheckState
+from minit.launcher.leftbehind import settle, wait_settled
+from minit.messages import Socket, send_message, socket_pair
+from minit.plan.app import AppSpec
 from minit.plan.health import NONE
+from minit.plan.pod import PodPlan
 from minit.stdio import complain, complain_at_once
 from minit.supervisor.client import ask
 from minit.supervisor.protocol import OP_HEALTH, OP_STATE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
-    from minit.launcher.healthchecks import RunningCheck
-    from minit.launcher.healthstate import CheckState
-    from minit.messages import Socket
-    from minit.plan.app import AppSpec
-    from minit.plan.pod import PodPlan
 
 # How often PID 1 is asked whether an app that does not run does so now, or is another process by now.
 _LOOK_SECONDS = 0.5
@@ -62,7 +56,6 @@ class HealthHelper:
 
         Returns what it lives by from then on, the caller's.
         """
-        from minit.launcher.leftbehind import wait_settled
 
         return wait_settled(self._socket)
 
@@ -77,7 +70,7 @@ class HealthHelper:
     def end(self) -> None:
         """Have the helper gone, and with it what it runs."""
         self._socket.close()
-        os.kill(self.pid, _signal.SIGKILL)
+        os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
 
@@ -97,20 +90,15 @@ def _help(plan: PodPlan, pid: int, socket: Socket, image: int | None, stays: boo
         syscalls.set_process_name("minit-health")
         syscalls.set_dumpable(False)
         # A second line: the first, the end of the socket, is not seen by one that is stopped.
-        syscalls.set_parent_death_signal(_signal.SIGKILL)
+        syscalls.set_parent_death_signal(signal.SIGKILL)
         # What the terminal sends reaches the launcher, which decides.
         os.setsid()
         syscalls.close_all_but([0, 1, 2, socket.fileno(), *([] if image is None else [image])])
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         syscalls.setns(namespace, syscalls.CLONE_NEWNET)
         os.close(namespace)
-        # With what checks need; nothing is imported for each of them.
-        import minit.launcher.enter  # noqa: F401
-
         if stays:
-            from minit.launcher.leftbehind import settle
-
             settle(socket, pid)
         has_begun = True
         _Checker(plan, pid, socket, is_told=stays).run()

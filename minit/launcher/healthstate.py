@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from minit.plan.health import LIVENESS, READINESS, STARTUP
+from collections.abc import Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.plan.health import HealthCheck
-
+from minit.plan.health import LIVENESS, READINESS, STARTUP, HealthCheck
 
 NEVER = float("inf")
 

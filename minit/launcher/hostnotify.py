@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _socket
+import socket
 
 from minit.errors import describe
 from minit.stdio import complain
@@ -20,11 +20,11 @@ def notify_host(address: str, message: bytes) -> None:
     """Send a message to the host's manager; one that does not listen is told so on standard error, and no more."""
     name = address.encode(errors="surrogateescape")
     try:
-        socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         try:
-            flags = _socket.MSG_NOSIGNAL | _socket.MSG_DONTWAIT
-            socket.sendto(message, flags, b"\0" + name[1:] if address.startswith("@") else name)
+            flags = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
+            sock.sendto(message, flags, b"\0" + name[1:] if address.startswith("@") else name)
         finally:
-            socket.close()
+            sock.close()
     except OSError as error:
         complain(f"stage1: warning: NOTIFY_SOCKET={address}: {describe(error)}")

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 
 from minit import syscalls
 from minit.errors import LaunchError, describe
+from minit.idrange import IdRange
 from minit.launcher.privateusers import map_ids
+from minit.plan.app import AppSpec
+from minit.plan.volumes import VolumeMount
 from minit.stdio import complain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.idrange import IdRange
-    from minit.plan.app import AppSpec
-    from minit.plan.volumes import VolumeMount
 
 
 def map_owners(apps: Sequence[AppSpec], trees: Sequence[Sequence[int]], mapped: IdRange) -> None:

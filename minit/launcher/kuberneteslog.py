@@ -6,10 +6,8 @@ import os
 
 from minit import syscalls
 from minit.errors import LaunchError, SourceMissing, describe
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.idrange import IdRange
+from minit.idrange import IdRange
+from minit.launcher.idmap import open_user_namespace
 
 _ATTRIBUTES = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
 
@@ -35,8 +33,6 @@ def open_kubernetes_log(directory: str, mapped: IdRange | None = None) -> int:
 
 
 def _map_owners(tree: int, mapped: IdRange) -> None:
-    from minit.launcher.idmap import open_user_namespace
-
     namespace = open_user_namespace(mapped)
     try:
         syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_IDMAP, user_namespace=namespace)

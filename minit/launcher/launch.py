@@ -6,16 +6,22 @@ The process is rkt's own: same pid, and its exit code is what the user of `rkt r
 
 from __future__ import annotations
 
-import _signal
 import os
+import signal
+from collections.abc import Mapping, Sequence
 
 from minit import paths, syscalls
+from minit.attributes import Attributes
 from minit.errors import LaunchError, describe
-from minit.launcher.cgroups import make_pod_groups, open_hierarchies, read_hierarchies
+from minit.launcher.cgroups import Hierarchy, PodGroups, make_pod_groups, open_hierarchies, read_hierarchies
+from minit.launcher.devicehelper import DeviceHelper
+from minit.launcher.healthhelper import HealthHelper
+from minit.launcher.hostnotify import is_usable
+from minit.launcher.kuberneteslog import open_kubernetes_log
 from minit.launcher.load import collect_facts, load_pod, open_stage1_root
-from minit.launcher.ownimage import image_descriptor, image_root
+from minit.launcher.network import NetworkHelper
+from minit.launcher.ownimage import image_descriptor
 from minit.launcher.preparation import (
-    import_for_later,
     look_for_devices,
     open_volumes_of,
     place_groups,
@@ -23,30 +29,26 @@ from minit.launcher.preparation import (
     restrict_devices,
     set_limits_of,
 )
+from minit.launcher.privateusers import admit, make_mounts, open_network
+from minit.launcher.profiles import write_profiles
 from minit.launcher.seccomp import add_filters
+from minit.launcher.sockets import InheritedSocket, find_sockets, match_sockets
 from minit.launcher.watch import FORWARDED, Watch
 from minit.messages import Socket, socket_pair
+from minit.plan.connection import connect
 from minit.plan.flags import RunFlags
+from minit.plan.network import Connection
 from minit.plan.pod import PodPlan, plan_pod
+from minit.plan.runtimeconfig import RuntimeConfig, encode_runtime_config
 from minit.podfile import write_pod_file
 from minit.process import leave_realtime, read_attributes
 from minit.stdio import complain, open_standard_streams
 from minit.supervisor.boot import MadeMounts, SupervisorEnds, run_supervisor
+from minit.supervisor.loopback import bring_up_loopback
+from minit.supervisor.sockets import open_sockets
 from minit.supervisor.supervisor import WATCHED_SIGNALS
+from minit.terminal import CallerTerminal, look_at_terminal
 from minit.value import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from minit.attributes import Attributes
-    from minit.launcher.cgroups import Hierarchy, PodGroups
-    from minit.launcher.devicehelper import DeviceHelper
-    from minit.launcher.healthhelper import HealthHelper
-    from minit.launcher.network import NetworkHelper
-    from minit.launcher.sockets import InheritedSocket
-    from minit.plan.network import Connection
-    from minit.terminal import CallerTerminal
 
 _CLONE_FLAGS = {
     "mnt": syscalls.CLONE_NEWNS,
@@ -76,7 +78,7 @@ def launch(flags: RunFlags, lock: int) -> int:
     pod = _Launch(flags, lock)
     try:
         return pod.run()
-    except (OSError, ImportError) as error:
+    except OSError as error:
         raise LaunchError(f"failed to {pod.step}: {describe(error)}") from error
     finally:
         pod.end_helpers()
@@ -115,7 +117,6 @@ class _Launch:
         shown = open_hierarchies(hierarchies)
         self.step = "set device policy"
         plan, self._devices = restrict_devices(plan, self._devices, hierarchies, subcgroup)
-        import_for_later(plan)
         self.step = "prepare the console"
         terminal = _prepare_console(plan)
         plan = self._join_network(plan)
@@ -127,7 +128,6 @@ class _Launch:
             launcher=theirs,
             lock=self._lock,
             root=open_stage1_root(),
-            stage1_root=image_root(),
             image=image_descriptor(),
             tasks=groups.tasks,
             groups=groups.apps,
@@ -212,7 +212,7 @@ class _Launch:
             if self._network is not None:
                 self._network.release()
         except BaseException:
-            syscalls.pidfd_send_signal(pidfd, _signal.SIGKILL)
+            syscalls.pidfd_send_signal(pidfd, signal.SIGKILL)
             raise
         self._network = None
 
@@ -232,18 +232,17 @@ def _shed(lock: int) -> tuple[Attributes, list[InheritedSocket]]:
     syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
     # What the caller made of these must not decide about the pod's files, nor have the kernel reap its children.
     os.umask(0o022)
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     leave_realtime()
     attributes = read_attributes(raise_descriptor_limit())
     # Blocked before PID 1 exists: a SIGTERM that met PID 1 without a handler would vanish.
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, (*WATCHED_SIGNALS, *FORWARDED))
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*WATCHED_SIGNALS, *FORWARDED))
     return attributes, sockets
 
 
 def _find_sockets() -> list[InheritedSocket]:
     if "LISTEN_PID" not in os.environ:
         return []
-    from minit.launcher.sockets import find_sockets
 
     sockets, warnings = find_sockets(os.environ, os.getpid())
     for line in warnings:
@@ -256,7 +255,6 @@ def _take_notify_socket() -> str | None:
     address = os.environ.pop("NOTIFY_SOCKET", None)
     if address is None:
         return None
-    from minit.launcher.hostnotify import is_usable
 
     if is_usable(address):
         return address
@@ -271,7 +269,6 @@ def _start_network(plan: PodPlan, flags: RunFlags, lock: int) -> NetworkHelper |
             # As rkt's: the pod has networks, none of them.
             write_pod_file(paths.POD_NET_INFO, b"null")
         return None
-    from minit.launcher.network import NetworkHelper
 
     return NetworkHelper(plan.network, flags, lock)
 
@@ -282,9 +279,6 @@ def _join_network(plan: PodPlan, network: NetworkHelper, flags: RunFlags) -> tup
 
     Returns the plan with what it offers to the apps, and that.
     """
-    from minit.plan.connection import connect
-    from minit.supervisor.loopback import bring_up_loopback
-
     connection = network.wait(FORWARDED)
     plan = connect(plan, connection, flags.mds_token)
     namespace = os.open(connection.namespace, os.O_RDONLY | os.O_CLOEXEC)
@@ -292,15 +286,11 @@ def _join_network(plan: PodPlan, network: NetworkHelper, flags: RunFlags) -> tup
     os.close(namespace)
     bring_up_loopback()
     if plan.private_users is not None:
-        from minit.launcher.privateusers import open_network
-
         open_network(plan.private_users)
     return plan, connection
 
 
 def _remember_options(flags: RunFlags, connection: Connection | None) -> None:
-    from minit.plan.runtimeconfig import RuntimeConfig, encode_runtime_config
-
     config = RuntimeConfig(
         flags=flags,
         host_address=None if connection is None else connection.host_address,
@@ -312,14 +302,12 @@ def _remember_options(flags: RunFlags, connection: Connection | None) -> None:
 def _open_kubernetes_log(plan: PodPlan) -> int | None:
     if plan.kubernetes_log_directory is None:
         return None
-    from minit.launcher.kuberneteslog import open_kubernetes_log
 
     return open_kubernetes_log(plan.kubernetes_log_directory, plan.private_users)
 
 
 def _write_profiles(plan: PodPlan, attributes: Attributes) -> None:
-    # Imported and done while PID 1 is already at work.
-    from minit.launcher.profiles import write_profiles
+    # Done while PID 1 is already at work.
 
     write_profiles(plan.apps, attributes)
 
@@ -328,7 +316,6 @@ def _start_health(plan: PodPlan, pid: int) -> HealthHelper | None:
     """Start checking apps in the pod whose PID 1 is `pid`, if any has a check."""
     if not any(app.health for app in plan.apps):
         return None
-    from minit.launcher.healthhelper import HealthHelper
 
     return HealthHelper(plan, pid, image_descriptor())
 
@@ -339,7 +326,6 @@ def _match_sockets(
     """Return of each socket of each app the inherited descriptor, if there is one, and the plan that goes with it."""
     if not inherited:
         return plan, tuple((None,) * len(app.sockets) for app in plan.apps)
-    from minit.launcher.sockets import match_sockets
 
     matched, warnings = match_sockets(plan.apps, inherited)
     for line in warnings:
@@ -360,7 +346,6 @@ def _open_sockets(plan: PodPlan, inherited: tuple[tuple[int | None, ...], ...]) 
     """Return each app's sockets, opened here, as root of a user namespace may not bind to low ports of the host."""
     if not any(app.sockets for app in plan.apps):
         return inherited
-    from minit.supervisor.sockets import open_sockets
 
     return tuple(open_sockets(app, fds) for app, fds in zip(plan.apps, inherited))
 
@@ -369,10 +354,6 @@ def _prepare_console(plan: PodPlan) -> CallerTerminal | None:
     """Return what the caller has for a terminal, None if no app has a console."""
     if plan.console_uid is None:
         return None
-    # With all that PID 1 needs of it: once it is cloned the image's files may have no path there, nor here if they are
-    # reached through a descriptor.
-    import minit.launcher.relay  # noqa: F401
-    from minit.terminal import look_at_terminal
 
     return look_at_terminal(is_read=plan.reads_console)
 
@@ -380,7 +361,6 @@ def _prepare_console(plan: PodPlan) -> CallerTerminal | None:
 def _make_mounts(plan: PodPlan) -> MadeMounts:
     if plan.private_users is None:
         return MadeMounts()
-    from minit.launcher.privateusers import make_mounts
 
     return make_mounts(plan, plan.private_users)
 
@@ -406,6 +386,4 @@ def _clone_supervisor(plan: PodPlan, ends: SupervisorEnds, supervisor_group: int
 def _admit(plan: PodPlan, pid: int, link: Socket) -> None:
     """Let PID 1 of a pod with a user namespace go on."""
     if plan.private_users is not None:
-        from minit.launcher.privateusers import admit
-
         admit(plan, plan.private_users, pid, link)

@@ -7,21 +7,17 @@ lets go of the app, or the kernel when PID 1 ends. `app/rm` has them gone when i
 
 from __future__ import annotations
 
-import _signal
 import fcntl
 import os
 import select
+import signal
 
 from minit import syscalls
 from minit.errors import ControlError, LaunchError
 from minit.launcher.cgroups import hierarchies_of, write_group_file
-from minit.messages import receive_message, send_message
+from minit.messages import Socket, receive_message, send_message
 from minit.supervisor.client import ask
 from minit.supervisor.protocol import OP_HELPERS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.messages import Socket
 
 _END_SECONDS = 10.0
 _F_SETSIG = 10  # missing in fcntl
@@ -49,7 +45,7 @@ def settle(socket: Socket, pod: int) -> None:
 def _die_at_end_of(pipe: int) -> None:
     """Have the kernel kill this process, even if it is stopped, when nobody has the other end any more, fcntl(2)."""
     fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(pipe, _F_SETSIG, _signal.SIGKILL)
+    fcntl.fcntl(pipe, _F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)
 
 

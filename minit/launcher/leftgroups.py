@@ -8,16 +8,12 @@ which there are none, takes the notes too.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from minit import paths
 from minit.boundedfile import read_bounded
-from minit.launcher.cgroups import MAX_PATH_BYTES, remove_pod_groups
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.launcher.cgroups import Hierarchy
+from minit.launcher.cgroups import MAX_PATH_BYTES, Hierarchy, remove_pod_groups
+from minit.reaper.record import write_durably
 
 _DIRECTORY = "/run/minit/groups"
 
@@ -30,8 +26,6 @@ def belongs_to(subcgroup: str, uuid: str) -> bool:
 
 def note_left(uuid: str, subcgroup: str) -> None:
     """Note that groups of a pod are left."""
-    from minit.reaper.record import write_durably  # which few calls need
-
     os.makedirs(_DIRECTORY, 0o755, exist_ok=True)
     write_durably(f"{_DIRECTORY}/{uuid}", os.fsencode(subcgroup))
 

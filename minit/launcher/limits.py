@@ -8,19 +8,13 @@ from what the apps may have, and an app that uses up all of it does not stop the
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 from minit.errors import LaunchError, describe
-from minit.launcher.cgroups import APPS, app_group, apps_group, read_controllers, write_group_file
+from minit.launcher.cgroups import APPS, Hierarchy, app_group, apps_group, read_controllers, write_group_file
 from minit.launcher.delegation import give_controllers
-from minit.plan.limits import CFS_QUOTA
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.launcher.cgroups import Hierarchy
-    from minit.plan.limits import Limits
-    from minit.plan.pod import PodPlan
+from minit.plan.limits import CFS_QUOTA, Limits
+from minit.plan.pod import PodPlan
 
 
 def set_limits(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> list[str]:

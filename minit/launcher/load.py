@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from minit import paths, syscalls
 from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, ManifestError, PlanError, describe
 from minit.launcher.cgroups import Hierarchy, offered_controllers
+from minit.launcher.users import look_up_ids
+from minit.manifest.app import App
 from minit.manifest.image import parse_image_manifest
-from minit.manifest.pod import parse_pod_manifest
+from minit.manifest.network import NetworkConfig
+from minit.manifest.pod import PodManifest, parse_pod_manifest
+from minit.network.configs import load_networks
 from minit.plan.files import EtcTexts, text_sources
+from minit.plan.flags import RunFlags
 from minit.plan.pod import HostFacts, Pod, app_section, has_isolators, joins_networks, refuse_shared_files
+from minit.plan.runtimeconfig import RuntimeConfig, decode_runtime_config
 from minit.plan.users import AppLookups, parse_id
 from minit.stdio import complain
 from minit.value import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.manifest.app import App
-    from minit.manifest.network import NetworkConfig
-    from minit.manifest.pod import PodManifest
-    from minit.plan.flags import RunFlags
-    from minit.plan.runtimeconfig import RuntimeConfig
 
 _MAXIMUM_BYTES = 4 << 20
 # What rkt and the host's service manager hand on to a stage1, and this one cannot use yet.
@@ -88,8 +85,6 @@ def read_pod_manifest() -> PodManifest:
 
 def read_runtime_config(uuid: str) -> RuntimeConfig:
     """Return what the pod was started with; ManifestError if that cannot be read."""
-    from minit.plan.runtimeconfig import decode_runtime_config
-
     return decode_runtime_config(_read(paths.POD_RUNTIME_CONFIG), paths.POD_RUNTIME_CONFIG, uuid)
 
 
@@ -115,7 +110,6 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -
 def _load_networks(flags: RunFlags) -> tuple[NetworkConfig, ...]:
     if not joins_networks(flags.networks):
         return ()
-    from minit.network.configs import load_networks
 
     networks, notes = load_networks(flags.local_config, flags.networks)
     for note in notes:
@@ -126,7 +120,6 @@ def _load_networks(flags: RunFlags) -> tuple[NetworkConfig, ...]:
 def _look_up_ids(name: str, app: App) -> AppLookups:
     if parse_id(app.user) is not None and parse_id(app.group) is not None:
         return AppLookups()
-    from minit.launcher.users import look_up_ids
 
     return look_up_ids(name, app)
 

@@ -8,24 +8,24 @@ reason, makes it undo all it did.
 
 from __future__ import annotations
 
-import _socket
 import os
 import select
+import socket
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
 
 from minit import paths, syscalls
 from minit.errors import MinitError, NetworkError, StrandedError, describe
 from minit.launcher.ownimage import image_descriptor
 from minit.messages import Socket, receive_message, send_message, socket_pair
-from minit.plan.network import Connection
+from minit.network.cni import PluginSearch
+from minit.network.record import forget_network
+from minit.network.setup import set_up
+from minit.network.teardown import tear_down
+from minit.plan.flags import RunFlags
+from minit.plan.network import Connection, NetworkPlan
 from minit.stdio import complain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NoReturn
-
-    from minit.plan.flags import RunFlags
-    from minit.plan.network import NetworkPlan
 
 _DIED = "the process that did it died"
 
@@ -55,7 +55,7 @@ class NetworkHelper:
             while self._socket.fileno() not in dict(poller.poll()):
                 stopped = syscalls.read_signals(signal_source)[0]
                 poller.unregister(signal_source)
-                self._socket.shutdown(_socket.SHUT_WR)
+                self._socket.shutdown(socket.SHUT_WR)
         finally:
             os.close(signal_source)
         message, _ = receive_message(self._socket)
@@ -96,8 +96,6 @@ def _help(plan: NetworkPlan, flags: RunFlags, lock: int, socket: Socket) -> NoRe
     try:
         _work(plan, flags, lock, socket)
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     finally:
         # Whatever was raised, even by that import: this process must not return into the launcher's code.
@@ -111,7 +109,7 @@ def _work(plan: NetworkPlan, flags: RunFlags, lock: int, socket: Socket) -> None
         _report(socket, str(error))  # and gc undoes it
     except Exception as error:
         reason = describe(error)
-        if not isinstance(error, (MinitError, OSError, ImportError)):
+        if not isinstance(error, (MinitError, OSError)):
             reason = f"{type(error).__name__}: {reason}"  # a defect, which leaves nothing behind either
         undo_networks(flags.uuid, flags.local_config)
         _report(socket, reason)
@@ -126,8 +124,6 @@ def _connect(plan: NetworkPlan, flags: RunFlags, lock: int, socket: Socket) -> N
     os.setsid()
     image = image_descriptor()
     syscalls.close_all_but([0, 1, 2, lock, socket.fileno(), *([] if image is None else [image])])
-    from minit.network.cni import PluginSearch
-    from minit.network.setup import set_up
 
     connection = set_up(plan, flags, PluginSearch(flags.local_config), socket.fileno())
     send_message(
@@ -160,9 +156,6 @@ def undo_networks(uuid: str, local_config: str) -> None:
     """Take the pod in the working directory off its networks; what goes wrong is a line on stderr, and left to gc."""
     if not os.path.lexists(paths.POD_NETNS):
         return
-    from minit.network.cni import PluginSearch
-    from minit.network.record import forget_network
-    from minit.network.teardown import tear_down
 
     problems = tear_down(uuid, PluginSearch(local_config), is_last=False)
     for problem in problems:

@@ -7,20 +7,19 @@ The launcher of a pod prepares it, `app/add` for one app more, and PID 1 itself 
 from __future__ import annotations
 
 import resource
+from collections.abc import Sequence
 
-from minit.launcher.cgroups import pod_subcgroup
+from minit.launcher.cgroups import Hierarchy, pod_subcgroup
+from minit.launcher.delegation import place_pod
+from minit.launcher.devicefollower import DeviceVolume
+from minit.launcher.devicehelper import DeviceHelper, find_device_volumes
 from minit.launcher.devices import apply_policies, device_group
+from minit.launcher.idmap import map_owners
+from minit.launcher.limits import set_limits
+from minit.launcher.volumes import has_devices, open_volumes, put_off_devices
+from minit.plan.pod import PodPlan
 from minit.stdio import complain
 from minit.value import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.launcher.cgroups import Hierarchy
-    from minit.launcher.devicefollower import DeviceVolume
-    from minit.launcher.devicehelper import DeviceHelper
-    from minit.plan.pod import PodPlan
 
 
 def raise_descriptor_limit() -> tuple[int, int]:
@@ -34,7 +33,6 @@ def place_groups(plan: PodPlan, hierarchies: Sequence[Hierarchy]) -> str:
     """Return the path of the pod's groups, before there is another process of ours, which might be in the way."""
     if not plan.controllers:
         return pod_subcgroup(hierarchies, plan.uuid)
-    from minit.launcher.delegation import place_pod
 
     return place_pod(hierarchies, plan.uuid, plan.controllers)
 
@@ -43,7 +41,6 @@ def set_limits_of(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: st
     """Set the limits of a plan, if it has any, and show the warnings."""
     if not plan.controllers:
         return
-    from minit.launcher.limits import set_limits
 
     for line in set_limits(plan, hierarchies, subcgroup):
         complain(f"stage1: {line}")
@@ -53,13 +50,10 @@ def open_volumes_of(plan: PodPlan) -> tuple[PodPlan, tuple[tuple[int, ...], ...]
     """Return a detached mount of each volume of each app, but for devices that may come later, and the plan with it."""
     if not any(app.volumes for app in plan.apps):
         return plan, ((),) * len(plan.apps)
-    from minit.launcher.volumes import open_volumes, put_off_devices
 
     plan = replace(plan, apps=tuple(put_off_devices(app) for app in plan.apps))
     trees = tuple(open_volumes(app, plan.private_users) for app in plan.apps)
     if plan.private_users is not None and any(volume.idmap for app in plan.apps for volume in app.volumes):
-        from minit.launcher.idmap import map_owners
-
         map_owners(plan.apps, trees, plan.private_users)
     return plan, trees
 
@@ -67,13 +61,8 @@ def open_volumes_of(plan: PodPlan) -> tuple[PodPlan, tuple[tuple[int, ...], ...]
 def look_for_devices(plan: PodPlan, trees: tuple[tuple[int, ...], ...]) -> DeviceHelper | None:
     """Start finding out about the apps' volumes that are devices, if there are any it matters for."""
     volumes: tuple[DeviceVolume, ...] = ()
-    if any(app.volumes or app.late_volumes for app in plan.apps):
-        from minit.launcher.volumes import has_devices
-
-        if any(app.late_volumes or any(map(has_devices, app.volumes)) for app in plan.apps):
-            from minit.launcher.devicehelper import DeviceHelper, find_device_volumes
-
-            volumes = find_device_volumes(plan, trees)
+    if any(app.late_volumes or any(map(has_devices, app.volumes)) for app in plan.apps):
+        volumes = find_device_volumes(plan, trees)
     for app in plan.apps:
         if app.hotplug and not any(volume.app is app for volume in volumes):
             complain(f'stage1: warning: app "{app.name}": minit/hotplug: no volume of it is a device')
@@ -95,19 +84,3 @@ def restrict_devices(
             devices.end()
             devices = None
     return plan, devices
-
-
-def import_for_later(plan: PodPlan) -> None:
-    """Import what PID 1 cannot between leaving the old paths of the image and finding the new ones, nor its spawner."""
-    if any(app.handlers for app in plan.apps):
-        import minit.supervisor.handler  # noqa: F401
-    if plan.mutable or any(app.is_attachable for app in plan.apps):
-        import minit.supervisor.attachable  # noqa: F401
-    if any(app.tells_readiness for app in plan.apps):
-        import minit.supervisor.readiness  # noqa: F401
-    if any(app.restart for app in plan.apps):
-        import minit.supervisor.restarts  # noqa: F401
-    if any(app.after for app in plan.apps):
-        import minit.supervisor.order  # noqa: F401
-    if any(app.sockets for app in plan.apps):
-        import minit.supervisor.sockets  # noqa: F401

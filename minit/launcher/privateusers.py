@@ -10,18 +10,14 @@ from __future__ import annotations
 import os
 
 from minit.errors import LaunchError, describe
-from minit.messages import send_message
+from minit.idrange import IdRange
+from minit.messages import Socket, send_message
 from minit.plan.mounts import DEV, DEV_FILESYSTEM, DEVICES, MadeFilesystem
+from minit.plan.pod import PodPlan
 from minit.stdio import complain
 from minit.supervisor.boot import MadeMounts
 from minit.supervisor.mounts import apply_mounts, new_filesystem
 from minit.value import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.idrange import IdRange
-    from minit.messages import Socket
-    from minit.plan.pod import PodPlan
 
 _LOWEST_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 _PING_GROUPS = "/proc/sys/net/ipv4/ping_group_range"

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from minit import paths
+from minit.attributes import Attributes
 from minit.boundedfile import read_bounded
+from minit.plan.app import AppSpec
 from minit.plan.entering import MAXIMUM_PROFILE_BYTES, encode_profile, profile_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from minit.attributes import Attributes
-    from minit.plan.app import AppSpec
 
 
 def write_profiles(apps: Iterable[AppSpec], attributes: Attributes) -> None:

@@ -8,25 +8,22 @@ pod's terminal; job control of the caller's shell meets the launcher alone.
 
 from __future__ import annotations
 
-import _signal
 import fcntl
 import os
 import select
+import signal
 import termios
+from collections.abc import Callable
 
 from minit import syscalls
 from minit.stdio import expect_raw_terminal, reopen_without_blocking
 from minit.supervisor.console import open_slave
 from minit.terminal import CallerTerminal, end_of_file_key, read_size
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _BUFFER_BYTES = 64 * 1024
 # A write of so much does not block where poll(2) says that there is room, PIPE_BUF of pipe(7).
 _WRITE_BYTES = 4096
-_SIGNALS = (_signal.SIGWINCH, _signal.SIGTSTP, _signal.SIGCONT)
+_SIGNALS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 
 
 class Relay:
@@ -50,7 +47,7 @@ class Relay:
         self._to_app = self._to_caller = b""
         self._input_ended = False
         self._last_byte = b"\n"
-        _signal.pthread_sigmask(_signal.SIG_BLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self._signals = syscalls.signalfd(_SIGNALS)
         if terminal.settings is not None:
             expect_raw_terminal()
@@ -98,7 +95,7 @@ class Relay:
     def pause(self) -> None:
         """Stop this process, as what it is in front of has been stopped, until SIGCONT."""
         self._terminal.restore()
-        os.kill(os.getpid(), _signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
         self._resume()
 
     def close(self) -> None:
@@ -180,16 +177,16 @@ class Relay:
 
     def _on_signals(self) -> None:
         for number in syscalls.read_signals(self._signals):
-            if number == _signal.SIGTSTP:
+            if number == signal.SIGTSTP:
                 self._suspend()
             self._resume()
 
     def _suspend(self) -> None:
         """Stop as a program without a terminal of its own would, until SIGCONT."""
         self._terminal.restore()
-        os.kill(os.getpid(), _signal.SIGTSTP)
-        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGTSTP,))
-        _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGTSTP,))
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTSTP,))
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTSTP,))
 
     def _resume(self) -> None:
         """Make the terminal raw, in the background after waiting for the foreground, and take its size over."""

@@ -11,19 +11,17 @@ import os
 
 from minit import paths
 from minit.launcher.ownimage import image_root
-from minit.manifest.seccomp import DEFAULT_POLICY
+from minit.libseccomp import compile_filter, is_system_call
+from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.plan.guards import DEFAULT_GUARDS, TYPING
+from minit.plan.pod import PodPlan
+from minit.plan.sidecarfilter import SIDECAR_FILTER
+from minit.plan.syscallfilter import Filter, filters_of
 from minit.stdio import complain
 from minit.value import replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.manifest.seccomp import SeccompPolicy
-    from minit.plan.pod import PodPlan
-    from minit.plan.syscallfilter import Filter
-
-    # A list, None for all system calls, and the guards.
-    _Restriction = tuple[SeccompPolicy | None, frozenset[str]]
+# A list, None for all system calls, and the guards.
+_Restriction = tuple[SeccompPolicy | None, frozenset[str]]
 
 _DEFAULT = (DEFAULT_POLICY, DEFAULT_GUARDS)
 
@@ -76,21 +74,15 @@ def _read(name: str) -> bytes:
 
 def compile_filters(policy: SeccompPolicy | None, guards: frozenset[str]) -> tuple[bytes, ...]:
     """Return the filters of a policy as the kernel takes them, in the order in which they have to be installed."""
-    from minit.plan.syscallfilter import filters_of
-
     return tuple(_compile(filter) for filter in filters_of(policy, guards))
 
 
 def compile_sidecar_filter() -> bytes:
     """Return the filter of a sidecar as the kernel takes it."""
-    from minit.plan.sidecarfilter import SIDECAR_FILTER
-
     return _compile(SIDECAR_FILTER)
 
 
 def _compile(filter: Filter) -> bytes:
-    from minit.libseccomp import compile_filter
-
     return compile_filter(
         filter.default,
         [
@@ -103,6 +95,5 @@ def _compile(filter: Filter) -> bytes:
 def _unknown(policy: SeccompPolicy) -> list[str]:
     if not policy.own:
         return []
-    from minit.libseccomp import is_system_call
 
     return [name for name in policy.own if not is_system_call(name)]

@@ -7,24 +7,19 @@ warning.
 
 from __future__ import annotations
 
-import _socket
 import os
+import socket
+from collections.abc import Mapping, Sequence
 
 from minit.errors import LaunchError, describe
-from minit.plan.sockets import TCP, UDP
+from minit.plan.app import AppSpec
+from minit.plan.sockets import TCP, UDP, ListenSocket
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from minit.plan.app import AppSpec
-    from minit.plan.sockets import ListenSocket
 
 _FIRST = 3  # SD_LISTEN_FDS_START
 _MAXIMUM = 1024
 _MPTCP = 262  # IPPROTO_MPTCP: systemd's SocketProtocol=mptcp, and what programs in Go listen with
-_PROTOCOLS = {_socket.IPPROTO_TCP: TCP, _MPTCP: TCP, _socket.IPPROTO_UDP: UDP}
+_PROTOCOLS = {socket.IPPROTO_TCP: TCP, _MPTCP: TCP, socket.IPPROTO_UDP: UDP}
 
 
 class InheritedSocket(Value):
@@ -73,29 +68,29 @@ def match_sockets(
     free = list(inherited)
     matched = tuple(tuple(_take(free, wanted) for wanted in app.sockets) for app in apps)
     warnings = []
-    for socket in free:
-        os.close(socket.fd)
-        what = f"no app has a socket-activated port for {socket.protocol} port {socket.port}"
-        warnings.append(_ignored(socket.fd, socket.name, what))
+    for left in free:
+        os.close(left.fd)
+        what = f"no app has a socket-activated port for {left.protocol} port {left.port}"
+        warnings.append(_ignored(left.fd, left.name, what))
     return matched, warnings
 
 
 def _identify(fd: int, name: str) -> InheritedSocket:
-    socket = _socket.socket(fileno=fd)
+    sock = socket.socket(fileno=fd)
     try:
-        protocol = _PROTOCOLS.get(socket.proto)
-        if socket.family not in (_socket.AF_INET, _socket.AF_INET6) or protocol is None:
+        protocol = _PROTOCOLS.get(sock.proto)
+        if sock.family not in (socket.AF_INET, socket.AF_INET6) or protocol is None:
             raise LaunchError("expected a TCP or UDP socket")
-        if protocol == TCP and not socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_ACCEPTCONN):
+        if protocol == TCP and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             raise LaunchError("expected a listening socket")
-        return InheritedSocket(fd=fd, name=name, protocol=protocol, port=socket.getsockname()[1])
+        return InheritedSocket(fd=fd, name=name, protocol=protocol, port=sock.getsockname()[1])
     finally:
-        socket.detach()
+        sock.detach()
 
 
 def _take(free: list[InheritedSocket], wanted: ListenSocket) -> int | None:
-    for index, socket in enumerate(free):
-        if (socket.protocol, socket.port) == (wanted.protocol, wanted.port):
+    for index, inherited in enumerate(free):
+        if (inherited.protocol, inherited.port) == (wanted.protocol, wanted.port):
             return free.pop(index).fd
     return None
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import _signal
 import os
 import select
+import signal
 import time
+from collections.abc import Callable
 
 from minit import paths, syscalls
 from minit.errors import ControlError, LaunchError, NoAnswerError, describe
 from minit.podlock import is_locked
 from minit.supervisor.client import ask
 from minit.supervisor.protocol import OP_STOP
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # What a forced stop leaves the supervisor for killing the apps and recording it, before it is killed itself.
 _FORCE_SECONDS = 3.0
@@ -64,8 +61,8 @@ def _ask(pidfd: int) -> None:
             raise LaunchError(f"{describe(error)}; it may never stop the pod, --force does") from error
     except ControlError as error:
         # It has no control socket yet, or too many clients: the signal means the same.
-        _send(pidfd, _signal.SIGTERM)
-        if not _wait_until(lambda: has_ended(pidfd) or not _is_pending(pidfd, _signal.SIGTERM)):
+        _send(pidfd, signal.SIGTERM)
+        if not _wait_until(lambda: has_ended(pidfd) or not _is_pending(pidfd, signal.SIGTERM)):
             raise LaunchError(f"{describe(error)}, nor does it take a signal; --force stops the pod") from error
 
 
@@ -75,7 +72,7 @@ def _kill(pidfd: int) -> None:
     except ControlError:
         pass  # whatever it says, it is killed
     if not has_ended(pidfd, _FORCE_SECONDS):
-        _send(pidfd, _signal.SIGKILL)
+        _send(pidfd, signal.SIGKILL)
         if not has_ended(pidfd, _REQUEST_SECONDS):
             raise LaunchError("PID 1 is killed, but a freezer, a tracer or a call to the kernel keeps it from ending")
 

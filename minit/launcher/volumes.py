@@ -12,14 +12,12 @@ import stat
 
 from minit import paths, syscalls
 from minit.errors import LaunchError, SourceMissing, describe
-from minit.plan.volumes import HOST
+from minit.idrange import IdRange
+from minit.launcher.copyup import copy_up
+from minit.launcher.devicenode import make_node
+from minit.plan.app import AppSpec
+from minit.plan.volumes import HOST, VolumeMount
 from minit.value import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.idrange import IdRange
-    from minit.plan.app import AppSpec
-    from minit.plan.volumes import VolumeMount
 
 _DEVICES = "/dev"
 _MODE = 0o755
@@ -71,8 +69,6 @@ def open_tree(volume: VolumeMount, mapped: IdRange | None = None) -> int:
     if volume.idmap and has_devices(volume):
         raise LaunchError(f'{volume.place}: volume "{volume.volume}": minit/idmap cannot be had for devices')
     if mapped is not None and has_devices(volume) and not os.path.isdir(volume.source):
-        from minit.launcher.devicenode import make_node
-
         return make_node(volume, mapped)
     depth = syscalls.AT_RECURSIVE if volume.recursive else 0
     tree = syscalls.open_tree(syscalls.AT_FDCWD, volume.source, syscalls.OPEN_TREE_CLONE | depth)
@@ -119,11 +115,8 @@ def _make_directory(app: str, volume: VolumeMount, mapped: IdRange | None) -> No
     except FileExistsError:
         pass
     else:
-        if volume.copy_up:
-            from minit.launcher.copyup import copy_up
-
-            if copy_up(app, volume):
-                return
+        if volume.copy_up and copy_up(app, volume):
+            return
     shift = 0 if mapped is None else mapped.shift
     os.chown(volume.source, volume.uid + shift, volume.gid + shift)
     os.chmod(volume.source, volume.mode)

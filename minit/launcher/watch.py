@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import _signal
-import _socket
 import os
 import select
+import signal
+import socket
 import time
+from collections.abc import Callable
 
 from minit import syscalls
 from minit.errors import EXIT_FAILURE
+from minit.launcher.hostnotify import READY, STOPPING, notify_host
+from minit.launcher.relay import Relay
 from minit.messages import Socket, receive_message, send_message
 from minit.podfile import record_failure
 from minit.stdio import complain
 from minit.supervisor.supervisor import HALT_SIGNALS
+from minit.terminal import CallerTerminal
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from minit.launcher.relay import Relay
-    from minit.terminal import CallerTerminal
-
-FORWARDED = (*HALT_SIGNALS, _signal.SIGHUP)
+FORWARDED = (*HALT_SIGNALS, signal.SIGHUP)
 # How long PID 1 has to be gone once it has said its code. The kernel keeps it until the last process of its namespace
 # can be reaped, which a tracer on the host or a frozen control group may put off for ever.
 _PATIENCE_SECONDS = 2.0
@@ -122,7 +119,7 @@ class Watch:
         complain(f"stage1: {line}")
         record_failure(line)
         self._is_killed = True
-        syscalls.pidfd_send_signal(self._pidfd, _signal.SIGKILL)
+        syscalls.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self._expect_end(None)
 
     def _drain(self, relay: Relay) -> None:
@@ -142,7 +139,7 @@ class Watch:
             send_message(self._link, {"stop": number})
         except (BrokenPipeError, ConnectionResetError):
             # It is ending, or the console has been left, which is a hang-up already.
-            if number != _signal.SIGHUP:
+            if number != signal.SIGHUP:
                 syscalls.pidfd_send_signal(self._pidfd, number)
         self._expect_answer()
 
@@ -171,15 +168,11 @@ class Watch:
             return
         if "ready" in message or "stopping" in message:
             if self._host is not None:
-                from minit.launcher.hostnotify import READY, STOPPING, notify_host  # loaded already
-
                 notify_host(self._host, READY if "ready" in message else STOPPING)
             return
         # PID 1 has its namespaces, root and control socket: it can be entered from now on.
         self._entered()
         if descriptors and self._terminal is not None:
-            from minit.launcher.relay import Relay  # loaded already
-
             [master] = descriptors
             self._relay = Relay(master, self._terminal, hung_up=self._leave_console)
 
@@ -192,7 +185,7 @@ class Watch:
 
     def _leave_console(self) -> None:
         """Have PID 1 stop the pod and let go of the console, as if this process were gone."""
-        self._link.shutdown(_socket.SHUT_WR)
+        self._link.shutdown(socket.SHUT_WR)
         self._expect_answer()
 
     def _on_end(self) -> None:
@@ -217,9 +210,9 @@ class Watch:
             return EXIT_FAILURE if self._code is None else self._code
         if result.si_code == os.CLD_EXITED:
             return result.si_status
-        if result.si_status == _signal.SIGKILL and not self._is_killed:
+        if result.si_status == signal.SIGKILL and not self._is_killed:
             # Ended by force: whoever waits for rkt sees the same.
-            os.kill(os.getpid(), _signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
         if not self._is_killed:
             complain(f"stage1: the supervisor died of signal {result.si_status}")
         return EXIT_FAILURE

@@ -6,7 +6,7 @@ Three questions in less than a second, where the RFC takes up to seven: apps may
 
 from __future__ import annotations
 
-import _socket
+import socket
 import struct
 import time
 
@@ -31,8 +31,8 @@ class AddressProbe:
         self._mac = mac
         self._address = address
         self._left = _QUESTIONS
-        kind = _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK
-        self._socket = _socket.socket(_socket.AF_PACKET, kind, _socket.htons(_ETH_P_ARP))
+        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        self._socket = socket.socket(socket.AF_PACKET, kind, socket.htons(_ETH_P_ARP))
         try:
             self._socket.bind((interface, _ETH_P_ARP))
         except OSError:

@@ -7,21 +7,18 @@ becomes of one session, the next Enter gives another.
 
 from __future__ import annotations
 
-import _signal
 import fcntl
 import os
 import select
+import signal
 import termios
 import time
+from typing import NoReturn
 
 from minit import paths, syscalls
 from minit.errors import EXIT_FAILURE, describe
 from minit.launcher.ownimage import image_descriptor
 from minit.stdio import complain_at_once
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 _CONSOLE = "/dev/console"
 _COMMAND = ("minit", "console")
@@ -41,7 +38,7 @@ def _keep() -> NoReturn:
         syscalls.set_process_name("minit-console")
         image = image_descriptor()
         syscalls.close_all_but((0, 1, 2, *([] if image is None else [image])))
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         while True:
             _serve()
             time.sleep(_PAUSE_SECONDS)

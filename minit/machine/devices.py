@@ -7,22 +7,19 @@ import os
 import select
 import stat
 import time
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import TypeVar
 
 from minit.devices.events import DeviceEvents
+from minit.devices.lookup import DeviceLookup, ListedDevice
 from minit.errors import describe
+from minit.machine.modules import Modules
 from minit.machine.volumeids import read_volume_ids
+from minit.manifest.machine import DeviceRule
 from minit.stdio import complain_at_once
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import TypeVar
-
-    from minit.devices.lookup import DeviceLookup, ListedDevice
-    from minit.machine.modules import Modules
-    from minit.manifest.machine import DeviceRule
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 # An event about it tells nothing but that it is time to look; it is always there.
 _ANY_DEVICE = "/sys/class/mem/null/uevent"
@@ -61,7 +58,6 @@ class MachineDevices:
     def _open_lookup(self) -> DeviceLookup:
         if self._lookup is None:
             # It takes as long as all that is done for a machine that needs none, and a third of its helper's memory.
-            from minit.devices.lookup import DeviceLookup
 
             self._lookup = DeviceLookup()
         return self._lookup
@@ -112,8 +108,6 @@ def apply_rule(rule: DeviceRule, node: str) -> None:
 
 
 def _is_for(rule: DeviceRule, device: ListedDevice) -> bool:
-    from fnmatch import fnmatchcase
-
     if device.subsystem != rule.subsystem or not fnmatchcase(device.name or "", rule.name):
         return False
     return all(any(fnmatchcase(value, pattern) for value in device.values(name)) for name, pattern in rule.properties)

@@ -7,10 +7,11 @@ the image does not carry.
 
 from __future__ import annotations
 
-import _socket
 import os
 import random
+import socket
 import time
+from collections.abc import Callable
 
 from minit.machine import dhcpmessage
 from minit.machine.addressprobe import AddressProbe
@@ -18,10 +19,6 @@ from minit.machine.dhcpmessage import INFINITE_SECONDS, Answer
 from minit.network.builtin.ipv4 import format_address
 from minit.stdio import complain_at_once
 from minit.value import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _ETH_P_IP = 0x0800
 _SO_BINDTODEVICE = 25
@@ -58,8 +55,8 @@ class DhcpClient:
         self._mac = mac
         self._hostname = hostname
         self._changed = changed
-        self._raw: _socket.socket | None = None
-        self._unicast: _socket.socket | None = None
+        self._raw: socket.socket | None = None
+        self._unicast: socket.socket | None = None
         self._probe: AddressProbe | None = None
         self._transaction = 0
         self._attempt = 0
@@ -87,9 +84,9 @@ class DhcpClient:
 
     def close(self) -> None:
         """Give up, without a word to the server."""
-        for socket in (self._raw, self._unicast, self._probe):
-            if socket is not None:
-                socket.close()
+        for opened in (self._raw, self._unicast, self._probe):
+            if opened is not None:
+                opened.close()
         self._raw = self._unicast = self._probe = None
 
     def _act(self) -> None:
@@ -201,20 +198,20 @@ class DhcpClient:
 
     def _open(self) -> None:
         if self._raw is None:
-            kind = _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK
-            self._raw = _socket.socket(_socket.AF_PACKET, kind, _socket.htons(_ETH_P_IP))
+            kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+            self._raw = socket.socket(socket.AF_PACKET, kind, socket.htons(_ETH_P_IP))
             self._raw.bind((self._interface, _ETH_P_IP))
 
-    def _open_unicast(self, address: int) -> _socket.socket | None:
-        socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK)
+    def _open_unicast(self, address: int) -> socket.socket | None:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
-            socket.setsockopt(_socket.SOL_SOCKET, _SO_BINDTODEVICE, self._interface.encode() + b"\0")
-            socket.bind((_socket.inet_ntoa(address.to_bytes(4, "big")), dhcpmessage.CLIENT_PORT))
+            sock.setsockopt(socket.SOL_SOCKET, _SO_BINDTODEVICE, self._interface.encode() + b"\0")
+            sock.bind((socket.inet_ntoa(address.to_bytes(4, "big")), dhcpmessage.CLIENT_PORT))
         except OSError:
             # Somebody else has the port, or the address could not be set: the lease is rebound by broadcast.
-            socket.close()
+            sock.close()
             return None
-        return socket
+        return sock
 
     def _broadcast(self, message: bytes, source: int = 0) -> None:
         assert self._raw is not None
@@ -227,7 +224,7 @@ class DhcpClient:
         assert self._lease is not None
         if self._unicast is None or not self._lease.server:
             return
-        server = _socket.inet_ntoa(self._lease.server.to_bytes(4, "big"))
+        server = socket.inet_ntoa(self._lease.server.to_bytes(4, "big"))
         try:
             self._unicast.sendto(message, (server, dhcpmessage.SERVER_PORT))
         except OSError:

@@ -10,18 +10,14 @@ import time
 from minit.errors import LaunchError, describe
 from minit.machine.devices import MachineDevices
 from minit.machine.filesystems import mount_filesystem
-from minit.machine.helper import POWER_BUTTON
 from minit.machine.kernellog import KernelLog
 from minit.machine.modules import Modules, read_modules
-from minit.machine.powerbutton import PowerButtons
+from minit.machine.network import MachineNetwork
+from minit.machine.powerbutton import POWER_BUTTON, PowerButtons
 from minit.machine.state import prepare_state
+from minit.manifest.machine import DeviceRule, MachineConfig
 from minit.messages import Socket, receive_message, send_message
 from minit.stdio import complain_at_once
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.machine.network import MachineNetwork
-    from minit.manifest.machine import DeviceRule, MachineConfig
 
 _SYSCTLS = "/proc/sys"
 
@@ -75,7 +71,6 @@ def _wait_for_device(rule: DeviceRule, devices: MachineDevices) -> None:
 def _connect(config: MachineConfig, devices: MachineDevices, *, waits: bool) -> MachineNetwork | None:
     if not config.interfaces and not config.name_servers:
         return None
-    from minit.machine.network import MachineNetwork
 
     network = MachineNetwork(config)
     if waits:

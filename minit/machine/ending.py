@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import _signal
 import os
+import signal
 import time
+from collections.abc import Callable
+from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import EXIT_FAILURE, describe
+from minit.machine.machine import Machine
 from minit.machine.mounts import unmount_all
 from minit.manifest.machine import HALT, POWEROFF, REBOOT, STAY
 from minit.reaper.reaper import has_children, reap
 from minit.stdio import complain_at_once
 from minit.supervisor.supervisor import HALT_SIGNALS, WATCHED_SIGNALS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import NoReturn
-
-    from minit.machine.machine import Machine
 
 _COMMANDS = {
     POWEROFF: syscalls.REBOOT_POWER_OFF,
@@ -72,7 +68,7 @@ def _is_asked_to_end(machine: Machine, seconds: float) -> bool:
 def _end_processes(machine: Machine) -> None:
     # First: spawner and helper end when nobody is left to talk to, and what is open holds on to file systems.
     syscalls.close_all_but((0, 1, 2, *machine.descriptors()))
-    for number, seconds in ((_signal.SIGTERM, _GRACE_SECONDS), (_signal.SIGKILL, _KILL_SECONDS)):
+    for number, seconds in ((signal.SIGTERM, _GRACE_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
         try:
             os.kill(-1, number)
         except ProcessLookupError:
@@ -119,7 +115,7 @@ def _wait_until(machine: Machine, condition: Callable[[], bool], seconds: float)
 
 def _wait(machine: Machine, seconds: float) -> bool:
     """Wait for a signal, reap, feed the watchdog; returns whether the signal asks for the end."""
-    found = _signal.sigtimedwait(WATCHED_SIGNALS, seconds)
+    found = signal.sigtimedwait(WATCHED_SIGNALS, seconds)
     number = None if found is None else found.si_signo
     if number in HALT_SIGNALS:
         machine.ask_to_end([number])

@@ -6,14 +6,10 @@ import os
 
 from minit import syscalls
 from minit.errors import LaunchError, describe
-from minit.machine.devices import find_block_device
+from minit.machine.devices import MachineDevices, find_block_device
+from minit.manifest.machine import Filesystem
 from minit.plan.mounts import MountFilesystem
 from minit.supervisor.mounts import new_filesystem
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.machine.devices import MachineDevices
-    from minit.manifest.machine import Filesystem
 
 # Those without a device, and those whose source is no node.
 _WITHOUT_DEVICE = ("tmpfs", "ramfs", "overlay", "9p", "virtiofs", "nfs", "proc", "sysfs", "debugfs", "tracefs")

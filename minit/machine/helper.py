@@ -8,31 +8,27 @@ out of a PID 1 that has left the machine's mounts by then.
 
 from __future__ import annotations
 
-import _signal
 import os
 import select
+import signal
 import time
+import traceback
+from typing import TYPE_CHECKING, NoReturn
 
 from minit import syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
 from minit.launcher.cgroups import write_group_file
-from minit.launcher.ownimage import image_root
+from minit.machine.duties import do_duties
 from minit.machine.kernellog import start_recording
 from minit.machine.mounts import CGROUPS
+from minit.machine.powerbutton import POWER_BUTTON
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.process import set_oom_score
 from minit.stdio import complain_at_once
-from minit.supervisor.relocate import relocate_imports
 from minit.supervisor.supervisor import HALT_SIGNALS
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
-
     from minit.machine.machine import Machine
-
-POWER_BUTTON = "power button"
-"""What the helper says when somebody presses it."""
 
 # Beyond what the configuration lets it wait: for loading modules and checking disks.
 _PREPARE_SECONDS = 120.0
@@ -73,7 +69,7 @@ class Helper:
             machine.feed()
             if time.monotonic() >= until:
                 raise LaunchError("the machine's helper takes too long: the pod is not started")
-            if not _signal.sigpending().isdisjoint(HALT_SIGNALS):
+            if not signal.sigpending().isdisjoint(HALT_SIGNALS):
                 raise LaunchError("told to end before the machine is prepared: the pod is not started")
         message, _ = receive_message(self.link)
         if message is None:
@@ -100,36 +96,30 @@ def _help(machine: Machine, link: Socket) -> NoReturn:
         syscalls.set_dumpable(False)
         known = (fd for fd in (machine.image, machine.namespace) if fd is not None)
         syscalls.close_all_but((0, 1, 2, link.fileno(), *known))
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         set_oom_score(_OOM_SCORE)
         start_recording()
         is_first = machine.namespace is None
         if machine.namespace is not None:
-            _return_to_machine(machine.namespace, machine.image_root)
-        from minit.machine.duties import do_duties
-
+            _return_to_machine(machine.namespace)
         do_duties(machine.config, link, is_first=is_first)
     except MinitError as error:
         _report(link, str(error))
-    except (OSError, ImportError) as error:
+    except OSError as error:
         _report(link, f"machine: {describe(error)}")
     except BaseException:
         # A defect of ours: only the traceback says why, and PID 1 goes on without.
         try:
-            import traceback
-
             traceback.print_exc()
         finally:
             os._exit(EXIT_FAILURE)
     os._exit(0)
 
 
-def _return_to_machine(namespace: int, root: str) -> None:
+def _return_to_machine(namespace: int) -> None:
     """Be where the first helper was: in the machine's mounts, and in no group of the pod's."""
     syscalls.setns(namespace, syscalls.CLONE_NEWNS)
     os.close(namespace)
-    # Where libraries are looked for as well: the loader remembers only the path that it was started with.
-    relocate_imports(image_root(), root)
     try:
         write_group_file(f"{CGROUPS}/cgroup.procs", "0")
     except OSError:

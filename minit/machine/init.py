@@ -8,51 +8,48 @@ libraries or may hang is done by the helper. No way leads out of here but switch
 
 from __future__ import annotations
 
-import _signal
 import fcntl
 import os
+import signal
+import traceback
+from typing import Any, NoReturn
 
 from minit import paths, syscalls
 from minit.attributes import Attributes
 from minit.errors import EXIT_FAILURE, MinitError, describe
-from minit.launcher.cgroups import make_pod_groups, open_hierarchies, read_hierarchies, write_group_file
+from minit.launcher.cgroups import Hierarchy, make_pod_groups, open_hierarchies, read_hierarchies, write_group_file
 from minit.launcher.delegation import place_pod
+from minit.launcher.healthhelper import HealthHelper
 from minit.launcher.load import collect_facts, load_pod, open_stage1_root
-from minit.launcher.ownimage import image_descriptor, image_root
+from minit.launcher.ownimage import image_descriptor
 from minit.launcher.preparation import (
-    import_for_later,
     look_for_devices,
     open_volumes_of,
     raise_descriptor_limit,
     restrict_devices,
     set_limits_of,
 )
+from minit.launcher.profiles import write_profiles
 from minit.launcher.seccomp import add_filters
 from minit.machine.clock import correct_clock
+from minit.machine.console import keep_console
 from minit.machine.ending import end_machine
 from minit.machine.helper import Helper
 from minit.machine.kernellog import start_recording
 from minit.machine.machine import Machine
 from minit.machine.mounts import enter_mountable_root, mount_early
 from minit.machine.supervisor import MachineSupervisor
+from minit.machine.watchdog import Feeder
 from minit.manifest.machine import MachineConfig, parse_machine, with_command_line
 from minit.plan.flags import RunFlags
-from minit.plan.pod import plan_pod
+from minit.plan.pod import PodPlan, plan_pod
 from minit.podfile import write_pod_file
-from minit.process import read_attributes
+from minit.process import forget_imports, read_attributes
 from minit.stdio import complain_at_once, open_standard_streams
 from minit.supervisor.boot import SupervisorEnds, run_apps
 from minit.supervisor.loopback import bring_up_loopback
-from minit.supervisor.supervisor import WATCHED_SIGNALS
+from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 from minit.value import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
-
-    from minit.launcher.cgroups import Hierarchy
-    from minit.plan.pod import PodPlan
-    from minit.supervisor.supervisor import Supervisor
 
 _MAXIMUM_BYTES = 1 << 20
 _COMMAND_LINE = "/proc/cmdline"
@@ -63,6 +60,7 @@ def run_machine() -> NoReturn:
     if os.getpid() != 1:
         complain_at_once("minit: init: this is not the first process of a machine")
         os._exit(EXIT_FAILURE)
+    forget_imports()
     machine = Machine()
     try:
         _run(machine)
@@ -79,14 +77,14 @@ def _run(machine: Machine) -> None:
             return
         code = _run_pod(machine)
         complain_at_once(f"minit: the pod has ended with {code}")
-    except (MinitError, OSError, ImportError) as error:
+    except (MinitError, OSError) as error:
         # Of a pod that runs it means that nobody supervises it any more.
         machine.failed, machine.crashed = True, machine.supervised
         complain_at_once(f"minit: {describe(error)}")
     except BaseException as error:
         machine.failed = machine.crashed = True
         complain_at_once(f"minit: {type(error).__name__}: {describe(error)} (a bug in minit)")
-        _print_traceback()
+        traceback.print_exc()
 
 
 def _prepare(machine: Machine) -> None:
@@ -95,7 +93,7 @@ def _prepare(machine: Machine) -> None:
     syscalls.set_process_name("minit")
     os.umask(0o022)
     # A signal that met PID 1 without a handler would vanish.
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, WATCHED_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED_SIGNALS)
     os.environ.pop("PYTHONHASHSEED", None)  # for the interpreter alone, by the program that executed it
     os.environ["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     enter_mountable_root()
@@ -120,8 +118,6 @@ def _prepare(machine: Machine) -> None:
         complain_at_once(f"minit: {describe(error)}")
     machine.helper = Helper(machine)
     if machine.config.console:
-        from minit.machine.console import keep_console
-
         keep_console()
     try:
         machine.helper.wait(machine)
@@ -142,7 +138,7 @@ def _read_config() -> tuple[MachineConfig, list[str]]:
     """Return the machine's configuration; what is wrong with it leaves the defaults, not a dead machine."""
     config, problems = MachineConfig(), []
     try:
-        config = parse_machine(_read(paths.MACHINE_CONFIG), paths.MACHINE_CONFIG, _read_compiled())
+        config = parse_machine(_read(paths.MACHINE_CONFIG), paths.MACHINE_CONFIG)
     except FileNotFoundError:
         pass
     except (MinitError, OSError) as error:
@@ -155,18 +151,10 @@ def _read_config() -> tuple[MachineConfig, list[str]]:
     return config, problems
 
 
-def _read_compiled() -> bytes:
-    try:
-        return _read(paths.MACHINE_CONFIG_COMPILED)
-    except OSError:
-        return b""
-
-
 def _open_watchdog(machine: Machine, *, is_last: bool) -> None:
     """Open the watchdog if it is wanted and not open yet; that it cannot be is said the last time."""
     if machine.config.watchdog is None or machine.feeder is not None:
         return
-    from minit.machine.watchdog import Feeder
 
     try:
         machine.feeder = Feeder(machine.config.watchdog)
@@ -196,7 +184,6 @@ def _run_pod(machine: Machine) -> int:
     plan = replace(plan, namespaces=("mnt",), apps=tuple(replace(app, starts_again=True) for app in plan.apps))
     for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
         complain_at_once(f"minit: {line}")
-    import_for_later(plan)
     plan, trees = open_volumes_of(plan)
     subcgroup = place_pod(hierarchies, plan.uuid, plan.controllers)
     groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
@@ -215,7 +202,6 @@ def _run_pod(machine: Machine) -> int:
         launcher=machine.helper.link,
         lock=lock,
         root=open_stage1_root(),
-        stage1_root=image_root(),
         image=None,
         tasks=groups.tasks,
         groups=groups.apps,
@@ -240,8 +226,6 @@ def _check_health(machine: Machine, plan: PodPlan, attributes: Attributes) -> No
     """Start what checks the apps, if any has a check."""
     if not any(app.health for app in plan.apps):
         return
-    from minit.launcher.healthhelper import HealthHelper
-    from minit.launcher.profiles import write_profiles
 
     # What a check runs in an app is entered into it.
     write_profiles(plan.apps, attributes)
@@ -273,12 +257,3 @@ def _leave_mounts(machine: Machine) -> tuple[int, ...]:
 def _read(path: str) -> bytes:
     with open(path, "rb", buffering=0) as file:
         return file.read(_MAXIMUM_BYTES)
-
-
-def _print_traceback() -> None:
-    try:
-        import traceback
-
-        traceback.print_exc()
-    except (OSError, ImportError):
-        pass  # the image's files are out of reach

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import _signal
 import os
+import signal
+from collections.abc import Sequence
 
-from minit.launcher.ownimage import image_descriptor, image_root
+from minit.launcher.devicehelper import DeviceHelper
+from minit.launcher.healthhelper import HealthHelper
+from minit.launcher.ownimage import image_descriptor
+from minit.machine.helper import Helper
+from minit.machine.kernellog import Recorder
+from minit.machine.watchdog import Feeder
 from minit.manifest.machine import POWEROFF, REBOOT, STAY, MachineConfig
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.launcher.devicehelper import DeviceHelper
-    from minit.launcher.healthhelper import HealthHelper
-    from minit.machine.helper import Helper
-    from minit.machine.kernellog import Recorder
-    from minit.machine.watchdog import Feeder
 
 
 class Machine:
@@ -25,7 +21,7 @@ class Machine:
 
     `pod_helpers` are the processes that follow devices and check the health of apps, where the pod has any use of them.
     `namespace` is a descriptor of its own mounts, once PID 1 has a namespace for the pod's, `image` that of the stage1
-    root; by `image_root` a helper that is started later imports. Its pod is `supervised` once it has been started. It
+    root, in which a helper that is started later finds libraries. Its pod is `supervised` once it has been started. It
     has `failed` if its pod could not be run, and `crashed` if that is a fault of minit itself.
     """
 
@@ -38,7 +34,6 @@ class Machine:
         self.pod_helpers: list[DeviceHelper | HealthHelper] = []
         self.namespace: int | None = None
         self.image = image_descriptor()
-        self.image_root = image_root()
         self.supervised = False
         self.failed = False
         self.crashed = False
@@ -52,9 +47,9 @@ class Machine:
 
     def ask_to_end(self, signals: Sequence[int]) -> None:
         """Take signals for what they say about the end: Ctrl-Alt-Del wants a reboot, failing power none."""
-        if _signal.SIGINT in signals:
+        if signal.SIGINT in signals:
             self._asked = REBOOT
-        elif _signal.SIGPWR in signals or (signals and self.config.on_exit == STAY):
+        elif signal.SIGPWR in signals or (signals and self.config.on_exit == STAY):
             self._asked = POWEROFF
 
     def ask_to_power_off(self) -> None:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
 
 from minit import paths, syscalls
 from minit.errors import MinitError, describe
 from minit.jsontext import parse
 from minit.stdio import complain_at_once
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
 
 # There already, or not for this machine, which is no fault of anybody's.
 _HARMLESS = (errno.EEXIST, errno.ENODEV)
@@ -68,8 +66,6 @@ class Modules:
 
     def matching(self, modalias: str) -> list[str]:
         """Return the modules for a device, in the order of the table."""
-        from fnmatch import fnmatchcase  # an image without modules need not load what it is made of
-
         return list(dict.fromkeys(name for pattern, name in self._aliases if fnmatchcase(modalias, pattern)))
 
     def _load(self, name: str) -> None:

@@ -6,15 +6,10 @@ import os
 
 from minit import syscalls
 from minit.errors import describe
-from minit.mountinfo import read_mountinfo
-from minit.plan.mounts import TTY_GID, MakeDirectory, MountFilesystem
+from minit.mountinfo import Mount, read_mountinfo
+from minit.plan.mounts import TTY_GID, MakeDirectory, MountFilesystem, MountOp
 from minit.stdio import complain_at_once
 from minit.supervisor.mounts import apply_mounts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.mountinfo import Mount
-    from minit.plan.mounts import MountOp
 
 CGROUPS = "/sys/fs/cgroup"
 # Mounted in this order, unless whoever started minit has done so: a kernel that has its root on a disk mounts /dev.

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import _socket
 import os
 import select
+import socket
 import time
 
 from minit import paths
 from minit.errors import NetworkError, describe
+from minit.machine.devices import MachineDevices
 from minit.machine.dhcp import DhcpClient
-from minit.manifest.machine import is_ipv6
+from minit.machine.dhcpmessage import Answer
+from minit.manifest.machine import Interface, MachineConfig, is_ipv6
 from minit.network.builtin.ipv4 import Subnet, format_address, parse_address
-from minit.network.builtin.links import Links
+from minit.network.builtin.links import Link, Links
 from minit.stdio import complain_at_once
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.machine.devices import MachineDevices
-    from minit.machine.dhcpmessage import Answer
-    from minit.manifest.machine import Interface, MachineConfig
-    from minit.network.builtin.links import Link
 
 _RTMGRP_LINK = 1
 _RECEIVE_BYTES = 1 << 16
@@ -35,9 +30,7 @@ class MachineNetwork:
         self._links = Links()
         self._resolv_conf = resolv_conf
         # The kernel's events about links only say that it is time to look.
-        self._events = _socket.socket(
-            _socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK, 0
-        )
+        self._events = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, 0)
         self._events.bind((0, _RTMGRP_LINK))
         self._static_name_servers = config.name_servers
         self._interfaces = [_Connection(interface, config.hostname, self) for interface in config.interfaces]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+POWER_BUTTON = "power button"
+"""What the machine's helper says when somebody presses it."""
 
 _CLASS = "/sys/class/input"
 _NODES = "/dev/input"

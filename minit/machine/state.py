@@ -11,17 +11,15 @@ the pod's usual paths. Without the directory all of that is where the pod is, an
 from __future__ import annotations
 
 import os
+import shutil
 
 from minit import paths, syscalls
 from minit.errors import LaunchError, describe
+from minit.machine.modules import Modules
+from minit.manifest.machine import MachineConfig, State
 from minit.plan.mounts import MountFilesystem
 from minit.stdio import complain_at_once
 from minit.supervisor.mounts import new_filesystem
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.machine.modules import Modules
-    from minit.manifest.machine import MachineConfig, State
 
 _RECORDS = f"{paths.MACHINE_POD}/{paths.POD_STAGE1_ROOTFS}/rkt"
 _ROOTS = "roots"
@@ -148,7 +146,6 @@ def _remove(directory: str, *, ignore_errors: bool = False) -> None:
     if os.path.islink(directory) or (os.path.exists(directory) and not os.path.isdir(directory)):
         os.unlink(directory)  # it is nothing of ours
         return
-    import shutil  # larger than all that a boot without a state directory needs
 
     shutil.rmtree(directory, ignore_errors=ignore_errors)
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
 from minit.errors import describe
-from minit.machine.helper import POWER_BUTTON, Helper
+from minit.launcher.devicehelper import DeviceHelper
+from minit.launcher.healthhelper import HealthHelper
+from minit.machine.helper import Helper
+from minit.machine.machine import Machine
+from minit.machine.powerbutton import POWER_BUTTON
 from minit.messages import receive_message
 from minit.plan.restart import ALWAYS, RestartPolicy
 from minit.stdio import complain_at_once
 from minit.supervisor.pod import BY_LAUNCHER
+from minit.supervisor.protocol import OP_APP_START, OP_APP_STOP
 from minit.supervisor.restarts import Restarts
 from minit.supervisor.supervisor import HALT_SIGNALS, Supervisor
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from minit.launcher.devicehelper import DeviceHelper
-    from minit.launcher.healthhelper import HealthHelper
-    from minit.machine.machine import Machine
 
 _APPS = "system.slice"
 _HELPER_RESTARTS = RestartPolicy(condition=ALWAYS, delay_seconds=1.0, reset_seconds=60.0)
@@ -62,8 +60,6 @@ class MachineSupervisor(Supervisor):
 
     def carries_out(self, op: str) -> bool:
         """Return whether apps may be asked for so: those there are can be started and stopped."""
-        from minit.supervisor.protocol import OP_APP_START, OP_APP_STOP  # loaded with the control socket
-
         return op in (OP_APP_START, OP_APP_STOP) or super().carries_out(op)
 
     def _handle_signals(self, numbers: Sequence[int]) -> None:

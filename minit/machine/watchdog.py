@@ -7,11 +7,8 @@ import os
 import time
 
 from minit.errors import describe
+from minit.manifest.machine import Watchdog
 from minit.stdio import complain_at_once
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.manifest.machine import Watchdog
 
 _WDIOC_SETTIMEOUT = 0xC0045706
 _INT_BYTES = 4

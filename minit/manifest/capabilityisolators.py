@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minit.errors import ManifestError
+from minit.manifest.app import Isolator
 from minit.manifest.capabilities import NAMES, capability_mask
 from minit.manifest.reader import Node
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.manifest.app import Isolator
 
 RETAIN = "os/linux/capabilities-retain-set"
 REMOVE = "os/linux/capabilities-remove-set"

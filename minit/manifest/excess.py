@@ -6,22 +6,19 @@ An image may take away from that. Whatever is more is the administrator's to giv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from minit.manifest.app import Isolator
 from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.capabilityisolators import RETAIN, read_capability_sets
 from minit.manifest.reader import place
 from minit.manifest.seccomp import REMOVE as REMOVE_CALLS
 from minit.manifest.seccomp import RETAIN as RETAIN_CALLS
+from minit.manifest.seccomp import SeccompPolicy
 from minit.manifest.seccompisolators import plan_seccomp
 from minit.manifest.syscallsets import DEFAULT as DEFAULT_CALLS
 from minit.manifest.syscallsets import MINIMUM
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.manifest.app import Isolator
-    from minit.manifest.seccomp import SeccompPolicy
 
 CAPABILITIES = "capabilities"
 SECCOMP = "seccomp"

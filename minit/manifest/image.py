@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from minit.manifest.app import read_app
+from minit.manifest.app import App, read_app
 from minit.manifest.labels import find, read_annotations, read_labels
 from minit.manifest.reader import Node, read_document
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.manifest.app import App
 
 _ANNOTATION_DOCKER = "appc.io/docker/repository"  # docker2aci's
 _MAX_IMAGE_SIZE_BYTES = (1 << 63) - 1

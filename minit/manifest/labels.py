@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from minit.jsontext import quote
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.manifest.reader import Node
+from minit.manifest.reader import Node
 
 Pairs = tuple[tuple[str, str], ...]
 

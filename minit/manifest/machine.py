@@ -7,17 +7,14 @@ by who can mend it.
 
 from __future__ import annotations
 
-import _socket
+import socket
+import tomllib
+from collections.abc import Sequence
 
-from minit import jsontext
 from minit.errors import ManifestError
 from minit.hostname import find_fault
 from minit.manifest.reader import Node
 from minit.value import Value, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 POWEROFF, REBOOT, HALT, STAY = "poweroff", "reboot", "halt", "stay"
 ENDINGS = (POWEROFF, REBOOT, HALT, STAY)
@@ -134,16 +131,11 @@ class MachineConfig(Value):
     rescue: bool = False
 
 
-def parse_machine(data: bytes, source: str, compiled: bytes = b"") -> MachineConfig:
-    """
-    Return what a machine.toml says; ManifestError names the place in it.
-
-    `compiled` is what `compile_machine` has made of it once, and is left aside if that was of another text.
-    """
+def parse_machine(data: bytes, source: str) -> MachineConfig:
+    """Return what a machine.toml says; ManifestError names the place in it."""
     if len(data) > _MAXIMUM_BYTES:
         raise ManifestError(f"{source}: expected at most {_MAXIMUM_BYTES} bytes, got {len(data)}")
-    table = _read_compiled(compiled, data)
-    root = Node(_read_toml(data, source) if table is None else table, None, source)
+    root = Node(_read_toml(data, source), None, source)
     _refuse_others(root, [field for field in MachineConfig._fields if field not in _OF_THE_KERNEL], _TABLES)
     return MachineConfig(
         hostname=root["hostname"].optional(_hostname) or MachineConfig.hostname,
@@ -160,11 +152,6 @@ def parse_machine(data: bytes, source: str, compiled: bytes = b"") -> MachineCon
         state=root["state"].optional(_state),
         console=_boolean(root["console"], MachineConfig.console),
     )
-
-
-def compile_machine(data: bytes, source: str) -> bytes:
-    """Return a machine.toml with what it says as JSON, which is read in a hundredth of the time that TOML takes."""
-    return jsontext.dump({"text": data.decode(), "table": _read_toml(data, source)})
 
 
 def with_command_line(config: MachineConfig, text: str) -> tuple[MachineConfig, list[str]]:
@@ -192,24 +179,12 @@ def with_command_line(config: MachineConfig, text: str) -> tuple[MachineConfig, 
 
 
 def _read_toml(data: bytes, source: str) -> object:
-    import tomllib
-
     try:
         table = tomllib.loads(data.decode())
         _refuse_what_is_not_json(table, source)
     except (ValueError, RecursionError) as error:  # no TOML, no text, or a number of thousands of digits
         raise ManifestError(f"{source}: expected TOML: {error}") from error
     return table
-
-
-def _read_compiled(compiled: bytes, data: bytes) -> object | None:
-    try:
-        found = jsontext.parse(compiled, "") if compiled else None
-    except ManifestError:
-        return None
-    if isinstance(found, dict) and found.get("text") == data.decode(errors="replace"):
-        return found.get("table")
-    return None
 
 
 def _device(node: Node) -> DeviceRule:
@@ -388,7 +363,7 @@ def _is_ipv4_address(text: str) -> bool:
 
 def _is_ipv6_address(text: str) -> bool:
     try:
-        return bool(_socket.inet_pton(_socket.AF_INET6, text))
+        return bool(socket.inet_pton(socket.AF_INET6, text))
     except (OSError, ValueError):
         return False  # none, or not even a C string
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from minit.manifest.app import read_app, read_id, read_isolators, read_port, read_port_number
+from socket import AF_INET, AF_INET6, inet_pton
+
+from minit.manifest.app import App, Isolator, Port, read_app, read_id, read_isolators, read_port, read_port_number
 from minit.manifest.labels import find, read_annotations, read_labels
 from minit.manifest.reader import Node, read_document
 from minit.paths import ANNOTATION_MUTABLE
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.manifest.app import App, Isolator, Port
 
 _GO_TRUE = ("1", "t", "T", "true", "TRUE", "True")  # strconv.ParseBool, by which rkt reads the annotation
 
@@ -187,8 +185,6 @@ def _read_host_ip(node: Node) -> str:
 
 
 def _is_ip_address(text: str) -> bool:
-    from _socket import AF_INET, AF_INET6, inet_pton
-
     for family in (AF_INET, AF_INET6):
         try:
             inet_pton(family, text)

@@ -8,16 +8,14 @@ Go's decoder, by which rkt reads the same files, keys match whatever their case,
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from minit import jsontext
 from minit.errors import ManifestError
 from minit.manifest.names import is_ac_identifier, is_ac_name, is_image_id, is_version
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 _ABSENT = object()
 _FOLDED: dict[str, str] = {}  # of the keys that the schemas ask for, none of which a file brings

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 
+from minit.manifest.app import Isolator
 from minit.manifest.reader import Node
 from minit.manifest.seccomp import DEFAULT_POLICY, NO_NEW_PRIVILEGES, REMOVE, RETAIN, SeccompPolicy
 from minit.manifest.syscallsets import ALL, EMPTY, SETS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from minit.manifest.app import Isolator
 
 # Missing in Python's errno module.
 _MORE_ERRORS = {"EHWPOISON": 133}

@@ -8,17 +8,14 @@ since. `FILE.result` is the outcome of ADD, as far as it got, which later reques
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from minit import jsontext, paths
 from minit.boundedfile import read_bounded
 from minit.errors import MinitError
 from minit.podfile import remove_pod_file, write_pod_file
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    JsonObject = dict[str, object]
+JsonObject = dict[str, object]
 
 _MAX_CACHED_BYTES = 4 << 20
 

@@ -10,23 +10,19 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 
 from minit import jsontext, paths
 from minit.errors import ManifestError, MinitError, NetworkError, describe
-from minit.manifest.network import is_at_least
+from minit.manifest.network import NetworkConfig, PluginConfig, is_at_least
 from minit.network import cache
-from minit.network.result import read_result, write_result
+from minit.network.builtin import find_builtin
+from minit.network.plugin import first_line, run_plugin
+from minit.network.request import Request
+from minit.network.result import Result, read_result, write_result
+from minit.plan.network import PlannedNetwork
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.manifest.network import NetworkConfig, PluginConfig
-    from minit.network.request import Request
-    from minit.network.result import Result
-    from minit.plan.network import PlannedNetwork
-
-    JsonObject = dict[str, object]
+JsonObject = dict[str, object]
 
 TIMEOUT_SECONDS = 60.0
 
@@ -183,7 +179,6 @@ class _Attachment:
         """Make a request of a plugin and return the JSON object it answers with, an empty one but for ADD."""
         if found.startswith(_BUILT_IN):
             return self._call_builtin(command, plugin, previous)
-        from minit.network.plugin import run_plugin
 
         # rkt knows no CHECK, and no plugin can do it without the result.
         is_plain = not self._config.is_list and command != "CHECK"
@@ -214,8 +209,6 @@ class _Attachment:
         return environment
 
     def _call_builtin(self, command: str, plugin: PluginConfig, previous: JsonObject | None) -> JsonObject:
-        from minit.network.builtin import find_builtin
-
         config = _derive(self._config, plugin, previous)
         builtin = find_builtin(config)
         if builtin is None:
@@ -246,8 +239,6 @@ def _derive(config: NetworkConfig, plugin: PluginConfig, previous: JsonObject | 
 
 
 def _has_builtin(config: NetworkConfig, plugin: PluginConfig) -> bool:
-    from minit.network.builtin import find_builtin
-
     return find_builtin(_derive(config, plugin, None)) is not None
 
 
@@ -263,8 +254,6 @@ def _find_program(directories: Sequence[str], name: str) -> str | None:
 
 
 def _parse_answer(output: bytes, plugin: PluginConfig) -> JsonObject:
-    from minit.network.plugin import first_line
-
     try:
         answer = jsontext.parse(output, "")
     except ManifestError:

@@ -13,12 +13,8 @@ import stat
 from minit import paths
 from minit.boundedfile import read_bounded
 from minit.errors import ManifestError, MinitError, NetworkError, describe
-from minit.manifest.network import LIST_SUFFIX, parse_network_config, parse_network_name
+from minit.manifest.network import LIST_SUFFIX, NetworkConfig, parse_network_config, parse_network_name
 from minit.plan.network import wants_network
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.manifest.network import NetworkConfig
 
 _SUFFIX = ".conf"
 _VENDOR = "/usr/lib/rkt/net.d"

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import _socket
 import errno
+import socket
+from collections.abc import Collection
+from typing import Any
 
 from pyroute2.netlink import NLA_F_NESTED, nla
 from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_CTNETLINK, nfgen_msg
 
 from minit.errors import NetworkError, describe
 from minit.network.netlink import NETLINK_NETFILTER, Netlink
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from typing import Any
 
 _MESSAGE_GET = 1
 _MESSAGE_DELETE = 2
@@ -89,6 +86,6 @@ def _destination(entry: Any) -> str:
 def _message(number: int, *attributes: tuple[str, object]) -> Any:
     message = _Entry()
     message["header"]["type"] = NFNL_SUBSYS_CTNETLINK << 8 | number
-    message["nfgen_family"] = _socket.AF_INET
+    message["nfgen_family"] = socket.AF_INET
     message["attrs"] = list(attributes)
     return message

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Sequence
 
 from minit.errors import NetworkError, describe
 from minit.network import nftables
@@ -17,12 +18,7 @@ from minit.network.conntrack import forget_datagrams
 from minit.network.hostlink import host_addresses, host_interface
 from minit.network.nftables import Chain, Hook, Rule, Table
 from minit.network.portuse import PORTS_CHAIN, port_comment, ports_table, read_ports, refuse_taken_ports
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.plan.network import ForwardedPort
+from minit.plan.network import ForwardedPort
 
 __all__ = ["delete_table", "forward_ports", "masquerade", "ports_table", "refuse_taken_ports", "table_name"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _socket
+import socket
 
 from pyroute2.netlink.rtnl import RTM_GETADDR, RTM_GETROUTE
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
@@ -25,7 +25,7 @@ def host_interface(address: str, gateway: str) -> str:
         raise NetworkError(f'no interface found with IP "{gateway}": ports are forwarded by the pod\'s gateway')
     try:
         with Netlink(NETLINK_ROUTE) as netlink:
-            return _socket.if_indextoname(_interface_towards(netlink, address))
+            return socket.if_indextoname(_interface_towards(netlink, address))
     except OSError as error:
         raise NetworkError(f"cannot find the interface that leads to {address}: {describe(error)}") from error
 
@@ -34,7 +34,7 @@ def host_addresses() -> set[str]:
     """Return the IPv4 addresses of this machine."""
     request = ifaddrmsg()
     request["header"]["type"] = RTM_GETADDR
-    request["family"] = _socket.AF_INET
+    request["family"] = socket.AF_INET
     try:
         with Netlink(NETLINK_ROUTE) as netlink:
             answers = netlink.dump(request)
@@ -47,7 +47,7 @@ def host_addresses() -> set[str]:
 def _interface_towards(netlink: Netlink, address: str) -> int:
     request = rtmsg()
     request["header"]["type"] = RTM_GETROUTE
-    request["family"] = _socket.AF_INET
+    request["family"] = socket.AF_INET
     request["dst_len"] = _ADDRESS_BITS
     request["attrs"] = [("RTA_DST", address)]
     return int(netlink.ask(request).get_attr("RTA_OIF"))

@@ -7,15 +7,12 @@ network takes to set up and which the stage1 image does not carry, so the few li
 
 from __future__ import annotations
 
-import _socket
 import os
+import socket
+from collections.abc import Sequence
+from typing import Any
 
 from pyroute2.netlink import NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
 
 NETLINK_ROUTE = 0
 NETLINK_NETFILTER = 12
@@ -53,7 +50,7 @@ class Netlink:
     """
 
     def __init__(self, protocol: int) -> None:
-        self._socket = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, protocol)
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
         self._sequence = 0
@@ -153,7 +150,7 @@ class Netlink:
     def _send(self, data: bytes) -> None:
         if len(data) > _USUAL_SEND_BYTES:
             # A datagram that exceeds the buffer is refused.
-            self._socket.setsockopt(_socket.SOL_SOCKET, _SO_SNDBUFFORCE, 2 * len(data))
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 2 * len(data))
         self._socket.send(data)
 
     def _receive(self) -> list[_Answer]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import errno
 import sys
-from _socket import inet_aton
+from socket import inet_aton
+from typing import Any
 
 from pyroute2.netlink import NLM_F_APPEND, NLM_F_CREATE
 from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_NFTABLES, nfgen_msg
@@ -29,13 +30,9 @@ from minit.errors import NetworkError, describe
 from minit.network.netlink import NETLINK_NETFILTER, Netlink, NetlinkError
 from minit.value import Value
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    # Name and attributes, the latter without the prefix that they share.
-    Expression = tuple[str, tuple[tuple[str, object], ...]]
-    Match = tuple[Expression, ...]
+# Name and attributes, the latter without the prefix that they share.
+Expression = tuple[str, tuple[tuple[str, object], ...]]
+Match = tuple[Expression, ...]
 
 NAT = "nat"
 FILTER = "filter"

@@ -7,21 +7,18 @@ standard error is the caller's.
 
 from __future__ import annotations
 
-import _signal
 import math
 import os
 import select
+import signal
 import time
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from minit import jsontext, syscalls
 from minit.errors import ManifestError, NetworkError, describe
 from minit.harmless import harmless
 from minit.process import reset_signals
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import NoReturn
 
 _MAX_OUTPUT_BYTES = 1 << 20
 _MAX_SHOWN = 1000  # characters of what a plugin printed that make it into a message
@@ -40,7 +37,7 @@ def run_plugin(
     """
     name = f'plugin "{os.path.basename(path)}"'
     # Who ignores it is not told how a child ended.
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         pid, output = _start(path, request, environment)
     except OSError as error:
@@ -55,7 +52,7 @@ def run_plugin(
         raise NetworkError(f"{name}: {describe(error)}") from error
     finally:
         if ended is None:
-            os.killpg(pid, _signal.SIGKILL)
+            os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         os.close(output)
         if pidfd >= 0:
@@ -115,7 +112,7 @@ def _become_plugin(path: str, environment: Mapping[str, str], ends: Sequence[int
     standard_input, output, report = ends
     try:
         os.setsid()
-        syscalls.set_parent_death_signal(_signal.SIGKILL)
+        syscalls.set_parent_death_signal(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
         os.umask(_UMASK)

@@ -6,20 +6,17 @@ nf_tables itself lets any number of tables claim a port. What a pod has is in th
 
 from __future__ import annotations
 
-import _socket
 import errno
 import os
+import socket
 import sys
+from collections.abc import Iterator, Sequence
 
 from minit.errors import NetworkError, describe
 from minit.network.nftables import read_rule_comments, read_tables
 from minit.plan.network import ForwardedPort
 from minit.plan.ports import EVERY_ADDRESS, overlap
 from minit.podlock import is_locked
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 PORTS_CHAIN = "ports"
 
@@ -31,7 +28,7 @@ _RUNNING = ".."
 _ENDED = ("../../exited-garbage", "../../garbage")
 # States of a socket that takes whatever comes to its port, linux/net/tcp_states.h.
 _TAKING_STATES = {"tcp": "0A", "udp": "07"}
-_SOCKET_KINDS = {"tcp": _socket.SOCK_STREAM, "udp": _socket.SOCK_DGRAM}
+_SOCKET_KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 _MAPPED_PREFIX = bytes(10) + b"\xff\xff"
 
 
@@ -151,16 +148,16 @@ def _address(words: str) -> str:
         data = b"".join(data[index : index + 4][::-1] for index in range(0, len(data), 4))
     if data.startswith(_MAPPED_PREFIX):
         data = data[len(_MAPPED_PREFIX) :]
-    return _socket.inet_ntop(_socket.AF_INET if len(data) == 4 else _socket.AF_INET6, data)
+    return socket.inet_ntop(socket.AF_INET if len(data) == 4 else socket.AF_INET6, data)
 
 
 def _is_taken(port: ForwardedPort) -> bool:
     """Tell whether the socket at [::] takes IPv4 too, of which the kernel's list says nothing."""
-    probe = _socket.socket(_socket.AF_INET, _SOCKET_KINDS[port.protocol] | _socket.SOCK_CLOEXEC)
+    probe = socket.socket(socket.AF_INET, _SOCKET_KINDS[port.protocol] | socket.SOCK_CLOEXEC)
     try:
         if port.protocol == "tcp":
             # Of what is bound there only what listens counts, not the remains of connections.
-            probe.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((port.host_ip or EVERY_ADDRESS, port.host_port))
     except OSError as error:
         return error.errno == errno.EADDRINUSE

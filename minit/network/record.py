@@ -8,6 +8,7 @@ up knows what is left to do, however much of the rest is missing.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from minit import jsontext, paths
 from minit.errors import MinitError, NetworkError, describe
@@ -15,10 +16,6 @@ from minit.manifest.network import parse_network_config
 from minit.plan.network import PlannedNetwork, interface_name
 from minit.podfile import remove_pod_file, write_pod_file
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _CONFIGURATIONS = (".conf", ".conflist")
 

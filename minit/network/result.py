@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import _socket
+import socket
+from collections.abc import Iterable
 
 from minit.manifest.network import CNI_VERSIONS, is_at_least
 from minit.manifest.reader import Node
 from minit.value import Value, replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    JsonObject = dict[str, object]
+JsonObject = dict[str, object]
 
 _LISTS_SINCE = "0.3.0"  # before, a result had at most one address of each family, with its own routes
 _FAMILY_OMITTED_SINCE = "1.0.0"
-_FAMILIES = {"4": (_socket.AF_INET, 32), "6": (_socket.AF_INET6, 128)}
+_FAMILIES = {"4": (socket.AF_INET, 32), "6": (socket.AF_INET6, 128)}
 _LARGEST_INDEX = (1 << 31) - 1
 
 
@@ -241,7 +238,7 @@ def _mask(prefix_bits: int) -> int:
 
 
 def _dotted(number: int) -> str:
-    return _socket.inet_ntoa(number.to_bytes(4, "big"))
+    return socket.inet_ntoa(number.to_bytes(4, "big"))
 
 
 def _is_cidr(text: str) -> bool:
@@ -253,7 +250,7 @@ def _is_cidr(text: str) -> bool:
 
 def _is_ip(text: str) -> bool:
     try:
-        _socket.inet_pton(_FAMILIES[_family(text)][0], text)
+        socket.inet_pton(_FAMILIES[_family(text)][0], text)
     except (OSError, ValueError):
         return False
     return True

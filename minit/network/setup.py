@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minit.errors import MinitError, NetworkError
 from minit.network import firewall
 from minit.network.cni import PluginSearch, attach, plugin_path
 from minit.network.namespace import make_namespace, namespace_path
 from minit.network.record import NetInfo, copy_configuration, forget_configuration, write_namespace, write_net_info
 from minit.network.request import Request
-from minit.network.result import Dns, ipv4_address, ipv4_gateway, ipv4_mask
-from minit.plan.network import Connection
+from minit.network.result import Dns, Result, ipv4_address, ipv4_gateway, ipv4_mask
+from minit.plan.flags import RunFlags
+from minit.plan.network import Connection, NetworkPlan
 from minit.stdio import complain
 from minit.value import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.network.result import Result
-    from minit.plan.flags import RunFlags
-    from minit.plan.network import NetworkPlan
 
 
 def set_up(plan: NetworkPlan, flags: RunFlags, search: PluginSearch, cancelled: int) -> Connection:

@@ -8,11 +8,8 @@ from minit.network.cni import PluginSearch, detach
 from minit.network.namespace import is_namespace, namespace_path, remove_namespace
 from minit.network.record import forget_configuration, read_attached
 from minit.network.request import Request
+from minit.plan.network import PlannedNetwork
 from minit.stdio import complain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.plan.network import PlannedNetwork
 
 
 def tear_down(uuid: str, search: PluginSearch, *, is_last: bool = True, debug: bool = False) -> list[str]:

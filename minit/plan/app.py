@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
+from minit.manifest.app import App
 from minit.manifest.capabilities import DEFAULT, capability_names
-from minit.manifest.seccomp import DEFAULT_POLICY
+from minit.manifest.pod import RuntimeApp
+from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.manifest.seccomp import ISOLATORS as SECCOMP_ISOLATORS
+from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
 from minit.paths import (
     ANNOTATION_AFTER,
     ANNOTATION_HEALTH,
@@ -25,28 +28,21 @@ from minit.paths import (
     ANNOTATION_TRUSTED_ISOLATORS,
     ANNOTATION_VSOCK,
 )
-from minit.plan.devices import ANNOTATION_HOTPLUG
+from minit.plan.devices import ANNOTATION_HOTPLUG, DeviceRule
 from minit.plan.environment import DEFAULT_TERM, TTY_TERM, plan_environment
+from minit.plan.files import AppFile
+from minit.plan.flags import RunFlags
 from minit.plan.guards import DEFAULT_GUARDS
+from minit.plan.health import HealthCheck
+from minit.plan.limits import Limits
 from minit.plan.mounts import SYSFS, BindTree, MountOp, app_mounts
+from minit.plan.order import Dependency
 from minit.plan.protection import Protection
+from minit.plan.restart import RestartPolicy
+from minit.plan.sockets import ListenSocket
 from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, DEFAULT_STOPPING
+from minit.plan.volumes import VolumeMount
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.manifest.app import App
-    from minit.manifest.pod import RuntimeApp
-    from minit.manifest.seccomp import SeccompPolicy
-    from minit.plan.devices import DeviceRule
-    from minit.plan.files import AppFile
-    from minit.plan.flags import RunFlags
-    from minit.plan.health import HealthCheck
-    from minit.plan.limits import Limits
-    from minit.plan.order import Dependency
-    from minit.plan.restart import RestartPolicy
-    from minit.plan.sockets import ListenSocket
-    from minit.plan.volumes import VolumeMount
 
 DEFAULT_LOG_SIZE_BYTES = 10 << 20
 DEFAULT_LOG_FILES = 5
@@ -325,7 +321,6 @@ def _plan_handlers(name: str, app: App) -> dict[str, tuple[str, ...]]:
 def _plan_seccomp(name: str, app: App) -> tuple[SeccompPolicy | None, bool, list[str]]:
     if not any(isolator.name in SECCOMP_ISOLATORS for isolator in app.isolators):
         return DEFAULT_POLICY, False, []
-    from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
 
     seccomp, warnings = plan_seccomp(name, app.isolators)
     return seccomp, plan_no_new_privileges(name, app.isolators), warnings

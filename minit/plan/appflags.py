@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from minit.errors import UsageError
 from minit.goflags import parse_flags
 from minit.manifest.names import is_ac_name
 from minit.plan.flags import parse_uuid
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 APP_FLAGS: dict[str, bool | str] = {"debug": False, "app": ""}
 ADD_FLAGS: dict[str, bool | str] = {

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from minit.plan.app import AppSpec
 from minit.value import Value, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.plan.app import AppSpec
 
 
 class Confinement(Value):

@@ -7,13 +7,9 @@ import os
 from minit.errors import PlanError
 from minit.plan.environment import with_metadata_url
 from minit.plan.files import resolv_conf
-from minit.plan.pod import metadata_url
+from minit.plan.network import Connection
+from minit.plan.pod import PodPlan, metadata_url
 from minit.value import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.plan.network import Connection
-    from minit.plan.pod import PodPlan
 
 
 def connect(plan: PodPlan, connection: Connection, mds_token: str) -> PodPlan:

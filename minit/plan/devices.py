@@ -6,15 +6,12 @@ By default those of rkt's stage1 (stage1 contract 9.3): what every program expec
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from minit.errors import PlanError
 from minit.goflags import BOOLEANS
+from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.value import Value, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from minit.manifest.pod import PodManifest, RuntimeApp
 
 ANNOTATION_HOTPLUG = "minit/hotplug"
 

@@ -8,20 +8,16 @@ bytes it is a line of JSON, which tells the sizes of what follows it: the enviro
 from __future__ import annotations
 
 import os
+from typing import TypeVar
 
 from minit.attributes import Attributes
 from minit.errors import LaunchError, ManifestError
 from minit.jsontext import dump, parse
+from minit.plan.app import AppSpec
 from minit.plan.confinement import Confinement, confinement_of_command
 from minit.value import Value
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    from minit.plan.app import AppSpec
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 MAXIMUM_PROFILE_BYTES = 16 << 20
 

@@ -8,11 +8,8 @@ Each app gets its own copies, so that one may change its own and nobody else's. 
 from __future__ import annotations
 
 from minit import paths
+from minit.plan.flags import RunFlags
 from minit.value import Value, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.plan.flags import RunFlags
 
 _HOSTNAME = "/proc/sys/kernel/hostname"
 _LOOPBACK = b"127.0.0.1"

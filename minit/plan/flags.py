@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minit.errors import UsageError
 from minit.goflags import parse_flags
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 RUN_FLAGS: dict[str, bool | str] = {
     "debug": False,

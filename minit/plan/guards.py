@@ -6,11 +6,9 @@ A guard is a few rules in a filter of its own, which no list can undo (`minit.pl
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.manifest.seccomp import SeccompPolicy
-    from minit.plan.flags import RunFlags
-    from minit.plan.origins import Origins
+from minit.manifest.seccomp import SeccompPolicy
+from minit.plan.flags import RunFlags
+from minit.plan.origins import Origins
 
 TYPING = "typing"  # into a terminal, for whoever reads from it next
 LIMITS = "limits"  # those of other processes

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import _socket
+import socket
 
 from minit.errors import PlanError
 from minit.goduration import parse_duration
+from minit.manifest.pod import RuntimeApp
 from minit.manifest.reader import Node, read_json
 from minit.paths import ANNOTATION_HEALTH
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.manifest.pod import RuntimeApp
 
 STARTUP = "startup"
 LIVENESS = "liveness"
@@ -181,9 +178,9 @@ def _is_header(text: str) -> bool:
 
 def _is_address(text: str) -> bool:
     # No zone: an index of the host's interfaces means nothing in the pod.
-    for family in (_socket.AF_INET, _socket.AF_INET6):
+    for family in (socket.AF_INET, socket.AF_INET6):
         try:
-            _socket.inet_pton(family, text)
+            socket.inet_pton(family, text)
         except (OSError, ValueError):
             continue
         return True

@@ -7,17 +7,13 @@ belongs to them on the disk too. So nobody but whoever runs the pod can ask for 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minit.errors import PlanError
+from minit.manifest.pod import PodManifest
 from minit.paths import ANNOTATION_IDMAP
-from minit.plan.volumes import HOST
+from minit.plan.volumes import HOST, VolumeMount
 from minit.value import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.manifest.pod import PodManifest
-    from minit.plan.volumes import VolumeMount
 
 _ALL = "true"
 _NONE = "false"

@@ -8,7 +8,11 @@ machine cannot do is worth a warning.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from minit.errors import ManifestError, PlanError
+from minit.manifest.app import Isolator
 from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.capabilityisolators import REMOVE, RETAIN, read_capability_sets
 from minit.manifest.quantity import BILLION, parse_quantity
@@ -17,11 +21,7 @@ from minit.paths import ANNOTATION_PIDS_LIMIT
 from minit.plan.limits import CPU, MAX_CPU_SHARES, MEMORY, MIN_CPU_SHARES, PIDS, Limits
 from minit.value import Value, replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.manifest.app import Isolator
     from minit.plan.pod import HostFacts
 
 _MEMORY = "resource/memory"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minit.errors import PlanError
+from minit.manifest.pod import PodManifest, RuntimeApp
+from minit.manifest.quantity import BILLION, parse_quantity
 from minit.paths import (
     ANNOTATION_KUBERNETES_DIRECTORY,
     ANNOTATION_LOG_FILES,
@@ -12,12 +16,6 @@ from minit.paths import (
     ANNOTATION_STREAM,
     STAGE1_KUBERNETES_LOG,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.manifest.pod import PodManifest, RuntimeApp
 
 ANNOTATION_KUBERNETES_PATH = "coreos.com/rkt/experiment/kubernetes-log-path"
 
@@ -105,7 +103,6 @@ def _clean(names: Sequence[str]) -> list[str]:
 def _read_size(text: str | None, where: str) -> int | None:
     if text is None:
         return None
-    from minit.manifest.quantity import BILLION, parse_quantity
 
     expected = (
         f'{where}annotation {ANNOTATION_LOG_SIZE}: expected a number of bytes such as "10Mi", '

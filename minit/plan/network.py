@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from minit.errors import PlanError
+from minit.manifest.network import NetworkConfig
 from minit.value import Value, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from minit.manifest.network import NetworkConfig
 
 _ALL = "all"
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from minit.errors import PlanError
+from minit.manifest.pod import RuntimeApp
 from minit.paths import ANNOTATION_AFTER
 from minit.plan.restart import ALWAYS
 from minit.value import Value
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.manifest.pod import RuntimeApp
     from minit.plan.app import AppSpec
 
 _COMPLETED = "completed"

@@ -8,18 +8,14 @@ has as well is taken for the image's, unless the pod manifest says that it is tr
 from __future__ import annotations
 
 from minit.errors import PlanError
-from minit.manifest.excess import CAPABILITIES, SECCOMP, excess_of
+from minit.manifest.app import App
+from minit.manifest.excess import CAPABILITIES, SECCOMP, Excess, excess_of
+from minit.manifest.image import ImageManifest
 from minit.manifest.seccomp import REMOVE, RETAIN
 from minit.manifest.seccompisolators import plan_seccomp
 from minit.paths import ANNOTATION_TRUSTED_ISOLATORS
+from minit.plan.flags import RunFlags
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.manifest.app import App
-    from minit.manifest.excess import Excess
-    from minit.manifest.image import ImageManifest
-    from minit.plan.flags import RunFlags
 
 
 class Origins(Value):

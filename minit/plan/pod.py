@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 from minit.errors import PlanError
+from minit.hostname import find_fault
+from minit.idrange import IdRange, parse_id_range
 from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
+from minit.manifest.app import App
 from minit.manifest.capabilities import DEFAULT
+from minit.manifest.image import ImageManifest
+from minit.manifest.network import NetworkConfig
+from minit.manifest.pod import PodManifest, RuntimeApp
+from minit.manifest.reader import place
 from minit.paths import (
     ANNOTATION_AFTER,
     ANNOTATION_HEALTH,
@@ -28,31 +38,34 @@ from minit.plan.app import POD_ANNOTATIONS, RESTART_ANNOTATIONS, STREAM_CONSOLE,
 from minit.plan.devices import DEFAULT_RULES, plan_hotplug
 from minit.plan.environment import with_metadata_url
 from minit.plan.files import EtcTexts, plan_files
+from minit.plan.flags import RunFlags
+from minit.plan.guards import plan_guards
+from minit.plan.health import HealthCheck, plan_health
+from minit.plan.idmap import plan_idmap
+from minit.plan.isolators import Isolation, plan_isolation, plan_pod_limits, plan_process_limit
+from minit.plan.limits import Limits
+from minit.plan.logs import (
+    plan_kubernetes_directory,
+    plan_kubernetes_log,
+    plan_log_files,
+    plan_log_size,
+    plan_lost_output,
+)
 from minit.plan.mounts import SYSFS, SYSFS_AND_CGROUPS, TTY_GID, MountOp, pod_mounts
+from minit.plan.network import NetworkPlan, plan_networks
+from minit.plan.order import check_order, plan_after
+from minit.plan.origins import find_origins
+from minit.plan.ports import plan_ports
 from minit.plan.protection import plan_protection
+from minit.plan.readiness import plan_readiness
+from minit.plan.restart import plan_restart
+from minit.plan.sockets import ListenSocket, plan_sockets
 from minit.plan.stopping import ANNOTATION_STOP_SIGNAL, plan_pod_grace, plan_stopping
 from minit.plan.users import AppLookups, check_mapped, plan_ids
+from minit.plan.volumes import VolumeMount, host_files, plan_volumes
 from minit.value import Value, replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import TypeVar
-
-    from minit.idrange import IdRange
-    from minit.manifest.app import App
-    from minit.manifest.image import ImageManifest
-    from minit.manifest.network import NetworkConfig
-    from minit.manifest.pod import PodManifest, RuntimeApp
-    from minit.plan.flags import RunFlags
-    from minit.plan.health import HealthCheck
-    from minit.plan.isolators import Isolation
-    from minit.plan.limits import Limits
-    from minit.plan.network import NetworkPlan
-    from minit.plan.sockets import ListenSocket
-    from minit.plan.volumes import VolumeMount
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 _HOST_LOOPBACK = "127.0.0.1"
 _METADATA_PORT = 18112  # where rkt's metadata service listens
@@ -222,8 +235,6 @@ class _Planning:
             spec = self._confine(spec, isolation, runtime, app, image)
             apps.append(_plan_start(spec, runtime, image, pod.manifest))
         if not flags.mutable and any(spec.after for spec in apps):
-            from minit.plan.order import check_order
-
             check_order(apps)
         namespaces = self._namespaces(network)
         return PodPlan(
@@ -311,8 +322,6 @@ class _Planning:
         wants_vsock = is_set(runtime, ANNOTATION_VSOCK, self._pod.manifest)
         if not (app.isolators or wants_vsock or flags.disable_seccomp or flags.disable_capabilities):
             return spec.guards
-        from minit.plan.guards import plan_guards
-        from minit.plan.origins import find_origins
 
         origins = find_origins(spec.name, app, image, flags, trusted=trusted)
         return plan_guards(flags, origins, spec.seccomp, wants_vsock=wants_vsock)
@@ -393,7 +402,6 @@ def refuse_shared_files(manifest: PodManifest, about: str | None = None) -> None
 def _plan_private_users(pod: Pod, flags: RunFlags) -> IdRange | None:
     if not flags.private_users:
         return None
-    from minit.idrange import parse_id_range
 
     mapped = parse_id_range(flags.private_users)
     if mapped is None or mapped.to_host(TTY_GID) is None:
@@ -419,12 +427,9 @@ def _plan_volumes(
     )
     if not any(wanted):
         return [()] * len(sections), []
-    from minit.plan.volumes import host_files, plan_volumes
 
     planned, warnings = plan_volumes(manifest, sections, images)
     if _asks_for_idmap(manifest):
-        from minit.plan.idmap import plan_idmap
-
         planned = plan_idmap(manifest, planned, private_users=bool(flags.private_users))
     return [(*volumes, *host_files(flags)) for volumes in planned], warnings
 
@@ -440,8 +445,6 @@ def _plan_isolation(
     """Return the limits of all apps together, what the isolators of each come to, and the warnings to show."""
     if not has_isolators(pod):
         return None, [None] * len(sections), []
-    from minit.manifest.reader import place
-    from minit.plan.isolators import plan_isolation, plan_pod_limits, plan_process_limit
 
     limits, warnings = plan_pod_limits(pod.manifest.isolators, place(POD_MANIFEST, "isolators"), facts)
     annotation = pod.manifest.annotation(ANNOTATION_PIDS_LIMIT)
@@ -462,7 +465,6 @@ def _plan_isolation(
 def _plan_health(runtime: RuntimeApp, *, can_be_removed: bool) -> tuple[HealthCheck, ...]:
     if runtime.annotation(ANNOTATION_HEALTH) is None:
         return ()
-    from minit.plan.health import plan_health
 
     return plan_health(runtime, can_be_removed=can_be_removed)
 
@@ -470,7 +472,6 @@ def _plan_health(runtime: RuntimeApp, *, can_be_removed: bool) -> tuple[HealthCh
 def _plan_sockets(manifest: PodManifest, runtime: RuntimeApp, app: App) -> tuple[tuple[ListenSocket, ...], list[str]]:
     if not any(port.socket_activated for port in app.ports):
         return (), []
-    from minit.plan.sockets import plan_sockets
 
     return plan_sockets(manifest, runtime, app)
 
@@ -478,7 +479,6 @@ def _plan_sockets(manifest: PodManifest, runtime: RuntimeApp, app: App) -> tuple
 def _plan_kubernetes_directory(manifest: PodManifest) -> tuple[str | None, list[str]]:
     if manifest.annotation(ANNOTATION_LOG_MODE) is None:
         return None, []
-    from minit.plan.logs import plan_kubernetes_directory
 
     return plan_kubernetes_directory(manifest)
 
@@ -487,7 +487,6 @@ def _plan_log(spec: AppSpec, runtime: RuntimeApp, manifest: PodManifest, kuberne
     annotations = {name for name, _ in (*manifest.annotations, *runtime.annotations)}
     if not kubernetes and not annotations & {ANNOTATION_LOG_FILES, ANNOTATION_LOG_SIZE, ANNOTATION_LOST_OUTPUT}:
         return spec
-    from minit.plan.logs import plan_kubernetes_log, plan_log_files, plan_log_size, plan_lost_output
 
     size_bytes, files = plan_log_size(runtime, manifest), plan_log_files(runtime, manifest)
     return replace(
@@ -503,17 +502,11 @@ def _plan_start(spec: AppSpec, runtime: RuntimeApp, image: ImageManifest, manife
     """Return the spec with what says when the app is started, is ready, and is started again."""
     own = {name for name, _ in runtime.annotations}
     if own & {ANNOTATION_NOTIFY, ANNOTATION_NOTIFY_FD} or image.annotation(ANNOTATION_NOTIFY) is not None:
-        from minit.plan.readiness import plan_readiness
-
         notifies, number = plan_readiness(runtime, image, len(spec.sockets))
         spec = replace(spec, notifies=notifies, notify_fd=number)
     if ANNOTATION_AFTER in own:
-        from minit.plan.order import plan_after
-
         spec = replace(spec, after=plan_after(runtime))
     if not {name for name, _ in (*manifest.annotations, *runtime.annotations)}.isdisjoint(RESTART_ANNOTATIONS):
-        from minit.plan.restart import plan_restart
-
         policy = plan_restart(runtime, manifest, has_console=spec.has_console)
         spec = replace(spec, restart=policy, starts_again=spec.starts_again or policy is not None)
     return spec
@@ -556,8 +549,6 @@ def _plan_network(pod: Pod, flags: RunFlags, sections: Sequence[App]) -> Network
             if wanted:
                 raise PlanError(f"failed to setup network: {what} needs a network, --net=none gives none")
         return None
-    from minit.plan.network import NetworkPlan, plan_networks
-    from minit.plan.ports import plan_ports
 
     names = [runtime.name for runtime in pod.manifest.apps]
     return NetworkPlan(
@@ -569,7 +560,6 @@ def _plan_network(pod: Pod, flags: RunFlags, sections: Sequence[App]) -> Network
 def _plan_hostname(flags: RunFlags) -> str:
     if not flags.hostname:
         return f"rkt-{flags.uuid}"
-    from minit.hostname import find_fault
 
     fault = find_fault(flags.hostname)
     if fault is not None:

@@ -6,15 +6,12 @@ The rules and the words are those of rkt (stage1 contract 15.5).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from minit.errors import PlanError
+from minit.manifest.app import App, Port
+from minit.manifest.pod import ExposedPort, PodManifest
 from minit.plan.network import ForwardedPort
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from minit.manifest.app import App, Port
-    from minit.manifest.pod import ExposedPort, PodManifest
 
 EVERY_ADDRESS = "0.0.0.0"
 _PROTOCOLS = ("tcp", "udp")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from minit.errors import PlanError
 from minit.goflags import BOOLEANS
+from minit.manifest.image import ImageManifest
+from minit.manifest.pod import RuntimeApp
 from minit.paths import ANNOTATION_NOTIFY, ANNOTATION_NOTIFY_FD
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.manifest.image import ImageManifest
-    from minit.manifest.pod import RuntimeApp
 
 NOTIFY_SOCKET = "/run/systemd/notify"
 """Where an app finds the socket; rkt's stage1 has it there."""

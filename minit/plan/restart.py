@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
+from minit.goduration import parse_duration
+from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import (
     ANNOTATION_RESTART,
     ANNOTATION_RESTART_DELAY,
@@ -11,10 +13,6 @@ from minit.paths import (
     ANNOTATION_RESTART_RESET,
 )
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.manifest.pod import PodManifest, RuntimeApp
 
 NEVER = "never"
 ON_FAILURE = "on-failure"
@@ -82,7 +80,6 @@ def _read_duration(annotations: dict[str, str], name: str, where: str, default: 
     text = annotations.get(name)
     if text is None:
         return default
-    from minit.goduration import parse_duration
 
     try:
         seconds = parse_duration(text)

@@ -6,16 +6,14 @@ The names are those of rkt's own stage1, which keeps the same file; what that ha
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from minit.errors import ManifestError
 from minit.jsontext import dump, parse
 from minit.plan.flags import RunFlags
 from minit.value import Value
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 
 class RuntimeConfig(Value):

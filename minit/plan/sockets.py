@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from minit.errors import PlanError
+from minit.manifest.app import App
+from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.manifest.app import App
-    from minit.manifest.pod import PodManifest, RuntimeApp
 
 TCP = "tcp"
 UDP = "udp"

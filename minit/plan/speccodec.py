@@ -9,6 +9,7 @@ from __future__ import annotations
 from minit.errors import ControlError, ManifestError
 from minit.jsontext import dump, parse
 from minit.manifest.seccomp import SeccompPolicy
+from minit.plan import health
 from minit.plan.app import AppSpec
 from minit.plan.devices import DeviceRule
 from minit.plan.files import AppFile
@@ -79,7 +80,6 @@ def _decode(value: object) -> object:
 def _class_of(name: str) -> type[Value]:
     if name in _CLASSES_OF_HEALTH:
         # Here, since few apps have checks.
-        from minit.plan import health
 
         return health.Target if name == health.Target.__name__ else health.HealthCheck
     return _CLASSES[name]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import _signal
+import signal
 
 from minit.errors import PlanError
+from minit.goduration import parse_duration
+from minit.manifest.image import ImageManifest
+from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.manifest.image import ImageManifest
-    from minit.manifest.pod import PodManifest, RuntimeApp
 
 STOP_GRACE_SECONDS = 10.0
 ANNOTATION_STOP_GRACE = "minit/stop-grace"
@@ -22,7 +20,7 @@ _LAST_SIGNAL = 64
 class Stopping(Value):
     """The stop signal of an app and its grace period."""
 
-    signal: int = _signal.SIGTERM
+    signal: int = signal.SIGTERM
     grace_seconds: float = STOP_GRACE_SECONDS
 
 
@@ -37,7 +35,7 @@ def plan_stopping(runtime: RuntimeApp, image: ImageManifest, pod_grace_seconds: 
         number = _read_signal(image.annotation(ANNOTATION_STOP_SIGNAL), f"{where}image {image.name}: ")
     grace_seconds = _read_grace(runtime.annotation(ANNOTATION_STOP_GRACE), where)
     return Stopping(
-        signal=_signal.SIGTERM if number is None else number,
+        signal=signal.SIGTERM if number is None else number,
         grace_seconds=pod_grace_seconds if grace_seconds is None else grace_seconds,
     )
 
@@ -59,15 +57,15 @@ def parse_signal(text: str) -> int:
     if name.isdecimal() and name == text:
         number = int(name) if len(name) <= 2 else 0
     elif name.startswith("RTMIN+"):
-        number = _signal.SIGRTMIN + _offset(name)
+        number = signal.SIGRTMIN + _offset(name)
     elif name.startswith("RTMAX-"):
-        number = _signal.SIGRTMAX - _offset(name)
+        number = signal.SIGRTMAX - _offset(name)
     elif name.isalnum():
         # SIG_BLOCK and its like are no signals; their names have an underscore.
-        number = getattr(_signal, f"SIG{name}", 0)
+        number = getattr(signal, f"SIG{name}", 0)
     else:
         number = 0
-    if not 1 <= number <= _LAST_SIGNAL or (name.startswith("RT") and number < _signal.SIGRTMIN):
+    if not 1 <= number <= _LAST_SIGNAL or (name.startswith("RT") and number < signal.SIGRTMIN):
         raise ValueError(f'no signal "{text}"')
     return number
 
@@ -91,7 +89,6 @@ def _read_signal(text: str | None, where: str) -> int | None:
 def _read_grace(text: str | None, where: str) -> float | None:
     if text is None:
         return None
-    from minit.goduration import parse_duration
 
     expected = f'{where}annotation {ANNOTATION_STOP_GRACE}: expected a duration such as "10s", got "{text}"'
     try:

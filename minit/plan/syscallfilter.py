@@ -8,16 +8,12 @@ actions the kernel takes the least permissive.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 
+from minit.manifest.seccomp import SeccompPolicy
 from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM
 from minit.plan.guards import FILESYSTEMS, HOST, LIMITS, TYPING, VSOCK
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from minit.manifest.seccomp import SeccompPolicy
 
 KILL = 0x80000000  # SECCOMP_RET_KILL_PROCESS
 ALLOW = 0x7FFF0000  # SECCOMP_RET_ALLOW

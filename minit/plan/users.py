@@ -8,13 +8,10 @@ user's passwd entry is never used (stage1 contract 7.2).
 from __future__ import annotations
 
 from minit.errors import PlanError
+from minit.idrange import IdRange
+from minit.manifest.app import App
+from minit.manifest.image import ImageManifest
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.idrange import IdRange
-    from minit.manifest.app import App
-    from minit.manifest.image import ImageManifest
 
 USER = "user"
 GROUP = "group"

@@ -7,18 +7,15 @@ The rules are those of rkt's stage1 (stage1 contract 8.1). An image's own mount 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minit import paths
 from minit.errors import PlanError
+from minit.manifest.app import App, MountPoint
+from minit.manifest.image import ImageManifest
+from minit.manifest.pod import PodManifest, Volume
+from minit.plan.flags import RunFlags
 from minit.value import Value, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.manifest.app import App, MountPoint
-    from minit.manifest.image import ImageManifest
-    from minit.manifest.pod import PodManifest, Volume
-    from minit.plan.flags import RunFlags
 
 HOST = "host"
 EMPTY = "empty"

@@ -7,30 +7,30 @@ command has what the caller passed: signals that are ignored or blocked, descrip
 
 from __future__ import annotations
 
-import _signal
 import errno
 import os
+import signal
+from collections.abc import Collection, Iterator, Sequence
+from fcntl import ioctl
+from termios import TIOCNOTTY, TIOCSCTTY
+from typing import NoReturn
 
 from minit.errors import EXIT_FAILURE, EXIT_USAGE, describe, reason_of
+from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import from_wait_status
 from minit.stdio import complain, open_standard_streams
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import NoReturn
 
 EXIT_NOT_EXECUTABLE = 126  # those of shells
 EXIT_NOT_FOUND = 127
 
 # What a process does to itself; to wait for these would hide a fault of our own.
 _FAULTS = (
-    *(_signal.SIGFPE, _signal.SIGILL, _signal.SIGSEGV, _signal.SIGBUS),
-    *(_signal.SIGABRT, _signal.SIGTRAP, _signal.SIGSYS),
+    *(signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGBUS),
+    *(signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS),
 )
 # The kernel drops them for a process group that nobody of its session supervises, which that of a new session is.
-_TERMINAL_STOPS = (_signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)
+_TERMINAL_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 USAGE = "minit [--group] [--session] [--parent-death=SIGNAL] -- COMMAND [ARG]..."
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _LAST_DESCRIPTOR = 2**31 - 1
@@ -77,10 +77,10 @@ def split_command(words: Sequence[str]) -> tuple[InitOptions, list[str]] | None:
 
 def _signal_number(text: str) -> int:
     name = text.upper().removeprefix("SIG")
-    number = getattr(_signal, f"SIG{name}", None) if name.isalnum() else None
+    number = getattr(signal, f"SIG{name}", None) if name.isalnum() else None
     if number is None and name.isascii() and name.isdigit():
         number = int(name)
-    if number is None or number not in _signal.valid_signals():
+    if number is None or number not in signal.valid_signals():
         raise ValueError(f'--parent-death: expected a signal such as TERM, got "{text}"')
     return int(number)
 
@@ -104,10 +104,10 @@ def main(words: Sequence[str]) -> int | None:
 
 def run_command(command: list[str], options: InitOptions) -> int:
     """Run a command to its end and return its exit code, 128+n for death by signal n."""
-    waited = _signal.valid_signals() - set(_FAULTS)
-    mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, waited)
+    waited = signal.valid_signals() - set(_FAULTS)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     # While it is ignored children are reaped by the kernel, which forgets how they ended.
-    child_disposition = _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    child_disposition = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _adopt_orphans(options.parent_death_signal)
     terminal = _foreground_terminal()
     if options.session:
@@ -121,13 +121,13 @@ def run_command(command: list[str], options: InitOptions) -> int:
                 _become_session(terminal)
             else:
                 _become_group(terminal)
-            _signal.signal(_signal.SIGCHLD, child_disposition)
+            signal.signal(signal.SIGCHLD, child_disposition)
             # Python ignores these two; the command must not.
-            for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
-                _signal.signal(number, _signal.SIG_DFL)
-            if options.parent_death_signal == _signal.SIGKILL:
-                _set_parent_death_signal(_signal.SIGKILL)
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
+            if options.parent_death_signal == signal.SIGKILL:
+                _set_parent_death_signal(signal.SIGKILL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             _execute(command)
         except BaseException as error:  # never back into the code of the parent
             complain(f"minit: {describe(error)}")
@@ -145,7 +145,7 @@ def run_command(command: list[str], options: InitOptions) -> int:
 class _Watch:
     """The loop of the init over its signals."""
 
-    def __init__(self, child: int, options: InitOptions, terminal: int | None, waited: set[int]) -> None:
+    def __init__(self, child: int, options: InitOptions, terminal: int | None, waited: Collection[int]) -> None:
         self._child = child
         self._target = -child if options.group or options.session else child
         self._session = options.session
@@ -156,8 +156,8 @@ class _Watch:
     def run(self) -> int:
         """Return the command's exit code when it has ended."""
         while True:
-            number = _signal.sigwaitinfo(self._waited).si_signo
-            if number != _signal.SIGCHLD:
+            number = signal.sigwaitinfo(self._waited).si_signo
+            if number != signal.SIGCHLD:
                 self._forward(number)
                 continue
             for pid, status in _dead_or_stopped():
@@ -167,7 +167,7 @@ class _Watch:
                     self._stop()
                     continue
                 if self._session:
-                    self._signal(_signal.SIGTERM)  # to those that it left behind
+                    self._signal(signal.SIGTERM)  # to those that it left behind
                 self._take_terminal_back()
                 return from_wait_status(status).number()
 
@@ -175,8 +175,8 @@ class _Watch:
         if number in _TERMINAL_STOPS:
             self._asked_to_stop = True
             if self._session:
-                number = _signal.SIGSTOP
-        elif number == _signal.SIGCONT:
+                number = signal.SIGSTOP
+        elif number == signal.SIGCONT:
             self._asked_to_stop = False
         self._signal(number)
 
@@ -192,7 +192,7 @@ class _Watch:
         """Stop as the command did, so that a shell in front of both takes its terminal back; until SIGCONT."""
         if os.getpid() == 1 or (self._terminal is None and not self._asked_to_stop):
             return  # whoever stopped the command lets it go on without us, and the kernel stops no process 1
-        os.kill(os.getpid(), _signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
         # The SIGCONT that woke us waits to be forwarded, behind the terminal.
         if self._terminal is not None and _foreground_terminal() is not None:
             _hand_over(self._terminal, self._child)
@@ -223,7 +223,7 @@ def _adopt_orphans(parent_death_signal: int | None) -> None:
     """Become who orphans go to, as process 1 is by itself, and hear of the parent's end if that is asked for."""
     if os.getpid() == 1 and parent_death_signal is None:
         return
-    from minit import syscalls  # not needed by process 1, and as large as all the rest
+    from minit import syscalls  # process 1 needs none of them, and they are two megabytes of its memory
 
     syscalls.set_child_subreaper()
     if parent_death_signal is not None:
@@ -234,7 +234,7 @@ def _adopt_orphans(parent_death_signal: int | None) -> None:
 
 
 def _set_parent_death_signal(number: int) -> None:
-    from minit import syscalls
+    from minit import syscalls  # loaded already
 
     syscalls.set_parent_death_signal(number)
 
@@ -267,23 +267,18 @@ def _leave_terminal(terminal: int | None) -> int | None:
     """Return the terminal if this process led its session and let it go, for the session of the command."""
     if terminal is None or os.getsid(0) != os.getpid():
         return None  # it belongs to the session of a shell
-    from fcntl import ioctl
-    from termios import TIOCNOTTY
 
-    pending = _signal.sigpending()
+    pending = signal.sigpending()
     ioctl(terminal, TIOCNOTTY)
     # The kernel tells the foreground that its terminal is gone: not the command, which will have it again.
-    for number in {_signal.SIGHUP, _signal.SIGCONT} - pending:
-        _signal.sigtimedwait((number,), 0)
+    for number in {signal.SIGHUP, signal.SIGCONT} - pending:
+        signal.sigtimedwait((number,), 0)
     return terminal
 
 
 def _become_session(terminal: int | None) -> None:
     os.setsid()
     if terminal is not None:
-        from fcntl import ioctl
-        from termios import TIOCSCTTY
-
         ioctl(terminal, TIOCSCTTY, 0)
 
 
@@ -314,7 +309,5 @@ def _execute(command: list[str]) -> NoReturn:
 def _explain(path: str, failure: OSError) -> str:
     """Return the reason in words; what is there and still not found lacks its interpreter."""
     if isinstance(failure, FileNotFoundError) and os.path.exists(path):
-        from minit.reaper.diagnose import diagnose_exec
-
         return diagnose_exec(os.path.abspath(path))
     return reason_of(failure.errno or 0)

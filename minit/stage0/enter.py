@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import NoReturn
 
 from minit import paths
 from minit.errors import PodError
@@ -14,13 +15,10 @@ from minit.stage0.pods import Pod, PodState
 from minit.stage0.podstatus import read_pod_manifest, read_stage1_tree_id
 from minit.stage0.waiting import wait_for_pid
 
-if TYPE_CHECKING:
-    from minit.stage0.treestore import TreeStore
-
 
 def enter_pod(
     pod: Pod,
-    trees: TreeStore | None,
+    tree_path: Callable[[str], Path] | None,
     app: str | None,
     command: Sequence[str],
     before_exec: Callable[[], None],
@@ -29,14 +27,15 @@ def enter_pod(
 ) -> NoReturn:
     """
     Become stage1's `enter`, which runs `command` in an app (None: the only one), not confined as the app if
-    `privileged`; `before_exec` is called last. Without tree store, on a machine that minit boots, `enter` is the pod's.
+    `privileged`; `before_exec` is called last. `tree_path` finds a tree of the tree store by its id; without it, on a
+    machine that minit boots, `enter` is the pod's.
     """
     if pod.state is not PodState.RUNNING:
         raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
     name = choose_app(pod, app)
     enter = entrypoints.require_path(entrypoints.read_stage1_manifest(pod), "enter")
     # From the tree store, where no pod can have changed it.
-    root = pod.path / paths.POD_STAGE1 if trees is None else trees.path(read_stage1_tree_id(pod))
+    root = pod.path / paths.POD_STAGE1 if tree_path is None else tree_path(read_stage1_tree_id(pod))
     program = root / "rootfs" / enter
     pid = wait_for_pid(pod)
     os.chdir(pod.path)

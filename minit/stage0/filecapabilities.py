@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import struct
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.idrange import IdRange
+from minit.idrange import IdRange
 
 _REVISION = 0xFF000000
 _REVISION_2 = 0x02000000

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 from minit.archives.transports import REGISTRY_SCHEMES, has_transport
 from minit.errors import StoreError
 from minit.progress import Progress
+from minit.stage0.conversion import import_from_registry, import_layers
 from minit.stage0.pullpolicy import PullPolicy
 from minit.stage0.store import Store, StoredImage
 
@@ -26,7 +27,6 @@ def resolve_image(store: Store, reference: str, progress: Progress, policy: Pull
         )
     if reference.startswith(REGISTRY_SCHEMES) or has_transport(reference):
         # Late: most pods are made of images of the store, and reading others takes many modules.
-        from minit.stage0.conversion import import_from_registry, import_layers
 
         read = import_layers if has_transport(reference) else import_from_registry
         return read(store, reference, policy, progress)

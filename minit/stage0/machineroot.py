@@ -18,7 +18,7 @@ from pathlib import Path
 
 from minit import paths
 from minit.errors import PodError
-from minit.manifest.machine import MachineConfig, compile_machine
+from minit.manifest.machine import MachineConfig
 from minit.progress import Progress
 from minit.stage0.diskerrors import disk_errors
 from minit.stage0.entrypoints import require_path
@@ -84,7 +84,6 @@ def _fill(root: Path, store: Store, parts: MachineParts, progress: Progress) -> 
         _write(pod, f"appsinfo/{app.name}/manifest", (place / "manifest").read_bytes())
     (pod / paths.POD_MANIFEST).write_bytes(parts.manifest_bytes)
     _write(root, paths.MACHINE_CONFIG, parts.config_bytes)
-    _write(root, paths.MACHINE_CONFIG_COMPILED, compile_machine(parts.config_bytes, paths.MACHINE_CONFIG))
     (root / "etc/resolv.conf").symlink_to(paths.MACHINE_RESOLV_CONF)
     for link, entrypoint in ((paths.MACHINE_INIT, _INIT), (paths.MACHINE_COMMAND, _COMMAND)):
         path = root / link.lstrip("/")

@@ -88,7 +88,7 @@ class PodMeter:
         return sample if self.pod.refresh() and self.pod.state is PodState.RUNNING else None
 
     def _read_interfaces(self) -> tuple[InterfaceUsage, ...] | None:
-        # Here, as pyroute2 costs more than all the rest.
+        # pyroute2 brings asyncio, which cannot be dumped with the command.
         from minit.stage0.interfaces import PodInterfaces, has_own_network
 
         try:

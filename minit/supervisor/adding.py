@@ -8,27 +8,23 @@ started, as often as somebody asks. Loaded when the first app is added.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from minit import paths, syscalls
+from minit.attributes import Attributes
 from minit.boundedfile import read_bounded
 from minit.errors import ControlError
 from minit.messages import Socket, socket_pair
+from minit.plan.app import AppSpec
 from minit.plan.speccodec import decode_spec
 from minit.reaper.record import remove_file, write_file
-from minit.supervisor.app import App
-from minit.supervisor.boot import write_environment
+from minit.supervisor.app import App, write_environment
 from minit.supervisor.child import ChildEnds, become_app
 from minit.supervisor.group import GroupEnds
+from minit.supervisor.helpers import AppHelper
 from minit.supervisor.lifecycle import BUILDING
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.attributes import Attributes
-    from minit.plan.app import AppSpec
-    from minit.supervisor.helpers import AppHelper
-    from minit.supervisor.readiness import NotifyEnds
+from minit.supervisor.readiness import NotifyEnds
+from minit.supervisor.sockets import open_sockets
 
 # What each descriptor is for.
 SPEC, ROOT, DEV, TREE, SOCKET = "spec", "root", "dev", "tree", "socket"
@@ -141,7 +137,6 @@ def _helpers(app: str, of_role: dict[str, list[int]]) -> tuple[AppHelper, ...]:
     kinds = [role.removeprefix(HELPER) for role in of_role if role.startswith(HELPER)]
     if not kinds:
         return ()
-    from minit.supervisor.helpers import AppHelper
 
     return tuple(
         AppHelper(
@@ -164,7 +159,6 @@ def _read_spec(fd: int) -> bytes:
 def _open_sockets(spec: AppSpec, passed: list[int]) -> tuple[int, ...]:
     if not spec.sockets:
         return ()
-    from minit.supervisor.sockets import open_sockets
 
     return open_sockets(spec, passed or [None] * len(spec.sockets))
 

@@ -5,25 +5,21 @@ from __future__ import annotations
 import os
 import time
 
-from minit import syscalls
+from minit import paths, syscalls
+from minit.attributes import Attributes
 from minit.messages import Socket, socket_pair
 from minit.paths import app_rootfs
-from minit.plan.app import STREAM_LOG
+from minit.plan.app import STREAM_LOG, AppSpec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
+from minit.reaper.record import write_file
 from minit.supervisor.child import ChildEnds, become_app
-from minit.supervisor.group import Group
+from minit.supervisor.group import Group, GroupEnds
+from minit.supervisor.handler import Handler
+from minit.supervisor.helpers import AppHelper
 from minit.supervisor.lifecycle import ABANDONED, CLEARING, DELETING, EXITED, KILLED, PREPARING, REMNANTS
+from minit.supervisor.readiness import NotifyEnds, Readiness
+from minit.supervisor.restarts import Restarts
 from minit.supervisor.streams import Streams
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.attributes import Attributes
-    from minit.plan.app import AppSpec
-    from minit.supervisor.group import GroupEnds
-    from minit.supervisor.handler import Handler
-    from minit.supervisor.helpers import AppHelper
-    from minit.supervisor.readiness import NotifyEnds, Readiness
-    from minit.supervisor.restarts import Restarts
 
 
 class App:
@@ -69,12 +65,8 @@ class App:
         self.restarts: Restarts | None = None
         self.helpers: tuple[AppHelper, ...] = ()
         if spec.tells_readiness:
-            from minit.supervisor.readiness import Readiness  # loaded by the launcher
-
             self.readiness = Readiness()
         if spec.restart is not None:
-            from minit.supervisor.restarts import Restarts  # loaded by the launcher
-
             self.restarts = Restarts(spec.restart)
         self._begin()
 
@@ -217,6 +209,13 @@ def _open_streams(app: App) -> dict[str, int]:
             app.streams.close()
             raise
     return writers
+
+
+def write_environment(app: str, environment: tuple[tuple[str, str], ...]) -> None:
+    """Write the variables of an app for `enter`."""
+    # One variable per line without quoting: one that holds a newline cannot be said, so `enter` does without it.
+    lines = [f"{name}={value}\n" for name, value in environment if "\n" not in value]
+    write_file(paths.env_file(app), "".join(lines).encode(errors="surrogateescape"))
 
 
 def state_of(app: App) -> dict[str, object]:

@@ -7,31 +7,25 @@ the sidecar has, for another one. Loaded by the launcher if any app has such a s
 
 from __future__ import annotations
 
-import _socket
 import fcntl
 import os
 import select
+import socket
 import struct
 import termios
 
-import minit.iottymux.plainlog  # noqa: F401  # for the sidecar, which cannot load it
 from minit import jsontext, paths
 from minit.iottymux.counters import make_counters, read_counters, read_flushes
 from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.mux import COUNTERS, INPUT_ENDED, LISTENER, MASTER, RING, SCRATCH, SUPERVISOR
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_OUT
 from minit.iottymux.ring import APP_PIPE_BYTES, enlarge_pipe, make_pipe
-from minit.messages import receive_message, socket_pair
-from minit.plan.app import STREAM_STREAM
+from minit.messages import Socket, receive_message, socket_pair
+from minit.plan.app import STREAM_STREAM, AppSpec
 from minit.plan.mounts import TTY_GID
 from minit.reaper.record import write_file
 from minit.supervisor.console import PTMX, open_pty
 from minit.terminal import read_size
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.messages import Socket
-    from minit.plan.app import AppSpec
 
 _BACKLOG = 128
 # One is all that a sidecar ever has to say.
@@ -168,7 +162,7 @@ class Attachable:
         directory = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for name in (*(f"{paths.SOCKET_PREFIX}{name}" for name in names), paths.SESSION_SOCKET):
-                kind = _socket.SOCK_SEQPACKET if name == paths.SESSION_SOCKET else _socket.SOCK_STREAM
+                kind = socket.SOCK_SEQPACKET if name == paths.SESSION_SOCKET else socket.SOCK_STREAM
                 _remove(f"{self._directory}/{name}")
                 # The path of an app with a long name does not fit into an address.
                 self.held[name] = _listen(f"/proc/self/fd/{directory}/{name}", kind)
@@ -198,14 +192,14 @@ def _pipe(spec: AppSpec) -> tuple[int, int]:
 
 
 def _listen(path: str, kind: int) -> int:
-    socket = _socket.socket(_socket.AF_UNIX, kind | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK)
+    sock = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     mask = os.umask(0o177)
     try:
-        socket.bind(path)
+        sock.bind(path)
     finally:
         os.umask(mask)
-    socket.listen(_BACKLOG)
-    return socket.detach()
+    sock.listen(_BACKLOG)
+    return sock.detach()
 
 
 def _remove(path: str) -> None:

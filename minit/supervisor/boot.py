@@ -7,43 +7,40 @@ supervisor takes over, first in a short poll, so that a one-shot pod never pays 
 
 from __future__ import annotations
 
-import _signal
-import _socket
 import os
+import signal
+import socket
 import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from minit import paths, syscalls
+from minit.attributes import Attributes
 from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
 from minit.iottymux.spawner import Spawner
-from minit.messages import receive_message, send_message
+from minit.messages import Socket, receive_message, send_message
+from minit.plan.pod import PodPlan
 from minit.process import join_cgroups
 from minit.reaper.record import write_file
 from minit.stdio import complain_at_once, expect_raw_terminal
-from minit.supervisor.app import App, spawn_app
+from minit.supervisor.app import App, spawn_app, write_environment
 from minit.supervisor.confinement import become_user, drop_bounding_set, leave_keyring
+from minit.supervisor.console import open_console
 from minit.supervisor.group import GroupEnds
 from minit.supervisor.journal import Journal
 from minit.supervisor.loopback import bring_up_loopback
 from minit.supervisor.mounts import apply_mounts, enter_root
-from minit.supervisor.relocate import relocate_imports
+from minit.supervisor.serve import serve
+from minit.supervisor.sockets import open_sockets
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
+from minit.terminal import CallerTerminal
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import NoReturn
-
-    from minit.attributes import Attributes
-    from minit.messages import Socket
-    from minit.plan.pod import PodPlan
-    from minit.terminal import CallerTerminal
 
 # How long the apps are watched before trio is imported; most one-shot apps have ended by then.
 _QUICK_SECONDS = 0.02
 # An exec that takes longer, from a stuck filesystem say, is waited for under trio, where the control socket answers.
 _START_SECONDS = 2.0
-_LOAD_ATTEMPTS = 10
 _CONTROL_BACKLOG = 64
 _CGROUPS = "/sys/fs/cgroup"
 # The one writable place of the stage1 root holds nothing but data, whoever of the pod may get there.
@@ -73,11 +70,11 @@ class SupervisorEnds(Value):
     What PID 1 takes over from the launcher, as descriptors opened while host paths could still be resolved.
 
     `root` is a detached copy of the stage1 root and all below it. The working directory is where it came from: a
-    namespace copies that with its mounts, while a descriptor would still name the host's mount. `stage1_root` is the
-    path that the interpreter has imported from so far, which may be below the descriptor `image`. `hierarchies` is a
-    detached copy of the host's control groups, read-only, None if they are nowhere usual. `attributes` are
-    the caller's, which the apps get. `trees` has a detached mount of each volume of each app,
-    in the plan's order. So has `sockets` a descriptor of each socket of each app, None for one that PID 1 opens.
+    namespace copies that with its mounts, while a descriptor would still name the host's mount. `image` is the mount
+    that the interpreter was started from. `hierarchies` is a detached copy of the host's control groups, read-only,
+    None if they are nowhere usual. `attributes` are the caller's, which the apps get. `trees` has a detached mount of
+    each volume of each app, in the plan's order. So has `sockets` a descriptor of each socket of each app, None for one
+    that PID 1 opens.
     `terminal` is given for a pod with a console, `made` for one with a user namespace. `kubernetes_log` is a detached
     mount of the directory that the log mode k8s-plain writes to. `kept` are for what goes on after the pod, on a
     machine of which PID 1 is the first process.
@@ -86,7 +83,6 @@ class SupervisorEnds(Value):
     launcher: Socket
     lock: int
     root: int
-    stage1_root: str
     image: int | None
     tasks: tuple[int, ...]
     groups: tuple[GroupEnds, ...]
@@ -114,14 +110,11 @@ def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> NoReturn:
     failure: dict[str, object] = {}
     try:
         code = run_apps(plan, ends)
-    except (MinitError, OSError, ImportError) as error:
+    except (MinitError, OSError) as error:
         complain_at_once(f"stage1: {describe(error)}")
         code, failure = EXIT_FAILURE, {"failed": describe(error)[:_MAX_FAILURE_LENGTH]}
     except BaseException:
         # A defect of ours: the pod cannot go on, and only the traceback says why.
-        relocate_imports(ends.stage1_root)
-        import traceback
-
         traceback.print_exc()
         code = EXIT_FAILURE
     # Said before: the kernel keeps PID 1 until every process of the pod has been reaped, perhaps by others.
@@ -141,7 +134,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) 
         # Before anything else: a terminal's Ctrl-C reaches the launcher, which forwards it, and must not arrive twice.
         os.setsid()
         syscalls.set_dumpable(False)
-        syscalls.set_parent_death_signal(_signal.SIGTERM)
+        syscalls.set_parent_death_signal(signal.SIGTERM)
         syscalls.close_all_but((0, 1, 2, *ends.descriptors()))
         if plan.private_users is not None:
             step = "become root of the user namespace"
@@ -179,7 +172,6 @@ def _boot(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) 
         master = slave = None
         if ends.terminal is not None and plan.console_uid is not None:
             step = "open the console"
-            from minit.supervisor.console import open_console  # loaded by the launcher
 
             master, slave = open_console(plan.console_uid, ends.terminal)
             if ends.terminal.settings is not None:
@@ -235,10 +227,9 @@ def _run(supervisor: Supervisor, ends: SupervisorEnds) -> int:
     while not supervisor.finished and (left := quick_until - time.monotonic()) > 0:
         supervisor.turn(left)
     if not supervisor.finished:
-        relocate_imports(ends.stage1_root)
         if ends.image is not None:
             os.close(ends.image)
-        _load(supervisor)(supervisor)
+        serve(supervisor)
     supervisor.drain()
     supervisor.write_last_records()
     # A launcher that was killed meanwhile has left the caller's terminal to PID 1.
@@ -246,20 +237,6 @@ def _run(supervisor: Supervisor, ends: SupervisorEnds) -> int:
     supervisor.journal.event("pod.ended", status=supervisor.exit_code or 0)
     supervisor.journal.events.flush()
     return supervisor.exit_code or 0
-
-
-def _load(supervisor: Supervisor) -> Callable[[Supervisor], None]:
-    """Return what goes on with trio."""
-    for attempts_left in reversed(range(_LOAD_ATTEMPTS)):
-        try:
-            from minit.supervisor.serve import serve
-        except (OSError, ImportError, MemoryError) as error:
-            # An app, which runs already, may be taking from PID 1 what that takes.
-            if not supervisor.hold_limits() or not attempts_left:
-                raise LaunchError(f"load the supervisor: {describe(error)}") from error
-        else:
-            break
-    return serve
 
 
 def _tell_launcher(launcher: Socket, message: dict[str, object], descriptors: Sequence[int] = ()) -> None:
@@ -288,7 +265,7 @@ def _become_root(launcher: Socket) -> None:
     # capability are kept off, since PID 1 holds more of them than they do (ptrace(2), "access mode checking").
     syscalls.set_dumpable(True)
     # The change of ids took it away.
-    syscalls.set_parent_death_signal(_signal.SIGTERM)
+    syscalls.set_parent_death_signal(signal.SIGTERM)
 
 
 def _build_root(plan: PodPlan, ends: SupervisorEnds) -> None:
@@ -328,24 +305,16 @@ def _mount_kubernetes_log(tree: int) -> None:
 
 
 def _listen() -> Socket:
-    socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     mask = os.umask(0o177)
-    socket.bind(paths.STAGE1_CONTROL)
+    sock.bind(paths.STAGE1_CONTROL)
     os.umask(mask)
-    socket.listen(_CONTROL_BACKLOG)
-    return socket
+    sock.listen(_CONTROL_BACKLOG)
+    return sock
 
 
 def _open_sockets(plan: PodPlan, inherited: Sequence[Sequence[int | None]]) -> list[tuple[int, ...]]:
     if not any(app.sockets for app in plan.apps):
         return [()] * len(plan.apps)
-    from minit.supervisor.sockets import open_sockets  # loaded by the launcher
 
     return [open_sockets(app, fds) for app, fds in zip(plan.apps, inherited)]
-
-
-def write_environment(app: str, environment: tuple[tuple[str, str], ...]) -> None:
-    """Write the variables of an app for `enter`."""
-    # One variable per line without quoting: one that holds a newline cannot be said, so `enter` does without it.
-    lines = [f"{name}={value}\n" for name, value in environment if "\n" not in value]
-    write_file(paths.env_file(app), "".join(lines).encode(errors="surrogateescape"))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import NoReturn
 
 from minit import syscalls
 from minit.attributes import Attributes
@@ -20,24 +21,21 @@ from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError
 from minit.harmless import harmless
 from minit.manifest.seccomp import DEFAULT_POLICY
 from minit.messages import Socket, send_message
-from minit.plan.app import STREAM_CONSOLE, STREAM_TTY
+from minit.plan.app import STREAM_CONSOLE, STREAM_TTY, AppSpec
 from minit.plan.confinement import confinement_of
 from minit.plan.mounts import DEV
-from minit.process import forget_imports, join_cgroups, join_v2_group, set_oom_score, take_attributes
+from minit.plan.readiness import NOTIFY_SOCKET
+from minit.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
 from minit.supervisor.confinement import become, give_up_capabilities, install_filters
+from minit.supervisor.console import take_console
 from minit.supervisor.mounts import apply_mounts, enter_root
 from minit.supervisor.protection import protect_paths
+from minit.supervisor.readiness import NotifyEnds, attach_socket, place_descriptor
+from minit.supervisor.sockets import place_sockets, socket_environment
 from minit.supervisor.volumes import attach_files, attach_volumes
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
-    from minit.plan.app import AppSpec
-    from minit.supervisor.readiness import NotifyEnds
 
 
 class ChildEnds(Value):
@@ -160,7 +158,6 @@ class _Child:
         terminal = self._ends.console if has_console else self._ends.tty
         if terminal is not None:
             self._step = f"take the {'console' if has_console else 'terminal'}"
-            from minit.supervisor.console import take_console  # loaded already, as PID 1 has opened it
 
             take_console(terminal)
 
@@ -181,12 +178,8 @@ class _Child:
         arguments = [os.fsencode(word) for word in self._spec.arguments]
         variables = dict(self._spec.environment)
         if self._ends.sockets:
-            from minit.supervisor.sockets import socket_environment  # loaded by the launcher
-
             variables |= socket_environment(self._spec)
         if self._spec.notifies and self._ends.notify is not None:
-            from minit.plan.readiness import NOTIFY_SOCKET  # loaded by the launcher
-
             variables["NOTIFY_SOCKET"] = NOTIFY_SOCKET
         return arguments, {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
 
@@ -206,7 +199,6 @@ class _Child:
         take_attributes(self._ends.attributes)
         # In a user namespace PID 1 is dumpable, but what runs in a root of somebody else's must not be looked into.
         syscalls.set_dumpable(False)
-        forget_imports()
         if self._ends.namespace is None:
             self._step = "pivot root"
             enter_root(root)
@@ -229,14 +221,12 @@ class _Child:
         syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
         if self._ends.sockets:
             self._step = "pass sockets"
-            from minit.supervisor.sockets import place_sockets
 
             others = (self._report.fileno(), self.namespace, *(() if self._pipe is None else (self._pipe,)))
             moved, self.namespace, *pipes = place_sockets(self._ends.sockets, others)
             self._report, self._pipe = Socket(fileno=moved), pipes[0] if pipes else None
         if self._pipe is not None and self._spec.notify_fd is not None:
             self._step = "pass the notification descriptor"
-            from minit.supervisor.readiness import place_descriptor
 
             # Detached, or the old object would close what is in its place.
             others = (self._report.detach(), self.namespace)
@@ -295,8 +285,6 @@ def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
     places = attach_volumes(spec.volumes, ends.trees, tree, spec.sysfs)
     attach_files(spec.files, tree)
     if ends.notify is not None:
-        from minit.supervisor.readiness import attach_socket  # loaded by the launcher
-
         attach_socket(ends.notify, tree)
     protect_paths(spec.protection, tree, list(zip(spec.volumes, places)))
     if spec.read_only_root:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import _socket
 import os
+import socket
+from collections.abc import Sequence
 
 from minit import paths
+from minit.boundedfile import read_bounded
 from minit.errors import ControlError, MinitError, NoAnswerError, describe
+from minit.jsontext import MAX_SIZE_BYTES, parse
 from minit.messages import IN_FILE, receive_message, send_message
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _TIMEOUT_SECONDS = 10.0
 
@@ -25,14 +24,14 @@ def ask(
     ControlError if there is no supervisor or it refuses, NoAnswerError if it has the request but does not answer. The
     relative path keeps the address within sun_path's 108 bytes wherever pods lie.
     """
-    socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     sent = False
     try:
-        _limit_time(socket, timeout_seconds)
-        socket.connect(paths.POD_CONTROL)
-        send_message(socket, request, descriptors)
+        _limit_time(sock, timeout_seconds)
+        sock.connect(paths.POD_CONTROL)
+        send_message(sock, request, descriptors)
         sent = True
-        reply, received = receive_message(socket)
+        reply, received = receive_message(sock)
     except BlockingIOError as error:
         kind = NoAnswerError if sent else ControlError
         raise kind(f"supervisor of this pod: no answer within {timeout_seconds} s") from error
@@ -42,7 +41,7 @@ def ask(
     except ValueError as error:
         raise ControlError(f"supervisor of this pod: {describe(error)}") from error
     finally:
-        socket.close()
+        sock.close()
     if reply is None:
         raise NoAnswerError("supervisor of this pod: closed the connection without an answer")
     if reply.get(IN_FILE) is True:
@@ -55,9 +54,6 @@ def ask(
 
 
 def _read_reply(received: list[int]) -> dict[str, object]:
-    from minit.boundedfile import read_bounded
-    from minit.jsontext import MAX_SIZE_BYTES, parse
-
     try:
         [fd] = received
         reply = parse(read_bounded(fd, "reply", MAX_SIZE_BYTES), "reply")
@@ -67,9 +63,9 @@ def _read_reply(received: list[int]) -> dict[str, object]:
     return reply
 
 
-def _limit_time(socket: _socket.socket, timeout_seconds: float) -> None:
+def _limit_time(sock: socket.socket, timeout_seconds: float) -> None:
     # The kernel's own timeouts: with settimeout() connect(2) would not wait while the supervisor's backlog is full.
     seconds, rest = divmod(round(timeout_seconds * 1_000_000), 1_000_000)
     timeval = seconds.to_bytes(8, "little") + rest.to_bytes(8, "little")
-    for option in (_socket.SO_SNDTIMEO, _socket.SO_RCVTIMEO):
-        socket.setsockopt(_socket.SOL_SOCKET, option, timeval)
+    for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+        sock.setsockopt(socket.SOL_SOCKET, option, timeval)

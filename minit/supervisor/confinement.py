@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Sequence
 
 from minit import syscalls
 from minit.manifest.capabilities import capability_mask
+from minit.plan.confinement import Confinement
 from minit.process import reset_signals
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from minit.plan.confinement import Confinement
 
 # Of what a program does not get: changing the user, and seccomp(2) without no_new_privs.
 _UNTIL_EXEC = capability_mask("CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_SYS_ADMIN")

@@ -8,10 +8,7 @@ import termios
 
 from minit import syscalls
 from minit.plan.mounts import CONSOLE, TTY_GID
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.terminal import CallerTerminal
+from minit.terminal import CallerTerminal
 
 # Of the pod's own devpts: /dev/ptmx of another place would make a pty there.
 PTMX = "/dev/pts/ptmx"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import _signal
 import errno
 import os
+import signal
 
 from minit import syscalls
 from minit.value import Value
@@ -78,9 +78,9 @@ class Group:
         """
         return self._directory if self._starts_processes and not self._was_killed else None
 
-    def note_death(self, signal: int | None) -> None:
+    def note_death(self, signum: int | None) -> None:
         """Note the end of a process of the group: SIGKILL may have come from cgroup.kill, written on the host."""
-        self._was_killed = self._was_killed or signal == _signal.SIGKILL
+        self._was_killed = self._was_killed or signum == signal.SIGKILL
 
     def processes(self) -> list[int]:
         """Return the pids in the group; none if the directory is gone."""
@@ -170,7 +170,7 @@ class Group:
         for _ in range(_KILL_ROUNDS):
             if not self.processes():
                 return
-            self.signal(_signal.SIGKILL)
+            self.signal(signal.SIGKILL)
 
     def kill_others(self, spared: int | None) -> None:
         """Send SIGKILL to all but one, in rounds."""
@@ -179,7 +179,7 @@ class Group:
             if not others:
                 return
             while others:
-                others = self._signal_first(others, (_signal.SIGKILL,))
+                others = self._signal_first(others, (signal.SIGKILL,))
             self._thaw()
 
     def oom_kills(self) -> int:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import _signal
 import os
 import select
+import signal
 import time
+from collections.abc import Callable
 
 from minit.process import wait_channel
+from minit.supervisor.app import App
+from minit.supervisor.sources import Sources
 from minit.syscalls import pidfd_send_signal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from minit.supervisor.app import App
-    from minit.supervisor.sources import Sources
 
 KILL_WAIT_SECONDS = 10.0
 # How often a v1 group is looked at while it empties; a v2 group tells.
@@ -40,7 +36,7 @@ class Groups:
         """Ask all of an app to end, and give it its time for that."""
         arm_grace(app)
         # What a dead main process left behind may not know the app's own signal.
-        app.group.signal(app.spec.stop_signal if app.number is None else _signal.SIGTERM, _signal.SIGCONT)
+        app.group.signal(app.spec.stop_signal if app.number is None else signal.SIGTERM, signal.SIGCONT)
 
     def kill(self, app: App) -> None:
         """Kill all of an app, its handler too."""
@@ -104,6 +100,6 @@ def describe_processes(app: App, but: int | None = None) -> str:
 
 def _kill(pidfd: int) -> None:
     try:
-        pidfd_send_signal(pidfd, _signal.SIGKILL)
+        pidfd_send_signal(pidfd, signal.SIGKILL)
     except ProcessLookupError:
         pass

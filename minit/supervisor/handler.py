@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import TYPE_CHECKING, NoReturn
 
 from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
@@ -17,16 +18,13 @@ from minit.harmless import harmless
 from minit.manifest.seccomp import DEFAULT_POLICY
 from minit.plan.app import STREAM_NULL
 from minit.plan.confinement import confinement_of_handler
-from minit.process import forget_imports, join_cgroups, join_v2_group, set_oom_score, take_attributes
+from minit.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.supervisor.confinement import become, give_up_capabilities, install_filters
 from minit.supervisor.streams import Streams
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
-
     from minit.supervisor.app import App
 
 
@@ -91,7 +89,6 @@ def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
         environment = {os.fsencode(key): os.fsencode(value) for key, value in app.spec.environment}
         confinement = confinement_of_handler(app.spec)
         step = "join mount namespace"
-        forget_imports()
         syscalls.set_dumpable(False)
         syscalls.setns(app.namespace, syscalls.CLONE_NEWNS)
         os.umask(0o022)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterable
 
 from minit.errors import describe
 from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.reaper.exit_status import ExitStatus
 from minit.stdio import complain_at_once
 from minit.supervisor import lifecycle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from minit.supervisor.app import App
-    from minit.supervisor.journal import Journal
-    from minit.supervisor.records import Records
-    from minit.supervisor.sidecars import Sidecars
+from minit.supervisor.app import App
+from minit.supervisor.handler import spawn_handler
+from minit.supervisor.journal import Journal
+from minit.supervisor.records import Records
+from minit.supervisor.sidecars import Sidecars
 
 # A fork can fail for a moment, while a neighbour takes all processes, say.
 _FORK_ATTEMPTS = 10
@@ -68,7 +65,6 @@ class Handlers:
 
     def _run(self, app: App) -> None:
         # Loaded by the launcher if any app has a handler.
-        from minit.supervisor.handler import spawn_handler
 
         name = _HANDLER_OF[app.state]
         try:

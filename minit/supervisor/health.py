@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from minit.plan.health import KINDS, NONE, STOP_POD
 from minit.supervisor.lifecycle import RUNNING
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.supervisor.supervisor import Supervisor
+from minit.supervisor.supervisor import Supervisor
 
 _MAX_TEXT = 200
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from minit.supervisor.events import Events
+from collections.abc import Callable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from minit.supervisor.events import Events
 
 _KEPT_EVENTS = 1000
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable, Mapping
 
 from minit import syscalls
-from minit.plan.mounts import BindTree, MadeFilesystem, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from minit.plan.mounts import MountOp
+from minit.plan.mounts import (
+    BindTree,
+    MadeFilesystem,
+    MakeDirectory,
+    MakeFile,
+    MakeNode,
+    MakeSymlink,
+    MountFilesystem,
+    MountOp,
+)
 
 # The image decides what symlinks lie on the way; none of them may lead out of its root.
 _RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS

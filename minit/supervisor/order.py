@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
-    from minit.supervisor.app import App
+from minit.supervisor.app import App
 
 
 def find_unmet(app: App, apps: Mapping[str, App]) -> str | None:

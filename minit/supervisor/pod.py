@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import _signal
 import os
+import signal
 import time
+from collections.abc import Callable, Sequence
 
 from minit import paths
 from minit.errors import EXIT_FAILURE, describe
-from minit.messages import send_message
+from minit.messages import Socket, send_message
+from minit.plan.pod import PodPlan
 from minit.reaper.exit_status import ExitStatus
 from minit.reaper.record import write_file
 from minit.stdio import complain_at_once
 from minit.supervisor import lifecycle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from minit.messages import Socket
-    from minit.plan.pod import PodPlan
-    from minit.supervisor.app import App
-    from minit.supervisor.journal import Journal
-    from minit.supervisor.restarts import Restarts
+from minit.supervisor.app import App
+from minit.supervisor.journal import Journal
+from minit.supervisor.order import find_unmet, waits_in_vain
+from minit.supervisor.restarts import Restarts
 
 # Who may ask for a stop.
 BY_SIGNAL = "signal"
@@ -123,7 +119,6 @@ class Pod:
         """Return whether an app has to wait for others; one that would wait for ever has failed."""
         if not app.spec.after or (app.starts > 1 and not self._plan.mutable):
             return False
-        from minit.supervisor.order import find_unmet, waits_in_vain  # loaded by the launcher
 
         # Of a mutable pod one is started when somebody asks for it, who is told that it cannot be.
         reason = (find_unmet if self._plan.mutable else waits_in_vain)(app, self.apps)
@@ -238,7 +233,7 @@ class Pod:
         if self.exit_code is None and not app.is_stopped:
             return None
         # The console's end says the same as the stop signal, and may say it first.
-        if app.spec.has_console and status.signal == _signal.SIGHUP:
+        if app.spec.has_console and status.signal == signal.SIGHUP:
             return status.signal
         return app.spec.stop_signal
 

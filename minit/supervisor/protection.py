@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 
 from minit import syscalls
 from minit.plan.mounts import COVERS, EMPTY_DIRECTORY, EMPTY_FILE
+from minit.plan.protection import Protection
+from minit.plan.volumes import VolumeMount
 from minit.supervisor.targets import open_existing
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.plan.protection import Protection
-    from minit.plan.volumes import VolumeMount
-
-    Names = tuple[str, ...]
+Names = tuple[str, ...]
 
 
 def protect_paths(protection: Protection, root: int, volumes: Sequence[tuple[VolumeMount, Names]]) -> None:

@@ -34,11 +34,11 @@ import os
 import time
 
 from minit.jsontext import parse
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.supervisor.app import App
-    from minit.supervisor.supervisor import Supervisor
+from minit.plan.entering import encode_profile, profile_of
+from minit.supervisor.app import App
+from minit.supervisor.health import note_health
+from minit.supervisor.lifecycle import api_state
+from minit.supervisor.supervisor import Supervisor
 
 OP_PING = "ping"
 OP_STATE = "state"
@@ -85,8 +85,6 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
     if op == OP_EVENTS:
         return _events(supervisor, request.get("since", 0))
     if op == OP_HEALTH:
-        from minit.supervisor.health import note_health
-
         return note_health(supervisor, request), []
     if op == OP_HELPERS:
         known = supervisor.apps.get(str(request.get("app")))
@@ -110,7 +108,6 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
 
 def _profile_file(app: App) -> int:
     # Here, since who only asks to stop needs nothing of this.
-    from minit.plan.entering import encode_profile, profile_of
 
     # Not in the reply, which could outgrow a message.
     fd = os.memfd_create("profile")
@@ -128,7 +125,6 @@ def _events(supervisor: Supervisor, since: object) -> Reply:
 
 def _state(supervisor: Supervisor) -> dict[str, object]:
     # Here, since who only asks to stop needs nothing of this.
-    from minit.supervisor.lifecycle import api_state
 
     apps = []
     for app in supervisor.apps.values():

@@ -7,25 +7,24 @@ closed where that can hold up nobody. Loaded by the launcher if any app tells.
 
 from __future__ import annotations
 
-import _socket
 import fcntl
 import os
+import socket
 import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from minit import paths, syscalls
+from minit.plan.app import AppSpec
 from minit.plan.readiness import NOTIFY_SOCKET
+from minit.supervisor.group import Group
+from minit.supervisor.journal import Journal
+from minit.supervisor.sources import Sources
 from minit.supervisor.volumes import attach_tree
 from minit.value import Value, replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from minit.plan.app import AppSpec
     from minit.supervisor.app import App
-    from minit.supervisor.group import Group
-    from minit.supervisor.journal import Journal
-    from minit.supervisor.sources import Sources
 
 # systemd's bound for a message, PIPE_BUF.
 _MESSAGE_BYTES = 4096
@@ -39,7 +38,7 @@ _MOST_QUEUED = 1024
 _INT_BYTES = 4
 _UCRED_BYTES = 12
 _MOST_DESCRIPTORS = 253  # SCM_MAX_FD
-_ANCILLARY_BYTES = _socket.CMSG_SPACE(_UCRED_BYTES) + _socket.CMSG_SPACE(_MOST_DESCRIPTORS * _INT_BYTES)
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_UCRED_BYTES) + socket.CMSG_SPACE(_MOST_DESCRIPTORS * _INT_BYTES)
 _FIRST = 3
 
 
@@ -86,7 +85,7 @@ class Readiness:
     """
 
     def __init__(self) -> None:
-        self.socket: _socket.socket | None = None
+        self.socket: socket.socket | None = None
         self.pipe: int | None = None
         self._path = ""
         self._line_bytes = 0
@@ -181,21 +180,21 @@ class Readiness:
 
     def _open_socket(self) -> NotifyEnds:
         """Make the socket and return a detached mount of it: so it can be reached in the app's root alone."""
-        kind = _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK
-        socket = _socket.socket(_socket.AF_UNIX, kind)
+        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        sock = socket.socket(socket.AF_UNIX, kind)
         # No app's name, which could be too long for an address.
-        path = f"{paths.STAGE1_NOTIFY}{socket.fileno()}"
+        path = f"{paths.STAGE1_NOTIFY}{sock.fileno()}"
         try:
-            socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
-            socket.bind(path)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            sock.bind(path)
             # Whoever of the app's users.
             os.chmod(path, 0o666)
             tree = syscalls.open_tree(syscalls.AT_FDCWD, path, syscalls.OPEN_TREE_CLONE)
         except OSError:
             _remove(path)
-            socket.close()
+            sock.close()
             raise
-        self.socket, self._path = socket, path
+        self.socket, self._path = sock, path
         return NotifyEnds(tree=tree, path=path)
 
     def _receive(self) -> tuple[bytes | None, int] | None:
@@ -204,20 +203,20 @@ class Readiness:
         taken: list[int] = []
         try:
             data, ancillary, flags, _ = self.socket.recvmsg(
-                _MESSAGE_BYTES, _ANCILLARY_BYTES, _socket.MSG_DONTWAIT | _socket.MSG_CMSG_CLOEXEC
+                _MESSAGE_BYTES, _ANCILLARY_BYTES, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
             )
         except BlockingIOError:
             return None
         sender = 0
         for level, kind, content in ancillary:
-            if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_CREDENTIALS):
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
                 sender = int.from_bytes(content[:_INT_BYTES], "little")
-            elif (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS):
+            elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 ends = range(0, len(content) - _INT_BYTES + 1, _INT_BYTES)
                 taken += [int.from_bytes(content[at : at + _INT_BYTES], "little") for at in ends]
         # Before the next message: the kernel closes those for which there is no room, in PID 1.
         _close_elsewhere(taken)
-        return None if flags & _socket.MSG_TRUNC else data, sender
+        return None if flags & socket.MSG_TRUNC else data, sender
 
     def _discard(self) -> None:
         for _ in range(_MOST_QUEUED if self.socket is not None else 0):
@@ -373,15 +372,15 @@ def _close_elsewhere(fds: Sequence[int], fork: Callable[[], tuple[int, int]] = s
 def _stop_lingering(fd: int) -> None:
     """Have a socket's close return at once; nothing else lingers."""
     try:
-        socket = _socket.socket(fileno=fd)
+        sock = socket.socket(fileno=fd)
     except OSError:
         return  # no socket
     try:
-        socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_LINGER, bytes(2 * _INT_BYTES))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes(2 * _INT_BYTES))
     except OSError:
         pass
     finally:
-        socket.detach()
+        sock.detach()
 
 
 def _hold(reader: int, fds: Sequence[int]) -> None:

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 from minit import paths
 from minit.errors import describe
 from minit.reaper.record import note_state, record_exit, record_state, remove_file, write_file
 from minit.stdio import complain_at_once
-from minit.supervisor.app import state_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from minit.supervisor.app import App
-    from minit.supervisor.journal import Journal
+from minit.supervisor.app import App, state_of
+from minit.supervisor.journal import Journal
 
 
 class Records:

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Callable
 
 from minit.errors import MinitError, describe
 from minit.supervisor import lifecycle
+from minit.supervisor.adding import take_in
+from minit.supervisor.app import App
 from minit.supervisor.protocol import ADDING_VERSION, OP_APP_ADD, OP_APP_START, OP_APP_STOP
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from minit.supervisor.app import App
-    from minit.supervisor.supervisor import Supervisor
+from minit.supervisor.supervisor import Supervisor
 
 # A pre-start handler may hang; who starts the app has to hear of it.
 START_SECONDS = 90.0
@@ -176,7 +173,6 @@ class AppRequests:
         if not _has_descriptors():
             return self._refuse(name, _too_few_descriptors())
         # Here, since it brings with it whatever a plan is made of.
-        from minit.supervisor.adding import take_in
 
         taken = descriptors.copy()
         descriptors.clear()

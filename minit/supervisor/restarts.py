@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from minit.plan.restart import ALWAYS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from minit.plan.restart import RestartPolicy
+from minit.plan.restart import ALWAYS, RestartPolicy
 
 
 class Restarts:

@@ -10,6 +10,7 @@ import struct
 import sys
 import time
 import traceback
+from collections.abc import Callable
 
 import trio
 
@@ -19,18 +20,13 @@ from minit.harmless import harmless
 from minit.jsontext import parse
 from minit.log import open_journal
 from minit.messages import IN_FILE, MAXIMUM_MESSAGE_BYTES, encode_message
+from minit.plan.pod import PodPlan
 from minit.reaper.record import write_file
 from minit.stdio import complain_at_once
+from minit.supervisor.journal import Journal
 from minit.supervisor.protocol import APP_OPS, MAXIMUM_DESCRIPTORS, answer
 from minit.supervisor.requests import AppRequests, Pending
 from minit.supervisor.supervisor import Supervisor
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from minit.plan.pod import PodPlan
-    from minit.supervisor.journal import Journal
 
 _MAXIMUM_CLIENTS = 64
 _CLIENT_TIMEOUT_SECONDS = 5.0

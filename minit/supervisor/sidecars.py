@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import _signal
 import os
 import select
+import signal
 import time
+from collections.abc import Callable
 
 from minit import syscalls
 from minit.errors import LaunchError, describe
 from minit.iottymux.spawner import Spawner
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from minit.reaper.exit_status import ExitStatus
-    from minit.supervisor.journal import Journal
-    from minit.supervisor.sources import Sources
-    from minit.supervisor.streams import Streams
-
+from minit.reaper.exit_status import ExitStatus
+from minit.supervisor.journal import Journal
+from minit.supervisor.sources import Sources
+from minit.supervisor.streams import Streams
 
 # Processes of an app, and handlers, whose output somebody else holds open: each has a sidecar and descriptors of PID 1.
 _MOST_OF_AN_APP = 16
@@ -81,7 +76,7 @@ class Sidecars:
         for streams in self._read:
             if streams.sidecar is not None and app in (None, streams.app):
                 try:
-                    syscalls.pidfd_send_signal(streams.sidecar, _signal.SIGHUP)
+                    syscalls.pidfd_send_signal(streams.sidecar, signal.SIGHUP)
                 except ProcessLookupError:
                     pass  # it ended; another one opens the log anew
 
@@ -304,7 +299,7 @@ class Sidecars:
 
     def _kill(self, sidecar: int) -> None:
         try:
-            syscalls.pidfd_send_signal(sidecar, _signal.SIGKILL)
+            syscalls.pidfd_send_signal(sidecar, signal.SIGKILL)
         except ProcessLookupError:
             pass
 

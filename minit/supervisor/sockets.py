@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import _socket
 import errno
 import fcntl
 import os
+import socket
+from collections.abc import Sequence
 
 from minit.errors import LaunchError, describe
-from minit.plan.sockets import TCP
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.plan.app import AppSpec
-    from minit.plan.sockets import ListenSocket
+from minit.plan.app import AppSpec
+from minit.plan.sockets import TCP, ListenSocket
 
 _FIRST = 3  # SD_LISTEN_FDS_START
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
@@ -67,25 +62,25 @@ def socket_environment(app: AppSpec) -> dict[str, str]:
 def _open(app: str, wanted: ListenSocket) -> int:
     try:
         try:
-            return _listen(wanted, _socket.AF_INET6, "::")
+            return _listen(wanted, socket.AF_INET6, "::")
         except OSError as error:
             if error.errno not in _NO_IPV6:
                 raise
-        return _listen(wanted, _socket.AF_INET, "0.0.0.0")
+        return _listen(wanted, socket.AF_INET, "0.0.0.0")
     except OSError as error:
         raise LaunchError(f'app "{app}": cannot listen on {wanted.describe()}: {describe(error)}') from error
 
 
 def _listen(wanted: ListenSocket, family: int, address: str) -> int:
-    kind = _socket.SOCK_STREAM if wanted.protocol == TCP else _socket.SOCK_DGRAM
-    socket = _socket.socket(family, kind | _socket.SOCK_CLOEXEC)
-    if family == _socket.AF_INET6:
+    kind = socket.SOCK_STREAM if wanted.protocol == TCP else socket.SOCK_DGRAM
+    sock = socket.socket(family, kind | socket.SOCK_CLOEXEC)
+    if family == socket.AF_INET6:
         # For IPv4 as well, whatever the machine's default is.
-        socket.setsockopt(_socket.IPPROTO_IPV6, _socket.IPV6_V6ONLY, 0)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     if wanted.protocol == TCP:
         # Connections of an earlier pod may linger. Of a UDP port it would allow two owners.
-        socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
-    socket.bind((address, wanted.port))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((address, wanted.port))
     if wanted.protocol == TCP:
-        socket.listen(_socket.SOMAXCONN)
-    return socket.detach()
+        sock.listen(socket.SOMAXCONN)
+    return sock.detach()

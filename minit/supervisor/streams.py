@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Iterable
 
 from minit.iottymux.linebuffer import buffered_bytes, make_buffer, passed_bytes, unlogged_bytes, unread_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from minit.plan.app import AppSpec
-    from minit.supervisor.attachable import Attachable
+from minit.plan.app import AppSpec
+from minit.supervisor.attachable import Attachable
 
 _DROPPED_AT_ONCE_BYTES = 64 * 1024
 _LONG_LIFE_SECONDS = 10.0
@@ -69,8 +65,6 @@ class Streams:
 
     def open_attachable(self, spec: AppSpec) -> dict[str, int]:
         """Make what clients can attach to and return the app's ends, the caller's, by name."""
-        from minit.supervisor.attachable import Attachable  # loaded by the launcher
-
         attachable = Attachable(self.app)
         ends = attachable.open(spec)
         self.attachable = attachable

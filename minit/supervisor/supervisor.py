@@ -11,48 +11,42 @@ same code runs in both phases, and no event is lost between them.
 
 from __future__ import annotations
 
-import _signal
-import _socket
 import os
+import signal
+import socket
 import time
+from collections.abc import Callable, Sequence
 
 from minit import paths
+from minit.attributes import Attributes
 from minit.errors import EXIT_FAILURE
+from minit.iottymux.spawner import Spawner
 from minit.jsontext import dump
-from minit.messages import receive_message
+from minit.messages import Socket, receive_message
 from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.plan.guards import LIMITS
+from minit.plan.pod import PodPlan
 from minit.process import hold_limits, read_attributes, read_limits
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.reaper.reaper import BATCH, read_zombie, reap
 from minit.stdio import complain_at_once
 from minit.supervisor import lifecycle
-from minit.supervisor.app import spawn_app, state_of
+from minit.supervisor.app import App, spawn_app, state_of
 from minit.supervisor.groups import Groups, arm_grace, describe_processes
 from minit.supervisor.handlers import Handlers
+from minit.supervisor.helpers import AppHelper
 from minit.supervisor.journal import Journal
 from minit.supervisor.pod import BY_CONTROL, BY_LAUNCHER, BY_SIGNAL, Pod
+from minit.supervisor.readiness import Listener, Readiness
 from minit.supervisor.records import Records, mark_started
 from minit.supervisor.sidecars import Sidecars
 from minit.supervisor.sources import Sources
 from minit.syscalls import read_signals
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from minit.attributes import Attributes
-    from minit.iottymux.spawner import Spawner
-    from minit.messages import Socket
-    from minit.plan.pod import PodPlan
-    from minit.supervisor.app import App
-    from minit.supervisor.helpers import AppHelper
-    from minit.supervisor.readiness import Listener, Readiness
-    from minit.terminal import CallerTerminal
+from minit.terminal import CallerTerminal
 
 # SIGRTMIN+3 is the halt of systemd in a container, which managers of containers send.
-HALT_SIGNALS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGPWR, _signal.SIGRTMIN + 3)
-WATCHED_SIGNALS = (_signal.SIGCHLD, _signal.SIGHUP, *HALT_SIGNALS)
+HALT_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGPWR, signal.SIGRTMIN + 3)
+WATCHED_SIGNALS = (signal.SIGCHLD, signal.SIGHUP, *HALT_SIGNALS)
 
 # Making the root of an app that is added; only a volume that hangs takes so long.
 BUILD_SECONDS = 60.0
@@ -334,9 +328,9 @@ class Supervisor:
         # Before the dead are looked at: whoever signals every process of the pod is asking for a stop.
         if halts:
             self.request_stop(BY_SIGNAL, " ".join(halts))
-        if _signal.SIGHUP in numbers:
+        if signal.SIGHUP in numbers:
             self.reopen_logs()
-        if _signal.SIGCHLD in numbers:
+        if signal.SIGCHLD in numbers:
             self._reap()
 
     def _on_launcher(self) -> None:
@@ -344,7 +338,7 @@ class Supervisor:
         self._announced = None
         if message is None:
             self._on_launcher_end()
-        elif message["stop"] == _signal.SIGHUP:
+        elif message["stop"] == signal.SIGHUP:
             self._pod.stop_unasked("the launcher was hung up")
         else:
             self.request_stop(BY_LAUNCHER, f"signal {message['stop']}")
@@ -373,7 +367,7 @@ class Supervisor:
     def _tell_launcher(self, seconds: float) -> None:
         try:
             # A launcher that is stopped must not hold up the pod.
-            self._launcher.send(dump({"seconds": seconds}), _socket.MSG_NOSIGNAL | _socket.MSG_DONTWAIT)
+            self._launcher.send(dump({"seconds": seconds}), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
         except OSError:
             pass  # nor one that is gone
 
@@ -501,8 +495,6 @@ class Supervisor:
     def _listen_to(self, app: App, readiness: Readiness) -> None:
         """Hear what the present process of an app says of itself."""
         if app.name not in self._listeners:
-            from minit.supervisor.readiness import Listener  # loaded by the launcher
-
             self._listeners[app.name] = Listener(
                 app, readiness, self._sources, self.journal, self._retry_soon, self._pod.on_progress
             )
@@ -570,7 +562,7 @@ class Supervisor:
     def _record(self, app: App) -> None:
         assert app.status is not None
         app.finished_ns = time.time_ns()
-        app.is_oom_killed = app.status.signal == _signal.SIGKILL and app.group.oom_kills() > app.oom_kills
+        app.is_oom_killed = app.status.signal == signal.SIGKILL and app.group.oom_kills() > app.oom_kills
         if not self._pod.judge(app):
             return
         end, reason = app.status.describe(), state_of(app)["reason"]

@@ -10,20 +10,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Sequence
 
 from minit import syscalls
 from minit.errors import LaunchError, MinitError, describe
+from minit.plan.files import AppFile
+from minit.plan.mounts import BindTree
+from minit.plan.volumes import VolumeMount
 from minit.reaper.record import write_file
 from minit.supervisor.mounts import apply_mounts
 from minit.supervisor.targets import open_existing, open_target, resolve_target
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from minit.plan.files import AppFile
-    from minit.plan.mounts import BindTree
-    from minit.plan.volumes import VolumeMount
 
 # A volume that is read-only, or that root of a user namespace may not write to.
 _NO_PLACE = (errno.EROFS, errno.EACCES)

@@ -45,28 +45,6 @@ for name in sys.argv[1:]:
     __import__(name)
 """
 
-# Run by the image's interpreter in a mount namespace of its own: the image becomes the root, then all is imported.
-IMPORT_ALL_AFTER_PIVOT = """\
-import os, sys
-from minit import syscalls
-from minit.supervisor.relocate import relocate_imports
-root, *names = sys.argv[1:]
-syscalls.mount(root, root, None, syscalls.MS_BIND | syscalls.MS_REC, None)
-os.chdir(root)
-syscalls.pivot_root(".", ".")
-syscalls.umount2(".", syscalls.MNT_DETACH)
-os.chdir("/")
-relocate_imports(root, "/")
-assert not os.path.exists(root) and not os.path.exists("/bin"), os.listdir("/")
-imported = set(sys.modules)
-for name in names:
-    __import__(name)
-assert {"trio", "structlog"} <= set(sys.modules) - imported
-syscalls.mount("proc", "/proc", "proc", 0, None)
-with open("/proc/self/maps") as file:
-    print(*{line.split(maxsplit=5)[5].strip() for line in file if "/" in line}, sep="\\n")
-"""
-
 # trio opens these when it starts; a stand-in that was too empty would show here.
 RUN_TRIO = """\
 import structlog, trio
@@ -485,25 +463,6 @@ def test_nothing_of_the_host_is_opened(each_root: Path, tmp_path: Path) -> None:
     assert not [path for path in opened if not path.startswith(allowed)]
     assert imported.count("execve(") == 1
     assert "/etc/ld.so.preload" not in start + imported
-
-
-def test_everything_is_imported_after_the_pivot(plain_root: Path) -> None:
-    """With the image as the only root there is, every module in it can be imported, from files in it alone."""
-    root = plain_root
-    command = ["unshare", "--mount", "--propagation", "private"]
-    done = subprocess.run(
-        [*command, *python(root), IMPORT_ALL_AFTER_PIVOT, str(root), *module_names(root)],
-        capture_output=True,
-        text=True,
-        env={"PATH": os.environ["PATH"], "LC_ALL": "C"},
-    )
-    assert done.returncode == 0, done.stderr
-    # What was mapped before the pivot goes by its old name.
-    disk = next(path for path in root.parents if path.is_mount())
-    before, after = f"/{root.relative_to(disk)}/usr/lib/minit/", "/usr/lib/minit/"
-    mapped = [path for path in done.stdout.splitlines() if not path.startswith("/memfd:")]
-    assert [path for path in mapped if not path.startswith((before, after))] == []
-    assert [path for path in mapped if path.startswith(after)] != []
 
 
 def test_trio_and_structlog_work_on_the_stand_ins(each_root: Path) -> None:

@@ -7,6 +7,7 @@ import importlib.util
 import marshal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,6 @@ from minit.image.dump.command import command_modules
 from minit.image.modules import Module, compile_modules, stage1_modules
 from minit.image.stage1 import stage1_fingerprint
 from minit.image.toolchain import run_tool
-
-_FOR_TYPES = "minit.stage0.treestore"
 
 
 def _imported(node: ast.AST) -> list[str]:
@@ -55,35 +54,28 @@ def test_what_is_installed_by_chance_stays_out() -> None:
     assert not names & {"minit.stage0.store", "minit.stage0.untar", "minit.cli.runcommands"}
 
 
-def test_what_is_imported_late_is_carried() -> None:
-    """The command finds on a machine whatever its functions import, but for what no command there needs."""
-    modules = stage1_modules()
-    names = {module.name for module in modules}
+@pytest.mark.parametrize(
+    ("modules", "not_needed"),
+    [
+        # The second where there is no _syscalls.
+        (stage1_modules, {"minit.cli.completion", "minit.stage0.interfaces"}),
+        (command_modules, {"minit.ctypescalls", "minit.stage0.interfaces"}),
+    ],
+)
+def test_whatever_functions_import_is_dumped(modules: Callable[[], list[Module]], not_needed: set[str]) -> None:
+    """A program that was dumped has what its functions import, but for what no command needs there."""
+    carried = modules()
+    names = {module.name for module in carried}
     missing = {
         name
-        for module in modules
-        if module.name.startswith(("minit.cli", "minit.stage0"))
+        for module in carried
+        if module.name.startswith(("minit.", "entrypoints."))
         for node in ast.walk(ast.parse(module.source.read_text()))
         for name in _imported(node)
         if name not in names and _has_a_file(name)
     }
-    assert missing == {"rich.console", "rich.text", "minit.cli.completion", "minit.cli.imageargs", _FOR_TYPES}
-
-
-def test_what_the_command_imports_late_is_dumped() -> None:
-    """The program of the command has whatever functions of minit import, but for what its commands do not need."""
-    modules = command_modules()
-    names = {module.name for module in modules}
-    missing = {
-        name
-        for module in modules
-        if module.name.startswith("minit.")
-        for node in ast.walk(ast.parse(module.source.read_text()))
-        for name in _imported(node)
-        if name not in names and _has_a_file(name)
-    }
-    # The first is for types alone, the second where there is no _syscalls.
-    assert missing - {"typing_extensions"} == {"minit.ctypescalls", "minit.stage0.interfaces"}
+    # For types alone.
+    assert missing - {"typing_extensions"} == not_needed
 
 
 def test_a_module_in_the_place_of_another_is_carried(tmp_path: Path) -> None:

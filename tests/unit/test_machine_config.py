@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +14,6 @@ from minit.manifest.machine import (
     MachineConfig,
     State,
     Watchdog,
-    compile_machine,
     parse_machine,
     with_command_line,
 )
@@ -177,23 +173,6 @@ def test_a_rescue_stays_with_a_prompt():
     """Whatever else is said."""
     config, problems = with_command_line(MachineConfig(), "minit.rescue minit.console=0 minit.on_exit=poweroff")
     assert (config, problems) == (MachineConfig(rescue=True, console=True, on_exit="stay"), [])
-
-
-def test_what_is_compiled_is_read_without_toml():
-    """What `init build` makes of a machine.toml is the same configuration, for which nothing of TOML is imported."""
-    compiled = compile_machine(EVERYTHING, "machine.toml")
-    code = (
-        "import sys; from minit.manifest.machine import parse_machine as parse; "
-        f"print(parse({EVERYTHING!r}, '', {compiled!r})); assert 'tomllib' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{parse_machine(EVERYTHING, '')}\n"
-
-
-@pytest.mark.parametrize("compiled", [b"", b"{", b"[]", b'{"text":"x"}', compile_machine(b'hostname = "old"', "")])
-def test_what_was_compiled_of_another_text(compiled: bytes):
-    """A machine.toml that has been changed since counts, whatever is beside it."""
-    assert parse_machine(b'hostname = "new"', "machine.toml", compiled).hostname == "new"
 
 
 @given(st.binary() | st.text().map(str.encode))

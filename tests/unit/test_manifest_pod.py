@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -351,48 +349,3 @@ def test_arbitrary_json_is_read_or_refused(value: object) -> None:
     read(json.dumps(value).encode())
     read(json.dumps({"acKind": "PodManifest", "acVersion": "1.0.0", "apps": value, "volumes": value}).encode())
     read(json.dumps({"acKind": "ImageManifest", "acVersion": "1.0.0", "name": "x", "app": value}).encode())
-
-
-def test_reading_manifests_imports_nothing_heavy() -> None:
-    """The boot path pays for every import; these packages cost more than the reading itself."""
-    script = f"""
-import sys
-before = set(sys.modules)
-sys.path.insert(0, {str(PROJECT)!r})
-from minit.manifest.image import parse_image_manifest
-from minit.manifest.pod import parse_pod_manifest
-parse_pod_manifest({json.dumps(pod(volumes=[empty_volume()])).encode()!r}, "pod")
-parse_image_manifest({json.dumps(FULL_IMAGE).encode()!r}, "image")
-print(*sorted(set(sys.modules) - before))
-"""
-    run = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", script], stdout=subprocess.PIPE, text=True, check=True, timeout=60
-    )
-    loaded = set(run.stdout.split())
-    assert {name for name in loaded if name.partition(".")[0] == "minit"} == {
-        "minit",
-        "minit.errors",
-        "minit.harmless",
-        "minit.jsontext",
-        "minit.manifest",
-        "minit.manifest.app",
-        "minit.manifest.image",
-        "minit.manifest.labels",
-        "minit.manifest.names",
-        "minit.manifest.pod",
-        "minit.manifest.reader",
-        "minit.paths",
-        "minit.value",
-    }
-    heavy = {
-        "json",
-        "re",
-        "enum",
-        "typing",
-        "dataclasses",
-        "collections",
-        "collections.abc",
-        "functools",
-        "types",
-    }
-    assert loaded & heavy == set()

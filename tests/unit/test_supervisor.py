@@ -776,7 +776,7 @@ def test_a_handler_that_is_in_no_group_yet_is_killed_too(root: Path, groups):
     """Between its fork and joining the groups only its pidfd leads to it."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> float:
-        handler_module.spawn_handler = hang  # type: ignore[assignment]
+        handlers_module.spawn_handler = hang  # type: ignore[assignment]
         turn_until(supervisor, lambda: supervisor.apps["a"].handler is not None)
         started = time.monotonic()
         supervisor.request_stop()
@@ -800,7 +800,7 @@ def test_a_handler_that_cannot_be_forked_is_tried_again(root: Path, groups):
     """A process limit that is only reached for a moment costs nothing but that moment."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
-        spawn = handler_module.spawn_handler
+        spawn = handlers_module.spawn_handler
         attempts = []
 
         def refuse(app: App, name: str) -> object:
@@ -809,7 +809,7 @@ def test_a_handler_that_cannot_be_forked_is_tried_again(root: Path, groups):
                 raise BlockingIOError(11, os.strerror(11))
             return spawn(app, name)
 
-        handler_module.spawn_handler = refuse  # type: ignore[assignment]
+        handlers_module.spawn_handler = refuse  # type: ignore[assignment]
 
     outcome = supervise(root, groups, {"a": exits(0)}, drive, specific={"a": handlers(root, pre_start="exit 0")})
     assert (outcome.exit_code, outcome.status) == (0, {"a": 0})
@@ -825,7 +825,7 @@ def test_a_handler_that_can_never_be_forked_has_failed(root: Path, groups):
         def refuse(app: App, name: str) -> object:
             raise BlockingIOError(11, os.strerror(11))
 
-        handler_module.spawn_handler = refuse  # type: ignore[assignment]
+        handlers_module.spawn_handler = refuse  # type: ignore[assignment]
 
     fields = handlers(root, pre_start="exit 0", post_stop="exit 0")
     outcome = supervise(root, groups, {"a": exits(0)}, drive, specific={"a": fields})

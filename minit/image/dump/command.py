@@ -25,16 +25,14 @@ COMMANDS_LEFT_OUT = ("minit.cli.statscommand", "minit.cli.topcommand", "minit.cl
 # Programs of their own, and scripts that are texts here.
 _LEFT_OUT = (
     *COMMANDS_LEFT_OUT,
-    *("minit.cli.manual", "minit.stage0.interfaces"),
+    *("minit.cli.machinegroup", "minit.cli.manual", "minit.stage0.interfaces"),
     *("minit.image.compile_modules", "minit.image.dump.features", "minit.image.dump.prepare"),
     *("minit.image.dump.preparecommand", "minit.image.record_imports", "minit.image.standins"),
 )
-# By functions, so that importing everything does not show them.
+# By name or by functions, so that importing the others does not show them.
 _IMPORTED_LATE = (
-    *("minit.__main__", "minit.reaper.init", "minit.reaper.diagnose"),
-    *("click._textwrap", "difflib", "linecache", "rich.progress", "tokenize", "tomllib", "traceback"),
-    *(("compression.zstd",) if sys.version_info >= (3, 14) else ("backports.zstd",)),
-    *("encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8"),
+    *("minit.__main__", "minit.importedlate", "minit.reaper.init", "minit.reaper.diagnose", "encodings.idna"),
+    "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",
 )
 _PACKAGES = ("_yaml", "backports", "click", "rich", "yaml")
 # Their importers do without them. OpenSSL has memory of threads, which no dump has; what looks up users and groups

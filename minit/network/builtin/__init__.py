@@ -6,14 +6,13 @@ They do what the reference plugins of these names do, for machines that have non
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
+from minit.network.builtin import bridge, loopback, ptp
+from minit.network.builtin.config import is_supported
+from minit.network.request import Request
+from minit.network.result import Result
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from minit.network.request import Request
-    from minit.network.result import Result
 
 
 class Builtin(Value):
@@ -31,18 +30,11 @@ class Builtin(Value):
 
 def find_builtin(config: Mapping[str, object]) -> Builtin | None:
     """Return the plugin for a configuration, None if it asks for anything that is not built in."""
-    from minit.network.builtin.config import is_supported
-
     if not is_supported(config):
         return None
     if config["type"] == "ptp":
-        from minit.network.builtin import ptp
-
         return Builtin(add=ptp.add, delete=ptp.delete, check=ptp.check)
     if config["type"] == "bridge":
-        from minit.network.builtin import bridge
-
         return Builtin(add=bridge.add, delete=bridge.delete, check=bridge.check)
-    from minit.network.builtin import loopback
 
     return Builtin(add=loopback.add, delete=loopback.delete, check=loopback.check)

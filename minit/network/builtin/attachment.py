@@ -7,27 +7,21 @@ end of the pair, and the nf_tables table. So all of it is found again, whenever 
 
 from __future__ import annotations
 
-import _sha1
+import hashlib
 import os
+from collections.abc import Callable, Mapping
 
 from minit.errors import MinitError, NetworkError, describe, reason_of
 from minit.network.builtin.arguments import parse_arguments
-from minit.network.builtin.config import lease_parent, masquerades, network_name
+from minit.network.builtin.config import ConfiguredRoute, Ipam, lease_parent, masquerades, network_name
 from minit.network.builtin.hostlocal import lease_directory, release, reserve
 from minit.network.builtin.ipv4 import Subnet, format_address
-from minit.network.builtin.links import Links, open_namespace, write_sysctl
+from minit.network.builtin.links import Link, Links, open_namespace, write_sysctl
 from minit.network.builtin.resolvconf import read_resolv_conf
 from minit.network.firewall import delete_table, masquerade, table_name
+from minit.network.request import Request
 from minit.network.result import Address, Dns, Route
 from minit.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from minit.network.builtin.config import ConfiguredRoute, Ipam
-    from minit.network.builtin.links import Link
-    from minit.network.request import Request
 
 _VETH = "veth"
 _NAME_DIGITS = 11  # what "veth" leaves of the 15 bytes of an interface's name
@@ -89,7 +83,7 @@ class Sides:
 
 def host_end(request: Request) -> str:
     """Return the name of the host's end of the pair of links."""
-    digest = _sha1.sha1(f"{request.container_id} {request.interface}".encode()).hexdigest()
+    digest = hashlib.sha1(f"{request.container_id} {request.interface}".encode(), usedforsecurity=False).hexdigest()
     return f"veth{digest[:_NAME_DIGITS]}"
 
 

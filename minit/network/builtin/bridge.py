@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from minit.errors import NetworkError
 from minit.network.builtin import attachment
+from minit.network.builtin.attachment import Lease, Sides
 from minit.network.builtin.checks import check_attachment
-from minit.network.builtin.config import ConfiguredRoute, read_bridge
+from minit.network.builtin.config import BridgeConfig, ConfiguredRoute, read_bridge
 from minit.network.builtin.ipv4 import Subnet, format_address
-from minit.network.builtin.links import run_in_namespace, write_sysctl
+from minit.network.builtin.links import Link, Links, run_in_namespace, write_sysctl
+from minit.network.request import Request
 from minit.network.result import Address, Interface, Result
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from minit.network.builtin.attachment import Lease, Sides
-    from minit.network.builtin.config import BridgeConfig
-    from minit.network.builtin.links import Link, Links
-    from minit.network.request import Request
 
 _BRIDGE = "bridge"
 _EVERYWHERE = Subnet(address=0, prefix=0)

@@ -7,18 +7,16 @@ left to a real plugin; one that is built in and wrong is refused with a line tha
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
 from minit.manifest.reader import Node
 from minit.network.builtin.hostlocal import DEFAULT_DIRECTORY, Pool
 from minit.network.builtin.ipv4 import Subnet, parse_address, parse_interface, parse_subnet, subnet_of
 from minit.network.result import Dns
 from minit.value import Value
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TypeVar
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 HOST_LOCAL = "host-local"
 

@@ -10,19 +10,15 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from minit.errors import NetworkError, describe
 from minit.network.builtin.ipv4 import Subnet, format_address, parse_address
+from minit.network.request import Request
 from minit.value import Value
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TypeVar
-
-    from minit.network.request import Request
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 DEFAULT_DIRECTORY = "/var/lib/cni/networks"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE
 from pyroute2.netlink.rtnl import (
@@ -29,12 +31,7 @@ from minit.network.namespace import return_to
 from minit.network.netlink import NETLINK_ROUTE, Netlink
 from minit.value import Value
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 SCOPE_UNIVERSE = 0
 SCOPE_LINK = 253

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from minit.errors import NetworkError
 from minit.network.builtin.ipv4 import format_address
 from minit.network.builtin.links import Links, open_namespace
+from minit.network.request import Request
 from minit.network.result import Address, Interface, Result
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from minit.network.request import Request
 
 _NAME = "lo"
 _MAC = "00:00:00:00:00:00"

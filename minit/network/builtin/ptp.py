@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from minit.network.builtin import attachment
+from minit.network.builtin.attachment import Lease, Sides
 from minit.network.builtin.checks import check_attachment
-from minit.network.builtin.config import read_ptp
+from minit.network.builtin.config import Ipam, read_ptp
 from minit.network.builtin.ipv4 import Subnet
-from minit.network.builtin.links import SCOPE_HOST, SCOPE_LINK
+from minit.network.builtin.links import SCOPE_HOST, SCOPE_LINK, Link
+from minit.network.request import Request
 from minit.network.result import Interface, Result
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from minit.network.builtin.attachment import Lease, Sides
-    from minit.network.builtin.config import Ipam
-    from minit.network.builtin.links import Link
-    from minit.network.request import Request
 
 _ONE_HOST = 32
 
