@@ -19,7 +19,7 @@ from minit.cli.stage1flags import choose_file
 from minit.cli.volumeflags import check_volumes, parse_mount, parse_volume
 from minit.errors import PodError, describe
 from minit.image.shipped import copy_shipped, shipped_fingerprint
-from minit.image.stage1 import build_stage1, stage1_fingerprint
+from minit.image.stage1 import build_stage1, stage1_facts, stage1_fingerprint, stage1_sources
 from minit.manifest.names import is_environment_name
 from minit.progress import Progress
 from minit.stage0 import overlay
@@ -27,6 +27,7 @@ from minit.stage0.appsection import PodDefaults
 from minit.stage0.defaultstage1 import default_stage1
 from minit.stage0.entrypoints import require_mutable_support
 from minit.stage0.images import resolve_image
+from minit.stage0.knownsources import result_of_sources
 from minit.stage0.podmanifest import (
     PlannedApp,
     check_platform,
@@ -235,7 +236,8 @@ def choose_stage1(
     if fingerprint is not None:
         image = default_stage1(invocation.data, store, fingerprint, copy_shipped, progress)
     else:
-        fingerprint = stage1_fingerprint()
+        record = invocation.data / "minit/stage1-sources"
+        fingerprint = result_of_sources(record, stage1_facts(), stage1_sources, stage1_fingerprint)
         image = default_stage1(invocation.data, store, fingerprint, build_stage1, progress)
     renew_program(fingerprint, progress)
     return image

@@ -34,7 +34,10 @@ class LibrarySearch:
 
     def __init__(self) -> None:
         self._files: dict[Path, ElfFile] = {}
-        self._configured = tuple(Path(directory) for directory in _configured_directories(LD_SO_CONF))
+        configuration: list[Path] = []
+        self._configured = tuple(Path(directory) for directory in _configured_directories(LD_SO_CONF, configuration))
+        self.sources = [*configuration, *self._configured, *_DEFAULT_DIRECTORIES]
+        """The files and directories that decide where a library is, but for those that its user names."""
 
     def elf(self, path: Path) -> ElfFile:
         """Return the loader's view of a file."""
@@ -99,7 +102,9 @@ def _is_default(directory: Path) -> bool:
     )
 
 
-def _configured_directories(path: Path) -> Iterator[str]:
+def _configured_directories(path: Path, configuration: list[Path]) -> Iterator[str]:
+    """Yield the directories in order, and note the files, and the directories of files, that say so."""
+    configuration.append(path)
     try:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
@@ -107,8 +112,9 @@ def _configured_directories(path: Path) -> Iterator[str]:
     for line in lines:
         words = line.partition("#")[0].split()
         if words[:1] == ["include"]:
-            for pattern in words[1:]:
-                for included in sorted(glob(os.path.join(path.parent, pattern))):
-                    yield from _configured_directories(Path(included))
+            for pattern in (os.path.join(path.parent, word) for word in words[1:]):
+                configuration.append(Path(pattern).parent)
+                for included in sorted(glob(pattern)):
+                    yield from _configured_directories(Path(included), configuration)
         else:
             yield from words

@@ -75,10 +75,21 @@ def source_files() -> list[tuple[str, Path]]:
     return [
         (str(path.relative_to(_PROJECT)), path)
         for package in _OURS
-        for pattern in ("*.py", "*.c")
+        for pattern in ("*.py", "*.[ch]", "*.ld")
         for path in sorted((_PROJECT / package).rglob(pattern))
         if not module_name(path).startswith("minit.archives")
     ]
+
+
+def source_directories() -> list[Path]:
+    """Return the directories in which a new file of minit would be found, and those in which packages are."""
+    ours = [
+        Path(parent)
+        for package in _OURS
+        for parent, _, _ in os.walk(_PROJECT / package)
+        if not parent.endswith("/__pycache__")
+    ]
+    return [*ours, *map(Path, sys.path)]
 
 
 def package_versions() -> list[str]:

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 import minit
 from minit import jsontext, paths
 from minit.errors import ImageError, describe
-from minit.image.dump.program import obstacle, static_library
+from minit.image.dump.program import needed_files, obstacle, static_library
 from minit.image.interpreter import (
     check_interpreter,
     compile_filters,
@@ -30,7 +30,15 @@ from minit.image.interpreter import (
     dump_interpreter,
     loaded_libraries,
 )
-from minit.image.modules import Module, entrypoint_names, package_versions, source_files, stage1_modules
+from minit.image.libraries import LibrarySearch
+from minit.image.modules import (
+    Module,
+    entrypoint_names,
+    package_versions,
+    source_directories,
+    source_files,
+    stage1_modules,
+)
 from minit.image.tarwriter import AciWriter
 from minit.image.toolchain import run_tool
 from minit.manifest.image import APPC_VERSION
@@ -150,6 +158,18 @@ def stage1_manifest() -> bytes:
             "annotations": [{"name": name, "value": value} for name, value in annotations.items()],
         }
     )
+
+
+def stage1_facts() -> str:
+    """Return what decides the fingerprint beside `stage1_sources`: which these are."""
+    return f"{sys.version} {os.confstr('CS_GNU_LIBC_VERSION')} {sys.executable} {minit.__file__} {sys.path}"
+
+
+def stage1_sources() -> list[Path]:
+    """Return the files and directories that decide the fingerprint; it stays while none of them changes."""
+    interpreter = Path(sys.executable)
+    files = [interpreter, *(path for _, path in source_files()), *loaded_libraries().values(), *needed_files()]
+    return [*files, *source_directories(), *LibrarySearch().sources]
 
 
 def stage1_fingerprint() -> str:

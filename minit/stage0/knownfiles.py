@@ -13,12 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from minit.errors import MinitError
+from minit.stage0.fileidentity import identity, is_settled
 from minit.stage0.temporary import scratch_directory
 
 _MAX_FILES = 100
 _MAX_BYTES = _MAX_FILES * 256
-# Two changes within the clock tick of a file system leave the same time; that of vfat is the slowest.
-_CLOCK_TICK_NS = 2_000_000_000
 
 
 class KnownFiles:
@@ -30,20 +29,20 @@ class KnownFiles:
 
     def recall(self, status: os.stat_result) -> str | None:
         """Return the ID of the image that a file with this status was, None if that is not known."""
-        return self._read().get(_identity(status))
+        return self._read().get(identity(status))
 
     def remember(self, status: os.stat_result, read_since_ns: int, image_id: str) -> None:
         """Note the image of a file that was read since then, unless it might change and keep its status."""
-        if max(status.st_mtime_ns, status.st_ctime_ns) + _CLOCK_TICK_NS > read_since_ns:
+        if not is_settled(status, read_since_ns):
             return
         known = self._read()
-        known.pop(_identity(status), None)
-        self._write({**known, _identity(status): image_id})
+        known.pop(identity(status), None)
+        self._write({**known, identity(status): image_id})
 
     def forget_gone(self, has_image: Callable[[str], bool]) -> None:
         """Forget the files of images that there are no longer."""
         known = self._read()
-        left = {identity: image for identity, image in known.items() if has_image(image)}
+        left = {file: image for file, image in known.items() if has_image(image)}
         if left:
             self._write(left)
         else:
@@ -51,7 +50,7 @@ class KnownFiles:
                 self._path.unlink()
 
     def _write(self, known: Mapping[str, str]) -> None:
-        lines = [f"{identity} {image}\n" for identity, image in known.items()]
+        lines = [f"{file} {image}\n" for file, image in known.items()]
         with suppress(OSError, MinitError), scratch_directory(self._scratch) as scratch:
             (scratch / "files").write_text("".join(lines[-_MAX_FILES:]))
             os.rename(scratch / "files", self._path)
@@ -64,8 +63,3 @@ class KnownFiles:
             return {}
         pairs = [line.split(" ") for line in lines]
         return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
-
-
-def _identity(status: os.stat_result) -> str:
-    numbers = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return ":".join(map(str, numbers))

@@ -57,11 +57,15 @@ def obstacle() -> str | None:
     """Return why this interpreter cannot be dumped on this machine; None if it can."""
     if sys.version_info[:2] not in _VERSIONS:
         return f"Python {sys.version_info[0]}.{sys.version_info[1]} is too new for it"
-    if not static_library().exists():
-        return f"there is no {static_library()} (Debian: apt install libpython3-dev)"
-    if not Path(sysconfig.get_path("include"), "internal/pycore_runtime.h").exists():
-        return f"there are no headers in {sysconfig.get_path('include')} (Debian: apt install libpython3-dev)"
+    for path in needed_files():
+        if not path.exists():
+            return f"there is no {path} (Debian: apt install libpython3-dev)"
     return None
+
+
+def needed_files() -> list[Path]:
+    """Return the files of the interpreter, and one of its headers, without which it cannot be dumped."""
+    return [static_library(), Path(sysconfig.get_path("include"), "internal/pycore_runtime.h")]
 
 
 def static_library() -> Path:
