@@ -7,6 +7,7 @@ The program of a stage1 image that starts with everything imported: an interpret
     arena.c         its memory, at a fixed address
     objects.c       loads extension modules into that
     write.c         writes the program
+    profile.c       finds out what of the memory is written to, and has it lie together
     restore.c       renews what a process has of its own
     sources.c       runs another program where this one is not current
     immortal.c      objects that are not counted, so that their pages stay those of the file
@@ -16,5 +17,7 @@ The program of a stage1 image that starts with everything imported: an interpret
     preparecommand.py  imports the command
     features.py     what has to work in a restored interpreter
     program.py      builds, dumps and checks
+    hotblocks.py    what profile.c finds out, for the next dump
     command.py      the same for the command
+    trainingcommands.py  what the command does while it is found out what it writes to
 """

@@ -14,8 +14,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define ARENA_SIZE (128UL << 20)
-#define GRANULE 16UL /* what malloc(3) aligns to */
 #define HEADER sizeof(size_t)
 #define SMALL_MAX 1024
 #define BINS 256
@@ -27,6 +25,17 @@ __asm__(".section arena_memory, \"aw\", @nobits\n"
         ".previous\n");
 
 static SAVED char *next_free = arena;
+
+/*
+ * Of the blocks that a dump has some are written to while it runs, to count the objects in them. If it is known which
+ * (profile.c), they lie together, at the start of the arena, so that fewer pages have to be copied. A block is known by
+ * its number: an interpreter that does the same takes the same blocks in the same order.
+ */
+static unsigned blocks_taken;
+static const char *is_hot;
+static size_t is_hot_count;
+static char *next_hot, *hot_end;
+static unsigned *block_numbers;
 
 struct block {
     struct block *next;
@@ -44,14 +53,30 @@ size_t arena_used(void)
     return (next_free - arena + PAGE - 1) & -PAGE;
 }
 
+static char *align(char *place, size_t header, size_t alignment)
+{
+    return (char *)(((unsigned long)place + header + alignment - 1) & -alignment);
+}
+
 /* Returns `size` bytes behind `header` ones, at a multiple of `alignment`. */
 static void *take(size_t header, size_t size, size_t alignment)
 {
-    char *start = (char *)(((unsigned long)next_free + header + alignment - 1) & -alignment);
+    char *start = align(next_free, header, alignment);
 
     if (size > (size_t)(arena + ARENA_SIZE - start))
         fail("%zu bytes more than the arena of %lu has", size, ARENA_SIZE);
     next_free = start + size;
+    return start;
+}
+
+/* Returns a block for what is written to; NULL if the one that is taken now is not. */
+static void *take_hot(size_t size)
+{
+    char *start = align(next_hot, HEADER, GRANULE);
+
+    if (blocks_taken >= is_hot_count || !is_hot[blocks_taken] || start + size > hot_end)
+        return NULL;
+    next_hot = start + size;
     return start;
 }
 
@@ -125,11 +150,16 @@ void *arena_malloc(size_t size)
     if (size > ARENA_SIZE)
         return errno = ENOMEM, NULL;
     size = round_up(size + HEADER + (size == 0));
-    block = reuse(size);
-    if (!block) {
+    block = take_hot(size - HEADER);
+    if (!block)
+        block = reuse(size);
+    if (!block)
         block = take(HEADER, size - HEADER, GRANULE);
-        *header_of(block) = size;
-    }
+    *header_of(block) = size;
+    blocks_taken++;
+    if (block_numbers)
+        for (char *at = (char *)block - HEADER; size; at += GRANULE, size -= GRANULE)
+            block_numbers[(at - arena) / GRANULE] = blocks_taken;
     return block;
 }
 
@@ -210,4 +240,19 @@ void arena_seal(void)
             block->next = NULL;
             *header_of(block) = 0;
         }
+}
+
+/* Has the blocks for whose numbers there is a 1 lie in `size` bytes of their own. Before any is taken. */
+void arena_separate(const char *numbers, size_t count, size_t size)
+{
+    is_hot = numbers;
+    is_hot_count = count;
+    next_hot = arena_pages(size);
+    hot_end = next_free;
+}
+
+/* Keeps the number of the last block that each granule belonged to, from 1 on; with room for the whole arena. */
+void arena_number(unsigned *numbers)
+{
+    block_numbers = numbers;
 }

@@ -28,11 +28,20 @@ extern char __start_saved[], __stop_saved[];
 extern int is_restored;
 __attribute__((noreturn, format(printf, 1, 2))) void fail(const char *format, ...);
 
+#define ARENA_SIZE (128UL << 20)
+#define GRANULE 16UL /* what malloc(3) aligns to */
 extern char arena[];
 void *arena_malloc(size_t size);
 void *arena_pages(size_t size);
 size_t arena_used(void);
 void arena_seal(void);
+void arena_separate(const char *is_hot, size_t count, size_t size);
+void arena_number(unsigned *numbers);
+
+/* profile.c */
+void use_profile(const char *directory);
+void finish_profile(const char *directory);
+void watch_writes(void);
 
 /* What loaded objects may use of this program; symbols.s, which program.py writes. */
 struct symbol {

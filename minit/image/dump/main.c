@@ -1,11 +1,12 @@
 /*
  * Builds an interpreter, lets it import everything, and writes both as a new program:
  *
- *     PROGRAM OUTPUT SEED LIBRARIES MODULES SCRIPT NAME...
+ *     PROGRAM OUTPUT SEED LIBRARIES MODULES PROFILE SCRIPT NAME...
  *
  * SCRIPT is Python text, run with the arguments NAME. Modules are looked for in MODULES, the shared libraries that they
- * need in LIBRARIES. Strings are hashed with SEED. The new program starts with the function that SCRIPT leaves as
- * `start`, and runs another one in its own place when it is not made of the `sources` any more, if SCRIPT leaves these.
+ * need in LIBRARIES. Strings are hashed with SEED. PROFILE is a directory of what is known of other programs of these
+ * modules (profile.c). The new program starts with the function that SCRIPT leaves as `start`, and runs another one in
+ * its own place when it is not made of the `sources` any more, if SCRIPT leaves these.
  */
 #include "dump.h"
 #include <errno.h>
@@ -107,14 +108,15 @@ int main(int argc, char **argv)
         check_sources(argv);
         return restore(argv);
     }
-    if (argc < 6)
-        fail("usage: %s OUTPUT SEED LIBRARIES MODULES SCRIPT NAME...", argv[0]);
+    if (argc < 7)
+        fail("usage: %s OUTPUT SEED LIBRARIES MODULES PROFILE SCRIPT NAME...", argv[0]);
     fix_addresses(argv);
     library_directory = open(argv[3], O_PATH | O_CLOEXEC);
     if (library_directory < 0)
         fail("cannot open %s: %s", argv[3], strerror(errno));
-    initialize(strtoul(argv[2], NULL, 10), argv[4], argc - 6, argv + 6);
-    if (PyRun_SimpleString(argv[5]) < 0)
+    use_profile(argv[5]);
+    initialize(strtoul(argv[2], NULL, 10), argv[4], argc - 7, argv + 7);
+    if (PyRun_SimpleString(argv[6]) < 0)
         fail("nothing is written");
     globals = PyModule_GetDict(PyImport_AddModule("__main__"));
     start = PyDict_GetItemString(globals, "start");
@@ -123,6 +125,7 @@ int main(int argc, char **argv)
     Py_INCREF(start);
     keep_sources(PyDict_GetItemString(globals, "sources"));
     prepare_restore(start);
+    finish_profile(argv[5]);
     write_program(argv[1]);
     _exit(0);
 }

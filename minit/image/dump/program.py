@@ -12,15 +12,27 @@ import filecmp
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from minit.errors import ImageError
+from minit.image.dump.hotblocks import can_trace, choose_hot_blocks
 from minit.image.toolchain import read_tool, run_tool
 
 _PARTS = Path(__file__).parent
 _SOURCES = (
-    *("arena.c", "guard.c", "immortal.c", "main.c", "objects.c", "restore.c", "sources.c", "syscalls.c", "write.c"),
+    *(
+        "arena.c",
+        "guard.c",
+        "immortal.c",
+        "main.c",
+        "objects.c",
+        "profile.c",
+        "restore.c",
+        "sources.c",
+        "syscalls.c",
+        "write.c",
+    ),
 )
 _FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-pie")
 _LINK_FLAGS = (
@@ -115,10 +127,34 @@ def write_dump(
     arguments: Iterable[str],
     scratch: Path,
     directory: Path = Path("/"),
+    profile: Path | None = None,
 ) -> None:
     """Write a program that has run a script of this package, with arguments and in a directory; see main.c."""
     text = (_PARTS / script).read_text()
-    _run([scratch / _DUMPER, output, seed, scratch / _OBJECTS, modules, text, *arguments], directory)
+    _run([scratch / _DUMPER, output, seed, scratch / _OBJECTS, modules, profile or "", text, *arguments], directory)
+
+
+def make_profile(
+    train: Callable[[Path], object],
+    seed: int,
+    script: str,
+    modules: str,
+    arguments: Iterable[str],
+    scratch: Path,
+    directory: Path = Path("/"),
+) -> Path | None:
+    """
+    Return what is known of the writes of a program of `write_dump` with these arguments, which `train` has run.
+
+    None where that cannot be found out.
+    """
+    if not can_trace():
+        return None
+    profile, traced = scratch / "profile", scratch / "traced"
+    profile.mkdir()
+    write_dump(traced, seed, script, modules, arguments, scratch, directory, profile)
+    train(traced)
+    return profile if choose_hot_blocks(profile) else None
 
 
 def _link(dumper: Path, objects: Sequence[Path], scratch: Path) -> None:

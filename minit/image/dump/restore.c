@@ -101,6 +101,7 @@ int restore(char **argv)
 {
     PyObject *arguments, *variables, *ignored;
 
+    watch_writes();
     protect_objects();
 #if PY_VERSION_HEX >= 0x030d0000
     if (_PyMem_init_obmalloc(thread->interp) < 0)

@@ -1,0 +1,42 @@
+"""Which blocks of a dump's memory are hot: those that were written to, of a size that several share a page."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from pathlib import Path
+
+from minit.image.dump.hotblocks import choose_hot_blocks
+
+GRANULE_BYTES = 16
+
+
+def hot_blocks(profile: Path, numbers: list[int], written: list[int]) -> tuple[int, list[int]]:
+    """Return the size and the numbers of what is hot, given the block of each granule and the granules written to."""
+    (profile / "numbers").write_bytes(array("I", numbers).tobytes())
+    (profile / "written").write_bytes(bytes(int(at in written) for at in range(len(numbers))))
+    assert choose_hot_blocks(profile)
+    data = (profile / "hot").read_bytes()
+    (size_bytes,) = struct.unpack_from("N", data)
+    table = data[struct.calcsize("N") :]
+    return size_bytes, [at + 1 for at, is_hot in enumerate(table) if is_hot]
+
+
+def test_blocks_that_are_written_to_are_hot(tmp_path: Path) -> None:
+    """With all their granules; what belongs to no block counts for nothing."""
+    assert hot_blocks(tmp_path, [0, 1, 1, 2, 7, 7, 7, 0], [0, 1, 6, 7]) == (5 * GRANULE_BYTES, [1, 7])
+
+
+def test_large_blocks_are_not_hot(tmp_path: Path) -> None:
+    """They have pages of their own in any case."""
+    numbers = [1] * 64 + [2] * 65 + [3]
+    assert hot_blocks(tmp_path, numbers, [0, 64, 129]) == (65 * GRANULE_BYTES, [1, 3])
+
+
+def test_nothing_was_written_to(tmp_path: Path) -> None:
+    """There is no profile where the program has noted nothing, or not got so far."""
+    (tmp_path / "numbers").write_bytes(array("I", [1, 2]).tobytes())
+    assert not choose_hot_blocks(tmp_path)
+    (tmp_path / "written").write_bytes(b"\0\0")
+    assert not choose_hot_blocks(tmp_path)
+    assert not (tmp_path / "hot").exists()
