@@ -17,7 +17,8 @@ from minit.manifest.pod import PodManifest, parse_pod_manifest
 from minit.network.configs import load_networks
 from minit.plan.files import EtcTexts, text_sources
 from minit.plan.flags import RunFlags
-from minit.plan.pod import HostFacts, Pod, app_section, has_isolators, joins_networks, refuse_shared_files
+from minit.plan.hostfacts import HostFacts
+from minit.plan.pod import Pod, app_section, has_isolators, joins_networks, refuse_shared_files
 from minit.plan.runtimeconfig import RuntimeConfig, decode_runtime_config
 from minit.plan.users import AppLookups, parse_id
 from minit.stdio import complain

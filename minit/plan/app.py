@@ -36,7 +36,6 @@ from minit.plan.guards import DEFAULT_GUARDS
 from minit.plan.health import HealthCheck
 from minit.plan.limits import Limits
 from minit.plan.mounts import SYSFS, BindTree, MountOp, app_mounts
-from minit.plan.order import Dependency
 from minit.plan.protection import Protection
 from minit.plan.restart import RestartPolicy
 from minit.plan.sockets import ListenSocket
@@ -80,6 +79,17 @@ _ANNOTATIONS = (
 )
 # All others are decided in minit.plan.isolators, and those of system calls in minit.manifest.seccompisolators.
 _UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
+
+
+class Dependency(Value):
+    """An app that has to be ready before another one is started; with `completed` it has to have ended with 0."""
+
+    app: str
+    completed: bool = False
+
+    def describe(self) -> str:
+        """Return the dependency as words for --debug."""
+        return f"{self.app} {'has ended well' if self.completed else 'is ready'}"
 
 
 class AppSpec(Value):

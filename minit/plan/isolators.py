@@ -9,7 +9,6 @@ machine cannot do is worth a warning.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from minit.errors import ManifestError, PlanError
 from minit.manifest.app import Isolator
@@ -18,11 +17,9 @@ from minit.manifest.capabilityisolators import REMOVE, RETAIN, read_capability_s
 from minit.manifest.quantity import BILLION, parse_quantity
 from minit.manifest.reader import Node
 from minit.paths import ANNOTATION_PIDS_LIMIT
+from minit.plan.hostfacts import HostFacts
 from minit.plan.limits import CPU, MAX_CPU_SHARES, MEMORY, MIN_CPU_SHARES, PIDS, Limits
 from minit.value import Value, replace
-
-if TYPE_CHECKING:
-    from minit.plan.pod import HostFacts
 
 _MEMORY = "resource/memory"
 _CPU = "resource/cpu"

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from minit.errors import PlanError
 from minit.manifest.pod import RuntimeApp
 from minit.paths import ANNOTATION_AFTER
+from minit.plan.app import AppSpec, Dependency
 from minit.plan.restart import ALWAYS
-from minit.value import Value
-
-if TYPE_CHECKING:
-    from minit.plan.app import AppSpec
 
 _COMPLETED = "completed"
-
-
-class Dependency(Value):
-    """An app that has to be ready before another one is started; with `completed` it has to have ended with 0."""
-
-    app: str
-    completed: bool = False
-
-    def describe(self) -> str:
-        """Return the dependency as words for --debug."""
-        return f"{self.app} {'has ended well' if self.completed else 'is ready'}"
 
 
 def plan_after(runtime: RuntimeApp) -> tuple[Dependency, ...]:

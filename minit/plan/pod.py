@@ -8,7 +8,6 @@ from typing import TypeVar
 from minit.errors import PlanError
 from minit.hostname import find_fault
 from minit.idrange import IdRange, parse_id_range
-from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
 from minit.manifest.app import App
 from minit.manifest.capabilities import DEFAULT
 from minit.manifest.image import ImageManifest
@@ -41,6 +40,7 @@ from minit.plan.files import EtcTexts, plan_files
 from minit.plan.flags import RunFlags
 from minit.plan.guards import plan_guards
 from minit.plan.health import HealthCheck, plan_health
+from minit.plan.hostfacts import HostFacts, check_host
 from minit.plan.idmap import plan_idmap
 from minit.plan.isolators import Isolation, plan_isolation, plan_pod_limits, plan_process_limit
 from minit.plan.limits import Limits
@@ -90,28 +90,6 @@ class Pod(Value):
     networks: tuple[NetworkConfig, ...] = ()
     is_overlay: bool = False
     first: int = 0
-
-
-class HostFacts(Value):
-    """
-    What planning needs to know about the machine, collected beforehand.
-
-    `is_unified` tells that there is no hierarchy of control groups but the unified one. `terminal_type` is the
-    caller's TERM, `notify_socket` its NOTIFY_SOCKET. `ignored_variables` are environment variables that ask for
-    something which is not built.
-    `controllers` are those of control groups that there are, `capabilities` is a mask of those that the caller can
-    pass on; both are looked at by the planning of isolators only.
-    """
-
-    effective_uid: int
-    kernel_release: str
-    has_cgroups: bool
-    is_unified: bool = False
-    terminal_type: str | None = None
-    notify_socket: str | None = None
-    ignored_variables: tuple[str, ...] = ()
-    controllers: frozenset[str] = frozenset()
-    capabilities: int = 0
 
 
 class PodPlan(Value):
@@ -204,7 +182,7 @@ class _Planning:
     """
 
     def __init__(self, pod: Pod, flags: RunFlags, facts: HostFacts, *, joined: bool) -> None:
-        _check_host(facts)
+        check_host(facts)
         _refuse_unbuilt(pod.manifest, flags)
         self._pod = pod
         self._flags = flags
@@ -376,16 +354,6 @@ def has_isolators(pod: Pod) -> bool:
         or any(app.isolators for app in sections)
         or any(name == ANNOTATION_PIDS_LIMIT for pairs in annotations for name, _ in pairs)
     )
-
-
-def _check_host(facts: HostFacts) -> None:
-    if facts.effective_uid != 0:
-        raise PlanError("a pod can only be run as root")
-    if parse_kernel_release(facts.kernel_release) < MINIMUM_KERNEL:
-        needed = ".".join(map(str, MINIMUM_KERNEL))
-        raise PlanError(f"kernel {facts.kernel_release} is too old: Linux {needed} or newer is needed")
-    if not facts.has_cgroups:
-        raise PlanError("no cgroup hierarchy is mounted: mount one below /sys/fs/cgroup")
 
 
 def refuse_shared_files(manifest: PodManifest, about: str | None = None) -> None:

@@ -10,12 +10,11 @@ from minit.errors import ControlError, ManifestError
 from minit.jsontext import dump, parse
 from minit.manifest.seccomp import SeccompPolicy
 from minit.plan import health
-from minit.plan.app import AppSpec
+from minit.plan.app import AppSpec, Dependency
 from minit.plan.devices import DeviceRule
 from minit.plan.files import AppFile
 from minit.plan.limits import Limits
 from minit.plan.mounts import BindTree, MadeFilesystem, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem
-from minit.plan.order import Dependency
 from minit.plan.protection import Protection
 from minit.plan.restart import RestartPolicy
 from minit.plan.sockets import ListenSocket

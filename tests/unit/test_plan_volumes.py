@@ -9,7 +9,8 @@ from minit.manifest.app import App, MountPoint
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import Mount, PodManifest, RuntimeApp, Volume
 from minit.plan.flags import RunFlags
-from minit.plan.pod import HostFacts, Pod, plan_pod
+from minit.plan.hostfacts import HostFacts
+from minit.plan.pod import Pod, plan_pod
 from minit.plan.volumes import VolumeMount, host_files, plan_volumes
 from minit.value import replace
 

@@ -16,7 +16,8 @@ from minit.manifest.image import ImageManifest
 from minit.manifest.pod import ExposedPort, PodManifest, RuntimeApp
 from minit.plan.app import AppSpec
 from minit.plan.flags import RunFlags
-from minit.plan.pod import HostFacts, Pod, plan_pod
+from minit.plan.hostfacts import HostFacts
+from minit.plan.pod import Pod, plan_pod
 from minit.plan.sockets import ListenSocket, plan_sockets
 from minit.value import replace
 

@@ -1,0 +1,40 @@
+"""What planning has to know about the machine."""
+
+from __future__ import annotations
+
+from minit.errors import PlanError
+from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
+from minit.value import Value
+
+
+class HostFacts(Value):
+    """
+    What planning needs to know about the machine, collected beforehand.
+
+    `is_unified` tells that there is no hierarchy of control groups but the unified one. `terminal_type` is the
+    caller's TERM, `notify_socket` its NOTIFY_SOCKET. `ignored_variables` are environment variables that ask for
+    something which is not built.
+    `controllers` are those of control groups that there are, `capabilities` is a mask of those that the caller can
+    pass on; both are looked at by the planning of isolators only.
+    """
+
+    effective_uid: int
+    kernel_release: str
+    has_cgroups: bool
+    is_unified: bool = False
+    terminal_type: str | None = None
+    notify_socket: str | None = None
+    ignored_variables: tuple[str, ...] = ()
+    controllers: frozenset[str] = frozenset()
+    capabilities: int = 0
+
+
+def check_host(facts: HostFacts) -> None:
+    """Raise PlanError for a machine or a caller that cannot run pods."""
+    if facts.effective_uid != 0:
+        raise PlanError("a pod can only be run as root")
+    if parse_kernel_release(facts.kernel_release) < MINIMUM_KERNEL:
+        needed = ".".join(map(str, MINIMUM_KERNEL))
+        raise PlanError(f"kernel {facts.kernel_release} is too old: Linux {needed} or newer is needed")
+    if not facts.has_cgroups:
+        raise PlanError("no cgroup hierarchy is mounted: mount one below /sys/fs/cgroup")
