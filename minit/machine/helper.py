@@ -13,7 +13,8 @@ import select
 import signal
 import time
 import traceback
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
@@ -22,13 +23,11 @@ from minit.machine.duties import do_duties
 from minit.machine.kernellog import start_recording
 from minit.machine.mounts import CGROUPS
 from minit.machine.powerbutton import POWER_BUTTON
+from minit.manifest.machine import MachineConfig
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.process import set_oom_score
 from minit.stdio import complain_at_once
 from minit.supervisor.supervisor import HALT_SIGNALS
-
-if TYPE_CHECKING:
-    from minit.machine.machine import Machine
 
 # Beyond what the configuration lets it wait: for loading modules and checking disks.
 _PREPARE_SECONDS = 120.0
@@ -38,9 +37,15 @@ _OOM_SCORE = -900
 
 
 class Helper:
-    """PID 1's side of the helper."""
+    """
+    PID 1's side of the helper.
 
-    def __init__(self, machine: Machine) -> None:
+    `image` is a descriptor of the stage1 root, and `namespace` one of the machine's mounts if PID 1 has left them: then
+    the machine is prepared already.
+    """
+
+    def __init__(self, config: MachineConfig, image: int | None, namespace: int | None) -> None:
+        self._config = config
         self.link, theirs = socket_pair()
         try:
             pid = os.fork()
@@ -49,24 +54,24 @@ class Helper:
             theirs.close()
             raise
         if pid == 0:
-            _help(machine, theirs)
+            _help(config, theirs, image, namespace)
         theirs.close()
 
-    def wait(self, machine: Machine) -> None:
+    def wait(self, feed: Callable[[], None]) -> None:
         """
-        Wait until the machine is prepared, with a watchdog that is fed.
+        Wait until the machine is prepared, with a watchdog that `feed` feeds.
 
         LaunchError if something is missing that the configuration calls required, if nothing comes of it, or if
         somebody wants the machine to end first; the signal stays for whoever ends it.
         """
-        waits = [filesystem.wait_seconds for filesystem in machine.config.filesystems]
-        waits += [rule.wait_seconds for rule in machine.config.devices]
-        waits += [interface.wait_seconds for interface in machine.config.interfaces]
+        waits = [filesystem.wait_seconds for filesystem in self._config.filesystems]
+        waits += [rule.wait_seconds for rule in self._config.devices]
+        waits += [interface.wait_seconds for interface in self._config.interfaces]
         until = time.monotonic() + _PREPARE_SECONDS + sum(waits)
         poll = select.poll()
         poll.register(self.link.fileno(), select.POLLIN)
         while not poll.poll(_TICK_SECONDS * 1000):
-            machine.feed()
+            feed()
             if time.monotonic() >= until:
                 raise LaunchError("the machine's helper takes too long: the pod is not started")
             if not signal.sigpending().isdisjoint(HALT_SIGNALS):
@@ -90,19 +95,18 @@ class Helper:
         return False
 
 
-def _help(machine: Machine, link: Socket) -> NoReturn:
+def _help(config: MachineConfig, link: Socket, image: int | None, namespace: int | None) -> NoReturn:
     try:
         syscalls.set_process_name("minit-machine")
         syscalls.set_dumpable(False)
-        known = (fd for fd in (machine.image, machine.namespace) if fd is not None)
+        known = (fd for fd in (image, namespace) if fd is not None)
         syscalls.close_all_but((0, 1, 2, link.fileno(), *known))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         set_oom_score(_OOM_SCORE)
         start_recording()
-        is_first = machine.namespace is None
-        if machine.namespace is not None:
-            _return_to_machine(machine.namespace)
-        do_duties(machine.config, link, is_first=is_first)
+        if namespace is not None:
+            _return_to_machine(namespace)
+        do_duties(config, link, is_first=namespace is None)
     except MinitError as error:
         _report(link, str(error))
     except OSError as error:

@@ -116,11 +116,11 @@ def _prepare(machine: Machine) -> None:
         bring_up_loopback()
     except OSError as error:
         complain_at_once(f"minit: {describe(error)}")
-    machine.helper = Helper(machine)
+    machine.helper = Helper(machine.config, machine.image, machine.namespace)
     if machine.config.console:
         keep_console()
     try:
-        machine.helper.wait(machine)
+        machine.helper.wait(machine.feed)
     finally:
         # What drives it may be a module.
         _open_watchdog(machine, is_last=True)

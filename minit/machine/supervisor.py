@@ -102,9 +102,10 @@ class MachineSupervisor(Supervisor):
         self._helper_restarts.begin()
         self._helper_begun = time.monotonic()
         try:
-            self._machine.helper = Helper(self._machine)
+            machine = self._machine
+            machine.helper = Helper(machine.config, machine.image, machine.namespace)
         except OSError as error:
             self._start_helper_later(f"cannot be started: {describe(error)}")
             return
-        self._launcher = self._machine.helper.link
+        self._launcher = machine.helper.link
         self._sources.watch(self._launcher.fileno(), self._on_launcher)
