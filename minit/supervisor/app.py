@@ -14,12 +14,21 @@ from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.reaper.record import write_file
 from minit.supervisor.child import ChildEnds, become_app
 from minit.supervisor.group import Group, GroupEnds
-from minit.supervisor.handler import Handler
 from minit.supervisor.helpers import AppHelper
 from minit.supervisor.lifecycle import ABANDONED, CLEARING, DELETING, EXITED, KILLED, PREPARING, REMNANTS
 from minit.supervisor.readiness import NotifyEnds, Readiness
 from minit.supervisor.restarts import Restarts
 from minit.supervisor.streams import Streams
+
+
+class Handler:
+    """A handler that runs: its name, its process and what it writes."""
+
+    def __init__(self, name: str, pid: int, pidfd: int, streams: Streams) -> None:
+        self.name = name
+        self.pid = pid
+        self.pidfd = pidfd
+        self.streams = streams
 
 
 class App:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
@@ -21,21 +21,9 @@ from minit.plan.confinement import confinement_of_handler
 from minit.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
+from minit.supervisor.app import App, Handler
 from minit.supervisor.confinement import become, give_up_capabilities, install_filters
 from minit.supervisor.streams import Streams
-
-if TYPE_CHECKING:
-    from minit.supervisor.app import App
-
-
-class Handler:
-    """A handler that runs: its name, its process and what it writes."""
-
-    def __init__(self, name: str, pid: int, pidfd: int, streams: Streams) -> None:
-        self.name = name
-        self.pid = pid
-        self.pidfd = pidfd
-        self.streams = streams
 
 
 def spawn_handler(app: App, name: str) -> Handler:

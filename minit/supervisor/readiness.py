@@ -12,19 +12,13 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from minit import paths, syscalls
 from minit.plan.app import AppSpec
 from minit.plan.readiness import NOTIFY_SOCKET
 from minit.supervisor.group import Group
-from minit.supervisor.journal import Journal
-from minit.supervisor.sources import Sources
 from minit.supervisor.volumes import attach_tree
 from minit.value import Value, replace
-
-if TYPE_CHECKING:
-    from minit.supervisor.app import App
 
 # systemd's bound for a message, PIPE_BUF.
 _MESSAGE_BYTES = 4096
@@ -222,86 +216,6 @@ class Readiness:
         for _ in range(_MOST_QUEUED if self.socket is not None else 0):
             if self._receive() is None:
                 break
-
-
-class Listener:
-    """
-    Hears what one app says, and says what others should know of it.
-
-    `retry` is called when the app sends too many messages, until `resume`; `on_word` after everything that was heard.
-    """
-
-    def __init__(
-        self,
-        app: App,
-        readiness: Readiness,
-        sources: Sources,
-        journal: Journal,
-        retry: Callable[[], None],
-        on_word: Callable[[App], None],
-    ) -> None:
-        self._app = app
-        self._readiness = readiness
-        self._sources = sources
-        self._journal = journal
-        self._retry = retry
-        self._on_word = on_word
-
-    def listen(self) -> None:
-        """Hear a new process of the app."""
-        self.resume()
-        if self._readiness.pipe is not None:
-            self._sources.watch(self._readiness.pipe, self._hear_pipe)
-
-    def resume(self) -> None:
-        """Have messages read, if the app sends any; the socket stays the same when it is started again."""
-        socket = self._readiness.socket
-        if socket is not None and socket.fileno() not in self._sources:
-            self._sources.watch(socket.fileno(), self._hear_socket)
-
-    def hear_last_words(self) -> None:
-        """Hear what the app said before its end."""
-        if self._readiness.socket is not None:
-            self._hear_socket()
-        if self._readiness.pipe is not None:
-            self._readiness.read_pipe()
-            self._end_pipe(self._readiness.pipe)
-        self._on_word(self._app)
-
-    def stop(self) -> None:
-        """Hear nothing any more."""
-        for fd in self._readiness.descriptors():
-            if fd in self._sources:
-                self._sources.unwatch(fd)
-
-    def _hear_socket(self) -> None:
-        app, readiness = self._app, self._readiness
-        told, was_stopping = readiness.refused, readiness.is_stopping
-        if not readiness.read_socket(app.pid if app.number is None else None, app.group):
-            self._put_off()
-        if readiness.refused is not None and told is None:
-            # Once: what an app sends must not fill the log.
-            self._journal.event("app.message-refused", app=app.name, reason=readiness.refused)
-        if readiness.is_stopping and not was_stopping:
-            self._journal.event("app.stopping", app=app.name)
-        self._on_word(app)
-
-    def _put_off(self) -> None:
-        """Read no more messages until it is time to try things again."""
-        socket = self._readiness.socket
-        if socket is not None and socket.fileno() in self._sources:
-            self._sources.unwatch(socket.fileno())
-            self._retry()
-
-    def _hear_pipe(self) -> None:
-        assert self._readiness.pipe is not None
-        if not self._readiness.read_pipe():
-            self._end_pipe(self._readiness.pipe)
-        self._on_word(self._app)
-
-    def _end_pipe(self, pipe: int) -> None:
-        self._sources.unwatch(pipe)
-        self._readiness.close_pipe()
 
 
 def attach_socket(ends: NotifyEnds, root: int) -> None:

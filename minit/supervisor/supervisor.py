@@ -36,8 +36,9 @@ from minit.supervisor.groups import Groups, arm_grace, describe_processes
 from minit.supervisor.handlers import Handlers
 from minit.supervisor.helpers import AppHelper
 from minit.supervisor.journal import Journal
+from minit.supervisor.listener import Listener
 from minit.supervisor.pod import BY_CONTROL, BY_LAUNCHER, BY_SIGNAL, Pod
-from minit.supervisor.readiness import Listener, Readiness
+from minit.supervisor.readiness import Readiness
 from minit.supervisor.records import Records, mark_started
 from minit.supervisor.sidecars import Sidecars
 from minit.supervisor.sources import Sources
