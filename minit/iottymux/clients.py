@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from minit.iottymux.input import Input
+from minit.iottymux.loop import Loop
 from minit.iottymux.output import Output
-from minit.iottymux.peer import Peer
+from minit.iottymux.peer import Peer, PeerOwner
 from minit.iottymux.protocol import (
     DEFAULT_QUEUE_BYTES,
     EVENT_DROPPED,
@@ -28,14 +30,38 @@ from minit.iottymux.protocol import (
 )
 from minit.messages import Socket, receive_message, send_message
 
-if TYPE_CHECKING:
-    from minit.iottymux.mux import Mux
+
+class Streams(Protocol):
+    """The streams of the app, as its clients need them."""
+
+    loop: Loop
+
+    def find(self, names: Sequence[str]) -> tuple[dict[str, Output], dict[str, Input]]:
+        """Return the outputs and inputs of these names; ProtocolError if the app has not all of them."""
+
+    def enter(self, client: Client) -> None:
+        """Note a new client."""
+
+    def forget(self, client: Client) -> None:
+        """Note that a client is gone."""
+
+    def resize(self, size: tuple[int, int], *, redraw: bool = False) -> None:
+        """Give the app's terminal another size, in rows and columns."""
+
+    def status(self) -> Mapping[str, int]:
+        """Return the counters."""
+
+    def count_dropped(self, size_bytes: int) -> None:
+        """Count output that a client did not get."""
+
+    def note_progress(self) -> None:
+        """Note that a client reads."""
 
 
-class Client:
+class Client(PeerOwner):
     """Somebody attached to streams of the app; `mux` forgets it when it is closed."""
 
-    def __init__(self, mux: Mux) -> None:
+    def __init__(self, mux: Streams) -> None:
         self._mux = mux
         self._peers: list[Peer] = []
         self._is_closed = False
@@ -63,18 +89,6 @@ class Client:
 
     # What its peers tell.
 
-    def on_gone(self, peer: Peer) -> None:
-        """Act on a descriptor that the client has closed."""
-        raise NotImplementedError
-
-    def on_finished(self, peer: Peer) -> None:
-        """Act on the end of the peer's output, all of which is sent."""
-        raise NotImplementedError
-
-    def on_too_slow(self, peer: Peer) -> None:
-        """Disconnect the client, which asked for this."""
-        raise NotImplementedError
-
     def on_dropped(self, size_bytes: int) -> None:
         """Count output that the client will not get."""
         self._mux.count_dropped(size_bytes)
@@ -99,7 +113,7 @@ class Client:
 class RawClient(Client):
     """A connection to one of rkt's sockets: nothing but bytes, attached from the first to the last moment."""
 
-    def __init__(self, mux: Mux, fd: int, output: Output | None, input: Input | None) -> None:
+    def __init__(self, mux: Streams, fd: int, output: Output | None, input: Input | None) -> None:
         super().__init__(mux)
         peer = Peer(mux.loop, self, fd, output, input, queue_bytes=DEFAULT_QUEUE_BYTES)
         self._peers.append(peer)
@@ -129,7 +143,7 @@ class RawClient(Client):
 class Session(Client):
     """A client that speaks the session protocol; it is attached by its first message."""
 
-    def __init__(self, mux: Mux, socket: Socket) -> None:
+    def __init__(self, mux: Streams, socket: Socket) -> None:
         super().__init__(mux)
         self._socket = socket
         self._is_attached = False

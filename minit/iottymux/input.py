@@ -10,14 +10,11 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from minit.iottymux.loop import Loop
+from minit.iottymux.peer import Peer
 from minit.iottymux.protocol import STDIN_NONE, STDIN_OTHER, STDIN_OWNER
 from minit.terminal import end_of_file_key
-
-if TYPE_CHECKING:
-    from minit.iottymux.peer import Peer
 
 _SPLICE_NONBLOCK = 2
 _CHUNK_BYTES = 64 * 1024

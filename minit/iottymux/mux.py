@@ -217,10 +217,10 @@ class Mux:
     def _accept(self, name: str) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
             try:
-                fd, _address = self._listeners[name]._accept()  # type: ignore[attr-defined]  # all of `socket` that is needed
+                connection, _ = self._listeners[name].accept()
             except OSError:
                 return  # nobody is left, or gave up meanwhile
-            self._welcome(name, fd)
+            self._welcome(name, connection.detach())
 
     def _welcome(self, name: str, fd: int) -> None:
         if len(self.loop) + _FILES_PER_SESSION > self._most_files:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import select
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from minit.iottymux.clientqueue import interrupted_marker
 from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.logfile import LINE_BYTES
 from minit.iottymux.loop import Loop
+from minit.iottymux.peer import Peer
 from minit.iottymux.ring import CHUNK_BYTES, RING_BYTES, Ring, Scratch
-
-if TYPE_CHECKING:
-    from minit.iottymux.peer import Peer
 
 
 class LineLog(Protocol):

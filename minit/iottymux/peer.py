@@ -5,21 +5,87 @@ from __future__ import annotations
 import os
 import select
 import socket
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from minit.iottymux.clientqueue import Piece, Queue
-from minit.iottymux.input import Input
 from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.loop import Loop
-from minit.iottymux.output import Output
 from minit.iottymux.protocol import POLICY_BLOCK, POLICY_DISCONNECT, POLICY_DROP
 from minit.iottymux.ring import CHUNK_BYTES
 from minit.messages import Socket
 
-if TYPE_CHECKING:
-    from minit.iottymux.clients import Client
-
 _SPLICE_NONBLOCK = 2
+
+
+class PeerOwner(Protocol):
+    """The client that a peer is a part of, told by the peer and by the streams it is attached to."""
+
+    def on_gone(self, peer: Peer) -> None:
+        """Act on a descriptor that the client has closed."""
+
+    def on_finished(self, peer: Peer) -> None:
+        """Act on the end of the peer's output, all of which is sent."""
+
+    def on_too_slow(self, peer: Peer) -> None:
+        """Disconnect the client, which asked for this."""
+
+    def on_dropped(self, size_bytes: int) -> None:
+        """Count output that the client will not get."""
+
+    def on_progress(self) -> None:
+        """Note that the client reads."""
+
+    def on_marked(self, peer: Peer, size_bytes: int, marker_bytes: int) -> None:
+        """Act on a marker that is sent in place of dropped output."""
+
+    def on_stdin_taken(self) -> None:
+        """Act on the loss of the app's input to another client."""
+
+    def on_stdin_given(self) -> None:
+        """Act on having become the owner of the app's input, in turn."""
+
+    def on_stdin_ended(self, peer: Peer) -> None:
+        """Act on the end of the app's input."""
+
+
+class PeerOutput(Protocol):
+    """The output `name` of the app, as a peer needs it."""
+
+    name: str
+    line_end: bytes
+
+    def hold(self) -> None:
+        """Read no more until `release` has been called as often."""
+
+    def release(self) -> None:
+        """Take back one `hold`."""
+
+    def leave_behind(self, peer: Peer, waiting_bytes: int, missing_bytes: int) -> None:
+        """Send nothing to a peer until it catches up."""
+
+    def catch_up(self, peer: Peer) -> None:
+        """Send what the ring has of the output that a peer was left behind with."""
+
+    def note_waiting(self, peer: Peer) -> None:
+        """Note whether output waits for a peer."""
+
+    def detach(self, peer: Peer) -> None:
+        """Forget a peer."""
+
+
+class PeerInput(Protocol):
+    """The input of the app, as a peer and its client need it."""
+
+    ended: bool
+
+    def take(self, peer: Peer) -> None:
+        """Make a peer the owner of the input, in the place of whoever is."""
+
+    def pump(self, peer: Peer) -> None:
+        """Move what a peer has sent."""
+
+    def remove(self, peer: Peer) -> None:
+        """Forget a peer."""
 
 
 class Peer:
@@ -33,10 +99,10 @@ class Peer:
     def __init__(
         self,
         loop: Loop,
-        client: Client,
+        client: PeerOwner,
         fd: int,
-        output: Output | None = None,
-        input: Input | None = None,
+        output: PeerOutput | None = None,
+        input: PeerInput | None = None,
         policy: str = POLICY_DROP,
         queue_bytes: int = 0,
     ) -> None:
