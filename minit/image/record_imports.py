@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 standins, directories, allowed, omitted, emptied, *wanted = sys.argv[1:]
 top_level_names = {*allowed.split(","), *sys.stdlib_module_names} - {*omitted.split(",")}

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -314,9 +313,3 @@ def listing(root: Path) -> dict[str, tuple[object, ...]]:
 def copy_by_skopeo(source: str, target: str) -> None:
     """Let the machine's skopeo copy an image."""
     subprocess.run(["skopeo", "--insecure-policy", "copy", "-q", source, target], check=True, timeout=60)
-
-
-def test_pods_of_the_store_read_no_others(world: World) -> None:
-    """What reads layouts and archives is imported by a command that is given one, and by no other."""
-    code = "import sys, minit.cli.runcommands; sys.exit('minit.archives.oci' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], env=world.environment(), check=True)
