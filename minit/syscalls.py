@@ -35,6 +35,7 @@ _SYS_BPF = 321 if _IS_X86_64 else 280
 _SYS_CAPGET = 125 if _IS_X86_64 else 90
 _SYS_CAPSET = 126 if _IS_X86_64 else 91
 _SYS_FINIT_MODULE = 313 if _IS_X86_64 else 273
+_SYS_GETDENTS64 = 217 if _IS_X86_64 else 61
 _SYS_INOTIFY_ADD_WATCH = 254 if _IS_X86_64 else 27
 _SYS_INOTIFY_INIT1 = 294 if _IS_X86_64 else 26
 _SYS_IOPRIO_GET = 252 if _IS_X86_64 else 31
@@ -117,6 +118,7 @@ RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_BENEATH = 0x08
 RESOLVE_IN_ROOT = 0x10
 _RESOLVE_ATTEMPTS = 128
+_DIRENTS_BYTES = 4096
 _STATFS_BYTES = 120  # of struct statfs, which begins with the type
 
 _FSOPEN_CLOEXEC = 1
@@ -173,6 +175,7 @@ _BPF_INSTRUCTION_BYTES = 8
 
 # struct clone_args, open_how, mount_attr, sock_fprog, __user_cap_header and _data, and two of union bpf_attr.
 _CLONE_ARGS = Struct("=11Q")
+_DIRENT = Struct("=QqHB")  # struct linux_dirent64, but for the name, which ends in a zero
 _OPEN_HOW = Struct("=3Q")
 _MOUNT_ATTR = Struct("=4Q")
 _SOCK_FPROG = Struct("@HP")
@@ -205,6 +208,19 @@ def filesystem_type(path: str) -> int:
     status = bytearray(_STATFS_BYTES)
     call(path, _SYS_STATFS, _bytes(path), status)
     return int.from_bytes(status[:8], sys.byteorder)
+
+
+def first_entries(directory_fd: int) -> dict[bytes, int]:
+    """Return some entries of a directory and their types, as in dirent.h, 0 for unknown ones, getdents64(2)."""
+    buffer = bytearray(_DIRENTS_BYTES)
+    size = call(None, _SYS_GETDENTS64, directory_fd, buffer, len(buffer))
+    entries = {}
+    at = 0
+    while at < size:
+        _, _, length, kind = _DIRENT.unpack_from(buffer, at)
+        entries[bytes(buffer[at + _DIRENT.size : buffer.index(0, at + _DIRENT.size)])] = kind
+        at += length
+    return entries
 
 
 def pivot_root(new_root: str, put_old: str) -> None:

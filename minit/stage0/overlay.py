@@ -101,13 +101,20 @@ def _filesystem_of(path: Path) -> str | None:
 
 
 def _tells_entry_types(directory: Path) -> bool:
-    with tempfile.TemporaryDirectory(prefix="d-type-", dir=directory) as scratch:
-        child = Path(scratch) / "directory"
-        child.mkdir()
-        [entry] = os.scandir(scratch)
-        child.rmdir()
-        # Of a directory that is gone, is_dir() can only know by the type that came with the entry.
-        return entry.is_dir(follow_symlinks=False)
+    types = _entry_types(directory)
+    if not types:
+        with tempfile.TemporaryDirectory(prefix="d-type-", dir=directory):
+            types = _entry_types(directory)
+    return 0 not in types
+
+
+def _entry_types(directory: Path) -> set[int]:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        entries = syscalls.first_entries(fd)
+    finally:
+        os.close(fd)
+    return {kind for name, kind in entries.items() if name not in (b".", b"..")}
 
 
 def _try_upper_layer(directory: Path) -> None:

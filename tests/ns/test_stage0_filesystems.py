@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from minit.stage0 import overlay
 from tests import tars
 from tests.support.incommand import command_on
 from tests.support.stage0_world import World
@@ -98,8 +99,23 @@ def test_a_pods_life(world: World, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_overlays_on_a_filesystem_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A filesystem of unknown kind is tried out, which leaves nothing there."""
-    from minit.stage0 import overlay
-
     monkeypatch.setattr(overlay, "_SUITABLE_FILESYSTEMS", ())
     assert overlay.overlay_obstacle(tmp_path) is None
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("features", ["^filetype", "filetype"])
+def test_types_of_entries(tmp_path: Path, features: str) -> None:
+    """A filesystem that does not tell them is no place for overlays, whether there is an entry or not."""
+    point = tmp_path / "point"
+    (tmp_path / "point").mkdir()
+    _mount_image("ext4", tmp_path, point, ["-O", features])
+    try:
+        for name in ("empty", "full/entry"):
+            (point / name).mkdir(parents=True)
+            directory = point / name.partition("/")[0]
+            obstacle = f"the filesystem of {directory} does not tell the types of directory entries (d_type)"
+            assert overlay.overlay_obstacle(directory) == (obstacle if features == "^filetype" else None)
+            assert os.listdir(directory) == name.split("/")[1:]
+    finally:
+        subprocess.run(["umount", point], check=True)

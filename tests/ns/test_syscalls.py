@@ -154,6 +154,22 @@ def test_mount_setattr(tmp_path: Path):
     in_own_mounts(work)
 
 
+def test_the_entries_of_a_directory(tmp_path: Path) -> None:
+    """Each has its type, of a file, a directory, a link; without room for all of them there are some."""
+    (tmp_path / "file").touch()
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "link").symlink_to("file")
+    fd = os.open(tmp_path, os.O_RDONLY)
+    assert syscalls.first_entries(fd) == {b".": 4, b"..": 4, b"file": 8, b"directory": 4, b"link": 10}
+    assert syscalls.first_entries(fd) == {}
+    os.close(fd)
+    for number in range(1000):
+        (tmp_path / f"{number:030}").touch()
+    fd = os.open(tmp_path, os.O_RDONLY)
+    assert 10 < len(syscalls.first_entries(fd)) < 1000
+    os.close(fd)
+
+
 def test_pivot_root(tmp_path: Path):
     """The new root is all there is once the old one is detached."""
 
