@@ -21,6 +21,7 @@ from typing import Self
 
 from minit import jsontext
 from minit.errors import PodError, describe
+from minit.stage0.boundedread import read_at_most
 from minit.stage0.durable import make_directory, sync_directory
 from minit.stage0.locks import flock
 
@@ -170,7 +171,7 @@ class Pod:
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path / name)) from error
         with open(fd, "rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
+            data = read_at_most(file, _MAX_FILE_BYTES + 1)
         if len(data) > _MAX_FILE_BYTES:
             raise PodError(f"{self.path / name}: larger than {_MAX_FILE_BYTES} bytes")
         return data

@@ -25,6 +25,7 @@ from minit.archives.aci import MANIFEST_LIMIT_BYTES, copy_image
 from minit.errors import ImageError, MinitError, StoreError, describe
 from minit.manifest.image import Dependency, ImageManifest, parse_image_manifest
 from minit.progress import Progress, silent
+from minit.stage0.boundedread import read_at_most
 from minit.stage0.diskerrors import disk_errors
 from minit.stage0.durable import create_file, make_directory, move_into_place, remove_file
 from minit.stage0.knownfiles import KnownFiles
@@ -185,7 +186,7 @@ class Store:
         with disk_errors(f"image {image_id}", self.data), self._locked(image_id, exclusive=False):
             try:
                 with open(path, "rb") as file:
-                    manifest_bytes = file.read(MANIFEST_LIMIT_BYTES + 1)
+                    manifest_bytes = read_at_most(file, MANIFEST_LIMIT_BYTES + 1)
                     import_time_ns = os.fstat(file.fileno()).st_mtime_ns
             except FileNotFoundError as error:  # removed just now
                 raise self._missing(image_id) from error
