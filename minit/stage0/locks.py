@@ -76,10 +76,13 @@ def drop_key_locks(directory: Path, is_needed: Callable[[str], bool]) -> None:
 
 
 def _lock_key(directory: Path, name: str, exclusive: bool, blocking: bool) -> int:
-    make_directory(directory, _KEY_DIRECTORY_MODE)
     path = directory / name
     for _ in range(1 + _KEY_LOCK_RETRIES):
-        fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _KEY_FILE_MODE)
+        try:
+            fd = _open_key(path)
+        except FileNotFoundError:
+            make_directory(directory, _KEY_DIRECTORY_MODE)
+            fd = _open_key(path)
         try:
             flock(fd, exclusive=exclusive, blocking=blocking)
             if _is_still(path, fd):
@@ -89,6 +92,10 @@ def _lock_key(directory: Path, name: str, exclusive: bool, blocking: bool) -> in
             raise
         os.close(fd)
     raise StoreError(f"lock {path}: the file was replaced {1 + _KEY_LOCK_RETRIES} times while waiting; try again")
+
+
+def _open_key(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _KEY_FILE_MODE)
 
 
 def _is_still(path: Path, fd: int) -> bool:
