@@ -63,8 +63,8 @@ static void *take(size_t header, size_t size, size_t alignment)
 {
     char *start = align(next_free, header, alignment);
 
-    if (size > (size_t)(arena + ARENA_SIZE - start))
-        fail("%zu bytes more than the arena of %lu has", size, ARENA_SIZE);
+    if (size > (size_t)(arena + ARENA_BYTES - start))
+        fail("%zu bytes more than the arena of %lu has", size, ARENA_BYTES);
     next_free = start + size;
     return start;
 }
@@ -147,7 +147,7 @@ void *arena_malloc(size_t size)
 
     if (is_restored)
         return malloc(size);
-    if (size > ARENA_SIZE)
+    if (size > ARENA_BYTES)
         return errno = ENOMEM, NULL;
     size = round_up(size + HEADER + (size == 0));
     block = take_hot(size - HEADER);

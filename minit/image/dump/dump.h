@@ -28,7 +28,7 @@ extern char __start_saved[], __stop_saved[];
 extern int is_restored;
 __attribute__((noreturn, format(printf, 1, 2))) void fail(const char *format, ...);
 
-#define ARENA_SIZE (128UL << 20)
+#define ARENA_BYTES (128UL << 20)
 #define GRANULE 16UL /* what malloc(3) aligns to */
 extern char arena[];
 void *arena_malloc(size_t size);

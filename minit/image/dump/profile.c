@@ -55,7 +55,7 @@ void use_profile(const char *directory)
     } else {
         if (snprintf(trace, sizeof trace, "%s/written", directory) >= (int)sizeof trace)
             fail("%s is too long", directory);
-        numbers = mmap(NULL, ARENA_SIZE / GRANULE * sizeof *numbers, PROT_READ | PROT_WRITE,
+        numbers = mmap(NULL, ARENA_BYTES / GRANULE * sizeof *numbers, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (numbers == MAP_FAILED)
             fail("no memory for the numbers of blocks");
