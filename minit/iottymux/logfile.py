@@ -126,6 +126,24 @@ class Log:
                 pass  # there are not that many yet
 
 
+def finish_log(app: str, directory: str) -> None:
+    """
+    Cut off the line that a sidecar was killed in, where no other one is expected to do so; OSError if that fails.
+
+    Nothing is waited for: who has the lock has done it, and may be stopped.
+    """
+    lock = os.open(f"{directory}/{app}.lock", _LOCK_FLAGS, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fd = os.open(f"{directory}/{app}.log", _LOG_FLAGS & ~os.O_CREAT | os.O_NONBLOCK)
+        try:
+            _cut_torn_line(fd, os.fstat(fd).st_size)
+        finally:
+            os.close(fd)
+    finally:
+        os.close(lock)
+
+
 def format_records(stream: str, data: bytes, now_ns: int) -> bytes:
     """
     Return output of an app as records of the CRI log format, `TIME STREAM F|P TEXT`, the time in UTC.

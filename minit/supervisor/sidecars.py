@@ -8,8 +8,9 @@ import signal
 import time
 from collections.abc import Callable
 
-from minit import syscalls
+from minit import paths, syscalls
 from minit.errors import LaunchError, describe
+from minit.iottymux.logfile import finish_log
 from minit.iottymux.spawner import Spawner
 from minit.reaper.exit_status import ExitStatus
 from minit.supervisor.journal import Journal
@@ -253,6 +254,7 @@ class Sidecars:
         self._stop_hearing(streams)
         self._journal.event("sidecar.given-up", app=streams.app, sidecars=streams.failures)
         streams.abandon()
+        self._finish_log(streams)
         self._on_loss(streams.app, streams.lost_bytes)
         for fd in streams.abandoned:
             self._sources.watch(fd, lambda fd=fd: self._drop(streams, fd))  # type: ignore[misc]
@@ -279,11 +281,19 @@ class Sidecars:
             poller.register(streams.sidecar, select.POLLIN)
             # What it still does before it is dead is not lost.
             poller.poll(_DEATH_MILLISECONDS)
+        self._finish_log(streams)
         unkept_bytes = streams.unkept_bytes()
         streams.lost_bytes += unkept_bytes
         if unkept_bytes:
             self._on_loss(streams.app, unkept_bytes)
         self._discard(streams)
+
+    def _finish_log(self, streams: Streams) -> None:
+        """Leave whole lines only: what the last sidecar was killed in counts as lost."""
+        try:
+            finish_log(streams.app, paths.STAGE1_LOG)
+        except OSError as error:
+            self._journal.info("log.unfinished", app=streams.app, reason=describe(error))
 
     def _discard(self, streams: Streams) -> None:
         """Give up output whether or not it was read."""

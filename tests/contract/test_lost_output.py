@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -21,10 +22,20 @@ WRITTEN_BYTES = sum(len(f"{number}\n") for number in range(1, LINES + 1))
 
 
 def logged_bytes(pod: PodDirectory, app: str) -> int:
-    """Return how much of what an app wrote is in its log, but what is there twice or was cut by a kill."""
-    fields = [line.split(" ", 3) for line in pod.log(app).decode().splitlines()]
-    texts = dict.fromkeys(text for *_, text in (each for each in fields if len(each) == 4))
-    return sum(len(f"{text}\n") for text in texts)
+    """Return how much of what an app wrote is in its log, which is whole lines, but what is there twice."""
+    log = pod.log(app).decode()
+    texts = re.findall(r"^\S+Z stdout F (\d+)\n", log, re.MULTILINE)
+    assert len(texts) == log.count("\n") and log.endswith("\n"), log[-200:]
+    return sum(len(f"{text}\n") for text in dict.fromkeys(texts))
+
+
+def tear(pod: PodDirectory, app: str) -> None:
+    """Have the log end as one does whose sidecar is killed while it writes."""
+    directory = pod.stage1 / "rkt/minit/log"
+    with (directory / f"{app}.lock").open("w") as lock, (directory / f"{app}.log").open("ab") as log:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        log.write(b"2026-11-22T18:00:00.000000000Z stdout F 1")
+        log.flush()
 
 
 def events(pod: PodDirectory, name: str) -> list[tuple[str, int]]:
@@ -33,12 +44,14 @@ def events(pod: PodDirectory, name: str) -> list[tuple[str, int]]:
 
 
 def kill_sidecars(pod: PodDirectory, app: str) -> None:
-    """Kill each sidecar of an app, until there are no more."""
+    """Kill each sidecar of an app, in the middle of a line, until there are no more."""
     killed: set[int] = set()
 
     def kill_the_next() -> bool:
         sidecar = pod.children().get(f"iottymux-{app}")
         if sidecar is not None and sidecar not in killed:
+            if (pod.stage1 / f"rkt/minit/log/{app}.log").exists():
+                tear(pod, app)
             os.kill(sidecar, signal.SIGKILL)
             killed.add(sidecar)
         return bool(events(pod, "sidecar.given-up"))
@@ -83,11 +96,13 @@ def test_a_pod_that_ends_before_its_output_is_read(make_pod: MakePod) -> None:
     pod.wait_ready()
     sidecar = wait_for(lambda: pod.children().get("iottymux-a"), "the sidecar")
     os.kill(sidecar, signal.SIGSTOP)
+    tear(pod, "a")
     pod.file("a", "/go").touch()
     result = pod.finish(process)
     assert (result.returncode, pod.status("a"), pod.status("b")) == (254, 0, 0)
     assert result.stderr == 'stage1: app "a": 8 bytes of output were lost\n'
     assert re.fullmatch(r"b\[\d+\]: b\n", result.stdout)
+    assert pod.log("a") == b""
     assert events(pod, "app.output-lost") == [("a", 8)]
     assert "lost-output-a=8\n" in minit(pod, "status")
     assert json.loads(minit(pod, "status", "--format=json"))["apps"][0]["lost_output_bytes"] == 8

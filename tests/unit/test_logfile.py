@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.iottymux.logfile import LINE_BYTES, Log, format_records
+from minit.iottymux.logfile import LINE_BYTES, Log, finish_log, format_records
 from minit.iottymux.plainlog import PlainLog, format_lines
 from tests.support.waiting import wait_for
 
@@ -220,6 +220,23 @@ def test_a_torn_line_is_cut_off(tmp_path: Path, directory: int) -> None:
         file.write(HEAD + b"F to")
     Log("web", directory, 100, 2).write("stdout", b"torn " + b"x" * 60 + b"\n")
     assert [texts(path) for path in files(tmp_path)] == [[b"one"], [b"torn " + b"x" * 60]]
+
+
+def test_a_finished_log_has_whole_lines(tmp_path: Path, directory: int) -> None:
+    """What the last sidecar had begun is cut off; where another one writes, that has done so and is not waited for."""
+    with pytest.raises(FileNotFoundError):
+        finish_log("web", str(tmp_path))
+    Log("web", directory).write("stdout", b"one\n")
+    finish_log("web", str(tmp_path))
+    assert texts(tmp_path / "web.log") == [b"one"]
+    with (tmp_path / "web.log").open("ab") as file:
+        file.write(HEAD + b"F to")
+    with (tmp_path / "web.lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError):
+            finish_log("web", str(tmp_path))
+    finish_log("web", str(tmp_path))
+    assert texts(tmp_path / "web.log") == [b"one"]
 
 
 def test_sidecars_share_a_rotated_log(tmp_path: Path, directory: int) -> None:
