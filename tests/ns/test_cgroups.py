@@ -258,7 +258,8 @@ def test_a_group_tells_when_it_is_empty(hierarchies: list[Hierarchy], groups: Po
 def free_descriptors(count: int) -> Iterator[None]:
     """Leave this process so many descriptors that it can open."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    used = 1 + max(int(fd) for fd in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + count, limits[1]))
     opened = []
     try:
         with suppress(OSError):
