@@ -63,6 +63,9 @@ def run(main: Callable[[], object]) -> NoReturn:
         main()
     except SystemExit as error:
         code = _exit_code(error)
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        code = 1
     _end(code)
 
 

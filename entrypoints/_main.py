@@ -33,3 +33,7 @@ def outcome(component: str, usage: str, work: Callable[[], int]) -> int:
     except (MinitError, OSError) as error:
         complain(f"{component}: {describe(error)}")
         return error.exit_code if isinstance(error, MinitError) else EXIT_FAILURE
+    except Exception:
+        # An error in minit: 1, with which an interpreter ends, could be an app's.
+        sys.excepthook(*sys.exc_info())
+        return EXIT_FAILURE

@@ -274,7 +274,7 @@ def test_a_dump_takes_what_its_caller_left(root: Path) -> None:
     )
     assert done.stdout == "1 0 None ['-c', 'a', 'b c']\n"
     assert done.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
-    assert done.returncode == 254
+    assert done.returncode == 1
     for number, expected in (("0", 0), ("3", 3), ("'x'", 1)):
         done = subprocess.run([*python(root), f"import sys; sys.exit({number})"], capture_output=True, text=True)
         assert done.returncode == expected
@@ -463,6 +463,15 @@ def test_nothing_of_the_host_is_opened(each_root: Path, tmp_path: Path) -> None:
     assert not [path for path in opened if not path.startswith(allowed)]
     assert imported.count("execve(") == 1
     assert "/etc/ld.so.preload" not in start + imported
+
+
+def test_an_error_in_minit(each_root: Path) -> None:
+    """Which nobody expects, it ends an entrypoint with a traceback and the code of failures."""
+    script = "from entrypoints._main import run_entrypoint; run_entrypoint('stage1', '', lambda words: 1 // 0)"
+    done = subprocess.run([*python(each_root), script], capture_output=True, text=True, check=False)
+    assert done.returncode == 254
+    assert done.stderr.startswith("Traceback (most recent call last):\n")
+    assert done.stderr.splitlines()[-1].startswith("ZeroDivisionError: ")
 
 
 def test_trio_and_structlog_work_on_the_stand_ins(each_root: Path) -> None:
