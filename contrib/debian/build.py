@@ -122,7 +122,9 @@ def _copy_distribution(needed: Distribution, home: Path) -> None:
 
 def _add_stage1(target: Path, image: Path | None) -> None:
     if image is None:
-        build_stage1(target, silent)
+        warning = build_stage1(target, silent)
+        if warning is not None:
+            print(f"build.py: {warning}", file=sys.stderr)
     else:
         shutil.copyfile(image, target)
     target.chmod(0o644)

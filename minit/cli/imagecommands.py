@@ -157,7 +157,9 @@ def build_stage1_image(invocation: Invocation, output: Path, plain: bool, quiet:
 
     """
     with show_progress(invocation, quiet=quiet) as progress:
-        build_stage1(output, progress, plain=plain)
+        warning = build_stage1(output, progress, plain=plain)
+    if warning is not None:
+        invocation.note(warning)
 
 
 @click.command(cls=MinitCommand, section="Other")

@@ -238,7 +238,13 @@ def choose_stage1(
     else:
         record = invocation.data / "minit/stage1-sources"
         fingerprint = result_of_sources(record, stage1_facts(), stage1_sources, stage1_fingerprint)
-        image = default_stage1(invocation.data, store, fingerprint, build_stage1, progress)
+
+        def build(output: Path, progress: Progress) -> None:
+            warning = build_stage1(output, progress)
+            if warning is not None:
+                invocation.note(warning)
+
+        image = default_stage1(invocation.data, store, fingerprint, build, progress)
     renew_program(fingerprint, progress)
     return image
 

@@ -116,18 +116,18 @@ _NETWORKS = {
 }
 
 
-def build_stage1(output: Path, progress: Progress, *, plain: bool = False) -> None:
+def build_stage1(output: Path, progress: Progress, *, plain: bool = False) -> str | None:
     """
     Write the stage1 image for this machine's architecture to `output`.
 
-    Its interpreter is dumped, unless it is to be `plain` or there is an obstacle, which `progress` says. ImageError if
-    a tool or a package it is made with is missing, or `output` cannot be written.
+    Its interpreter is dumped, unless it is to be `plain` or there is an obstacle, of which a line is returned.
+    ImageError if a tool or a package it is made with is missing, or `output` cannot be written.
     """
     try:
         with TemporaryDirectory(prefix="minit-") as scratch:
             root = Path(scratch, "root")
             try:
-                _make_tree(root, Path(scratch), progress, plain)
+                reason = _make_tree(root, Path(scratch), progress, plain)
             except OSError as error:
                 # A write names no file, and there are two file systems that may be full.
                 error.filename = error.filename or scratch
@@ -138,6 +138,7 @@ def build_stage1(output: Path, progress: Progress, *, plain: bool = False) -> No
     except (ImageError, OSError) as error:
         raise ImageError(f"cannot build the stage1 image: {describe(error)}") from error
     progress("built", 6, 6)
+    return reason and f"the interpreter is not dumped, so that pods take longer to start: {reason}"
 
 
 def stage1_manifest() -> bytes:
@@ -187,7 +188,8 @@ def stage1_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def _make_tree(root: Path, scratch: Path, progress: Progress, plain: bool) -> None:
+def _make_tree(root: Path, scratch: Path, progress: Progress, plain: bool) -> str | None:
+    """Return why the interpreter is not dumped that should be."""
     interpreter = root / "usr/lib/minit"
     progress("finding modules", 0, 6)
     modules = stage1_modules()
@@ -196,7 +198,8 @@ def _make_tree(root: Path, scratch: Path, progress: Progress, plain: bool) -> No
     copy_interpreter(copy, modules)
     progress("checking the interpreter", 2, 6)
     check_interpreter(copy, [module.name for module in modules])
-    is_dumped = not plain and _dump(copy, interpreter, modules, scratch / "dump", progress)
+    reason = None if plain else _dump(copy, interpreter, modules, scratch / "dump", progress)
+    is_dumped = not plain and reason is None
     if not is_dumped:
         interpreter.parent.mkdir(parents=True, exist_ok=True)
         copy.rename(interpreter)
@@ -204,10 +207,11 @@ def _make_tree(root: Path, scratch: Path, progress: Progress, plain: bool) -> No
     progress("compiling the launcher", 4, 6)
     _add_fixed_files(root)
     _add_entrypoints(root / "entrypoints", is_dumped)
+    return reason
 
 
-def _dump(copy: Path, interpreter: Path, modules: list[Module], scratch: Path, progress: Progress) -> bool:
-    """Return whether `interpreter` has been made; `progress` says why not."""
+def _dump(copy: Path, interpreter: Path, modules: list[Module], scratch: Path, progress: Progress) -> str | None:
+    """Make `interpreter`, or return why that cannot be."""
     reason = obstacle()
     if reason is None:
         progress("dumping the interpreter", 3, 6)
@@ -217,10 +221,7 @@ def _dump(copy: Path, interpreter: Path, modules: list[Module], scratch: Path, p
         except ImageError as error:
             reason = describe(error)
             shutil.rmtree(interpreter)
-        else:
-            return True
-    progress(f"the interpreter is not dumped, so that pods take longer to start: {reason}", 3, 6)
-    return False
+    return reason
 
 
 def _architecture() -> str:

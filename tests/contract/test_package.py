@@ -72,6 +72,22 @@ def package(work_directory: Path, stage1_image: Path) -> Path:
     return Path(result.stdout.strip())
 
 
+@pytest.mark.skipif(obstacle() is not None, reason="this Python cannot be dumped")
+def test_what_the_stage1_of_a_package_lacks(tmp_path: Path) -> None:
+    """Whoever builds a package or an image is told that its interpreter is not dumped, and why."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/objcopy").write_text("#!/bin/sh\necho no objcopy here >&2\nexit 1\n")
+    (tmp_path / "bin/objcopy").chmod(0o755)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    build = [sys.executable, CONTRIB / "debian/build.py", "--compression=none", f"--output={tmp_path}"]
+    stage1 = [sys.executable, "-m", "minit", "stage1", "build", "--quiet", f"--output={tmp_path}/stage1.aci"]
+    for command in (build, stage1):
+        said = call(*command, env=environment).stderr
+        assert "the interpreter is not dumped, so that pods take longer to start: objcopy" in said
+        assert "no objcopy here" in said
+    assert call(*stage1, "--plain", env=environment).stderr == ""
+
+
 def test_what_the_package_has(package: Path) -> None:
     """The package depends on this minor version of Python, and has command, manuals, completion, units and a stage1."""
     fields = call("dpkg-deb", "--field", package).stdout
