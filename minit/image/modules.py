@@ -97,7 +97,7 @@ def package_versions() -> list[str]:
     # Importing importlib.metadata would take longer than all the rest of the fingerprint.
     return sorted(
         path.name
-        for directory in map(Path, _package_directories())
+        for directory in map(Path, package_directories())
         for package in PACKAGES
         for path in directory.glob(f"{package}-*-info")
     )
@@ -107,7 +107,7 @@ def stage1_modules() -> list[Module]:
     """Return every module the image needs beyond those frozen into the interpreter, sorted by name."""
     return record_modules(
         _own_modules(),
-        directories=[str(_PROJECT), *_package_directories()],
+        directories=[str(_PROJECT), *package_directories()],
         allowed=(*_OURS, *PACKAGES),
         omitted=_OMITTED,
         standins=_STANDINS,
@@ -166,16 +166,17 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _package_directories() -> list[str]:
+def package_directories(packages: Iterable[str] = PACKAGES) -> list[str]:
+    """Return the directories in which the packages are; ImageError if one is in none."""
     directories = []
-    for package in PACKAGES:
+    for package in packages:
         specification = importlib.util.find_spec(package)
-        if specification is None or specification.origin is None:
+        places = specification and specification.submodule_search_locations
+        if not places:
             raise _not_installed(package)
-        directory = str(Path(specification.origin).parent.parent)
-        if directory not in directories:
-            directories.append(directory)
-    return directories
+        # One without a module of its own may be in several.
+        directories += [str(Path(place).parent) for place in places]
+    return list(dict.fromkeys(directories))
 
 
 def _not_installed(package: str) -> ImageError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import secrets
 import subprocess
@@ -16,7 +15,7 @@ from minit.errors import ImageError
 from minit.image.dump.program import LINKED_IN, link_dumper, make_profile, obstacle, static_library, write_dump
 from minit.image.dump.trainingcommands import run_commands
 from minit.image.libraries import LibrarySearch
-from minit.image.modules import Module, module_name, record_modules
+from minit.image.modules import Module, module_name, package_directories, record_modules
 
 _PROJECT = Path(__file__).parents[3]
 _WHOLE = ("minit.archives", "minit.cli", "minit.image", "minit.manifest", "minit.stage0")
@@ -67,7 +66,7 @@ def build_command(output: Path) -> None:
         work.mkdir()
         link_dumper(objects, work)
         arguments = [
-            ":".join([*_package_directories(), standard, f"{standard}/lib-dynload"]),
+            ":".join([*_directories(), standard, f"{standard}/lib-dynload"]),
             *(",".join(_OMITTED), sys.executable, sys.prefix, sys.base_prefix, str(sources)),
             *(module.name for module in modules),
         ]
@@ -81,7 +80,7 @@ def command_modules() -> list[Module]:
     """Return the modules that the program has, but for those that are frozen into every interpreter."""
     modules = record_modules(
         [*_IMPORTED_LATE, *_own_modules()],
-        directories=_package_directories(),
+        directories=_directories(),
         allowed=("minit", "entrypoints", *_PACKAGES),
         omitted=_OMITTED,
     )
@@ -118,10 +117,5 @@ def _own_modules() -> list[str]:
     return names
 
 
-def _package_directories() -> list[str]:
-    directories = [str(_PROJECT)]
-    for package in _PACKAGES:
-        specification = importlib.util.find_spec(package)
-        for place in (specification and specification.submodule_search_locations) or ():
-            directories.append(str(Path(place).parent))
-    return list(dict.fromkeys(directories))
+def _directories() -> list[str]:
+    return [str(_PROJECT), *package_directories(_PACKAGES)]
