@@ -11,16 +11,8 @@ from minit.errors import PlanError
 from minit.idrange import IdRange
 from minit.manifest.app import App
 from minit.manifest.image import ImageManifest
+from minit.userdatabase import DATABASES, GROUP, LARGEST_ID, USER, find_id, parse_decimal
 from minit.value import Value
-
-USER = "user"
-GROUP = "group"
-DATABASES = {USER: "/etc/passwd", GROUP: "/etc/group"}
-
-_FIELDS = {USER: 7, GROUP: 4}
-_ID_FIELD = 2
-_MAX_ID = 0xFFFFFFFE  # 0xFFFFFFFF is setresuid(2)'s "leave it as it is"
-_TOO_LARGE_DIGITS = 11
 
 
 class Lookup(Value):
@@ -49,7 +41,7 @@ def is_path(text: str) -> bool:
 
 def parse_id(text: str) -> int | None:
     """Return the id that `text` is without any lookup, None if it is none; it may be out of range."""
-    return 0 if text == "root" else _parse_decimal(text)
+    return 0 if text == "root" else parse_decimal(text)
 
 
 def plan_ids(
@@ -75,32 +67,6 @@ def check_mapped(number: int, what: str, mapped: IdRange | None) -> None:
         raise PlanError(f"{what}: {number} is unmapped: {mapped.describe()}")
 
 
-def find_id(database: bytes, kind: str, name: bytes) -> int | None:
-    """
-    Return the id of `name` in the bytes of a passwd or group file; of several entries the last one counts.
-
-    A line with too few fields, or without an id in its third, is no entry.
-    """
-    found = None
-    fields_needed = _FIELDS[kind]
-    for line in database.split(b"\n"):
-        fields = line.split(b":", fields_needed)
-        if fields[0] == name and len(fields) >= fields_needed:
-            number = _parse_decimal(fields[_ID_FIELD].decode("latin-1"))
-            if number is not None and 0 <= number <= _MAX_ID:
-                found = number
-    return found
-
-
-def _parse_decimal(text: str) -> int | None:
-    """Return the number as Go's strconv.Atoi reads it; one far out of range may become another one out of range."""
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    if not (digits.isascii() and digits.isdecimal()):
-        return None
-    number = int((digits.lstrip("0") or "0")[:_TOO_LARGE_DIGITS])
-    return -number if text.startswith("-") else number
-
-
 def _resolve(name: str, kind: str, text: str, lookup: Lookup, mapped: IdRange | None) -> int:
     number = _find(name, kind, text, lookup, mapped)
     check_mapped(number, f'app "{name}": {kind} "{text}"', mapped)
@@ -112,8 +78,8 @@ def _find(name: str, kind: str, text: str, lookup: Lookup, mapped: IdRange | Non
     if number is not None:
         if number < 0:
             raise PlanError(f'app "{name}": {kind} "{text}": Invalid uid or gid')
-        if number > _MAX_ID:
-            raise PlanError(f'app "{name}": {kind} "{text}": expected a number of at most {_MAX_ID}')
+        if number > LARGEST_ID:
+            raise PlanError(f'app "{name}": {kind} "{text}": expected a number of at most {LARGEST_ID}')
         return number
     if is_path(text):
         if lookup.owner is None:

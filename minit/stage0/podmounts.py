@@ -14,6 +14,7 @@ from minit.stage0.durable import make_directory
 from minit.stage0.pods import Pod
 from minit.stage0.podstatus import read_app_tree_id, read_stage1_tree_id
 from minit.stage0.treestore import TreeStore
+from minit.userdatabase import DATABASES, GROUP, find_id
 
 _MTAB_TARGET = "../proc/self/mounts"
 
@@ -72,10 +73,10 @@ def _mount_layers(pod: Pod, trees: TreeStore, tree_id: str, app: str | None, tar
 
 def _give_to_rkt_group(path: Path) -> None:
     # As rkt does; and getgrnam(3) loads libraries, which a static program cannot.
-    with suppress(FileNotFoundError), open("/etc/group", "rb") as groups:
-        for name, *rest in (line.split(b":") for line in groups):
-            if name == b"rkt" and len(rest) == 3 and rest[1].isdigit():
-                os.chown(path, -1, int(rest[1]))
+    with suppress(FileNotFoundError):
+        group = find_id(Path(DATABASES[GROUP]).read_bytes(), GROUP, b"rkt")
+        if group is not None:
+            os.chown(path, -1, group)
 
 
 def link_mtab(rootfs: Path) -> None:

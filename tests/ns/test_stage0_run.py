@@ -289,6 +289,19 @@ def test_mtab(world: World, etc: str, overlay: list[str]) -> None:
         assert not app_etc.exists()
 
 
+@pytest.mark.parametrize(("entries", "expected"), [("rkt:x:4242:\n", 4242), ("rkt:x:bad:\nrkt:x:7\n", 0)])
+def test_the_group_of_overlays(world: World, tmp_path: Path, entries: str, expected: int) -> None:
+    """The layers of a pod belong to the group rkt, if the host has one."""
+    (tmp_path / "group").write_text(f"root:x:0:\n{entries}")
+    script = 'mount --bind "$0" /etc/group && exec "$@"'
+    command = world.command("run", f"--stage1-path={world.stage1}", world.app)
+    subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, tmp_path / "group", *command], env=world.environment(), check=True
+    )
+    overlays = world.pod_path("run", only_pod(world)) / "overlay"
+    assert {path.stat().st_gid for path in overlays.iterdir()} == {expected}
+
+
 def test_flat_pod_mounts_nothing(world: World) -> None:
     """Without overlay there is no mount, and the entrypoint is the pod's own copy."""
     with world.start("--no-overlay", "--net=none", world.app) as pod:

@@ -12,7 +12,8 @@ from minit.errors import PlanError
 from minit.idrange import IdRange
 from minit.manifest.app import App
 from minit.manifest.image import ImageManifest
-from minit.plan.users import AppLookups, Lookup, find_id, parse_id, plan_ids
+from minit.plan.users import AppLookups, Lookup, parse_id, plan_ids
+from minit.userdatabase import find_id
 from minit.value import replace
 
 APP = App(exec=("/bin/app",), user="0", group="0")
