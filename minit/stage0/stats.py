@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from minit import paths
 from minit.errors import MinitError, PodError
 from minit.mountinfo import find_mounts
+from minit.stage0.interfaces import InterfaceUsage, PodInterfaces, has_own_network
 from minit.stage0.pods import Pod, PodState
 from minit.stage0.podstatus import read_pid_to_enter, read_pod_manifest
 from minit.stage0.usage import APPS, Hierarchy, Usage, find_group, find_hierarchies, read_usage
 from minit.value import Value, replace
-
-if TYPE_CHECKING:
-    from minit.stage0.interfaces import InterfaceUsage, PodInterfaces
 
 
 class AppSample(Value):
@@ -88,9 +85,6 @@ class PodMeter:
         return sample if self.pod.refresh() and self.pod.state is PodState.RUNNING else None
 
     def _read_interfaces(self) -> tuple[InterfaceUsage, ...] | None:
-        # pyroute2 brings asyncio, which cannot be dumped with the command.
-        from minit.stage0.interfaces import PodInterfaces, has_own_network
-
         try:
             if self._interfaces is None:
                 pid = read_pid_to_enter(self.pod)

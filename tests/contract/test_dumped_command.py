@@ -277,12 +277,12 @@ def test_a_program_is_written_before_it_is_named(kept: Installed, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "name", ["minit/value.py", "minit/cli/topcommand.py", "minit/stage0/registry.py", "minit/image/dump/main.c"]
+    "name", ["minit/value.py", "minit/cli/manual.py", "minit/stage0/registry.py", "minit/image/dump/main.c"]
 )
 def test_changed_sources(installed: Installed, name: str) -> None:
     """Python runs the command when a file is changed that the program is made of, be it by its time alone."""
     path = installed.sources / name
-    is_part = name != "minit/cli/topcommand.py"
+    is_part = name != "minit/cli/manual.py"
     before = path.stat()
     try:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
@@ -320,11 +320,10 @@ def test_what_python_is_told(installed: Installed) -> None:
     assert not installed.is_plain(PYTHONUNBUFFERED="1", PYTHONDONTWRITEBYTECODE="1")
 
 
-def test_what_the_program_lacks(installed: Installed) -> None:
-    """Python runs the commands that the program does not have, from their first step."""
-    assert installed.is_plain("top", "--help")
-    assert installed.is_plain("app", "stats", "--help")
-    assert not installed.is_plain("run", "--help")
+def test_what_the_program_has(installed: Installed) -> None:
+    """No command is run by Python."""
+    for words in (["top"], ["app", "stats"], ["run"], ["image", "build"]):
+        assert not installed.is_plain(*words, "--help")
 
 
 def test_nobody_to_run_an_old_command(installed: Installed, tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def test_what_is_installed_by_chance_stays_out() -> None:
     ("modules", "not_needed"),
     [
         # The second where there is no _syscalls.
-        (stage1_modules, {"minit.cli.completion", "minit.stage0.interfaces"}),
-        (command_modules, {"minit.ctypescalls", "minit.stage0.interfaces"}),
+        (stage1_modules, {"minit.cli.completion"}),
+        (command_modules, {"minit.ctypescalls"}),
     ],
 )
 def test_whatever_functions_import_is_dumped(modules: Callable[[], list[Module]], not_needed: set[str]) -> None:

@@ -19,13 +19,9 @@ from minit.image.modules import Module, module_name, package_directories, record
 
 _PROJECT = Path(__file__).parents[3]
 _WHOLE = ("minit.archives", "minit.cli", "minit.image", "minit.manifest", "minit.stage0")
-COMMANDS_LEFT_OUT = ("minit.cli.statscommand", "minit.cli.topcommand", "minit.cli.topview")
-"""Modules of commands that need what cannot be dumped: pyroute2 brings asyncio."""
-
 # Programs of their own, and scripts that are texts here.
 _LEFT_OUT = (
-    *COMMANDS_LEFT_OUT,
-    *("minit.cli.machinegroup", "minit.cli.manual", "minit.stage0.interfaces"),
+    *("minit.cli.machinegroup", "minit.cli.manual"),
     *("minit.image.compile_modules", "minit.image.dump.features", "minit.image.dump.prepare"),
     *("minit.image.dump.preparecommand", "minit.image.record_imports", "minit.image.standins"),
 )
