@@ -32,6 +32,8 @@ __attribute__((noreturn, format(printf, 1, 2))) void fail(const char *format, ..
 #define GRANULE 16UL /* what malloc(3) aligns to */
 extern char arena[];
 void *arena_malloc(size_t size);
+void *arena_calloc(size_t count, size_t size);
+void arena_free(void *block);
 void *arena_pages(size_t size);
 size_t arena_used(void);
 void arena_seal(void);
