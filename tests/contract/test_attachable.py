@@ -216,7 +216,7 @@ def test_a_sidecar_that_is_killed_when_all_is_written(make_pod: MakePod):
         wait_for(
             lambda: pod.ask({"op": "state"})["apps"][0]["attached"]["bytes_out"] == len(expected), "all of the output"
         )
-        os.kill(pod.children()["sleep"], signal.SIGKILL)
+        os.kill(wait_for(lambda: pod.children().get("sleep"), "what the shell executes"), signal.SIGKILL)
         pod.wait_status("web")
         os.kill(pod.children()["iottymux-web"], signal.SIGKILL)
         got = read_all(client.streams["stdout"])

@@ -268,12 +268,13 @@ def test_a_program_is_written_before_it_is_named(kept: Installed, tmp_path: Path
     kept.program.unlink()
     trace = ["strace", "-qq", "-y", "-e", "trace=fsync,rename", "-o", str(tmp_path / "trace")]
     assert kept.renew("first", under=trace) != ""
-    calls = (tmp_path / "trace").read_text()
-    assert re.findall(r'^fsync\(\d+<[^>]*?([^/>]+)>|^rename\(.*?([^/"]+)", "[^"]*/minit"\)', calls, re.MULTILINE) == [
-        ("program", ""),
-        ("", "program"),
-        (kept.program.parent.name, ""),
-    ]
+    calls = re.findall(
+        r'^fsync\(\d+<[^>]*?([^/>]+)>|^rename\(.*?([^/"]+)", "[^"]*/minit"\)',
+        (tmp_path / "trace").read_text(),
+        re.MULTILINE,
+    )
+    names = {"program", kept.program.parent.name}
+    assert [call for call in calls if names & {*call}] == [("program", ""), ("", "program"), ("bin", "")]
 
 
 @pytest.mark.parametrize(
