@@ -11,6 +11,7 @@ The program of a stage1 image that starts with everything imported: an interpret
     restore.c       renews what a process has of its own
     sources.c       runs another program where this one is not current
     immortal.c      objects that are not counted, so that their pages stay those of the file
+    sha2.c          what the static library of Debian 13 lacks
     syscalls.c      the module of system calls
     layout.ld       where the linker puts what is saved
     prepare.py      imports, and lets go of what is the building machine's
