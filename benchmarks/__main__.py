@@ -14,6 +14,7 @@ from benchmarks import (
     apps,
     attach,
     boot,
+    called,
     collecting,
     commands,
     enter,
@@ -57,7 +58,7 @@ BENCHMARKS = {
     "image-size": image_size.main,
     "orphans": orphans.main,
 }
-_ONLY_BY_NAME = {"gc-1000": collecting.main_long, "boot-instructions": boot.main_counted}
+_ONLY_BY_NAME = {"gc-1000": collecting.main_long, "boot-instructions": boot.main_counted, "called": called.main}
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ The program of a stage1 image that starts with everything imported: an interpret
     prepare.py      imports, and lets go of what is the building machine's
     preparecommand.py  imports the command
     features.py     what has to work in a restored interpreter
+    noting.py       what the functions in called.txt write to
     program.py      builds, dumps and checks
     hotblocks.py    what profile.c finds out, for the next dump
     command.py      the same for the command

@@ -22,8 +22,8 @@ _WHOLE = ("minit.archives", "minit.cli", "minit.image", "minit.manifest", "minit
 # Programs of their own, and scripts that are texts here.
 _LEFT_OUT = (
     *("minit.cli.machinegroup", "minit.cli.manual"),
-    *("minit.image.compile_modules", "minit.image.dump.features", "minit.image.dump.prepare"),
-    *("minit.image.dump.preparecommand", "minit.image.record_imports", "minit.image.standins"),
+    *(f"minit.image.dump.{name}" for name in ("features", "noting", "prepare", "preparecommand")),
+    *("minit.image.compile_modules", "minit.image.record_imports", "minit.image.standins"),
 )
 # By name or by functions, so that importing the others does not show them.
 _IMPORTED_LATE = (

@@ -2,7 +2,8 @@
 Has what a program writes to lie together in its memory, so that its processes copy fewer pages.
 
 To use an object CPython counts it, and so writes to it. What is used lies anywhere among what is not, and with each
-object a page is copied. profile.c has how it is found out what is written to.
+object a page is copied. profile.c has how it is found out what is written to, noting.py how it is told from a list of
+functions.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ import platform
 import struct
 from array import array
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+
+ARENA_ADDRESS = 0x10000000
+"""As layout.ld has it."""
 
 _GRANULE_BYTES = 16
 _MAX_BYTES = 1024
@@ -37,11 +42,22 @@ def choose_hot_blocks(profile: Path) -> bool:
     hot = {number for number, is_written in zip(numbers, written, strict=True) if is_written and number}
     granules = Counter(number for number in numbers if number in hot)
     hot = {number for number in hot if granules[number] * _GRANULE_BYTES <= _MAX_BYTES}
-    if not hot:
-        return False
-    table = bytearray(max(hot))
+    if hot:
+        _write_hot_blocks(profile, hot, granules)
+    return bool(hot)
+
+
+def choose_blocks_at(profile: Path, addresses: Iterable[int]) -> None:
+    """Make what the next dumper reads of the blocks that lie at these addresses, of what a dumper has left."""
+    numbers = array("I", (profile / "numbers").read_bytes())
+    places = ((address - ARENA_ADDRESS) // _GRANULE_BYTES for address in addresses)
+    hot = {numbers[place] for place in places if 0 <= place < len(numbers)} - {0}
+    _write_hot_blocks(profile, hot, Counter(number for number in numbers if number in hot))
+
+
+def _write_hot_blocks(profile: Path, hot: set[int], granules: Counter[int]) -> None:
+    table = bytearray(max(hot, default=0))
     for number in hot:
         table[number - 1] = 1
     size_bytes = sum(granules[number] for number in hot) * _GRANULE_BYTES
     (profile / "hot").write_bytes(struct.pack("N", size_bytes) + table)
-    return True

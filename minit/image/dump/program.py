@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from minit.errors import ImageError
-from minit.image.dump.hotblocks import can_trace, choose_hot_blocks
+from minit.image.dump.hotblocks import can_trace, choose_blocks_at, choose_hot_blocks
 from minit.image.toolchain import read_tool, run_tool
 
 _PARTS = Path(__file__).parent
@@ -92,9 +92,17 @@ def build_dump(
     directory `scratch`. `seed` is that of the hashes of strings. Equal input gives equal output.
     """
     link_dumper(objects, scratch)
+    # By no path of this machine.
+    how = (seed, "prepare.py", "/proc/self/cwd", (*names, *libraries), scratch, modules)
+    profile, first = scratch / "profile", scratch / "first"
+    profile.mkdir()
+    write_dump(first, *how, profile)
+    called = [part.split("\n") for part in (_PARTS / "called.txt").read_text().split("\n\n")]
+    noting = (_PARTS / "noting.py").read_text()
+    noted = _run([first, "-c", f"{noting}\nprint_addresses({called!r})"], Path("/"))
+    choose_blocks_at(profile, map(int, noted.split()))
     for path in (output, scratch / "again"):
-        # By no path of this machine.
-        write_dump(path, seed, "prepare.py", "/proc/self/cwd", (*names, *libraries), scratch, directory=modules)
+        write_dump(path, *how, profile)
     if not filecmp.cmp(output, scratch / "again", shallow=False):
         raise ImageError("the interpreter cannot be dumped: two dumps of it differ")
     _run([output, "-c", (_PARTS / "features.py").read_text(), *names], Path("/"))
@@ -142,6 +150,7 @@ def make_profile(
         return None
     profile, traced = scratch / "profile", scratch / "traced"
     profile.mkdir()
+    (profile / "written").touch()
     write_dump(traced, seed, script, modules, arguments, scratch, directory, profile)
     train(traced)
     return profile if choose_hot_blocks(profile) else None
@@ -190,7 +199,8 @@ def _names(objects: Sequence[Path], which: str, *, weak: bool) -> set[str]:
     return {words[0].partition("@")[0] for words in lines if len(words) > 1 and (weak or words[1] == "U")}
 
 
-def _run(command: Sequence[object], directory: Path) -> None:
+def _run(command: Sequence[object], directory: Path) -> bytes:
+    """Return what a command says."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=directory,
@@ -204,3 +214,4 @@ def _run(command: Sequence[object], directory: Path) -> None:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         reason = " ".join(lines[-20:]) if lines else f"exit status {done.returncode}"
         raise ImageError(f"the interpreter cannot be dumped: {reason}")
+    return done.stdout

@@ -39,6 +39,8 @@ void prepare_restore(PyObject *function)
     if (!PyObject_CallMethod(collector, "freeze", NULL))
         fail("cannot freeze what the collector knows");
     thread = PyThreadState_Get();
+    /* What it would replace is counted, wherever that lies. */
+    PyType_ClearCache();
     /* Of frames that have ended. */
     memset(thread->datastack_top, 0, (char *)thread->datastack_limit - (char *)thread->datastack_top);
     /* What is allocated from now on lies together, away from what was dumped. */
