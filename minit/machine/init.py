@@ -85,6 +85,9 @@ def _run(machine: Machine) -> None:
         machine.failed = machine.crashed = True
         complain_at_once(f"minit: {type(error).__name__}: {describe(error)} (a bug in minit)")
         traceback.print_exc()
+    finally:
+        if machine.lock is not None:
+            os.close(machine.lock)
 
 
 def _prepare(machine: Machine) -> None:
@@ -117,6 +120,9 @@ def _prepare(machine: Machine) -> None:
     except OSError as error:
         complain_at_once(f"minit: {describe(error)}")
     machine.helper = Helper(machine.config, machine.image, machine.namespace)
+    if not machine.config.rescue:
+        # Whoever asks at the prompt is told that the pod runs, though it is not ready.
+        machine.lock = _lock(machine.lock)
     if machine.config.console:
         keep_console()
     try:
@@ -194,13 +200,13 @@ def _run_pod(machine: Machine) -> int:
     attributes = read_attributes(raise_descriptor_limit())
     _check_health(machine, plan, attributes)
     _join_group(hierarchies, subcgroup)
-    lock = _lock()
+    machine.lock = _lock(machine.lock)
     for name, text in ((paths.POD_CREATED, ""), (paths.POD_SUBCGROUP, subcgroup), (paths.POD_PID, "1\n")):
         write_pod_file(name, os.fsencode(text))
     assert machine.helper is not None
     ends = SupervisorEnds(
         launcher=machine.helper.link,
-        lock=lock,
+        lock=machine.lock,
         root=open_stage1_root(),
         image=None,
         tasks=groups.tasks,
@@ -216,10 +222,7 @@ def _run_pod(machine: Machine) -> int:
         machine.supervised = True
         return MachineSupervisor(machine, *arguments, **options)
 
-    try:
-        return run_apps(plan, ends, make)
-    finally:
-        os.close(lock)
+    return run_apps(plan, ends, make)
 
 
 def _check_health(machine: Machine, plan: PodPlan, attributes: Attributes) -> None:
@@ -239,10 +242,19 @@ def _join_group(hierarchies: list[Hierarchy], subcgroup: str) -> None:
             write_group_file(f"{hierarchy.mount_point}/{subcgroup}/init.scope/cgroup.procs", "0")
 
 
-def _lock() -> int:
-    """Return a descriptor of the locked pod directory, by which others know that the pod runs."""
-    lock = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _lock(held: int | None) -> int:
+    """
+    Return a descriptor of the locked pod directory, by which others know that the pod runs.
+
+    That is `held`, unless the machine's state has been mounted over the directory since.
+    """
+    lock = os.open(paths.MACHINE_POD, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if held is not None and os.path.samestat(os.fstat(lock), os.fstat(held)):
+        os.close(lock)
+        return held
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if held is not None:
+        os.close(held)
     return lock
 
 

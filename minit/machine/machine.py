@@ -21,8 +21,9 @@ class Machine:
 
     `pod_helpers` are the processes that follow devices and check the health of apps, where the pod has any use of them.
     `namespace` is a descriptor of its own mounts, once PID 1 has a namespace for the pod's, `image` that of the stage1
-    root, in which a helper that is started later finds libraries. Its pod is `supervised` once it has been started. It
-    has `failed` if its pod could not be run, and `crashed` if that is a fault of minit itself.
+    root, in which a helper that is started later finds libraries, `lock` that of the locked pod directory. Its pod is
+    `supervised` once it has been started. It has `failed` if its pod could not be run, and `crashed` if that is a fault
+    of minit itself.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class Machine:
         self.recorder: Recorder | None = None
         self.pod_helpers: list[DeviceHelper | HealthHelper] = []
         self.namespace: int | None = None
+        self.lock: int | None = None
         self.image = image_descriptor()
         self.supervised = False
         self.failed = False
