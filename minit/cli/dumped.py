@@ -30,15 +30,15 @@ def start(arguments: Sequence[str], variables: Sequence[bytes], ignored: Sequenc
         gc.enable()
         if os.environ.get("PYTHONUNBUFFERED") and isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(write_through=True)
-        if signal.SIGINT not in ignored:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
     except Exception:
         os.execv(arguments[1], list(arguments[1:]))
-    run(_main)
+    run(lambda: _main(is_interruptible=signal.SIGINT not in ignored))
 
 
-def _main() -> None:
+def _main(*, is_interruptible: bool) -> None:
     try:
+        if is_interruptible:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.modules["minit.__main__"].main()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
