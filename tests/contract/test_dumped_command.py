@@ -10,7 +10,8 @@ import stat
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -392,18 +393,20 @@ def test_signals(world: World, number: int) -> None:
     """A signal ends a command that waits, with the exit code of shells; one that the caller ignores does not."""
     uuid = world.prepare()
 
-    def waiting(prepare: Callable[[], object] | None = None) -> subprocess.Popen[bytes]:
+    def waiting(disposition: signal.Handlers) -> subprocess.Popen[bytes]:
         command = world.command("status", "--wait", uuid)
+        # What runs the tests may ignore SIGINT, as the background of a shell does.
+        prepare = partial(signal.signal, number, disposition)
         process = subprocess.Popen(command, env=world.environment(), stdout=subprocess.DEVNULL, preexec_fn=prepare)
-        mask = 1 << (signal.SIGTERM if prepare else number) - 1
+        mask = 1 << (number if disposition == signal.SIG_DFL else signal.SIGTERM) - 1
         wait_for(lambda: int(status_of(process.pid)["SigCgt"], 16) & mask, "its handlers")
         return process
 
-    with waiting() as process:
+    with waiting(signal.SIG_DFL) as process:
         process.send_signal(number)
         assert process.wait() == 128 + number
     if number != signal.SIGTERM:
-        with waiting(lambda: signal.signal(number, signal.SIG_IGN)) as process:
+        with waiting(signal.SIG_IGN) as process:
             assert int(status_of(process.pid)["SigIgn"], 16) & 1 << number - 1
             process.send_signal(signal.SIGTERM)
             assert process.wait() == 128 + signal.SIGTERM
