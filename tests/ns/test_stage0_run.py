@@ -537,5 +537,5 @@ def test_term_at_any_moment(world: World) -> None:
         assert process.wait(timeout=20) in (-signal.SIGTERM, 128 + signal.SIGTERM)
         assert (world.root / "stderr").read_bytes() == b""
         # A process that extracts an image dies with minit, but a moment later, and holds the lock until then.
-        wait_for(lambda: _nothing_is_left_by_gc(world))
+        wait_for(lambda: _nothing_is_left_by_gc(world), "nothing left by gc")
         assert world.mounts() == []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from minit import jsontext
-from minit.image.tarwriter import AciWriter
+from minit.archives.tar import Kind
+from minit.archives.tarheader import END, encode_header, new_entry, padding
 from minit.manifest.image import APPC_VERSION
 
 _SECONDS = 60
@@ -23,7 +25,7 @@ def run_commands(program: Path) -> None:
     with TemporaryDirectory(prefix="minit-") as name, suppress(OSError, subprocess.TimeoutExpired):
         scratch = Path(name)
         data, stage1, app, uuid = (scratch / name for name in ("data", "stage1.aci", "app.aci", "uuid"))
-        _write_stage1(scratch, stage1)
+        _write_stage1(stage1)
         _write_app(app)
 
         def minit(*words: object) -> None:
@@ -38,22 +40,27 @@ def run_commands(program: Path) -> None:
         minit("gc", "--grace-period=0s")
 
 
-def _write_stage1(scratch: Path, output: Path) -> None:
-    entrypoint = scratch / "entrypoint"
-    entrypoint.write_text("#!/bin/sh\n")
+def _write_stage1(output: Path) -> None:
     annotations = [{"name": f"{_STAGE1_PREFIX}{name}", "value": f"/{name}"} for name in _ENTRYPOINTS]
-    with AciWriter(output, _manifest("stage1", annotations=annotations)) as image:
-        image.add_directory("/")
-        for directory in _DIRECTORIES:
-            image.add_directory(directory)
-        for name in _ENTRYPOINTS:
-            image.add_file(name, entrypoint, 0o755)
+    directories = [f"rootfs/{name}" for name in _DIRECTORIES]
+    scripts = {f"rootfs/{name}": b"#!/bin/sh\n" for name in _ENTRYPOINTS}
+    _write_image(output, _manifest("stage1", annotations=annotations), directories, scripts)
 
 
 def _write_app(output: Path) -> None:
-    with AciWriter(output, _manifest("app", app={"exec": ["/bin/true"], "user": "0", "group": "0"})) as image:
-        image.add_directory("/")
-        image.add_directory("etc")
+    manifest = _manifest("app", app={"exec": ["/bin/true"], "user": "0", "group": "0"})
+    _write_image(output, manifest, ["rootfs/etc"], {})
+
+
+def _write_image(output: Path, manifest: bytes, directories: Iterable[str], programs: Mapping[str, bytes]) -> None:
+    """Write an ACI that need not outlive a crash."""
+    with open(output, "wb") as file:
+        for directory in ("rootfs", *directories):
+            file.write(encode_header(new_entry(directory, Kind.DIRECTORY, 0o755), f"{directory}/"))
+        for path, content in {**programs, "manifest": manifest}.items():
+            file.write(encode_header(new_entry(path, Kind.FILE, 0o755, size_bytes=len(content)), path))
+            file.write(content + padding(len(content)))
+        file.write(END)
 
 
 def _manifest(name: str, **fields: object) -> bytes:
