@@ -167,14 +167,15 @@ def tree_hash(root: Path) -> str:
 
 @pytest.mark.parametrize("kind", ["dumped", "plain"])
 def test_two_builds_are_the_same_bytes(tmp_path: Path, kind: str) -> None:
-    """Neither the place of the sources or the output, nor umask, locale, time or hash seed get into the image."""
+    """Neither the place of sources or output, umask, locale, time, hash seed nor numbers of processes get into it."""
     builds = []
-    for name, umask, locale in (("one", 0o022, "C"), ("a longer name", 0o077, "C.UTF-8")):
+    small_numbers = ["unshare", "--pid", "--fork", "--mount-proc"]
+    for name, umask, locale, around in (("one", 0o022, "C", small_numbers), ("a longer name", 0o077, "C.UTF-8", [])):
         project = tmp_path / name
         for package in ("minit", "entrypoints"):
             shutil.copytree(PROJECT / package, project / package)
         environment = {"PATH": os.environ["PATH"], "LC_ALL": locale, "TMPDIR": str(project)}
-        command = [sys.executable, "-c", BUILD, f"{name}.aci", kind]
+        command = [*around, sys.executable, "-c", BUILD, f"{name}.aci", kind]
         builds.append(subprocess.Popen(command, cwd=project, umask=umask, env=environment))
     assert [build.wait() for build in builds] == [0, 0]
     one, other = (path.read_bytes() for path in tmp_path.glob("*/*.aci"))

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/personality.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 SAVED int is_restored;
@@ -50,6 +51,29 @@ static void fix_addresses(char **argv)
 
     if (!(persona & ADDR_NO_RANDOMIZE) && personality(persona | ADDR_NO_RANDOMIZE) >= 0)
         execv("/proc/self/exe", argv);
+}
+
+/*
+ * Modules ask for the number of their process. Small numbers are objects that exist, others take memory, and this decides
+ * where all that follows lies: goes on in a child whose number is not small.
+ */
+static void leave_small_numbers(void)
+{
+    enum { LARGEST_SMALL = 256 };
+    pid_t child = 0;
+    int status = 0;
+
+    while (getpid() <= LARGEST_SMALL) {
+        child = fork();
+        if (child < 0)
+            fail("cannot fork: %s", strerror(errno));
+        if (child == 0 && getpid() > LARGEST_SMALL)
+            return;
+        if (child == 0)
+            _exit(0);
+        if (waitpid(child, &status, 0) < 0 || status || child > LARGEST_SMALL)
+            _exit(status ? 254 : 0);
+    }
 }
 
 static void check(PyStatus status)
@@ -111,6 +135,7 @@ int main(int argc, char **argv)
     if (argc < 7)
         fail("usage: %s OUTPUT SEED LIBRARIES MODULES PROFILE SCRIPT NAME...", argv[0]);
     fix_addresses(argv);
+    leave_small_numbers();
     library_directory = open(argv[3], O_PATH | O_CLOEXEC);
     if (library_directory < 0)
         fail("cannot open %s: %s", argv[3], strerror(errno));
