@@ -159,21 +159,21 @@ def test_clients_get_all_output_and_give_input(make_pod: MakePod) -> None:
 
 @pytest.mark.timeout(900)
 def test_many_apps_and_streams(make_pod: MakePod) -> None:
-    """Many apps that are logged and some that clients read a megabyte from use the account up by themselves."""
+    """Many apps that are logged and some that clients read much from use the account up by themselves."""
     quiet = [f"quiet{number}" for number in range(500 if LONG else 40)]
     loud = [f"loud{number}" for number in range(64 if LONG else 30)]
     # In a user namespace there are no more than 200 session keyrings (keyrings(7), maxkeys).
     ids = {"private_users": None} if LONG else {}
     apps = {name: shell("seq 100; echo end >&2") for name in quiet}
-    apps |= {name: shell("read x; seq 160000", annotations=STREAMS[:2]) for name in loud}
+    apps |= {name: shell("read x; seq 30000", annotations=STREAMS[:2]) for name in loud}
     pod = make_pod(apps, **ids)
     process = pod.start(stderr=subprocess.STDOUT)
     with ThreadPoolExecutor(len(loud)) as executor:
-        outputs = [*executor.map(lambda app: read_a_megabyte(pod, app), loud)]
+        outputs = [*executor.map(lambda app: read_much(pod, app), loud)]
     result = pod.finish(process)
     assert result.returncode == 0
-    megabyte = "".join(f"{number}\n" for number in range(1, 160_001)).encode()
-    assert [output == megabyte for output in outputs] == [True] * len(loud)
+    much = "".join(f"{number}\n" for number in range(1, 30_001)).encode()
+    assert [output == much for output in outputs] == [True] * len(loud)
     # The order of stdout and stderr is not kept.
     wanted = sorted([*(str(number) for number in range(1, 101)), "end"])
     printed = Counter(re.sub(r"\[\d+\]", "", result.stdout.replace(LOOPBACK_ONLY, "", 1)).splitlines())
@@ -181,7 +181,7 @@ def test_many_apps_and_streams(make_pod: MakePod) -> None:
     assert all(sorted(logged(pod, app)) == wanted for app in quiet)
 
 
-def read_a_megabyte(pod: PodDirectory, app: str) -> bytes:
+def read_much(pod: PodDirectory, app: str) -> bytes:
     """Have an app write, and return all of it."""
     directory = pod.stage1 / "rkt/iottymux" / app
     wait_for((directory / "endpoints").exists, "the endpoints")
