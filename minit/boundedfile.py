@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import BinaryIO
 
 from minit.errors import LaunchError
 
@@ -24,3 +25,10 @@ def read_bounded(fd: int, path: str, maximum_bytes: int) -> bytes:
     if len(data) > maximum_bytes:
         raise LaunchError(f"{path}: larger than {maximum_bytes} bytes")
     return data
+
+
+def read_at_most(file: BinaryIO, limit_bytes: int) -> bytes:
+    """Return the first bytes of a file, also of one that is no regular file, or grows meanwhile."""
+    expected = min(os.fstat(file.fileno()).st_size + 1, limit_bytes)
+    data = file.read(expected)
+    return data if len(data) < expected else data + file.read(limit_bytes - expected)

@@ -16,8 +16,9 @@ from minit.errors import PodError
 from minit.idrange import IdRange
 from minit.progress import Progress
 from minit.stage0 import overlay
-from minit.stage0.deletion import remove_content, unmount_below
+from minit.stage0.deletion import unmount_below
 from minit.stage0.durable import make_directory
+from minit.stage0.emptying import remove_content
 from minit.stage0.extract import extract_image
 from minit.stage0.podmanifest import PlannedApp
 from minit.stage0.pods import Pod

@@ -19,13 +19,10 @@ from typing import NoReturn, Self
 from minit import syscalls
 from minit.errors import MinitError, PodError, describe
 from minit.mountinfo import Mount, parse_line
+from minit.stage0.emptying import remove_content, remove_entry
 from minit.stage0.pods import GARBAGE, Note, Pod
 from minit.stage0.podstatus import status_root
 from minit.stdio import write_all
-
-# Deeper directories are moved up before they are emptied: a pod may nest them far beyond the limit of open files.
-_MAX_DEPTH = 64
-
 
 # So many pods are locked, and their directories open, at once.
 _BATCH_PODS = 64
@@ -150,7 +147,7 @@ def _remove_files(pod: Pod) -> None:
     try:
         # First what can be big and can fail: with the manifest still there, a later gc tries again.
         with suppress(FileNotFoundError, NotADirectoryError, PodError):
-            _remove(pod.fd, status_root(pod), pod.fd, 0)
+            remove_entry(pod.fd, status_root(pod))
         remove_content(pod.fd)
         os.rmdir(pod.path)
     except OSError as error:
@@ -222,41 +219,3 @@ def _mount_point(directory: Path, mount: Mount) -> Iterator[str]:
         yield f"/proc/self/fd/{fd}"
     finally:
         os.close(fd)
-
-
-def remove_content(fd: int) -> None:
-    """Remove everything in the directory `fd`; OSError at a mount point, EXDEV or EBUSY, or what cannot be removed."""
-    _empty(fd, fd, 0)
-
-
-def _empty(fd: int, top_fd: int, depth: int) -> None:
-    """Remove everything in the directory `fd`, again if directories were moved up into it meanwhile."""
-    while True:
-        with os.scandir(fd) as entries:
-            names = [entry.name for entry in entries]
-        if not names:
-            return
-        for name in names:
-            _remove(fd, name, top_fd, depth)
-
-
-def _remove(parent_fd: int, name: str, top_fd: int, depth: int) -> None:
-    try:
-        os.unlink(name, dir_fd=parent_fd)
-        return
-    except IsADirectoryError:
-        pass
-    if depth >= _MAX_DEPTH:
-        os.rename(name, f"moved-up-{os.urandom(8).hex()}", src_dir_fd=parent_fd, dst_dir_fd=top_fd)
-        return
-    fd = syscalls.openat2(
-        parent_fd,
-        name,
-        os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW,
-        resolve=syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV,
-    )
-    try:
-        _empty(fd, top_fd, depth + 1)
-    finally:
-        os.close(fd)
-    os.rmdir(name, dir_fd=parent_fd)

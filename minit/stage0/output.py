@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from minit.errors import StoreError
-from minit.stage0.deletion import remove_content
 from minit.stage0.diskerrors import disk_errors
 from minit.stage0.durable import sync_directory
+from minit.stage0.emptying import remove_content
 
 _FILE_MODE = 0o644
 _DIRECTORY_MODE = 0o755

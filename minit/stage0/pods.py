@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Self
 
 from minit import jsontext
+from minit.boundedfile import read_at_most
 from minit.errors import PodError, describe
-from minit.stage0.boundedread import read_at_most
 from minit.stage0.durable import make_directory, sync_directory
 from minit.stage0.locks import flock
 

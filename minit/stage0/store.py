@@ -22,10 +22,10 @@ from types import TracebackType
 from typing import BinaryIO
 
 from minit.archives.aci import MANIFEST_LIMIT_BYTES, copy_image
+from minit.boundedfile import read_at_most
 from minit.errors import ImageError, MinitError, StoreError, describe
 from minit.manifest.image import Dependency, ImageManifest, parse_image_manifest
 from minit.progress import Progress, silent
-from minit.stage0.boundedread import read_at_most
 from minit.stage0.diskerrors import disk_errors
 from minit.stage0.durable import create_file, make_directory, move_into_place, remove_file
 from minit.stage0.knownfiles import KnownFiles
