@@ -13,13 +13,13 @@ from minit.cli.imageargs import IMAGES, ImageCommand
 from minit.cli.progressdisplay import show_progress
 from minit.cli.pullpolicy import pull_policy_option
 from minit.cli.runoptions import added_app_options
-from minit.stage0.appadd import add_app
-from minit.stage0.images import resolve_image
-from minit.stage0.mutablepods import require_controllable
-from minit.stage0.pods import find_pod
-from minit.stage0.pullpolicy import PullPolicy
-from minit.stage0.store import Store
-from minit.stage0.treestore import TreeStore
+from minit.stage0.apps.appadd import add_app
+from minit.stage0.images.imagechoice import resolve_image
+from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.mutablepods import require_controllable
+from minit.stage0.pods.poddirectory import find_pod
 from minit.value import replace
 
 

@@ -12,13 +12,13 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
 from minit.errors import MinitError, PodError, describe
 from minit.manifest.names import is_ac_name
-from minit.stage0.appcontrol import start_app, stop_app
-from minit.stage0.appremove import remove_app
-from minit.stage0.enter import enter_pod
-from minit.stage0.mutablepods import require_controllable
-from minit.stage0.pods import ENDED_STATES, Pod, find_pod
-from minit.stage0.store import Store
-from minit.stage0.treestore import TreeStore
+from minit.stage0.apps.appcontrol import start_app, stop_app
+from minit.stage0.apps.appremove import remove_app
+from minit.stage0.apps.enter import enter_pod
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.mutablepods import require_controllable
+from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, find_pod
 
 _SECTION = "Running pods"
 _DEFAULT_COMMAND = "/bin/bash"

@@ -18,7 +18,7 @@ from minit.cli.isolatorflags import (
 from minit.cli.volumeflags import parse_mount, parse_mounted_volume
 from minit.manifest.app import MAX_ID
 from minit.manifest.names import is_ac_identifier, is_ac_name
-from minit.stage0.appsection import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, AppOverrides
+from minit.stage0.pods.appsection import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, AppOverrides
 from minit.value import replace
 
 STDIN_MODES = ("null", "stream", "tty")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from minit.cli.columns import align
 from minit.cli.times import format_exact_time
 from minit.harmless import harmless
-from minit.stage0.podstatus import AppStatus
+from minit.stage0.pods.podstatus import AppStatus
 
 _LEGEND = ("NAME", "STATE")
 

@@ -6,8 +6,8 @@ import click
 
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
-from minit.stage0.attach import attach as attach_app
-from minit.stage0.pods import find_pod
+from minit.stage0.apps.attach import attach as attach_app
+from minit.stage0.pods.poddirectory import find_pod
 
 _SLOW_POLICIES = ("drop", "disconnect", "block")
 

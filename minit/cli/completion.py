@@ -28,9 +28,9 @@ from minit.cli.grammar import (
 from minit.cli.imageargs import ImageCommand
 from minit.cli.invocation import DEFAULT_DATA, INSECURE_OPTIONS
 from minit.errors import MinitError
-from minit.stage0.pods import ADDRESSABLE_PLACES, PREPARED, RUN, walk_pods
-from minit.stage0.podstatus import read_pod_status
-from minit.stage0.store import Store
+from minit.stage0.images.store import Store
+from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PREPARED, RUN, walk_pods
+from minit.stage0.pods.podstatus import read_pod_status
 from minit.value import Value
 
 FILES, DIRECTORIES, NOTHING = "files", "directories", "nothing"

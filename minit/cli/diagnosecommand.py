@@ -11,8 +11,8 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.jsonoutput import json_text
 from minit.cli.podcommands import SECTION, chosen_uuids, uuid_file_option
-from minit.stage0.diagnosis import diagnose as make_report
-from minit.stage0.pods import find_pod
+from minit.stage0.pods.poddirectory import find_pod
+from minit.stage0.reports.diagnosis import diagnose as make_report
 
 
 @click.command(cls=MinitCommand, section=SECTION)

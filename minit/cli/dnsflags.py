@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from minit.cli.addresses import canonical_address
 from minit.cli.flagwords import FlagError
-from minit.stage0.nameservice import MODE_DEFAULT, MODE_HOST, MODE_NONE, MODE_STAGE0, NameService
+from minit.stage0.pods.nameservice import MODE_DEFAULT, MODE_HOST, MODE_NONE, MODE_STAGE0, NameService
 
 
 def parse_name_service(

@@ -12,11 +12,11 @@ from minit.cli.invocation import Invocation
 from minit.cli.podcommands import SECTION, chosen_uuids, uuid_file_option
 from minit.cli.stopcommand import for_each
 from minit.errors import EXIT_FAILURE
-from minit.stage0 import gc as collection
-from minit.stage0.pods import find_pod
-from minit.stage0.stage1gc import Stage1Cleanup
-from minit.stage0.store import Store
-from minit.stage0.treestore import TreeStore
+from minit.stage0.garbage import gc as collection
+from minit.stage0.garbage.stage1gc import Stage1Cleanup
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.poddirectory import find_pod
 
 
 @click.command("rm", cls=MinitCommand, section=SECTION)

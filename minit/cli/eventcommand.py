@@ -11,8 +11,8 @@ from minit.cli.eventtext import json_line, text_line
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.podcommands import SECTION, chosen_uuids, uuid_file_option
-from minit.stage0.podevents import Wanted, pod_events
-from minit.stage0.pods import find_pod
+from minit.stage0.pods.poddirectory import find_pod
+from minit.stage0.reports.podevents import Wanted, pod_events
 
 
 @click.command(cls=MinitCommand, section=SECTION)

@@ -10,10 +10,10 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.progressdisplay import show_progress
 from minit.errors import PodError
-from minit.stage0.export import export_app
-from minit.stage0.pods import find_pod
-from minit.stage0.store import Store
-from minit.stage0.treestore import TreeStore
+from minit.stage0.apps.export import export_app
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.poddirectory import find_pod
 
 
 @click.command(cls=MinitCommand, section="Managing pods")

@@ -14,7 +14,7 @@ import click
 from minit.cli.appflags import apply_app_flag
 from minit.cli.flagwords import Flag, FlagError, is_flag, take_flag
 from minit.cli.grammar import AppOption, MinitCommand, SharedAppOption
-from minit.stage0.appsection import AppOverrides
+from minit.stage0.pods.appsection import AppOverrides
 from minit.value import Value, replace
 
 IMAGES = "minit.images"

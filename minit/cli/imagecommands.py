@@ -17,10 +17,10 @@ from minit.cli.pullpolicy import pull_policy_option
 from minit.image.app import build_app_image
 from minit.image.stage1 import build_stage1
 from minit.manifest.image import APPC_VERSION
-from minit.stage0.images import resolve_image
-from minit.stage0.pullpolicy import PullPolicy
-from minit.stage0.store import Store
-from minit.stage0.treestore import TreeStore
+from minit.stage0.images.imagechoice import resolve_image
+from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
 
 _SECTION = "Images"
 _SHORT_ID = len("sha512-") + 32

@@ -9,7 +9,7 @@ from minit.cli.flagwords import FlagError
 from minit.cli.sizes import readable_size
 from minit.cli.times import format_age, format_time
 from minit.harmless import harmless
-from minit.stage0.store import StoredImage
+from minit.stage0.images.store import StoredImage
 
 FIELDS = ("id", "name", "size", "importtime", "lastused")
 SORT_FIELDS = ("name", "importtime", "lastused", "size")

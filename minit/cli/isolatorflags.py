@@ -8,7 +8,7 @@ from minit.cli.flagwords import FlagError
 from minit.cli.numberflags import parse_number
 from minit.manifest.app import Isolator
 from minit.manifest.quantity import BILLION, parse_quantity
-from minit.stage0 import appsection
+from minit.stage0.pods import appsection
 
 # rkt's limit, below which a user most likely meant 16M and wrote 16m, which is a fraction of a byte.
 _MIN_MEMORY_BYTES = 4096

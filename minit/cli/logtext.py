@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from minit.harmless import harmless, harmless_json
-from minit.stage0.loglines import LogLine
+from minit.stage0.reports.loglines import LogLine
 
 Format = Callable[[str, LogLine], bytes]
 """Makes of an app's name and a line what is printed, with its line feed."""

@@ -16,12 +16,12 @@ from minit.cli.invocation import Invocation
 from minit.cli.logtext import Format, json_format, text_format
 from minit.cli.moments import SECOND_NS
 from minit.errors import PodError
-from minit.stage0.control import ask_stage1
-from minit.stage0.logfiles import AppLog
-from minit.stage0.loglines import LineAssembler, LogLine
-from minit.stage0.logs import Pass, open_log_directory, passes
-from minit.stage0.pods import Pod, PodState, find_pod
-from minit.stage0.podstatus import read_pod_manifest
+from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
+from minit.stage0.pods.podstatus import read_pod_manifest
+from minit.stage0.reports.logfiles import AppLog
+from minit.stage0.reports.loglines import LineAssembler, LogLine
+from minit.stage0.reports.logs import Pass, open_log_directory, passes
+from minit.stage0.stage1.control import ask_stage1
 from minit.value import Value
 
 _BOTH_STREAMS = 2

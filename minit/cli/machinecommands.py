@@ -15,12 +15,12 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.prompt import run_lines
 from minit.errors import PodError
-from minit.stage0 import entrypoints
-from minit.stage0.crossing import call_crossing
-from minit.stage0.enter import enter_pod
-from minit.stage0.mutablepods import require_app
-from minit.stage0.pods import Pod, PodState, open_pod
-from minit.stage0.podstatus import read_pod_manifest
+from minit.stage0.apps.enter import enter_pod
+from minit.stage0.pods.mutablepods import require_app
+from minit.stage0.pods.poddirectory import Pod, PodState, open_pod
+from minit.stage0.pods.podstatus import read_pod_manifest
+from minit.stage0.stage1 import entrypoints
+from minit.stage0.stage1.crossing import call_crossing
 
 _SHELL = "/bin/sh"
 _MACHINES_OWN = ("/proc", "/sys", "/dev", "/run")

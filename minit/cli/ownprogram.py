@@ -16,7 +16,7 @@ from minit.errors import MinitError
 from minit.image.dump.command import build_command, is_current
 from minit.image.dump.program import obstacle
 from minit.progress import Progress
-from minit.stage0.durable import create_file, make_directory, move_into_place, sync_file
+from minit.stage0.files.durable import create_file, make_directory, move_into_place, sync_file
 
 PROGRAMS = Path("/var/cache/minit")
 """Below it every command has the program of its own path."""

@@ -17,21 +17,21 @@ from minit.cli.progressdisplay import show_progress
 from minit.cli.runcommands import collect_run_options
 from minit.errors import MinitError, PodError, describe
 from minit.progress import Progress
-from minit.stage0.entrypoints import DEFAULT_NETWORK
-from minit.stage0.images import image_file, resolve_image
+from minit.stage0.images.imagechoice import image_file, resolve_image
+from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.store import Store, StoredImage
+from minit.stage0.images.treestore import TreeStore
 from minit.stage0.kubernetes.fields import Findings
 from minit.stage0.kubernetes.manifest import plan_kubernetes_pod
+from minit.stage0.kubernetes.playedpods import find_played, take_down, wait_until_running
 from minit.stage0.kubernetes.pods import KubernetesPod, read_file
 from minit.stage0.kubernetes.yamltext import MAX_BYTES
-from minit.stage0.playedpods import find_played, take_down, wait_until_running
-from minit.stage0.podmanifest import PlannedApp
-from minit.stage0.pods import Pod, PodState
-from minit.stage0.prepare import discarded_on_failure, finish, prepare_pod
-from minit.stage0.pullpolicy import PullPolicy
-from minit.stage0.run import run_pod
-from minit.stage0.store import Store, StoredImage
-from minit.stage0.treestore import TreeStore
-from minit.stage0.volumefiles import prepare_host_paths, write_volume_files
+from minit.stage0.pods.poddirectory import Pod, PodState
+from minit.stage0.pods.podmanifest import PlannedApp
+from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
+from minit.stage0.start.prepare import discarded_on_failure, finish, prepare_pod
+from minit.stage0.start.run import run_pod
+from minit.stage0.start.volumefiles import prepare_host_paths, write_volume_files
 
 _STANDARD_INPUT = "-"
 

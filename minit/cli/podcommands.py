@@ -16,11 +16,11 @@ from minit.cli.jsonoutput import format_option, json_text
 from minit.cli.podtext import list_text, pod_json, status_text
 from minit.errors import MinitError, PodError, describe
 from minit.goflags import BOOLEANS
-from minit.stage0.control import read_live
-from minit.stage0.pods import ADDRESSABLE_PLACES, DELETED_STATES, Pod, PodState, find_pod, walk_pods
-from minit.stage0.podstatus import PodStatus, read_manifest_bytes, read_pod_status
-from minit.stage0.podtraces import read_lost_output
-from minit.stage0.waiting import wait_until_ended, wait_until_ready
+from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, DELETED_STATES, Pod, PodState, find_pod, walk_pods
+from minit.stage0.pods.podstatus import PodStatus, read_manifest_bytes, read_pod_status
+from minit.stage0.pods.waiting import wait_until_ended, wait_until_ready
+from minit.stage0.reports.podtraces import read_lost_output
+from minit.stage0.stage1.control import read_live
 
 SECTION = "Managing pods"
 _UNREADABLE_UUID_FILE = 1  # rkt's exit code for it in status

@@ -22,13 +22,14 @@ from minit.image.shipped import copy_shipped, shipped_fingerprint
 from minit.image.stage1 import build_stage1, stage1_facts, stage1_fingerprint, stage1_sources
 from minit.manifest.names import is_environment_name
 from minit.progress import Progress
-from minit.stage0 import overlay
-from minit.stage0.appsection import PodDefaults
-from minit.stage0.defaultstage1 import default_stage1
-from minit.stage0.entrypoints import require_mutable_support
-from minit.stage0.images import resolve_image
-from minit.stage0.knownsources import result_of_sources
-from minit.stage0.podmanifest import (
+from minit.stage0.images.defaultstage1 import default_stage1
+from minit.stage0.images.imagechoice import resolve_image
+from minit.stage0.images.knownsources import result_of_sources
+from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.store import Store, StoredImage
+from minit.stage0.pods import overlay
+from minit.stage0.pods.appsection import PodDefaults
+from minit.stage0.pods.podmanifest import (
     PlannedApp,
     check_platform,
     complete_manifest,
@@ -36,10 +37,9 @@ from minit.stage0.podmanifest import (
     plan_apps,
     plan_sandbox,
 )
-from minit.stage0.prepare import PodRequest
-from minit.stage0.privateusers import supports_user_namespaces
-from minit.stage0.pullpolicy import PullPolicy
-from minit.stage0.store import Store, StoredImage
+from minit.stage0.pods.privateusers import supports_user_namespaces
+from minit.stage0.stage1.entrypoints import require_mutable_support
+from minit.stage0.start.prepare import PodRequest
 
 
 def make_request(

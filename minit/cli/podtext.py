@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from minit.cli.columns import align, fit
 from minit.cli.times import ZERO_TIME, format_age, format_time
 from minit.harmless import harmless
-from minit.stage0.pods import ENDED_STATES, PodState
-from minit.stage0.podstatus import AppStatus, PodStatus
+from minit.stage0.pods.poddirectory import ENDED_STATES, PodState
+from minit.stage0.pods.podstatus import AppStatus, PodStatus
 
 _SECOND_NS = 1_000_000_000
 _SHORT_UUID = 8

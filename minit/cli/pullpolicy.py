@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from minit.stage0.pullpolicy import PullPolicy
+from minit.stage0.images.pullpolicy import PullPolicy
 
 
 def pull_policy_option(default: PullPolicy) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

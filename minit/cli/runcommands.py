@@ -18,13 +18,13 @@ from minit.cli.progressdisplay import show_progress
 from minit.cli.runoptions import app_options, prepare_options, run_options, uuid_file_save_option
 from minit.errors import PodError, describe
 from minit.hostname import find_fault
-from minit.stage0.entrypoints import RunOptions
-from minit.stage0.podmanifest import unused_volumes
-from minit.stage0.pods import find_pod
-from minit.stage0.prepare import check_kernel, discarded_on_failure, finish, prepare_pod
-from minit.stage0.run import claim_prepared, run_pod
-from minit.stage0.store import Store
-from minit.stage0.treestore import TreeStore
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.poddirectory import find_pod
+from minit.stage0.pods.podmanifest import unused_volumes
+from minit.stage0.stage1.entrypoints import RunOptions
+from minit.stage0.start.prepare import check_kernel, discarded_on_failure, finish, prepare_pod
+from minit.stage0.start.run import claim_prepared, run_pod
 
 _SECTION = "Running pods"
 _IMAGE_OPERANDS = "IMAGE [APP-OPTION]... [-- ARG...] [--- IMAGE...]"

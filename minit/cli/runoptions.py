@@ -15,8 +15,8 @@ from minit.cli.portflags import PORT_FORM
 from minit.cli.pullpolicy import pull_policy_option
 from minit.cli.stage1flags import STAGE1_IMAGES
 from minit.cli.volumeflags import MOUNT_FORM, MOUNTED_VOLUME_FORM
-from minit.stage0.entrypoints import DEFAULT_NETWORK
-from minit.stage0.pullpolicy import PullPolicy
+from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

@@ -22,11 +22,11 @@ from minit.cli.runoptions import (
     volume_option,
 )
 from minit.errors import MinitError, describe
-from minit.stage0.detached import start_detached
-from minit.stage0.prepare import discarded_on_failure, prepare_pod
-from minit.stage0.run import run_pod
-from minit.stage0.store import Store
-from minit.stage0.treestore import TreeStore
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.start.detached import start_detached
+from minit.stage0.start.prepare import discarded_on_failure, prepare_pod
+from minit.stage0.start.run import run_pod
 from minit.stdio import write_all
 
 

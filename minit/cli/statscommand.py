@@ -15,8 +15,8 @@ from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
 from minit.cli.statstext import prometheus_text, samples_text, stats_json
 from minit.errors import MinitError, PodError, describe
-from minit.stage0.pods import RUN, PodState, find_pod, walk_pods
-from minit.stage0.stats import PodMeter, PodSample
+from minit.stage0.pods.poddirectory import RUN, PodState, find_pod, walk_pods
+from minit.stage0.reports.stats import PodMeter, PodSample
 
 _MIN_INTERVAL_SECONDS = 0.1
 _FORMATS = ("text", "json", "prometheus")

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from minit.cli.columns import align
 from minit.cli.sizes import readable_size
-from minit.stage0.stats import PodSample
-from minit.stage0.usage import Usage
+from minit.stage0.reports.stats import PodSample
+from minit.stage0.reports.usage import Usage
 from minit.value import Value
 
 _SECOND_NS = 1_000_000_000

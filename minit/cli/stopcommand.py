@@ -11,8 +11,8 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.podcommands import SECTION, chosen_uuids, uuid_file_option
 from minit.errors import MinitError, PodError, describe
-from minit.stage0.pods import find_pod
-from minit.stage0.stop import stop_pod
+from minit.stage0.pods.poddirectory import find_pod
+from minit.stage0.stage1.stop import stop_pod
 
 
 @click.command(cls=MinitCommand, section=SECTION)

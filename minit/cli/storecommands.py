@@ -16,10 +16,10 @@ from minit.cli.invocation import Invocation
 from minit.cli.jsonoutput import format_option, json_text
 from minit.cli.progressdisplay import show_progress
 from minit.errors import MinitError, StoreError, describe
-from minit.stage0.imagegc import collect_images, collect_trees, render_anew
-from minit.stage0.imageoutput import export_image, extract_image_to
-from minit.stage0.store import Store
-from minit.stage0.treestore import TreeStore
+from minit.stage0.garbage.imagegc import collect_images, collect_trees, render_anew
+from minit.stage0.images.imageoutput import export_image, extract_image_to
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
 
 _SECTION = "Images"
 

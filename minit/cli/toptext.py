@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from minit.cli.statstext import count_text, percent_text, sample_rows, size_text, time_text
-from minit.stage0.stats import PodSample
-from minit.stage0.usage import Usage
+from minit.stage0.reports.stats import PodSample
+from minit.stage0.reports.usage import Usage
 from minit.value import Value
 
 _SECOND_NS = 1_000_000_000

@@ -15,8 +15,8 @@ from minit.cli.statscommand import running_uuids
 from minit.cli.terminalkeys import Keys
 from minit.cli.toptext import SORT_KEYS, TopRow, screen_lines, sort_rows, top_rows
 from minit.errors import MinitError
-from minit.stage0.pods import find_pod
-from minit.stage0.stats import PodMeter, PodSample
+from minit.stage0.pods.poddirectory import find_pod
+from minit.stage0.reports.stats import PodMeter, PodSample
 
 _QUIT_KEYS = frozenset("qQ\x04\x1b")
 _HEADING_LINE = 1

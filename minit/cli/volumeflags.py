@@ -10,7 +10,7 @@ from minit.goflags import BOOLEANS
 from minit.manifest.app import MAX_ID
 from minit.manifest.names import is_ac_name
 from minit.manifest.pod import Mount, Volume, is_volume_mode
-from minit.stage0.podmanifest import mount_target
+from minit.stage0.pods.podmanifest import mount_target
 
 VOLUME_FORM = "NAME,kind=host,source=PATH or NAME,kind=empty"
 MOUNT_FORM = "volume=NAME,target=PATH"

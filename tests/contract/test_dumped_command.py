@@ -279,7 +279,7 @@ def test_a_program_is_written_before_it_is_named(kept: Installed, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "name", ["minit/value.py", "minit/cli/manual.py", "minit/stage0/registry.py", "minit/image/dump/main.c"]
+    "name", ["minit/value.py", "minit/cli/manual.py", "minit/stage0/images/registry.py", "minit/image/dump/main.c"]
 )
 def test_changed_sources(installed: Installed, name: str) -> None:
     """Python runs the command when a file is changed that the program is made of, be it by its time alone."""

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from minit.manifest.image import parse_image_manifest
-from minit.stage0.treehash import tree_hash
+from minit.stage0.images.treehash import tree_hash
 from tests import tars
 from tests.support.incommand import Command, command_on
 from tests.support.stage0_world import World, image_id, worlds, write_app

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from minit import syscalls
 from minit.errors import ImageError, StoreError
 from minit.mountinfo import read_mountinfo
-from minit.stage0 import untar
-from minit.stage0.copytree import copy_tree
-from minit.stage0.extract import extract_image
-from minit.stage0.store import Store
+from minit.stage0.images import untar
+from minit.stage0.images.extract import extract_image
+from minit.stage0.images.store import Store
+from minit.stage0.start.copytree import copy_tree
 from tests import tars
 from tests.support.campaign import campaign
 

@@ -13,10 +13,10 @@ import pytest
 
 from minit.errors import ImageError, StoreError
 from minit.progress import silent
-from minit.stage0.extract import extract_image
-from minit.stage0.images import resolve_image
-from minit.stage0.pullpolicy import PullPolicy
-from minit.stage0.store import Store
+from minit.stage0.images.extract import extract_image
+from minit.stage0.images.imagechoice import resolve_image
+from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.store import Store
 from tests import tars
 from tests.support.layers import Layout, archive, busybox_layer, docker_files, gzipped, layer, whiteout
 from tests.support.pods import LOOPBACK_ONLY

@@ -11,7 +11,7 @@ import pytest
 from minit import syscalls
 from minit.iottymux.logfile import Log
 from minit.iottymux.plainlog import PlainLog
-from minit.stage0.loglines import LineAssembler
+from minit.stage0.reports.loglines import LineAssembler
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which needs root")
 

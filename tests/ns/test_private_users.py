@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from minit.idrange import IdRange, parse_id_range
-from minit.stage0.locks import key_lock
+from minit.stage0.files.locks import key_lock
 from tests import tars
 from tests.support.stage0_world import World, without_progress, worlds
 from tests.support.waiting import wait_for

@@ -10,8 +10,8 @@ import pytest
 
 from minit.errors import ImageError
 from minit.progress import Progress, silent
-from minit.stage0.defaultstage1 import default_stage1
-from minit.stage0.store import Store
+from minit.stage0.images.defaultstage1 import default_stage1
+from minit.stage0.images.store import Store
 from tests.support.stage0_world import write_app, write_stage1
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="imports images, which needs root")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.stage0 import overlay
+from minit.stage0.pods import overlay
 from tests import tars
 from tests.support.incommand import command_on
 from tests.support.stage0_world import World

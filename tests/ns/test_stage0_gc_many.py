@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from minit.stage0.pods import PLACES
+from minit.stage0.pods.poddirectory import PLACES
 from tests.support.stage0_world import World, worlds, write_stage1
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minit.mountinfo import read_mountinfo
-from minit.stage0.usage import find_hierarchies
+from minit.stage0.reports.usage import find_hierarchies
 from tests.support.stage0_world import World, worlds
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.stage0.locks import flock
+from minit.stage0.files.locks import flock
 from tests.support.campaign import LONG, campaign
 from tests.support.stage0_world import REPOSITORY, World, worlds
 from tests.support.storm import write_images

@@ -16,10 +16,10 @@ import pytest
 
 from minit import syscalls
 from minit.errors import ImageError, StoreError
-from minit.stage0.durable import make_directory
-from minit.stage0.locks import key_lock
-from minit.stage0.store import Store, StoredImage
-from minit.stage0.treestore import TreeStore
+from minit.stage0.files.durable import make_directory
+from minit.stage0.files.locks import key_lock
+from minit.stage0.images.store import Store, StoredImage
+from minit.stage0.images.treestore import TreeStore
 from tests import tars
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

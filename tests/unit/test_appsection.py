@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minit.manifest.app import App, Isolator
 from minit.manifest.image import ImageManifest
-from minit.stage0.appsection import (
+from minit.stage0.pods.appsection import (
     AppOverrides,
     Pairs,
     PodDefaults,

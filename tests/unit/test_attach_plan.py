@@ -7,7 +7,7 @@ import pytest
 from minit.errors import AttachError, PodError
 from minit.iottymux.protocol import INPUTS, STREAMS
 from minit.launcher.attach import choose_streams
-from minit.stage0.entrypoints import attach_arguments
+from minit.stage0.stage1.entrypoints import attach_arguments
 
 STREAM_ENDPOINTS = ("stdin", "stdout", "stderr")
 

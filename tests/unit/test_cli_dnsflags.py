@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from minit.cli.dnsflags import parse_name_service
 from minit.cli.flagwords import FlagError
-from minit.stage0.nameservice import NameService, hosts, resolv_conf
+from minit.stage0.pods.nameservice import NameService, hosts, resolv_conf
 
 
 def parse(**given: Any) -> NameService:

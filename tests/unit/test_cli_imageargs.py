@@ -14,7 +14,7 @@ from minit.cli.flagwords import Flag, FlagError, FlagKind
 from minit.cli.grammar import AppOption, SharedAppOption
 from minit.cli.imageargs import ImageArgument, scan_images
 from minit.manifest.pod import Mount
-from minit.stage0.appsection import AppOverrides
+from minit.stage0.pods.appsection import AppOverrides
 from minit.value import replace
 
 SHARED_FLAGS = frozenset({"--mount"})

@@ -18,9 +18,9 @@ from minit.cli.podtext import list_text, pod_json, status_text
 from minit.cli.times import format_age, format_time
 from minit.goduration import format_duration, parse_duration
 from minit.manifest.image import ImageManifest
-from minit.stage0.pods import PodState
-from minit.stage0.podstatus import NETWORK_FIELDS, AppMount, AppStatus, PodStatus
-from minit.stage0.store import StoredImage
+from minit.stage0.images.store import StoredImage
+from minit.stage0.pods.poddirectory import PodState
+from minit.stage0.pods.podstatus import NETWORK_FIELDS, AppMount, AppStatus, PodStatus
 
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
 IMAGE = "sha512-4878" + "a" * 60

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.cli.diagnosetext import report_text
-from minit.stage0.diagnosis import diagnose
-from minit.stage0.pods import PodState, create_pod, open_pod
-from minit.stage0.secrets import MASK, find_secrets, masked
-from minit.stage0.verdict import AppFacts, PodFacts, conclusions
+from minit.stage0.pods.poddirectory import PodState, create_pod, open_pod
+from minit.stage0.reports.diagnosis import diagnose
+from minit.stage0.reports.secrets import MASK, find_secrets, masked
+from minit.stage0.reports.verdict import AppFacts, PodFacts, conclusions
 
 PARTS = {
     *("pod", "conclusions", "apps", "manifest", "plan", "events", "supervisor_log", "networks", "mounts"),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.idrange import IdRange
-from minit.stage0.filecapabilities import shift_capabilities, unshift_capabilities
+from minit.stage0.files.filecapabilities import shift_capabilities, unshift_capabilities
 
 IDS = IdRange(shift=0x30000, count=65536)
 

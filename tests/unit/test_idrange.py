@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minit.errors import PodError
 from minit.idrange import MAX_HOST_ID, IdRange, parse_id_range
-from minit.stage0.privateusers import choose_ids
+from minit.stage0.pods.privateusers import choose_ids
 
 
 @st.composite

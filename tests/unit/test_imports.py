@@ -61,7 +61,12 @@ def test_completing_a_command_imports_no_command():
 def test_looking_at_pods_imports_nothing_of_running_them(command: str):
     """`minit list` and `minit status` load neither the store nor what makes, runs or removes pods."""
     loaded = modules_of_command(f"from minit.cli.main import run; run(['{command}', '--help'])")
-    assert not loaded & {"minit.stage0.gc", "minit.stage0.prepare", "minit.stage0.run", "minit.stage0.store"}
+    assert not loaded & {
+        "minit.stage0.garbage.gc",
+        "minit.stage0.start.prepare",
+        "minit.stage0.start.run",
+        "minit.stage0.images.store",
+    }
     assert not loaded & {"rich", "sqlite3", "tarfile"}
 
 

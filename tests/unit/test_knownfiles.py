@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from minit.stage0.images import resolve_image
-from minit.stage0.knownfiles import KnownFiles
-from minit.stage0.pullpolicy import PullPolicy
-from minit.stage0.store import Store
+from minit.stage0.images.imagechoice import resolve_image
+from minit.stage0.images.knownfiles import KnownFiles
+from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.store import Store
 from tests import tars
 
 HOUR_NS = 3600 * 10**9
@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """An hour has passed since files were made: their ctime cannot be set."""
     now = time.time_ns
-    monkeypatch.setattr("minit.stage0.store.time.time_ns", lambda: now() + HOUR_NS)
+    monkeypatch.setattr("minit.stage0.images.store.time.time_ns", lambda: now() + HOUR_NS)
 
 
 def reads(store: Store, path: Path, policy: PullPolicy = PullPolicy.NEW) -> bool:

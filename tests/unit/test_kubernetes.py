@@ -13,12 +13,12 @@ from minit.errors import ManifestError, PodError
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.pod import RuntimeApp
 from minit.plan.health import plan_health
+from minit.stage0.images.store import StoredImage
 from minit.stage0.kubernetes.environment import expand
 from minit.stage0.kubernetes.fields import Findings
 from minit.stage0.kubernetes.manifest import plan_kubernetes_pod
 from minit.stage0.kubernetes.pods import KubernetesPod, read_file
 from minit.stage0.kubernetes.yamltext import parse_documents
-from minit.stage0.store import StoredImage
 from tests.support.stage0_world import DEFAULT_APP, image_manifest
 
 HEAD = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n"

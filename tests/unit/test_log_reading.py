@@ -1,4 +1,4 @@
-"""minit.stage0.logfiles and loglines: reading a log that is written, rotated and spoilt, and finding places in it."""
+"""minit.stage0.reports.logfiles and loglines: a log that is written, rotated and spoilt, and places in it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from minit.iottymux.logfile import Log, format_records
-from minit.stage0 import logfiles
-from minit.stage0.logfiles import AppLog
-from minit.stage0.loglines import LineAssembler, LogLine, torn_record
+from minit.stage0.reports import logfiles
+from minit.stage0.reports.logfiles import AppLog
+from minit.stage0.reports.loglines import LineAssembler, LogLine, torn_record
 
 SECOND_NS = 10**9
 START_NS = 1_700_000_000 * SECOND_NS

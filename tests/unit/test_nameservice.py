@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minit.errors import PodError
-from minit.stage0.nameservice import NameService, hosts, resolv_conf, write_name_files
+from minit.stage0.pods.nameservice import NameService, hosts, resolv_conf, write_name_files
 
 FULL = NameService(
     resolv="stage0",

@@ -14,8 +14,9 @@ from minit.errors import ManifestError, MinitError, PodError
 from minit.manifest.app import Isolator
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.pod import ExposedPort, Mount, Volume, parse_pod_manifest
-from minit.stage0.appsection import AppOverrides, PodDefaults
-from minit.stage0.podmanifest import (
+from minit.stage0.images.store import StoredImage
+from minit.stage0.pods.appsection import AppOverrides, PodDefaults
+from minit.stage0.pods.podmanifest import (
     complete_manifest,
     image_ids,
     merge_mounts,
@@ -27,7 +28,6 @@ from minit.stage0.podmanifest import (
     with_app,
     without_app,
 )
-from minit.stage0.store import StoredImage
 from minit.value import replace
 
 ID = "sha512-" + "a" * 64

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from minit.errors import MinitError, PodError
-from minit.stage0.pods import (
+from minit.stage0.pods.poddirectory import (
     ADDRESSABLE_PLACES,
     PLACES,
     Pod,
@@ -22,7 +22,7 @@ from minit.stage0.pods import (
     pod_uuids,
     walk_pods,
 )
-from minit.stage0.podstatus import (
+from minit.stage0.pods.podstatus import (
     is_ready,
     read_created_ns,
     read_exit_code,
@@ -32,7 +32,7 @@ from minit.stage0.podstatus import (
     read_shown_pid,
     read_started_ns,
 )
-from minit.stage0.waiting import wait_until_ended, wait_until_ready
+from minit.stage0.pods.waiting import wait_until_ended, wait_until_ready
 
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
 OTHER = "f3690550-0000-4be7-839b-2359a85fb0d2"

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from minit.cli.statstext import prometheus_text, samples_text, stats_json, time_text
 from minit.cli.toptext import TopRow, screen_lines, sort_rows, table_lines, top_rows
-from minit.stage0.interfaces import InterfaceUsage
-from minit.stage0.stats import AppSample, PodSample
-from minit.stage0.usage import Usage
+from minit.stage0.reports.interfaces import InterfaceUsage
+from minit.stage0.reports.stats import AppSample, PodSample
+from minit.stage0.reports.usage import Usage
 
 SECOND_NS = 1_000_000_000
 UUID = "2d381b2a-0000-4000-8000-000000000000"

@@ -14,8 +14,8 @@ import pytest
 
 from minit.errors import ImageError, MinitError, StoreError
 from minit.manifest.image import Dependency
-from minit.stage0.locks import key_lock
-from minit.stage0.store import Store, StoredImage
+from minit.stage0.files.locks import key_lock
+from minit.stage0.images.store import Store, StoredImage
 from tests import tars
 from tests.support.effects import killed_child
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from minit.errors import StoreError
-from minit.stage0 import locks
-from minit.stage0.durable import create_file, make_directory, move_into_place, remove_file
-from minit.stage0.locks import directory_lock, key_lock, lock_directory
-from minit.stage0.temporary import scratch_directory
+from minit.stage0.files import locks
+from minit.stage0.files.durable import create_file, make_directory, move_into_place, remove_file
+from minit.stage0.files.locks import directory_lock, key_lock, lock_directory
+from minit.stage0.files.temporary import scratch_directory
 
 
 def in_child(work: Callable[[int], None]) -> tuple[int, int]:

@@ -9,8 +9,8 @@ import pytest
 from minit.archives.tar import Entry, Kind
 from minit.errors import ImageError
 from minit.manifest.image import Dependency, parse_image_manifest
-from minit.stage0.rendering import Layer, Selection, flatten, tree_id
-from minit.stage0.store import StoredImage
+from minit.stage0.images.rendering import Layer, Selection, flatten, tree_id
+from minit.stage0.images.store import StoredImage
 from tests import tars
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.mountinfo import parse_line
-from minit.stage0.usage import (
+from minit.stage0.reports.usage import (
     Hierarchy,
     Usage,
     find_group,

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from minit.manifest.app import MAX_PORT, Isolator
 from minit.manifest.quantity import BILLION, parse_quantity
 from minit.manifest.reader import Node
-from minit.stage0.appsection import CPU, CPU_SHARES, MEMORY
 from minit.stage0.kubernetes.configs import Config
 from minit.stage0.kubernetes.environment import PodNames, expand, read_environment
 from minit.stage0.kubernetes.fields import Fields, Findings, read_name, read_quantity, read_text
 from minit.stage0.kubernetes.probes import read_probes
 from minit.stage0.kubernetes.security import PodSecurity, Security, read_security
+from minit.stage0.pods.appsection import CPU, CPU_SHARES, MEMORY
 from minit.value import Value
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")

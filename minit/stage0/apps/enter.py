@@ -1,0 +1,57 @@
+"""Running a command in an app of a running pod."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from minit import paths
+from minit.errors import PodError
+from minit.manifest.names import is_ac_name
+from minit.stage0.pods.poddirectory import Pod, PodState
+from minit.stage0.pods.podstatus import read_pod_manifest, read_stage1_tree_id
+from minit.stage0.pods.waiting import wait_for_pid
+from minit.stage0.stage1 import entrypoints
+
+
+def enter_pod(
+    pod: Pod,
+    tree_path: Callable[[str], Path] | None,
+    app: str | None,
+    command: Sequence[str],
+    before_exec: Callable[[], None],
+    *,
+    privileged: bool = False,
+) -> NoReturn:
+    """
+    Become stage1's `enter`, which runs `command` in an app (None: the only one), not confined as the app if
+    `privileged`; `before_exec` is called last. `tree_path` finds a tree of the tree store by its id; without it, on a
+    machine that minit boots, `enter` is the pod's.
+    """
+    if pod.state is not PodState.RUNNING:
+        raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
+    name = choose_app(pod, app)
+    enter = entrypoints.require_path(entrypoints.read_stage1_manifest(pod), "enter")
+    # From the tree store, where no pod can have changed it.
+    root = pod.path / paths.POD_STAGE1 if tree_path is None else tree_path(read_stage1_tree_id(pod))
+    program = root / "rootfs" / enter
+    pid = wait_for_pid(pod)
+    os.chdir(pod.path)
+    before_exec()
+    arguments = entrypoints.enter_arguments(pid, name, command, privileged=privileged)
+    entrypoints.execute(program, arguments, dict(os.environ))
+
+
+def choose_app(pod: Pod, app: str | None) -> str:
+    """Return the app the user named, or else the only one of the pod; PodError if that is none."""
+    if app is not None:
+        if not is_ac_name(app):
+            raise PodError(f'"{app}" is no app name: expected lower-case letters, digits and inner dashes')
+        return app
+    names = [app.name for app in read_pod_manifest(pod).apps]
+    if len(names) != 1:
+        listing = ", ".join(names) or "none"
+        raise PodError(f'pod "{pod.uuid}" has {len(names)} apps: choose one with --app (apps: {listing})')
+    return names[0]

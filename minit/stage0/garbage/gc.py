@@ -1,0 +1,137 @@
+"""Collecting pods: what `gc` sweeps up, and what `rm` may remove."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from minit.errors import MinitError, PodError, UnfinishedError, describe
+from minit.goduration import format_duration
+from minit.stage0.files.durable import sync_directory
+from minit.stage0.garbage.stage1gc import Stage1Cleanup
+from minit.stage0.pods.deletion import Deletions, delete
+from minit.stage0.pods.poddirectory import (
+    EMBRYO,
+    EXITED_GARBAGE,
+    GARBAGE,
+    PREPARE,
+    PREPARED,
+    RUN,
+    Note,
+    Pod,
+    PodState,
+    walk_pods,
+)
+
+# Between making an embryo and locking it lie microseconds; an hour allows for a suspended machine.
+_EMBRYO_AGE_SECONDS = 3600
+
+
+def mark(data: Path, note: Note) -> None:
+    """Move pods that ended, and those whose preparation was aborted, to where they are collected from."""
+    for pod in walk_pods(data, [RUN], note):
+        if pod.state is PodState.EXITED:
+            _move(pod, EXITED_GARBAGE, f'moving pod "{pod.uuid}" to garbage', note)
+    for pod in walk_pods(data, [PREPARE, EMBRYO], note):
+        if pod.state is PodState.ABORTED_PREPARE or _is_abandoned_embryo(pod):
+            _move(pod, GARBAGE, f'moving failed prepare "{pod.uuid}" to garbage', note)
+    _sync(data)
+
+
+def expire_prepared(data: Path, expire_seconds: float, note: Note) -> None:
+    """Move pods that were prepared longer ago and never run to the garbage."""
+    for pod in walk_pods(data, [PREPARED], note):
+        if pod.state is PodState.PREPARED and _age_seconds(pod) >= expire_seconds:
+            _move(pod, GARBAGE, f'moving expired prepared pod "{pod.uuid}" to garbage', note)
+    _sync(data)
+
+
+def collect(data: Path, grace_seconds: float, cleanup: Stage1Cleanup, say: Note, note: Note) -> bool:
+    """
+    Delete the pods marked longer ago, and all garbage; one that cannot be deleted is noted and left for later.
+
+    Return whether all that stage1 has to undo is undone.
+    """
+    is_finished = True
+    with Deletions(note) as deletions:
+        for pod in walk_pods(data, [EXITED_GARBAGE], note):
+            if pod.place != EXITED_GARBAGE:
+                continue
+            if _age_seconds(pod) < grace_seconds:
+                grace = format_duration(grace_seconds)
+                note(f'pod "{pod.uuid}" not removed: still within grace period ({grace})')
+                continue
+            say(f'Garbage collecting pod "{pod.uuid}"')
+            with _noted(pod, note):
+                if _is_ours(pod):
+                    try:
+                        cleanup.run(pod, note)
+                    except UnfinishedError:
+                        is_finished = False
+                        raise
+                    deletions.add(pod)
+        for pod in walk_pods(data, [GARBAGE], note):
+            say(f'Garbage collecting pod "{pod.uuid}"')
+            with _noted(pod, note):
+                if _is_ours(pod):
+                    deletions.add(pod)
+    return is_finished
+
+
+def remove(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
+    """Delete a pod that does not run; PodError if it does, or is being made or deleted."""
+    has_run = pod.state in (PodState.EXITED, PodState.EXITED_GARBAGE)
+    if not has_run and pod.state not in (PodState.ABORTED_PREPARE, PodState.PREPARED):
+        hint = " (stop it first)" if pod.state is PodState.RUNNING else ""
+        raise PodError(f'pod "{pod.uuid}" is {pod.state}, not removed{hint}')
+    if pod.state is not PodState.EXITED_GARBAGE:
+        pod.move(EXITED_GARBAGE if has_run else GARBAGE)
+    if _is_ours(pod):
+        if has_run:
+            cleanup.run(pod, note)
+        delete(pod)
+
+
+def _is_ours(pod: Pod) -> bool:
+    """Wait for the lock of a pod and return whether it is still there, or somebody else has just deleted it."""
+    pod.lock(blocking=True)
+    return pod.refresh()
+
+
+def _move(pod: Pod, place: str, message: str, note: Note) -> None:
+    try:
+        pod.move(place, durably=False)
+    except PodError:
+        return  # another gc was faster
+    except OSError as error:
+        note(f'cannot move pod "{pod.uuid}": {describe(error)}')
+        return
+    note(message)
+
+
+def _sync(data: Path) -> None:
+    """Make all moves durable at once, each of which would wait for the disk."""
+    for place in (EXITED_GARBAGE, GARBAGE):
+        with suppress(FileNotFoundError):
+            sync_directory(data / "pods" / place)
+
+
+@contextmanager
+def _noted(pod: Pod, note: Note) -> Iterator[None]:
+    """Tell the failure of one pod, so that the others are still collected."""
+    try:
+        yield
+    except (OSError, MinitError) as error:
+        note(f'pod "{pod.uuid}": {describe(error)}')
+
+
+def _is_abandoned_embryo(pod: Pod) -> bool:
+    return pod.state is PodState.EMBRYO and _age_seconds(pod) >= _EMBRYO_AGE_SECONDS and pod.lock(blocking=False)
+
+
+def _age_seconds(pod: Pod) -> float:
+    """Return how long ago the directory was last renamed, which changes its ctime."""
+    return time.time() - os.fstat(pod.fd).st_ctime

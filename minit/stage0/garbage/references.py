@@ -1,0 +1,77 @@
+"""Which trees and images pods refer to, so that nothing is taken away from under one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from minit.errors import MinitError, StoreError, describe
+from minit.stage0.files.locks import key_lock
+from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PREPARE, Note, Pod, PodState, walk_pods
+from minit.stage0.pods.podstatus import read_app_tree_id, read_pod_manifest, read_stage1_tree_id
+
+
+@contextmanager
+def no_pod_is_prepared(data: Path) -> Iterator[None]:
+    """Keep minit and rkt from preparing pods, and so from referring to more trees, for the length of a with block."""
+    with key_lock(data / "locks", "prepareLock", exclusive=True):
+        yield
+
+
+def tree_users(data: Path, note: Note) -> dict[str, list[str]]:
+    """
+    Return the IDs of the trees that pods refer to, each with their UUIDs.
+
+    To be called in `no_pod_is_prepared`. StoreError if a pod's files cannot be read: it may refer to any tree.
+    """
+    users: dict[str, list[str]] = {}
+    for pod in walk_pods(data, ADDRESSABLE_PLACES, note):
+        for tree_id in _trees_of(pod):
+            users.setdefault(tree_id, []).append(pod.uuid)
+    return users
+
+
+def images_of_running_pods(data: Path, note: Note) -> frozenset[str]:
+    """Return the IDs of the images that the apps of running pods were made from."""
+    images: set[str] = set()
+    for pod in walk_pods(data, ADDRESSABLE_PLACES, note):
+        if pod.state is PodState.RUNNING:
+            with _readable(pod):
+                images.update(app.image_id for app in read_pod_manifest(pod).apps if app.image_id is not None)
+    return frozenset(images)
+
+
+def _trees_of(pod: Pod) -> Iterator[str]:
+    """Yield the trees of a pod; one that is incomplete or half deleted has those it names."""
+    with _readable(pod):
+        # One by one: rkt forgets the apps' trees of a pod that names none for stage1, and deletes them.
+        if pod.has_file("stage1TreeStoreID"):
+            yield read_stage1_tree_id(pod)
+        try:
+            apps = os.open("appsinfo", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=pod.fd)
+        except FileNotFoundError:
+            return
+        try:
+            names = os.listdir(apps)
+        finally:
+            os.close(apps)
+        for name in names:
+            if pod.has_file(f"appsinfo/{name}/treeStoreID"):
+                yield read_app_tree_id(pod, name)
+
+
+@contextmanager
+def _readable(pod: Pod) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, MinitError) as error:
+        # Deleted meanwhile, or never finished by a program that died: no one will ever run it.
+        gone = True
+        with suppress(OSError):
+            gone = not pod.refresh() or pod.place == PREPARE
+        if not gone:
+            raise StoreError(
+                f'pod "{pod.uuid}" may need any tree, its files are not readable: {describe(error)}'
+            ) from error

@@ -1,0 +1,172 @@
+"""
+Having stage1 clean up after pods that ended, in `exited-garbage`.
+
+That is its entrypoint `gc`, a program for each pod. minit's own stage1 also has `gc_many`, under the annotation
+`minit/stage1/gc-many`: it is started once, gets the UUIDs as lines on standard input, and answers each with a line of
+UUID and exit code when the pod is done.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from minit import paths, syscalls
+from minit.errors import EXIT_FAILURE, EXIT_UNFINISHED, MinitError, UnfinishedError, describe
+from minit.manifest.image import ImageManifest
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods import overlay
+from minit.stage0.pods.poddirectory import Note, Pod
+from minit.stage0.pods.podstatus import read_stage1_tree_id
+from minit.stage0.stage1.entrypoints import call, declared_path, gc_flags, interface_version, read_stage1_manifest
+
+# Pods are of few images. One program more or less is no difference then.
+_MAX_COLLECTORS = 4
+
+
+class Stage1Cleanup:
+    """The `gc` of any stage1; a context manager that ends the programs it has started."""
+
+    def __init__(self, trees: TreeStore, local_config: str, *, debug: bool) -> None:
+        self._trees = trees
+        self._local_config = local_config
+        self._debug = debug
+        self._collectors: dict[Path, _Collector] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for collector in self._collectors.values():
+            if error is not None and not isinstance(error, Exception):
+                collector.kill()
+            collector.end()
+
+    def run(self, pod: Pod, note: Note) -> None:
+        """
+        Run the `gc` entrypoint; a failure is noted and must not keep the pod from being deleted.
+
+        UnfinishedError if it was killed, or says itself that it has not finished: what it has not come to would be left
+        for ever, while a later one finishes it.
+        """
+        rootfs = pod.path / paths.POD_STAGE1_ROOTFS
+        mounted = False
+        try:
+            manifest = read_stage1_manifest(pod)
+            entrypoint = declared_path(manifest, "gc")
+            if entrypoint is None:
+                note(f'pod "{pod.uuid}": stage1 has no gc entrypoint, skipping stage1 GC')
+                return
+            version = interface_version(manifest)
+            # The overlay is gone after a reboot. Its upper layer still has stage1's records of what to clean up.
+            if pod.has_file(paths.POD_OVERLAY_PREPARED) and not _is_mount(pod, rootfs):
+                tree_id = read_stage1_tree_id(pod)
+                layers = pod.path / "overlay" / tree_id
+                for place in (rootfs, layers / "upper", layers / "work"):
+                    _refuse_links(pod, place)
+                tree = self._trees.path(tree_id) / "rootfs"
+                overlay.mount_overlay(tree, layers / "upper", layers / "work", rootfs)
+                mounted = True
+        except (OSError, MinitError) as error:
+            note(f'pod "{pod.uuid}": skipping stage1 GC: {describe(error)}')
+            return
+        try:
+            flags = gc_flags(version, debug=self._debug, local_config=self._local_config)
+            program = self._program_for_many(pod, manifest)
+            if program is not None:
+                code = self._collector(program, flags, pod.path.parent).collect(pod.uuid)
+            else:
+                code = call(rootfs / entrypoint, [*flags, pod.uuid], pod.path, show_stdout=False)
+            if code == -signal.SIGKILL:
+                raise UnfinishedError(f'pod "{pod.uuid}" not removed: stage1 GC was killed; remove the pod again')
+            if code == EXIT_UNFINISHED:
+                raise UnfinishedError(f'pod "{pod.uuid}" not removed: stage1 GC has not finished; remove the pod again')
+            if code != 0:
+                note(f'pod "{pod.uuid}": stage1 GC failed: exit status {code}')
+        except OSError as error:
+            note(f'pod "{pod.uuid}": stage1 GC failed: {describe(error)}')
+        finally:
+            if mounted:
+                try:
+                    syscalls.umount2(str(rootfs), syscalls.UMOUNT_NOFOLLOW)
+                except OSError as error:
+                    note(f'pod "{pod.uuid}": cannot unmount stage1: {describe(error)}')
+
+    def _program_for_many(self, pod: Pod, manifest: ImageManifest) -> Path | None:
+        """Return the program that collects many pods, None if there is none: the tree's, which outlives the pod."""
+        entrypoint = manifest.annotation(paths.ANNOTATION_GC_MANY)
+        if not entrypoint:
+            return None
+        with suppress(OSError, MinitError):
+            tree_id = read_stage1_tree_id(pod)
+            # As long as a pod refers to a tree, nobody removes it.
+            if self._trees.is_rendered(tree_id):
+                return self._trees.path(tree_id) / "rootfs" / entrypoint.lstrip("/")
+        return None
+
+    def _collector(self, program: Path, arguments: Sequence[str], directory: Path) -> _Collector:
+        collector = self._collectors.get(program)
+        if collector is not None and collector.has_ended:
+            del self._collectors[program]
+            collector = None
+        if collector is None:
+            if len(self._collectors) == _MAX_COLLECTORS:
+                self._collectors.pop(next(iter(self._collectors))).end()
+            collector = self._collectors[program] = _Collector(program, arguments, directory)
+        return collector
+
+
+class _Collector:
+    """A running `gc_many` for the pods in a directory."""
+
+    def __init__(self, program: Path, arguments: Sequence[str], directory: Path) -> None:
+        self._process = subprocess.Popen(
+            [str(program), *arguments], cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        self.has_ended = False
+
+    def collect(self, uuid: str) -> int:
+        """Return the exit code for a pod, that of the program if it ends before it has answered."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(f"{uuid}\n".encode())
+            words = self._process.stdout.readline().decode("ascii", "replace").split()
+            if len(words) == 2 and words[0] == uuid and words[1].removeprefix("-").isdecimal():
+                return int(words[1])
+        return self.end() or EXIT_FAILURE
+
+    def kill(self) -> None:
+        """Kill the program, and with it what it does for a pod."""
+        self._process.kill()
+
+    def end(self) -> int:
+        """Have the program end, wait for it and return its exit code."""
+        self.has_ended = True
+        with self._process:
+            pass
+        return self._process.returncode
+
+
+def _is_mount(pod: Pod, place: Path) -> bool:
+    """Return whether something is mounted on a directory of a pod, or on the way to it."""
+    resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
+    try:
+        os.close(syscalls.openat2(pod.fd, str(place.relative_to(pod.path)), os.O_PATH, resolve=resolve))
+    except OSError as error:
+        return error.errno == errno.EXDEV
+    return False
+
+
+def _refuse_links(pod: Pod, place: Path) -> None:
+    """Raise OSError if a link is on the way from the pod directory to a directory in it."""
+    resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
+    os.close(syscalls.openat2(pod.fd, str(place.relative_to(pod.path)), os.O_PATH | os.O_DIRECTORY, resolve=resolve))

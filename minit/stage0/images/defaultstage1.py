@@ -1,0 +1,54 @@
+"""minit's own stage1 image: built when first needed, and kept in the image store from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from minit.errors import StoreError
+from minit.progress import Progress
+from minit.stage0.files.durable import create_file, make_directory, move_into_place
+from minit.stage0.files.locks import key_lock
+from minit.stage0.files.temporary import scratch_directory
+from minit.stage0.images.store import Store, StoredImage
+
+_RECORD = "default-stage1"
+
+
+def default_stage1(
+    data: Path, store: Store, fingerprint: str, build: Callable[[Path, Progress], None], progress: Progress
+) -> StoredImage:
+    """
+    Return the image that `build` writes, from the store if it was built there before.
+
+    `fingerprint` is a word that changes with whatever changes the image.
+    """
+    own = data / "minit"
+    make_directory(own, 0o770)
+    # Two first pods at once would build it twice.
+    with key_lock(own / "locks", _RECORD, exclusive=True):
+        known = _recorded(own / _RECORD, fingerprint, store)
+        if known is not None:
+            return known
+        with scratch_directory(own / "tmp") as scratch:
+            build(
+                scratch / "stage1.aci",
+                lambda step, done, total: progress(f"building stage1 (first use): {step}", done, total),
+            )
+            image = store.import_file(scratch / "stage1.aci", progress)
+            create_file(scratch / _RECORD, f"{fingerprint} {image.id}\n".encode(), 0o640)
+            move_into_place(scratch / _RECORD, own / _RECORD)
+        return image
+
+
+def _recorded(record: Path, fingerprint: str, store: Store) -> StoredImage | None:
+    """Return the image built from these very sources, None if there is none or it was removed since."""
+    try:
+        words = record.read_text().split()
+    except FileNotFoundError:
+        return None
+    if len(words) == 2 and words[0] == fingerprint:
+        with suppress(StoreError):
+            return store.get(words[1])
+    return None

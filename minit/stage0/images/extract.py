@@ -1,0 +1,100 @@
+"""
+What fills the directories of a pod without overlay, and the tree store: images and trees become files.
+
+Images are extracted by a child process that cannot leave the directory, `minit.stage0.images.untar`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from minit.errors import ImageError, StoreError
+from minit.idrange import IdRange
+from minit.progress import Progress, silent
+from minit.stage0.files.diskerrors import disk_error, disk_errors
+from minit.stage0.files.durable import make_directory
+from minit.stage0.images import untar
+from minit.stage0.images.rendering import Layer, flatten
+from minit.stage0.images.store import Store
+
+_APP_DIRECTORY_MODE = 0o750
+# It may be below the data directory, or an output of the user's.
+_REMEDY = "use another one"
+
+
+def extract_image(
+    store: Store, image_id: str, destination: Path, progress: Progress = silent, ids: IdRange | None = None
+) -> None:
+    """
+    Render an image and its dependencies as `destination`/manifest and `destination`/rootfs, without a tree.
+
+    `destination` is made, 0750, and must be empty if it exists; a failure leaves it empty. Reports bytes. With `ids`,
+    everything belongs to what its owner in the image is on the host.
+    """
+    layers = flatten(store.get(image_id), store.find_dependency)
+    with disk_errors(f"extract image {layers[0].name}", destination, _REMEDY):
+        make_directory(destination, _APP_DIRECTORY_MODE)
+        if os.listdir(destination):
+            raise StoreError(f"extract image {layers[0].name}: {destination} is not empty")
+        if ids is not None:
+            os.chown(destination, ids.shift, ids.shift)
+    try:
+        extract_layers(store, layers, destination, progress, ids)
+    except BaseException:
+        for path in destination.iterdir():
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        raise
+
+
+def extract_layers(
+    store: Store, layers: Sequence[Layer], destination: Path, progress: Progress = silent, ids: IdRange | None = None
+) -> int:
+    """
+    Extract a flattened image into the empty directory `destination`; return the bytes of its regular files.
+
+    The caller removes what a failure leaves in `destination`; no process and no mount outlives the call.
+    Reports bytes read. ImageError if the image is at fault, StoreError if the disk is.
+    """
+    action = f"extract image {layers[0].name}"
+    with ExitStack() as stack, disk_errors(action, destination, _REMEDY):
+        blobs = [stack.enter_context(store.open_blob(layer.image_id)) for layer in layers]
+        total_bytes = sum(os.fstat(blob.fileno()).st_size for blob in blobs)
+        root = str(destination.resolve())
+        pipe, report = os.pipe()
+        reports = stack.enter_context(open(pipe, encoding="utf-8", errors="replace"))
+        parent_pid = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            untar.run_child(root, layers, [blob.fileno() for blob in blobs], ids, report, parent_pid)
+        stack.callback(_end, pid)
+        os.close(report)
+        for line in reports:
+            word, _, rest = line.rstrip("\n").partition(" ")
+            if word == untar.PROGRESS:
+                progress(f"extracting {layers[0].name}", int(rest), total_bytes)
+            elif word == untar.DONE:
+                progress(f"extracting {layers[0].name}", total_bytes, total_bytes)
+                return int(rest)
+            elif word == untar.IMAGE_FAULT:
+                raise ImageError(rest)
+            elif word == untar.DISK_FAULT:
+                number, _, place = rest.partition(" ")
+                raise disk_error(action, destination, OSError(int(number), os.strerror(int(number)), place), _REMEDY)
+            else:
+                raise StoreError(f"{action}: {rest}: a defect of minit, please report it")
+        # Looked at only: _end is to have it.
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    if ended is not None and ended.si_status == signal.SIGALRM:
+        raise ImageError(f"{action}: not done after {untar.TIME_LIMIT_SECONDS:.0f} seconds, refused")
+    raise StoreError(f"{action}: the extracting process was killed; try again")
+
+
+def _end(pid: int) -> None:
+    """Make sure the child is gone; it may be at work still if the caller was interrupted."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)

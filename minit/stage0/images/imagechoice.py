@@ -1,0 +1,52 @@
+"""Which image a user means: a file, a layout or an archive to import, one of a registry, or one of the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from minit.archives.transports import REGISTRY_SCHEMES, has_transport
+from minit.errors import StoreError
+from minit.progress import Progress
+from minit.stage0.images.conversion import import_from_registry, import_layers
+from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.store import Store, StoredImage
+
+_REMOTE_SCHEMES = ("http://", "https://")
+
+
+def resolve_image(store: Store, reference: str, progress: Progress, policy: PullPolicy = PullPolicy.NEW) -> StoredImage:
+    """
+    Return the image `reference` means, imported if it is a file; StoreError if there is none.
+
+    `policy` is about images that are fetched, converted or read from a file, which the store may have already.
+    """
+    if reference.startswith(_REMOTE_SCHEMES):
+        raise StoreError(
+            f'cannot fetch "{reference}": minit does not download images (download it, then give the file)'
+        )
+    if reference.startswith(REGISTRY_SCHEMES) or has_transport(reference):
+        # Late: most pods are made of images of the store, and reading others takes many modules.
+
+        read = import_layers if has_transport(reference) else import_from_registry
+        return read(store, reference, policy, progress)
+    path = image_file(reference)
+    if path is None:
+        return store.find(reference)
+    return store.import_file(path, progress, again=policy is PullPolicy.UPDATE)
+
+
+def image_file(reference: str) -> Path | None:
+    """Return the ACI an image argument means, None if it means an image of the store."""
+    if reference.startswith("file://"):
+        return Path(unquote(urlsplit(reference).path))
+    if reference.startswith("sha512-"):
+        return None
+    path = Path(reference)
+    is_file = (
+        path.is_absolute()
+        or "./" in reference
+        or (reference.endswith(".aci") and ":" not in reference)
+        or path.is_file()
+    )
+    return path if is_file else None

@@ -1,0 +1,376 @@
+"""
+The image store: imported ACIs as plain files, looked up by ID or by name.
+
+An image is an uncompressed tar (blob) and its manifest. minit keeps its own below `$DATA/minit/cas`, since a
+blob below rkt's `cas/blob` without a row in rkt's database would be invisible to rkt and never collected;
+images that rkt fetched are found and used, but never changed. A manifest file exists only beside a complete
+blob, and its mtime is the import time.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from minit.archives.aci import MANIFEST_LIMIT_BYTES, copy_image
+from minit.boundedfile import read_at_most
+from minit.errors import ImageError, MinitError, StoreError, describe
+from minit.manifest.image import Dependency, ImageManifest, parse_image_manifest
+from minit.progress import Progress, silent
+from minit.stage0.files.diskerrors import disk_errors
+from minit.stage0.files.durable import create_file, make_directory, move_into_place, remove_file
+from minit.stage0.files.locks import drop_key_locks, key_lock, lock_directory
+from minit.stage0.files.temporary import collect_leftovers, scratch_directory
+from minit.stage0.images.knownfiles import KnownFiles
+from minit.value import Value
+
+_DIRECTORY_MODE = 0o770
+_FILE_MODE = 0o640
+
+_KEY = re.compile(r"sha512-[0-9a-f]{64}")
+_KEY_LENGTH = len("sha512-") + 64
+_IMPORT_AGAIN = "import it again with: minit fetch FILE"
+# In the order in which they are removed: the blob is how what was left of a removal is found.
+_BESIDE_MANIFEST = ("treeSize", "lastUsed", "blob")
+_REFERENCE_ID = re.compile(r"(sha512-)?([0-9a-f]{2,})")
+
+
+class StoredImage(Value):
+    """An image of the store; `size_bytes` is its blob and, if minit rendered it, its tree."""
+
+    id: str
+    manifest: ImageManifest
+    manifest_bytes: bytes
+    size_bytes: int
+    import_time_ns: int
+    last_used_ns: int
+    """When a pod was last prepared from it, or its import."""
+
+    @property
+    def name(self) -> str:
+        """The image's name, without version."""
+        return self.manifest.name
+
+    @property
+    def version(self) -> str | None:
+        """The value of the label `version`."""
+        return self.manifest.label("version")
+
+
+class Store:
+    """
+    The images below the data directory `data`, which is made when missing.
+
+    A context manager that closes the store. Until then it holds a shared lock on `cas`, as every process
+    with rkt's store open does, so that rkt does not migrate the store meanwhile.
+    """
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self._own = data / "minit" / "cas"
+        self._rkts = data / "cas"
+        self.temporary = self._own / "tmp"
+        self._known_files = KnownFiles(self._own / "files", self.temporary)
+        self._image_locks = data / "cas" / "imagelocks"
+        with disk_errors(f"open the image store in {data}", data):
+            for path in (data, self._rkts, self._image_locks):
+                make_directory(path, _DIRECTORY_MODE)
+            self._lock: int | None = lock_directory(self._rkts, exclusive=False)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give up the lock on the store."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def import_file(self, path: Path, progress: Progress = silent, *, again: bool = True) -> StoredImage:
+        """
+        Add the ACI in a file, replacing an image with the same content; the latest import wins name look-ups.
+
+        If not `again`, a file that has not changed since its last import is not read, while the store has its image.
+        Reports compressed bytes read. ImageError if the file is no valid image; nothing of it is left then.
+        """
+        try:
+            file = open(path, "rb", buffering=0, opener=_open_at_once)
+        except OSError as error:
+            raise StoreError(f"open image {describe(error)}") from error
+        with file, disk_errors(f"import {path}", self._own):
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise StoreError(f"open image {path}: not a regular file")
+            known = None if again else self._known(status)
+            if known is not None:
+                return known
+            read_since_ns = time.time_ns()
+
+            def produce(write: Callable[[memoryview], object]) -> tuple[str, bytes]:
+                def write_and_report(data: memoryview) -> None:
+                    write(data)
+                    progress(f"importing {path.name}", file.tell(), status.st_size)
+
+                return copy_image(file, str(path), write_and_report)
+
+            image = self.add(f"import {path}", produce)
+            self._known_files.remember(os.fstat(file.fileno()), read_since_ns, image.id)
+            return image
+
+    def _known(self, status: os.stat_result) -> StoredImage | None:
+        """Return the image that a file with this status was, as the last import; None if that is to be read."""
+        image_id = self._known_files.recall(status)
+        if image_id is None or not _KEY.fullmatch(image_id):
+            return None
+        try:
+            if self.is_own(image_id):
+                self.renew(image_id)
+                return self.get(image_id)
+        except MinitError:
+            pass  # removed, or damaged
+        return None
+
+    def add(self, action: str, produce: Callable[[Callable[[memoryview], object]], tuple[str, bytes]]) -> StoredImage:
+        """
+        Add the image whose uncompressed tar `produce` hands to its argument; it returns image ID and manifest.
+
+        What fails leaves nothing. StoreError, with `action` in it, if the disk is at fault.
+        """
+        with disk_errors(action, self._own), scratch_directory(self.temporary) as scratch:
+            self._collect_orphans()
+            with open(scratch / "blob", "xb") as blob:
+                os.fchmod(blob.fileno(), _FILE_MODE)
+                image_id, manifest = produce(blob.write)
+                blob.flush()
+                os.fsync(blob.fileno())
+            create_file(scratch / "manifest", manifest, _FILE_MODE)
+            with self._locked(image_id, exclusive=True):
+                for source, kind in (("blob", "blob"), ("manifest", "imageManifest")):
+                    target = _file_of(self._own, kind, image_id)
+                    make_directory(target.parent, _DIRECTORY_MODE)
+                    move_into_place(scratch / source, target)
+        return self.get(image_id)
+
+    def renew(self, image_id: str) -> None:
+        """Make an image that minit imported the last import."""
+        with disk_errors(f"image {image_id}", self.data), self._locked(image_id, exclusive=True):
+            if self._home(image_id) == self._own:
+                os.utime(_file_of(self._own, "imageManifest", image_id))
+
+    def temporary_file(self) -> BinaryIO:
+        """Return a new file without a name, open for reading and writing."""
+        with disk_errors("make a temporary file", self._own):
+            make_directory(self.temporary, _DIRECTORY_MODE)
+            return tempfile.TemporaryFile(dir=self.temporary)
+
+    def get(self, image_id: str) -> StoredImage:
+        """Return the image with a complete ID."""
+        if not _KEY.fullmatch(image_id):
+            raise StoreError(f'"{image_id}" is no image ID (expected sha512- and 64 hex digits)')
+        cas = self._home(image_id)
+        path = _file_of(cas, "imageManifest", image_id)
+        with disk_errors(f"image {image_id}", self.data), self._locked(image_id, exclusive=False):
+            try:
+                with open(path, "rb") as file:
+                    manifest_bytes = read_at_most(file, MANIFEST_LIMIT_BYTES + 1)
+                    import_time_ns = os.fstat(file.fileno()).st_mtime_ns
+            except FileNotFoundError as error:  # removed just now
+                raise self._missing(image_id) from error
+            blob_bytes = _file_of(cas, "blob", image_id).stat().st_size
+            last_used_ns = max(import_time_ns, self._marked_ns(image_id))
+        return StoredImage(
+            id=image_id,
+            manifest=parse_image_manifest(manifest_bytes, str(path)),
+            manifest_bytes=manifest_bytes,
+            size_bytes=blob_bytes + self._tree_bytes(image_id),
+            import_time_ns=import_time_ns,
+            last_used_ns=last_used_ns,
+        )
+
+    def find(self, reference: str) -> StoredImage:
+        """
+        Return the image a user means: `sha512-DIGITS`, two or more first digits, `name` or `name:version`.
+
+        StoreError if there is none, or several IDs begin like that. Of several images of a name the one
+        imported last is meant.
+        """
+        match = _REFERENCE_ID.fullmatch(reference)
+        candidates: dict[str, StoredImage] = {}
+        if match:
+            prefix = f"sha512-{match[2]}"[:_KEY_LENGTH]
+            candidates = {key: self.get(key) for key in self._ids() if key.startswith(prefix)}
+            if len(prefix) == _KEY_LENGTH and candidates:
+                return candidates[prefix]  # a name cannot take the place of a whole ID
+        if not match or not match[1]:
+            name, _, version = reference.partition(":")
+            named = self._latest(name, (("version", version),) if version else ())
+            if named is not None:
+                candidates[named.id] = named
+        if not candidates:
+            raise StoreError(f'image "{reference}" is not in the store {self.data}: import it with: minit fetch FILE')
+        if len(candidates) > 1:
+            listing = ", ".join(f"{image.id[:19]} ({image.name})" for _, image in sorted(candidates.items()))
+            raise StoreError(f'image "{reference}" is ambiguous: {listing}: give more digits of the ID')
+        return candidates.popitem()[1]
+
+    def find_dependency(self, dependency: Dependency) -> StoredImage | None:
+        """Return the image a dependency names: by ID, or the last import that has the name and all labels."""
+        if dependency.image_id is not None:
+            image_id = dependency.image_id[:_KEY_LENGTH]
+            return self.get(image_id) if image_id in self._ids() else None
+        return self._latest(dependency.image_name, dependency.labels)
+
+    def list(self, on_error: Callable[[MinitError], None] | None = None) -> list[StoredImage]:
+        """Return all images, oldest import first; one whose manifest cannot be read is told to `on_error`."""
+        images = []
+        for image_id in self._ids():
+            try:
+                images.append(self.get(image_id))
+            except MinitError as error:
+                if on_error is not None and image_id in self._ids():  # else removed by somebody meanwhile
+                    on_error(error)
+        return sorted(images, key=lambda image: (image.import_time_ns, image.id))
+
+    def remove(self, image_id: str) -> None:
+        """Remove an image that minit imported; a tree rendered from it stays, as pods may use it."""
+        if not self.is_own(image_id):
+            raise StoreError(f"image {image_id} was fetched by rkt: remove it with: rkt image rm {image_id}")
+        with disk_errors(f"remove image {image_id}", self.data), self._locked(image_id, exclusive=True):
+            self._home(image_id)  # or somebody else has removed it meanwhile
+            for kind in ("imageManifest", *_BESIDE_MANIFEST):
+                remove_file(_file_of(self._own, kind, image_id))
+
+    def has(self, image_id: str) -> bool:
+        """Return whether the store has the image with a complete ID."""
+        return any(_file_of(cas, "imageManifest", image_id).exists() for cas in (self._own, self._rkts))
+
+    def is_own(self, image_id: str) -> bool:
+        """Return whether minit imported the image; StoreError if nobody did."""
+        return self._home(image_id) == self._own
+
+    def verify(self, image_id: str) -> None:
+        """Raise StoreError if the image's blob is not what was imported, or its manifest is not the blob's."""
+        image = self.get(image_id)
+        with self.open_blob(image_id) as blob, disk_errors(f"verify image {image_id}", self.data):
+            try:
+                found, manifest = copy_image(blob, str(self.blob_path(image_id)), lambda data: None)
+            except ImageError as error:
+                raise StoreError(f"image {image_id} is damaged ({error}): {_IMPORT_AGAIN}") from error
+        # rkt writes manifests anew, in a form of its own.
+        if found != image_id or (self.is_own(image_id) and manifest != image.manifest_bytes):
+            raise StoreError(f"image {image_id} is damaged (its blob has the id {found}): {_IMPORT_AGAIN}")
+
+    def mark_used(self, image_id: str) -> None:
+        """Note that a pod is prepared from an image now; rkt does so itself with its own images."""
+        target = _file_of(self._own, "lastUsed", image_id)
+        with disk_errors(f"mark image {image_id}", self.data), self._locked(image_id, exclusive=False):
+            if not self.is_own(image_id):
+                return
+            make_directory(target.parent, _DIRECTORY_MODE)
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
+            os.utime(target)
+
+    def blob_path(self, image_id: str) -> Path:
+        """Return the path of the image's uncompressed tar."""
+        return _file_of(self._home(image_id), "blob", image_id)
+
+    def open_blob(self, image_id: str) -> io.FileIO:
+        """Open the image's uncompressed tar, unbuffered; it stays readable when the image is removed."""
+        with disk_errors(f"image {image_id}", self.data), self._locked(image_id, exclusive=False):
+            return open(self.blob_path(image_id), "rb", buffering=0)
+
+    def record_tree_size(self, image_id: str, size_bytes: int) -> None:
+        """Remember how many bytes the image's rendered tree takes, which is cheaper than walking it."""
+        target = _file_of(self._own, "treeSize", image_id)
+        make_directory(target.parent, _DIRECTORY_MODE)
+        with scratch_directory(self.temporary) as scratch:
+            create_file(scratch / "size", str(size_bytes).encode(), _FILE_MODE)
+            move_into_place(scratch / "size", target)
+
+    def forget_tree_size(self, image_id: str) -> None:
+        """Forget the size of a removed tree."""
+        if _KEY.fullmatch(image_id):
+            remove_file(_file_of(self._own, "treeSize", image_id))
+
+    def collect_leftovers(self) -> None:
+        """Remove what killed imports and removals left, and what else there is of images that are gone."""
+        collect_leftovers(self._own / "tmp")
+        self._collect_orphans()
+        self._known_files.forget_gone(self.has)
+        drop_key_locks(self._image_locks, self.has)
+
+    def _collect_orphans(self) -> None:
+        """Remove what is ours without manifest: an import or a removal was killed half-way."""
+        for blob in self._own.glob("blob/sha512/*/sha512-*"):
+            manifest = _file_of(self._own, "imageManifest", blob.name)
+            if not manifest.exists():
+                try:
+                    with key_lock(self._image_locks, blob.name, exclusive=True, blocking=False):
+                        if not manifest.exists():
+                            for kind in _BESIDE_MANIFEST:
+                                remove_file(_file_of(self._own, kind, blob.name))
+                except BlockingIOError:
+                    continue  # somebody is importing it just now
+
+    def _tree_bytes(self, image_id: str) -> int:
+        try:
+            return int(_file_of(self._own, "treeSize", image_id).read_bytes())
+        except FileNotFoundError:
+            return 0
+
+    def _marked_ns(self, image_id: str) -> int:
+        try:
+            return _file_of(self._own, "lastUsed", image_id).stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def _latest(self, name: str, labels: tuple[tuple[str, str], ...]) -> StoredImage | None:
+        wanted = set(labels)
+        named = [image for image in self.list() if image.name == name and wanted <= set(image.manifest.labels)]
+        return named[-1] if named else None
+
+    def _ids(self) -> set[str]:
+        return {path.name for cas in (self._own, self._rkts) for path in _manifests(cas)}
+
+    def _home(self, image_id: str) -> Path:
+        """Return the store that has the image, our own if both do."""
+        for cas in (self._own, self._rkts):
+            if _file_of(cas, "imageManifest", image_id).exists():
+                return cas
+        raise self._missing(image_id)
+
+    def _missing(self, image_id: str) -> StoreError:
+        return StoreError(f"image {image_id} is not in the store {self.data}: import it with: minit fetch FILE")
+
+    def _locked(self, image_id: str, *, exclusive: bool) -> AbstractContextManager[int]:
+        return key_lock(self._image_locks, image_id, exclusive=exclusive)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # or a fifo would keep us waiting; regular files do not care
+
+
+def _file_of(cas: Path, kind: str, image_id: str) -> Path:
+    """Return a file of an image in rkt's layout: KIND/sha512/XX/KEY, with XX the first two hex digits."""
+    first_digits = image_id.removeprefix("sha512-")[:2]
+    return cas / kind / "sha512" / first_digits / image_id
+
+
+def _manifests(cas: Path) -> Iterator[Path]:
+    for path in cas.glob("imageManifest/sha512/*/sha512-*"):
+        if _KEY.fullmatch(path.name):
+            yield path

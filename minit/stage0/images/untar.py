@@ -1,0 +1,391 @@
+"""
+The extractor's child process: writes entries of images into a directory it cannot leave.
+
+It pivots into the directory in a mount namespace of its own before it looks at a single byte of an image,
+and then still resolves every parent with openat2(2) below the new root, following no link. Nothing can be
+imported from that moment on, or a python file of the image would run with our privileges. What it has to
+tell goes through one pipe as lines; `minit.stage0.images.extract` is the other end.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gc
+import hashlib
+import io
+import os
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+from minit import syscalls
+from minit.archives.aci import MANIFEST_LIMIT_BYTES, image_id
+from minit.archives.compression import Tee
+from minit.archives.tar import Entry, Kind, TarReader, shown
+from minit.errors import ImageError, reason_of
+from minit.idrange import IdRange
+from minit.stage0.files.attributes import CAPABILITIES, is_kept_attribute
+from minit.stage0.files.filecapabilities import shift_capabilities
+from minit.stage0.images.rendering import ROOTFS, Layer, Selection
+from minit.value import replace
+
+MANIFEST = "manifest"
+
+# Lines of the pipe: the word, a space, the rest.
+PROGRESS = "progress"  # bytes read, all layers together
+DONE = "done"  # bytes of regular files written
+IMAGE_FAULT = "image-fault"  # an ImageError's text
+DISK_FAULT = "disk-fault"  # an errno, a space, the entry
+DEFECT = "defect"  # an exception nobody expected
+
+
+# What one image may cost, however small its archive is. Memory is beside what the parent had already.
+TIME_LIMIT_SECONDS = 3600.0
+SIZE_LIMIT_BYTES = 20 << 30
+_MEMORY_LIMIT_BYTES = 1 << 30
+
+_CHUNK = 1 << 20
+_ZEROS = bytes(_CHUNK)
+_PROGRESS_STEP_BYTES = 4 << 20
+_BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
+# The disk's or the machine's fault; any other errno while an entry is created is the image's.
+_DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENOMEM, errno.ENOTSUP})
+_REASONS = {
+    errno.ELOOP: "a directory of its path is a symbolic link",
+    errno.ENOTDIR: "a directory of its path is none",
+    errno.ENOTEMPTY: "it would replace a directory that has entries",
+}
+
+
+class _DiskFault(Exception):
+    """An entry could not be written, which is not the image's fault."""
+
+    def __init__(self, error_number: int, path: str) -> None:
+        super().__init__(error_number, path)
+        self.error_number = error_number
+        self.path = path
+
+
+def run_child(
+    destination: str,
+    layers: Sequence[Layer],
+    blobs: Sequence[int],
+    ids: IdRange | None,
+    report: int,
+    parent_pid: int,
+) -> NoReturn:
+    """
+    Extract the layers, whose tars are open as `blobs`, into `destination`; tell `report` and end the process.
+
+    With `ids` the owners are shifted. To be called in a freshly forked child.
+    """
+    status = 1
+    try:
+        digests = [hashlib.sha512() for _ in layers]  # made before the pivot: OpenSSL may read files for it
+        report, *blobs = (fcntl.fcntl(fd, fcntl.F_DUPFD, 3) for fd in (report, *blobs))
+        _confine(destination, (*blobs, report), parent_pid)
+        _extract(layers, blobs, digests, ids, report)
+        status = 0
+    except ImageError as error:
+        _tell(report, f"{IMAGE_FAULT} {error}")
+    except MemoryError:
+        _tell(report, f"{IMAGE_FAULT} image {layers[0].name}: needs more than {_MEMORY_LIMIT_BYTES} bytes of memory")
+    except _DiskFault as fault:
+        _tell(report, f"{DISK_FAULT} {fault.error_number} {fault.path}")
+    except OSError as error:
+        _tell(report, f"{DISK_FAULT} {error.errno} {error.filename or destination}")
+    except BaseException as error:  # the boundary of a process: nothing may reach the parent's code above us
+        _tell(report, f"{DEFECT} {type(error).__name__}: {error}")
+    finally:
+        os._exit(status)
+
+
+def _tell(report: int, line: str) -> None:
+    with suppress(BrokenPipeError):
+        os.write(report, line.replace("\n", " ").encode("utf-8", "backslashreplace") + b"\n")
+
+
+def _confine(destination: str, kept: Sequence[int], parent_pid: int) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    syscalls.set_parent_death_signal(signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+    _limit()
+    # Something stands on 0 to 2 always, or what the interpreter may write there would end up in a file of the image.
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null, fd)
+    syscalls.close_all_but((0, 1, 2, *kept))
+    gc.disable()  # or a forgotten file of the parent would be closed here, under a number that is ours by now
+    os.umask(0)
+
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    syscalls.mount(destination, destination, None, syscalls.MS_BIND)
+    restrictions = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+    syscalls.mount(None, destination, None, syscalls.MS_BIND | syscalls.MS_REMOUNT | restrictions)
+    os.chdir(destination)
+    syscalls.pivot_root(".", ".")
+    syscalls.umount2(".", syscalls.MNT_DETACH)
+    os.chdir("/")
+    for finders in (sys.path, sys.meta_path, sys.path_hooks):
+        finders.clear()
+    sys.path_importer_cache.clear()
+
+
+def _limit() -> None:
+    """Bound the time, the memory and the size of a file; TarReader bounds the entries, their names and depth."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT_SECONDS)
+    with open("/proc/self/statm", encoding="ascii") as file:
+        present = int(file.read().split()[0]) * resource.getpagesize()
+    _lower(resource.RLIMIT_AS, present + _MEMORY_LIMIT_BYTES)
+    _lower(resource.RLIMIT_FSIZE, SIZE_LIMIT_BYTES)  # Python ignores SIGXFSZ: write(2) fails with EFBIG
+
+
+def _lower(limit: int, value: int) -> None:
+    hard = resource.getrlimit(limit)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(limit, (value, hard))
+
+
+def _extract(
+    layers: Sequence[Layer],
+    blobs: Sequence[int],
+    digests: Sequence[hashlib._Hash],
+    ids: IdRange | None,
+    report: int,
+) -> None:
+    selection = Selection(layers)
+    tree = _Tree(ids)
+    read_bytes = reported_bytes = 0
+
+    def count(data: memoryview) -> None:
+        nonlocal read_bytes, reported_bytes
+        read_bytes += len(data)
+        if read_bytes - reported_bytes >= _PROGRESS_STEP_BYTES:
+            reported_bytes = read_bytes
+            _tell(report, f"{PROGRESS} {read_bytes}")
+
+    tree.make_parent(ROOTFS)
+    for layer, blob, digest in zip(layers, blobs, digests, strict=True):
+        source = f"image {layer.name} ({layer.image_id})"
+        stream = io.BufferedReader(Tee(io.FileIO(blob), digest.update, count), _CHUNK)
+        tar = TarReader(stream, source)
+        for entry in tar:
+            if layer is layers[0] and entry.path == MANIFEST:
+                _check_manifest(entry, source)
+            elif not selection.takes(layer, entry):
+                continue
+            tree.place(entry, tar)
+        while stream.read(_CHUNK):
+            pass
+        selection.next_layer()
+        if image_id(digest) != layer.image_id:
+            raise ImageError(f"{source}: the stored blob is damaged: import the image again with: minit fetch FILE")
+    tree.restore_directory_times()
+    if not tree.has_manifest:
+        raise ImageError(f"image {layers[0].name} ({layers[0].image_id}): no manifest")
+    _tell(report, f"{DONE} {tree.written_bytes}")
+
+
+def _check_manifest(entry: Entry, source: str) -> None:
+    # Again, after the import's check: rkt's store holds images that minit did not import.
+    if entry.kind is not Kind.FILE or entry.size_bytes > MANIFEST_LIMIT_BYTES:
+        raise ImageError(f"{source}: manifest is no regular file of at most {MANIFEST_LIMIT_BYTES} bytes")
+
+
+class _Tree:
+    """The directory that is filled, which is this process's root."""
+
+    def __init__(self, ids: IdRange | None) -> None:
+        self.written_bytes = 0
+        self.has_manifest = False
+        self._ids = ids
+        self._root_id = 0 if ids is None else ids.shift
+        self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._parent_path = ""
+        self._parent_fd = os.dup(self._root)
+        self._directory_times: dict[str, tuple[int, int]] = {}
+
+    def place(self, entry: Entry, tar: TarReader) -> None:
+        """Create what `entry` describes, replacing what an earlier entry of the same path created."""
+        try:
+            self._place(entry, tar)
+        except OSError as error:
+            if error.errno in _DISK_ERRNOS:
+                raise _DiskFault(error.errno, shown(entry.path)) from error
+            number = error.errno or 0
+            what = entry.kind.value
+            if entry.kind is Kind.HARD_LINK:
+                what += f" to {shown(entry.link_target)}"
+            reason = _REASONS.get(number) or reason_of(number)
+            raise tar.fault(entry.path, f"cannot create {what}: {reason}") from error
+        if entry.path == MANIFEST:
+            self.has_manifest = True
+
+    def restore_directory_times(self) -> None:
+        """Set the times of all directories, which creating things in them has changed."""
+        for path, times in self._directory_times.items():
+            fd = self._open_directory(path, os.O_RDONLY)
+            try:
+                os.utime(fd, ns=times)
+            finally:
+                os.close(fd)
+
+    def make_parent(self, path: str) -> int:
+        """Return a descriptor, ours to keep, of the directory `path`; it is made, 0755, if no entry did."""
+        if path != self._parent_path:
+            fd = self._open_or_make(path)
+            os.close(self._parent_fd)
+            self._parent_path, self._parent_fd = path, fd
+        return self._parent_fd
+
+    def _place(self, entry: Entry, tar: TarReader) -> None:
+        if self._ids is not None:
+            entry = self._shift(entry, self._ids, tar)
+        directory, _, name = entry.path.rpartition("/")
+        parent = self.make_parent(directory)
+        if entry.kind is Kind.DIRECTORY:
+            self._directory(entry, parent, name)
+            return
+        try:
+            self._create(entry, parent, name, tar)
+        except FileExistsError:
+            self._make_room(entry.path, parent, name)
+            self._create(entry, parent, name, tar)
+
+    def _shift(self, entry: Entry, ids: IdRange, tar: TarReader) -> Entry:
+        """Return an entry with the owners that it has on the host."""
+        uid, gid = ids.to_host(entry.uid), ids.to_host(entry.gid)
+        if uid is None or gid is None:
+            unmapped = f"uid {entry.uid}" if uid is None else f"gid {entry.gid}"
+            raise tar.fault(entry.path, f"unmapped {unmapped}: {ids.describe()}")
+        xattrs = []
+        for key, value in entry.xattrs:
+            if key == CAPABILITIES:
+                shifted = shift_capabilities(value, ids)
+                if shifted is None:
+                    rootid = int.from_bytes(value[-4:], "little")
+                    raise tar.fault(entry.path, f"capabilities of the unmapped root {rootid}: {ids.describe()}")
+                value = shifted
+            xattrs.append((key, value))
+        return replace(entry, uid=uid, gid=gid, xattrs=tuple(xattrs))
+
+    def _directory(self, entry: Entry, parent: int, name: str) -> None:
+        try:
+            os.mkdir(name, 0o700, dir_fd=parent)
+        except FileExistsError:
+            if not _is_directory(name, parent):
+                os.unlink(name, dir_fd=parent)
+                os.mkdir(name, 0o700, dir_fd=parent)
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        try:
+            os.fchown(fd, entry.uid, entry.gid)
+            os.fchmod(fd, entry.mode)
+        finally:
+            os.close(fd)
+        self._directory_times[entry.path] = (entry.atime_ns, entry.mtime_ns)
+
+    def _create(self, entry: Entry, parent: int, name: str, tar: TarReader) -> None:
+        if entry.kind is Kind.FILE:
+            self._file(entry, parent, name, tar)
+            return
+        if entry.kind is Kind.HARD_LINK:
+            self._hard_link(entry, parent, name, tar)
+            return
+        if entry.kind is Kind.SYMLINK:
+            os.symlink(entry.link_target, name, dir_fd=parent)
+        elif entry.kind is Kind.FIFO:
+            os.mkfifo(name, entry.mode, dir_fd=parent)
+        elif entry.kind is Kind.CHARACTER_DEVICE:
+            os.mknod(name, entry.mode | 0o020000, entry.device, dir_fd=parent)
+        elif entry.kind is Kind.BLOCK_DEVICE:
+            os.mknod(name, entry.mode | 0o060000, entry.device, dir_fd=parent)
+        os.chown(name, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
+        os.utime(name, ns=(entry.atime_ns, entry.mtime_ns), dir_fd=parent, follow_symlinks=False)
+
+    def _file(self, entry: Entry, parent: int, name: str, tar: TarReader) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(name, flags, 0o600, dir_fd=parent)
+        try:
+            self.written_bytes += entry.size_bytes
+            if self.written_bytes > SIZE_LIMIT_BYTES:
+                raise tar.fault(entry.path, f"more than {SIZE_LIMIT_BYTES} bytes in all files")
+            for offset, data in tar.pieces(_CHUNK):
+                if data == _ZEROS[: len(data)]:  # a hole, so that files that were sparse are, and zeros fill no disk
+                    continue
+                left = memoryview(data)
+                while left:
+                    written = os.pwrite(fd, left, offset)
+                    left = left[written:]
+                    offset += written
+            os.ftruncate(fd, entry.size_bytes)
+            # In this order: chown(2) clears set-id bits and capabilities, all of them change the times.
+            os.fchown(fd, entry.uid, entry.gid)
+            os.fchmod(fd, entry.mode)
+            _set_attributes(fd, entry, tar)
+            os.utime(fd, ns=(entry.atime_ns, entry.mtime_ns))
+        finally:
+            os.close(fd)
+
+    def _hard_link(self, entry: Entry, parent: int, name: str, tar: TarReader) -> None:
+        # Beside the rootfs lies the manifest, which would then change with the app's file.
+        if not entry.link_target.startswith(ROOTFS + "/"):
+            raise tar.fault(entry.path, f"a hard link to {shown(entry.link_target)}, which is not below {ROOTFS}")
+        directory, _, target = entry.link_target.rpartition("/")
+        target_parent = self._open_directory(directory, os.O_PATH)
+        try:
+            os.link(target, name, src_dir_fd=target_parent, dst_dir_fd=parent, follow_symlinks=False)
+        finally:
+            os.close(target_parent)
+
+    def _make_room(self, path: str, parent: int, name: str) -> None:
+        if not _is_directory(name, parent):
+            os.unlink(name, dir_fd=parent)
+            return
+        os.rmdir(name, dir_fd=parent)
+        self._directory_times.pop(path, None)
+
+    def _open_directory(self, path: str, flags: int) -> int:
+        return syscalls.openat2(self._root, path or ".", flags | os.O_DIRECTORY, resolve=_BENEATH)
+
+    def _open_or_make(self, path: str) -> int:
+        try:
+            return self._open_directory(path, os.O_PATH)
+        except FileNotFoundError:
+            directory, _, name = path.rpartition("/")
+            parent = self.make_parent(directory)
+            os.mkdir(name, 0o755, dir_fd=parent)
+            # A set-group-ID directory above would pass its group on.
+            os.chown(name, self._root_id, self._root_id, dir_fd=parent, follow_symlinks=False)
+            os.chmod(name, 0o755, dir_fd=parent)
+            return self._open_directory(path, os.O_PATH)
+
+
+def _set_attributes(fd: int, entry: Entry, tar: TarReader) -> None:
+    kept = [(key, value) for key, value in entry.xattrs if is_kept_attribute(key)]
+    for key, value in kept:
+        try:
+            os.setxattr(fd, key, value)
+        except OSError as error:
+            number = error.errno or 0
+            # What a file system says when its room for the attributes of one file is used up, not its disk.
+            if number in (errno.E2BIG, errno.ERANGE) or (number == errno.ENOSPC and os.fstatvfs(fd).f_bfree):
+                total = sum(len(key) + len(value) for key, value in kept)
+                reason = f"its attributes have {total} bytes, more than the file system takes for one file"
+            elif number in _DISK_ERRNOS:
+                raise _DiskFault(number, f"{shown(entry.path)}: attribute {shown(key)}") from error
+            else:
+                reason = reason_of(number)
+            raise tar.fault(entry.path, f"cannot set the attribute {shown(key)}: {reason}") from error
+
+
+def _is_directory(name: str, parent: int) -> bool:
+    return os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode & 0o170000 == 0o040000

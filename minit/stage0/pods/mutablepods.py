@@ -1,0 +1,98 @@
+"""
+Pods whose apps come and go while they run: who may change such a pod, and how its manifest is changed.
+
+Readers of the manifest take no lock, so it is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from minit import paths
+from minit.errors import PodError
+from minit.manifest.pod import PodManifest, RuntimeApp
+from minit.stage0.files.durable import sync_directory
+from minit.stage0.files.locks import flock
+from minit.stage0.pods.poddirectory import Pod, PodState
+from minit.stage0.pods.podstatus import is_ready, read_pod_manifest
+
+_NEW_MANIFEST = f"{paths.POD_MANIFEST}.new"
+
+
+def require_controllable(pod: Pod) -> None:
+    """Raise PodError unless the pod runs and its supervisor takes commands; in rkt's words."""
+    if pod.state is not PodState.RUNNING:
+        raise PodError(f'pod "{pod.uuid}" isn\'t currently running: its state is "{pod.state}"')
+    if not is_ready(pod):
+        raise PodError(
+            f'supervisor for pod "{pod.uuid}" is not yet ready: wait for it with: minit status --wait-ready {pod.uuid}'
+        )
+
+
+def read_mutable_manifest(pod: Pod) -> PodManifest:
+    """Return the pod's manifest; PodError for a pod of which nobody may change the apps."""
+    manifest = read_pod_manifest(pod)
+    if not manifest.is_mutable:
+        raise PodError('immutable pod: only the apps of a pod that was made by "app sandbox" can be worked with')
+    return manifest
+
+
+def require_app(manifest: PodManifest, app: str) -> RuntimeApp:
+    """Return an app of the pod; PodError if it has none of this name."""
+    for candidate in manifest.apps:
+        if candidate.name == app:
+            return candidate
+    names = ", ".join(candidate.name for candidate in manifest.apps) or "none"
+    raise PodError(f'nonexistent app "{app}" (apps: {names})')
+
+
+@contextmanager
+def manifest_lock(pod: Pod) -> Iterator[None]:
+    """Keep other commands from changing the pod's apps for the length of a with block, and see what state it is in."""
+    try:
+        fd = os.open(paths.POD_LOCK, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=pod.fd)
+    except FileNotFoundError as error:
+        raise PodError(f'pod "{pod.uuid}" has no {paths.POD_LOCK}: it was not prepared completely') from error
+    try:
+        flock(fd, exclusive=True)
+        if not pod.refresh():
+            raise PodError(f'pod "{pod.uuid}" was removed meanwhile')
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def kept_from_deletion(pod: Pod) -> Iterator[None]:
+    """Keep an ended pod from being deleted for the length of a with block; PodError if it is being deleted."""
+    try:
+        flock(pod.fd, exclusive=False, blocking=False)
+    except BlockingIOError as error:
+        raise PodError(f'pod "{pod.uuid}" is being removed') from error
+    try:
+        yield
+    finally:
+        fcntl.flock(pod.fd, fcntl.LOCK_UN)
+
+
+def replace_manifest(pod: Pod, data: bytes) -> None:
+    """Put a new manifest in the place of the old one, at once and durably; to be called in `manifest_lock`."""
+    mode = stat.S_IMODE(os.stat(paths.POD_MANIFEST, dir_fd=pod.fd).st_mode)
+    # Always the same name, which nobody else uses under the lock: what a killed command left of one is used again.
+    fd = os.open(_NEW_MANIFEST, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode, dir_fd=pod.fd)
+    try:
+        with open(fd, "wb") as file:
+            os.fchmod(fd, mode)
+            file.write(data + b"\n")
+            file.flush()
+            os.fsync(fd)
+        os.rename(_NEW_MANIFEST, paths.POD_MANIFEST, src_dir_fd=pod.fd, dst_dir_fd=pod.fd)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(_NEW_MANIFEST, dir_fd=pod.fd)
+        raise
+    sync_directory(pod.path)

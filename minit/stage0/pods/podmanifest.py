@@ -1,0 +1,285 @@
+"""
+Pod manifests: from images and what the user overrides to the JSON that stage1 reads.
+
+Pure. Every app gets its `app` section written out in full, because rkt crashes on pods that leave it to the image.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+
+from minit import jsontext, paths
+from minit.errors import ManifestError, PodError
+from minit.manifest.excess import excess_of
+from minit.manifest.image import APPC_VERSION, ImageManifest
+from minit.manifest.names import is_ac_name, sanitize_ac_name
+from minit.manifest.pod import ExposedPort, Mount, PodManifest, Volume, parse_pod_manifest
+from minit.stage0.images.store import StoredImage
+from minit.stage0.pods.appsection import (
+    AppOverrides,
+    Json,
+    Pairs,
+    PodDefaults,
+    app_json,
+    pairs_json,
+    plan_app_section,
+    port_json,
+    refuse_excess,
+)
+from minit.stage0.pods.ports import check_ports
+from minit.value import Value
+
+# In this order, after what --annotation gives.
+_STREAMS = ("stdin", "stdout", "stderr")
+
+
+class PlannedApp(Value):
+    """An app of a pod to be, and the image it is made from."""
+
+    name: str
+    image: StoredImage
+
+
+def plan_apps(
+    images: Sequence[tuple[StoredImage, AppOverrides]], defaults: PodDefaults
+) -> tuple[tuple[PlannedApp, ...], bytes]:
+    """Return the apps of a new immutable pod and its manifest; PodError for what cannot be one."""
+    apps: list[PlannedApp] = []
+    entries: list[Json] = []
+    for image, overrides in images:
+        check_platform(image.manifest)
+        name = _app_name(image, overrides)
+        if any(name == app.name for app in apps):
+            raise PodError(f'several apps are named "{name}": give them different names with --name')
+        apps.append(PlannedApp(name=name, image=image))
+        entries.append(_runtime_app_json(name, image, overrides, defaults))
+    return tuple(apps), _new_manifest(entries, defaults, ((paths.ANNOTATION_MUTABLE, "false"),))
+
+
+def plan_sandbox(defaults: PodDefaults, annotations: Pairs, user_annotations: Pairs, user_labels: Pairs) -> bytes:
+    """Return the manifest of a new pod without apps, which may be added while it runs."""
+    # Whether a pod is mutable is not the user's to say.
+    chosen = {paths.ANNOTATION_MUTABLE: "true"}
+    for name, value in dict(annotations).items():
+        chosen.setdefault(name, value)
+    user: Json = {"userAnnotations": dict(user_annotations), "userLabels": dict(user_labels)}
+    return _new_manifest([], defaults, tuple(chosen.items()), {key: value for key, value in user.items() if value})
+
+
+def plan_added_app(
+    manifest: PodManifest, image: StoredImage, overrides: AppOverrides, defaults: PodDefaults
+) -> tuple[PlannedApp, Json]:
+    """Return a new app of a pod that runs, and its entry for the pod's manifest; PodError for what cannot be one."""
+    check_platform(image.manifest)
+    name = _app_name(image, overrides)
+    if any(name == app.name for app in manifest.apps):
+        raise PodError(f"multiple apps with name {name}: give it another one with --name")
+    for app in manifest.apps:
+        # The markers of app `x` lie beside the statuses: `x-created` would look like the end of an app of that name.
+        if _marks(name, app.name) or _marks(app.name, name):
+            raise PodError(f'app "{name}" cannot be in a pod with app "{app.name}": give it another name with --name')
+    volumes = {volume.name for volume in manifest.volumes}
+    targets = [mount_target(mount) for mount in overrides.mounts]
+    for mount, target in zip(overrides.mounts, targets):
+        if mount.app_volume is None and mount.volume not in volumes:
+            raise PodError(
+                f'--mount: the pod has no volume "{mount.volume}" (its target is {mount.path}): --mnt-volume gives the'
+                " app one of its own"
+            )
+        if targets.count(target) > 1:
+            raise PodError(f"several mounts of the app have the target {target}")
+    return PlannedApp(name=name, image=image), _runtime_app_json(name, image, overrides, defaults)
+
+
+def with_app(data: bytes, source: str, entry: Json) -> bytes:
+    """Return a pod's manifest with one more app; all else stays, known or not."""
+    manifest, apps = _apps_of(data, source)
+    apps.append(entry)
+    changed = jsontext.dump(manifest)
+    parse_pod_manifest(changed, source)
+    return changed
+
+
+def without_app(data: bytes, source: str, name: str) -> bytes:
+    """Return a pod's manifest without an app; all else stays, known or not."""
+    manifest, apps = _apps_of(data, source)
+    apps[:] = [entry for entry in apps if _field(entry, "name") != name]
+    return jsontext.dump(manifest)
+
+
+def merge_mounts(own: Sequence[Mount], shared: Sequence[Mount]) -> tuple[Mount, ...]:
+    """Return the mounts of one app: its own, then those for all apps whose target is still free."""
+    taken = {mount_target(mount) for mount in own}
+    return (*own, *(mount for mount in shared if mount_target(mount) not in taken))
+
+
+def mount_target(mount: Mount) -> str:
+    """Return the one path of an app by which a mount's target is known, however it is spelt."""
+    # Two slashes at the start would stay two.
+    return posixpath.normpath(f"/./{mount.path}")
+
+
+def unused_volumes(data: bytes) -> tuple[str, ...]:
+    """Return the names of the volumes in a pod manifest that no app mounts."""
+    pod = parse_pod_manifest(data, "new pod")
+    used = {mount.volume for app in pod.apps for mount in app.mounts}
+    used |= {point.name for app in pod.apps if app.app for point in app.app.mount_points}
+    return tuple(volume.name for volume in pod.volumes if volume.name not in used)
+
+
+def image_ids(data: bytes, source: str) -> tuple[tuple[str, str], ...]:
+    """Return the apps of a user's pod manifest as (app name, image id) pairs; PodError if one has no image id."""
+    pairs = []
+    for app in parse_pod_manifest(data, source).apps:
+        if app.image_id is None:
+            raise PodError(f'{source}: app "{app.name}" has no image.id: name an image of the store')
+        pairs.append((app.name, app.image_id))
+    return tuple(pairs)
+
+
+def complete_manifest(
+    data: bytes, source: str, images: Mapping[str, StoredImage], insecure: frozenset[str] = frozenset()
+) -> bytes:
+    """
+    Return a valid pod manifest of a user with the `app` section of every app present.
+
+    `images` holds each app's image by the app's name; `insecure` is as in PodDefaults. A manifest that is complete
+    already stays byte for byte.
+    """
+    manifest = jsontext.parse(data, source)
+    completed = False
+    entries = _field(manifest, "apps")
+    for entry in entries if isinstance(entries, list) else []:
+        if _field(entry, "app") is not None:
+            continue
+        name = str(_field(entry, "name"))
+        app = images[name].manifest.app
+        if app is None:
+            raise PodError(f'{source}: app "{name}" has no "app" section, and its image has none either')
+        refuse_excess(images[name].manifest, app.isolators, insecure)
+        for key in [key for key in entry if key.lower() == "app"]:
+            del entry[key]
+        entry["app"] = app_json(app)
+        if excess_of(name, app.isolators):
+            _annotate(entry, paths.ANNOTATION_TRUSTED_ISOLATORS, "true")
+        completed = True
+    return jsontext.dump(manifest) if completed else data
+
+
+def check_platform(image: ImageManifest) -> None:
+    """Raise PodError unless the image says that it is for Linux, and for which machine, as every app's image must."""
+    missing = [label for label in ("os", "arch") if image.label(label) is None]
+    if missing:
+        raise PodError(f'image "{image.name}" has no label "{missing[0]}": the image of an app needs "os" and "arch"')
+    if image.label("os") != "linux":
+        raise PodError(f'image "{image.name}" is for {image.label("os")}: apps run on linux only')
+
+
+def _marks(app: str, other: str) -> bool:
+    """Return whether a marker of an app has the name of another one's status."""
+    return paths.status_file(other) in (paths.created_marker(app), paths.started_marker(app))
+
+
+def _app_name(image: StoredImage, overrides: AppOverrides) -> str:
+    name = overrides.name or sanitize_ac_name(image.name.rsplit("/", 1)[-1])
+    if not is_ac_name(name):
+        raise ManifestError(f'--name: expected lower-case letters, digits and inner dashes, got "{name}"')
+    return name
+
+
+def _new_manifest(
+    entries: Sequence[Json], defaults: PodDefaults, annotations: Pairs, others: Mapping[str, object] | None = None
+) -> bytes:
+    manifest = {
+        "acVersion": APPC_VERSION,
+        "acKind": "PodManifest",
+        "apps": entries,
+        "volumes": [_volume_json(volume) for volume in defaults.volumes] or None,
+        "isolators": None,
+        "annotations": pairs_json(annotations),
+        "ports": [_port_json(port) for port in defaults.ports] or None,
+        **(others or {}),
+    }
+    data = jsontext.dump(manifest)
+    # What no reader would take, such as bytes of the command line that are no text, is better refused now.
+    check_ports(parse_pod_manifest(data, "new pod"), "--port")
+    return data
+
+
+def _annotate(entry: dict[str, object], name: str, value: str) -> None:
+    key = next((key for key in entry if key.lower() == "annotations"), "annotations")
+    entries = entry.get(key)
+    entry[key] = [*(entries if isinstance(entries, list) else ()), {"name": name, "value": value}]
+
+
+def _apps_of(data: bytes, source: str) -> tuple[dict[str, object], list[object]]:
+    """Return a pod's manifest and the list of apps in it."""
+    manifest = jsontext.parse(data, source)
+    if not isinstance(manifest, dict):
+        raise ManifestError(f"{source}: expected an object")
+    key = next((key for key in manifest if key.lower() == "apps"), "apps")
+    apps = manifest.get(key)
+    if not isinstance(apps, list):  # none is null to Go
+        apps = manifest[key] = []
+    return manifest, apps
+
+
+def _runtime_app_json(name: str, image: StoredImage, overrides: AppOverrides, defaults: PodDefaults) -> Json:
+    section = plan_app_section(image.manifest, overrides, defaults)
+    of_image = [isolator for isolator in section.isolators if isolator not in overrides.isolators]
+    refuse_excess(image.manifest, of_image, defaults.insecure)
+    mounts = merge_mounts(overrides.mounts, defaults.mounts)
+    modes = {f"{paths.ANNOTATION_STREAM}{stream}": getattr(overrides, stream) for stream in _STREAMS}
+    annotations = dict(overrides.annotations) | {key: mode for key, mode in modes.items() if mode is not None}
+    if excess_of(name, section.isolators):
+        annotations[paths.ANNOTATION_TRUSTED_ISOLATORS] = "true"
+    optional: Json = {
+        "readOnlyRootFS": overrides.read_only_root_fs,
+        "mounts": [_mount_json(mount) for mount in mounts],
+        "annotations": pairs_json(tuple(annotations.items())),
+    }
+    return {
+        "name": name,
+        "image": _image_json(image),
+        "app": app_json(section),
+        **{field: value for field, value in optional.items() if value},
+    }
+
+
+def _image_json(image: StoredImage) -> Json:
+    labels = pairs_json(image.manifest.labels)
+    return {"name": image.name, "id": image.id, **({"labels": labels} if labels else {})}
+
+
+def _mount_json(mount: Mount) -> Json:
+    own: Json = {} if mount.app_volume is None else {"appVolume": _volume_json(mount.app_volume)}
+    return {"volume": mount.volume, "path": mount.path, **own}
+
+
+def _volume_json(volume: Volume) -> Json:
+    fields: Json = {
+        "name": volume.name,
+        "kind": volume.kind,
+        "source": volume.source,
+        "readOnly": volume.read_only,
+        "recursive": volume.recursive,
+        "mode": volume.mode,
+        "uid": volume.uid,
+        "gid": volume.gid,
+    }
+    return {field: value for field, value in fields.items() if value is not None}
+
+
+def _port_json(port: ExposedPort) -> Json:
+    optional: Json = {} if port.host_ip is None else {"hostIP": port.host_ip}
+    if port.pod_port is not None:
+        optional["podPort"] = port_json(port.pod_port)
+    return {"name": port.name, "hostPort": port.host_port, **optional}
+
+
+def _field(value: object, key: str) -> object:
+    """Return a field of a JSON object by a key in any case, as Go finds it."""
+    if not isinstance(value, dict):
+        return None
+    return next((item for name, item in value.items() if name.lower() == key), None)

@@ -1,0 +1,250 @@
+"""
+The files of an app's log: finding, reading and searching them while they are written and rotated.
+
+Takes no lock, so that a reader that stands still holds up no app. What a reader can rely on instead is in docs/logs.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+
+from minit import syscalls
+from minit.stage0.reports.loglines import count_lines, find_time, torn_record
+
+_CHUNK_BYTES = 1 << 20
+# Larger than any record, and small enough to be read for each step of a search.
+_BLOCK_BYTES = 1 << 18
+_RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
+# A log that is rotated faster than its files can be opened would be looked for without end.
+_ATTEMPTS = 20
+
+# Of a log's files, by a reader who is behind: those that have been deleted are among them.
+_MOST_HELD = 64
+
+Identity = tuple[int, int]
+
+
+class LogFile:
+    """An open file of a log; `offset` is where the next line to read begins."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.identity = _identity(os.fstat(fd))
+        self.offset = 0
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.fd)
+
+    def size_bytes(self) -> int:
+        """Return its present size."""
+        return os.fstat(self.fd).st_size
+
+    def read_lines(self, end: int | None = None) -> bytes:
+        """Return some of the next whole lines, at most up to `end`; empty there, or before an unfinished one."""
+        if self.size_bytes() < self.offset:
+            self.offset = 0  # it was truncated, by logrotate's copytruncate perhaps
+        size_bytes = _CHUNK_BYTES if end is None else min(_CHUNK_BYTES, end - self.offset)
+        data = os.pread(self.fd, max(0, size_bytes), self.offset)
+        taken = data.rfind(b"\n") + 1
+        if not taken and len(data) == _CHUNK_BYTES:
+            taken = len(data)  # no record is so long: what it is does not matter
+        self.offset += taken
+        return data[:taken]
+
+    def read_rest(self) -> bytes:
+        """Return the unfinished line at the end."""
+        data = os.pread(self.fd, _CHUNK_BYTES, self.offset)
+        self.offset += len(data)
+        return data
+
+    def first_time(self) -> bytes | None:
+        """Return the time of the first record; None without one."""
+        found = find_time(os.pread(self.fd, _BLOCK_BYTES, 0))
+        return found[1] if found else None
+
+    def seek_time(self, moment: bytes) -> None:
+        """Go to the first record that is not older than `moment`, by bisection: times do not go back."""
+        low, high = 0, self.size_bytes()
+        while high - low > _BLOCK_BYTES:
+            middle = (low + high) // 2
+            data = os.pread(self.fd, _BLOCK_BYTES, middle)
+            found = find_time(data, data.find(b"\n") + 1)
+            if found is None or middle + found[0] >= high or found[1] >= moment:
+                high = middle
+            else:
+                low = middle + found[0]
+        self.offset = low
+        while data := self.read_lines():
+            start = self.offset - len(data)
+            at = 0
+            while found := find_time(data, at):
+                if found[1] >= moment:
+                    self.offset = start + found[0]
+                    return
+                at = data.index(b"\n", found[0]) + 1
+
+    def seek_lines(self, count: int, streams: frozenset[bytes], start: int) -> int:
+        """Go back from the end, at most to `start`, to where `count` lines end; return how many of them do not."""
+        end = self.size_bytes()
+        self.offset = start
+        at = end
+        while at > start and count > 0:
+            begin = max(start, at - _BLOCK_BYTES)
+            data = os.pread(self.fd, at - begin, begin)
+            if begin > start:
+                cut = data.find(b"\n") + 1
+                begin, data = begin + cut, data[cut:]
+                if not data:
+                    break  # not a log
+            count -= count_lines(data, streams)
+            at = begin
+        if count <= 0:
+            self.offset = at
+        return max(0, count)
+
+
+class AppLog:
+    """
+    The log of an app in the open `directory`; `files` are those not yet read to the end, the oldest first.
+
+    `has_gap` is set when files may have been deleted before they were read.
+    """
+
+    def __init__(self, app: str, directory: int) -> None:
+        self.app = app
+        self.files: list[LogFile] = []
+        self.has_gap = False
+        self._directory = directory
+        self._name = f"{app}.log"
+        self._newest: Identity | None = None
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self.files:
+            file.close()
+        self.files.clear()
+
+    def is_complete(self) -> bool:
+        """Return whether stage1 says that nothing will be written any more."""
+        try:
+            os.stat(f"{self.app}.ended", dir_fd=self._directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def find_files(self) -> None:
+        """Open the files that are new since the last time."""
+        for attempt in range(_ATTEMPTS):
+            current = self._current()
+            # Between two renames there is none, and so if a sidecar was killed there.
+            if self._newest is not None and current in (None, self._newest):
+                return
+            files, found_last = self._open_newer()
+            # Nothing was rotated meanwhile, so nothing was missed and the order is right.
+            if self._current() == current or attempt == _ATTEMPTS - 1:
+                break
+            for file in files:
+                file.close()
+        if files:
+            self.has_gap = self.has_gap or (self._newest is not None and not found_last)
+            self._newest = files[-1].identity
+            self.files += files
+
+    def seek_time(self, moment: bytes) -> None:
+        """Leave out all records older than `moment`, a time as in the log."""
+        while len(self.files) > 1:
+            second = self.files[1].first_time()
+            if second is not None and second >= moment:
+                break
+            self.files.pop(0).close()
+        if self.files:
+            self.files[0].seek_time(moment)
+
+    def seek_lines(self, count: int, streams: frozenset[bytes]) -> None:
+        """Leave out what surely is not among the last `count` lines of these streams."""
+        index = len(self.files)
+        # One more: a line that begins before it ends with it.
+        missing = count + 1
+        while index and missing:
+            index -= 1
+            missing = self.files[index].seek_lines(missing, streams, self.files[index].offset)
+        for file in self.files[:index]:
+            file.close()
+        self.files = self.files[index:]
+
+    def chunks(self, *, final: bool, follow: bool = False) -> Iterator[bytes]:
+        """
+        Yield all whole lines there are; `final` tells that nobody writes any more.
+
+        With `follow` that includes what is written meanwhile, and files are held that are deleted before their turn.
+        """
+        while self.files:
+            file = self.files[0]
+            end = None if final or follow or len(self.files) > 1 else file.size_bytes()
+            while True:
+                # A file with a younger one is complete, if that was there before its end was looked for.
+                complete = final or len(self.files) > 1
+                data = file.read_lines(end)
+                if not data:
+                    break
+                yield data
+                # Not without bound: what is held takes space on the disk.
+                if follow and len(self.files) < _MOST_HELD:
+                    self.find_files()
+            if complete and (rest := torn_record(file.read_rest())):
+                yield rest
+            if len(self.files) == 1:
+                return
+            self.files.pop(0).close()
+
+    def _open_newer(self) -> tuple[list[LogFile], bool]:
+        """Return the files that are newer than the newest known, the oldest first, and whether that is still there."""
+        files: list[LogFile] = []
+        seen: set[Identity] = set()
+        found_last = False
+        last = self._last_number()
+        number = 0
+        # Upwards, as they are renamed: one may be met twice so, but none is missed.
+        while number <= last + 1 and not found_last:
+            file = self._open(self._name if number == 0 else f"{self._name}.{number}")
+            number += 1
+            if file is None:
+                continue
+            if file.identity == self._newest:
+                found_last = True
+            if found_last or file.identity in seen:
+                file.close()
+            else:
+                files.append(file)
+                seen.add(file.identity)
+        return files[::-1], found_last
+
+    def _last_number(self) -> int:
+        pattern = re.compile(re.escape(self._name) + r"\.([1-9][0-9]{0,5})")
+        matches = (pattern.fullmatch(name) for name in os.listdir(self._directory))
+        return max((int(match[1]) for match in matches if match), default=0)
+
+    def _open(self, name: str) -> LogFile | None:
+        try:
+            # Without waiting for a named pipe, say: who writes there is not us.
+            fd = syscalls.openat2(self._directory, name, os.O_RDONLY | os.O_NONBLOCK, resolve=_RESOLVE)
+        except OSError:
+            return None
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return LogFile(fd)
+        os.close(fd)
+        return None
+
+    def _current(self) -> Identity | None:
+        try:
+            return _identity(os.stat(self._name, dir_fd=self._directory, follow_symlinks=False))
+        except FileNotFoundError:
+            return None
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino

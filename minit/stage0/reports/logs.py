@@ -1,0 +1,103 @@
+"""The logs of a pod from outside: where they are, and when there is more to read or nothing any more."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterator, Sequence
+
+from minit import paths, syscalls
+from minit.errors import PodError
+from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
+from minit.stage0.pods.podstatus import read_shown_pid, status_root
+from minit.stage0.reports.logfiles import AppLog
+from minit.value import Value
+
+# The kernel tells nobody when the pod's lock is given up, so it is asked.
+_POLL_SECONDS = 0.1
+_LOCK_CHECK_SECONDS = 0.25
+_EVENTS = syscalls.IN_MODIFY | syscalls.IN_CREATE | syscalls.IN_MOVED_FROM
+_EVENT_BYTES = 1 << 16
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY
+_RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
+
+_NOT_STARTED = frozenset({PodState.EMBRYO, PodState.PREPARING, PodState.PREPARED})
+_WITH_LOGS = ENDED_STATES | {PodState.RUNNING}
+
+
+class Pass(Value):
+    """A moment to read logs: `complete` are the apps whose logs nobody writes to any more."""
+
+    complete: frozenset[str]
+
+
+def open_log_directory(pod: Pod, *, wait: bool, directory: str = paths.STAGE1_LOG, what: str = "logs") -> int | None:
+    """
+    Return the directory of the pod's logs, None if it has none yet; PodError if it never will have one.
+
+    `directory` is where else in the stage1 root `what` is. With `wait` it is waited for until the pod has ended.
+    """
+    while True:
+        state = pod.state
+        if state in _WITH_LOGS and (opened := _open_directory(pod, directory)) is not None:
+            return opened
+        if state in _WITH_LOGS and read_shown_pid(pod) is not None:
+            raise PodError(f'pod "{pod.uuid}": its stage1 keeps no {what} that minit can read')
+        if state not in _NOT_STARTED and state is not PodState.RUNNING:
+            return None  # it ended, or was given up, before it had any
+        if not wait:
+            if state is PodState.RUNNING:
+                return None
+            raise PodError(f'pod "{pod.uuid}" has not run: its state is "{state}" (--follow waits for it)')
+        time.sleep(_POLL_SECONDS)
+        if not pod.refresh():
+            raise PodError(f'pod "{pod.uuid}" was removed before it had {what}')
+
+
+def _open_directory(pod: Pod, directory: str) -> int | None:
+    # Through the mount while it is there: what is written to an overlay gives no events on its upper directory.
+    for root in (paths.POD_STAGE1_ROOTFS, status_root(pod)):
+        try:
+            return syscalls.openat2(pod.fd, root + directory, _FLAGS, resolve=_RESOLVE)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return None
+
+
+def passes(pod: Pod, logs: Sequence[AppLog], directory: int, output: int, until: float | None) -> Iterator[Pass]:
+    """
+    Yield whenever there may be more to read, the first time at once, until all logs are complete.
+
+    `until` is when to stop at the latest, in seconds since 1970. BrokenPipeError once nobody reads the descriptor
+    `output` any more.
+    """
+    changes = syscalls.inotify_watch(f"/proc/self/fd/{directory}", _EVENTS)
+    try:
+        checked_at, over = -_LOCK_CHECK_SECONDS, False
+        while True:
+            now = time.monotonic()
+            if now - checked_at >= _LOCK_CHECK_SECONDS:
+                over = not pod.refresh() or pod.state is not PodState.RUNNING
+                checked_at = now
+            over = over or (until is not None and time.time() > until)
+            # Asked before the logs are read: what was written before an end is still read.
+            complete = frozenset(log.app for log in logs if over or log.is_complete())
+            for log in logs:
+                log.find_files()
+            yield Pass(complete=complete)
+            if len(complete) == len(logs):
+                return
+            _wait(changes, output)
+    finally:
+        os.close(changes)
+
+
+def _wait(changes: int, output: int) -> None:
+    poller = select.poll()
+    poller.register(changes, select.POLLIN)
+    poller.register(output, 0)
+    for fd, _ in poller.poll(_LOCK_CHECK_SECONDS * 1000):
+        if fd == output:
+            raise BrokenPipeError
+        os.read(changes, _EVENT_BYTES)

@@ -1,0 +1,110 @@
+"""What stage1 left of a pod in files: why it failed, its plan, ends of apps, events and the last lines of logs."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from minit import jsontext, paths, syscalls
+from minit.errors import MinitError
+from minit.stage0.pods.poddirectory import Pod
+from minit.stage0.pods.podstatus import status_root
+
+# A file beyond this is read from its end only.
+_MAX_BYTES = 1 << 18
+_RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def read_failure(pod: Pod) -> str | None:
+    """Return the line with which the pod's start failed, None if it did not, or another stage1 ran it."""
+    text = _read(pod, paths.STAGE1_FAILURE)
+    return text.strip() if text is not None else None
+
+
+def read_plan(pod: Pod) -> list[str] | None:
+    """Return the decisions about the pod as --debug shows them, None if it did not run long enough to write them."""
+    text = _read(pod, paths.STAGE1_PLAN)
+    return text.removesuffix("\n").split("\n") if text is not None else None
+
+
+def read_end(pod: Pod, app: str) -> dict[str, object] | None:
+    """Return minit's own record of an app's end, None without one that can be read."""
+    text = _read(pod, paths.state_file(app))
+    if text is None:
+        return None
+    try:
+        value = jsontext.parse(text.encode(errors="replace"), app)
+    except MinitError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_lost_output(pod: Pod, app: str) -> int | None:
+    """Return how many bytes of an app's output are lost, None if nothing is known of any."""
+    end = read_end(pod, app) or {}
+    lost = end.get("lost_output_bytes")
+    return lost if isinstance(lost, int) else None
+
+
+def was_started(pod: Pod, app: str) -> bool:
+    """Return whether the app's program was to be executed."""
+    return _read(pod, paths.started_marker(app)) is not None
+
+
+def read_events(pod: Pod, count: int) -> list[str] | None:
+    """Return the last events of the pod, a JSON object each; None if its stage1 keeps none."""
+    return _last_lines(_read(pod, paths.STAGE1_EVENTS), count)
+
+
+def read_supervisor_log(pod: Pod, count: int) -> list[str] | None:
+    """Return the last lines of PID 1's own log, None if it has none."""
+    return _last_lines(_read(pod, paths.STAGE1_SUPERVISOR_LOG), count)
+
+
+def read_log(pod: Pod, app: str, count: int) -> list[str] | None:
+    """Return the last lines that an app wrote, each as `TIME STREAM TEXT`; None if there is no log of it."""
+    lines = _last_lines(_read(pod, paths.log_file(app)), count)
+    return None if lines is None else [_without_tag(line) for line in lines]
+
+
+def _without_tag(line: str) -> str:
+    parts = line.split(" ", 3)
+    return " ".join((*parts[:2], *parts[3:])) if len(parts) > 2 and parts[2] in ("F", "P") else line
+
+
+def _last_lines(text: str | None, count: int) -> list[str] | None:
+    if text is None:
+        return None
+    # Only a line feed ends a line.
+    lines = text.split("\n")
+    return [line for line in lines if line][-count:] if count else []
+
+
+def _read(pod: Pod, path: str) -> str | None:
+    """Return the end of a file of the stage1 root, through its mount or behind it; None without one."""
+    for root in (paths.POD_STAGE1_ROOTFS, _behind_the_mount(pod)):
+        if root is None:
+            continue
+        try:
+            # The pod's processes write there: no link may lead out of the pod directory.
+            fd = syscalls.openat2(pod.fd, root + path, _FLAGS, resolve=_RESOLVE)
+        except OSError:
+            continue
+        try:
+            status = os.fstat(fd)
+            if stat.S_ISREG(status.st_mode):
+                data = os.pread(fd, _MAX_BYTES, max(0, status.st_size - _MAX_BYTES))
+                return data.decode("utf-8", "backslashreplace")
+        except OSError:
+            continue
+        finally:
+            os.close(fd)
+    return None
+
+
+def _behind_the_mount(pod: Pod) -> str | None:
+    try:
+        return status_root(pod)
+    except (OSError, MinitError):
+        return None

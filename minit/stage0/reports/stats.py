@@ -1,0 +1,129 @@
+"""What a running pod and its apps have used at one point of time: control groups and network interfaces."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+from minit import paths
+from minit.errors import MinitError, PodError
+from minit.mountinfo import find_mounts
+from minit.stage0.pods.poddirectory import Pod, PodState
+from minit.stage0.pods.podstatus import read_pid_to_enter, read_pod_manifest
+from minit.stage0.reports.interfaces import InterfaceUsage, PodInterfaces, has_own_network
+from minit.stage0.reports.usage import APPS, Hierarchy, Usage, find_group, find_hierarchies, read_usage
+from minit.value import Value, replace
+
+
+class AppSample(Value):
+    """What one app has used."""
+
+    name: str
+    usage: Usage
+
+
+class PodSample(Value):
+    """
+    What a pod had used at a point of time; `time_ns` since 1970, `clock_ns` of the monotonic clock.
+
+    `usage` is that of everything in it, its supervisor included; `interfaces` are None if it has the host's network,
+    or none that can be looked at.
+    """
+
+    uuid: str
+    time_ns: int
+    clock_ns: int
+    usage: Usage
+    apps: tuple[AppSample, ...]
+    interfaces: tuple[InterfaceUsage, ...] | None
+
+
+class PodMeter:
+    """Samples of one running pod, again and again; a context manager. The pod stays the caller's."""
+
+    def __init__(self, pod: Pod, apps: Sequence[str] = ()) -> None:
+        """Choose the apps, all if none are named; PodError if the pod does not run or has no such app."""
+        if pod.state is not PodState.RUNNING:
+            raise PodError(f'pod "{pod.uuid}" is not running: its state is "{pod.state}"')
+        self.pod = pod
+        self.apps = _chosen_apps(pod, apps)
+        self._interfaces: PodInterfaces | None = None
+
+    def __enter__(self) -> PodMeter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the pod's network."""
+        if self._interfaces is not None:
+            self._interfaces.close()
+            self._interfaces = None
+
+    def read(self) -> PodSample | None:
+        """Return what has been used up to now, None once the pod has ended; PodError if its groups are not found."""
+        if not self.pod.refresh() or self.pod.state is not PodState.RUNNING:
+            return None
+        subcgroup = read_subcgroup(self.pod)
+        hierarchies = find_hierarchies(find_mounts("cgroup"))
+        whole = [] if subcgroup is None else find_group(hierarchies, subcgroup)
+        if subcgroup is None or not whole:
+            if not self.pod.refresh() or self.pod.state is not PodState.RUNNING:
+                return None
+            raise PodError(f'pod "{self.pod.uuid}": its control groups are not there (yet)')
+        sample = PodSample(
+            uuid=self.pod.uuid,
+            time_ns=time.time_ns(),
+            clock_ns=time.monotonic_ns(),
+            usage=read_usage(whole),
+            apps=tuple(AppSample(name=app, usage=_app_usage(hierarchies, subcgroup, app)) for app in self.apps),
+            interfaces=self._read_interfaces(),
+        )
+        # A pod that ended meanwhile may have had its groups removed half-way.
+        return sample if self.pod.refresh() and self.pod.state is PodState.RUNNING else None
+
+    def _read_interfaces(self) -> tuple[InterfaceUsage, ...] | None:
+        try:
+            if self._interfaces is None:
+                pid = read_pid_to_enter(self.pod)
+                if pid is None or not has_own_network(pid):
+                    return None
+                self._interfaces = PodInterfaces(pid)
+            return self._interfaces.read()
+        except (OSError, MinitError):
+            return None
+
+
+def read_subcgroup(pod: Pod) -> str | None:
+    """Return the path of the pod's control groups below the mount points of hierarchies, None if it is not known."""
+    try:
+        path = pod.read_file(paths.POD_SUBCGROUP).decode("utf-8").strip().strip("/")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return path if path and ".." not in path.split("/") and "\0" not in path else None
+
+
+def _chosen_apps(pod: Pod, wanted: Sequence[str]) -> tuple[str, ...]:
+    names = [app.name for app in read_pod_manifest(pod).apps]
+    for name in wanted:
+        if name not in names:
+            raise PodError(f'no app "{name}" in pod "{pod.uuid}": it has {", ".join(names) or "none"}')
+    return tuple(name for name in names if not wanted or name in wanted)
+
+
+def _app_usage(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str) -> Usage:
+    around = os.path.join(subcgroup, APPS)
+    usage = read_usage(find_group(hierarchies, os.path.join(around, f"{app}.service")))
+    # What the group around allows all apps together is the limit of each, too.
+    outer = read_usage(find_group(hierarchies, around))
+    return replace(
+        usage,
+        memory_limit_bytes=_smaller(usage.memory_limit_bytes, outer.memory_limit_bytes),
+        processes_limit=_smaller(usage.processes_limit, outer.processes_limit),
+    )
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    return min((limit for limit in (one, other) if limit is not None), default=None)

@@ -1,0 +1,88 @@
+"""What the facts about a pod come to, in sentences for people. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from minit.stage0.pods.poddirectory import ENDED_STATES, PodState
+from minit.value import Value
+
+_FULL_SHARE = 0.005
+_SUCCESSES = (0, None)
+
+
+class AppFacts(Value):
+    """What is known about one app; `end` is what stage1 says of its end, in words."""
+
+    name: str
+    status: int | None = None
+    end: str | None = None
+    was_started: bool = False
+    restarts: int = 0
+    last_line: str | None = None
+    oom_kills: int | None = None
+    memory_limit_bytes: int | None = None
+    refused_forks: int | None = None
+    lost_output_bytes: int | None = None
+
+
+class PodFacts(Value):
+    """What is known about a pod; `free_share` is that of the file system with the data directory."""
+
+    state: PodState
+    failure: str | None
+    has_pid: bool
+    is_ready: bool
+    apps: tuple[AppFacts, ...]
+    free_share: float | None = None
+
+
+def conclusions(pod: PodFacts) -> list[str]:
+    """Return what went wrong or is missing, the most telling first; one sentence at least."""
+    found = [*_of_start(pod), *(line for app in pod.apps for line in _of_app(pod, app)), *_of_machine(pod)]
+    return found or [_all_well(pod)]
+
+
+def _of_start(pod: PodFacts) -> Iterator[str]:
+    if pod.failure is not None:
+        yield f"The pod could not be started: {pod.failure}"
+    elif pod.state in ENDED_STATES and not pod.has_pid:
+        yield "The pod ended before its stage1 could report a pid; what it said then went to where the pod was started."
+    if pod.state is PodState.PREPARED:
+        yield "The pod has not been run yet: `minit run-prepared` does that."
+    if pod.state is PodState.ABORTED_PREPARE:
+        yield "Preparing the pod was cut short: `minit gc` removes what there is."
+    if pod.state is PodState.RUNNING and not pod.is_ready:
+        waiting = [app.name for app in pod.apps if not app.was_started and app.status is None]
+        missing = f": not started yet: {', '.join(waiting)}" if waiting else ""
+        yield f"The pod is not ready{missing}."
+
+
+def _of_app(pod: PodFacts, app: AppFacts) -> Iterator[str]:
+    if app.status not in _SUCCESSES:
+        last = f"; the last line of its log: {app.last_line}" if app.last_line else ""
+        again = f" after {app.restarts} restarts" if app.restarts else ""
+        yield f'App "{app.name}" ended with status {app.status}{f" ({app.end})" if app.end else ""}{again}{last}'
+    elif app.status is None and pod.state in ENDED_STATES and pod.has_pid:
+        known = "has no status, since its pod was killed" if app.was_started else "was never executed"
+        yield f'App "{app.name}" {known}.'
+    if app.oom_kills:
+        limit = f", of which it may have {app.memory_limit_bytes} bytes" if app.memory_limit_bytes else ""
+        yield f'App "{app.name}": memory ran out{limit}: the kernel killed {app.oom_kills} of its processes.'
+    if app.lost_output_bytes is not None:
+        yield f'App "{app.name}": {app.lost_output_bytes} bytes of its output were lost, since nobody could read them.'
+    if app.refused_forks:
+        yield f'App "{app.name}" reached its limit of processes: {app.refused_forks} could not be started.'
+
+
+def _of_machine(pod: PodFacts) -> Iterator[str]:
+    if pod.free_share is not None and pod.free_share < _FULL_SHARE:
+        yield "The file system with the data directory is full."
+
+
+def _all_well(pod: PodFacts) -> str:
+    if pod.state is PodState.RUNNING:
+        return "The pod is running and ready; nothing is wrong that can be seen from here."
+    if pod.state in ENDED_STATES:
+        return "All apps ended with status 0."
+    return f"The pod is {pod.state}; nothing is wrong that can be seen from here."

@@ -1,0 +1,233 @@
+"""
+Stage1's entrypoints: where an image declares them, and the exact words each is called with.
+
+A stage1 is a black box behind the annotations of its image manifest; the copy in the pod directory counts, since it
+was written when the pod was prepared.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from minit import paths
+from minit.errors import PodError, describe
+from minit.manifest.image import ImageManifest, parse_image_manifest
+from minit.stage0.pods.nameservice import NameService
+from minit.stage0.pods.poddirectory import Note, Pod
+from minit.value import Value
+
+# From which interface version on stage1 knows a flag.                   rkt, stage1 implementor's guide
+_HOSTNAME_VERSION = 2
+_DISABLE_VERSION = 3
+_DNS_VERSION = 4
+_GC_LOCAL_CONFIG_VERSION = 5
+_IPC_VERSION = 6
+
+_ENDING_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
+DEFAULT_NETWORK = "default"
+
+_MUTABLE_ENTRYPOINTS = ("app/add", "app/start", "app/stop", "app/rm")
+
+# In the order of rkt's arguments.
+_ATTACH_STREAMS = ("tty-in", "tty-out", "stdin", "stdout", "stderr")
+_TERMINAL_STREAMS = {"tty-in", "tty-out"}
+_ATTACH_WORDS = {"tty": ("tty-in", "tty-out"), **{stream: (stream,) for stream in _ATTACH_STREAMS}}
+
+
+class RunOptions(Value):
+    """How a pod is to run."""
+
+    debug: bool = False
+    networks: tuple[str, ...] = ()
+    """Entries of --net; empty is the default network."""
+    interactive: bool = False
+    local_config: str = "/etc/rkt"
+    hostname: str | None = None
+    name_service: NameService = NameService()
+    disable_capabilities_restriction: bool = False
+    disable_paths: bool = False
+    disable_seccomp: bool = False
+    ipc: str | None = None
+    mutable: bool = False
+    """Whether apps may be added to the pod, so that it may be empty."""
+
+
+def read_stage1_manifest(pod: Pod) -> ImageManifest:
+    """Return the manifest of the stage1 image the pod was prepared with."""
+    return parse_image_manifest(pod.read_file(paths.POD_STAGE1_MANIFEST), str(pod.path / paths.POD_STAGE1_MANIFEST))
+
+
+def declared_path(manifest: ImageManifest, entrypoint: str) -> str | None:
+    """Return the path of an entrypoint relative to stage1's root, None if the image declares none."""
+    value = manifest.annotation(paths.ANNOTATION_STAGE1 + entrypoint)
+    return value.lstrip("/") if value else None
+
+
+def require_path(manifest: ImageManifest, entrypoint: str) -> str:
+    """Return the path of an entrypoint relative to stage1's root; PodError if the image declares none."""
+    path = declared_path(manifest, entrypoint)
+    if path is None:
+        raise PodError(
+            f'stage1 image "{manifest.name}" declares no "{entrypoint}" entrypoint '
+            f"(annotation {paths.ANNOTATION_STAGE1}{entrypoint})"
+        )
+    return path
+
+
+def require_mutable_support(manifest: ImageManifest) -> None:
+    """Raise PodError unless the image declares what works on the apps of a running pod."""
+    if any(declared_path(manifest, entrypoint) is None for entrypoint in _MUTABLE_ENTRYPOINTS):
+        raise PodError(
+            f'stage1 does not support mutable pods: stage1 image "{manifest.name}" does not declare all of the'
+            f" entrypoints {', '.join(_MUTABLE_ENTRYPOINTS)}"
+        )
+
+
+def interface_version(manifest: ImageManifest) -> int:
+    """Return the version of rkt's stage1 interface the image is made for; PodError if it is no number."""
+    text = manifest.annotation(paths.ANNOTATION_INTERFACE_VERSION)
+    if text is None:
+        return 1
+    if not (text.isascii() and text.isdigit()):
+        raise PodError(f'stage1 image "{manifest.name}": interface version "{text}" is no number')
+    return int(text)
+
+
+def run_arguments(options: RunOptions, uuid: str, version: int, private_users: str | None, note: Note) -> list[str]:
+    """Return the arguments of `run` in rkt's order; what `version` does not know is noted and left out."""
+    words = []
+    if options.debug:
+        words.append("--debug")
+    words.append(f"--net={','.join(options.networks) or DEFAULT_NETWORK}")
+    if options.interactive:
+        words.append("--interactive")
+    if private_users:
+        words.append(f"--private-users={private_users}")
+    words.append(f"--local-config={options.local_config}")
+    if options.hostname:
+        if version >= _HOSTNAME_VERSION:
+            words.append(f"--hostname={options.hostname}")
+        else:
+            note(f"warning: --hostname has no effect, stage1's interface version {version} is below 2")
+    if not options.name_service.is_default:
+        if version >= _DNS_VERSION:
+            modes = f"resolv={options.name_service.resolv},hosts={options.name_service.hosts}"
+            words.append(f"--dns-conf-mode={modes}")
+        else:
+            note(
+                "warning: the options for DNS and hosts have no effect,"
+                f" stage1's interface version {version} is below {_DNS_VERSION}"
+            )
+    if version >= _DISABLE_VERSION:
+        if options.disable_capabilities_restriction:
+            words.append("--disable-capabilities-restriction")
+        if options.disable_paths:
+            words.append("--disable-paths")
+        if options.disable_seccomp:
+            words.append("--disable-seccomp")
+    if options.mutable:
+        words.append("--mutable")
+    if options.ipc:
+        if version >= _IPC_VERSION:
+            words.append(f"--ipc={options.ipc}")
+        else:
+            note(f"warning: --ipc has no effect, stage1's interface version {version} is below 6")
+    words.append(uuid)
+    return words
+
+
+def enter_arguments(pid: int, app: str, command: Sequence[str], *, privileged: bool) -> list[str]:
+    """Return the arguments of `enter`; `privileged` is an extension of minit's own stage1."""
+    return [f"--pid={pid}", f"--appname={app}", *(["--privileged"] if privileged else []), "--", *command]
+
+
+def gc_flags(version: int, *, debug: bool, local_config: str) -> list[str]:
+    """Return the arguments of `gc` before the UUID."""
+    words = ["--debug"] if debug else []
+    # Two words here, where `run` has one.
+    if version >= _GC_LOCAL_CONFIG_VERSION:
+        words += ["--local-config", local_config]
+    return words
+
+
+def stop_arguments(uuid: str, *, force: bool) -> list[str]:
+    """Return the arguments of `stop`."""
+    return ["--force", uuid] if force else [uuid]
+
+
+def app_add_arguments(uuid: str, app: str, *, debug: bool) -> list[str]:
+    """Return the arguments of `app/add`."""
+    return [f"--debug={_boolean(debug)}", f"--uuid={uuid}", f"--app={app}"]
+
+
+def app_arguments(app: str, *, debug: bool) -> list[str]:
+    """Return the arguments of `app/start`, `app/stop` and `app/rm`."""
+    return [f"--debug={_boolean(debug)}", f"--app={app}"]
+
+
+def attach_arguments(mode: str, app: str, options: Sequence[str], *, debug: bool) -> list[str]:
+    """
+    Return the arguments of `attach` for rkt's --mode; `options` are flags that only some stage1 images know.
+
+    PodError for a mode that names no streams, unknown ones, or a terminal together with single streams.
+    """
+    rest = [f"--app={app}", f"--debug={_boolean(debug)}", *options]
+    if mode == "list":
+        return ["--action=list", *rest]
+    if mode in ("", "auto"):
+        return ["--action=auto-attach", *rest]
+    chosen: set[str] = set()
+    for word in mode.split(","):
+        if word not in _ATTACH_WORDS:
+            raise PodError(f'invalid attach mode: unknown endpoint "{word}"')
+        chosen.update(_ATTACH_WORDS[word])
+    if chosen & _TERMINAL_STREAMS and chosen - _TERMINAL_STREAMS:
+        raise PodError(
+            f'invalid attach mode: incompatible endpoints "{mode}", cannot simultaneously attach TTY and streams'
+        )
+    flags = [f"--{stream}={_boolean(stream in chosen)}" for stream in _ATTACH_STREAMS]
+    return ["--action=custom-attach", *flags, *rest]
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def execute(program: Path, arguments: Sequence[str], environment: dict[str, str]) -> NoReturn:
+    """Become an entrypoint; PodError if it cannot be executed."""
+    _restore_signals()
+    try:
+        os.execve(program, [str(program), *arguments], environment)
+    except OSError as error:
+        raise PodError(f"cannot execute stage1's entrypoint {program}: {describe(error)}") from error
+
+
+def _restore_signals() -> None:
+    """Give the next program the signal dispositions that Python's start-up and the command changed."""
+    # What Python ignores stays ignored across execve(2).
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    # What Python catches is only noted until the next bytecode, which execve(2) would never reach: blocked meanwhile, a
+    # signal stays pending and then does to this process what it would do without Python.
+    caught = [number for number in _ENDING_SIGNALS if callable(signal.getsignal(number))]
+    signal.pthread_sigmask(signal.SIG_BLOCK, caught)
+    for number in caught:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, caught)
+
+
+def call(program: Path, arguments: Sequence[str], directory: Path, *, show_stdout: bool) -> int:
+    """Run an entrypoint in `directory` without standard input and return its exit code; OSError if it cannot start."""
+    return subprocess.run(
+        [str(program), *arguments],
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=None if show_stdout else subprocess.DEVNULL,
+        check=False,
+    ).returncode

@@ -1,0 +1,137 @@
+"""
+The files that stage0 keeps for each app of a pod, written when it is prepared or added, and removed with it.
+
+What is removed is reached by descriptor from the pod directory, without following a link: apps write to their roots.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from minit import paths, syscalls
+from minit.errors import PodError
+from minit.idrange import IdRange
+from minit.progress import Progress
+from minit.stage0.files.durable import make_directory
+from minit.stage0.files.emptying import remove_content
+from minit.stage0.images.extract import extract_image
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods import overlay
+from minit.stage0.pods.deletion import unmount_below
+from minit.stage0.pods.poddirectory import Pod
+from minit.stage0.pods.podmanifest import PlannedApp
+from minit.stage0.pods.podstatus import read_app_tree_id, read_stage1_tree_id, status_root
+
+_WITHIN = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
+_TREE_ID = "treeStoreID"
+
+
+def write_app_files(
+    pod: Pod, store: Store, trees: TreeStore, app: PlannedApp, progress: Progress, *, overlay: bool, ids: IdRange | None
+) -> None:
+    """
+    Write the image's manifest of a new app, and its root, or with `overlay` the name of the tree that is mounted later.
+
+    To be called while the lock is held that keeps trees from being collected. PodError if the image is that of stage1.
+    """
+    info = pod.path / _info(app.name)
+    make_directory(info, 0o750)
+    write_new_file(info / "manifest", app.image.manifest_bytes, 0o640)
+    if not overlay:
+        target = pod.path / paths.POD_STAGE1_ROOTFS / "opt/stage2" / app.name
+        make_directory(target, 0o750)
+        extract_image(store, app.image.id, target, progress, ids)
+        return
+    tree_id = trees.render(app.image.id, progress)
+    if tree_id == read_stage1_tree_id(pod):
+        # Both would have their upper layers in one directory, the app's inside stage1's.
+        raise PodError(f'app "{app.name}" is made from the stage1 image: that needs --no-overlay')
+    # At once: without knowing which tree a pod refers to, none can be collected.
+    write_new_file(info / "new", tree_id.encode(), 0o640)
+    os.rename(info / "new", info / _TREE_ID)
+
+
+def write_new_file(path: Path, data: bytes, mode: int) -> None:
+    """Write a file of exactly `mode`; FileExistsError if there is one."""
+    with open(path, "xb", opener=_open_private) as file:
+        file.write(data)
+        os.fchmod(file.fileno(), mode)
+
+
+def remove_app_files(pod: Pod, app: str) -> None:
+    """
+    Undo the mounts of an app in this mount namespace, and remove its root and its image's manifest.
+
+    What is gone already is no error, so that a removal that was cut off can be repeated. PodError if a mount stays,
+    OSError if a file does.
+    """
+    home = f"{stage1_root(pod)}/opt/stage2/{app}"
+    unmount_below(pod.path / paths.POD_STAGE1_ROOTFS / "opt/stage2" / app)
+    if pod.has_file(f"{_info(app)}/{_TREE_ID}"):
+        # Not all of the tree's layers, as rkt does: other apps of the image have theirs there.
+        layers = f"overlay/{read_app_tree_id(pod, app)}"
+        for part in ("upper", "work"):
+            remove_directory(pod, f"{layers}/{part}/{app}")
+            _remove_if_empty(pod, f"{layers}/{part}")
+        _remove_if_empty(pod, layers)
+    remove_directory(pod, home)
+    # Last, since it says where the layers are.
+    remove_directory(pod, _info(app))
+
+
+def remove_directory(pod: Pod, name: str) -> None:
+    """Remove a directory of the pod, relative to its own, with all that is in it; no error if there is none."""
+    parent, _, last = name.rpartition("/")
+    try:
+        parent_fd = syscalls.openat2(pod.fd, parent, os.O_PATH | os.O_DIRECTORY, resolve=_WITHIN)
+    except FileNotFoundError:
+        return
+    try:
+        fd = syscalls.openat2(
+            parent_fd,
+            last,
+            os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW,
+            resolve=_WITHIN | syscalls.RESOLVE_NO_XDEV,
+        )
+        try:
+            remove_content(fd)
+        finally:
+            os.close(fd)
+        os.rmdir(last, dir_fd=parent_fd)
+    except FileNotFoundError:
+        pass
+    finally:
+        os.close(parent_fd)
+
+
+def stage1_root(pod: Pod) -> str:
+    """
+    Return where files of stage1's root are to be changed, relative to the pod directory.
+
+    That is the overlay where it is mounted: what is changed in its upper layer behind its back, it may never see.
+    """
+    rootfs = paths.POD_STAGE1_ROOTFS
+    if not pod.has_file(paths.POD_OVERLAY_PREPARED) or overlay.is_mounted_at(pod.path / rootfs):
+        return rootfs
+    return status_root(pod)
+
+
+def _info(app: str) -> str:
+    return f"appsinfo/{app}"
+
+
+def _remove_if_empty(pod: Pod, name: str) -> None:
+    with suppress(FileNotFoundError):
+        try:
+            os.rmdir(name, dir_fd=pod.fd)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)

@@ -1,0 +1,83 @@
+"""Starting a pod in a process of its own, which outlives the command that started it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from minit import paths
+from minit.errors import PodError
+from minit.stage0.pods.poddirectory import Pod, PodState, open_pod
+from minit.stage0.pods.podstatus import is_ready
+from minit.stage0.stage1.entrypoints import read_stage1_manifest
+from minit.stage0.start.prepare import discarded_on_failure
+
+# Nothing tells of the link that says that a pod is ready; rkt asks as often.
+_POLL_MILLISECONDS = 50
+_CHUNK_BYTES = 65536
+
+
+def start_detached(
+    pod: Pod, run: Callable[[], NoReturn], tell: Callable[[BaseException], None], relay: Callable[[bytes], None]
+) -> None:
+    """
+    Have `run`, which becomes the stage1 of a locked pod, run in another process, and return when the pod is ready.
+
+    `relay` gets what it prints to standard error until then, `tell` its exception; the rest of its output is nobody's.
+    PodError if the pod ends before. If this process is told to end before, so is the pod.
+    """
+    with discarded_on_failure(pod):
+        watched = open_pod(pod.data, pod.uuid)
+        # Not every program bears that nobody reads any more what it prints.
+        has_reader = read_stage1_manifest(pod).annotation(paths.ANNOTATION_CONTROL) is not None
+        reader, writer = os.pipe()
+        child = os.fork()
+    if child == 0:
+        _become_stage1(run, tell, writer if has_reader else None)
+    os.close(writer)
+    pod.close()  # the lock is the other process's now
+    with watched:
+        try:
+            _wait_until_ready(watched, child, reader, relay)
+        except BaseException:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(child, signal.SIGTERM)
+                os.waitpid(child, 0)
+            raise
+        finally:
+            os.close(reader)
+
+
+def _become_stage1(run: Callable[[], NoReturn], tell: Callable[[BaseException], None], stderr: int | None) -> NoReturn:
+    try:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for number, fd in enumerate((null, null, null if stderr is None else stderr)):
+            os.dup2(fd, number)
+        run()
+    except BaseException as error:
+        tell(error)
+    finally:
+        os._exit(1)
+
+
+def _wait_until_ready(pod: Pod, child: int, reader: int, relay: Callable[[bytes], None]) -> None:
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    while True:
+        if poll.poll(_POLL_MILLISECONDS):
+            data = os.read(reader, _CHUNK_BYTES)
+            if data:
+                relay(data)
+                continue
+            poll.unregister(reader)
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            raise PodError(f'pod "{pod.uuid}" ended before it was ready: its stage1 exited with {code}')
+        if pod.refresh() and pod.state is PodState.RUNNING and is_ready(pod):
+            return

@@ -1,0 +1,127 @@
+"""
+Preparing a pod: a new pod directory with everything in it that stage1 needs to run.
+
+The directory is locked from its first moment. Whatever fails, it is deleted again; whoever dies leaves a pod in
+`prepare` without a lock, which gc collects.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from minit import paths, syscalls
+from minit.errors import PodError
+from minit.idrange import IdRange
+from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
+from minit.progress import Progress
+from minit.stage0.files.diskerrors import disk_errors
+from minit.stage0.files.durable import make_directory
+from minit.stage0.files.locks import key_lock
+from minit.stage0.images.store import Store, StoredImage
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods import deletion
+from minit.stage0.pods.poddirectory import PREPARE, PREPARED, Pod, create_pod
+from minit.stage0.pods.podmanifest import PlannedApp
+from minit.stage0.pods.privateusers import claim_ids
+from minit.stage0.stage1.entrypoints import interface_version, require_path
+from minit.stage0.start.appfiles import write_app_files, write_new_file
+from minit.stage0.start.copytree import copy_tree
+from minit.value import Value
+
+
+class PodRequest(Value):
+    """A pod to be made."""
+
+    stage1: StoredImage
+    apps: tuple[PlannedApp, ...]
+    manifest_bytes: bytes
+    overlay: bool
+    private_users: bool = False
+
+
+def prepare_pod(
+    data: Path,
+    store: Store,
+    trees: TreeStore,
+    request: PodRequest,
+    progress: Progress,
+    announce: Callable[[str], None],
+) -> Pod:
+    """
+    Return a new pod, locked, in the state `preparing` and complete but for the move to where it goes next.
+
+    `announce` gets the UUID as soon as the directory exists. On any failure the directory is deleted.
+    """
+    check_kernel()
+    require_path(request.stage1.manifest, "run")
+    interface_version(request.stage1.manifest)
+    with disk_errors("prepare pod", data / "pods"):
+        pod = create_pod(data)
+        with discarded_on_failure(pod):
+            announce(pod.uuid)
+            with key_lock(data / "locks", "prepareLock", exclusive=False):
+                _fill(pod, store, trees, request, progress)
+    return pod
+
+
+@contextmanager
+def discarded_on_failure(pod: Pod) -> Iterator[None]:
+    """Delete a pod that is still being prepared when the with block fails; the failure travels on."""
+    try:
+        yield
+    except BaseException:
+        # A pod that cannot be deleted now can be collected later, and the first failure is the one to tell.
+        if pod.place == PREPARE:
+            with pod, suppress(OSError, PodError):
+                deletion.discard(pod)
+        raise
+
+
+def finish(pod: Pod) -> None:
+    """Make a pod that `prepare_pod` returned durable, and a prepared one that anybody may run."""
+    with disk_errors("prepare pod", pod.path), discarded_on_failure(pod):
+        syscalls.syncfs(pod.fd)
+        pod.move(PREPARED)
+    pod.unlock()
+
+
+def check_kernel() -> None:
+    """Raise PodError on a kernel too old for minit's stage1."""
+    release = os.uname().release
+    if parse_kernel_release(release) < MINIMUM_KERNEL:
+        needed = ".".join(map(str, MINIMUM_KERNEL))
+        raise PodError(f"Linux {release} is too old: minit needs {needed} or newer")
+
+
+def _fill(pod: Pod, store: Store, trees: TreeStore, request: PodRequest, progress: Progress) -> None:
+    """Write the files of a prepared pod, in the order of rkt but for its ids, which are nobody else's from then on."""
+    ids = claim_ids(pod) if request.private_users else None
+    make_directory(pod.path / "appsinfo", 0o750)
+    for image in {request.stage1.id, *(app.image.id for app in request.apps)}:
+        store.mark_used(image)
+    tree_id = trees.render(request.stage1.id, progress)
+    _fill_stage1(pod, trees, request, tree_id, ids, progress)
+    for app in request.apps:
+        write_app_files(pod, store, trees, app, progress, overlay=request.overlay, ids=ids)
+    write_new_file(pod.path / paths.POD_LOCK, b"", 0o600)
+    write_new_file(pod.path / paths.POD_MANIFEST, request.manifest_bytes, 0o640)
+    write_new_file(pod.path / paths.POD_CREATED, b"", 0o640)
+    if request.overlay:
+        write_new_file(pod.path / paths.POD_OVERLAY_PREPARED, b"", 0o644)
+
+
+def _fill_stage1(
+    pod: Pod, trees: TreeStore, request: PodRequest, tree_id: str, ids: IdRange | None, progress: Progress
+) -> None:
+    rootfs = trees.path(tree_id) / "rootfs"
+    if request.overlay and not (rootfs / paths.STATUS_DIRECTORY).is_dir():
+        raise PodError(f'stage1 image "{request.stage1.name}" has no directory /{paths.STATUS_DIRECTORY}')
+    make_directory(pod.path / paths.POD_STAGE1, 0o750)
+    write_new_file(pod.path / paths.POD_STAGE1_MANIFEST, request.stage1.manifest_bytes, 0o640)
+    if not request.overlay:
+        progress("copying stage1", 0, None)
+        copy_tree(rootfs, pod.path / paths.POD_STAGE1_ROOTFS, ids)
+    write_new_file(pod.path / paths.POD_STAGE1_TREE_ID, tree_id.encode(), 0o640)

@@ -1,0 +1,81 @@
+"""Running a prepared pod: its overlays are mounted, then this process becomes stage1."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import NoReturn
+
+from minit import paths
+from minit.errors import PodError
+from minit.stage0.files.diskerrors import disk_errors
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods import overlay
+from minit.stage0.pods.nameservice import write_name_files
+from minit.stage0.pods.poddirectory import RUN, Note, Pod, PodState
+from minit.stage0.pods.podstatus import read_pod_manifest
+from minit.stage0.pods.privateusers import ids_of_its_own
+from minit.stage0.stage1 import entrypoints
+from minit.stage0.stage1.entrypoints import RunOptions
+from minit.stage0.start.podmounts import link_mtab, mount_app, mount_stage1
+
+
+def claim_prepared(pod: Pod) -> None:
+    """Lock a prepared pod so that nobody else can run it; PodError if somebody is about to."""
+    if pod.state is not PodState.PREPARED:
+        raise PodError(f'pod "{pod.uuid}" is not prepared: its state is "{pod.state}"')
+    # Where rkt waits here, the losers of a race hang for the whole life of the pod.
+    if not pod.lock(blocking=False):
+        raise PodError(f'pod "{pod.uuid}" is already being run')
+
+
+def run_pod(pod: Pod, trees: TreeStore, options: RunOptions, note: Note, before_exec: Callable[[], None]) -> NoReturn:
+    """
+    Become the stage1 of a locked pod that is complete; `before_exec` is called last.
+
+    A failure before the pod is moved to `run` leaves it as it was; after that, the pod has ended as if it had run.
+    """
+    manifest = entrypoints.read_stage1_manifest(pod)
+    run = entrypoints.require_path(manifest, "run")
+    version = entrypoints.interface_version(manifest)
+    if options.mutable:
+        entrypoints.require_mutable_support(manifest)
+    apps = [app.name for app in read_pod_manifest(pod).apps]
+    if options.interactive and len(apps) != 1:
+        raise PodError(f"--interactive needs a pod of exactly one app, this one has {len(apps)}")
+    private_users = _read_optional(pod, paths.POD_PRIVATE_USERS)
+    with_overlay = pod.has_file(paths.POD_OVERLAY_PREPARED)
+    if with_overlay:
+        obstacle = overlay.overlay_obstacle(pod.data)
+        if obstacle is not None:
+            raise PodError(f'pod "{pod.uuid}" was prepared for overlayfs, which this host lacks: {obstacle}')
+    with ids_of_its_own(pod, private_users, note):
+        pod.move(RUN)
+    rootfs = pod.path / paths.POD_STAGE1_ROOTFS
+    with disk_errors("run pod", pod.path):
+        if with_overlay:
+            mount_stage1(pod, trees)
+        for app in apps:
+            if with_overlay:
+                mount_app(pod, trees, app)
+            link_mtab(rootfs / paths.app_rootfs(app))
+        # Also for a stage1 that is too old to be told about them, as rkt does.
+        write_name_files(rootfs, options.name_service)
+    arguments = entrypoints.run_arguments(options, pod.uuid, version, private_users, note)
+    environment = {
+        **os.environ,
+        "RKT_LOCK_FD": str(pod.fd),
+        "RKT_SELINUX_CONTEXT": "",
+        "RKT_SELINUX_MOUNT_CONTEXT": "",
+    }
+    os.chdir(pod.path)
+    os.set_inheritable(pod.fd, True)
+    before_exec()
+    entrypoints.execute(rootfs / run, arguments, environment)
+
+
+def _read_optional(pod: Pod, name: str) -> str | None:
+    try:
+        return pod.read_file(name).decode("ascii", "replace")
+    except FileNotFoundError:
+        return None
