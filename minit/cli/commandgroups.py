@@ -14,22 +14,22 @@ _OTHER = "Other"
 
 COMMANDS = {
     "run": Listing(
-        place="runcommands:run",
+        place="commands.runcommands:run",
         help="Run images in a new pod, in the foreground.",
         section=_RUNNING,
     ),
     "prepare": Listing(
-        place="runcommands:prepare",
+        place="commands.runcommands:prepare",
         help="Make a pod to be run later; print its UUID.",
         section=_RUNNING,
     ),
     "run-prepared": Listing(
-        place="runcommands:run_prepared",
+        place="commands.runcommands:run_prepared",
         help="Run a pod that prepare made, in the foreground.",
         section=_RUNNING,
     ),
     "enter": Listing(
-        place="appcommands:enter",
+        place="commands.appcommands:enter",
         help="Run a command, by default /bin/bash, in an app of a running pod.",
         section=_RUNNING,
     ),
@@ -39,73 +39,73 @@ COMMANDS = {
         section=_RUNNING,
     ),
     "attach": Listing(
-        place="attachcommand:attach",
+        place="commands.attachcommand:attach",
         help="Attach to an app of a running pod whose streams have the modes stream or tty.",
         section=_RUNNING,
     ),
     "play": Listing(
-        place="playcommand:play",
+        place="commands.playcommand:play",
         help="Run the Pods of a Kubernetes YAML file, which may hold ConfigMaps and Secrets too; "
         "`-` is standard input.",
         section=_RUNNING,
     ),
     "list": Listing(
-        place="podcommands:list_pods",
+        place="commands.podcommands:list_pods",
         help="List pods.",
         section=_MANAGING,
     ),
     "status": Listing(
-        place="podcommands:status",
+        place="commands.podcommands:status",
         help="Show the state of a pod and the exit codes of its apps.",
         section=_MANAGING,
     ),
     "cat-manifest": Listing(
-        place="podcommands:cat_manifest",
+        place="commands.podcommands:cat_manifest",
         help="Print the manifest of a pod.",
         section=_MANAGING,
     ),
     "stop": Listing(
-        place="stopcommand:stop",
+        place="commands.stopcommand:stop",
         help="Stop running pods.",
         section=_MANAGING,
     ),
     "rm": Listing(
-        place="endingcommands:remove",
+        place="commands.endingcommands:remove",
         help="Remove pods that do not run, with all their files.",
         section=_MANAGING,
     ),
     "gc": Listing(
-        place="endingcommands:gc",
+        place="commands.endingcommands:gc",
         help="Remove pods that exited, were never run, or were never finished.",
         section=_MANAGING,
     ),
     "top": Listing(
-        place="topcommand:top",
+        place="commands.topcommand:top",
         help="Show what the apps of all running pods use, the busiest first, and go on doing so.",
         section=_MANAGING,
     ),
     "diagnose": Listing(
-        place="diagnosecommand:diagnose",
+        place="commands.diagnosecommand:diagnose",
         help="Show why a pod does not do what it should, and everything that is known about it.",
         section=_MANAGING,
     ),
     "export": Listing(
-        place="exportcommand:export",
+        place="commands.exportcommand:export",
         help="Make an image of an app of a pod that exited, with everything the app changed.",
         section=_MANAGING,
     ),
     "logs": Listing(
-        place="logcommand:logs",
+        place="commands.logcommand:logs",
         help="Show what the apps of a pod have written, also after it exited.",
         section=_MANAGING,
     ),
     "events": Listing(
-        place="eventcommand:events",
+        place="commands.eventcommand:events",
         help="Show what happened in a pod, also after it exited.",
         section=_MANAGING,
     ),
     "fetch": Listing(
-        place="imagecommands:fetch",
+        place="commands.imagecommands:fetch",
         help="Import images into the store and print their ids.",
         section=_IMAGES,
     ),
@@ -115,17 +115,17 @@ COMMANDS = {
         section=_IMAGES,
     ),
     "stage1": Listing(
-        place="imagecommands:stage1_group",
+        place="commands.imagecommands:stage1_group",
         help="Build minit's stage1 image.",
         section=_IMAGES,
     ),
     "version": Listing(
-        place="imagecommands:version",
+        place="commands.imagecommands:version",
         help="Print the versions of minit and of what it runs on.",
         section=_OTHER,
     ),
     "init": Listing(
-        place="initcommands:init_group",
+        place="commands.initcommands:init_group",
         help="Build machines that minit boots, without any other system in them.",
         section=_IMAGES,
     ),
@@ -135,97 +135,97 @@ COMMANDS = {
         section=_OTHER,
     ),
     "help": Listing(
-        place="helpcommand:show_help",
+        place="commands.helpcommand:show_help",
         help="Show what a command does and how it is called, as its --help does.",
         section=_OTHER,
     ),
 }
 APP_COMMANDS = {
     "sandbox": Listing(
-        place="sandboxcommand:sandbox",
+        place="commands.sandboxcommand:sandbox",
         help="Start a pod without apps, which are added to it while it runs.",
     ),
     "add": Listing(
-        place="appaddcommand:add",
+        place="commands.appaddcommand:add",
         help="Put an image as an app into a pod made by app sandbox.",
     ),
     "start": Listing(
-        place="appcommands:start",
+        place="commands.appcommands:start",
         help="Start an app that was added to a pod, or one that has exited; one that runs goes on.",
     ),
     "stop": Listing(
-        place="appcommands:stop",
+        place="commands.appcommands:stop",
         help="Stop an app of a pod, and return when it has stopped; one that does not run is no error.",
     ),
     "rm": Listing(
-        place="appcommands:remove",
+        place="commands.appcommands:remove",
         help="Remove an app from a pod with all its files, and stop it first if it runs.",
     ),
     "exec": Listing(
-        place="appcommands:execute",
+        place="commands.appcommands:execute",
         help="Run a command, by default /bin/bash, in an app of a running pod; the same as `minit enter`.",
     ),
     "stats": Listing(
-        place="statscommand:stats",
+        place="commands.statscommand:stats",
         help="Show what the apps of running pods use: processors, memory, processes, block devices and networks.",
     ),
     "list": Listing(
-        place="appviewcommands:list_apps",
+        place="commands.appviewcommands:list_apps",
         help="List the apps of a pod and their states.",
     ),
     "status": Listing(
-        place="appviewcommands:status",
+        place="commands.appviewcommands:status",
         help="Show the state of an app of a pod, its times, its exit code and its volumes.",
     ),
 }
 _IMAGE_COMMANDS = {
     "fetch": Listing(
-        place="imagecommands:fetch",
+        place="commands.imagecommands:fetch",
         help="Import images into the store and print their ids.",
         section=_IMAGES,
     ),
     "build": Listing(
-        place="imagecommands:build_image",
+        place="commands.imagecommands:build_image",
         help="Build an app image from a directory, from files of this machine, or both.",
         section=_IMAGES,
     ),
     "list": Listing(
-        place="storecommands:list_images",
+        place="commands.storecommands:list_images",
         help="List the images of the store.",
         section=_IMAGES,
     ),
     "rm": Listing(
-        place="storecommands:remove_images",
+        place="commands.storecommands:remove_images",
         help="Remove images from the store; pods that use them are not affected.",
         section=_IMAGES,
     ),
     "gc": Listing(
-        place="storecommands:collect",
+        place="commands.storecommands:collect",
         help="Remove unpacked images that no pod refers to, and images that were not used for some time.",
         section=_IMAGES,
     ),
     "cat-manifest": Listing(
-        place="storecommands:cat_image_manifest",
+        place="commands.storecommands:cat_image_manifest",
         help="Print the manifest of an image of the store.",
         section=_IMAGES,
     ),
     "export": Listing(
-        place="storecommands:export",
+        place="commands.storecommands:export",
         help="Write an image of the store to an uncompressed ACI file.",
         section=_IMAGES,
     ),
     "extract": Listing(
-        place="storecommands:extract",
+        place="commands.storecommands:extract",
         help="Unpack the archive of an image of the store, without its dependencies, to a directory.",
         section=_IMAGES,
     ),
     "render": Listing(
-        place="storecommands:render",
+        place="commands.storecommands:render",
         help="Unpack an image of the store to a directory as apps see it, with all its dependencies.",
         section=_IMAGES,
     ),
     "verify": Listing(
-        place="storecommands:verify",
+        place="commands.storecommands:verify",
         help="Check that images of the store, packed and unpacked, are what they were.",
         section=_IMAGES,
     ),

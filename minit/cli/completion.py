@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 
+from minit.cli.flags.imageargs import ImageCommand
 from minit.cli.flagwords import FlagError, FlagKind, is_flag, take_flag
 from minit.cli.grammar import (
     AppOption,
@@ -25,7 +26,6 @@ from minit.cli.grammar import (
     SharedAppOption,
     flag_table,
 )
-from minit.cli.imageargs import ImageCommand
 from minit.cli.invocation import DEFAULT_DATA, INSECURE_OPTIONS
 from minit.errors import MinitError
 from minit.stage0.images.store import Store

@@ -27,7 +27,7 @@ _OF_A_HOST = ("attach", "list", "status", "cat-manifest", "stop", "diagnose", "l
 _OF_A_HOSTS_APPS = ("stats", "list", "status")
 _COMMANDS = {
     "enter": Listing(
-        place="machinecommands:enter",
+        place="commands.machinecommands:enter",
         help="Run a command, by default /bin/sh, in an app.",
         section=COMMANDS["enter"].section,
     ),
@@ -38,33 +38,33 @@ _COMMANDS = {
     ),
     **{name: COMMANDS[name] for name in _OF_A_HOST},
     "shell": Listing(
-        place="machinecommands:shell",
+        place="commands.machinecommands:shell",
         help="Run /bin/sh outside of all apps, though none runs.",
         section=_MACHINE,
     ),
     "console": Listing(
-        place="machinecommands:console",
+        place="commands.machinecommands:console",
         help="Read commands like these from the terminal, one a line.",
         section=_MACHINE,
     ),
     "poweroff": Listing(
-        place="machinecommands:poweroff",
+        place="commands.machinecommands:poweroff",
         help="Stop the apps and switch the machine off.",
         section=_MACHINE,
     ),
     "reboot": Listing(
-        place="machinecommands:reboot",
+        place="commands.machinecommands:reboot",
         help="Stop the apps and start the machine again.",
         section=_MACHINE,
     ),
 }
 _APP_COMMANDS = {
     "start": Listing(
-        place="machinecommands:start",
+        place="commands.machinecommands:start",
         help="Start an app that has exited; one that runs goes on.",
     ),
     "stop": Listing(
-        place="machinecommands:stop",
+        place="commands.machinecommands:stop",
         help="Stop an app, and return when it has stopped; one that does not run is no error.",
     ),
     **{name: APP_COMMANDS[name] for name in _OF_A_HOSTS_APPS},

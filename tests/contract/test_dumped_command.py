@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from minit.cli.ownprogram import PROGRAMS
+from minit.cli.commands.ownprogram import PROGRAMS
 from minit.image.dump.command import build_command
 from minit.image.dump.hotblocks import can_trace
 from minit.image.dump.program import obstacle
@@ -86,7 +86,7 @@ main()
 _RENEW = """\
 import sys
 sys.path.insert(0, sys.argv.pop(1))
-from minit.cli.ownprogram import renew_program
+from minit.cli.commands.ownprogram import renew_program
 fingerprint = sys.argv.pop(1)
 sys.argv[0] = sys.argv.pop(1)
 renew_program(fingerprint, lambda step, done, total: print(step))

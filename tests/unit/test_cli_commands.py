@@ -11,9 +11,9 @@ import click
 import pytest
 
 from minit.cli.commandgroups import app_group, commands, image_group
+from minit.cli.flags.stage1flags import choose_file
 from minit.cli.grammar import AppOption, GlobalOption, MinitCommand, MinitGroup
 from minit.cli.main import run
-from minit.cli.stage1flags import choose_file
 
 COMMANDS = {
     *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest"),

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.appflags import APP_FLAGS
 from minit.cli.commandgroups import app_group, commands
+from minit.cli.flags.appflags import APP_FLAGS
+from minit.cli.flags.imageargs import ImageArgument, scan_images
 from minit.cli.flagwords import Flag, FlagError, FlagKind
 from minit.cli.grammar import AppOption, SharedAppOption
-from minit.cli.imageargs import ImageArgument, scan_images
 from minit.manifest.pod import Mount
 from minit.stage0.pods.appsection import AppOverrides
 from minit.value import replace

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.flagwords import FlagError
-from minit.cli.isolatorflags import (
+from minit.cli.flags.isolatorflags import (
     parse_caps_remove,
     parse_caps_retain,
     parse_cpu,
@@ -18,6 +17,7 @@ from minit.cli.isolatorflags import (
     parse_oom_score_adj,
     parse_seccomp,
 )
+from minit.cli.flagwords import FlagError
 from minit.manifest.app import Isolator
 
 PARSERS: dict[str, Callable[[str, str], Isolator]] = {

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.cli.flags.portflags import parse_direct_port, parse_port
 from minit.cli.flagwords import FlagError
-from minit.cli.portflags import parse_direct_port, parse_port
 from minit.manifest.app import Port
 from minit.manifest.pod import ExposedPort
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.apptext import app_list_text, app_status_text
-from minit.cli.columns import align, fit
-from minit.cli.imagelist import list_text as image_list_text
 from minit.cli.invocation import Invocation
-from minit.cli.jsonoutput import json_text
-from minit.cli.podtext import list_text, pod_json, status_text
-from minit.cli.times import format_age, format_time
+from minit.cli.text.apptext import app_list_text, app_status_text
+from minit.cli.text.columns import align, fit
+from minit.cli.text.imagelist import list_text as image_list_text
+from minit.cli.text.jsonoutput import json_text
+from minit.cli.text.podtext import list_text, pod_json, status_text
+from minit.cli.text.times import format_age, format_time
 from minit.goduration import format_duration, parse_duration
 from minit.manifest.image import ImageManifest
 from minit.stage0.images.store import StoredImage

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.cli.flags.volumeflags import check_volumes, parse_mount, parse_mounted_volume, parse_volume
 from minit.cli.flagwords import FlagError
-from minit.cli.volumeflags import check_volumes, parse_mount, parse_mounted_volume, parse_volume
 from minit.manifest.app import MAX_ID
 from minit.manifest.pod import Mount, Volume
 

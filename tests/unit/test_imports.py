@@ -54,7 +54,7 @@ def test_completing_a_command_imports_no_command():
         "from minit.cli.main import *; completioncommand.answer(commands, ['fish', 'minit', ''])"
     )
     assert "minit.cli.completion" in loaded
-    assert not loaded & {"minit.cli.podcommands", "minit.cli.runcommands"}
+    assert not loaded & {"minit.cli.commands.podcommands", "minit.cli.commands.runcommands"}
 
 
 @pytest.mark.parametrize("command", ["list", "status"])

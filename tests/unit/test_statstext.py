@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.statstext import prometheus_text, samples_text, stats_json, time_text
-from minit.cli.toptext import TopRow, screen_lines, sort_rows, table_lines, top_rows
+from minit.cli.text.statstext import prometheus_text, samples_text, stats_json, time_text
+from minit.cli.text.toptext import TopRow, screen_lines, sort_rows, table_lines, top_rows
 from minit.stage0.reports.interfaces import InterfaceUsage
 from minit.stage0.reports.stats import AppSample, PodSample
 from minit.stage0.reports.usage import Usage

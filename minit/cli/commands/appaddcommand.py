@@ -1,0 +1,92 @@
+"""The command that puts an app into a running pod: app add."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from minit.cli.commands.appcommands import failing_as
+from minit.cli.flags.imageargs import IMAGES, ImageCommand
+from minit.cli.flags.pullpolicy import pull_policy_option
+from minit.cli.flags.runoptions import added_app_options
+from minit.cli.flagwords import Flag, FlagError, is_flag, take_flag
+from minit.cli.grammar import invocation_of
+from minit.cli.text.progressdisplay import show_progress
+from minit.stage0.apps.appadd import add_app
+from minit.stage0.images.imagechoice import resolve_image
+from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.mutablepods import require_controllable
+from minit.stage0.pods.poddirectory import find_pod
+from minit.value import replace
+
+
+class _AddCommand(ImageCommand):
+    """A command whose first operand is a pod, and all that follows as for images."""
+
+    def split(
+        self, ctx: click.Context, arguments: Sequence[str], flags: dict[str, Flag]
+    ) -> tuple[list[tuple[str, str]], list[str]]:
+        """Leave the images in the context, and their names to click, after the UUID."""
+        words = list(arguments)
+        before: list[str] = []
+        while words and is_flag(words[0]) and words[0] != "--":
+            name, value = take_flag(words, flags)
+            before.append(f"{name}={value}")
+        if words and words[0] == "--":
+            raise FlagError("must provide the pod UUID and an IMAGE")
+        uuid = words[:1]
+        del words[:1]
+        found, references = super().split(ctx, [*before, *words], flags)
+        return found, [*uuid, *references]
+
+
+@click.command(cls=_AddCommand, short_help="Put an image as an app into a pod made by app sandbox.")
+@added_app_options
+@pull_policy_option(PullPolicy.NEW)
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.argument("uuid", metavar="UUID", required=False)
+@click.argument("image", nargs=-1, metavar="IMAGE [APP-OPTION]... [-- ARG...]", expose_value=False, type=click.Path())
+@click.pass_context
+def add(ctx: click.Context, /, uuid: str | None, pull_policy: str, quiet: bool) -> None:
+    """
+    Put an image as an app into a running pod made by `minit app sandbox`; `minit app start` starts it.
+
+    IMAGE is what it is for `minit run`. Arguments after `--` replace those of the image. If the app cannot be added,
+    the pod is as it was before.
+
+    \b
+      minit app add 2d381b2a busybox.aci --name=shell --exec=/bin/sh -- -c 'sleep 60'
+      minit app add 2d381b2a web.aci --mnt-volume=name=data,kind=host,source=/srv/data,target=/www
+
+    """
+    invocation = invocation_of(ctx)
+    invocation.require_root()
+    images = ctx.meta[IMAGES]
+    if not uuid or not images:
+        raise click.UsageError("must provide the pod UUID and an IMAGE")
+    if len(images) > 1:
+        raise click.UsageError("must give only one app")
+    [chosen] = images
+    with (
+        find_pod(invocation.data, uuid, invocation.note) as pod,
+        Store(invocation.data) as store,
+        show_progress(invocation, quiet=quiet) as progress,
+    ):
+        require_controllable(pod)
+        image = resolve_image(store, chosen.reference, progress, PullPolicy(pull_policy))
+        overrides = replace(chosen.overrides, only_arguments=True)
+        with failing_as("error adding app to pod"):
+            trees = TreeStore(invocation.data, store)
+            add_app(
+                pod,
+                store,
+                trees,
+                image,
+                overrides,
+                progress,
+                debug=invocation.debug,
+                insecure=invocation.insecure,
+            )

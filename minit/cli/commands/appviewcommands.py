@@ -1,0 +1,117 @@
+"""The commands that look at the apps of a pod: app list and app status."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import click
+
+from minit.cli.grammar import MinitCommand
+from minit.cli.invocation import Invocation
+from minit.cli.text.apptext import app_list_text, app_status_text
+from minit.cli.text.jsonoutput import format_option, json_text
+from minit.cli.text.podtext import app_json
+from minit.errors import MinitError, describe
+from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
+from minit.stage0.pods.podstatus import APP_CREATED, APP_EXITED, APP_RUNNING, AppStatus, PodStatus, read_pod_status
+from minit.stage0.stage1.control import read_app_states
+
+EXIT_FAILURE = 1
+"""rkt's for all that fails in sandbox, list and status of `app`, and only there."""
+
+# What rkt's words are in those of the app-level API, where there is no supervisor to ask.
+_LIFECYCLE_STATES = {APP_CREATED: "prepared", APP_RUNNING: "running", APP_EXITED: "exited"}
+
+
+@click.command("list", cls=MinitCommand)
+@click.option("--no-legend", is_flag=True, help="Leave out the headings.")
+@format_option
+@click.argument("uuid", metavar="UUID", required=False)
+@click.pass_obj
+def list_apps(invocation: Invocation, no_legend: bool, output_format: str | None, uuid: str | None) -> None:
+    """
+    List the apps of a pod and their states.
+
+    UUID may be shortened to any prefix that only one pod has.
+
+    \b
+      minit app list 2d381b2a
+
+    """
+    try:
+        with find_pod(invocation.data, _required(uuid, "the pod UUID"), invocation.note) as pod:
+            status = read_pod_status(pod)
+            states = {} if output_format is None else _lifecycle_states(invocation, pod, status)
+    except (MinitError, OSError) as error:
+        failed_in_app_group(error)
+    if output_format is not None:
+        # No apps are null to Go, and so to whoever reads this.
+        invocation.say(json_text([_json(app, states) for app in status.apps] or None, output_format))
+    else:
+        invocation.say(app_list_text(status.apps, legend=not no_legend), end="")
+
+
+@click.command(cls=MinitCommand)
+@click.option("--app", metavar="NAME", help="App to show.")
+@format_option
+@click.argument("uuid", metavar="UUID", required=False)
+@click.pass_obj
+def status(invocation: Invocation, uuid: str | None, app: str | None, output_format: str | None) -> None:
+    """
+    Show the state of an app of a pod, its times, its exit code and its volumes.
+
+    UUID may be shortened to any prefix that only one pod has.
+
+    \b
+      minit app status --app=web 2d381b2a
+      minit app status --app=web --format=json-pretty 2d381b2a
+
+    """
+    try:
+        with find_pod(invocation.data, _required(uuid, "the pod UUID"), invocation.note) as pod:
+            name = _required(app, "the app, with --app=NAME")
+            pod_status = read_pod_status(pod)
+            found = next((each for each in pod_status.apps if each.name == name), None)
+            if found is None:
+                raise MinitError(f'cannot find app "{name}" in the pod')
+            states = {} if output_format is None else _lifecycle_states(invocation, pod, pod_status)
+    except (MinitError, OSError) as error:
+        failed_in_app_group(error)
+    if output_format is not None:
+        invocation.say(json_text(_json(found, states), output_format))
+    else:
+        invocation.say(app_status_text(found), end="")
+
+
+def failed_in_app_group(error: MinitError | OSError) -> NoReturn:
+    """Raise an error again that is to end the command with rkt's exit code for it."""
+    if isinstance(error, MinitError):
+        error.exit_code = EXIT_FAILURE
+        raise error
+    wrapped = MinitError(describe(error))
+    wrapped.exit_code = EXIT_FAILURE
+    raise wrapped from error
+
+
+def _required(value: str | None, what: str) -> str:
+    if not value:
+        # No click.UsageError, of which the exit code is another.
+        raise MinitError(f"must provide {what}")
+    return value
+
+
+def _json(app: AppStatus, states: dict[str, str]) -> dict[str, object]:
+    return {**app_json(app), "lifecycle_state": states[app.name]}
+
+
+def _lifecycle_states(invocation: Invocation, pod: Pod, status: PodStatus) -> dict[str, str]:
+    states = {app.name: _LIFECYCLE_STATES.get(app.state, "unknown") for app in status.apps}
+    if status.state is not PodState.RUNNING:
+        return states
+    try:
+        known = read_app_states(pod) or {}
+    except MinitError as error:
+        # It is just starting or ending, or it hangs: what the files say is true all the same.
+        invocation.note(f"warning: states are those of the pod's files: {describe(error)}")
+        return states
+    return {name: known.get(name, state) for name, state in states.items()}

@@ -1,0 +1,87 @@
+"""The commands that remove pods: rm, gc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from minit.cli.commands.podcommands import SECTION, chosen_uuids, uuid_file_option
+from minit.cli.commands.stopcommand import for_each
+from minit.cli.flags.durationflag import read_duration
+from minit.cli.grammar import MinitCommand
+from minit.cli.invocation import Invocation
+from minit.errors import EXIT_FAILURE
+from minit.stage0.garbage import gc as collection
+from minit.stage0.garbage.stage1gc import Stage1Cleanup
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.poddirectory import find_pod
+
+
+@click.command("rm", cls=MinitCommand, section=SECTION)
+@uuid_file_option
+@click.argument("uuids", metavar="UUID...", nargs=-1)
+@click.pass_obj
+def remove(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...]) -> None:
+    """
+    Remove pods that do not run, with all their files.
+
+    \b
+      minit rm 2d381b2a
+      minit rm --uuid-file=pod.uuid
+
+    """
+    invocation.require_root()
+    chosen = chosen_uuids(uuids, uuid_file)
+    with Store(invocation.data) as store, cleanup_of(invocation, store) as cleanup:
+
+        def remove_one(uuid: str) -> None:
+            with find_pod(invocation.data, uuid, invocation.note) as pod:
+                collection.remove(pod, cleanup, invocation.note)
+                invocation.say(f'"{pod.uuid}"')
+
+        for_each(invocation, chosen, remove_one, "failed to remove one or more pods")
+
+
+@click.command(cls=MinitCommand, section=SECTION)
+@click.option(
+    "--grace-period",
+    metavar="DURATION",
+    callback=read_duration,
+    default="30m",
+    help="How long pods that exited are kept after gc first saw them.  [default: 30m]",
+)
+@click.option(
+    "--expire-prepared",
+    metavar="DURATION",
+    callback=read_duration,
+    default="24h",
+    help="How long prepared pods are kept that nobody runs.  [default: 24h]",
+)
+@click.option("--mark-only", is_flag=True, help="Only mark pods to be removed by a later gc.")
+@click.pass_obj
+def gc(invocation: Invocation, grace_period: float, expire_prepared: float, mark_only: bool) -> None:
+    """
+    Remove pods that exited, were never run, or were never finished.
+
+    \b
+      minit gc
+      minit gc --grace-period=0s
+
+    """
+    invocation.require_root()
+    with Store(invocation.data) as store:
+        collection.mark(invocation.data, invocation.note)
+        if mark_only:
+            return
+        collection.expire_prepared(invocation.data, expire_prepared, invocation.note)
+        with cleanup_of(invocation, store) as cleanup:
+            # rkt's gc never fails because of single pods, but neither does it leave one for this reason.
+            if not collection.collect(invocation.data, grace_period, cleanup, invocation.say, invocation.note):
+                raise click.exceptions.Exit(EXIT_FAILURE)
+
+
+def cleanup_of(invocation: Invocation, store: Store) -> Stage1Cleanup:
+    """Return what removing pods needs of the store."""
+    return Stage1Cleanup(TreeStore(invocation.data, store), invocation.local_config, debug=invocation.debug)

@@ -1,0 +1,61 @@
+"""The command that shows what happened in a pod: events."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from minit.cli.commands.podcommands import SECTION, chosen_uuids, uuid_file_option
+from minit.cli.grammar import MinitCommand
+from minit.cli.invocation import Invocation
+from minit.cli.text.eventtext import json_line, text_line
+from minit.stage0.pods.poddirectory import find_pod
+from minit.stage0.reports.podevents import Wanted, pod_events
+
+
+@click.command(cls=MinitCommand, section=SECTION)
+@click.option("--app", "apps", metavar="NAME", multiple=True, help="Only this app; may be given several times.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until the pod has ended.")
+@click.option("--since", metavar="SEQ", type=click.IntRange(min=0), help="Only events after number SEQ.")
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(("text", "json")),
+    default="json",
+    help="Text, or one JSON object a line.  [default: json]",
+)
+@uuid_file_option
+@click.argument("uuid", metavar="UUID", required=False)
+@click.pass_obj
+def events(
+    invocation: Invocation,
+    apps: tuple[str, ...],
+    follow: bool,
+    since: int | None,
+    output_format: str,
+    uuid_file: Path | None,
+    uuid: str | None,
+) -> None:
+    """
+    Show what happened in a pod, also after it exited.
+
+    Each event has a number, so that a later call can go on after it. Where some are no longer there, a "gap" tells how
+    many.
+
+    \b
+      minit events 2d381b2a
+      minit events --follow --format=text 2d381b2a
+
+    """
+    [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
+    # Here, so that no other command pays for it.
+
+    line = json_line if output_format == "json" else text_line
+    with find_pod(invocation.data, chosen, invocation.note) as pod:
+        wanted = Wanted(apps=frozenset(apps), since=since)
+        for some in pod_events(pod, wanted, sys.stdout.fileno(), follow=follow):
+            for event in some:
+                invocation.say(line(event))
+            sys.stdout.flush()

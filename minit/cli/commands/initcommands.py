@@ -1,0 +1,220 @@
+"""The command that makes machines: init build."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from minit.archives.compression import zstd
+from minit.cli.commands.podrequest import apps_of_manifest, choose_stage1
+from minit.cli.grammar import MinitCommand, MinitGroup
+from minit.cli.invocation import Invocation
+from minit.cli.text.columns import align
+from minit.cli.text.progressdisplay import show_progress
+from minit.errors import PodError, describe
+from minit.image.cpio import write_cpio
+from minit.image.kernelmodules import collect_modules
+from minit.image.toolchain import run_tool
+from minit.manifest.machine import MachineConfig, is_module_name, parse_machine
+from minit.progress import Progress
+from minit.stage0.files.output import output_directory, output_file
+from minit.stage0.files.temporary import scratch_directory
+from minit.stage0.images.store import Store
+from minit.stage0.start.machineroot import MachineParts, Part, lost_capabilities, make_machine_root
+
+_SECTION = "Images"
+_GZIP_LEVEL = 6
+_ZSTD_LEVEL = 9
+# Until the year 2286, which an initial file system can hold.
+_MAXIMUM_TIME_DIGITS = 10
+_FORMATS = ("gzip", "zstd", "none", "directory")
+
+
+@click.group("init", cls=MinitGroup, section=_SECTION)
+def init_group() -> None:
+    """Build machines that minit boots, without any other system in them."""
+
+
+@init_group.command("build", cls=MinitCommand)
+@click.option(
+    "--manifest",
+    metavar="FILE",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Pod manifest with the apps of the machine; their images are in the store.",
+)
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Initial file system to write, or a directory.",
+)
+@click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="How the machine is to be, a .toml.")
+@click.option(
+    "--modules-from",
+    metavar="PATH",
+    type=click.Path(exists=True, path_type=Path),
+    help="Kernel package (.deb), one that was unpacked, or a directory /lib/modules/RELEASE.",
+)
+@click.option("--module", metavar="NAME", multiple=True, help="Kernel module to put in, with all it needs; repeatable.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(_FORMATS),
+    default="gzip",
+    help="How the initial file system is compressed, or that it is a directory.  [default: gzip]",
+)
+@click.option("--stage1-path", metavar="FILE", help="Stage1 image to use: a file.  [default: minit's own]")
+@click.option("--overwrite", is_flag=True, help="Replace what is at the output.")
+@click.option("--dry-run", is_flag=True, help="Show what would go in and how large it is, and write nothing.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.pass_obj
+def build_machine(
+    invocation: Invocation,
+    manifest: Path,
+    output: Path | None,
+    config: Path | None,
+    modules_from: Path | None,
+    module: tuple[str, ...],
+    form: str,
+    stage1_path: str | None,
+    overwrite: bool,
+    dry_run: bool,
+    quiet: bool,
+) -> None:
+    """
+    Build the root of a machine of which minit is the first program.
+
+    A kernel boots it with the apps of the pod manifest, and nothing else has to be in it.
+
+    \b
+      minit init build --manifest pod.json --output machine.cpio.gz
+      minit init build --manifest pod.json --config machine.toml --output machine.cpio.zst --format zstd \\
+          --modules-from linux-image.deb --module virtio_net --module virtio_blk
+
+    """
+    invocation.require_root()
+    if output is None and not dry_run:
+        raise click.UsageError("Missing option '--output'")
+    if module and modules_from is None:
+        raise click.UsageError("--module needs --modules-from")
+    bad = next((name for name in module if not is_module_name(name)), None)
+    if bad is not None:
+        raise click.UsageError(f'--module: expected the name of a kernel module, got "{bad}"')
+    data, parsed = _read_config(config)
+    with (
+        Store(invocation.data) as store,
+        show_progress(invocation, quiet=quiet) as progress,
+        scratch_directory(invocation.data / "minit/tmp") as scratch,
+    ):
+        apps, manifest_bytes = apps_of_manifest(store, manifest, invocation.insecure)
+        parts = MachineParts(
+            stage1=choose_stage1(invocation, store, progress, stage1_path, None),
+            apps=apps,
+            manifest_bytes=manifest_bytes,
+            config=parsed,
+            config_bytes=data,
+            modules=tuple(_collect_modules(invocation, modules_from, [*module, *parsed.modules])),
+            built_seconds=_time_of_build(),
+        )
+        if dry_run or form != "directory":
+            root = scratch / "root"
+            root.mkdir()
+            sizes = make_machine_root(root, store, parts, progress)
+            if not dry_run:
+                assert output is not None
+                for name in lost_capabilities(root):
+                    invocation.note(f"warning: {name} loses its capabilities: use --format directory")
+                _write_initial(output, root, form, overwrite, progress)
+        else:
+            assert output is not None
+            with output_directory(output, overwrite=overwrite) as root:
+                sizes = make_machine_root(root, store, parts, progress)
+    if dry_run:
+        invocation.say(_size_table(sizes), end="")
+
+
+def _time_of_build() -> int | None:
+    # https://reproducible-builds.org/specs/source-date-epoch/
+    text = os.environ.get("SOURCE_DATE_EPOCH")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAXIMUM_TIME_DIGITS):
+        raise click.UsageError(f'expected seconds since 1970 in SOURCE_DATE_EPOCH, got "{text}"')
+    return int(text)
+
+
+def _read_config(path: Path | None) -> tuple[bytes, MachineConfig]:
+    if path is None:
+        return b"", MachineConfig()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PodError(f"cannot read {describe(error)}") from error
+    return data, parse_machine(data, str(path))
+
+
+def _collect_modules(invocation: Invocation, source: Path | None, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    if source is None:
+        if names:
+            raise click.UsageError(f"kernel module {names[0]} is asked for: name a kernel by --modules-from")
+        return
+
+    with _unpacked(source) as directory:
+        modules = collect_modules(directory, names)
+    for name in modules.builtin:
+        invocation.note(f"kernel module {name} is a part of the kernel itself")
+    yield "table.json", modules.table()
+    for module in modules.modules:
+        yield f"{module.name}.ko", module.data
+
+
+@contextmanager
+def _unpacked(source: Path) -> Iterator[Path]:
+    if source.is_dir():
+        yield source
+        return
+
+    with tempfile.TemporaryDirectory(prefix="minit-") as scratch:
+        run_tool("dpkg-deb", "-x", str(source), scratch)
+        yield Path(scratch)
+
+
+def _write_initial(output: Path, root: Path, form: str, overwrite: bool, progress: Progress) -> None:
+    exists = f"{output} exists (try --overwrite)"
+    with output_file(output, overwrite=overwrite, exists=exists) as file, _compressed(file, form) as archive:
+        write_cpio(root, archive, progress)
+
+
+def _compressed(file: IO[bytes], form: str) -> Any:
+    if form == "gzip":
+        return gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0)
+    if form == "zstd":
+        return _open_zstd(file)
+    return _as_is(file)
+
+
+@contextmanager
+def _as_is(file: IO[bytes]) -> Iterator[IO[bytes]]:
+    yield file
+
+
+def _open_zstd(file: IO[bytes]) -> Any:
+    return zstd.ZstdFile(file, "wb", level=_ZSTD_LEVEL)
+
+
+def _size_table(parts: Sequence[Part]) -> str:
+    rows = [(part.name, str(part.files), _mebibytes(part.size_bytes)) for part in parts]
+    total = "all", str(sum(part.files for part in parts)), _mebibytes(sum(part.size_bytes for part in parts))
+    return align([("PART", "FILES", "SIZE"), *rows, total])
+
+
+def _mebibytes(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 20):.1f} MiB"

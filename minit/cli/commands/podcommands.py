@@ -1,0 +1,189 @@
+"""The commands that look at pods: list, status, cat-manifest."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import click
+
+from minit import jsontext
+from minit.cli.flags.durationflag import read_duration
+from minit.cli.grammar import MinitCommand, OptionalValue
+from minit.cli.invocation import Invocation
+from minit.cli.text.jsonoutput import format_option, json_text
+from minit.cli.text.podtext import list_text, pod_json, status_text
+from minit.errors import MinitError, PodError, describe
+from minit.goflags import BOOLEANS
+from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, DELETED_STATES, Pod, PodState, find_pod, walk_pods
+from minit.stage0.pods.podstatus import PodStatus, read_manifest_bytes, read_pod_status
+from minit.stage0.pods.waiting import wait_until_ended, wait_until_ready
+from minit.stage0.reports.podtraces import read_lost_output
+from minit.stage0.stage1.control import read_live
+
+SECTION = "Managing pods"
+_UNREADABLE_UUID_FILE = 1  # rkt's exit code for it in status
+
+
+def _read_wait(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Return how long to wait in seconds: infinite for `true` and negative durations, None not to wait at all."""
+    if value is None:
+        return None
+    # First of all a boolean, so that 1 means for ever, as in rkt.
+    seconds = (-1.0 if BOOLEANS[value] else 0.0) if value in BOOLEANS else read_duration(ctx, parameter, value)
+    return math.inf if seconds < 0 else seconds or None
+
+
+uuid_file_option = click.option(
+    "--uuid-file", metavar="FILE", type=click.Path(path_type=Path), help="Read the UUID from a file."
+)
+
+
+@click.command("list", cls=MinitCommand, section=SECTION)
+@click.option("--full", is_flag=True, help="Show whole UUIDs, image ids and points in time.")
+@click.option("--no-legend", is_flag=True, help="Leave out the headings.")
+@format_option
+@click.pass_obj
+def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format: str | None) -> None:
+    """
+    List pods.
+
+    \b
+      minit list
+      minit list --full --no-legend
+      minit list --format=json-pretty
+
+    """
+    statuses = []
+    for pod in walk_pods(invocation.data, ADDRESSABLE_PLACES, invocation.note):
+        try:
+            status = read_pod_status(pod)
+        except (OSError, MinitError) as error:
+            if pod.refresh() and pod.state not in DELETED_STATES:  # else somebody is deleting it
+                invocation.note(f'skipping pod "{pod.uuid}": {describe(error)}')
+            continue
+        if output_format is not None and status.created_ns is None:
+            invocation.note(f'skipping pod "{pod.uuid}": it is {status.state} and has no creation time')
+            continue
+        statuses.append(status)
+    if output_format is not None:
+        # No pods are null to Go, and so to whoever reads this.
+        invocation.say(json_text([pod_json(status) for status in statuses] or None, output_format))
+    else:
+        invocation.say(
+            list_text(statuses, time.time_ns(), full=full, legend=not no_legend, width=invocation.terminal_width),
+            end="",
+        )
+
+
+@click.command(cls=MinitCommand, section=SECTION)
+@click.option(
+    "--wait", cls=OptionalValue, bare="true", metavar="DURATION", callback=_read_wait, help="Wait until the pod exited."
+)
+@click.option(
+    "--wait-ready",
+    cls=OptionalValue,
+    bare="true",
+    metavar="DURATION",
+    callback=_read_wait,
+    help="Wait until the pod is ready.",
+)
+@format_option
+@uuid_file_option
+@click.argument("uuid", metavar="UUID", required=False)
+@click.pass_obj
+def status(
+    invocation: Invocation,
+    wait: float | None,
+    wait_ready: float | None,
+    output_format: str | None,
+    uuid_file: Path | None,
+    uuid: str | None,
+) -> None:
+    """
+    Show the state of a pod and the exit codes of its apps.
+
+    UUID may be shortened to any prefix that only one pod has.
+
+    \b
+      minit status 2d381b2a
+      minit status --wait-ready=30s --uuid-file=pod.uuid
+      minit status --wait --format=json 2d381b2a
+
+    """
+    if wait is not None and wait_ready is not None:
+        raise click.UsageError("--wait and --wait-ready exclude each other")
+    try:
+        [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
+    except _UuidFileError as error:
+        error.exit_code = _UNREADABLE_UUID_FILE
+        raise
+    with find_pod(invocation.data, chosen, invocation.note) as pod:
+        if wait is not None:
+            wait_until_ended(pod, wait)
+        if wait_ready is not None:
+            wait_until_ready(pod, wait_ready)
+        if not pod.refresh():
+            raise PodError(f'pod "{pod.uuid}" was removed meanwhile')
+        shown = read_pod_status(pod)
+        lost = _lost_output(pod, shown)
+        live = _live(invocation, pod) if output_format is not None and shown.state is PodState.RUNNING else {}
+    if output_format is not None:
+        fields = {name: {"lost_output_bytes": size_bytes, **live.get(name, {})} for name, size_bytes in lost.items()}
+        invocation.say(json_text(pod_json(shown, {**live, **fields}), output_format))
+    else:
+        invocation.say(status_text(shown, lost), end="")
+
+
+def _lost_output(pod: Pod, shown: PodStatus) -> dict[str, int]:
+    known = ((app.name, read_lost_output(pod, app.name)) for app in shown.apps)
+    return {name: size_bytes for name, size_bytes in known if size_bytes is not None}
+
+
+def _live(invocation: Invocation, pod: Pod) -> dict[str, dict[str, object]]:
+    # Here, so that nobody else pays for it.
+
+    try:
+        return read_live(pod)
+    except MinitError as error:
+        # It is just starting or ending, or it hangs: what the files say is true all the same.
+        invocation.note(f"warning: nothing is known about what its apps do: {describe(error)}")
+        return {}
+
+
+@click.command("cat-manifest", cls=MinitCommand, section=SECTION)
+@click.option(
+    "--pretty-print", cls=OptionalValue, bare="true", type=bool, default=True, help="Indent.  [default: true]"
+)
+@uuid_file_option
+@click.argument("uuid", metavar="UUID", required=False)
+@click.pass_obj
+def cat_manifest(invocation: Invocation, pretty_print: bool, uuid_file: Path | None, uuid: str | None) -> None:
+    """
+    Print the manifest of a pod.
+
+    \b
+      minit cat-manifest 2d381b2a
+
+    """
+    [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
+    with find_pod(invocation.data, chosen, invocation.note) as pod:
+        manifest = jsontext.parse(read_manifest_bytes(pod), f'pod "{pod.uuid}"')
+    invocation.say(json_text(manifest, "json-pretty" if pretty_print else "json"))
+
+
+class _UuidFileError(PodError):
+    """The file with the UUID cannot be read."""
+
+
+def chosen_uuids(uuids: tuple[str, ...], uuid_file: Path | None) -> tuple[str, ...]:
+    """Return the pods that a command line means, by its operands or by --uuid-file."""
+    if bool(uuids) == (uuid_file is not None):
+        raise click.UsageError("give either a UUID or --uuid-file")
+    if uuid_file is None:
+        return uuids
+    try:
+        return (uuid_file.read_text().strip(),)
+    except (OSError, UnicodeDecodeError) as error:
+        raise _UuidFileError(f"cannot read the UUID from {describe(error)}") from error

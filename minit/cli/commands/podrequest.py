@@ -1,0 +1,286 @@
+"""From the command line of run, prepare and app sandbox to the pod that it describes, its images in the store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from minit.cli.commands.ownprogram import renew_program
+from minit.cli.flags.appflags import parse_annotation, parse_pair
+from minit.cli.flags.environmentflags import Variables, parse_environment_files, parse_variables
+from minit.cli.flags.imageargs import ImageArgument
+from minit.cli.flags.portflags import parse_direct_port, parse_port
+from minit.cli.flags.stage1flags import choose_file
+from minit.cli.flags.volumeflags import check_volumes, parse_mount, parse_volume
+from minit.cli.flagwords import FlagError
+from minit.cli.invocation import Invocation
+from minit.errors import PodError, describe
+from minit.image.shipped import copy_shipped, shipped_fingerprint
+from minit.image.stage1 import build_stage1, stage1_facts, stage1_fingerprint, stage1_sources
+from minit.manifest.names import is_environment_name
+from minit.progress import Progress
+from minit.stage0.images.defaultstage1 import default_stage1
+from minit.stage0.images.imagechoice import resolve_image
+from minit.stage0.images.knownsources import result_of_sources
+from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.store import Store, StoredImage
+from minit.stage0.pods import overlay
+from minit.stage0.pods.appsection import PodDefaults
+from minit.stage0.pods.podmanifest import (
+    PlannedApp,
+    check_platform,
+    complete_manifest,
+    image_ids,
+    plan_apps,
+    plan_sandbox,
+)
+from minit.stage0.pods.privateusers import supports_user_namespaces
+from minit.stage0.stage1.entrypoints import require_mutable_support
+from minit.stage0.start.prepare import PodRequest
+
+
+def make_request(
+    invocation: Invocation,
+    store: Store,
+    images: Sequence[ImageArgument],
+    progress: Progress,
+    *,
+    stage1_path: str | None,
+    stage1_name: str | None,
+    stage1_hash: str | None,
+    stage1_from_dir: str | None,
+    stage1_url: str | None,
+    no_overlay: bool,
+    private_users: bool,
+    pod_manifest: Path | None,
+    volume: Sequence[str],
+    mount: Sequence[str],
+    port: Sequence[str],
+    set_env: Sequence[str],
+    set_env_file: Sequence[Path],
+    inherit_env: bool,
+    pull_policy: str,
+    **_run_options: object,
+) -> PodRequest:
+    """Return the pod that the command line describes."""
+    stage1_file = choose_file(stage1_path, stage1_from_dir, stage1_url)
+    _check_stage1_options(stage1_file, stage1_name, stage1_hash)
+    with_overlay = _choose_overlay(invocation, no_overlay=no_overlay, private_users=private_users)
+    if pod_manifest is None:
+        # First what is wrong with options: one without its value may have taken the image for it.
+        defaults = _parse_defaults(invocation, images, volume, mount, port, set_env, set_env_file, inherit_env)
+        if not images:
+            raise click.UsageError("no image given")
+        policy = PullPolicy(pull_policy)
+        chosen = [(resolve_image(store, image.reference, progress, policy), image.overrides) for image in images]
+        apps, manifest = plan_apps(chosen, defaults)
+    else:
+        _refuse_beside_manifest(
+            {
+                "images": images,
+                "--volume": volume,
+                "--mount": mount,
+                "--port": port,
+                "--set-env": set_env,
+                "--set-env-file": set_env_file,
+                "--inherit-env": inherit_env,
+                "--pull-policy": pull_policy != PullPolicy.NEW.value,
+            }
+        )
+        apps, manifest = apps_of_manifest(store, pod_manifest, invocation.insecure)
+    stage1 = choose_stage1(invocation, store, progress, stage1_file, stage1_name or stage1_hash)
+    return PodRequest(
+        stage1=stage1,
+        apps=apps,
+        manifest_bytes=manifest,
+        overlay=with_overlay,
+        private_users=private_users,
+    )
+
+
+def make_sandbox_request(
+    invocation: Invocation,
+    store: Store,
+    progress: Progress,
+    *,
+    stage1_path: str | None,
+    stage1_name: str | None,
+    stage1_hash: str | None,
+    stage1_from_dir: str | None,
+    stage1_url: str | None,
+    no_overlay: bool,
+    private_users: bool,
+    volume: Sequence[str],
+    port: Sequence[str],
+    annotation: Sequence[str],
+    user_annotation: Sequence[str],
+    user_label: Sequence[str],
+    **_run_options: object,
+) -> PodRequest:
+    """Return the pod without apps that the command line describes."""
+    stage1_file = choose_file(stage1_path, stage1_from_dir, stage1_url)
+    _check_stage1_options(stage1_file, stage1_name, stage1_hash)
+    with_overlay = _choose_overlay(invocation, no_overlay=no_overlay, private_users=private_users)
+    try:
+        defaults = PodDefaults(
+            uid=os.getuid(),
+            gid=os.getgid(),
+            volumes=tuple(parse_volume("--volume", text) for text in volume),
+            ports=tuple(parse_direct_port("--port", text) for text in port),
+        )
+        check_volumes(defaults.volumes, (), ())
+        manifest = plan_sandbox(
+            defaults,
+            annotations=tuple(parse_annotation("--annotation", text) for text in annotation),
+            user_annotations=tuple(parse_pair("--user-annotation", text) for text in user_annotation),
+            user_labels=tuple(parse_pair("--user-label", text) for text in user_label),
+        )
+    except FlagError as error:
+        raise click.UsageError(str(error)) from error
+    stage1 = choose_stage1(invocation, store, progress, stage1_file, stage1_name or stage1_hash)
+    require_mutable_support(stage1.manifest)
+    return PodRequest(
+        stage1=stage1, apps=(), manifest_bytes=manifest, overlay=with_overlay, private_users=private_users
+    )
+
+
+def _check_stage1_options(*choices: str | None) -> None:
+    if sum(choice is not None for choice in choices) > 1:
+        raise click.UsageError("the --stage1 options exclude each other")
+
+
+def _choose_overlay(invocation: Invocation, *, no_overlay: bool, private_users: bool) -> bool:
+    with_overlay = not no_overlay and _overlay_works(invocation)
+    if private_users:
+        _check_private_users(with_overlay)
+    return with_overlay
+
+
+def request_of_manifest(
+    invocation: Invocation,
+    store: Store,
+    progress: Progress,
+    apps: tuple[PlannedApp, ...],
+    manifest: bytes,
+    *,
+    stage1_path: str | None,
+    no_overlay: bool,
+) -> PodRequest:
+    """Return the pod of a manifest that was planned already."""
+    with_overlay = _choose_overlay(invocation, no_overlay=no_overlay, private_users=False)
+    stage1 = choose_stage1(invocation, store, progress, stage1_path, None)
+    return PodRequest(stage1=stage1, apps=apps, manifest_bytes=manifest, overlay=with_overlay)
+
+
+def _parse_defaults(
+    invocation: Invocation,
+    images: Sequence[ImageArgument],
+    volumes: Sequence[str],
+    mounts: Sequence[str],
+    ports: Sequence[str],
+    set_env: Sequence[str],
+    set_env_file: Sequence[Path],
+    inherit_env: bool,
+) -> PodDefaults:
+    files = [(str(path), _read_environment_file(path)) for path in set_env_file]
+    try:
+        defaults = PodDefaults(
+            uid=os.getuid(),
+            gid=os.getgid(),
+            inherited=_own_environment() if inherit_env else (),
+            from_file=parse_environment_files("--set-env-file", files),
+            set=parse_variables("--set-env", set_env),
+            volumes=tuple(parse_volume("--volume", text) for text in volumes),
+            mounts=tuple(parse_mount("--mount", text) for text in mounts),
+            ports=tuple(parse_port("--port", text) for text in ports),
+            insecure=invocation.insecure,
+        )
+        check_volumes(defaults.volumes, defaults.mounts, [image.overrides.mounts for image in images])
+    except FlagError as error:
+        raise click.UsageError(str(error)) from error
+    return defaults
+
+
+def _refuse_beside_manifest(given: dict[str, object]) -> None:
+    excluded = ", ".join(what for what, values in given.items() if values)
+    if excluded:
+        raise click.UsageError(f"--pod-manifest excludes {excluded}: write what you mean into the manifest")
+
+
+def apps_of_manifest(store: Store, path: Path, insecure: frozenset[str]) -> tuple[tuple[PlannedApp, ...], bytes]:
+    """Return the apps of a user's pod manifest, their images in the store, and the manifest that stage1 gets."""
+    source = str(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PodError(f"cannot read the pod manifest {describe(error)}") from error
+    apps = tuple(PlannedApp(name=name, image=store.find(image_id)) for name, image_id in image_ids(data, source))
+    for app in apps:
+        check_platform(app.image.manifest)
+    return apps, complete_manifest(data, source, {app.name: app.image for app in apps}, insecure)
+
+
+def choose_stage1(
+    invocation: Invocation, store: Store, progress: Progress, path: str | None, reference: str | None
+) -> StoredImage:
+    """Return the stage1 image of a file, of the store, or minit's own."""
+    if path is not None:
+        return store.import_file(Path(path), progress, again=False)
+    if reference is not None:
+        return store.find(reference)
+
+    fingerprint = shipped_fingerprint()
+    if fingerprint is not None:
+        image = default_stage1(invocation.data, store, fingerprint, copy_shipped, progress)
+    else:
+        record = invocation.data / "minit/stage1-sources"
+        fingerprint = result_of_sources(record, stage1_facts(), stage1_sources, stage1_fingerprint)
+
+        def build(output: Path, progress: Progress) -> None:
+            warning = build_stage1(output, progress)
+            if warning is not None:
+                invocation.note(warning)
+
+        image = default_stage1(invocation.data, store, fingerprint, build, progress)
+    renew_program(fingerprint, progress)
+    return image
+
+
+def _check_private_users(with_overlay: bool) -> None:
+    # Both in rkt's words.
+    if not supports_user_namespaces():
+        raise PodError("--private-users is not supported, kernel compiled without user namespace support")
+    if with_overlay:
+        raise PodError("cannot use both overlay and user namespace: not implemented yet. (Try --no-overlay)")
+
+
+def _overlay_works(invocation: Invocation) -> bool:
+    obstacle = overlay.overlay_obstacle(invocation.data)
+    if obstacle is not None:
+        invocation.note(f"disabling overlay support: {obstacle}")
+    return obstacle is None
+
+
+def _own_environment() -> Variables:
+    """Return what a manifest can hold of minit's own environment: shells export functions under odd names."""
+    return tuple((name, value) for name, value in os.environ.items() if is_environment_name(name) and _is_text(value))
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # bytes that are no UTF-8
+        return False
+    return True
+
+
+def _read_environment_file(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise PodError(f"--set-env-file: {describe(error)}") from error
+    except UnicodeDecodeError as error:
+        raise PodError(f"--set-env-file: {path}: expected UTF-8, got 0x{error.object[error.start]:02x}") from error

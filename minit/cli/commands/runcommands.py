@@ -1,0 +1,183 @@
+"""The commands that make and run pods: run, prepare, run-prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minit.cli.commands.podrequest import make_request
+from minit.cli.flags.dnsflags import parse_name_service
+from minit.cli.flags.imageargs import IMAGES, ImageCommand
+from minit.cli.flags.runoptions import app_options, prepare_options, run_options, uuid_file_save_option
+from minit.cli.flagwords import FlagError
+from minit.cli.grammar import MinitCommand, invocation_of
+from minit.cli.invocation import Invocation, flush_output
+from minit.cli.text.progressdisplay import show_progress
+from minit.errors import PodError, describe
+from minit.hostname import find_fault
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.poddirectory import find_pod
+from minit.stage0.pods.podmanifest import unused_volumes
+from minit.stage0.stage1.entrypoints import RunOptions
+from minit.stage0.start.prepare import check_kernel, discarded_on_failure, finish, prepare_pod
+from minit.stage0.start.run import claim_prepared, run_pod
+
+_SECTION = "Running pods"
+_IMAGE_OPERANDS = "IMAGE [APP-OPTION]... [-- ARG...] [--- IMAGE...]"
+
+_WITHOUT_PORTS = ("host", "none")
+
+
+@click.command(cls=ImageCommand, section=_SECTION, short_help="Run images in a new pod, in the foreground.")
+@prepare_options
+@run_options
+@uuid_file_save_option
+@app_options
+@click.argument("image", nargs=-1, metavar=_IMAGE_OPERANDS, expose_value=False, type=click.Path())
+@click.pass_context
+def run(ctx: click.Context, /, uuid_file_save: Path | None, quiet: bool, **options: Any) -> None:
+    """
+    Run images in a new pod, in the foreground.
+
+    IMAGE is a file (.aci), oci:DIR, oci-archive:FILE, docker-archive:FILE, docker://NAME, or an image of the store by
+    id, `name` or `name:version`. Options for an app follow its image; arguments for it follow `--` and end at `---` or
+    at the end of the line.
+
+    The exit code is that of the first app that fails, 0 if none does, 254 if the pod cannot be run.
+
+    \b
+      minit run busybox.aci --exec /bin/sh -- -c 'exit 42'
+      minit run --port=http:8080 web.aci --name=web --- client.aci -- http://localhost
+      minit run --net=none --volume=data,kind=host,source=/srv/data \\
+        web.aci --mount=volume=data,target=/www --readonly-rootfs
+      minit run --net=lan:IP=10.1.0.7 --dns=192.0.2.53 --hosts-entry=192.0.2.7=db --set-env-file=web.env web.aci
+
+    """
+    invocation = invocation_of(ctx)
+    invocation.require_root()
+    how = collect_run_options(invocation, options)
+    refuse_ports(options["net"], options["port"])
+    with Store(invocation.data) as store:
+        trees = TreeStore(invocation.data, store)
+        with show_progress(invocation, quiet=quiet) as progress:
+            request = make_request(invocation, store, ctx.meta[IMAGES], progress, **options)
+            pod = prepare_pod(
+                invocation.data,
+                store,
+                trees,
+                request,
+                progress,
+                lambda uuid: save_uuid(uuid_file_save, uuid),
+            )
+        with discarded_on_failure(pod):
+            run_pod(pod, trees, how, invocation.note, flush_output)
+
+
+@click.command(cls=ImageCommand, section=_SECTION, short_help="Make a pod to be run later; print its UUID.")
+@prepare_options
+@app_options
+@click.argument("image", nargs=-1, metavar=_IMAGE_OPERANDS, expose_value=False, type=click.Path())
+@click.pass_context
+def prepare(ctx: click.Context, /, quiet: bool, **options: Any) -> None:
+    """
+    Make a pod of images, to be run later with run-prepared, and print its UUID.
+
+    IMAGE is a file (.aci), oci:DIR, oci-archive:FILE, docker-archive:FILE, docker://NAME, or an image of the store by
+    id, `name` or `name:version`. Options for an app follow its image; arguments for it follow `--` and end at `---` or
+    at the end of the line.
+
+    \b
+      minit prepare busybox.aci --exec /bin/sh -- -c 'exit 42'
+      minit prepare --volume=tmp,kind=empty,mode=1777 --mount=volume=tmp,target=/tmp a.aci b.aci
+
+    """
+    invocation = invocation_of(ctx)
+    invocation.require_root()
+    with Store(invocation.data) as store:
+        trees = TreeStore(invocation.data, store)
+        with show_progress(invocation, quiet=quiet) as progress:
+            request = make_request(invocation, store, ctx.meta[IMAGES], progress, **options)
+            pod = prepare_pod(invocation.data, store, trees, request, progress, lambda uuid: None)
+        with pod:
+            finish(pod)
+            for name in unused_volumes(request.manifest_bytes):
+                invocation.note(f'warning: no app mounts the volume "{name}"')
+            invocation.say(pod.uuid)
+
+
+@click.command("run-prepared", cls=MinitCommand, section=_SECTION)
+@run_options
+@click.argument("uuid", metavar="UUID")
+@click.pass_obj
+def run_prepared(invocation: Invocation, /, uuid: str, **options: Any) -> None:
+    """
+    Run a pod that prepare made, in the foreground.
+
+    UUID may be shortened to any prefix that only one pod has.
+
+    \b
+      minit run-prepared --net=host --dns=host --hosts-entry=host 2d381b2a
+
+    """
+    invocation.require_root()
+    check_kernel()
+    how = collect_run_options(invocation, options)
+    with (
+        Store(invocation.data) as store,
+        find_pod(invocation.data, uuid, invocation.note) as pod,
+    ):
+        claim_prepared(pod)
+        run_pod(pod, TreeStore(invocation.data, store), how, invocation.note, flush_output)
+
+
+def collect_run_options(invocation: Invocation, options: dict[str, Any], *, mutable: bool = False) -> RunOptions:
+    """Return how the pod is to run; those of `options` that a command does not have are as if not given."""
+    try:
+        name_service = parse_name_service(
+            options["dns"], options["dns_search"], options["dns_opt"], options["dns_domain"], options["hosts_entry"]
+        )
+        _check_hostname(options["hostname"])
+    except FlagError as error:
+        raise click.UsageError(str(error)) from error
+    return RunOptions(
+        debug=invocation.debug,
+        networks=options["net"],
+        interactive=options.get("interactive", False),
+        local_config=invocation.local_config,
+        hostname=options["hostname"],
+        name_service=name_service,
+        disable_capabilities_restriction="capabilities" in invocation.insecure,
+        disable_paths="paths" in invocation.insecure,
+        disable_seccomp="seccomp" in invocation.insecure,
+        ipc=options.get("ipc"),
+        mutable=mutable,
+    )
+
+
+def _check_hostname(name: str | None) -> None:
+    fault = find_fault(name) if name else None
+    if fault is not None:
+        raise FlagError(f'--hostname: "{name}" {fault}')
+
+
+def refuse_ports(networks: Sequence[str], ports: Sequence[str]) -> None:
+    """Refuse ports of a pod that has no address of its own to which they could lead."""
+    for network in (entry for value in networks for entry in value.split(",")):
+        if ports and network in _WITHOUT_PORTS:
+            raise click.UsageError(f"--port needs a network of the pod's own, --net={network} gives it none")
+
+
+def save_uuid(path: Path | None, uuid: str) -> None:
+    """Write a UUID to the file that the user chose, if any."""
+    if path is None:
+        return
+    try:
+        path.write_text(uuid)
+    except OSError as error:
+        # A write names no file.
+        error.filename = path
+        raise PodError(f"cannot save the UUID to {describe(error)}") from error

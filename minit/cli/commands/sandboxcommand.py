@@ -1,0 +1,98 @@
+"""The command that makes a pod without apps: app sandbox."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from minit.cli.commands.appviewcommands import failed_in_app_group
+from minit.cli.commands.podrequest import make_sandbox_request
+from minit.cli.commands.runcommands import collect_run_options, refuse_ports, save_uuid
+from minit.cli.flags.runoptions import (
+    name_options,
+    required_network_option,
+    stage1_options,
+    uuid_file_save_option,
+    volume_option,
+)
+from minit.cli.grammar import MinitCommand, invocation_of
+from minit.cli.invocation import Invocation, flush_output
+from minit.cli.text.progressdisplay import show_progress
+from minit.errors import MinitError, describe
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.start.detached import start_detached
+from minit.stage0.start.prepare import discarded_on_failure, prepare_pod
+from minit.stage0.start.run import run_pod
+from minit.stdio import write_all
+
+
+@click.command(cls=MinitCommand, short_help="Start a pod without apps, which are added to it while it runs.")
+@stage1_options
+@volume_option
+@required_network_option
+@name_options
+@click.option(
+    "--port",
+    metavar="NAME:PROTOCOL:PORT:HOSTIP:HOSTPORT",
+    multiple=True,
+    help="Port of the host for a port of the pod; repeatable.",
+)
+@click.option("--annotation", metavar="NAME=VALUE", multiple=True, help="Annotation of the pod; repeatable.")
+@click.option("--user-annotation", metavar="NAME=VALUE", multiple=True, help="User annotation of the pod; repeatable.")
+@click.option("--user-label", metavar="NAME=VALUE", multiple=True, help="User label of the pod; repeatable.")
+@uuid_file_save_option
+@click.option("--detach", is_flag=True, help="Return when the pod is ready, and print its UUID.")
+@click.pass_context
+def sandbox(ctx: click.Context, /, uuid_file_save: Path | None, detach: bool, **options: Any) -> None:
+    """
+    Start a pod without apps, in the foreground, which runs until it is stopped.
+
+    Apps are put into it with `minit app add`, and their output appears here. With --detach it only goes to their logs.
+
+    \b
+      minit app sandbox --uuid-file-save=uuid --net=default --port=http:tcp:80:0.0.0.0:8080
+      uuid=$(minit app sandbox --detach)
+
+    """
+    invocation = invocation_of(ctx)
+    try:
+        _run_sandbox(invocation, uuid_file_save, detach, options)
+    except (MinitError, OSError) as error:
+        failed_in_app_group(error)
+
+
+def _run_sandbox(invocation: Invocation, uuid_file_save: Path | None, detach: bool, options: dict[str, Any]) -> None:
+    invocation.require_root()
+    how = collect_run_options(invocation, options, mutable=True)
+    refuse_ports(options["net"], options["port"])
+    with Store(invocation.data) as store:
+        trees = TreeStore(invocation.data, store)
+        with show_progress(invocation, quiet=False) as progress:
+            request = make_sandbox_request(invocation, store, progress, **options)
+            pod = prepare_pod(
+                invocation.data,
+                store,
+                trees,
+                request,
+                progress,
+                lambda uuid: save_uuid(uuid_file_save, uuid),
+            )
+
+        def run() -> NoReturn:
+            with discarded_on_failure(pod):
+                run_pod(pod, trees, how, invocation.note, flush_output)
+
+        if not detach:
+            run()
+        flush_output()
+        start_detached(pod, run, lambda error: invocation.note(describe(error)), _relay)
+        invocation.say(pod.uuid)
+
+
+def _relay(output: bytes) -> None:
+    sys.stderr.flush()
+    write_all(2, output)

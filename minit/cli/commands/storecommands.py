@@ -1,0 +1,271 @@
+"""The commands on images of the store: image list, rm, gc, cat-manifest, export, extract, render, verify."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from minit import jsontext
+from minit.cli.flags.durationflag import read_duration
+from minit.cli.flagwords import FlagError
+from minit.cli.grammar import MinitCommand, OptionalValue
+from minit.cli.invocation import Invocation
+from minit.cli.text.imagelist import FIELDS, SORT_FIELDS, image_json, list_text, parse_fields, sort_images
+from minit.cli.text.jsonoutput import format_option, json_text
+from minit.cli.text.progressdisplay import show_progress
+from minit.errors import MinitError, StoreError, describe
+from minit.stage0.garbage.imagegc import collect_images, collect_trees, render_anew
+from minit.stage0.images.imageoutput import export_image, extract_image_to
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+
+_SECTION = "Images"
+
+_overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what is there.")
+_rootfs_option = click.option("--rootfs-only", is_flag=True, help="Only the root filesystem, without the manifest.")
+_quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
+
+
+@click.command("list", cls=MinitCommand, section=_SECTION)
+@click.option(
+    "--fields", metavar="LIST", default=",".join(FIELDS), help=f"What to show.  [default: {','.join(FIELDS)}]"
+)
+@click.option(
+    "--sort",
+    metavar="LIST",
+    default="importtime",
+    help=f"Sort by some of {','.join(SORT_FIELDS)}.  [default: importtime]",
+)
+@click.option("--order", type=click.Choice(["asc", "desc"], case_sensitive=False), default="asc", help="[default: asc]")
+@click.option("--full", is_flag=True, help="Show whole ids, sizes in bytes and points in time.")
+@click.option("--no-legend", is_flag=True, help="Leave out the headings.")
+@format_option
+@click.pass_obj
+def list_images(
+    invocation: Invocation,
+    fields: str,
+    sort: str,
+    order: str,
+    full: bool,
+    no_legend: bool,
+    output_format: str | None,
+) -> None:
+    """
+    List the images of the store.
+
+    \b
+      minit image list
+      minit image list --sort=size --order=desc --fields=name,size
+
+    """
+    try:
+        shown, sorted_by = parse_fields("--fields", fields, FIELDS), parse_fields("--sort", sort, SORT_FIELDS)
+    except FlagError as error:
+        raise click.UsageError(str(error)) from error
+    with Store(invocation.data) as store:
+        images = store.list(lambda error: invocation.note(f"skipping image: {describe(error)}"))
+    images = sort_images(images, sorted_by, descending=order.lower() == "desc")
+    if output_format is not None:
+        invocation.say(json_text([image_json(image) for image in images] or None, output_format))
+    else:
+        invocation.say(
+            list_text(images, shown, time.time_ns(), full=full, legend=not no_legend, width=invocation.terminal_width),
+            end="",
+        )
+
+
+@click.command("rm", cls=MinitCommand, section=_SECTION)
+@click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
+@click.pass_obj
+def remove_images(invocation: Invocation, images: tuple[str, ...]) -> None:
+    """
+    Remove images from the store; pods that use them are not affected.
+
+    \b
+      minit image rm example.com/web:1.2 sha512-78c08a541997
+
+    """
+    invocation.require_root()
+    removed, failed = 0, False
+    with Store(invocation.data) as store:
+        for reference in images:
+            try:
+                image = store.find(reference)
+                store.remove(image.id)
+            except MinitError as error:
+                invocation.note(describe(error))
+                failed = True
+            else:
+                invocation.say(f'successfully removed aci for image: "{image.id}"')
+                removed += 1
+    _tell_removed(invocation, removed)
+    if failed:
+        raise StoreError("failed to remove one or more images")
+
+
+@click.command("gc", cls=MinitCommand, section=_SECTION)
+@click.option(
+    "--grace-period",
+    metavar="DURATION",
+    callback=read_duration,
+    default="24h",
+    help="How long images are kept after they were last used.  [default: 24h]",
+)
+@click.pass_obj
+def collect(invocation: Invocation, grace_period: float) -> None:
+    """
+    Remove unpacked images that no pod refers to, and images that were not used for some time.
+
+    \b
+      minit image gc
+      minit image gc --grace-period=0s
+
+    """
+    invocation.require_root()
+    with Store(invocation.data) as store:
+        collect_trees(invocation.data, TreeStore(invocation.data, store), invocation.note)
+        _tell_removed(invocation, collect_images(invocation.data, store, grace_period, invocation.say, invocation.note))
+
+
+@click.command("cat-manifest", cls=MinitCommand, section=_SECTION)
+@click.option(
+    "--pretty-print", cls=OptionalValue, bare="true", type=bool, default=True, help="Indent.  [default: true]"
+)
+@click.argument("image", metavar="IMAGE")
+@click.pass_obj
+def cat_image_manifest(invocation: Invocation, pretty_print: bool, image: str) -> None:
+    """
+    Print the manifest of an image of the store.
+
+    \b
+      minit image cat-manifest example.com/web
+
+    """
+    with Store(invocation.data) as store:
+        found = store.find(image)
+    manifest = jsontext.parse(found.manifest_bytes, found.id)
+    invocation.say(json_text(manifest, "json-pretty" if pretty_print else "json"))
+
+
+@click.command("export", cls=MinitCommand, section=_SECTION)
+@_overwrite_option
+@_quiet_option
+@click.argument("image", metavar="IMAGE")
+@click.argument("output", metavar="FILE", type=click.Path(path_type=Path))
+@click.pass_obj
+def export(invocation: Invocation, overwrite: bool, quiet: bool, image: str, output: Path) -> None:
+    """
+    Write an image of the store to an uncompressed ACI file.
+
+    \b
+      minit image export example.com/web web.aci
+
+    """
+    with Store(invocation.data) as store, show_progress(invocation, quiet=quiet) as progress:
+        export_image(store, store.find(image).id, output, overwrite=overwrite, progress=progress)
+
+
+@click.command("extract", cls=MinitCommand, section=_SECTION)
+@_rootfs_option
+@_overwrite_option
+@_quiet_option
+@click.argument("image", metavar="IMAGE")
+@click.argument("output", metavar="DIR", type=click.Path(path_type=Path))
+@click.pass_obj
+def extract(invocation: Invocation, rootfs_only: bool, overwrite: bool, quiet: bool, image: str, output: Path) -> None:
+    """
+    Unpack the archive of an image of the store, without its dependencies, to a directory.
+
+    \b
+      minit image extract example.com/web ./web
+
+    """
+    _unpack(invocation, image, output, rendered=False, rootfs_only=rootfs_only, overwrite=overwrite, quiet=quiet)
+
+
+@click.command("render", cls=MinitCommand, section=_SECTION)
+@_rootfs_option
+@_overwrite_option
+@_quiet_option
+@click.argument("image", metavar="IMAGE")
+@click.argument("output", metavar="DIR", type=click.Path(path_type=Path))
+@click.pass_obj
+def render(invocation: Invocation, rootfs_only: bool, overwrite: bool, quiet: bool, image: str, output: Path) -> None:
+    """
+    Unpack an image of the store to a directory as apps see it, with all its dependencies.
+
+    \b
+      minit image render --rootfs-only example.com/web ./rootfs
+
+    """
+    _unpack(invocation, image, output, rendered=True, rootfs_only=rootfs_only, overwrite=overwrite, quiet=quiet)
+
+
+@click.command("verify", cls=MinitCommand, section=_SECTION)
+@_quiet_option
+@click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
+@click.pass_obj
+def verify(invocation: Invocation, quiet: bool, images: tuple[str, ...]) -> None:
+    """
+    Check that images of the store, packed and unpacked, are what they were.
+
+    An unpacked one that was changed is unpacked again, unless a pod refers to it.
+
+    \b
+      minit image verify example.com/web
+
+    """
+    invocation.require_root()
+    failed = False
+    with Store(invocation.data) as store, show_progress(invocation, quiet=quiet) as progress:
+        trees = TreeStore(invocation.data, store)
+        for reference in images:
+            try:
+                image = store.find(reference)
+                store.verify(image.id)
+                tree_id = trees.tree_id_of(image.id)
+                if not trees.is_rendered(tree_id):
+                    invocation.say(f'image "{reference}" not rendered; no verification needed')
+                    continue
+                try:
+                    trees.verify(tree_id)
+                except StoreError as error:
+                    invocation.say(f"tree cache verification failed for image {reference}: {error};  rebuilding...")
+                    render_anew(invocation.data, trees, image.id, invocation.note, progress)
+                else:
+                    invocation.say(f'successfully verified checksum for image: "{reference}" ("{image.id}")')
+            except MinitError as error:
+                invocation.note(describe(error))
+                failed = True
+    if failed:
+        raise StoreError("failed to verify one or more images")
+
+
+def _unpack(
+    invocation: Invocation,
+    image: str,
+    output: Path,
+    *,
+    rendered: bool,
+    rootfs_only: bool,
+    overwrite: bool,
+    quiet: bool,
+) -> None:
+    invocation.require_root()
+    with Store(invocation.data) as store, show_progress(invocation, quiet=quiet) as progress:
+        extract_image_to(
+            store,
+            store.find(image).id,
+            output,
+            rendered=rendered,
+            rootfs_only=rootfs_only,
+            overwrite=overwrite,
+            progress=progress,
+        )
+
+
+def _tell_removed(invocation: Invocation, count: int) -> None:
+    if count:
+        invocation.note(f"{count} image(s) successfully removed")

@@ -1,0 +1,195 @@
+"""The options of the commands that make pods and apps, in the order in which the help shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minit.cli.flags.appflags import OUTPUT_MODES, STDIN_MODES
+from minit.cli.flags.portflags import PORT_FORM
+from minit.cli.flags.pullpolicy import pull_policy_option
+from minit.cli.flags.stage1flags import STAGE1_IMAGES
+from minit.cli.flags.volumeflags import MOUNT_FORM, MOUNTED_VOLUME_FORM
+from minit.cli.grammar import AppOption, OptionalValue, SharedAppOption
+from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _options(*decorators: Decorator) -> Decorator:
+    """Return decorators as one, so that the help shows the options in the order written."""
+    return lambda function: reduce(lambda inner, outer: outer(inner), reversed(decorators), function)
+
+
+def _refuse_metadata_service(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        raise click.BadParameter("minit has no metadata service; leave it out", ctx, parameter)
+
+
+_process_options = _options(
+    click.option("--name", cls=AppOption, help="Name of the app.  [default: end of the image's name]"),
+    click.option("--exec", cls=AppOption, metavar="PATH", help="Program to run instead of the image's."),
+    click.option("--user", cls=AppOption, help="User, by name, number or a file owned by it."),
+    click.option("--group", cls=AppOption, help="Group, by name, number or a file owned by it."),
+    click.option("--supplementary-gids", cls=AppOption, metavar="GID,...", help="Further group numbers."),
+    click.option("--working-dir", cls=AppOption, metavar="DIR", help="Working directory."),
+    click.option("--environment", cls=AppOption, metavar="NAME=VALUE", help="Environment variable; repeatable."),
+)
+
+_confinement_options = _options(
+    click.option("--readonly-rootfs", cls=AppOption, is_flag=True, help="Make the root of the app read-only."),
+    click.option("--stdin", cls=AppOption, type=click.Choice(STDIN_MODES), help="Standard input.  [default: null]"),
+    click.option("--stdout", cls=AppOption, type=click.Choice(OUTPUT_MODES), help="Standard output.  [default: log]"),
+    click.option("--stderr", cls=AppOption, type=click.Choice(OUTPUT_MODES), help="Standard error.  [default: log]"),
+    click.option("--memory", cls=AppOption, metavar="BYTES", help="Limit of memory, for example 64M or 1Gi."),
+    click.option("--cpu", cls=AppOption, metavar="CPUS", help="Limit of processor time, for example 500m or 2."),
+    click.option("--cpu-shares", cls=AppOption, metavar="N", help="Weight against other apps, from 2 to 262144."),
+    click.option("--oom-score-adj", cls=AppOption, metavar="N", help="From -1000 (spare) to 1000 (kill first)."),
+    click.option("--caps-retain", cls=AppOption, metavar="CAP,...", help="The only capabilities to leave the app."),
+    click.option("--caps-remove", cls=AppOption, metavar="CAP,...", help="Capabilities to take from the default ones."),
+    click.option(
+        "--seccomp",
+        cls=AppOption,
+        metavar="mode=retain|remove[,errno=E],CALL,...",
+        help="System calls, or @sets of them, to allow alone (retain) or to forbid (remove).",
+    ),
+    click.option("--annotation", cls=AppOption, metavar="NAME=VALUE", help="Annotation; repeatable."),
+    click.option("--user-annotation", cls=AppOption, metavar="NAME=VALUE", help="User annotation; repeatable."),
+    click.option("--user-label", cls=AppOption, metavar="NAME=VALUE", help="User label; repeatable."),
+    click.option("--signature", cls=AppOption, metavar="FILE", help="Accepted for rkt's sake; not read."),
+)
+
+app_options = _options(
+    _process_options,
+    click.option(
+        "--mount",
+        cls=SharedAppOption,
+        multiple=True,
+        metavar=MOUNT_FORM,
+        help="Where the app sees a volume; repeatable. Before the first image: for all apps.",
+    ),
+    _confinement_options,
+)
+
+added_app_options = _options(
+    _process_options,
+    click.option(
+        "--mount", cls=AppOption, metavar=MOUNT_FORM, help="Where the app sees a volume of the pod; repeatable."
+    ),
+    click.option(
+        "--mnt-volume",
+        cls=AppOption,
+        metavar=MOUNTED_VOLUME_FORM,
+        help="A volume of the app alone, and where the app sees it; repeatable. The fields are those of --volume.",
+    ),
+    _confinement_options,
+)
+
+uuid_file_save_option = click.option(
+    "--uuid-file-save",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the pod's UUID to a file as soon as it is known.",
+)
+
+stage1_options = _options(
+    click.option("--stage1-path", metavar="FILE", help="Stage1 image to use: a file.  [default: minit's own]"),
+    click.option("--stage1-name", metavar="NAME[:VERSION]", help="Stage1 image to use: one of the store, by name."),
+    click.option("--stage1-hash", metavar="ID", help="Stage1 image to use: one of the store, by id."),
+    click.option(
+        "--stage1-from-dir", metavar="NAME", help=f"Stage1 image to use: one of those in {STAGE1_IMAGES}, by file name."
+    ),
+    click.option("--stage1-url", metavar="URL", help="Stage1 image to use: a file: URL."),
+    click.option("--no-overlay", is_flag=True, help="Copy images into the pod instead of using overlayfs."),
+    click.option(
+        "--private-users",
+        is_flag=True,
+        help="Give the pod users and groups of its own: root in it is nobody on the host. Needs --no-overlay.",
+    ),
+)
+
+volume_option = click.option(
+    "--volume",
+    metavar="NAME,kind=KIND,...",
+    multiple=True,
+    help="Storage that apps can mount; repeatable. With kind=host,source=PATH it is a path of the host, with "
+    "kind=empty[,mode=M][,uid=N][,gid=N] a new directory of the pod; both take readOnly=B and recursive=B.",
+)
+
+prepare_options = _options(
+    stage1_options,
+    click.option(
+        "--pod-manifest",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Use this pod manifest instead of images and options for apps.",
+    ),
+    volume_option,
+    click.option("--port", metavar=PORT_FORM, multiple=True, help="Port of the host for a port of an app; repeatable."),
+    click.option(
+        "--set-env", metavar="NAME=VALUE", multiple=True, help="Environment variable of all apps; repeatable."
+    ),
+    click.option(
+        "--set-env-file",
+        metavar="FILE",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="File with a NAME=VALUE for all apps in each line.",
+    ),
+    pull_policy_option(PullPolicy.NEW),
+    click.option("--inherit-env", is_flag=True, help="Give all apps minit's own environment, where they set nothing."),
+    click.option("--quiet", is_flag=True, help="Show no progress."),
+)
+
+name_options = _options(
+    click.option("--hostname", metavar="NAME", help="Host name of the pod.  [default: rkt-UUID]"),
+    click.option(
+        "--dns",
+        metavar="IP,...|host|none",
+        multiple=True,
+        help="Name servers of the apps, what the host has, or what the images have; repeatable.",
+    ),
+    click.option("--dns-search", metavar="DOMAIN", multiple=True, help="Domain to search for names; repeatable."),
+    click.option("--dns-opt", metavar="OPTION", multiple=True, help="Option of resolv.conf; repeatable."),
+    click.option("--dns-domain", metavar="DOMAIN", help="Domain of the pod, for resolv.conf."),
+    click.option(
+        "--hosts-entry",
+        metavar="IP=NAME,...|host",
+        multiple=True,
+        help="Line of the apps' /etc/hosts, or the host's own file; repeatable.",
+    ),
+)
+
+_NETWORKS = (
+    "Networks, separated by commas: names of configured ones, each with arguments if need be (NAME:IP=ADDRESS), or "
+    f"`all` of them; `none` for `lo` alone; `host` for that of the host.  [default: {DEFAULT_NETWORK}]"
+)
+
+required_network_option = click.option("--net", multiple=True, metavar="LIST", help=_NETWORKS)
+"""As rkt's `app sandbox` has it: its value may be the next word, and is never left out."""
+
+run_options = _options(
+    click.option(
+        "--net",
+        cls=OptionalValue,
+        bare=DEFAULT_NETWORK,
+        multiple=True,
+        metavar="LIST",
+        help=_NETWORKS,
+    ),
+    name_options,
+    click.option("--interactive", is_flag=True, help="Connect the terminal to the pod's only app."),
+    click.option(
+        "--mds-register",
+        is_flag=True,
+        callback=_refuse_metadata_service,
+        expose_value=False,
+        help="Refused: there is no metadata service.",
+    ),
+    click.option("--ipc", type=click.Choice(["auto", "private", "parent"]), help="IPC namespace of the pod."),
+)

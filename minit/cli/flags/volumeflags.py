@@ -1,0 +1,130 @@
+"""`--volume` and `--mount`: storage of a pod, and its places in the apps. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minit.cli.flags.numberflags import parse_number
+from minit.cli.flagwords import FlagError
+from minit.goflags import BOOLEANS
+from minit.manifest.app import MAX_ID
+from minit.manifest.names import is_ac_name
+from minit.manifest.pod import Mount, Volume, is_volume_mode
+from minit.stage0.pods.podmanifest import mount_target
+
+VOLUME_FORM = "NAME,kind=host,source=PATH or NAME,kind=empty"
+MOUNT_FORM = "volume=NAME,target=PATH"
+
+_NAME_FORM = "a name of lower-case letters, digits and inner dashes"
+MOUNTED_VOLUME_FORM = "name=NAME,kind=KIND,target=PATH,..."
+
+_HOST_ONLY = ("source",)
+_EMPTY_DEFAULTS = {"mode": "0755", "uid": "0", "gid": "0"}
+_VOLUME_FIELDS = ("kind", "source", "readOnly", "recursive", *_EMPTY_DEFAULTS)
+
+
+def parse_volume(flag: str, text: str) -> Volume:
+    """Return the volume that `NAME,kind=KIND,...` describes, with the schema's defaults; FlagError, naming `flag`."""
+    name, _, rest = text.partition(",")
+    if not is_ac_name(name):
+        raise FlagError(f'{flag}: expected {VOLUME_FORM}, with {_NAME_FORM}, got "{text}"')
+    place = f"{flag} {name}"
+    return _make_volume(place, name, _read_fields(place, rest, _VOLUME_FIELDS))
+
+
+def parse_mounted_volume(flag: str, text: str) -> Mount:
+    """Return the mount of a volume of its own that `name=NAME,kind=KIND,target=PATH,...` describes; FlagError."""
+    fields = _read_fields(flag, text, ("name", "target", *_VOLUME_FIELDS))
+    name, target = fields.pop("name", ""), fields.pop("target", "")
+    if not name or not target:
+        raise FlagError(f'{flag}: expected {MOUNTED_VOLUME_FORM}, got "{text}"')
+    if not is_ac_name(name):
+        raise FlagError(f'{flag}: name: expected {_NAME_FORM}, got "{name}"')
+    return Mount(volume=name, path=target, app_volume=_make_volume(f"{flag} {name}", name, fields))
+
+
+def _make_volume(place: str, name: str, fields: dict[str, str]) -> Volume:
+    kind = fields.get("kind", "")
+    if kind not in ("host", "empty"):
+        raise FlagError(f'{place}: expected kind=host or kind=empty, got "{kind}"')
+    foreign = [key for key in fields if key in (_EMPTY_DEFAULTS if kind == "host" else _HOST_ONLY)]
+    if foreign:
+        raise FlagError(f"{place}: a volume of kind {kind} has no {foreign[0]}")
+    if kind == "empty":
+        fields = _EMPTY_DEFAULTS | fields
+    elif not (source := fields.get("source", "")).startswith("/"):
+        raise FlagError(f'{place}: expected source=PATH with an absolute path, got "{source}"')
+    return Volume(
+        name=name,
+        kind=kind,
+        source=fields.get("source"),
+        read_only=_read_boolean(place, "readOnly", fields),
+        recursive=_read_boolean(place, "recursive", fields),
+        mode=_read_mode(place, fields),
+        uid=_read_id(place, "uid", fields),
+        gid=_read_id(place, "gid", fields),
+    )
+
+
+def parse_mount(flag: str, text: str) -> Mount:
+    """Return the mount that `volume=NAME,target=PATH` describes; FlagError, naming `flag`."""
+    fields = _read_fields(flag, text, ("volume", "target"))
+    volume, target = fields.get("volume", ""), fields.get("target", "")
+    if not volume or not target:
+        raise FlagError(f'{flag}: expected {MOUNT_FORM}, got "{text}"')
+    if not is_ac_name(volume):
+        raise FlagError(f'{flag}: volume: expected {_NAME_FORM}, got "{volume}"')
+    return Mount(volume=volume, path=target)
+
+
+def check_volumes(volumes: Sequence[Volume], shared: Sequence[Mount], own: Sequence[Sequence[Mount]]) -> None:
+    """
+    Raise FlagError for volumes and mounts that contradict each other.
+
+    `shared` are the mounts for all apps, `own` those of each app.
+    """
+    names = [volume.name for volume in volumes]
+    for name in names:
+        if names.count(name) > 1:
+            raise FlagError(f'--volume: several volumes are named "{name}"')
+    for mounts in (shared, *own):
+        targets = [mount_target(mount) for mount in mounts]
+        for mount, target in zip(mounts, targets):
+            if mount.volume not in names:
+                raise FlagError(f'--mount: no --volume is named "{mount.volume}" (its target is {mount.path})')
+            if targets.count(target) > 1:
+                raise FlagError(f"--mount: several mounts of one app have the target {target}")
+
+
+def _read_fields(place: str, text: str, known: Sequence[str]) -> dict[str, str]:
+    """Return KEY=VALUE pairs that are separated by commas."""
+    fields: dict[str, str] = {}
+    for word in text.split(",") if text else ():
+        key, separator, value = word.partition("=")
+        if not separator or key not in known:
+            raise FlagError(f'{place}: expected {", ".join(f"{key}=..." for key in known)}, got "{word}"')
+        if key in fields:
+            raise FlagError(f"{place}: {key} is given twice")
+        fields[key] = value
+    return fields
+
+
+def _read_boolean(place: str, key: str, fields: dict[str, str]) -> bool | None:
+    text = fields.get(key)
+    if text is None:
+        return None
+    if text not in BOOLEANS:
+        raise FlagError(f'{place}: {key}: expected true or false, got "{text}"')
+    return BOOLEANS[text]
+
+
+def _read_mode(place: str, fields: dict[str, str]) -> str | None:
+    text = fields.get("mode")
+    if text is not None and not is_volume_mode(text):
+        raise FlagError(f'{place}: mode: expected an octal mode like "0755", got "{text}"')
+    return text
+
+
+def _read_id(place: str, key: str, fields: dict[str, str]) -> int | None:
+    text = fields.get(key)
+    return None if text is None else parse_number(f"{place}: {key}", text, 0, MAX_ID)

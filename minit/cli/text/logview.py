@@ -1,0 +1,194 @@
+"""Showing logs: the lines that were asked for, in their order and form, now and as they come."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import resource
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+import click
+
+from minit.cli.flags.moments import SECOND_NS
+from minit.cli.invocation import Invocation
+from minit.cli.text.logtext import Format, json_format, text_format
+from minit.errors import PodError
+from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
+from minit.stage0.pods.podstatus import read_pod_manifest
+from minit.stage0.reports.logfiles import AppLog
+from minit.stage0.reports.loglines import LineAssembler, LogLine
+from minit.stage0.reports.logs import Pass, open_log_directory, passes
+from minit.stage0.stage1.control import ask_stage1
+from minit.value import Value
+
+_BOTH_STREAMS = 2
+_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow", "bright_green")
+
+Entry = tuple[bytes, str, LogLine]
+"""What lines are sorted by, the app, and the line."""
+
+
+class Choice(Value):
+    """Which lines to show, and how; no `apps` are all, times are in nanoseconds since 1970, no `tail` is all lines."""
+
+    apps: tuple[str, ...]
+    follow: bool
+    since_ns: int | None
+    until_ns: int | None
+    tail: int | None
+    streams: frozenset[bytes]
+    timestamps: bool
+    json: bool
+
+    @property
+    def until_seconds(self) -> float | None:
+        """When to stop following."""
+        return None if self.until_ns is None else self.until_ns / SECOND_NS
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether all output of an app is shown, and nothing else."""
+        return not (self.timestamps or self.json) and len(self.streams) == _BOTH_STREAMS and self.until_ns is None
+
+
+class Source:
+    """The log of one app, as lines."""
+
+    def __init__(self, log: AppLog, choice: Choice) -> None:
+        self.log = log
+        self._assembler = LineAssembler()
+        self._choice = choice
+        self._until = None if choice.until_ns is None else _log_time(choice.until_ns)
+        self._is_over = False
+
+    def seek(self) -> None:
+        """Leave out what need not be read."""
+        if self._choice.since_ns is not None:
+            self.log.seek_time(_log_time(self._choice.since_ns))
+        # With an end before that of the log, the last lines are not at its end.
+        if self._choice.tail is not None and self._until is None:
+            self.log.seek_lines(self._choice.tail, self._choice.streams)
+
+    def entries(self, moment: Pass) -> Iterator[Entry]:
+        """Yield the lines there are to read now."""
+        for line in self._lines(moment):
+            if self._is_over or (self._until is not None and line.time > self._until):
+                self._is_over = True
+                return
+            if line.stream in self._choice.streams:
+                yield line.time, self.log.app, line
+
+    def raw(self, moment: Pass) -> Iterator[bytes]:
+        """Yield the same as the app wrote it."""
+        for chunk in self._chunks(moment):
+            yield self._assembler.plain_text(chunk)
+        if self._is_last(moment):
+            yield b"".join(line.text for line in self._assembler.rest())
+
+    def complaints(self) -> Iterator[str]:
+        """Yield what was not right with the log."""
+        if self._assembler.skipped:
+            yield f'app "{self.log.app}": lines of the log that are no records: {self._assembler.skipped}'
+        if self.log.has_gap:
+            yield f'app "{self.log.app}": files of the log may have been deleted before they were read'
+
+    def _lines(self, moment: Pass) -> Iterator[LogLine]:
+        for chunk in self._chunks(moment):
+            yield from self._assembler.add(chunk)
+        if self._is_last(moment):
+            yield from self._assembler.rest()
+
+    def _chunks(self, moment: Pass) -> Iterator[bytes]:
+        return self.log.chunks(final=self.log.app in moment.complete, follow=self._choice.follow)
+
+    def _is_last(self, moment: Pass) -> bool:
+        return not self._choice.follow or self.log.app in moment.complete
+
+
+def show_logs(invocation: Invocation, uuid: str, choice: Choice) -> None:
+    """Write what was chosen of a pod's logs to standard output; PodError if there can be none."""
+    _allow_many_files()
+    with find_pod(invocation.data, uuid, invocation.note) as pod:
+        directory = open_log_directory(pod, wait=choice.follow)
+        names = _chosen_apps(pod, choice.apps)
+        if directory is None:
+            return
+        sources = [Source(AppLog(name, directory), choice) for name in names]
+        terminal = sys.stdout.isatty()
+        is_raw = choice.is_raw and len(sources) == 1 and not terminal
+        line_format: Format = json_format
+        if not choice.json:
+            line_format = text_format(_prefixes(names, terminal), times=choice.timestamps, terminal=terminal)
+        is_first = True
+        logs = [source.log for source in sources]
+        for moment in passes(pod, logs, directory, sys.stdout.fileno(), choice.until_seconds):
+            if is_first:
+                for source in sources:
+                    source.seek()
+            tail = choice.tail if is_first else None
+            if is_raw and tail is None:
+                _write(sources[0].raw(moment))
+            else:
+                entries = heapq.merge(*(source.entries(moment) for source in sources), key=lambda entry: entry[0])
+                _write(line_format(app, line) for _, app, line in _last(entries, tail))
+            sys.stdout.flush()
+            is_first = False
+            if not choice.follow:
+                break
+    for source in sources:
+        for text in source.complaints():
+            invocation.note(text)
+
+
+def reopen_logs(invocation: Invocation, uuid: str, apps: Sequence[str]) -> None:
+    """Have a running pod let go of log files that were moved; PodError if it does not run, or cannot."""
+    with find_pod(invocation.data, uuid, invocation.note) as pod:
+        if pod.state is not PodState.RUNNING:
+            raise PodError(f'pod "{pod.uuid}" is not running: its state is "{pod.state}"')
+        for app in _chosen_apps(pod, apps):
+            if ask_stage1(pod, {"op": "reopen-logs", "app": app}) is None:
+                raise PodError(f'pod "{pod.uuid}": its stage1 keeps no logs that minit can read')
+
+
+def _last(entries: Iterable[Entry], tail: int | None) -> Iterable[Entry]:
+    return entries if tail is None else deque(entries, tail)
+
+
+def _write(parts: Iterable[bytes]) -> None:
+    write = sys.stdout.buffer.write
+    for part in parts:
+        write(part)
+
+
+def _chosen_apps(pod: Pod, wanted: Sequence[str]) -> list[str]:
+    names = [app.name for app in read_pod_manifest(pod).apps]
+    for name in wanted:
+        if name not in names:
+            raise PodError(f'no app "{name}" in pod "{pod.uuid}": it has {", ".join(names)}')
+    return [name for name in names if name in wanted] if wanted else names
+
+
+def _prefixes(names: Sequence[str], terminal: bool) -> dict[str, bytes]:
+    """Return what stands before the lines of each app: nothing if there is only one."""
+    if len(names) == 1:
+        return {names[0]: b""}
+    if not terminal or os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown"):
+        return {name: f"{name}: ".encode() for name in names}
+    return {
+        name: click.style(f"{name}: ", fg=_COLOURS[number % len(_COLOURS)]).encode()
+        for number, name in enumerate(names)
+    }
+
+
+def _log_time(moment_ns: int) -> bytes:
+    seconds, fraction = divmod(moment_ns, SECOND_NS)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)).encode() + b".%09dZ" % fraction
+
+
+def _allow_many_files() -> None:
+    # Every file of a log may be open at a time.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,140 @@
+"""Pods as `list` and `status` show them: rkt's text, byte for byte, and rkt's JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from minit.cli.text.columns import align, fit
+from minit.cli.text.times import ZERO_TIME, format_age, format_time
+from minit.harmless import harmless
+from minit.stage0.pods.poddirectory import ENDED_STATES, PodState
+from minit.stage0.pods.podstatus import AppStatus, PodStatus
+
+_SECOND_NS = 1_000_000_000
+_SHORT_UUID = 8
+_IMAGE_ID = len("sha512-") + 12
+
+_LEGEND = ("UUID", "APP", "IMAGE NAME", "STATE", "CREATED", "STARTED", "NETWORKS")
+_FULL_LEGEND = ("UUID", "APP", "IMAGE NAME", "IMAGE ID", "STATE", "CREATED", "STARTED", "NETWORKS")
+
+_SHORTENED = tuple(_LEGEND.index(name) for name in ("APP", "IMAGE NAME", "NETWORKS"))
+
+_WITH_NETWORKS = frozenset({PodState.RUNNING, PodState.EXITED})
+_ONCE_STARTED = ENDED_STATES | {PodState.RUNNING, PodState.DELETING}
+_EXITED = frozenset({PodState.EXITED, PodState.EXITED_GARBAGE})
+
+Json = dict[str, object]
+
+
+def list_text(pods: Sequence[PodStatus], now_ns: int, *, full: bool, legend: bool, width: int | None = None) -> str:
+    """
+    Return the table of `list`: a row per app, with what belongs to the pod in its first row only.
+
+    `width` is that of the terminal that it is for, None for anything else. What is asked for in full is not shortened.
+    """
+    rows: list[Sequence[str]] = []
+    if legend:
+        rows.append(_FULL_LEGEND if full else _LEGEND)
+    for pod in pods:
+        rows += _pod_rows(pod, now_ns, full=full)
+    return align(rows) if width is None or full else fit(rows, width, _SHORTENED)
+
+
+def status_text(pod: PodStatus, lost_output_bytes: Mapping[str, int] | None = None) -> str:
+    """Return the lines of `status`, those of rkt and of each app how much of its output is lost."""
+    lines = [
+        f"state={pod.state}",
+        f"created={ZERO_TIME if pod.created_ns is None else format_time(pod.created_ns)}",
+    ]
+    if pod.started_ns is not None:
+        lines.append(f"started={format_time(pod.started_ns)}")
+    if pod.state in _WITH_NETWORKS:
+        lines.append(f"networks={_networks(pod)}")
+    if pod.state in _ONCE_STARTED:
+        if pod.pid is not None:
+            lines.append(f"pid={pod.pid}")
+        lines.append(f"exited={'true' if pod.state in _EXITED else 'false'}")
+        if pod.state is not PodState.RUNNING:
+            lines += [f"app-{app.name}={app.exit_code}" for app in pod.apps if app.exit_code is not None]
+    lines += [f"lost-output-{name}={size_bytes}" for name, size_bytes in (lost_output_bytes or {}).items()]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def pod_json(pod: PodStatus, streams: Mapping[str, Json] | None = None) -> Json:
+    """
+    Return a pod as rkt writes it in JSON: its own times in seconds, those of its apps in nanoseconds.
+
+    `streams` are minit's own fields of the apps, by name.
+    """
+    return _without_empty(
+        {
+            "name": pod.uuid,
+            "state": str(pod.state),
+            "networks": [dict(network) for network in pod.networks],
+            "app_names": [app.name for app in pod.apps],
+            "apps": [{**app_json(app), **(streams or {}).get(app.name, {})} for app in pod.apps],
+            "created_at": None if pod.created_ns is None else pod.created_ns // _SECOND_NS,
+            "started_at": None if pod.started_ns is None else pod.started_ns // _SECOND_NS,
+            "user_annotations": dict(pod.user_annotations),
+            "user_labels": dict(pod.user_labels),
+        }
+    )
+
+
+def app_json(app: AppStatus) -> Json:
+    """Return an app as rkt writes it in JSON."""
+    return _without_empty(
+        {
+            "name": app.name,
+            "state": app.state,
+            "created_at": app.created_ns,
+            "started_at": app.started_ns,
+            "finished_at": app.finished_ns,
+            "exit_code": app.exit_code,
+            "image_id": app.image_id,
+            "mounts": [
+                {
+                    "name": mount.name,
+                    "container_path": mount.container_path,
+                    "host_path": mount.host_path,
+                    "read_only": mount.read_only,
+                }
+                for mount in app.mounts
+            ],
+            "user_annotations": dict(app.user_annotations),
+            "user_labels": dict(app.user_labels),
+        }
+    )
+
+
+def _without_empty(fields: Json) -> Json:
+    """Return what is known; 0 is."""
+    return {name: value for name, value in fields.items() if value is not None and value not in ([], {})}
+
+
+def _pod_rows(pod: PodStatus, now_ns: int, *, full: bool) -> list[list[str]]:
+    if full:
+        created = ZERO_TIME if pod.created_ns is None else format_time(pod.created_ns)
+        started = "" if pod.started_ns is None else format_time(pod.started_ns)
+    else:
+        created = format_age(pod.created_ns, now_ns)
+        started = "" if pod.started_ns is None else format_age(pod.started_ns, now_ns)
+    head, tail = (
+        pod.uuid if full else pod.uuid[:_SHORT_UUID],
+        [str(pod.state), created, started, _networks(pod)],
+    )
+    rows = []
+    for app in pod.apps or (None,):
+        if app is None:
+            cells = ["-", "-", "-"]
+        else:
+            cells = [app.name, harmless(app.image_name or "--"), (app.image_id or "--")[:_IMAGE_ID]]
+        rows.append([head, *(cells if full else cells[:2]), *tail])
+        head, tail = "", [""] * len(tail)
+    return rows
+
+
+def _networks(pod: PodStatus) -> str:
+    fields = [dict(network) for network in pod.networks]
+    # An address that is not known as Go prints it.
+    return harmless(", ".join(f"{network['netName']}:ip4={network['ip'] or '<nil>'}" for network in fields))
