@@ -8,7 +8,7 @@ from typing import NoReturn
 from entrypoints._main import run_entrypoint
 from minit.errors import UsageError
 from minit.goflags import parse_flags, usage
-from minit.launcher.enter import enter_pod
+from minit.launcher.enter.enterpod import enter_pod
 
 # rkt's enter is a C program with getopt_long, which takes abbreviations: these are the ones in use.
 # `privileged` is ours.

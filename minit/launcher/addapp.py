@@ -15,15 +15,15 @@ from minit import paths, syscalls
 from minit.errors import LaunchError, MinitError, PlanError, describe
 from minit.launcher.apps import check_running, report_failure
 from minit.launcher.cgroups import Hierarchy, make_pod_groups, read_hierarchies, read_subcgroup, remove_app_groups
-from minit.launcher.devicehelper import DeviceHelper
-from minit.launcher.devices import DeviceGroup, apply_policies, device_group
-from minit.launcher.healthhelper import HealthHelper
-from minit.launcher.load import collect_facts, load_app, read_pod_manifest, read_runtime_config
+from minit.launcher.devices.devicehelper import DeviceHelper
+from minit.launcher.devices.devicepolicy import DeviceGroup, apply_policies, device_group
+from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
-from minit.launcher.preparation import look_for_devices, open_volumes_of, set_limits_of
-from minit.launcher.privateusers import make_dev
-from minit.launcher.profiles import write_profile
-from minit.launcher.seccomp import add_filters
+from minit.launcher.start.load import collect_facts, load_app, read_pod_manifest, read_runtime_config
+from minit.launcher.start.preparation import look_for_devices, open_volumes_of, set_limits_of
+from minit.launcher.start.privateusers import make_dev
+from minit.launcher.start.profiles import write_profile
+from minit.launcher.start.seccomp import add_filters
 from minit.launcher.stop import read_pid
 from minit.plan.app import STREAM_CONSOLE, AppSpec
 from minit.plan.appflags import AddFlags

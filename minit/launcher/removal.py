@@ -12,7 +12,7 @@ import os
 from minit import paths
 from minit.errors import LaunchError, ManifestError, describe
 from minit.launcher.cgroups import read_hierarchies, read_subcgroup, remove_app_groups
-from minit.launcher.load import read_pod_manifest
+from minit.launcher.start.load import read_pod_manifest
 from minit.reaper.record import remove_file
 
 _ETC_FILES = ("hostname", "hosts", "resolv.conf")

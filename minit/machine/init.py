@@ -18,19 +18,19 @@ from minit import paths, syscalls
 from minit.attributes import Attributes
 from minit.errors import EXIT_FAILURE, MinitError, describe
 from minit.launcher.cgroups import Hierarchy, make_pod_groups, open_hierarchies, read_hierarchies, write_group_file
-from minit.launcher.delegation import place_pod
-from minit.launcher.healthhelper import HealthHelper
-from minit.launcher.load import collect_facts, load_pod, open_stage1_root
+from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
-from minit.launcher.preparation import (
+from minit.launcher.start.delegation import place_pod
+from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root
+from minit.launcher.start.preparation import (
     look_for_devices,
     open_volumes_of,
     raise_descriptor_limit,
     restrict_devices,
     set_limits_of,
 )
-from minit.launcher.profiles import write_profiles
-from minit.launcher.seccomp import add_filters
+from minit.launcher.start.profiles import write_profiles
+from minit.launcher.start.seccomp import add_filters
 from minit.machine.clock import correct_clock
 from minit.machine.console import keep_console
 from minit.machine.ending import end_machine

@@ -6,8 +6,8 @@ import os
 import signal
 from collections.abc import Sequence
 
-from minit.launcher.devicehelper import DeviceHelper
-from minit.launcher.healthhelper import HealthHelper
+from minit.launcher.devices.devicehelper import DeviceHelper
+from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
 from minit.machine.helper import Helper
 from minit.machine.kernellog import Recorder

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from minit.errors import describe
-from minit.launcher.devicehelper import DeviceHelper
-from minit.launcher.healthhelper import HealthHelper
+from minit.launcher.devices.devicehelper import DeviceHelper
+from minit.launcher.health.healthhelper import HealthHelper
 from minit.machine.helper import Helper
 from minit.machine.machine import Machine
 from minit.machine.powerbutton import POWER_BUTTON

@@ -1,4 +1,4 @@
-"""What PID 1 does with the results of health checks, which a helper on the host makes: minit.launcher.healthhelper."""
+"""What PID 1 does with the results of health checks, which a helper on the host makes (minit.launcher.health)."""
 
 from __future__ import annotations
 

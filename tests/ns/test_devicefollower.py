@@ -1,4 +1,4 @@
-"""minit.launcher.exchange and minit.launcher.devicefollower on mounts, groups and devices of the test's own."""
+"""minit.launcher.devices.exchange and devicefollower on mounts, groups and devices of the test's own."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from minit import paths, syscalls
 from minit.devices.lookup import DeviceLookup
 from minit.errors import LaunchError
 from minit.launcher.cgroups import read_hierarchies
-from minit.launcher.devicefollower import DeviceFollower, DeviceVolume
-from minit.launcher.devices import DeviceGroup
-from minit.launcher.exchange import exchange_mount, identify
+from minit.launcher.devices.devicefollower import DeviceFollower, DeviceVolume
+from minit.launcher.devices.devicepolicy import DeviceGroup
+from minit.launcher.devices.exchange import exchange_mount, identify
 from minit.messages import Socket, receive_message, send_message
 from minit.plan.app import AppSpec
 from minit.plan.volumes import HOST, VolumeMount

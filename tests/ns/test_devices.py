@@ -1,4 +1,4 @@
-"""minit.launcher.devices on the kernel, by the v1 controller and by BPF, and minit.devices on real devices."""
+"""minit.launcher.devices.devicepolicy on the kernel, by v1 and by BPF, and minit.devices on real devices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minit import syscalls
 from minit.devices.events import DeviceEvents
 from minit.devices.lookup import DeviceLookup
 from minit.launcher.cgroups import read_hierarchies
-from minit.launcher.devices import DeviceGroup, NoDeviceControl, change_policy, device_group, set_policy
+from minit.launcher.devices.devicepolicy import DeviceGroup, NoDeviceControl, change_policy, device_group, set_policy
 from minit.plan.devices import DEFAULT_RULES, DeviceRule, merge_rules
 from tests.support.loopdevices import LoopDevice
 from tests.support.owngroup import group_below_own

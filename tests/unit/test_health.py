@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import MinitError
-from minit.launcher import healthchecks
-from minit.launcher.healthhelper import patience_milliseconds
-from minit.launcher.healthstate import NEVER, AppHealth, CheckState
+from minit.launcher.health import healthchecks
+from minit.launcher.health.healthhelper import patience_milliseconds
+from minit.launcher.health.healthstate import NEVER, AppHealth, CheckState
 from minit.manifest.pod import RuntimeApp
 from minit.plan.health import HealthCheck, Target, plan_health
 

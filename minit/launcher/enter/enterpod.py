@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from minit import syscalls
 from minit.errors import LaunchError
-from minit.launcher.enterchild import Entrance, enter
-from minit.launcher.enterconsole import EnterConsole, open_enter_console
-from minit.launcher.enterprofile import find_app, open_groups
-from minit.launcher.enterwatch import EnterWatch, hold_signals
+from minit.launcher.enter.enterchild import Entrance, enter
+from minit.launcher.enter.enterconsole import EnterConsole, open_enter_console
+from minit.launcher.enter.enterprofile import find_app, open_groups
+from minit.launcher.enter.enterwatch import EnterWatch, hold_signals
 from minit.launcher.stop import has_ended, open_supervisor
 from minit.messages import socket_pair
 from minit.plan.entering import EnterProfile

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from minit.errors import LaunchError, describe
 from minit.launcher.cgroups import Hierarchy, app_group
-from minit.launcher.devicefilter import set_filter
+from minit.launcher.devices.devicefilter import set_filter
 from minit.plan.app import AppSpec
 from minit.plan.devices import DeviceRule, rule_changes
 from minit.value import Value

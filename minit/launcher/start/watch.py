@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from minit import syscalls
 from minit.errors import EXIT_FAILURE
-from minit.launcher.hostnotify import READY, STOPPING, notify_host
 from minit.launcher.relay import Relay
+from minit.launcher.start.hostnotify import READY, STOPPING, notify_host
 from minit.messages import Socket, receive_message, send_message
 from minit.podfile import record_failure
 from minit.stdio import complain

@@ -14,14 +14,14 @@ from minit import paths, syscalls
 from minit.attributes import Attributes
 from minit.errors import LaunchError, describe
 from minit.launcher.cgroups import Hierarchy, PodGroups, make_pod_groups, open_hierarchies, read_hierarchies
-from minit.launcher.devicehelper import DeviceHelper
-from minit.launcher.healthhelper import HealthHelper
-from minit.launcher.hostnotify import is_usable
-from minit.launcher.kuberneteslog import open_kubernetes_log
-from minit.launcher.load import collect_facts, load_pod, open_stage1_root
-from minit.launcher.network import NetworkHelper
+from minit.launcher.devices.devicehelper import DeviceHelper
+from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
-from minit.launcher.preparation import (
+from minit.launcher.start.hostnotify import is_usable
+from minit.launcher.start.kuberneteslog import open_kubernetes_log
+from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root
+from minit.launcher.start.network import NetworkHelper
+from minit.launcher.start.preparation import (
     look_for_devices,
     open_volumes_of,
     place_groups,
@@ -29,11 +29,11 @@ from minit.launcher.preparation import (
     restrict_devices,
     set_limits_of,
 )
-from minit.launcher.privateusers import admit, make_mounts, open_network
-from minit.launcher.profiles import write_profiles
-from minit.launcher.seccomp import add_filters
-from minit.launcher.sockets import InheritedSocket, find_sockets, match_sockets
-from minit.launcher.watch import FORWARDED, Watch
+from minit.launcher.start.privateusers import admit, make_mounts, open_network
+from minit.launcher.start.profiles import write_profiles
+from minit.launcher.start.seccomp import add_filters
+from minit.launcher.start.sockets import InheritedSocket, find_sockets, match_sockets
+from minit.launcher.start.watch import FORWARDED, Watch
 from minit.messages import Socket, socket_pair
 from minit.plan.connection import connect
 from minit.plan.flags import RunFlags

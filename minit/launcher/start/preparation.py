@@ -10,13 +10,13 @@ import resource
 from collections.abc import Sequence
 
 from minit.launcher.cgroups import Hierarchy, pod_subcgroup
-from minit.launcher.delegation import place_pod
-from minit.launcher.devicefollower import DeviceVolume
-from minit.launcher.devicehelper import DeviceHelper, find_device_volumes
-from minit.launcher.devices import apply_policies, device_group
-from minit.launcher.idmap import map_owners
-from minit.launcher.limits import set_limits
-from minit.launcher.volumes import has_devices, open_volumes, put_off_devices
+from minit.launcher.devices.devicefollower import DeviceVolume
+from minit.launcher.devices.devicehelper import DeviceHelper, find_device_volumes
+from minit.launcher.devices.devicepolicy import apply_policies, device_group
+from minit.launcher.devices.volumes import has_devices, open_volumes, put_off_devices
+from minit.launcher.start.delegation import place_pod
+from minit.launcher.start.idmap import map_owners
+from minit.launcher.start.limits import set_limits
 from minit.plan.pod import PodPlan
 from minit.stdio import complain
 from minit.value import replace

@@ -13,8 +13,8 @@ import stat
 from minit import paths, syscalls
 from minit.errors import LaunchError, SourceMissing, describe
 from minit.idrange import IdRange
-from minit.launcher.copyup import copy_up
-from minit.launcher.devicenode import make_node
+from minit.launcher.devices.copyup import copy_up
+from minit.launcher.devices.devicenode import make_node
 from minit.plan.app import AppSpec
 from minit.plan.volumes import HOST, VolumeMount
 from minit.value import replace

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from minit.devices.lookup import DeviceLookup
 from minit.errors import ControlError, LaunchError, describe
 from minit.idrange import IdRange
-from minit.launcher.devices import DeviceGroup, change_policy
-from minit.launcher.exchange import Identity, exchange_mount, identify
-from minit.launcher.volumes import is_device_source, open_tree
+from minit.launcher.devices.devicepolicy import DeviceGroup, change_policy
+from minit.launcher.devices.exchange import Identity, exchange_mount, identify
+from minit.launcher.devices.volumes import is_device_source, open_tree
 from minit.plan.app import AppSpec
 from minit.plan.devices import Device, DeviceRule, common_rules, merge_rules
 from minit.plan.volumes import VolumeMount

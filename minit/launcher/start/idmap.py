@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from minit import syscalls
 from minit.errors import LaunchError, describe
 from minit.idrange import IdRange
-from minit.launcher.privateusers import map_ids
+from minit.launcher.start.privateusers import map_ids
 from minit.plan.app import AppSpec
 from minit.plan.volumes import VolumeMount
 from minit.stdio import complain

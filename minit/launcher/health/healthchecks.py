@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import MinitError, describe
-from minit.launcher.enter import enter_pod
+from minit.launcher.enter.enterpod import enter_pod
 from minit.plan.health import HealthCheck, Target
 from minit.value import Value
 

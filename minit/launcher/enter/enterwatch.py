@@ -11,8 +11,8 @@ from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import LaunchError
-from minit.launcher.enterchild import GO
-from minit.launcher.enterconsole import EnterConsole
+from minit.launcher.enter.enterchild import GO
+from minit.launcher.enter.enterconsole import EnterConsole
 from minit.launcher.relay import Relay
 from minit.messages import Socket
 
@@ -37,7 +37,7 @@ def hold_signals() -> None:
 
 class EnterWatch:
     """
-    The loop over the processes that `minit.launcher.enterchild` makes.
+    The loop over the processes that `minit.launcher.enter.enterchild` makes.
 
     `first` is the process that enters, `link` the socket to it; `console` is given if the command has a terminal.
     """

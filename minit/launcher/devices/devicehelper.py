@@ -18,12 +18,12 @@ from minit import syscalls
 from minit.devices.events import DeviceEvents
 from minit.devices.lookup import DeviceLookup
 from minit.errors import LaunchError, MinitError, describe
-from minit.launcher.devicefollower import DeviceFollower, DeviceVolume, device_rules, identify_source
-from minit.launcher.devices import DeviceGroup
-from minit.launcher.exchange import identify
+from minit.launcher.devices.devicefollower import DeviceFollower, DeviceVolume, device_rules, identify_source
+from minit.launcher.devices.devicepolicy import DeviceGroup
+from minit.launcher.devices.exchange import identify
+from minit.launcher.devices.volumes import has_devices
 from minit.launcher.leftbehind import settle, wait_settled
 from minit.launcher.ownimage import image_descriptor
-from minit.launcher.volumes import has_devices
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.plan.app import AppSpec
 from minit.plan.devices import Device

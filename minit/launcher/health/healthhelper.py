@@ -15,8 +15,8 @@ from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import ControlError, describe
-from minit.launcher.healthchecks import RunningCheck, finish_check, give_up_check, start_check
-from minit.launcher.healthstate import NEVER, AppHealth, CheckState
+from minit.launcher.health.healthchecks import RunningCheck, finish_check, give_up_check, start_check
+from minit.launcher.health.healthstate import NEVER, AppHealth, CheckState
 from minit.launcher.leftbehind import settle, wait_settled
 from minit.messages import Socket, send_message, socket_pair
 from minit.plan.app import AppSpec
