@@ -282,7 +282,9 @@ def test_functions_of_a_start_lie_together(root: Path) -> None:
     called = sorted(int(address) for name, address in lines if name in at_start)
     others = sorted(int(address) for name, address in lines if name not in at_start)
     assert len({name for name, _ in lines} & at_start) > len(at_start) // 2
-    assert called[-1] - called[0] < (others[-1] - others[0]) / 5
+    # But for a few: what eval() makes goes by one name, whoever calls it.
+    few = len(called) // 50
+    assert called[-1 - few] - called[few] < (others[-1] - others[0]) / 5
 
 
 @needs_dump
