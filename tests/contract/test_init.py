@@ -211,12 +211,15 @@ def test_usage(words: list[str], reason: str) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_a_session_of_its_own(wrapper: list[str]) -> None:
+def test_a_session_of_its_own(wrapper: list[str], tmp_path: Path) -> None:
     """With --session the command leads a session, signals reach its group, and its end is a SIGTERM for the rest."""
+    os.mkfifo(tmp_path / "said")
     script = f"""
-    bash -c 'trap "echo inner; exit" TERM; echo ready; while :; do sleep 0.05; done' &
+    export LEADS=$({sys.executable} -c 'import os; print(os.getsid(0) == os.getppid())')
+    bash -c 'trap "echo inner; exit" TERM; echo ready; echo $LEADS; echo > {tmp_path}/said
+        while :; do sleep 0.05; done' &
     trap 'exit 6' TERM
-    {sys.executable} -c 'import os; print(os.getsid(0) == os.getppid())'
+    read said < {tmp_path}/said
     wait; wait
     """
     with started("--session", "--", "bash", "-c", script, wrapper=wrapper) as (process, init):
