@@ -1,1 +1,1 @@
-"""The devices of the host and their coming and going, by pyudev; never loaded where PID 1 is copied from."""
+"""The devices of the host and their coming and going, by pyudev; used by helpers of the launcher alone."""

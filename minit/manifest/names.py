@@ -1,4 +1,4 @@
-"""The grammars of appc's names, identifiers and versions, without `re`, which PID 1 would have to import."""
+"""The grammars of appc's names, identifiers and versions."""
 
 from __future__ import annotations
 

@@ -180,7 +180,6 @@ def _read_exposed_port(node: Node) -> ExposedPort:
 
 
 def _read_host_ip(node: Node) -> str:
-    # The one check that needs more than this package may import; hardly a pod has a hostIP.
     return node.matching(_is_ip_address, "an IP address")
 
 

@@ -37,7 +37,7 @@ from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 from minit.terminal import CallerTerminal
 from minit.value import Value
 
-# How long the apps are watched before trio is imported; most one-shot apps have ended by then.
+# How long the apps are watched before trio is started; most one-shot apps have ended by then.
 _QUICK_SECONDS = 0.02
 # An exec that takes longer, from a stuck filesystem say, is waited for under trio, where the control socket answers.
 _START_SECONDS = 2.0

@@ -1,4 +1,4 @@
-"""PID 1's own log: events are kept from the first instruction and written once structlog has been imported."""
+"""PID 1's own log: events are kept from the first instruction and written once PID 1 has the time for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bringing up `lo` in a new network namespace by ioctl, netdevice(7): no library is worth its import here."""
+"""Bringing up `lo` in a new network namespace by ioctl, netdevice(7)."""
 
 from __future__ import annotations
 

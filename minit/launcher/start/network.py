@@ -98,7 +98,7 @@ def _help(plan: NetworkPlan, flags: RunFlags, lock: int, socket: Socket) -> NoRe
     except BaseException:
         traceback.print_exc()
     finally:
-        # Whatever was raised, even by that import: this process must not return into the launcher's code.
+        # Whatever was raised: this process must not return into the launcher's code.
         os._exit(0)
 
 
