@@ -7,6 +7,7 @@ import functools
 import re
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -220,3 +221,11 @@ def test_every_clause_says_where_it_is_kept() -> None:
         paths = re.findall(r"`((?:minit|entrypoints)/[^`]+)`", module)
         assert paths or module.startswith(("**not yet**", "accepted", "all of stage1")), clause
         assert not [path for path in paths if not (ROOT / path).exists()], clause
+
+
+def test_layers_are_those_of_the_contract() -> None:
+    """HACKING has the layers as import-linter checks them."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    shown = "\n".join(re.sub(" [|:] ", " ", layer) for layer in layers)
+    assert f"<!-- layers -->\n```\n{shown}\n```\n<!-- /layers -->" in (ROOT / "HACKING.md").read_text()
