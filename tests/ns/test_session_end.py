@@ -39,6 +39,7 @@ def test_that_hangs(tmp_path):
     while os.environ["HANG"]:
         signal.pause()
     os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
     for group in groups:
         group.rmdir()
     syscalls.umount2(str(tmp_path), 0)
