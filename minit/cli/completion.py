@@ -280,7 +280,6 @@ def _apps(line: _Line) -> Iterator[Candidate]:
 def _images(line: _Line, *, by_id: bool = False) -> Iterator[Candidate]:
     if not os.access(line.data / "cas", os.R_OK):  # nor is one made for the sake of completion
         return
-
     with Store(line.data) as store:
         for image in store.list(lambda error: None):
             name = f"{image.name}:{image.version}" if image.version else image.name

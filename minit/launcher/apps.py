@@ -49,7 +49,6 @@ def remove_app(app: str) -> None:
     helpers = find_helpers(app)
     _ask_until_done(OP_APP_RM, app)
     end_helpers(helpers)
-
     for problem in remove_traces(app):
         report_failure(app, LaunchError(problem))
         complain(f'stage1 app rm: warning: app "{app}": {problem}')
@@ -72,8 +71,6 @@ def _ask_until_done(op: str, app: str) -> None:
 
 def check_running() -> None:
     """Raise LaunchError unless the pod runs."""
-    # Here, as it costs more than all the rest, and only who was refused wants to know.
-
     pidfd, _ = open_supervisor(read_pid())
     os.close(pidfd)
 

@@ -44,8 +44,6 @@ def attach_app(
     `chosen` are some of protocol.STREAMS, None for all there are; `policy` is one of protocol.POLICIES, `detach_keys`
     as parse_detach_keys takes them. AttachError says why it is not possible.
     """
-    # Not for a list.
-
     if policy not in POLICIES:
         raise AttachError(f'on-slow: expected one of {", ".join(POLICIES)}, got "{policy}"')
     keys = parse_detach_keys(detach_keys)

@@ -111,7 +111,6 @@ def detach_networks(uuid: str, local_config: str, *, debug: bool) -> list[str]:
     """
     if not os.path.lexists(paths.POD_NETNS):
         return []
-
     try:
         return tear_down(uuid, PluginSearch(local_config), debug=debug)
     except StrandedError as error:

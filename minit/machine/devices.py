@@ -57,8 +57,6 @@ class MachineDevices:
 
     def _open_lookup(self) -> DeviceLookup:
         if self._lookup is None:
-            # It takes as long as all that is done for a machine that needs none, and a third of its helper's memory.
-
             self._lookup = DeviceLookup()
         return self._lookup
 

@@ -71,7 +71,6 @@ def _wait_for_device(rule: DeviceRule, devices: MachineDevices) -> None:
 def _connect(config: MachineConfig, devices: MachineDevices, *, waits: bool) -> MachineNetwork | None:
     if not config.interfaces and not config.name_servers:
         return None
-
     network = MachineNetwork(config)
     if waits:
         network.wait(devices)

@@ -161,7 +161,6 @@ def _open_watchdog(machine: Machine, *, is_last: bool) -> None:
     """Open the watchdog if it is wanted and not open yet; that it cannot be is said the last time."""
     if machine.config.watchdog is None or machine.feeder is not None:
         return
-
     try:
         machine.feeder = Feeder(machine.config.watchdog)
     except OSError as error:
@@ -229,7 +228,6 @@ def _check_health(machine: Machine, plan: PodPlan, attributes: Attributes) -> No
     """Start what checks the apps, if any has a check."""
     if not any(app.health for app in plan.apps):
         return
-
     # What a check runs in an app is entered into it.
     write_profiles(plan.apps, attributes)
     machine.pod_helpers.append(HealthHelper(plan, os.getpid(), image_descriptor()))

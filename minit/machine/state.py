@@ -146,7 +146,6 @@ def _remove(directory: str, *, ignore_errors: bool = False) -> None:
     if os.path.islink(directory) or (os.path.exists(directory) and not os.path.isdir(directory)):
         os.unlink(directory)  # it is nothing of ours
         return
-
     shutil.rmtree(directory, ignore_errors=ignore_errors)
 
 

@@ -179,7 +179,6 @@ class _Attachment:
         """Make a request of a plugin and return the JSON object it answers with, an empty one but for ADD."""
         if found.startswith(_BUILT_IN):
             return self._call_builtin(command, plugin, previous)
-
         # rkt knows no CHECK, and no plugin can do it without the result.
         is_plain = not self._config.is_list and command != "CHECK"
         text = plugin.text if is_plain else jsontext.dump(_derive(self._config, plugin, previous))

@@ -331,7 +331,6 @@ def _plan_handlers(name: str, app: App) -> dict[str, tuple[str, ...]]:
 def _plan_seccomp(name: str, app: App) -> tuple[SeccompPolicy | None, bool, list[str]]:
     if not any(isolator.name in SECCOMP_ISOLATORS for isolator in app.isolators):
         return DEFAULT_POLICY, False, []
-
     seccomp, warnings = plan_seccomp(name, app.isolators)
     return seccomp, plan_no_new_privileges(name, app.isolators), warnings
 

@@ -103,7 +103,6 @@ def _clean(names: Sequence[str]) -> list[str]:
 def _read_size(text: str | None, where: str) -> int | None:
     if text is None:
         return None
-
     expected = (
         f'{where}annotation {ANNOTATION_LOG_SIZE}: expected a number of bytes such as "10Mi", '
         f'at least {_SMALLEST_BYTES // 1024}Ki, or "0" for no limit, got "{text}"'

@@ -300,7 +300,6 @@ class _Planning:
         wants_vsock = is_set(runtime, ANNOTATION_VSOCK, self._pod.manifest)
         if not (app.isolators or wants_vsock or flags.disable_seccomp or flags.disable_capabilities):
             return spec.guards
-
         origins = find_origins(spec.name, app, image, flags, trusted=trusted)
         return plan_guards(flags, origins, spec.seccomp, wants_vsock=wants_vsock)
 
@@ -370,7 +369,6 @@ def refuse_shared_files(manifest: PodManifest, about: str | None = None) -> None
 def _plan_private_users(pod: Pod, flags: RunFlags) -> IdRange | None:
     if not flags.private_users:
         return None
-
     mapped = parse_id_range(flags.private_users)
     if mapped is None or mapped.to_host(TTY_GID) is None:
         raise PlanError(
@@ -395,7 +393,6 @@ def _plan_volumes(
     )
     if not any(wanted):
         return [()] * len(sections), []
-
     planned, warnings = plan_volumes(manifest, sections, images)
     if _asks_for_idmap(manifest):
         planned = plan_idmap(manifest, planned, private_users=bool(flags.private_users))
@@ -413,7 +410,6 @@ def _plan_isolation(
     """Return the limits of all apps together, what the isolators of each come to, and the warnings to show."""
     if not has_isolators(pod):
         return None, [None] * len(sections), []
-
     limits, warnings = plan_pod_limits(pod.manifest.isolators, place(POD_MANIFEST, "isolators"), facts)
     annotation = pod.manifest.annotation(ANNOTATION_PIDS_LIMIT)
     limits, notes = plan_process_limit(limits, annotation, "", facts.controllers)
@@ -433,21 +429,18 @@ def _plan_isolation(
 def _plan_health(runtime: RuntimeApp, *, can_be_removed: bool) -> tuple[HealthCheck, ...]:
     if runtime.annotation(ANNOTATION_HEALTH) is None:
         return ()
-
     return plan_health(runtime, can_be_removed=can_be_removed)
 
 
 def _plan_sockets(manifest: PodManifest, runtime: RuntimeApp, app: App) -> tuple[tuple[ListenSocket, ...], list[str]]:
     if not any(port.socket_activated for port in app.ports):
         return (), []
-
     return plan_sockets(manifest, runtime, app)
 
 
 def _plan_kubernetes_directory(manifest: PodManifest) -> tuple[str | None, list[str]]:
     if manifest.annotation(ANNOTATION_LOG_MODE) is None:
         return None, []
-
     return plan_kubernetes_directory(manifest)
 
 
@@ -455,7 +448,6 @@ def _plan_log(spec: AppSpec, runtime: RuntimeApp, manifest: PodManifest, kuberne
     annotations = {name for name, _ in (*manifest.annotations, *runtime.annotations)}
     if not kubernetes and not annotations & {ANNOTATION_LOG_FILES, ANNOTATION_LOG_SIZE, ANNOTATION_LOST_OUTPUT}:
         return spec
-
     size_bytes, files = plan_log_size(runtime, manifest), plan_log_files(runtime, manifest)
     return replace(
         spec,
@@ -517,7 +509,6 @@ def _plan_network(pod: Pod, flags: RunFlags, sections: Sequence[App]) -> Network
             if wanted:
                 raise PlanError(f"failed to setup network: {what} needs a network, --net=none gives none")
         return None
-
     names = [runtime.name for runtime in pod.manifest.apps]
     return NetworkPlan(
         networks=plan_networks(pod.networks, flags.networks),
@@ -528,7 +519,6 @@ def _plan_network(pod: Pod, flags: RunFlags, sections: Sequence[App]) -> Network
 def _plan_hostname(flags: RunFlags) -> str:
     if not flags.hostname:
         return f"rkt-{flags.uuid}"
-
     fault = find_fault(flags.hostname)
     if fault is not None:
         raise PlanError(f'hostname "{flags.hostname}" {fault}')

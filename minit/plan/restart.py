@@ -80,7 +80,6 @@ def _read_duration(annotations: dict[str, str], name: str, where: str, default: 
     text = annotations.get(name)
     if text is None:
         return default
-
     try:
         seconds = parse_duration(text)
     except ValueError:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from minit.errors import ControlError, ManifestError
 from minit.jsontext import dump, parse
 from minit.manifest.seccomp import SeccompPolicy
-from minit.plan import health
 from minit.plan.app import AppSpec, Dependency
 from minit.plan.devices import DeviceRule
 from minit.plan.files import AppFile
+from minit.plan.health import HealthCheck, Target
 from minit.plan.limits import Limits
 from minit.plan.mounts import BindTree, MadeFilesystem, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem
 from minit.plan.protection import Protection
@@ -25,11 +25,10 @@ _CLASSES: dict[str, type[Value]] = {
     kind.__name__: kind
     for kind in (
         *(AppSpec, DeviceRule, AppFile, Limits, Protection, SeccompPolicy, ListenSocket, VolumeMount),
-        *(Dependency, RestartPolicy),
+        *(Dependency, HealthCheck, RestartPolicy, Target),
         *(BindTree, MadeFilesystem, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem),
     )
 }
-_CLASSES_OF_HEALTH = ("HealthCheck", "Target")
 _CLASS, _BYTES, _SET = "class", "bytes", "set"
 
 
@@ -72,13 +71,5 @@ def _decode(value: object) -> object:
         return bytes.fromhex(value[_BYTES])
     if _SET in value:
         return frozenset(value[_SET])
-    kind = _class_of(value.pop(_CLASS))
+    kind = _CLASSES[value.pop(_CLASS)]
     return kind(**{name: _decode(item) for name, item in value.items()})
-
-
-def _class_of(name: str) -> type[Value]:
-    if name in _CLASSES_OF_HEALTH:
-        # Here, since few apps have checks.
-
-        return health.Target if name == health.Target.__name__ else health.HealthCheck
-    return _CLASSES[name]

@@ -89,7 +89,6 @@ def _read_signal(text: str | None, where: str) -> int | None:
 def _read_grace(text: str | None, where: str) -> float | None:
     if text is None:
         return None
-
     expected = f'{where}annotation {ANNOTATION_STOP_GRACE}: expected a duration such as "10s", got "{text}"'
     try:
         seconds = parse_duration(text)

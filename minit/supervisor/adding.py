@@ -137,7 +137,6 @@ def _helpers(app: str, of_role: dict[str, list[int]]) -> tuple[AppHelper, ...]:
     kinds = [role.removeprefix(HELPER) for role in of_role if role.startswith(HELPER)]
     if not kinds:
         return ()
-
     return tuple(
         AppHelper(
             app,
@@ -159,7 +158,6 @@ def _read_spec(fd: int) -> bytes:
 def _open_sockets(spec: AppSpec, passed: list[int]) -> tuple[int, ...]:
     if not spec.sockets:
         return ()
-
     return open_sockets(spec, passed or [None] * len(spec.sockets))
 
 

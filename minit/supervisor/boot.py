@@ -172,7 +172,6 @@ def _boot(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) 
         master = slave = None
         if ends.terminal is not None and plan.console_uid is not None:
             step = "open the console"
-
             master, slave = open_console(plan.console_uid, ends.terminal)
             if ends.terminal.settings is not None:
                 expect_raw_terminal()
@@ -316,5 +315,4 @@ def _listen() -> Socket:
 def _open_sockets(plan: PodPlan, inherited: Sequence[Sequence[int | None]]) -> list[tuple[int, ...]]:
     if not any(app.sockets for app in plan.apps):
         return [()] * len(plan.apps)
-
     return [open_sockets(app, fds) for app, fds in zip(plan.apps, inherited)]

@@ -158,7 +158,6 @@ class _Child:
         terminal = self._ends.console if has_console else self._ends.tty
         if terminal is not None:
             self._step = f"take the {'console' if has_console else 'terminal'}"
-
             take_console(terminal)
 
     def _join_groups(self) -> None:
@@ -221,13 +220,11 @@ class _Child:
         syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
         if self._ends.sockets:
             self._step = "pass sockets"
-
             others = (self._report.fileno(), self.namespace, *(() if self._pipe is None else (self._pipe,)))
             moved, self.namespace, *pipes = place_sockets(self._ends.sockets, others)
             self._report, self._pipe = Socket(fileno=moved), pipes[0] if pipes else None
         if self._pipe is not None and self._spec.notify_fd is not None:
             self._step = "pass the notification descriptor"
-
             # Detached, or the old object would close what is in its place.
             others = (self._report.detach(), self.namespace)
             moved, self.namespace = place_descriptor(self._pipe, self._spec.notify_fd, others)

@@ -64,8 +64,6 @@ class Handlers:
             self._fail(app, handler.name, status)
 
     def _run(self, app: App) -> None:
-        # Loaded by the launcher if any app has a handler.
-
         name = _HANDLER_OF[app.state]
         try:
             app.handler = spawn_handler(app, name)

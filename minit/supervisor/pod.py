@@ -119,7 +119,6 @@ class Pod:
         """Return whether an app has to wait for others; one that would wait for ever has failed."""
         if not app.spec.after or (app.starts > 1 and not self._plan.mutable):
             return False
-
         # Of a mutable pod one is started when somebody asks for it, who is told that it cannot be.
         reason = (find_unmet if self._plan.mutable else waits_in_vain)(app, self.apps)
         app.waiting = reason is None and find_unmet(app, self.apps) is not None

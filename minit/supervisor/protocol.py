@@ -107,8 +107,6 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
 
 
 def _profile_file(app: App) -> int:
-    # Here, since who only asks to stop needs nothing of this.
-
     # Not in the reply, which could outgrow a message.
     fd = os.memfd_create("profile")
     with os.fdopen(os.dup(fd), "wb") as file:
@@ -124,8 +122,6 @@ def _events(supervisor: Supervisor, since: object) -> Reply:
 
 
 def _state(supervisor: Supervisor) -> dict[str, object]:
-    # Here, since who only asks to stop needs nothing of this.
-
     apps = []
     for app in supervisor.apps.values():
         entry: dict[str, object] = {"name": app.name, "state": app.state}

@@ -172,8 +172,6 @@ class AppRequests:
             return self._refuse(name, f'app "{name}" is in this pod already')
         if not _has_descriptors():
             return self._refuse(name, _too_few_descriptors())
-        # Here, since it brings with it whatever a plan is made of.
-
         taken = descriptors.copy()
         descriptors.clear()
         try:

@@ -56,8 +56,6 @@ def diagnose(
 
     """
     [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
-    # Here, so that no other command pays for them.
-
     with find_pod(invocation.data, chosen, invocation.note) as pod:
         report = make_report(pod, lines, show_secrets=show_secrets)
     if output_format == "text":

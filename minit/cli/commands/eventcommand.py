@@ -50,8 +50,6 @@ def events(
 
     """
     [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
-    # Here, so that no other command pays for it.
-
     line = json_line if output_format == "json" else text_line
     with find_pod(invocation.data, chosen, invocation.note) as pod:
         wanted = Wanted(apps=frozenset(apps), since=since)

@@ -166,7 +166,6 @@ def _collect_modules(invocation: Invocation, source: Path | None, names: Sequenc
         if names:
             raise click.UsageError(f"kernel module {names[0]} is asked for: name a kernel by --modules-from")
         return
-
     with _unpacked(source) as directory:
         modules = collect_modules(directory, names)
     for name in modules.builtin:
@@ -181,7 +180,6 @@ def _unpacked(source: Path) -> Iterator[Path]:
     if source.is_dir():
         yield source
         return
-
     with tempfile.TemporaryDirectory(prefix="minit-") as scratch:
         run_tool("dpkg-deb", "-x", str(source), scratch)
         yield Path(scratch)

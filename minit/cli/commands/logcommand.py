@@ -19,7 +19,6 @@ _STREAMS = ("stdout", "stderr")
 def _read_moment(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
     if value is None:
         return None
-
     try:
         return parse_moment(value, time.time_ns())
     except ValueError as error:
@@ -81,8 +80,6 @@ def logs(
 
     """
     [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
-    # Here, so that no other command pays for it.
-
     if reopen:
         reopen_logs(invocation, chosen, apps)
         return

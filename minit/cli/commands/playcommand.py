@@ -96,8 +96,6 @@ def play(
 
 
 def _read(invocation: Invocation, file: str, *, forgiving: bool, silent: bool) -> tuple[KubernetesPod, ...]:
-    # Here and below, so that no other command pays for them.
-
     try:
         with open(0 if file == _STANDARD_INPUT else file, "rb", closefd=file != _STANDARD_INPUT) as opened:
             data = opened.read(MAX_BYTES + 1)

@@ -142,8 +142,6 @@ def _lost_output(pod: Pod, shown: PodStatus) -> dict[str, int]:
 
 
 def _live(invocation: Invocation, pod: Pod) -> dict[str, dict[str, object]]:
-    # Here, so that nobody else pays for it.
-
     try:
         return read_live(pod)
     except MinitError as error:

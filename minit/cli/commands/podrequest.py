@@ -231,7 +231,6 @@ def choose_stage1(
         return store.import_file(Path(path), progress, again=False)
     if reference is not None:
         return store.find(reference)
-
     fingerprint = shipped_fingerprint()
     if fingerprint is not None:
         image = default_stage1(invocation.data, store, fingerprint, copy_shipped, progress)

@@ -138,8 +138,6 @@ def _read(invocation: Invocation, meters: list[PodMeter], *, named: bool) -> lis
 
 
 def _text(samples: list[PodSample], before: dict[str, PodSample], output_format: str, *, whole: bool) -> str:
-    # Here, so that no other command of the group pays for it.
-
     if output_format == "json":
         return "".join(f"{jsontext.dump(stats_json(sample)).decode('ascii')}\n" for sample in samples)
     if output_format == "prometheus":

@@ -36,8 +36,6 @@ def top(invocation: Invocation, interval: float, uuids: tuple[str, ...]) -> None
       minit top --interval=5s 2d381b2a
 
     """
-    # Here, so that no other command pays for them.
-
     with Meters(invocation, uuids) as meters:
         if is_terminal():
             show_live(meters, interval)

@@ -20,5 +20,4 @@ def json_text(value: object, output_format: str) -> str:
     """Return `value` in one of FORMATS, without a final newline."""
     if output_format == "json":
         return jsontext.dump(value).decode("ascii")
-
     return harmless_json(json.dumps(value, indent="\t", ensure_ascii=False))

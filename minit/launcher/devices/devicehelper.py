@@ -114,7 +114,6 @@ class DeviceHelper:
 
         Returns what it lives by from then on, the caller's; see minit.launcher.leftbehind.
         """
-
         self._follow(groups, pod)
         return wait_settled(self._socket)
 
@@ -180,8 +179,6 @@ def _work(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
             settle(socket, message["stays_with"])
         is_following = True
         if image is not None:
-            # With what may still be needed.
-
             os.close(image)
         _follow(_make_followers(volumes, devices, message["follow"], debug), lookup, events, socket)
     except BrokenPipeError:

@@ -129,7 +129,6 @@ def _execute(entrance: Entrance, arguments: list[bytes], variables: Mapping[byte
         os.setsid()
         if entrance.terminal_streams:
             step = "take the terminal"
-
             take_console(entrance.terminal_streams[0])
         try:
             os.chdir(entrance.profile.working_directory)

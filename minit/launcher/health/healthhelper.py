@@ -56,7 +56,6 @@ class HealthHelper:
 
         Returns what it lives by from then on, the caller's.
         """
-
         return wait_settled(self._socket)
 
     def fileno(self) -> int:

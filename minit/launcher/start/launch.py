@@ -243,7 +243,6 @@ def _shed(lock: int) -> tuple[Attributes, list[InheritedSocket]]:
 def _find_sockets() -> list[InheritedSocket]:
     if "LISTEN_PID" not in os.environ:
         return []
-
     sockets, warnings = find_sockets(os.environ, os.getpid())
     for line in warnings:
         complain(f"stage1: {line}")
@@ -255,7 +254,6 @@ def _take_notify_socket() -> str | None:
     address = os.environ.pop("NOTIFY_SOCKET", None)
     if address is None:
         return None
-
     if is_usable(address):
         return address
     complain(f"stage1: warning: ignoring NOTIFY_SOCKET={address}: no socket of this machine")
@@ -269,7 +267,6 @@ def _start_network(plan: PodPlan, flags: RunFlags, lock: int) -> NetworkHelper |
             # As rkt's: the pod has networks, none of them.
             write_pod_file(paths.POD_NET_INFO, b"null")
         return None
-
     return NetworkHelper(plan.network, flags, lock)
 
 
@@ -302,7 +299,6 @@ def _remember_options(flags: RunFlags, connection: Connection | None) -> None:
 def _open_kubernetes_log(plan: PodPlan) -> int | None:
     if plan.kubernetes_log_directory is None:
         return None
-
     return open_kubernetes_log(plan.kubernetes_log_directory, plan.private_users)
 
 
@@ -316,7 +312,6 @@ def _start_health(plan: PodPlan, pid: int) -> HealthHelper | None:
     """Start checking apps in the pod whose PID 1 is `pid`, if any has a check."""
     if not any(app.health for app in plan.apps):
         return None
-
     return HealthHelper(plan, pid, image_descriptor())
 
 
@@ -326,7 +321,6 @@ def _match_sockets(
     """Return of each socket of each app the inherited descriptor, if there is one, and the plan that goes with it."""
     if not inherited:
         return plan, tuple((None,) * len(app.sockets) for app in plan.apps)
-
     matched, warnings = match_sockets(plan.apps, inherited)
     for line in warnings:
         complain(f"stage1: {line}")
@@ -346,7 +340,6 @@ def _open_sockets(plan: PodPlan, inherited: tuple[tuple[int | None, ...], ...]) 
     """Return each app's sockets, opened here, as root of a user namespace may not bind to low ports of the host."""
     if not any(app.sockets for app in plan.apps):
         return inherited
-
     return tuple(open_sockets(app, fds) for app, fds in zip(plan.apps, inherited))
 
 
@@ -354,14 +347,12 @@ def _prepare_console(plan: PodPlan) -> CallerTerminal | None:
     """Return what the caller has for a terminal, None if no app has a console."""
     if plan.console_uid is None:
         return None
-
     return look_at_terminal(is_read=plan.reads_console)
 
 
 def _make_mounts(plan: PodPlan) -> MadeMounts:
     if plan.private_users is None:
         return MadeMounts()
-
     return make_mounts(plan, plan.private_users)
 
 

@@ -111,7 +111,6 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -
 def _load_networks(flags: RunFlags) -> tuple[NetworkConfig, ...]:
     if not joins_networks(flags.networks):
         return ()
-
     networks, notes = load_networks(flags.local_config, flags.networks)
     for note in notes:
         complain(f"networking: {note}")
@@ -121,7 +120,6 @@ def _load_networks(flags: RunFlags) -> tuple[NetworkConfig, ...]:
 def _look_up_ids(name: str, app: App) -> AppLookups:
     if parse_id(app.user) is not None and parse_id(app.group) is not None:
         return AppLookups()
-
     return look_up_ids(name, app)
 
 

@@ -1,9 +1,8 @@
 """
 The network helper: a process that connects the pod to its networks while the launcher goes on, and is gone afterwards.
 
-It loads what the launcher must not have in its memory, since PID 1 is a copy of that. It holds the pod's lock, or the
-pod could be collected beside it. Until it is told that the pod has what it needs, the end of the launcher, for whatever
-reason, makes it undo all it did.
+It holds the pod's lock, or the pod could be collected beside it. Until it is told that the pod has what it needs, the
+end of the launcher, for whatever reason, makes it undo all it did.
 """
 
 from __future__ import annotations
@@ -124,7 +123,6 @@ def _connect(plan: NetworkPlan, flags: RunFlags, lock: int, socket: Socket) -> N
     os.setsid()
     image = image_descriptor()
     syscalls.close_all_but([0, 1, 2, lock, socket.fileno(), *([] if image is None else [image])])
-
     connection = set_up(plan, flags, PluginSearch(flags.local_config), socket.fileno())
     send_message(
         socket,
@@ -156,7 +154,6 @@ def undo_networks(uuid: str, local_config: str) -> None:
     """Take the pod in the working directory off its networks; what goes wrong is a line on stderr, and left to gc."""
     if not os.path.lexists(paths.POD_NETNS):
         return
-
     problems = tear_down(uuid, PluginSearch(local_config), is_last=False)
     for problem in problems:
         complain(f"networking: {problem}")

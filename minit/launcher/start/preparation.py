@@ -33,7 +33,6 @@ def place_groups(plan: PodPlan, hierarchies: Sequence[Hierarchy]) -> str:
     """Return the path of the pod's groups, before there is another process of ours, which might be in the way."""
     if not plan.controllers:
         return pod_subcgroup(hierarchies, plan.uuid)
-
     return place_pod(hierarchies, plan.uuid, plan.controllers)
 
 
@@ -41,7 +40,6 @@ def set_limits_of(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: st
     """Set the limits of a plan, if it has any, and show the warnings."""
     if not plan.controllers:
         return
-
     for line in set_limits(plan, hierarchies, subcgroup):
         complain(f"stage1: {line}")
 
@@ -50,7 +48,6 @@ def open_volumes_of(plan: PodPlan) -> tuple[PodPlan, tuple[tuple[int, ...], ...]
     """Return a detached mount of each volume of each app, but for devices that may come later, and the plan with it."""
     if not any(app.volumes for app in plan.apps):
         return plan, ((),) * len(plan.apps)
-
     plan = replace(plan, apps=tuple(put_off_devices(app) for app in plan.apps))
     trees = tuple(open_volumes(app, plan.private_users) for app in plan.apps)
     if plan.private_users is not None and any(volume.idmap for app in plan.apps for volume in app.volumes):

@@ -36,5 +36,4 @@ def find_builtin(config: Mapping[str, object]) -> Builtin | None:
         return Builtin(add=ptp.add, delete=ptp.delete, check=ptp.check)
     if config["type"] == "bridge":
         return Builtin(add=bridge.add, delete=bridge.delete, check=bridge.check)
-
     return Builtin(add=loopback.add, delete=loopback.delete, check=loopback.check)

@@ -26,8 +26,6 @@ def resolve_image(store: Store, reference: str, progress: Progress, policy: Pull
             f'cannot fetch "{reference}": minit does not download images (download it, then give the file)'
         )
     if reference.startswith(REGISTRY_SCHEMES) or has_transport(reference):
-        # Late: most pods are made of images of the store, and reading others takes many modules.
-
         read = import_layers if has_transport(reference) else import_from_registry
         return read(store, reference, policy, progress)
     path = image_file(reference)
