@@ -9,7 +9,6 @@ from minit.value import Value
 RETAIN = "os/linux/seccomp-retain-set"
 REMOVE = "os/linux/seccomp-remove-set"
 NO_NEW_PRIVILEGES = "os/linux/no-new-privileges"
-ISOLATORS = (RETAIN, REMOVE, NO_NEW_PRIVILEGES)
 
 
 class SeccompPolicy(Value):

@@ -7,7 +7,6 @@ from minit.manifest.app import App
 from minit.manifest.capabilities import DEFAULT, capability_names
 from minit.manifest.pod import RuntimeApp
 from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
-from minit.manifest.seccomp import ISOLATORS as SECCOMP_ISOLATORS
 from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
 from minit.paths import (
     ANNOTATION_AFTER,
@@ -254,7 +253,8 @@ def plan_app(
     handlers = _plan_handlers(name, app)
     working_directory = app.working_directory or "/"
     candidates, search = plan_executable(name, app, working_directory)
-    seccomp, no_new_privileges, warnings = _plan_seccomp(name, app)
+    seccomp, warnings = plan_seccomp(name, app.isolators)
+    no_new_privileges = plan_no_new_privileges(name, app.isolators)
     return (
         AppSpec(
             name=name,
@@ -326,13 +326,6 @@ def _plan_handlers(name: str, app: App) -> dict[str, tuple[str, ...]]:
         if not command.startswith("/"):
             raise PlanError(f'app "{name}": event handler {handler.name}: expected an absolute path, got "{command}"')
     return {handler.name: handler.exec for handler in app.event_handlers}
-
-
-def _plan_seccomp(name: str, app: App) -> tuple[SeccompPolicy | None, bool, list[str]]:
-    if not any(isolator.name in SECCOMP_ISOLATORS for isolator in app.isolators):
-        return DEFAULT_POLICY, False, []
-    seccomp, warnings = plan_seccomp(name, app.isolators)
-    return seccomp, plan_no_new_privileges(name, app.isolators), warnings
 
 
 def _refuse_nul(name: str, app: App) -> None:

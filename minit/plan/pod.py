@@ -15,16 +15,8 @@ from minit.manifest.network import NetworkConfig
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.manifest.reader import place
 from minit.paths import (
-    ANNOTATION_AFTER,
-    ANNOTATION_HEALTH,
-    ANNOTATION_IDMAP,
     ANNOTATION_KUBERNETES_DIRECTORY,
-    ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_MODE,
-    ANNOTATION_LOG_SIZE,
-    ANNOTATION_LOST_OUTPUT,
-    ANNOTATION_NOTIFY,
-    ANNOTATION_NOTIFY_FD,
     ANNOTATION_PIDS_LIMIT,
     ANNOTATION_TRUSTED_ISOLATORS,
     ANNOTATION_VSOCK,
@@ -33,13 +25,13 @@ from minit.paths import (
     created_marker,
     started_marker,
 )
-from minit.plan.app import POD_ANNOTATIONS, RESTART_ANNOTATIONS, STREAM_CONSOLE, AppSpec, check_keep_logs, plan_app
+from minit.plan.app import POD_ANNOTATIONS, STREAM_CONSOLE, AppSpec, check_keep_logs, plan_app
 from minit.plan.devices import DEFAULT_RULES, plan_hotplug
 from minit.plan.environment import with_metadata_url
 from minit.plan.files import EtcTexts, plan_files
 from minit.plan.flags import RunFlags
 from minit.plan.guards import plan_guards
-from minit.plan.health import HealthCheck, plan_health
+from minit.plan.health import plan_health
 from minit.plan.hostfacts import HostFacts, check_host
 from minit.plan.idmap import plan_idmap
 from minit.plan.isolators import Isolation, plan_isolation, plan_pod_limits, plan_process_limit
@@ -59,7 +51,7 @@ from minit.plan.ports import plan_ports
 from minit.plan.protection import plan_protection
 from minit.plan.readiness import plan_readiness
 from minit.plan.restart import plan_restart
-from minit.plan.sockets import ListenSocket, plan_sockets
+from minit.plan.sockets import plan_sockets
 from minit.plan.stopping import ANNOTATION_STOP_SIGNAL, plan_pod_grace, plan_stopping
 from minit.plan.users import AppLookups, check_mapped, plan_ids
 from minit.plan.volumes import VolumeMount, host_files, plan_volumes
@@ -202,7 +194,7 @@ class _Planning:
         volumes = self._heed(_plan_volumes(pod.manifest, self._sections, self._images, flags))
         limits, isolations, notes = _plan_isolation(pod, self._sections, facts)
         self._warnings += notes
-        kubernetes_log_directory = self._heed(_plan_kubernetes_directory(pod.manifest))
+        kubernetes_log_directory = self._heed(plan_kubernetes_directory(pod.manifest))
         logs_for_kubernetes = kubernetes_log_directory is not None and not flags.interactive
         apps = []
         each = zip(pod.manifest.apps, self._sections, self._images, volumes, isolations)
@@ -212,7 +204,7 @@ class _Planning:
             spec = _plan_log(spec, runtime, pod.manifest, logs_for_kubernetes)
             spec = self._confine(spec, isolation, runtime, app, image)
             apps.append(_plan_start(spec, runtime, image, pod.manifest))
-        if not flags.mutable and any(spec.after for spec in apps):
+        if not flags.mutable:
             check_order(apps)
         namespaces = self._namespaces(network)
         return PodPlan(
@@ -259,11 +251,11 @@ class _Planning:
             volumes=mounts,
             files=plan_files(runtime.name, self._hostname, flags, pod.texts),
             protection=plan_protection(flags.disable_paths, is_contained(flags.networks)),
-            sockets=self._heed(_plan_sockets(pod.manifest, runtime, app)),
+            sockets=self._heed(plan_sockets(pod.manifest, runtime, app)),
             devices=None if flags.disable_paths else DEFAULT_RULES,
             hotplug=plan_hotplug(runtime, pod.manifest),
             starts_again=flags.mutable,
-            health=_plan_health(runtime, can_be_removed=flags.mutable and not self._joined),
+            health=plan_health(runtime, can_be_removed=flags.mutable and not self._joined),
             stop_signal=stopping.signal,
             stop_grace_seconds=stopping.grace_seconds,
         )
@@ -384,24 +376,9 @@ def _plan_volumes(
     manifest: PodManifest, sections: Sequence[App], images: Sequence[ImageManifest], flags: RunFlags
 ) -> tuple[list[tuple[VolumeMount, ...]], list[str]]:
     """Return the volumes of each app and the host's files it gets, and the warnings to show."""
-    wanted = (
-        manifest.volumes,
-        *(runtime.mounts for runtime in manifest.apps),
-        *(app.mount_points for app in sections),
-        "host" in (flags.resolv_mode, flags.hosts_mode),
-        _asks_for_idmap(manifest),
-    )
-    if not any(wanted):
-        return [()] * len(sections), []
     planned, warnings = plan_volumes(manifest, sections, images)
-    if _asks_for_idmap(manifest):
-        planned = plan_idmap(manifest, planned, private_users=bool(flags.private_users))
+    planned = plan_idmap(manifest, planned, private_users=bool(flags.private_users))
     return [(*volumes, *host_files(flags)) for volumes in planned], warnings
-
-
-def _asks_for_idmap(manifest: PodManifest) -> bool:
-    annotations = (manifest.annotations, *(runtime.annotations for runtime in manifest.apps))
-    return any(name == ANNOTATION_IDMAP for pairs in annotations for name, _ in pairs)
 
 
 def _plan_isolation(
@@ -426,28 +403,7 @@ def _plan_isolation(
     return (limits if limits.controllers else None), isolations, warnings
 
 
-def _plan_health(runtime: RuntimeApp, *, can_be_removed: bool) -> tuple[HealthCheck, ...]:
-    if runtime.annotation(ANNOTATION_HEALTH) is None:
-        return ()
-    return plan_health(runtime, can_be_removed=can_be_removed)
-
-
-def _plan_sockets(manifest: PodManifest, runtime: RuntimeApp, app: App) -> tuple[tuple[ListenSocket, ...], list[str]]:
-    if not any(port.socket_activated for port in app.ports):
-        return (), []
-    return plan_sockets(manifest, runtime, app)
-
-
-def _plan_kubernetes_directory(manifest: PodManifest) -> tuple[str | None, list[str]]:
-    if manifest.annotation(ANNOTATION_LOG_MODE) is None:
-        return None, []
-    return plan_kubernetes_directory(manifest)
-
-
 def _plan_log(spec: AppSpec, runtime: RuntimeApp, manifest: PodManifest, kubernetes: bool) -> AppSpec:
-    annotations = {name for name, _ in (*manifest.annotations, *runtime.annotations)}
-    if not kubernetes and not annotations & {ANNOTATION_LOG_FILES, ANNOTATION_LOG_SIZE, ANNOTATION_LOST_OUTPUT}:
-        return spec
     size_bytes, files = plan_log_size(runtime, manifest), plan_log_files(runtime, manifest)
     return replace(
         spec,
@@ -460,16 +416,17 @@ def _plan_log(spec: AppSpec, runtime: RuntimeApp, manifest: PodManifest, kuberne
 
 def _plan_start(spec: AppSpec, runtime: RuntimeApp, image: ImageManifest, manifest: PodManifest) -> AppSpec:
     """Return the spec with what says when the app is started, is ready, and is started again."""
-    own = {name for name, _ in runtime.annotations}
-    if own & {ANNOTATION_NOTIFY, ANNOTATION_NOTIFY_FD} or image.annotation(ANNOTATION_NOTIFY) is not None:
-        notifies, number = plan_readiness(runtime, image, len(spec.sockets))
-        spec = replace(spec, notifies=notifies, notify_fd=number)
-    if ANNOTATION_AFTER in own:
-        spec = replace(spec, after=plan_after(runtime))
-    if not {name for name, _ in (*manifest.annotations, *runtime.annotations)}.isdisjoint(RESTART_ANNOTATIONS):
-        policy = plan_restart(runtime, manifest, has_console=spec.has_console)
-        spec = replace(spec, restart=policy, starts_again=spec.starts_again or policy is not None)
-    return spec
+    notifies, number = plan_readiness(runtime, image, len(spec.sockets))
+    after = plan_after(runtime)
+    policy = plan_restart(runtime, manifest, has_console=spec.has_console)
+    return replace(
+        spec,
+        notifies=notifies,
+        notify_fd=number,
+        after=after,
+        restart=policy,
+        starts_again=spec.starts_again or policy is not None,
+    )
 
 
 def _refuse_unknown_annotations(runtime: RuntimeApp, image: ImageManifest) -> None:
