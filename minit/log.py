@@ -30,7 +30,7 @@ def open_journal() -> Callable[[str, dict[str, object]], None]:
         _Lines(BoundedLog(paths.STAGE1_SUPERVISOR_LOG, FILE_BYTES)),
         processors=[
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.JSONRenderer(serializer=lambda event, **_: _encode(event)),
+            structlog.processors.JSONRenderer(serializer=lambda event, **_: dump(event)),
         ],
         wrapper_class=structlog.BoundLogger,
     )
@@ -44,7 +44,3 @@ def open_journal() -> Callable[[str, dict[str, object]], None]:
             pass  # a full disk must not stop PID 1, and there is no other place to say so
 
     return write
-
-
-def _encode(event: object) -> bytes:
-    return dump(event)

@@ -16,7 +16,7 @@ from minit.errors import LaunchError, MinitError, PlanError, describe
 from minit.launcher.apps import check_running, report_failure
 from minit.launcher.cgroups import Hierarchy, make_pod_groups, read_hierarchies, read_subcgroup, remove_app_groups
 from minit.launcher.devices.devicehelper import DeviceHelper
-from minit.launcher.devices.devicepolicy import DeviceGroup, apply_policies, device_group
+from minit.launcher.devices.devicepolicy import apply_policies, device_group
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.start.load import collect_facts, load_app, read_pod_manifest, read_runtime_config
@@ -142,7 +142,8 @@ def _hand_over(
         lives = []
         if devices in helpers:
             step = "follow devices"
-            lives.append(_follow(devices, spec.name, device_group(hierarchies, subcgroup, spec.name)))
+            followed = device_group(hierarchies, subcgroup, spec.name)
+            lives.append(devices.follow_and_stay({spec.name: followed}, read_pid()))
         if spec.health:
             step = "start checking the health of the app"
             health, life = _start_health(plan)
@@ -168,10 +169,6 @@ def _hand_over(
     roles = [role for role, _ in sent]
     request: dict[str, object] = {"op": OP_APP_ADD, "version": ADDING_VERSION, "app": spec.name}
     ask({**request, "descriptors": roles, "v2": group.is_v2}, _ANSWER_SECONDS, [fd for _, fd in sent])
-
-
-def _follow(devices: DeviceHelper, app: str, group: DeviceGroup | None) -> int:
-    return devices.follow_and_stay({app: group}, read_pid())
 
 
 def _start_health(plan: PodPlan) -> tuple[HealthHelper, int]:

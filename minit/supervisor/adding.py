@@ -57,7 +57,7 @@ def take_in(request: dict[str, object], descriptors: Sequence[int], attributes: 
         if len(trees) != len(spec.volumes):
             raise ControlError("request: expected a descriptor for each volume")
         helpers = _helpers(spec.name, of_role)
-        sockets = _open_sockets(spec, of_role.get(SOCKET, []))
+        sockets = open_sockets(spec, of_role.get(SOCKET) or [None] * len(spec.sockets))
         # Those that were passed are among the descriptors.
         opened = [fd for fd in sockets if fd not in descriptors]
         try:
@@ -135,8 +135,6 @@ def _group_ends(app: str, of_role: dict[str, list[int]], *, is_v2: bool) -> Grou
 
 def _helpers(app: str, of_role: dict[str, list[int]]) -> tuple[AppHelper, ...]:
     kinds = [role.removeprefix(HELPER) for role in of_role if role.startswith(HELPER)]
-    if not kinds:
-        return ()
     return tuple(
         AppHelper(
             app,
@@ -153,12 +151,6 @@ def _read_spec(fd: int) -> bytes:
     # A copy of the descriptor, which the reader closes.
     os.lseek(fd, 0, os.SEEK_SET)
     return read_bounded(os.dup(fd), "spec", _MAXIMUM_SPEC_BYTES)
-
-
-def _open_sockets(spec: AppSpec, passed: list[int]) -> tuple[int, ...]:
-    if not spec.sockets:
-        return ()
-    return open_sockets(spec, passed or [None] * len(spec.sockets))
 
 
 def _write_files(spec: AppSpec) -> None:

@@ -160,7 +160,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) 
             step = "bring up lo"
             bring_up_loopback()
         step = "open sockets"
-        sockets = _open_sockets(plan, ends.sockets)
+        sockets = [open_sockets(app, fds) for app, fds in zip(plan.apps, ends.sockets)]
         step = "drop capabilities"
         drop_bounding_set(plan.bounding)
         step = "join a session keyring"
@@ -310,9 +310,3 @@ def _listen() -> Socket:
     os.umask(mask)
     sock.listen(_CONTROL_BACKLOG)
     return sock
-
-
-def _open_sockets(plan: PodPlan, inherited: Sequence[Sequence[int | None]]) -> list[tuple[int, ...]]:
-    if not any(app.sockets for app in plan.apps):
-        return [()] * len(plan.apps)
-    return [open_sockets(app, fds) for app, fds in zip(plan.apps, inherited)]

@@ -195,17 +195,13 @@ def _compressed(file: IO[bytes], form: str) -> Any:
     if form == "gzip":
         return gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0)
     if form == "zstd":
-        return _open_zstd(file)
+        return zstd.ZstdFile(file, "wb", level=_ZSTD_LEVEL)
     return _as_is(file)
 
 
 @contextmanager
 def _as_is(file: IO[bytes]) -> Iterator[IO[bytes]]:
     yield file
-
-
-def _open_zstd(file: IO[bytes]) -> Any:
-    return zstd.ZstdFile(file, "wb", level=_ZSTD_LEVEL)
 
 
 def _size_table(parts: Sequence[Part]) -> str:

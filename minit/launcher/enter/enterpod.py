@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from minit import syscalls
 from minit.errors import LaunchError
 from minit.launcher.enter.enterchild import Entrance, enter
-from minit.launcher.enter.enterconsole import EnterConsole, open_enter_console
+from minit.launcher.enter.enterconsole import open_enter_console
 from minit.launcher.enter.enterprofile import find_app, open_groups
 from minit.launcher.enter.enterwatch import EnterWatch, hold_signals
 from minit.launcher.stop import has_ended, open_supervisor
@@ -50,7 +50,7 @@ def enter_pod(pid: int, app: str | None, command: Sequence[str], *, privileged: 
         else:
             groups = open_groups(app)
     terminals = tuple(fd for fd in _STREAMS if os.isatty(fd))
-    console = _open_console(pid, terminals) if terminals else None
+    console = open_enter_console(pid, terminals) if terminals else None
     if has_ended(pidfd):
         # What was opened by its number may be another process's.
         raise LaunchError(f"pod is not running any more: process {pid} has ended")
@@ -72,10 +72,6 @@ def enter_pod(pid: int, app: str | None, command: Sequence[str], *, privileged: 
     for fd in entrance.descriptors():
         os.close(fd)
     return EnterWatch(first, ours, console).run()
-
-
-def _open_console(pid: int, terminals: tuple[int, ...]) -> EnterConsole:
-    return open_enter_console(pid, terminals)
 
 
 def _is_same_file(path: str, other: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import socket
 from typing import NoReturn
 
@@ -18,8 +19,6 @@ from minit.launcher.enter.enterpod import enter_pod
 from minit.plan.health import HealthCheck, Target
 from minit.value import Value
 
-_SIGKILL = 9
-_SIGSTOP = 19
 _STATUS_BYTES = 4096
 _OUTPUT_BYTES = 4096
 # Of one check. Reading costs the host processor time, so one that writes without end waits until it is too late.
@@ -102,15 +101,15 @@ def finish_check(running: RunningCheck) -> tuple[bool, str]:
 def give_up_check(running: RunningCheck) -> str:
     """Kill a check that took too long, with the command that it runs, and return the end of what it said."""
     # While it is stopped it reaps nobody, so the numbers of its children are theirs.
-    os.kill(running.pid, _SIGSTOP)
+    os.kill(running.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, running.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     try:
         with open(f"/proc/{running.pid}/task/{running.pid}/children", encoding="ascii") as children:
             for child in children.read().split():
-                os.kill(int(child), _SIGKILL)
+                os.kill(int(child), signal.SIGKILL)
     except (FileNotFoundError, ProcessLookupError):
         pass  # it has ended just now
-    os.kill(running.pid, _SIGKILL)
+    os.kill(running.pid, signal.SIGKILL)
     os.waitpid(running.pid, 0)
     return _close(running)
 
@@ -126,7 +125,7 @@ def _close(running: RunningCheck) -> str:
 def _make(check: HealthCheck, pod: int, app: str, output: int) -> NoReturn:
     code = 1
     try:
-        syscalls.set_parent_death_signal(_SIGKILL)
+        syscalls.set_parent_death_signal(signal.SIGKILL)
         null = os.open("/dev/null", os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(output, 1)

@@ -176,7 +176,8 @@ class _Launch:
         plan, sockets = _match_sockets(plan, inherited)
         if plan.private_users is not None and plan.has_host_network:
             self.step = "open sockets"
-            sockets = _open_sockets(plan, sockets)
+            # Here, as root of a user namespace may not bind to low ports of the host.
+            sockets = tuple(open_sockets(app, fds) for app, fds in zip(plan.apps, sockets))
         return plan, sockets
 
     def _make_groups(self, plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> PodGroups:
@@ -205,7 +206,8 @@ class _Launch:
         try:
             _admit(plan, pid, link)
             self.step = "write the profiles of the apps"
-            _write_profiles(plan, attributes)
+            # While PID 1 is already at work.
+            write_profiles(plan.apps, attributes)
             self.step = "start checking the health of apps"
             self._health = _start_health(plan, pid)
             self.step = "setup network"
@@ -302,12 +304,6 @@ def _open_kubernetes_log(plan: PodPlan) -> int | None:
     return open_kubernetes_log(plan.kubernetes_log_directory, plan.private_users)
 
 
-def _write_profiles(plan: PodPlan, attributes: Attributes) -> None:
-    # Done while PID 1 is already at work.
-
-    write_profiles(plan.apps, attributes)
-
-
 def _start_health(plan: PodPlan, pid: int) -> HealthHelper | None:
     """Start checking apps in the pod whose PID 1 is `pid`, if any has a check."""
     if not any(app.health for app in plan.apps):
@@ -334,13 +330,6 @@ def _match_sockets(
         ]
         plan = replace(plan, network=plan.network.without_ports(taken))
     return plan, matched
-
-
-def _open_sockets(plan: PodPlan, inherited: tuple[tuple[int | None, ...], ...]) -> tuple[tuple[int | None, ...], ...]:
-    """Return each app's sockets, opened here, as root of a user namespace may not bind to low ports of the host."""
-    if not any(app.sockets for app in plan.apps):
-        return inherited
-    return tuple(open_sockets(app, fds) for app, fds in zip(plan.apps, inherited))
 
 
 def _prepare_console(plan: PodPlan) -> CallerTerminal | None:

@@ -93,6 +93,4 @@ def _compile(filter: Filter) -> bytes:
 
 
 def _unknown(policy: SeccompPolicy) -> list[str]:
-    if not policy.own:
-        return []
     return [name for name in policy.own if not is_system_call(name)]
