@@ -28,7 +28,7 @@ from minit.iottymux.plainlog import PlainLog
 from minit.iottymux.ring import APP_PIPE_BYTES, enlarge_pipe
 from minit.iottymux.sidecar import run_sidecar
 from minit.plan.app import AppSpec
-from minit.supervisor.attachable import Attachable
+from minit.supervisor.output.attachable import Attachable
 from tests.support.attached import Session
 
 RUNS = 3

@@ -33,11 +33,18 @@ from minit.plan.network import Connection
 from minit.plan.pod import PodPlan, joins_networks, plan_added_app
 from minit.plan.speccodec import encode_spec
 from minit.stdio import complain
-from minit.supervisor import adding
-from minit.supervisor.client import ask
-from minit.supervisor.group import GroupEnds
-from minit.supervisor.protocol import ADDING_VERSION, MAXIMUM_DESCRIPTORS, OP_APP_ADD, OP_APP_RM, OP_ENTER, OP_STATE
-from minit.supervisor.sockets import open_sockets
+from minit.supervisor.apps.controlgroup import GroupEnds
+from minit.supervisor.control import adding
+from minit.supervisor.control.ask import ask
+from minit.supervisor.control.operations import (
+    ADDING_VERSION,
+    MAXIMUM_DESCRIPTORS,
+    OP_APP_ADD,
+    OP_APP_RM,
+    OP_ENTER,
+    OP_STATE,
+)
+from minit.supervisor.exec.socketactivation import open_sockets
 from minit.value import replace
 
 # Longer than PID 1 gives the process that makes the app's root.

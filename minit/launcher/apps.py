@@ -15,9 +15,9 @@ from minit.launcher.removal import remove_traces
 from minit.launcher.stop import open_supervisor, read_pid
 from minit.reaper.record import write_durably
 from minit.stdio import complain
-from minit.supervisor.client import ask
-from minit.supervisor.lifecycle import RESTING
-from minit.supervisor.protocol import OP_APP_RM, OP_APP_START, OP_APP_STOP, OP_NOTE, OP_STATE
+from minit.supervisor.apps.lifecycle import RESTING
+from minit.supervisor.control.ask import ask
+from minit.supervisor.control.operations import OP_APP_RM, OP_APP_START, OP_APP_STOP, OP_NOTE, OP_STATE
 
 # PID 1 gives up on a start after 90 seconds. On stopping it gives up some seconds after the grace period of the app,
 # which may be anything.

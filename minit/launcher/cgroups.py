@@ -15,7 +15,7 @@ from minit import paths, syscalls
 from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, describe
 from minit.mountinfo import Mount, find_mounts
-from minit.supervisor.group import PROCS, WRITTEN, GroupEnds
+from minit.supervisor.apps.controlgroup import PROCS, WRITTEN, GroupEnds
 from minit.value import Value
 
 # The names systemd would give them, which is where rkt's tools look.

@@ -8,12 +8,12 @@ from minit import jsontext
 from minit.errors import ControlError, ManifestError
 from minit.messages import MAXIMUM_MESSAGE_BYTES
 from minit.stdio import write_all
-from minit.supervisor.client import ask
+from minit.supervisor.control.ask import ask
 
 
 def relay_requests() -> None:
     """
-    Answer each line of standard input, a request of minit.supervisor.protocol, by a line with its reply.
+    Answer each line of standard input, a request of minit.supervisor.control.operations, by a line with its reply.
 
     What cannot be asked is answered too: `{"ok": false, "error": ...}`. The working directory is the pod directory.
     """

@@ -16,8 +16,8 @@ from minit import syscalls
 from minit.errors import ControlError, LaunchError
 from minit.launcher.cgroups import hierarchies_of, write_group_file
 from minit.messages import Socket, receive_message, send_message
-from minit.supervisor.client import ask
-from minit.supervisor.protocol import OP_HELPERS
+from minit.supervisor.control.ask import ask
+from minit.supervisor.control.operations import OP_HELPERS
 
 _END_SECONDS = 10.0
 _F_SETSIG = 10  # missing in fcntl

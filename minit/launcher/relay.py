@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from minit import syscalls
 from minit.stdio import expect_raw_terminal, reopen_without_blocking
-from minit.supervisor.console import open_slave
+from minit.supervisor.exec.podconsole import open_slave
 from minit.terminal import CallerTerminal, end_of_file_key, read_size
 
 _BUFFER_BYTES = 64 * 1024

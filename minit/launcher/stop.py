@@ -11,8 +11,8 @@ from collections.abc import Callable
 from minit import paths, syscalls
 from minit.errors import ControlError, LaunchError, NoAnswerError, describe
 from minit.podlock import is_locked
-from minit.supervisor.client import ask
-from minit.supervisor.protocol import OP_STOP
+from minit.supervisor.control.ask import ask
+from minit.supervisor.control.operations import OP_STOP
 
 # What a forced stop leaves the supervisor for killing the apps and recording it, before it is killed itself.
 _FORCE_SECONDS = 3.0

@@ -9,7 +9,7 @@ from minit.errors import LaunchError, describe
 from minit.machine.devices import MachineDevices, find_block_device
 from minit.manifest.machine import Filesystem
 from minit.plan.mounts import MountFilesystem
-from minit.supervisor.mounts import new_filesystem
+from minit.supervisor.root.applymounts import new_filesystem
 
 # Those without a device, and those whose source is no node.
 _WITHOUT_DEVICE = ("tmpfs", "ramfs", "overlay", "9p", "virtiofs", "nfs", "proc", "sysfs", "debugfs", "tracefs")

@@ -37,8 +37,8 @@ from minit.machine.ending import end_machine
 from minit.machine.helper import Helper
 from minit.machine.kernellog import start_recording
 from minit.machine.machine import Machine
+from minit.machine.machinesupervisor import MachineSupervisor
 from minit.machine.mounts import enter_mountable_root, mount_early
-from minit.machine.supervisor import MachineSupervisor
 from minit.machine.watchdog import Feeder
 from minit.manifest.machine import MachineConfig, parse_machine, with_command_line
 from minit.plan.flags import RunFlags

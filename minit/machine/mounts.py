@@ -9,7 +9,7 @@ from minit.errors import describe
 from minit.mountinfo import Mount, read_mountinfo
 from minit.plan.mounts import TTY_GID, MakeDirectory, MountFilesystem, MountOp
 from minit.stdio import complain_at_once
-from minit.supervisor.mounts import apply_mounts
+from minit.supervisor.root.applymounts import apply_mounts
 
 CGROUPS = "/sys/fs/cgroup"
 # Mounted in this order, unless whoever started minit has done so: a kernel that has its root on a disk mounts /dev.

@@ -19,7 +19,7 @@ from minit.machine.modules import Modules
 from minit.manifest.machine import MachineConfig, State
 from minit.plan.mounts import MountFilesystem
 from minit.stdio import complain_at_once
-from minit.supervisor.mounts import new_filesystem
+from minit.supervisor.root.applymounts import new_filesystem
 
 _RECORDS = f"{paths.MACHINE_POD}/{paths.POD_STAGE1_ROOTFS}/rkt"
 _ROOTS = "roots"

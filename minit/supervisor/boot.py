@@ -24,15 +24,15 @@ from minit.plan.pod import PodPlan
 from minit.process import join_cgroups
 from minit.reaper.record import write_file
 from minit.stdio import complain_at_once, expect_raw_terminal
-from minit.supervisor.app import App, spawn_app, write_environment
-from minit.supervisor.confinement import become_user, drop_bounding_set, leave_keyring
-from minit.supervisor.console import open_console
-from minit.supervisor.group import GroupEnds
+from minit.supervisor.apps.controlgroup import GroupEnds
+from minit.supervisor.apps.podapp import App, spawn_app, write_environment
+from minit.supervisor.control.serve import serve
+from minit.supervisor.exec.podconsole import open_console
+from minit.supervisor.exec.privileges import become_user, drop_bounding_set, leave_keyring
+from minit.supervisor.exec.socketactivation import open_sockets
 from minit.supervisor.journal import Journal
 from minit.supervisor.loopback import bring_up_loopback
-from minit.supervisor.mounts import apply_mounts, enter_root
-from minit.supervisor.serve import serve
-from minit.supervisor.sockets import open_sockets
+from minit.supervisor.root.applymounts import apply_mounts, enter_root
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 from minit.terminal import CallerTerminal
 from minit.value import Value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minit.supervisor.events import Events
+from minit.supervisor.podevents import Events
 
 _KEPT_EVENTS = 1000
 

@@ -2,7 +2,7 @@
 What PID 1 does with every event, without waiting for any: signals, the reports and deaths of apps, deadlines.
 
 Each is fed to the lifecycle table, whose actions are carried out here, or by what has a state of its own: the pod's
-policy (`pod`), control groups (`groups`), event handlers (`handlers`), files about apps (`records`), output
+policy (`podpolicy`), control groups (`processes`), event handlers (`handlers`), files about apps (`apprecords`), output
 (`sidecars`).
 
 One epoll descriptor gathers all sources. During start-up it is polled directly; afterwards trio waits for it. So the
@@ -30,17 +30,17 @@ from minit.process import hold_limits, read_attributes, read_limits
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.reaper.reaper import BATCH, read_zombie, reap
 from minit.stdio import complain_at_once
-from minit.supervisor import lifecycle
-from minit.supervisor.app import App, spawn_app, state_of
-from minit.supervisor.groups import Groups, arm_grace, describe_processes
-from minit.supervisor.handlers import Handlers
-from minit.supervisor.helpers import AppHelper
+from minit.supervisor.apps import lifecycle
+from minit.supervisor.apps.apphelper import AppHelper
+from minit.supervisor.apps.apprecords import Records, mark_started
+from minit.supervisor.apps.handlers import Handlers
+from minit.supervisor.apps.notifylistener import Listener
+from minit.supervisor.apps.notifysocket import Readiness
+from minit.supervisor.apps.podapp import App, spawn_app, state_of
+from minit.supervisor.apps.podpolicy import BY_CONTROL, BY_LAUNCHER, BY_SIGNAL, Pod
+from minit.supervisor.apps.processes import Groups, arm_grace, describe_processes
 from minit.supervisor.journal import Journal
-from minit.supervisor.listener import Listener
-from minit.supervisor.pod import BY_CONTROL, BY_LAUNCHER, BY_SIGNAL, Pod
-from minit.supervisor.readiness import Readiness
-from minit.supervisor.records import Records, mark_started
-from minit.supervisor.sidecars import Sidecars
+from minit.supervisor.output.sidecars import Sidecars
 from minit.supervisor.sources import Sources
 from minit.syscalls import read_signals
 from minit.terminal import CallerTerminal

@@ -1,4 +1,4 @@
-"""minit.launcher.cgroups and minit.supervisor.group on the real hierarchies of this machine."""
+"""minit.launcher.cgroups and minit.supervisor.apps.controlgroup on the real hierarchies of this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from minit.launcher.cgroups import (
     remove_pod_groups,
 )
 from minit.process import join_cgroups
-from minit.supervisor.group import Group, GroupEnds
+from minit.supervisor.apps.controlgroup import Group, GroupEnds
 from minit.value import replace
 from tests.support.waiting import wait_for
 

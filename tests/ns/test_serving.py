@@ -1,5 +1,5 @@
 """
-minit.supervisor.serve: the loop of PID 1 as trio runs it, with a real app, spawner, sidecars and clients.
+minit.supervisor.control.serve: the loop of PID 1 as trio runs it, with a real app, spawner, sidecars and clients.
 
 The loop is a task beside the test's own, so a test sees both sides. Two things are the test's: it says what signalfd(2)
 would, since the signals of this process belong to pytest, and it writes what the app would.
@@ -31,13 +31,14 @@ from minit.plan.app import STREAM_LOG, STREAM_NULL, STREAM_STREAM, AppSpec
 from minit.plan.pod import PodPlan
 from minit.plan.speccodec import encode_spec
 from minit.process import join_cgroups, read_attributes
-from minit.supervisor import lifecycle, serve
 from minit.supervisor import supervisor as supervisor_module
-from minit.supervisor.app import App
-from minit.supervisor.client import ask
-from minit.supervisor.group import Group, GroupEnds
+from minit.supervisor.apps import lifecycle
+from minit.supervisor.apps.controlgroup import Group, GroupEnds
+from minit.supervisor.apps.podapp import App
+from minit.supervisor.control import serve
+from minit.supervisor.control.ask import ask
+from minit.supervisor.control.operations import ADDING_VERSION
 from minit.supervisor.journal import Journal
-from minit.supervisor.protocol import ADDING_VERSION
 from minit.supervisor.supervisor import Supervisor
 from tests.support.attached import Session
 

@@ -12,7 +12,7 @@ import pytest
 from minit import paths
 from minit.launcher.removal import remove_traces
 from minit.plan.app import AppSpec
-from minit.supervisor.adding import _write_files
+from minit.supervisor.control.adding import _write_files
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="overlays need root")
 

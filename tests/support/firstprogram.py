@@ -17,7 +17,7 @@ from pathlib import Path
 
 from minit import paths, syscalls
 from minit.launcher.cgroups import read_hierarchies
-from minit.supervisor.mounts import enter_root
+from minit.supervisor.root.applymounts import enter_root
 from tests.support.owngroup import group_below_own
 from tests.support.pods import PodDirectory
 from tests.support.processes import children_of, named

@@ -1,4 +1,4 @@
-"""minit.supervisor.events and its readers: numbers, bounds, gaps, and what a full disk does."""
+"""minit.supervisor.podevents and its readers: numbers, bounds, gaps, and what a full disk does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from minit import paths
 from minit.cli.text.eventtext import text_line
 from minit.stage0.reports.podevents import EventReader, Wanted
-from minit.supervisor.events import FILE_BYTES, KEPT_EVENTS, Events
+from minit.supervisor.podevents import FILE_BYTES, KEPT_EVENTS, Events
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def importers_of(name: str) -> set[str]:
     ("name", "importers"),
     [
         ("ctypes", {"minit/ctypescalls.py", "minit/libseccomp.py"}),
-        ("trio", {"minit/supervisor/serve.py"}),
+        ("trio", {"minit/supervisor/control/serve.py"}),
         ("structlog", {"minit/log.py"}),
         ("pyudev", {"minit/devices/lookup.py"}),
         ("asyncio", set()),

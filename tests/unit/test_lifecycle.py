@@ -1,4 +1,4 @@
-"""minit.supervisor.lifecycle: every state meets every event, and every path keeps its promises."""
+"""minit.supervisor.apps.lifecycle: every state meets every event, and every path keeps its promises."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from minit.supervisor import lifecycle
-from minit.supervisor.lifecycle import EVENTS, EXITED, PREPARING, REMOVED, RESTING, STATES, api_state, next_state
+from minit.supervisor.apps import lifecycle
+from minit.supervisor.apps.lifecycle import EVENTS, EXITED, PREPARING, REMOVED, RESTING, STATES, api_state, next_state
 
 ACTIONS = {
     *(lifecycle.RUN_PRE_START, lifecycle.EXECUTE, lifecycle.RUN_POST_STOP, lifecycle.ARM_GRACE),

@@ -1,4 +1,4 @@
-"""minit.supervisor.protocol: what the control socket answers."""
+"""minit.supervisor.control.operations: what the control socket answers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from minit.plan.app import AppSpec
 from minit.plan.entering import decode_profile, profile_of
 from minit.plan.pod import PodPlan
 from minit.process import read_attributes
-from minit.supervisor import lifecycle
-from minit.supervisor.app import App
-from minit.supervisor.group import GroupEnds
+from minit.supervisor.apps import lifecycle
+from minit.supervisor.apps.controlgroup import GroupEnds
+from minit.supervisor.apps.podapp import App
+from minit.supervisor.control.operations import answer
 from minit.supervisor.journal import Journal
-from minit.supervisor.protocol import answer
 from minit.supervisor.supervisor import Supervisor
 
 UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"

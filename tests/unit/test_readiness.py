@@ -1,4 +1,4 @@
-"""minit.plan.readiness and minit.supervisor.readiness: annotations, messages, and descriptors that come along."""
+"""minit.plan.readiness and minit.supervisor.apps.notifysocket: annotations, messages, descriptors that come along."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from minit.manifest.image import ImageManifest
 from minit.manifest.pod import RuntimeApp
 from minit.plan.app import AppSpec
 from minit.plan.readiness import plan_readiness
-from minit.supervisor.group import Group
-from minit.supervisor.readiness import Notification, Readiness, _close_elsewhere, parse_notification
+from minit.supervisor.apps.controlgroup import Group
+from minit.supervisor.apps.notifysocket import Notification, Readiness, _close_elsewhere, parse_notification
 
 
 class Nobody:

@@ -32,15 +32,15 @@ from minit.plan.app import STREAM_LOG, STREAM_NULL, AppSpec
 from minit.plan.pod import PodPlan
 from minit.plan.restart import ALWAYS, RestartPolicy
 from minit.process import join_cgroups, read_attributes, reset_signals
-from minit.supervisor import handler as handler_module
-from minit.supervisor import handlers as handlers_module
-from minit.supervisor import lifecycle
-from minit.supervisor.app import App
-from minit.supervisor.group import Group, GroupEnds
-from minit.supervisor.groups import KILL_WAIT_SECONDS
+from minit.supervisor.apps import handlers as handlers_module
+from minit.supervisor.apps import lifecycle
+from minit.supervisor.apps import spawnhandler as handler_module
+from minit.supervisor.apps.backoff import Restarts  # noqa: F401  # an app with a policy imports it, in a root without it
+from minit.supervisor.apps.controlgroup import Group, GroupEnds
+from minit.supervisor.apps.podapp import App
+from minit.supervisor.apps.processes import KILL_WAIT_SECONDS
 from minit.supervisor.journal import Journal
-from minit.supervisor.restarts import Restarts  # noqa: F401  # an app with a policy imports it, in a root without it
-from minit.supervisor.streams import Streams
+from minit.supervisor.output.streams import Streams
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 from minit.value import replace
 

@@ -1,4 +1,4 @@
-"""minit.supervisor.targets: where a path leads inside a root, whatever symlinks and whoever else is there."""
+"""minit.supervisor.root.targets: where a path leads inside a root, whatever symlinks and whoever else is there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minit.errors import LaunchError
-from minit.supervisor.targets import open_existing, open_target, resolve_target
+from minit.supervisor.root.targets import open_existing, open_target, resolve_target
 from tests.support.campaign import campaign
 
 SWAPS = campaign(10_000)

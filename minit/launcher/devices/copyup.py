@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from minit import paths
 from minit.plan.volumes import VolumeMount
-from minit.supervisor.targets import open_existing
+from minit.supervisor.root.targets import open_existing
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_CHUNK_BYTES = 1 << 30

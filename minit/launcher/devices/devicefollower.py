@@ -15,8 +15,8 @@ from minit.plan.app import AppSpec
 from minit.plan.devices import Device, DeviceRule, common_rules, merge_rules
 from minit.plan.volumes import VolumeMount
 from minit.stdio import complain
-from minit.supervisor.client import ask
-from minit.supervisor.protocol import OP_NAMESPACE
+from minit.supervisor.control.ask import ask
+from minit.supervisor.control.operations import OP_NAMESPACE
 from minit.value import Value
 
 

@@ -9,7 +9,7 @@ from minit import syscalls
 from minit.idrange import IdRange
 from minit.plan.mounts import MountFilesystem
 from minit.plan.volumes import VolumeMount
-from minit.supervisor.mounts import new_filesystem
+from minit.supervisor.root.applymounts import new_filesystem
 
 _NODE = "node"
 _FILESYSTEM = MountFilesystem(fstype="tmpfs", target="/", options=(("mode", "0700"), ("size", "64k")), nodev=False)

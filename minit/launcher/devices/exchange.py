@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, describe
-from minit.supervisor.targets import open_existing, open_target, resolve_target
+from minit.supervisor.root.targets import open_existing, open_target, resolve_target
 from minit.value import Value
 
 _ERROR_BYTES = 4096

@@ -22,8 +22,8 @@ from minit.plan.environment import DEFAULT_PATH
 from minit.process import join_cgroups, leave_realtime, set_oom_score, take_attributes
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.stdio import complain
-from minit.supervisor.confinement import become, drop_bounding_set, give_up_capabilities, install_filters
-from minit.supervisor.console import take_console
+from minit.supervisor.exec.podconsole import take_console
+from minit.supervisor.exec.privileges import become, drop_bounding_set, give_up_capabilities, install_filters
 from minit.value import Value
 
 # As shells say it.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from minit.errors import LaunchError, describe
 from minit.launcher.relay import Relay
 from minit.plan.mounts import TTY_GID
-from minit.supervisor.console import PTMX, open_pty
+from minit.supervisor.exec.podconsole import PTMX, open_pty
 from minit.terminal import CallerTerminal, keep_line_ends, look_at_terminal
 from minit.value import Value
 

@@ -15,8 +15,8 @@ from minit.errors import LaunchError, NoAnswerError, describe
 from minit.launcher.cgroups import app_group, read_hierarchies, read_subcgroup
 from minit.launcher.stop import has_ended
 from minit.plan.entering import MAXIMUM_PROFILE_BYTES, EnterProfile, decode_profile
-from minit.supervisor.client import ask
-from minit.supervisor.protocol import OP_ENTER
+from minit.supervisor.control.ask import ask
+from minit.supervisor.control.operations import OP_ENTER
 
 # PID 1 answers at once; only one that is just starting, on a machine with much to do, takes part of this.
 _ANSWER_SECONDS = 3.0

@@ -23,8 +23,8 @@ from minit.plan.app import AppSpec
 from minit.plan.health import NONE
 from minit.plan.pod import PodPlan
 from minit.stdio import complain, complain_at_once
-from minit.supervisor.client import ask
-from minit.supervisor.protocol import OP_HEALTH, OP_STATE
+from minit.supervisor.control.ask import ask
+from minit.supervisor.control.operations import OP_HEALTH, OP_STATE
 
 # How often PID 1 is asked whether an app that does not run does so now, or is another process by now.
 _LOOK_SECONDS = 0.5

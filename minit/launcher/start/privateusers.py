@@ -16,7 +16,7 @@ from minit.plan.mounts import DEV, DEV_FILESYSTEM, DEVICES, MadeFilesystem
 from minit.plan.pod import PodPlan
 from minit.stdio import complain
 from minit.supervisor.boot import MadeMounts
-from minit.supervisor.mounts import apply_mounts, new_filesystem
+from minit.supervisor.root.applymounts import apply_mounts, new_filesystem
 from minit.value import replace
 
 _LOWEST_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"

@@ -7,7 +7,6 @@ closed where that can hold up nobody. Loaded by the launcher if any app tells.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import time
@@ -15,9 +14,8 @@ from collections.abc import Callable, Sequence
 
 from minit import paths, syscalls
 from minit.plan.app import AppSpec
-from minit.plan.readiness import NOTIFY_SOCKET
-from minit.supervisor.group import Group
-from minit.supervisor.volumes import attach_tree
+from minit.supervisor.apps.controlgroup import Group
+from minit.supervisor.exec.notifyends import NotifyEnds
 from minit.value import Value, replace
 
 # systemd's bound for a message, PIPE_BUF.
@@ -33,7 +31,6 @@ _INT_BYTES = 4
 _UCRED_BYTES = 12
 _MOST_DESCRIPTORS = 253  # SCM_MAX_FD
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_UCRED_BYTES) + socket.CMSG_SPACE(_MOST_DESCRIPTORS * _INT_BYTES)
-_FIRST = 3
 
 
 class Notification(Value):
@@ -42,22 +39,6 @@ class Notification(Value):
     ready: bool = False
     stopping: bool = False
     status: str | None = None
-
-
-class NotifyEnds(Value):
-    """
-    An app's ends: a detached mount of its socket, at its first start, and the descriptor that it writes to.
-
-    `path` is where the socket is until the app has attached it.
-    """
-
-    tree: int | None = None
-    path: str = ""
-    pipe: int | None = None
-
-    def descriptors(self) -> list[int]:
-        """Return those there are."""
-        return [fd for fd in (self.tree, self.pipe) if fd is not None]
 
 
 def parse_notification(data: bytes) -> Notification:
@@ -216,29 +197,6 @@ class Readiness:
         for _ in range(_MOST_QUEUED if self.socket is not None else 0):
             if self._receive() is None:
                 break
-
-
-def attach_socket(ends: NotifyEnds, root: int) -> None:
-    """Attach the app's socket inside `root`, and take it away from where it was."""
-    if ends.tree is not None:
-        attach_tree(ends.tree, root, NOTIFY_SOCKET)
-        os.close(ends.tree)
-        # Not before: what has no name cannot be attached.
-        os.unlink(ends.path)
-
-
-def place_descriptor(fd: int, number: int, others: Sequence[int]) -> list[int]:
-    """
-    Move `fd` to `number`, where it survives execve(2), and return where `others` are now.
-
-    `others` are close-on-exec, and may have been in the way.
-    """
-    moved = [fcntl.fcntl(other, fcntl.F_DUPFD_CLOEXEC, _FIRST) if other == number else other for other in others]
-    if fd == number:
-        os.set_inheritable(fd, True)
-    else:
-        os.dup2(fd, number)
-    return moved
 
 
 def _remove(path: str) -> None:

@@ -15,7 +15,7 @@ from minit import syscalls
 from minit.plan.mounts import COVERS, EMPTY_DIRECTORY, EMPTY_FILE
 from minit.plan.protection import Protection
 from minit.plan.volumes import VolumeMount
-from minit.supervisor.targets import open_existing
+from minit.supervisor.root.targets import open_existing
 
 Names = tuple[str, ...]
 

@@ -28,13 +28,13 @@ from minit.plan.readiness import NOTIFY_SOCKET
 from minit.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
-from minit.supervisor.confinement import become, give_up_capabilities, install_filters
-from minit.supervisor.console import take_console
-from minit.supervisor.mounts import apply_mounts, enter_root
-from minit.supervisor.protection import protect_paths
-from minit.supervisor.readiness import NotifyEnds, attach_socket, place_descriptor
-from minit.supervisor.sockets import place_sockets, socket_environment
-from minit.supervisor.volumes import attach_files, attach_volumes
+from minit.supervisor.exec.notifyends import NotifyEnds, attach_socket, place_descriptor
+from minit.supervisor.exec.podconsole import take_console
+from minit.supervisor.exec.privileges import become, give_up_capabilities, install_filters
+from minit.supervisor.exec.socketactivation import place_sockets, socket_environment
+from minit.supervisor.root.applymounts import apply_mounts, enter_root
+from minit.supervisor.root.attachvolumes import attach_files, attach_volumes
+from minit.supervisor.root.maskpaths import protect_paths
 from minit.value import Value
 
 

@@ -10,12 +10,12 @@ from minit.errors import describe
 from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.reaper.exit_status import ExitStatus
 from minit.stdio import complain_at_once
-from minit.supervisor import lifecycle
-from minit.supervisor.app import App
-from minit.supervisor.handler import spawn_handler
+from minit.supervisor.apps import lifecycle
+from minit.supervisor.apps.apprecords import Records
+from minit.supervisor.apps.podapp import App
+from minit.supervisor.apps.spawnhandler import spawn_handler
 from minit.supervisor.journal import Journal
-from minit.supervisor.records import Records
-from minit.supervisor.sidecars import Sidecars
+from minit.supervisor.output.sidecars import Sidecars
 
 # A fork can fail for a moment, while a neighbour takes all processes, say.
 _FORK_ATTEMPTS = 10

@@ -14,8 +14,8 @@ from minit.iottymux.logfile import finish_log
 from minit.iottymux.spawner import Spawner
 from minit.reaper.exit_status import ExitStatus
 from minit.supervisor.journal import Journal
+from minit.supervisor.output.streams import Streams
 from minit.supervisor.sources import Sources
-from minit.supervisor.streams import Streams
 
 # Processes of an app, and handlers, whose output somebody else holds open: each has a sidecar and descriptors of PID 1.
 _MOST_OF_AN_APP = 16

@@ -15,9 +15,9 @@ from minit.machine.powerbutton import POWER_BUTTON
 from minit.messages import receive_message
 from minit.plan.restart import ALWAYS, RestartPolicy
 from minit.stdio import complain_at_once
-from minit.supervisor.pod import BY_LAUNCHER
-from minit.supervisor.protocol import OP_APP_START, OP_APP_STOP
-from minit.supervisor.restarts import Restarts
+from minit.supervisor.apps.backoff import Restarts
+from minit.supervisor.apps.podpolicy import BY_LAUNCHER
+from minit.supervisor.control.operations import OP_APP_START, OP_APP_STOP
 from minit.supervisor.supervisor import HALT_SIGNALS, Supervisor
 
 _APPS = "system.slice"

@@ -12,13 +12,14 @@ from minit.paths import app_rootfs
 from minit.plan.app import STREAM_LOG, AppSpec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.reaper.record import write_file
-from minit.supervisor.child import ChildEnds, become_app
-from minit.supervisor.group import Group, GroupEnds
-from minit.supervisor.helpers import AppHelper
-from minit.supervisor.lifecycle import ABANDONED, CLEARING, DELETING, EXITED, KILLED, PREPARING, REMNANTS
-from minit.supervisor.readiness import NotifyEnds, Readiness
-from minit.supervisor.restarts import Restarts
-from minit.supervisor.streams import Streams
+from minit.supervisor.apps.apphelper import AppHelper
+from minit.supervisor.apps.backoff import Restarts
+from minit.supervisor.apps.controlgroup import Group, GroupEnds
+from minit.supervisor.apps.lifecycle import ABANDONED, CLEARING, DELETING, EXITED, KILLED, PREPARING, REMNANTS
+from minit.supervisor.apps.notifysocket import Readiness
+from minit.supervisor.exec.child import ChildEnds, become_app
+from minit.supervisor.exec.notifyends import NotifyEnds
+from minit.supervisor.output.streams import Streams
 
 
 class Handler:

@@ -14,7 +14,7 @@ from minit import paths
 from minit.errors import describe
 from minit.reaper.record import note_state, record_exit, record_state, remove_file, write_file
 from minit.stdio import complain_at_once
-from minit.supervisor.app import App, state_of
+from minit.supervisor.apps.podapp import App, state_of
 from minit.supervisor.journal import Journal
 
 

@@ -23,9 +23,9 @@ from minit.messages import IN_FILE, MAXIMUM_MESSAGE_BYTES, encode_message
 from minit.plan.pod import PodPlan
 from minit.reaper.record import write_file
 from minit.stdio import complain_at_once
+from minit.supervisor.control.apprequests import AppRequests, Pending
+from minit.supervisor.control.operations import APP_OPS, MAXIMUM_DESCRIPTORS, answer
 from minit.supervisor.journal import Journal
-from minit.supervisor.protocol import APP_OPS, MAXIMUM_DESCRIPTORS, answer
-from minit.supervisor.requests import AppRequests, Pending
 from minit.supervisor.supervisor import Supervisor
 
 _MAXIMUM_CLIENTS = 64

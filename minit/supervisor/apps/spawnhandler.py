@@ -21,9 +21,9 @@ from minit.plan.confinement import confinement_of_handler
 from minit.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
-from minit.supervisor.app import App, Handler
-from minit.supervisor.confinement import become, give_up_capabilities, install_filters
-from minit.supervisor.streams import Streams
+from minit.supervisor.apps.podapp import App, Handler
+from minit.supervisor.exec.privileges import become, give_up_capabilities, install_filters
+from minit.supervisor.output.streams import Streams
 
 
 def spawn_handler(app: App, name: str) -> Handler:

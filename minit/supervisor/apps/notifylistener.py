@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minit.supervisor.app import App
+from minit.supervisor.apps.notifysocket import Readiness
+from minit.supervisor.apps.podapp import App
 from minit.supervisor.journal import Journal
-from minit.supervisor.readiness import Readiness
 from minit.supervisor.sources import Sources
 
 

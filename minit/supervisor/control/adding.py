@@ -18,13 +18,13 @@ from minit.messages import Socket, socket_pair
 from minit.plan.app import AppSpec
 from minit.plan.speccodec import decode_spec
 from minit.reaper.record import remove_file, write_file
-from minit.supervisor.app import App, write_environment
-from minit.supervisor.child import ChildEnds, become_app
-from minit.supervisor.group import GroupEnds
-from minit.supervisor.helpers import AppHelper
-from minit.supervisor.lifecycle import BUILDING
-from minit.supervisor.readiness import NotifyEnds
-from minit.supervisor.sockets import open_sockets
+from minit.supervisor.apps.apphelper import AppHelper
+from minit.supervisor.apps.controlgroup import GroupEnds
+from minit.supervisor.apps.lifecycle import BUILDING
+from minit.supervisor.apps.podapp import App, write_environment
+from minit.supervisor.exec.child import ChildEnds, become_app
+from minit.supervisor.exec.notifyends import NotifyEnds
+from minit.supervisor.exec.socketactivation import open_sockets
 
 # What each descriptor is for.
 SPEC, ROOT, DEV, TREE, SOCKET = "spec", "root", "dev", "tree", "socket"

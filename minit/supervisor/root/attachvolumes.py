@@ -18,8 +18,8 @@ from minit.plan.files import AppFile
 from minit.plan.mounts import BindTree
 from minit.plan.volumes import VolumeMount
 from minit.reaper.record import write_file
-from minit.supervisor.mounts import apply_mounts
-from minit.supervisor.targets import open_existing, open_target, resolve_target
+from minit.supervisor.root.applymounts import apply_mounts
+from minit.supervisor.root.targets import open_existing, open_target, resolve_target
 
 # A volume that is read-only, or that root of a user namespace may not write to.
 _NO_PLACE = (errno.EROFS, errno.EACCES)

@@ -18,10 +18,10 @@ health {"app", "pid", "check", "healthy", "text", "action"}
                      {} when the result of a check is noted, and what follows from it has begun
 namespace {"app"}    {} and a descriptor of the app's mount namespace
 enter {"app"}        {} and descriptors of the app's mount namespace and of its profile, see minit.plan.entering
-helpers {"app"}      {} and pidfds of its helpers, see minit.supervisor.helpers
+helpers {"app"}      {} and pidfds of its helpers, see minit.supervisor.apps.apphelper
 app-add {"app", "version", "descriptors", "v2"}
                      {} when the app can be started; with a descriptor for each of the roles that `descriptors` names,
-                     see minit.supervisor.adding
+                     see minit.supervisor.control.adding
 app-start {"app"}    {} when it is executed, at once if it is already
 app-stop {"app"}     {} when nothing of it is left, or if there is no such app
 app-rm {"app"}       {} when PID 1 holds nothing of it, or if there is no such app; it is stopped first
@@ -35,9 +35,9 @@ import time
 
 from minit.jsontext import parse
 from minit.plan.entering import encode_profile, profile_of
-from minit.supervisor.app import App
-from minit.supervisor.health import note_health
-from minit.supervisor.lifecycle import api_state
+from minit.plan.health import KINDS, NONE, STOP_POD
+from minit.supervisor.apps.lifecycle import RUNNING, api_state
+from minit.supervisor.apps.podapp import App
 from minit.supervisor.supervisor import Supervisor
 
 OP_PING = "ping"
@@ -62,6 +62,7 @@ MAXIMUM_DESCRIPTORS = 253
 
 # With what is around them they fit into a message.
 _EVENTS_BYTES = 48 * 1024
+_MAX_HEALTH_TEXT = 200
 
 Reply = tuple[dict[str, object], list[int]]
 
@@ -85,7 +86,7 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
     if op == OP_EVENTS:
         return _events(supervisor, request.get("since", 0))
     if op == OP_HEALTH:
-        return note_health(supervisor, request), []
+        return _note_health(supervisor, request), []
     if op == OP_HELPERS:
         known = supervisor.apps.get(str(request.get("app")))
         return {"ok": True}, [] if known is None else [helper.pidfd for helper in known.helpers]
@@ -104,6 +105,26 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
         supervisor.journal.info("note", app=str(request.get("app")), text=str(request.get("text")))
         return {"ok": True}, []
     return _refuse(f'unknown op "{op}"')
+
+
+def _note_health(supervisor: Supervisor, request: dict[str, object]) -> dict[str, object]:
+    """Keep what a check decided about the process that an app is now, and act on it; return the reply."""
+    app = supervisor.apps.get(str(request.get("app")))
+    check, healthy, action = request.get("check"), request.get("healthy"), request.get("action", NONE)
+    if app is None or check not in KINDS or not isinstance(healthy, bool):
+        return {"ok": False, "error": "expected an app of this pod, a check and its result"}
+    if app.state != RUNNING or app.pid != request.get("pid"):
+        # It was about a process that has ended, or is about to.
+        return {"ok": True}
+    text = str(request.get("text", ""))[:_MAX_HEALTH_TEXT]
+    app.health[str(check)] = {"healthy": healthy, "text": text}
+    supervisor.journal.event("app.health", app=app.name, check=check, healthy=healthy, text=text)
+    if not healthy and action != NONE:
+        reason = text or "it failed"
+        supervisor.end_unhealthy(app, f"{check} check", reason, with_pod=action == STOP_POD)
+    else:
+        supervisor.note_health(app)
+    return {"ok": True}
 
 
 def _profile_file(app: App) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minit.supervisor.app import App
+from minit.supervisor.apps.podapp import App
 
 
 def find_unmet(app: App, apps: Mapping[str, App]) -> str | None:

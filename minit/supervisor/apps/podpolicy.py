@@ -14,11 +14,11 @@ from minit.plan.pod import PodPlan
 from minit.reaper.exit_status import ExitStatus
 from minit.reaper.record import write_file
 from minit.stdio import complain_at_once
-from minit.supervisor import lifecycle
-from minit.supervisor.app import App
+from minit.supervisor.apps import lifecycle
+from minit.supervisor.apps.backoff import Restarts
+from minit.supervisor.apps.podapp import App
+from minit.supervisor.apps.waiting import find_unmet, waits_in_vain
 from minit.supervisor.journal import Journal
-from minit.supervisor.order import find_unmet, waits_in_vain
-from minit.supervisor.restarts import Restarts
 
 # Who may ask for a stop.
 BY_SIGNAL = "signal"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from minit.process import wait_channel
-from minit.supervisor.app import App
+from minit.supervisor.apps.podapp import App
 from minit.supervisor.sources import Sources
 from minit.syscalls import pidfd_send_signal
 

@@ -13,10 +13,10 @@ import resource
 from collections.abc import Callable
 
 from minit.errors import MinitError, describe
-from minit.supervisor import lifecycle
-from minit.supervisor.adding import take_in
-from minit.supervisor.app import App
-from minit.supervisor.protocol import ADDING_VERSION, OP_APP_ADD, OP_APP_START, OP_APP_STOP
+from minit.supervisor.apps import lifecycle
+from minit.supervisor.apps.podapp import App
+from minit.supervisor.control.adding import take_in
+from minit.supervisor.control.operations import ADDING_VERSION, OP_APP_ADD, OP_APP_START, OP_APP_STOP
 from minit.supervisor.supervisor import Supervisor
 
 # A pre-start handler may hang; who starts the app has to hear of it.

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from minit.iottymux.linebuffer import buffered_bytes, make_buffer, passed_bytes, unlogged_bytes, unread_bytes
 from minit.plan.app import AppSpec
-from minit.supervisor.attachable import Attachable
+from minit.supervisor.output.attachable import Attachable
 
 _DROPPED_AT_ONCE_BYTES = 64 * 1024
 _LONG_LIFE_SECONDS = 10.0

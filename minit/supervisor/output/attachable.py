@@ -24,7 +24,7 @@ from minit.messages import Socket, receive_message, socket_pair
 from minit.plan.app import STREAM_STREAM, AppSpec
 from minit.plan.mounts import TTY_GID
 from minit.reaper.record import write_file
-from minit.supervisor.console import PTMX, open_pty
+from minit.supervisor.exec.podconsole import PTMX, open_pty
 from minit.terminal import read_size
 
 _BACKLOG = 128
