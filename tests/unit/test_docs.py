@@ -16,6 +16,7 @@ import pytest
 
 from minit.cli.commandgroups import commands
 from minit.cli.manual import render
+from minit.containerinit.options import USAGE
 from minit.paths import (
     ANNOTATION_AFTER,
     ANNOTATION_HEALTH,
@@ -32,7 +33,6 @@ from minit.paths import (
 from minit.plan.app import RESTART_ANNOTATIONS
 from minit.plan.devices import ANNOTATION_HOTPLUG
 from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL
-from minit.reaper.init import USAGE
 
 ROOT = Path(__file__).parents[2]
 MARKDOWN = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

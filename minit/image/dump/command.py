@@ -18,7 +18,7 @@ from minit.image.libraries import LibrarySearch
 from minit.image.modules import Module, module_name, package_directories, record_modules
 
 _PROJECT = Path(__file__).parents[3]
-_WHOLE = ("minit.archives", "minit.cli", "minit.image", "minit.manifest", "minit.stage0")
+_WHOLE = ("minit.archives", "minit.cli", "minit.containerinit", "minit.image", "minit.manifest", "minit.stage0")
 # Programs of their own, and scripts that are texts here.
 _LEFT_OUT = (
     *("minit.cli.machinegroup", "minit.cli.manual"),
@@ -27,7 +27,7 @@ _LEFT_OUT = (
 )
 # By name or by functions, so that importing the others does not show them.
 _IMPORTED_LATE = (
-    *("minit.__main__", "minit.importedlate", "minit.reaper.init", "minit.reaper.diagnose", "encodings.idna"),
+    *("minit.__main__", "minit.importedlate", "encodings.idna"),
     "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",
 )
 _PACKAGES = ("_yaml", "backports", "click", "rich", "yaml")
