@@ -19,8 +19,8 @@ from minit import syscalls
 from minit.iottymux.linebuffer import LineBuffer
 from minit.iottymux.logfile import LINE_BYTES, Log
 from minit.iottymux.loop import Loop
-from minit.iottymux.mux import Mux
-from minit.iottymux.output import LineLog
+from minit.iottymux.streams.mux import Mux
+from minit.iottymux.streams.output import LineLog
 from minit.stdio import line_end
 from minit.value import Value
 
@@ -56,7 +56,7 @@ def run_sidecar(
     """
     Serve the streams of process `pid` of `app` until each is at its end.
 
-    `streams` are logged; `attachable` has the descriptors of all others by the names in minit.iottymux.mux, and
+    `streams` are logged; `attachable` has the descriptors of all others by the names in minit.iottymux.streams.mux, and
     `attachable_log` is where what comes through its pipes is logged, if it is. `renewed` says that a killed sidecar had
     them before. `null` is /dev/null if that cannot be opened. From the first turn on nothing is done that `filter`, a
     filter of system calls, could forbid.

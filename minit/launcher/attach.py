@@ -8,8 +8,8 @@ from collections.abc import Collection
 from minit import jsontext, paths, syscalls
 from minit.boundedfile import read_bounded
 from minit.errors import AttachError
-from minit.iottymux.attach import AttachOptions, attach
-from minit.iottymux.detachkeys import parse_detach_keys
+from minit.iottymux.attach.client import AttachOptions, attach
+from minit.iottymux.attach.detachkeys import parse_detach_keys
 from minit.iottymux.protocol import POLICIES, STDERR, STDIN, STDOUT, TTY_IN, TTY_OUT
 from minit.manifest.names import is_ac_name
 from minit.stdio import complain, write_all

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from minit.iottymux import mux
-from minit.iottymux.ring import RING_BYTES
+from minit.iottymux.streams import mux
+from minit.iottymux.streams.ring import RING_BYTES
 from tests.support.attached import read_all, read_until
 from tests.support.campaign import campaign
 from tests.support.served import Served

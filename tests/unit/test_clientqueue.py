@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit.iottymux.clientqueue import Queue
-from minit.iottymux.counters import Counters, make_counters, read_counters
 from minit.iottymux.protocol import (
     POLICIES,
     STREAMS,
@@ -21,7 +19,9 @@ from minit.iottymux.protocol import (
     TakeStdin,
     parse_request,
 )
-from minit.iottymux.ring import RING_BYTES, Ring, Scratch, make_pipe
+from minit.iottymux.streams.clientqueue import Queue
+from minit.iottymux.streams.counters import Counters, make_counters, read_counters
+from minit.iottymux.streams.ring import RING_BYTES, Ring, Scratch, make_pipe
 
 MARKER = re.compile(rb"\n\[minit: (\d+) bytes dropped\]\n")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import AttachError
-from minit.iottymux.detachkeys import DEFAULT_KEYS, DetachKeys, parse_detach_keys
+from minit.iottymux.attach.detachkeys import DEFAULT_KEYS, DetachKeys, parse_detach_keys
 
 # Few letters, so that sequences begin and end alike.
 _WORDS = st.lists(st.sampled_from(b"ab\x10"), max_size=12).map(bytes)

@@ -15,11 +15,11 @@ import struct
 import termios
 
 from minit import jsontext, paths
-from minit.iottymux.counters import make_counters, read_counters, read_flushes
 from minit.iottymux.linebuffer import unread_bytes
-from minit.iottymux.mux import COUNTERS, INPUT_ENDED, LISTENER, MASTER, RING, SCRATCH, SUPERVISOR
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_OUT
-from minit.iottymux.ring import APP_PIPE_BYTES, enlarge_pipe, make_pipe
+from minit.iottymux.streams.counters import make_counters, read_counters, read_flushes
+from minit.iottymux.streams.mux import COUNTERS, INPUT_ENDED, LISTENER, MASTER, RING, SCRATCH, SUPERVISOR
+from minit.iottymux.streams.ring import APP_PIPE_BYTES, enlarge_pipe, make_pipe
 from minit.messages import Socket, receive_message, socket_pair
 from minit.plan.app import STREAM_STREAM, AppSpec
 from minit.plan.mounts import TTY_GID
@@ -38,7 +38,7 @@ _NO_SIZE = bytes(4)
 class Attachable:
     """
     The attachable streams of `app`: `held` are the descriptors that the sidecars share with PID 1, by the names that
-    minit.iottymux.mux has for them. `supervisor` is PID 1's end of the socket to the present sidecar.
+    minit.iottymux.streams.mux has for them. `supervisor` is PID 1's end of the socket to the present sidecar.
     `plain_log` is the name of the app's file in the log mode k8s-plain.
     """
 

@@ -10,8 +10,8 @@ import fcntl
 import os
 
 from minit import syscalls
-from minit.iottymux.counters import Counters
 from minit.iottymux.linebuffer import unread_bytes
+from minit.iottymux.streams.counters import Counters
 
 RING_BYTES = 64 * 1024
 # As much again as is moved at a time, or a stream at full speed would be moved in small steps.

@@ -6,12 +6,12 @@ import os
 import select
 from typing import Protocol
 
-from minit.iottymux.clientqueue import interrupted_marker
 from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.logfile import LINE_BYTES
 from minit.iottymux.loop import Loop
-from minit.iottymux.peer import Peer
-from minit.iottymux.ring import CHUNK_BYTES, RING_BYTES, Ring, Scratch
+from minit.iottymux.streams.clientqueue import interrupted_marker
+from minit.iottymux.streams.peer import Peer
+from minit.iottymux.streams.ring import CHUNK_BYTES, RING_BYTES, Ring, Scratch
 
 
 class LineLog(Protocol):

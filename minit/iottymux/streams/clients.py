@@ -7,10 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from minit.iottymux.input import Input
 from minit.iottymux.loop import Loop
-from minit.iottymux.output import Output
-from minit.iottymux.peer import Peer, PeerOwner
 from minit.iottymux.protocol import (
     DEFAULT_QUEUE_BYTES,
     EVENT_DROPPED,
@@ -28,6 +25,9 @@ from minit.iottymux.protocol import (
     Resize,
     parse_request,
 )
+from minit.iottymux.streams.input import Input
+from minit.iottymux.streams.output import Output
+from minit.iottymux.streams.peer import Peer, PeerOwner
 from minit.messages import Socket, receive_message, send_message
 
 

@@ -12,8 +12,8 @@ import select
 from collections.abc import Callable
 
 from minit.iottymux.loop import Loop
-from minit.iottymux.peer import Peer
 from minit.iottymux.protocol import STDIN_NONE, STDIN_OTHER, STDIN_OWNER
+from minit.iottymux.streams.peer import Peer
 from minit.terminal import end_of_file_key
 
 _SPLICE_NONBLOCK = 2

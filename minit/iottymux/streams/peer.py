@@ -7,11 +7,11 @@ import select
 import socket
 from typing import Protocol
 
-from minit.iottymux.clientqueue import Piece, Queue
 from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.loop import Loop
 from minit.iottymux.protocol import POLICY_BLOCK, POLICY_DISCONNECT, POLICY_DROP
-from minit.iottymux.ring import CHUNK_BYTES
+from minit.iottymux.streams.clientqueue import Piece, Queue
+from minit.iottymux.streams.ring import CHUNK_BYTES
 from minit.messages import Socket
 
 _SPLICE_NONBLOCK = 2

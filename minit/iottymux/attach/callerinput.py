@@ -1,0 +1,172 @@
+"""An app's input from the caller: typed on a terminal, with keys that detach, or read from anything else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import time
+
+from minit.errors import AttachError, describe
+from minit.iottymux.attach.calleroutput import CallerOutput
+from minit.iottymux.attach.detachkeys import DetachKeys
+from minit.iottymux.attach.session import Session
+from minit.iottymux.protocol import INPUTS
+from minit.stdio import reopen_without_blocking
+
+_CHUNK_BYTES = 128 * 1024
+# What is typed is read beyond what the app takes, or nobody could detach from an app that reads nothing.
+_TYPED_BYTES = 1 << 20
+# If nothing else is typed for so long, the first of the detach keys is meant for the app.
+_KEYS_SECONDS = 1.0
+_INTERRUPT = b"\3"
+
+
+class CallerInput:
+    """
+    Descriptor 0 of the caller, for that of `streams` which is an input of the app, if any is.
+
+    `detach_keys` are None unless it is a terminal on which keys are typed. `is_owner` says that the app gets this input
+    and not another client's, `is_taken` that the app reads any, `is_lost` that it did not take all of this,
+    `has_detached` that the caller wants no more.
+    """
+
+    def __init__(self, streams: tuple[str, ...], detach_keys: bytes | None, output: CallerOutput) -> None:
+        self.is_owner = self.is_lost = self.has_detached = False
+        self._is_wanted = self.is_taken = any(name in INPUTS for name in streams)
+        self.keys_deadline: float | None = None
+        self._is_typed = detach_keys is not None
+        self._keys = DetachKeys(detach_keys or b"")
+        self._output = output
+        self._fd = reopen_without_blocking(0, os.O_RDONLY) if self._is_typed or self._is_wanted else None
+        self._waiting = b""
+        self._has_ended = False
+        self._session: Session | None = None
+
+    def use(self, session: Session | None) -> None:
+        """Send the input by this session from now on; None while there is none."""
+        self._session = session
+
+    def start(self, *, is_owner: bool, is_taken: bool) -> None:
+        """Take the sidecar's answer into account: whether the app gets this input, and whether it reads any."""
+        self.is_owner = is_owner
+        if self.is_taken and not is_taken:
+            self.end()
+        if self._has_ended and not self._waiting and self._session is not None:
+            self._session.end_input()
+
+    def give(self) -> None:
+        """Become the one whose input the app gets."""
+        self.is_owner = True
+
+    def take(self) -> None:
+        """Be the one no more, as another client has taken the input over."""
+        self.is_owner = False
+        if self._is_typed:
+            self._waiting = b""
+
+    def end(self) -> None:
+        """Take into account that the app reads no more, or knows that there is none."""
+        self.is_taken = False
+        if self._waiting:
+            self._lose()
+        elif not self._output.is_wanted and not self._has_ended and self._is_readable():
+            # Nothing else would look for it before this is over.
+            self._read()
+
+    def interest(self, *, is_read: bool) -> dict[int, int]:
+        """Return what to wait for, events of poll(2) by descriptors; the caller's is waited for if it is read."""
+        interest = {}
+        if self._fd is not None and is_read and self._has_room():
+            interest[self._fd] = select.POLLIN
+        if self._session is not None and self._session.input is not None and self._waiting:
+            interest[self._session.input] = select.POLLOUT
+        return interest
+
+    def handle(self, fd: int) -> bool:
+        """Pass on what a descriptor has or takes; False if it is none of these."""
+        if fd == self._fd:
+            self._read()
+        elif self._session is not None and fd == self._session.input:
+            self._write()
+        else:
+            return False
+        return True
+
+    def check_keys(self, now: float) -> None:
+        """Send what was held back, as nothing else was typed until `keys_deadline`."""
+        if self.keys_deadline is not None and now >= self.keys_deadline:
+            self.keys_deadline = None
+            self._send_typed(self._keys.release())
+
+    def _has_room(self) -> bool:
+        if self._is_typed:
+            return len(self._waiting) < _TYPED_BYTES
+        if self._has_ended or self.is_lost:
+            return False
+        return not self.is_taken or (self.is_owner and len(self._waiting) < _CHUNK_BYTES)
+
+    def _is_readable(self) -> bool:
+        if self._fd is None:
+            return False
+        poller = select.poll()
+        poller.register(self._fd, select.POLLIN)
+        return bool(poller.poll(0))
+
+    def _read(self) -> None:
+        assert self._fd is not None
+        try:
+            data = os.read(self._fd, _CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise AttachError(f"read standard input: {describe(error)}") from error
+            data = b""  # of a terminal that is gone
+        if self._is_typed:
+            self._on_typed(data)
+            return
+        if not data:
+            self._has_ended = True
+        self._waiting += data
+        if self._waiting and not self.is_taken:
+            self._lose()
+        self._write()
+
+    def _on_typed(self, data: bytes) -> None:
+        if not data:
+            self.has_detached = True
+            return
+        data, found = self._keys.feed(data)
+        self.keys_deadline = time.monotonic() + _KEYS_SECONDS if self._keys.is_holding else None
+        # For who only looks on, there is nobody else whom this could interrupt.
+        self.has_detached = found or (not self._is_wanted and _INTERRUPT in data)
+        self._send_typed(data)
+
+    def _send_typed(self, data: bytes) -> None:
+        # What is typed while it is for nobody must not reach the app later.
+        if self.is_owner and self.is_taken:
+            self._waiting += data
+            self._write()
+
+    def _lose(self) -> None:
+        self._waiting = b""
+        if not self.is_lost:
+            self.is_lost = True
+            if self._output.is_wanted:
+                self._output.say("the app takes no more input")
+
+    def _write(self) -> None:
+        if self._session is None or self._session.input is None:
+            return
+        try:
+            while self._waiting:
+                self._waiting = self._waiting[os.write(self._session.input, self._waiting) :]
+        except BlockingIOError:
+            return
+        except (BrokenPipeError, ConnectionResetError):
+            # The session says what that means.
+            self._session.close_input()
+            return
+        if self._has_ended:
+            self._session.end_input()

@@ -1,0 +1,216 @@
+"""An app's output on the caller's standard output and error, what of it waits for room, and how much it was."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import stat
+import termios
+from collections.abc import Mapping
+
+from minit.errors import AttachError, describe
+from minit.iottymux.attach.queries import without_queries
+from minit.iottymux.attach.rawterminal import RawTerminal
+from minit.iottymux.attach.screenmodes import ScreenModes
+from minit.iottymux.protocol import INPUTS, STDERR, TTY_OUT
+from minit.stdio import complain, reopen_without_blocking
+
+_CHUNK_BYTES = 128 * 1024
+# A write of so much does not block where poll(2) says that there is room, PIPE_BUF of pipe(7).
+_BLOCKING_BYTES = 4096
+# How often one stream is read before the others are looked at.
+_ROUNDS = 16
+
+
+class CallerOutput:
+    """
+    Descriptors 1 and 2 of the caller, for those of `streams` that are outputs of the app.
+
+    A stream is not read while what came before waits for room.
+    """
+
+    def __init__(self, streams: tuple[str, ...], terminal: RawTerminal) -> None:
+        self._terminal = terminal
+        self._screen_modes = ScreenModes()
+        self._output = _Descriptor(1, "standard output")
+        error = _Descriptor(2, "standard error") if STDERR in streams else None
+        self._descriptors = [self._output] if error is None else [self._output, error]
+        self._sources = {
+            name: _Source(name, error if error is not None and name == STDERR else self._output)
+            for name in streams
+            if name not in INPUTS
+        }
+        self._sources_by_fd: dict[int, _Source] = {}
+        self._positions: dict[str, int] = {}
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any stream is an output."""
+        return bool(self._sources)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something waits for room."""
+        return any(descriptor.waiting for descriptor in self._descriptors)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every output is at its end."""
+        return all(source.has_ended for source in self._sources.values())
+
+    def positions(self) -> tuple[tuple[str, int], ...]:
+        """Return how much the app had written to each output before what comes next; empty before the first session."""
+        # Kept if the sidecar is killed again before it answers.
+        self._positions.update(
+            (source.name, source.position) for source in self._sources.values() if source.position is not None
+        )
+        return tuple(self._positions.items())
+
+    def use(self, outputs: Mapping[str, int]) -> None:
+        """Read the outputs from these descriptors from now on, those of another session."""
+        self._sources_by_fd = {outputs[name]: source for name, source in self._sources.items()}
+        for source in self._sources.values():
+            source.begin()
+
+    def start(self, positions: object) -> None:
+        """Take the sidecar's answer into account: `positions` of what comes, and a replay if this is the first time."""
+        for source in self._sources.values():
+            start = positions.get(source.name) if isinstance(positions, dict) else None
+            source.start = start if isinstance(start, int) else None
+        if not self._positions:
+            for fd, source in self._sources_by_fd.items():
+                if source.name == TTY_OUT and source.descriptor.is_terminal:
+                    self._show_replay(fd, source)
+
+    def note_dropped(self, name: object, size_bytes: object, marker_bytes: object) -> None:
+        """Count so much of an output, which a marker stands for; what is nonsense is ignored."""
+        source = self._sources.get(str(name))
+        if source is not None and isinstance(size_bytes, int) and isinstance(marker_bytes, int):
+            source.received += size_bytes - marker_bytes
+
+    def interest(self, *, is_read: bool) -> dict[int, int]:
+        """Return what to wait for, events of poll(2) by descriptors; outputs are waited for if they are read."""
+        interest = {descriptor.fd: select.POLLOUT for descriptor in self._descriptors if descriptor.waiting}
+        for fd, source in self._sources_by_fd.items() if is_read else ():
+            if not source.has_ended and not source.descriptor.waiting:
+                interest[fd] = select.POLLIN
+        return interest
+
+    def handle(self, fd: int) -> None:
+        """Pass on what a descriptor has or takes; nothing happens if it is none of these."""
+        if fd in self._sources_by_fd:
+            source = self._sources_by_fd[fd]
+            for _ in range(_ROUNDS):
+                if source.descriptor.waiting or not self._read_once(fd, source):
+                    return
+        for descriptor in self._descriptors:
+            if descriptor.fd == fd and descriptor.waiting:
+                descriptor.flush()
+
+    def drain(self) -> None:
+        """Pass on all that has come, and let go of the descriptors, which a session is about to close."""
+        for fd, source in self._sources_by_fd.items():
+            while self._read_once(fd, source):
+                pass
+        self._sources_by_fd = {}
+
+    def restore_screen(self) -> None:
+        """Switch back what the app has switched on the caller's terminal: who detaches from an editor wants a shell."""
+        restoring = self._screen_modes.restore()
+        if restoring:
+            try:
+                os.write(self._output.fd, restoring)
+            except OSError:
+                pass  # it is gone, or takes nothing
+
+    def say(self, text: str) -> None:
+        """Write a line of ours to standard error, and not at the end of one of the app's."""
+        unfinished = any(each.is_terminal and each.last_byte != b"\n" for each in self._descriptors)
+        for descriptor in self._descriptors:
+            descriptor.last_byte = b"\n"
+        complain(f"attach: {text}", ends_another=unfinished and os.isatty(2))
+
+    def _show_replay(self, fd: int, source: _Source) -> None:
+        size = int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), "little")
+        data = os.read(fd, size)
+        source.received += len(data)
+        self._screen_modes.feed(data)
+        source.descriptor.put(without_queries(data))
+
+    def _read_once(self, fd: int, source: _Source) -> bool:
+        """Pass on one read; False if there was nothing."""
+        if source.has_ended:
+            return False
+        try:
+            data = os.read(fd, _CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            data = b""  # it left unread what was sent to it
+        if not data:
+            source.has_ended = True
+            return False
+        source.received += len(data)
+        if self._terminal.is_raw and source.descriptor.is_terminal:
+            if source.name == TTY_OUT:
+                self._screen_modes.feed(data)
+            else:
+                # It did not come through a terminal, and this one adds no carriage returns now.
+                data = data.replace(b"\n", b"\r\n")
+        source.descriptor.put(data)
+        return True
+
+
+class _Descriptor:
+    """One of the caller's descriptors, with what could not be written to it yet."""
+
+    def __init__(self, fd: int, name: str) -> None:
+        self.fd = reopen_without_blocking(fd, os.O_WRONLY)
+        self.is_terminal = os.isatty(fd)
+        self.last_byte = b"\n"
+        self.waiting = b""
+        self._name = name
+        may_block = self.fd == fd and not stat.S_ISREG(os.fstat(fd).st_mode)
+        self._most_bytes = _BLOCKING_BYTES if may_block else _CHUNK_BYTES
+
+    def put(self, data: bytes) -> None:
+        """Write, or keep what is not taken; AttachError if it never will be."""
+        self.last_byte = data[-1:] or self.last_byte
+        self.waiting += data
+        self.flush()
+
+    def flush(self) -> None:
+        """Write once what is kept."""
+        try:
+            size = os.write(self.fd, self.waiting[: self._most_bytes])
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise AttachError(f"write {self._name}: {describe(error)}") from error
+        self.waiting = self.waiting[size:]
+
+
+class _Source:
+    """
+    An output of the app.
+
+    `start` is how much the app had written there before what came first in this session, once that is known, and
+    `received` how much came, with what markers stand for.
+    """
+
+    def __init__(self, name: str, descriptor: _Descriptor) -> None:
+        self.name = name
+        self.descriptor = descriptor
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the session before."""
+        self.start: int | None = None
+        self.received = 0
+        self.has_ended = False
+
+    @property
+    def position(self) -> int | None:
+        """How much the app had written before what comes next, None if that is not known."""
+        return None if self.start is None else max(0, self.start + self.received)

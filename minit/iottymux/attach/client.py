@@ -1,0 +1,273 @@
+"""
+The client of a sidecar: the caller's streams and terminal on one side, those of an app on the other.
+
+Bytes pass as they are. Nothing here waits but poll(2): what one side does not take stays in a small buffer, and then
+its source is not read, so that it is the sidecar that decides about clients that are too slow.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+
+from minit import syscalls
+from minit.errors import AttachError
+from minit.iottymux.attach.callerinput import CallerInput
+from minit.iottymux.attach.calleroutput import CallerOutput
+from minit.iottymux.attach.rawterminal import RawTerminal
+from minit.iottymux.attach.session import Session, connect
+from minit.iottymux.protocol import (
+    EVENT_DROPPED,
+    EVENT_ENDED,
+    EVENT_STDIN_ENDED,
+    EVENT_STDIN_GIVEN,
+    EVENT_STDIN_TAKEN,
+    EVENT_TOO_SLOW,
+    POLICY_DROP,
+    STDIN_NONE,
+    STDIN_OTHER,
+    STDIN_OWNER,
+    Attach,
+    Resize,
+)
+from minit.value import Value
+
+_REPLY_SECONDS = 15.0
+_RETRY_MILLISECONDS = 100
+
+_RESIZING = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class AttachOptions(Value):
+    """How to attach; `detach_keys` are the bytes that they send, empty for none."""
+
+    detach_keys: bytes
+    replay: bool = True
+    take_stdin: bool = False
+    policy: str = POLICY_DROP
+
+
+def attach(directory: int, app: str, streams: tuple[str, ...], options: AttachOptions) -> None:
+    """
+    Connect the streams of `app`, some of protocol.STREAMS, to descriptors 0, 1 and 2 until either side ends.
+
+    `directory` is a descriptor of the app's own of attachable streams. SIGINT detaches; other signals that end
+    programs end this one. FileNotFoundError if there is no sidecar, AttachError if the connection fails.
+    """
+    terminal = RawTerminal(streams)
+    output = CallerOutput(streams, terminal)
+    client = _Client(directory, app, streams, options, terminal, output)
+    try:
+        client.run()
+    finally:
+        output.restore_screen()
+        terminal.restore()
+    client.say_goodbye()
+
+
+class _Client:
+    """The sessions with the sidecars of `app`, one after another, and the end of it all."""
+
+    def __init__(
+        self,
+        directory: int,
+        app: str,
+        streams: tuple[str, ...],
+        options: AttachOptions,
+        terminal: RawTerminal,
+        output: CallerOutput,
+    ) -> None:
+        self._directory = directory
+        self._app = app
+        self._streams = streams
+        self._options = options
+        self._terminal = terminal
+        self._output = output
+        self._input = CallerInput(streams, options.detach_keys if terminal.is_typed_on else None, output)
+        self._signals = _open_signals()
+        self._session: Session | None = None
+        self._is_attached = self._has_been_attached = False
+        self._reply_deadline: float | None = None
+        # Why it is over.
+        self._app_has_ended = self._was_too_slow = self._is_interrupted = False
+        self._signal: int | None = None
+
+    def run(self) -> None:
+        """Pass everything on until it is over."""
+        self._reply_deadline = time.monotonic() + _REPLY_SECONDS
+        self._open_session()
+        while not self._is_over():
+            poller = select.poll()
+            for fd, interest in self._interest().items():
+                poller.register(fd, interest)
+            for fd, _ in poller.poll(self._timeout_milliseconds()):
+                self._handle(fd)
+            self._check_deadlines()
+
+    def say_goodbye(self) -> None:
+        """Say why it is over where that is not plain, or die of the signal that was the reason."""
+        if self._has_detached:
+            self._output.say("detached")
+        if self._signal is not None:
+            signal.signal(self._signal, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (self._signal,))
+            os.kill(os.getpid(), self._signal)
+
+    @property
+    def _has_detached(self) -> bool:
+        return self._is_interrupted or self._input.has_detached
+
+    def _interest(self) -> dict[int, int]:
+        interest = {self._signals: select.POLLIN}
+        if self._session is not None:
+            interest[self._session.fd] = select.POLLIN
+        # Not before the answer: what is there then is a replay.
+        interest |= self._input.interest(is_read=self._is_attached)
+        return interest | self._output.interest(is_read=self._is_attached)
+
+    def _handle(self, fd: int) -> None:
+        if fd == self._signals:
+            self._on_signals()
+        elif self._session is not None and fd == self._session.fd:
+            self._read_session(self._session)
+        elif not self._input.handle(fd):
+            self._output.handle(fd)
+
+    def _timeout_milliseconds(self) -> float | None:
+        deadlines = [moment for moment in (self._reply_deadline, self._input.keys_deadline) if moment is not None]
+        # Rounded up, or it would be polled without waiting until the deadline.
+        return max(0.0, min(deadlines) - time.monotonic()) * 1000 + 1 if deadlines else None
+
+    def _check_deadlines(self) -> None:
+        now = time.monotonic()
+        self._input.check_keys(now)
+        if self._reply_deadline is not None and now >= self._reply_deadline:
+            raise AttachError(f'app "{self._app}": no answer from its sidecar within {_REPLY_SECONDS:.0f} seconds')
+
+    def _is_over(self) -> bool:
+        if self._has_detached or self._signal is not None:
+            return True
+        if self._output.is_waiting:
+            return False
+        if self._session is None:
+            if self._was_too_slow:
+                raise AttachError("disconnected: output was not read as fast as the app writes")
+            return True
+        # The streams of a sidecar that is killed end as well; that the app's did is said.
+        if self._output.is_wanted:
+            return self._app_has_ended and self._output.has_ended
+        if self._input.is_lost:
+            raise AttachError(f'app "{self._app}" takes no more input')
+        return self._app_has_ended or not self._input.is_taken
+
+    # The session.
+
+    def _open_session(self) -> None:
+        request = Attach(
+            streams=self._streams,
+            policy=self._options.policy,
+            replay=self._options.replay,
+            # Who had the input before the sidecar was killed has it after that.
+            take_stdin=self._options.take_stdin or self._input.is_owner,
+            size=self._terminal.size(),
+            resume=self._output.positions(),
+        )
+        self._session = connect(self._directory, self._app, request)
+        self._input.use(self._session)
+        self._output.use(self._session.outputs)
+        self._is_attached = False
+
+    def _read_session(self, session: Session) -> None:
+        while True:
+            try:
+                message = session.receive()
+            except BlockingIOError:
+                return
+            if message is None:
+                self._on_session_end(session)
+                return
+            if "event" in message:
+                self._on_event(message)
+            elif not self._is_attached:
+                self._on_attached(message)
+
+    def _on_attached(self, reply: dict[str, object]) -> None:
+        if reply.get("ok") is not True:
+            raise AttachError(f'app "{self._app}": {reply.get("error")}')
+        self._is_attached = self._has_been_attached = True
+        self._reply_deadline = None
+        self._terminal.make_raw()
+        self._output.start(reply.get("positions"))
+        stdin = reply.get("stdin")
+        if stdin == STDIN_OTHER:
+            self._output.say("another client has the input; --take-stdin takes it over")
+        self._input.start(is_owner=stdin == STDIN_OWNER, is_taken=stdin != STDIN_NONE)
+
+    def _on_event(self, message: dict[str, object]) -> None:
+        event = message["event"]
+        if event == EVENT_ENDED:
+            self._app_has_ended = True
+        elif event == EVENT_TOO_SLOW:
+            self._was_too_slow = True
+        elif event == EVENT_DROPPED:
+            self._output.note_dropped(message.get("stream"), message.get("bytes"), message.get("marker_bytes"))
+        elif event == EVENT_STDIN_GIVEN:
+            self._input.give()
+            self._output.say("the input is yours")
+        elif event == EVENT_STDIN_TAKEN:
+            self._input.take()
+            self._output.say("another client has taken the input over")
+        elif event == EVENT_STDIN_ENDED:
+            self._input.end()
+
+    def _on_session_end(self, session: Session) -> None:
+        # What was sent before is still there.
+        self._output.drain()
+        session.close()
+        self._input.use(None)
+        self._session = None
+        if self._app_has_ended or self._was_too_slow:
+            return
+        if self._is_attached:
+            self._output.say(f'the sidecar of app "{self._app}" was killed; attaching again')
+            self._reply_deadline = time.monotonic() + _REPLY_SECONDS
+        else:
+            # It has too many clients, which may change, or was killed as well.
+            poller = select.poll()
+            poller.register(self._signals, select.POLLIN)
+            poller.poll(_RETRY_MILLISECONDS)
+        try:
+            self._open_session()
+        except FileNotFoundError:
+            if not self._has_been_attached:
+                raise
+            self._app_has_ended = True
+
+    # Signals.
+
+    def _on_signals(self) -> None:
+        for number in syscalls.read_signals(self._signals):
+            if number == signal.SIGINT:
+                self._is_interrupted = True
+            elif number in _ENDING:
+                self._signal = number
+            elif number == signal.SIGTSTP:
+                self._terminal.suspend()
+            if number in _RESIZING:
+                self._resume()
+
+    def _resume(self) -> None:
+        self._terminal.resume()
+        size = self._terminal.size()
+        if size is not None and self._session is not None:
+            self._session.send(Resize(size=size).request())
+
+
+def _open_signals() -> int:
+    # A blocked signal stays pending even if it is ignored, as nohup(1) has it.
+    heard = [number for number in (*_RESIZING, *_ENDING) if signal.getsignal(number) is not signal.SIG_IGN]
+    signal.pthread_sigmask(signal.SIG_BLOCK, heard)
+    return syscalls.signalfd(heard)
