@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LOCK := tests/requirements.txt
 KERNEL := build/kernel
 PEERS := build/peers
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procps util-linux iproute2 \
@@ -12,7 +13,7 @@ PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procp
 HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, ("LIBPL", "LIBRARY")); \
 	sys.exit(sys.base_prefix == "/usr" and not os.path.exists("/".join(path)))
 
-.PHONY: demo test test-long man deb bench clean packages kernel
+.PHONY: demo test test-long man deb bench clean packages kernel lock
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
 packages:
@@ -24,11 +25,18 @@ packages:
 	if [ -n "$$missing" ]; then echo "installing:$$missing"; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(PACKAGES) >/dev/null; fi
 
-$(STAMP): pyproject.toml | packages
+# Nothing but what is in the lock, and minit is built by the setuptools in it.
+$(STAMP): pyproject.toml $(LOCK) | packages
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[test]'
-	$(BIN)/pip install --quiet --editable '.[fuzz]' 2>/dev/null || echo "no atheris for this Python: fuzzed by hypothesis alone"
+	$(BIN)/pip install --quiet --require-hashes --requirement $(LOCK)
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
+
+# The newest of what pyproject.toml allows, for all versions of Python and processors.
+lock:
+	$(PYTHON) -m venv build/uv && build/uv/bin/pip install --quiet uv
+	UV_CUSTOM_COMPILE_COMMAND="make lock" build/uv/bin/uv pip compile --quiet --upgrade --universal \
+		--python-version 3.11 --generate-hashes --extra test --extra fuzz --output-file $(LOCK) pyproject.toml
 
 demo: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh demo/run.sh

@@ -14,7 +14,6 @@ ALLOWED_SKIPS: frozenset[str] = frozenset(
         "no zsh on PATH",  # bash is always tried
         "no fish on PATH",
         "no dpkg-deb on PATH",
-        "pip cannot get setuptools",
         "no groff on PATH",
         "no lintian on PATH",
         "no mandoc on PATH",
