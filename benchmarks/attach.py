@@ -8,6 +8,7 @@ the process between the two. How much processor time it takes itself hardly depe
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import signal
@@ -346,7 +347,9 @@ class _Bench:
             process.kill()
             process.wait()
 
-    def measure(self, clients: Sequence[socket.socket], size: int, go=None, prefix: int = 0, pid: int = 0) -> float:
+    def measure(
+        self, clients: Sequence[socket.socket], size: int, go: io.FileIO | None = None, prefix: int = 0, pid: int = 0
+    ) -> float:
         """
         Start the source and return how long it takes until every client has all, in milliseconds for a GB.
 

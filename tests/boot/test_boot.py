@@ -50,7 +50,7 @@ wait_seconds = 60
 
 
 @pytest.mark.timeout(3 * BOOT_SECONDS)
-def test_a_machine(kernel: Path, build_machine: BuildMachine, tmp_path: Path):
+def test_a_machine(kernel: Path, build_machine: BuildMachine, tmp_path: Path) -> None:
     """
     The modules for its devices are loaded, it has its disks and a lease, and its watchdog is fed; when the power button
     is pressed the app is stopped in order, and the disks, its root among them, which is read-only, are left clean.

@@ -71,7 +71,7 @@ def cable(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.timeout(3 * BOOT_SECONDS)
-def test_two_machines(kernel: Path, build_machine: BuildMachine, tmp_path: Path):
+def test_two_machines(kernel: Path, build_machine: BuildMachine, tmp_path: Path) -> None:
     """
     An app of one machine leases addresses, another one serves; an app of the other machine has a lease and is served.
 

@@ -47,7 +47,7 @@ wait_seconds = 60
 
 
 @pytest.mark.timeout(_CUTS * BOOT_SECONDS)
-def test_power_cuts(kernel: Path, build_machine: BuildMachine, tmp_path: Path):
+def test_power_cuts(kernel: Path, build_machine: BuildMachine, tmp_path: Path) -> None:
     """
     Whenever the power goes, every status on the disk is whole, and of an app that had ended with it: none is there of
     one that runs, nor of an earlier end of one that was started again, and none that others waited for is missing.

@@ -39,7 +39,7 @@ sleep 10000
 @pytest.mark.timeout(3 * BOOT_SECONDS)
 def test_what_a_machine_survives(
     kernel: Path, build_machine: BuildMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     """
     A clock without a battery, a storm of orphans, apps that take all memory of theirs and of the machine; and when
     PID 1 itself does not go on, the watchdog resets the machine.

@@ -37,7 +37,7 @@ def start(make_pod: MakePod, script: str, **streams: str) -> tuple[PodDirectory,
     return pod, directory_of(pod)
 
 
-def test_rkts_files(make_pod: MakePod):
+def test_rkts_files(make_pod: MakePod) -> None:
     """The endpoints are rkt's JSON, and each target is a socket that root alone can connect to."""
     pod, directory = start(make_pod, "read x", stdin="stream", stdout="stream", stderr="stream")
     assert (directory / "endpoints").read_text() == json.dumps(
@@ -59,7 +59,7 @@ def test_rkts_files(make_pod: MakePod):
     assert not directory.exists()
 
 
-def test_input_and_outputs_over_plain_sockets(make_pod: MakePod):
+def test_input_and_outputs_over_plain_sockets(make_pod: MakePod) -> None:
     """What a client writes to rkt's socket of stdin reaches the app, whose outputs come from theirs."""
     pod, directory = start(
         make_pod,
@@ -84,7 +84,7 @@ def test_input_and_outputs_over_plain_sockets(make_pod: MakePod):
     assert pod.status("web") == 0
 
 
-def test_a_terminal_over_rkts_socket(make_pod: MakePod):
+def test_a_terminal_over_rkts_socket(make_pod: MakePod) -> None:
     """An app with tty streams has a controlling terminal of its own; every client sees all it shows."""
     pod, directory = start(make_pod, "tty; stty size; exec sh -i", stdin="tty", stdout="tty", stderr="tty")
     with connect(directory, "sock-tty") as first, connect(directory, "sock-tty") as second:
@@ -100,7 +100,7 @@ def test_a_terminal_over_rkts_socket(make_pod: MakePod):
     assert pod.status("web") == 3
 
 
-def test_an_app_that_is_not_root_may_open_its_streams_again(make_pod: MakePod):
+def test_an_app_that_is_not_root_may_open_its_streams_again(make_pod: MakePod) -> None:
     """/dev/stdin and /dev/stdout are the app's own, as pipes and as a terminal."""
     for mode in ("stream", "tty"):
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), mode)
@@ -117,7 +117,7 @@ def test_an_app_that_is_not_root_may_open_its_streams_again(make_pod: MakePod):
         assert pod.status("web") == 0
 
 
-def test_job_control_in_a_terminal_of_the_apps_own(make_pod: MakePod):
+def test_job_control_in_a_terminal_of_the_apps_own(make_pod: MakePod) -> None:
     """The terminal is the app's controlling one: Ctrl-C reaches what runs in front, and a new size is told."""
     script = 'trap "echo interrupted" INT; trap "busybox stty size" WINCH; echo ready; while :; do read x; done'
     _, directory = start(make_pod, script, stdin="tty", stdout="tty", stderr="tty")
@@ -130,7 +130,7 @@ def test_job_control_in_a_terminal_of_the_apps_own(make_pod: MakePod):
         read_until(client.streams["tty-out"], b"33 99")
 
 
-def test_logged_and_attachable_streams_of_one_app(make_pod: MakePod):
+def test_logged_and_attachable_streams_of_one_app(make_pod: MakePod) -> None:
     """What is logged is logged and shown, what is not is neither."""
     pod = make_pod(
         {"web": shell("read x; echo out $x; echo err $x >&2", annotations=modes(stdin="stream", stdout="stream"))}
@@ -147,7 +147,7 @@ def test_logged_and_attachable_streams_of_one_app(make_pod: MakePod):
     assert b"out it" not in pod.log("web")
 
 
-def test_killed_sidecars_and_spawners(make_pod: MakePod):
+def test_killed_sidecars_and_spawners(make_pod: MakePod) -> None:
     """Another sidecar serves the same sockets; a session goes on at the very byte."""
     script = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; read x"
     pod, directory = start(make_pod, script, stdin="stream", stdout="stream")
@@ -174,7 +174,7 @@ def test_killed_sidecars_and_spawners(make_pod: MakePod):
     assert pod.status("web") == 0
 
 
-def test_the_end_of_input_reaches_the_app_through_pid_1(make_pod: MakePod):
+def test_the_end_of_input_reaches_the_app_through_pid_1(make_pod: MakePod) -> None:
     """A client that half-closes its stdin ends the app's, which PID 1 had open too; what it wrote is sent first."""
     pod, directory = start(make_pod, "wc -c", stdin="stream", stdout="stream")
     with Session(directory, ["stdin", "stdout"]) as client:
@@ -184,7 +184,7 @@ def test_the_end_of_input_reaches_the_app_through_pid_1(make_pod: MakePod):
     pod.wait_exited()
 
 
-def test_a_terminal_that_is_kept_open_after_the_apps_end(make_pod: MakePod):
+def test_a_terminal_that_is_kept_open_after_the_apps_end(make_pod: MakePod) -> None:
     """What the app leaves behind goes on writing to it until it is ended with the rest of the app's group."""
     script = "(trap '' HUP; trap 'echo last words; exit' TERM; echo started; while :; do sleep 0.1; done) & sleep 0.3"
     pod, directory = start(make_pod, script, stdin="tty", stdout="tty", stderr="tty")
@@ -195,7 +195,7 @@ def test_a_terminal_that_is_kept_open_after_the_apps_end(make_pod: MakePod):
     assert not directory.exists()
 
 
-def test_a_slow_client_gets_the_rest_of_a_pod_that_has_ended(make_pod: MakePod):
+def test_a_slow_client_gets_the_rest_of_a_pod_that_has_ended(make_pod: MakePod) -> None:
     """PID 1 waits while the client takes what the app left."""
     pod, directory = start(make_pod, "read x; seq 20000", stdin="stream", stdout="stream")
     expected = b"".join(b"%d\n" % number for number in range(1, 20_001))
@@ -207,7 +207,7 @@ def test_a_slow_client_gets_the_rest_of_a_pod_that_has_ended(make_pod: MakePod):
     pod.wait_exited()
 
 
-def test_a_sidecar_that_is_killed_when_all_is_written(make_pod: MakePod):
+def test_a_sidecar_that_is_killed_when_all_is_written(make_pod: MakePod) -> None:
     """Its client gets the rest from the next one, though the app has ended."""
     pod, directory = start(make_pod, "read x; seq 120000; exec sleep 1000", stdin="stream", stdout="stream")
     expected = b"".join(b"%d\n" % number for number in range(1, 120_001))
@@ -227,7 +227,7 @@ def test_a_sidecar_that_is_killed_when_all_is_written(make_pod: MakePod):
     assert not directory.exists()
 
 
-def test_what_the_control_socket_tells(make_pod: MakePod):
+def test_what_the_control_socket_tells(make_pod: MakePod) -> None:
     """The state of an app has the modes of its streams, and what its clients did."""
     pod, directory = start(make_pod, "read x; echo $x; read x", stdin="tty", stdout="tty", stderr="null")
     with Session(directory, ["tty-in", "tty-out"], size=[40, 100]) as client:
@@ -240,7 +240,7 @@ def test_what_the_control_socket_tells(make_pod: MakePod):
         assert (attached["bytes_in"], attached["bytes_out"], attached["dropped_bytes"]) == (6, 14, 0)
 
 
-def test_a_long_name(make_pod: MakePod):
+def test_a_long_name(make_pod: MakePod) -> None:
     """The sockets of an app are there though their paths do not fit into an address."""
     name = "web-" + "x" * 150
     pod = make_pod({name: shell("read x", annotations=modes(stdin="stream"))})
@@ -251,7 +251,7 @@ def test_a_long_name(make_pod: MakePod):
     assert pod.status(name) == 0
 
 
-def test_privileges_of_a_sidecar_with_clients(make_pod: MakePod):
+def test_privileges_of_a_sidecar_with_clients(make_pod: MakePod) -> None:
     """It holds no capabilities, cannot gain any, has a filter of system calls, and sees no files but the logs."""
     pod, directory = start(make_pod, "read x", stdin="stream", stdout="stream")
     with Session(directory, ["stdout"]):
@@ -267,7 +267,7 @@ def _lines_in(pod: PodDirectory) -> int:
     return 0
 
 
-def test_a_paused_console_holds_up_no_client(make_pod: MakePod):
+def test_a_paused_console_holds_up_no_client(make_pod: MakePod) -> None:
     """Who does not read what an app logs keeps nobody from its other streams, and has every line later."""
     script = "seq 20000 >&2 & read x; echo got $x; wait"
     pod = make_pod({"web": shell(script, annotations=modes(stdin="stream", stdout="stream"))})
@@ -282,7 +282,7 @@ def test_a_paused_console_holds_up_no_client(make_pod: MakePod):
 
 
 @pytest.mark.private_users
-def test_the_log_of_kubernetes(make_pod: MakePod, tmp_path: Path):
+def test_the_log_of_kubernetes(make_pod: MakePod, tmp_path: Path) -> None:
     """In the log mode k8s-plain streams are written to a file of the host as well, and clients get them as they are."""
     experiment = "coreos.com/rkt/experiment/"
     annotations = [*modes(stdin="stream", stdout="stream", stderr="stream")]

@@ -14,7 +14,7 @@ from tests.support.hostnet import leftovers
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_demo_runs_a_pod_and_leaves_nothing():
+def test_the_demo_runs_a_pod_and_leaves_nothing() -> None:
     """The demo's pod ends with 0 and is reached from the host; no directory, mount or network of it stays."""
     before = set(Path("/var/tmp").glob("minit-demo.*"))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pods import MakePod, shell
+from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.refusals import assert_refused
 
 BOTH = pytest.mark.parametrize("overlay", [True, False], ids=["overlay", "flat"])
 FALLBACK = "127.0.0.1 localhost localhost.domain localhost4 localhost4.localdomain4"
 
 
-def output_of(pod, *flags: str) -> str:
+def output_of(pod: PodDirectory, *flags: str) -> str:
     """Return what the apps of a pod that succeeds wrote, without their names."""
     result = pod.run(*flags)
     assert (result.returncode, result.stderr) == (0, ""), result

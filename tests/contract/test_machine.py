@@ -59,7 +59,7 @@ def boot(make_pod: MakePod, tmp_path: Path) -> Iterator[Boot]:
         yield start
 
 
-def test_apps_run_and_the_machine_goes_off(boot: Boot):
+def test_apps_run_and_the_machine_goes_off(boot: Boot) -> None:
     """Apps run as in any pod, their output is on the console, their statuses are recorded, and then it is off."""
     machine = boot({"one": shell("echo hello; hostname; exit 3")}, 'hostname = "sensor"\n').wait()
     said = [line.partition(": ")[2] for line in machine.lines if line.startswith("one[")]
@@ -73,13 +73,13 @@ def test_apps_run_and_the_machine_goes_off(boot: Boot):
     ("config", "command_line", "ending"),
     [('on_exit = "reboot"', "", "reboot"), ('on_exit = "reboot"', "quiet minit.on_exit=poweroff", "off")],
 )
-def test_what_happens_at_the_end(boot: Boot, config: str, command_line: str, ending: str):
+def test_what_happens_at_the_end(boot: Boot, config: str, command_line: str, ending: str) -> None:
     """machine.toml says what the machine does when its pod has ended, unless the kernel's command line does."""
     assert boot({"one": shell("true")}, config, command_line).wait().ending == ending
 
 
 @pytest.mark.parametrize(("number", "ending"), [(signal.SIGINT, "reboot"), (signal.SIGTERM, "off")])
-def test_a_signal_ends_the_apps_and_the_machine(boot: Boot, number: int, ending: str):
+def test_a_signal_ends_the_apps_and_the_machine(boot: Boot, number: int, ending: str) -> None:
     """Ctrl-Alt-Del, a SIGINT, reboots when the apps have been stopped in order; SIGTERM does what is configured."""
     app = shell("trap 'echo bye; exit 0' TERM; echo up; sleep 1000 & wait")
     machine = boot({"one": app}, 'on_exit = "poweroff"')
@@ -90,7 +90,7 @@ def test_a_signal_ends_the_apps_and_the_machine(boot: Boot, number: int, ending:
     assert machine.ending == ending
 
 
-def test_a_machine_that_stays(boot: Boot):
+def test_a_machine_that_stays(boot: Boot) -> None:
     """With on_exit = "stay" the machine is there when its pod has ended, until somebody asks for its end."""
     machine = boot({"one": shell("true")}, 'on_exit = "stay"')
     machine.wait_for_line("the machine stays")
@@ -98,7 +98,7 @@ def test_a_machine_that_stays(boot: Boot):
     assert machine.wait().ending == "off"
 
 
-def test_a_signal_before_the_machine_is_prepared(boot: Boot):
+def test_a_signal_before_the_machine_is_prepared(boot: Boot) -> None:
     """Whoever wants the end need not wait for what apps would wait for; no app starts."""
     machine = boot({"one": shell("true")}, '[[interface]]\nname = "missing"\nwait_seconds = 86400\n', "minit.word")
     machine.wait_for_line("ignoring minit.word")
@@ -112,7 +112,7 @@ def test_a_signal_before_the_machine_is_prepared(boot: Boot):
 
 
 @pytest.mark.parametrize("command_line", ["minit.on_exit=stay", "minit.rescue"])
-def test_the_power_button_of_a_machine_that_stays(boot: Boot, command_line: str):
+def test_the_power_button_of_a_machine_that_stays(boot: Boot, command_line: str) -> None:
     """It is heeded though no pod runs."""
     machine = boot({"one": shell("true")}, "", command_line)
     machine.wait_for_line("the machine stays")
@@ -127,7 +127,7 @@ def test_the_power_button_of_a_machine_that_stays(boot: Boot, command_line: str)
     assert machine.lines[-1] == "minit: poweroff"
 
 
-def test_a_broken_configuration(boot: Boot):
+def test_a_broken_configuration(boot: Boot) -> None:
     """What is wrong with machine.toml is said in one line, and the machine does what it would without."""
     machine = boot({"one": shell("echo hello")}, 'on_exit = "explode"').wait()
     expected = '/etc/minit/machine.toml: on_exit: expected "poweroff" or "reboot" or "halt" or "stay", got "explode"'
@@ -135,7 +135,7 @@ def test_a_broken_configuration(boot: Boot):
     assert (machine.status("one"), machine.ending) == (0, "off")
 
 
-def test_a_broken_manifest(boot: Boot, make_pod: MakePod):
+def test_a_broken_manifest(boot: Boot, make_pod: MakePod) -> None:
     """A pod that cannot be run is said in one line, and the machine ends as it is configured to."""
     config = 'on_exit = "reboot"\nfailure_wait_seconds = 0'
     machine = boot({"one": shell("true")}, config, isolators=[{"name": 3}]).wait()
@@ -143,7 +143,7 @@ def test_a_broken_manifest(boot: Boot, make_pod: MakePod):
     assert machine.ending == "reboot"
 
 
-def test_another_manifest_by_the_command_line(boot: Boot):
+def test_another_manifest_by_the_command_line(boot: Boot) -> None:
     """minit.manifest= names another pod manifest, and what cannot be understood is said and left out."""
     machine = boot({"one": shell("true")}, "failure_wait_seconds = 0", "minit.manifest=/none minit.typo=1").wait()
     assert machine.lines == [
@@ -161,7 +161,7 @@ def test_another_manifest_by_the_command_line(boot: Boot):
         ('[watchdog]\ndevice = "/dev/none"', "watchdog /dev/none: no such file or directory"),
     ],
 )
-def test_what_is_missing(boot: Boot, config: str, line: str):
+def test_what_is_missing(boot: Boot, config: str, line: str) -> None:
     """What the configuration names and the machine does not have is one line, and the app runs without it."""
     machine = boot({"one": shell("echo hello")}, config).wait()
     assert [said for said in machine.lines if said.startswith("minit: ")] == [
@@ -170,7 +170,7 @@ def test_what_is_missing(boot: Boot, config: str, line: str):
     assert machine.status("one") == 0
 
 
-def test_an_app_that_crashes_at_once(boot: Boot):
+def test_an_app_that_crashes_at_once(boot: Boot) -> None:
     """It is what the app has said and how it ended, and then what the configuration says."""
     machine = boot({"one": shell("echo no >&2; kill -SEGV $$")}, 'on_exit = "reboot"').wait()
     assert [line.partition("]: ")[2] for line in machine.lines[:-2]] == ["no"]
@@ -178,7 +178,7 @@ def test_an_app_that_crashes_at_once(boot: Boot):
     assert (machine.status("one"), machine.ending) == (139, "reboot")
 
 
-def test_a_console_that_takes_nothing(boot: Boot):
+def test_a_console_that_takes_nothing(boot: Boot) -> None:
     """What nobody reads, as at the end of a serial line that was told to wait, holds nothing up."""
     machine = boot({"one": shell("echo up; sleep 1000")})
     machine.wait_for_line("up")
@@ -193,7 +193,7 @@ def test_a_console_that_takes_nothing(boot: Boot):
         assert machine.process.wait(TIMEOUT_SECONDS) == 128 + signal.SIGINT
 
 
-def test_a_watchdog_is_fed_by_a_supervisor_that_works(boot: Boot):
+def test_a_watchdog_is_fed_by_a_supervisor_that_works(boot: Boot) -> None:
     """The watchdog gets its food while PID 1 runs, none when it is stopped, and no farewell at the end."""
     config = 'on_exit = "stay"\n[watchdog]\ndevice = "/run-watchdog"\ntimeout_seconds = 2'
     machine = boot({"one": shell("echo up; sleep 1000")}, config)
@@ -217,7 +217,7 @@ def test_a_watchdog_is_fed_by_a_supervisor_that_works(boot: Boot):
     os.close(food)
 
 
-def test_an_app_that_waits_for_the_network(boot: Boot):
+def test_an_app_that_waits_for_the_network(boot: Boot) -> None:
     """An app can wait alone, by another one that ends when there is a network; the others have started before."""
     config = """
         [[interface]]
@@ -239,7 +239,7 @@ def test_an_app_that_waits_for_the_network(boot: Boot):
     assert [machine.status(app) for app in apps] == [0, 0, 0]
 
 
-def test_the_helper_dies(boot: Boot):
+def test_the_helper_dies(boot: Boot) -> None:
     """Another one is started in its place, later each time, and does what the first one would go on with."""
     config = """
         on_exit = "reboot"
@@ -269,7 +269,7 @@ def test_the_helper_dies(boot: Boot):
 
 
 @pytest.mark.parametrize(("required", "status"), [("true", None), ("false", 0)])
-def test_a_file_system_that_is_missing(boot: Boot, required: str, status: int | None):
+def test_a_file_system_that_is_missing(boot: Boot, required: str, status: int | None) -> None:
     """Without a required file system no app starts; another one is missed in one line."""
     config = f"""
         failure_wait_seconds = 0
@@ -285,7 +285,7 @@ def test_a_file_system_that_is_missing(boot: Boot, required: str, status: int | 
     assert machine.status("one") == status
 
 
-def test_a_file_system_and_a_sysctl(boot: Boot):
+def test_a_file_system_and_a_sysctl(boot: Boot) -> None:
     """Volumes can be on file systems of the configuration, which have the options it gives them."""
     config = """
         [sysctls]
@@ -306,7 +306,7 @@ def test_a_file_system_and_a_sysctl(boot: Boot):
     assert "minit: sysctl net.ipv4.nothing: /proc/sys/net/ipv4/nothing: no such file or directory" in machine.lines
 
 
-def test_rules_for_devices(boot: Boot):
+def test_rules_for_devices(boot: Boot) -> None:
     """Nodes get the permissions, the owner and the links that the configuration says, and an app can have them."""
     config = """
         [[device]]
@@ -339,7 +339,7 @@ done
 """
 
 
-def test_devices_that_come_and_go(boot: Boot, loop: LoopDevice):
+def test_devices_that_come_and_go(boot: Boot, loop: LoopDevice) -> None:
     """An app with minit/hotplug has a device by its link when there is one, though there was none at the start."""
     config = f"""
         [[device]]
@@ -373,7 +373,7 @@ def test_devices_that_come_and_go(boot: Boot, loop: LoopDevice):
 
 
 @pytest.mark.parametrize(("required", "status"), [("true", None), ("false", 0)])
-def test_a_device_that_does_not_come(boot: Boot, required: str, status: int | None):
+def test_a_device_that_does_not_come(boot: Boot, required: str, status: int | None) -> None:
     """Apps start without a device that does not come in time, unless it is required."""
     rule = f'subsystem = "imaginary"\nwait_seconds = 1\nrequired = {required}'
     machine = boot({"one": shell("true")}, f"failure_wait_seconds = 0\n[[device]]\n{rule}").wait()
@@ -381,7 +381,7 @@ def test_a_device_that_does_not_come(boot: Boot, required: str, status: int | No
     assert machine.status("one") == status
 
 
-def test_an_app_that_a_check_ends(boot: Boot):
+def test_an_app_that_a_check_ends(boot: Boot) -> None:
     """The health of apps is checked, by commands in them too; one that is ended for it ends the pod and the machine."""
     check = {
         "exec": ["/bin/sh", "-c", "echo out of order; exit 1"],
@@ -397,7 +397,7 @@ def test_an_app_that_a_check_ends(boot: Boot):
     assert machine.ending == "off"
 
 
-def test_an_app_that_is_started_again(boot: Boot):
+def test_an_app_that_is_started_again(boot: Boot) -> None:
     """Restart policies hold as in any pod."""
     policy = [{"name": "minit/restart", "value": "on-failure"}, {"name": "minit/restart-delay", "value": "10ms"}]
     script = "echo start; [ -e /tmp/second ] && exit 0; touch /tmp/second; exit 1"
@@ -406,7 +406,7 @@ def test_an_app_that_is_started_again(boot: Boot):
     assert (machine.status("one"), machine.ending) == (0, "off")
 
 
-def test_who_may_ask(boot: Boot):
+def test_who_may_ask(boot: Boot) -> None:
     """On the control socket root's processes are answered that are of no app, and nobody else."""
     machine = boot({"one": shell("echo up; sleep 1000")})
     machine.wait_for_line("up")
@@ -420,7 +420,7 @@ def test_who_may_ask(boot: Boot):
         assert bool(done.stdout.strip()) == answered, done.stderr
 
 
-def test_orphans_are_reaped(boot: Boot):
+def test_orphans_are_reaped(boot: Boot) -> None:
     """Processes that an app leaves behind are ended with the machine."""
     machine = boot({"one": shell("(sleep 1000 &) ; echo left")}).wait()
     assert machine.ending == "off"

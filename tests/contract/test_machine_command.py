@@ -44,7 +44,7 @@ def _lines(done: subprocess.CompletedProcess[str]) -> list[list[str]]:
     return [line.split() for line in done.stdout.splitlines()]
 
 
-def test_what_is_shown(boot: Boot):
+def test_what_is_shown(boot: Boot) -> None:
     """list, status, logs and events show of the machine's pod what they show of one on a host, without its UUID."""
     machine = boot({"one": shell(_ONE), "two": shell(_TWO)})
     for _ in range(2):
@@ -58,7 +58,7 @@ def test_what_is_shown(boot: Boot):
     assert "pod.ready" in [event["event"] for event in events]
 
 
-def test_apps_are_stopped_and_started(boot: Boot):
+def test_apps_are_stopped_and_started(boot: Boot) -> None:
     """An app that is stopped by a command is the end of nothing, not even as the last one, and can be started."""
     machine = boot({"one": shell(_ONE), "two": shell(_TWO)})
     machine.wait_for_line("up")
@@ -75,7 +75,7 @@ def test_apps_are_stopped_and_started(boot: Boot):
 
 
 @pytest.mark.parametrize(("command", "ending"), [("poweroff", "off"), ("reboot", "reboot"), ("stop", "reboot")])
-def test_the_end(boot: Boot, command: str, ending: str):
+def test_the_end(boot: Boot, command: str, ending: str) -> None:
     """poweroff and reboot stop the apps in order and do what they say; after stop the configuration counts."""
     machine = boot({"one": shell(_ONE)}, 'on_exit = "reboot"')
     machine.wait_for_line("up")
@@ -84,7 +84,7 @@ def test_the_end(boot: Boot, command: str, ending: str):
     assert any(line.endswith(": bye") for line in machine.lines)
 
 
-def test_a_machine_that_stays(boot: Boot):
+def test_a_machine_that_stays(boot: Boot) -> None:
     """When the pod has ended the command says how, and ends the machine."""
     machine = boot({"one": shell("exit 3")}, 'on_exit = "stay"')
     machine.wait_for_line("the machine stays")
@@ -104,7 +104,7 @@ def _leaves(group: click.Group, *path: str) -> list[tuple[str, ...]]:
     ]
 
 
-def test_the_image_has_all_of_it(boot: Boot):
+def test_the_image_has_all_of_it(boot: Boot) -> None:
     """Every command explains itself on a machine, and none mentions a UUID that it would take."""
     machine = boot({"one": shell(_ONE)})
     machine.wait_for_line("up")
@@ -133,21 +133,21 @@ def console() -> Iterator[Console]:
         yield terminal
 
 
-def test_no_prompt(boot: Boot, console: Console):
+def test_no_prompt(boot: Boot, console: Console) -> None:
     """Without being asked for there is nothing on the console that listens."""
     machine = boot({"one": shell(_ONE)}, "", console.path)
     machine.wait_for_line("up")
     assert named(children_of(machine.first_process), "minit-console") == []
 
 
-def test_a_prompt_without_a_console(boot: Boot):
+def test_a_prompt_without_a_console(boot: Boot) -> None:
     """A machine that has no console says so in one line, and runs its apps."""
     machine = boot({"one": shell("sleep 0.1")}, "console = true").wait()
     assert "minit: console: /dev/console: no such file or directory" in machine.lines
     assert (machine.status("one"), machine.ending) == (0, "off")
 
 
-def test_a_prompt(boot: Boot, console: Console):
+def test_a_prompt(boot: Boot, console: Console) -> None:
     """Enter gives a prompt; a command that fails or is interrupted leads back to it, and so does Ctrl-D after Enter."""
     machine = boot({"one": shell(_ONE)}, 'console = true\nhostname = "sensor"', console.path)
     machine.wait_for_line("up")
@@ -170,7 +170,7 @@ def test_a_prompt(boot: Boot, console: Console):
     assert machine.wait().ending == "off"
 
 
-def test_attaching_at_the_prompt(boot: Boot, console: Console):
+def test_attaching_at_the_prompt(boot: Boot, console: Console) -> None:
     """An app with a terminal gets the console's size and keys; detaching gives the prompt back."""
     annotations = [{"name": f"coreos.com/rkt/stage2/{name}", "value": "tty"} for name in ("stdin", "stdout", "stderr")]
     app = shell("while read word; do stty size; echo got $word; done", annotations=annotations)
@@ -190,7 +190,7 @@ def test_attaching_at_the_prompt(boot: Boot, console: Console):
     assert machine.wait().ending == "off"
 
 
-def test_a_machine_to_look_at(boot: Boot, console: Console):
+def test_a_machine_to_look_at(boot: Boot, console: Console) -> None:
     """With minit.rescue no app is started, and at the prompt there is a shell, that of an image if need be."""
     machine = boot({"one": shell(_ONE)}, 'hostname = "sensor"', console.path, "minit.rescue")
     machine.wait_for_line("minit: rescue: no app is started")

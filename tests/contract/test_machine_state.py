@@ -103,7 +103,7 @@ def said(machine: NamespaceMachine) -> list[str]:
     return [line.partition("]: ")[2] for line in machine.lines if line.startswith("one[")]
 
 
-def test_every_boot_has_a_directory_of_its_own(boot: Boot, disk: Path):
+def test_every_boot_has_a_directory_of_its_own(boot: Boot, disk: Path) -> None:
     """Status, state, log and events of the last boots are on the disk, each for itself, and the oldest are gone."""
     for status in (1, 2, 3):
         machine = boot(f"echo boot {status}; exit {status}", f"{_STATE}kept_boots = 2\n")
@@ -118,7 +118,7 @@ def test_every_boot_has_a_directory_of_its_own(boot: Boot, disk: Path):
     assert_clean(disk)
 
 
-def test_what_is_no_boot(boot: Boot, disk: Path, tmp_path: Path):
+def test_what_is_no_boot(boot: Boot, disk: Path, tmp_path: Path) -> None:
     """What else is in the places of boots is removed with the oldest of them, and no symlink is followed."""
     kept = tmp_path / "tree/kept/minit"
     kept.mkdir(parents=True)
@@ -134,7 +134,7 @@ def test_what_is_no_boot(boot: Boot, disk: Path, tmp_path: Path):
     assert said(machine) == ["up"]
 
 
-def test_a_root_on_a_disk(make_pod: MakePod, tmp_path: Path):
+def test_a_root_on_a_disk(make_pod: MakePod, tmp_path: Path) -> None:
     """Nothing is written down of a boot but what has happened in it, though an earlier one has left its statuses."""
     pod = make_pod({"one": shell("echo up; sleep 1000")}, overlay=False)
     (pod.stage1 / "rkt/status/one").write_text("7\n")
@@ -144,7 +144,7 @@ def test_a_root_on_a_disk(make_pod: MakePod, tmp_path: Path):
         assert machine.status("one") is None
 
 
-def test_without_its_file_system_the_boot_is_not_kept(boot: Boot, disk: Path):
+def test_without_its_file_system_the_boot_is_not_kept(boot: Boot, disk: Path) -> None:
     """One line says that a disk which cannot be mounted keeps nothing; the pod runs as without it."""
     machine = boot("echo up", _STATE, options="nonsense")
     assert "minit: state /data/kept/minit: nothing is kept: filesystem /data is not mounted" in machine.lines
@@ -163,7 +163,7 @@ def test_without_its_file_system_the_boot_is_not_kept(boot: Boot, disk: Path):
         ("\0", "minit: filesystem /data: /sbin/fsck.ext4: exec format error: not mounted", False),
     ],
 )
-def test_a_disk_is_checked(boot: Boot, checker: str, line: str, is_mounted: bool):
+def test_a_disk_is_checked(boot: Boot, checker: str, line: str, is_mounted: bool) -> None:
     """What the root's program for that cannot repair is not mounted, nor what it cannot look at."""
     volume = {"name": "data", "kind": "host", "source": "/data"}
     mounts = [{"volume": "data", "path": "/data"}]
@@ -172,7 +172,7 @@ def test_a_disk_is_checked(boot: Boot, checker: str, line: str, is_mounted: bool
     assert said(machine) == ["1" if is_mounted else "0"]
 
 
-def test_a_read_only_disk(boot: Boot, disk: Path):
+def test_a_read_only_disk(boot: Boot, disk: Path) -> None:
     """So does one line say that a disk which cannot be written keeps nothing."""
     machine = boot("echo up", _STATE, options="ro")
     expected = "minit: state /data/kept/minit: this boot is not kept: /data/kept: read-only file system"
@@ -180,7 +180,7 @@ def test_a_read_only_disk(boot: Boot, disk: Path):
     assert (said(machine), machine.ending) == (["up"], "off")
 
 
-def test_a_full_disk(boot: Boot, disk: Path):
+def test_a_full_disk(boot: Boot, disk: Path) -> None:
     """What there is no space for is said in a line each, a status and then a whole boot, and nothing is half there."""
     data = {"volumes": [{"name": "data", "kind": "host", "source": "/data"}]}
     mounts = [{"volume": "data", "path": "/data"}]
@@ -196,7 +196,7 @@ def test_a_full_disk(boot: Boot, disk: Path):
     assert_clean(disk)
 
 
-def test_a_disk_that_fails(make_pod: MakePod, disk: Path, tmp_path: Path):
+def test_a_disk_that_fails(make_pod: MakePod, disk: Path, tmp_path: Path) -> None:
     """Apps are started again though the disk with their statuses has failed, which makes its file system read-only."""
     values = {"minit/restart": "always", "minit/restart-delay": "10ms", "minit/restart-max-delay": "10ms"}
     annotations = [{"name": name, "value": value} for name, value in values.items()]
@@ -218,7 +218,7 @@ def test_a_disk_that_fails(make_pod: MakePod, disk: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_a_read_only_root(boot: Boot, disk: Path, keeps: bool):
+def test_a_read_only_root(boot: Boot, disk: Path, keeps: bool) -> None:
     """Apps can write on a root that cannot be written, in memory or for the next boot, as the configuration says."""
     script = "cat /kept 2>/dev/null; echo written > /kept && cat /kept"
     config = f"{_STATE}keep_roots = {str(keeps).lower()}\n"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from minit.plan.protection import plan_protection
-from tests.support.pods import handlers, shell
+from tests.support.pods import MakePod, handlers, shell
 
 RLIM_NLIMITS = 16
 
 
-def test_pid1_forks_only_by_clone3_and_waits_only_in_the_reaper(make_pod, tmp_path):
+def test_pid1_forks_only_by_clone3_and_waits_only_in_the_reaper(make_pod: MakePod, tmp_path: Path) -> None:
     """PID 1 runs no program and uses no fork or wait but its own; importing trio and structlog forks nothing."""
     both = handlers(pre_start=("/bin/true",), post_stop=("/bin/true",))
     pod = make_pod({"a": shell("while :; do sleep 1; done", eventHandlers=both)})
@@ -33,7 +33,7 @@ def test_pid1_forks_only_by_clone3_and_waits_only_in_the_reaper(make_pod, tmp_pa
     assert trace.count("wait4(") == len(re.findall(r"^wait4\(-1, .*, WNOHANG, NULL\) =", trace, re.MULTILINE))
 
 
-def test_a_status_waits_for_the_disk_once(make_pod, tmp_path):
+def test_a_status_waits_for_the_disk_once(make_pod: MakePod, tmp_path: Path) -> None:
     """The reason of an end is seen before its status, and both are durable when PID 1 goes on."""
     pod = make_pod({"a": shell("exit 3")})
     assert (
@@ -58,7 +58,7 @@ def trace_of(directory: Path, call: str) -> str:
     return trace
 
 
-def test_sidecars_are_asked_for_when_the_apps_are_executed(make_pod, tmp_path):
+def test_sidecars_are_asked_for_when_the_apps_are_executed(make_pod: MakePod, tmp_path: Path) -> None:
     """No app waits for a sidecar, its own or another's: the spawner hears nothing before the last "go"."""
     pod = make_pod({name: shell("echo hello") for name in ("a", "b", "c")})
     result = pod.run(under=["strace", "-ff", "-qq", "-o", str(tmp_path / "trace")])
@@ -70,7 +70,7 @@ def test_sidecars_are_asked_for_when_the_apps_are_executed(make_pod, tmp_path):
     assert max(gos) < min(requests)
 
 
-def test_an_app_asks_for_nothing_twice(make_pod, tmp_path):
+def test_an_app_asks_for_nothing_twice(make_pod: MakePod, tmp_path: Path) -> None:
     """Until its exec it looks protected paths up once, and changes only those signals and capabilities that differ."""
     pod = make_pod({"a": shell("exit 0")})
     assert pod.run(under=["strace", "-ff", "-qq", "-o", str(tmp_path / "trace")]).returncode == 0
@@ -84,7 +84,9 @@ def test_an_app_asks_for_nothing_twice(make_pod, tmp_path):
 
 
 @pytest.mark.parametrize(("flags", "looks_again"), [((), False), (("--disable-seccomp",), True)])
-def test_pid1_looks_after_its_limits_where_an_app_can_change_them(make_pod, tmp_path, flags, looks_again):
+def test_pid1_looks_after_its_limits_where_an_app_can_change_them(
+    make_pod: MakePod, tmp_path: Path, flags: tuple[str, ...], looks_again: bool
+) -> None:
     """It reads each of them once, and again at each event only if a filter does not keep the apps from them."""
     pod = make_pod({"a": shell("exit 0")})
     assert pod.run(*flags, under=["strace", "-ff", "-qq", "-o", str(tmp_path / "trace")]).returncode == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.pods import shell
+from tests.support.pods import MakePod, shell
 
 _TRY_TO_WRITE = """
 for file in /proc/1/exe /proc/1/map_files/*; do
@@ -24,7 +24,9 @@ echo tried $(ls /proc/1/map_files | wc -l)
     ],
 )
 @pytest.mark.host_users("links of map_files are followed with capabilities of the host only")
-def test_an_app_that_reaches_pid_1_cannot_write_the_interpreter(make_pod, retained, flags):
+def test_an_app_that_reaches_pid_1_cannot_write_the_interpreter(
+    make_pod: MakePod, retained: list[str] | None, flags: list[str]
+) -> None:
     """Whoever holds the capabilities for it, every file PID 1 runs from is on a read-only mount, or busy."""
     isolators = [] if retained is None else [{"name": "os/linux/capabilities-retain-set", "value": {"set": retained}}]
     pod = make_pod({"a": shell(_TRY_TO_WRITE, isolators=isolators)})
@@ -36,7 +38,7 @@ def test_an_app_that_reaches_pid_1_cannot_write_the_interpreter(make_pod, retain
     assert any("map_files" in line for line in lines[:-1])
 
 
-def test_a_default_app_cannot_even_look(make_pod):
+def test_a_default_app_cannot_even_look(make_pod: MakePod) -> None:
     """With the default capabilities PID 1 is out of reach: it is not dumpable."""
     pod = make_pod({"a": shell("ls /proc/1/map_files /proc/1/root/ 2>&1; readlink /proc/1/exe || echo no exe")})
     result = pod.run()

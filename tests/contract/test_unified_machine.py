@@ -87,7 +87,7 @@ def files_of(facts: dict[str, str], group: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def make_plain_pod(make_pod: MakePod, tmp_path: Path):
+def make_plain_pod(make_pod: MakePod, tmp_path: Path) -> MakePod:
     """A function that prepares a pod without overlays, where the machine finds it."""
 
     def make(name: str, apps: dict[str, Any], **manifest: Any) -> PodDirectory:
@@ -101,7 +101,7 @@ def make_plain_pod(make_pod: MakePod, tmp_path: Path):
 
 
 @pytest.mark.timeout(BOOT_SECONDS + 60)
-def test_limits_of_the_unified_hierarchy(make_plain_pod, tmp_path: Path) -> None:
+def test_limits_of_the_unified_hierarchy(make_plain_pod: MakePod, tmp_path: Path) -> None:
     """
     Where they are, with a launcher that has its group alone and one that has not; what they do, and the BPF program for
     devices; that gc removes them.

@@ -28,6 +28,8 @@ from minit.supervisor.apps.controlgroup import Group, GroupEnds
 from minit.value import replace
 from tests.support.waiting import wait_for
 
+Spawn = Callable[..., int]
+
 
 @pytest.fixture
 def hierarchies() -> list[Hierarchy]:
@@ -55,7 +57,7 @@ def groups(hierarchies: list[Hierarchy], subcgroup: str) -> Iterator[PodGroups]:
 
 
 @pytest.fixture
-def spawn(groups: PodGroups) -> Iterator[Callable[[str, Callable[[], object]], int]]:
+def spawn(groups: PodGroups) -> Iterator[Spawn]:
     """A function that runs another in a new process of an app's group; it pauses until killed when that returns."""
     children: list[int] = []
 
@@ -101,7 +103,7 @@ def paths_of(pid: int) -> dict[str, str]:
     return {names: path for _, names, path in (line.split(":", 2) for line in lines)}
 
 
-def test_every_hierarchy_gets_the_same_groups(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups):
+def test_every_hierarchy_gets_the_same_groups(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups) -> None:
     """PID 1's group and one per app are there under one path everywhere, and a cpuset can take tasks."""
     for hierarchy in hierarchies:
         top = Path(f"{hierarchy.mount_point}/{subcgroup}")
@@ -114,7 +116,7 @@ def test_every_hierarchy_gets_the_same_groups(hierarchies: list[Hierarchy], subc
             assert (top / "system.slice/a.service/cpuset.cpus").read_text().strip()
 
 
-def test_only_the_pods_own_cpuset_is_filled(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups):
+def test_only_the_pods_own_cpuset_is_filled(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups) -> None:
     """Whatever is made in it, by whomever, begins with the processors and nodes of the group around."""
     tops = [f"{hierarchy.mount_point}/{subcgroup}" for hierarchy in hierarchies if "cpuset" in hierarchy.controllers]
     if not tops:
@@ -127,7 +129,7 @@ def test_only_the_pods_own_cpuset_is_filled(hierarchies: list[Hierarchy], subcgr
         assert len(values) == 1 and values != {"\n"}
 
 
-def test_groups_around_the_pods_are_made(hierarchies: list[Hierarchy], subcgroup: str):
+def test_groups_around_the_pods_are_made(hierarchies: list[Hierarchy], subcgroup: str) -> None:
     """A hierarchy that lacks a group around the pod gets it, with processors in it."""
     around = f"{os.path.dirname(subcgroup)}/{uuid.uuid4()}/b"
     inner = f"{around}/{os.path.basename(subcgroup)}".lstrip("/")
@@ -149,14 +151,16 @@ def test_groups_around_the_pods_are_made(hierarchies: list[Hierarchy], subcgroup
         assert remove_pod_groups(hierarchies, os.path.dirname(around).lstrip("/")) == []
 
 
-def test_making_them_twice_is_no_error(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups):
+def test_making_them_twice_is_no_error(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups) -> None:
     """Groups that are there already are used."""
     again = make_pod_groups(hierarchies, subcgroup, ["a", "b"])
     for ends in again.apps:
         assert Group(ends).processes() == []
 
 
-def test_a_process_joins_all_of_them(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn):
+def test_a_process_joins_all_of_them(
+    hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn: Spawn
+) -> None:
     """A child started in the v2 group that joined the v1 groups is in the app's group everywhere."""
     pid = spawn("a")
     mounted = {",".join(hierarchy.controllers) for hierarchy in hierarchies}
@@ -166,7 +170,7 @@ def test_a_process_joins_all_of_them(hierarchies: list[Hierarchy], subcgroup: st
     assert group_of(groups, "b").processes() == []
 
 
-def test_a_signal_reaches_all_of_the_group_and_nobody_else(groups: PodGroups, spawn):
+def test_a_signal_reaches_all_of_the_group_and_nobody_else(groups: PodGroups, spawn: Spawn) -> None:
     """Every process of the app gets each signal, in order, and those of another app none."""
     first, second, other = spawn("a"), spawn("a"), spawn("b")
     group_of(groups, "a").signal(signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT)
@@ -176,7 +180,9 @@ def test_a_signal_reaches_all_of_the_group_and_nobody_else(groups: PodGroups, sp
     assert os.waitpid(other, os.WNOHANG) == (0, 0)
 
 
-def test_kill_catches_what_forks_meanwhile(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn):
+def test_kill_catches_what_forks_meanwhile(
+    hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn: Spawn
+) -> None:
     """A group whose members fork all the time is empty afterwards where the kernel can kill a group."""
     if not hierarchies[0].is_v2:
         pytest.skip("cgroup.kill needs a v2 hierarchy")
@@ -194,7 +200,9 @@ def test_kill_catches_what_forks_meanwhile(hierarchies: list[Hierarchy], subcgro
     assert remove_pod_groups(hierarchies, subcgroup) == []
 
 
-def test_kill_reaches_all_in_any_hierarchy(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn):
+def test_kill_reaches_all_in_any_hierarchy(
+    hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn: Spawn
+) -> None:
     """By cgroup.kill or without, every process of the group is sent SIGKILL, a stopped one too."""
     # v2 last: since Linux 6.14 whatever clone3(2) puts into a group that was once killed is killed, too.
     for hierarchy in reversed(hierarchies):
@@ -212,7 +220,7 @@ def test_kill_reaches_all_in_any_hierarchy(hierarchies: list[Hierarchy], subcgro
 @pytest.mark.parametrize("version", ["v1", "v2", "both"])
 def test_a_frozen_group_is_thawed(
     hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn, number: int, version: str
-):
+) -> None:
     """Whichever freezer it was, what it is sent is acted on; the next process of the group is not frozen."""
     places = {",".join(hierarchy.controllers): f"{hierarchy.mount_point}/{subcgroup}" for hierarchy in hierarchies}
     if not {"", "freezer"} <= set(places):
@@ -232,7 +240,7 @@ def test_a_frozen_group_is_thawed(
     assert Path(places[""], "system.slice/a.service/cgroup.freeze").read_text() == "0\n"
 
 
-def test_a_group_tells_when_it_is_empty(hierarchies: list[Hierarchy], groups: PodGroups, spawn):
+def test_a_group_tells_when_it_is_empty(hierarchies: list[Hierarchy], groups: PodGroups, spawn: Spawn) -> None:
     """Its events poll as exceptional, and again after they were read; v1 has none."""
     [ends, _] = groups.apps
     assert Group(replace(ends, is_v2=False)).open_events() is None
@@ -276,7 +284,7 @@ def free_descriptors(count: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("free", [2, 7, 150])
-def test_more_processes_than_are_looked_at_at_once(groups: PodGroups, spawn, free: int):
+def test_more_processes_than_are_looked_at_at_once(groups: PodGroups, spawn, free: int) -> None:
     """Each gets the signal, however few descriptors are to be had."""
 
     def fork_many() -> None:
@@ -295,7 +303,9 @@ def test_more_processes_than_are_looked_at_at_once(groups: PodGroups, spawn, fre
     wait_for(lambda: group.processes() == [], "the end of all")
 
 
-def test_an_empty_group_and_a_removed_one_have_no_processes(hierarchies, subcgroup: str, groups: PodGroups):
+def test_an_empty_group_and_a_removed_one_have_no_processes(
+    hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups
+) -> None:
     """Looking into a group, signalling and killing it never fails because it is gone."""
     group = group_of(groups, "a")
     assert group.processes() == []
@@ -305,14 +315,16 @@ def test_an_empty_group_and_a_removed_one_have_no_processes(hierarchies, subcgro
     group.kill()
 
 
-def test_removal_is_idempotent(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups):
+def test_removal_is_idempotent(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups) -> None:
     """A second removal finds nothing to do."""
     assert remove_pod_groups(hierarchies, subcgroup) == []
     assert remove_pod_groups(hierarchies, subcgroup) == []
     assert not [hierarchy for hierarchy in hierarchies if os.path.exists(f"{hierarchy.mount_point}/{subcgroup}")]
 
 
-def test_a_busy_group_is_reported(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn):
+def test_a_busy_group_is_reported(
+    hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn: Spawn
+) -> None:
     """A group that a process lives in stays, and is named with the reason once for each hierarchy."""
     v2_or_first = hierarchies[:1]
     pid = spawn("a")
@@ -324,8 +336,8 @@ def test_a_busy_group_is_reported(hierarchies: list[Hierarchy], subcgroup: str, 
 
 
 def test_groups_of_a_dying_process_are_waited_for(
-    hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn
-):
+    hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn: Spawn
+) -> None:
     """A process that was killed but not yet reaped does not keep its groups."""
     pid = spawn("a")
     os.kill(pid, signal.SIGKILL)

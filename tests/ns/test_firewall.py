@@ -134,7 +134,7 @@ def localnet_of(topology: Topology, interface: str) -> str:
 
 
 @PROTOCOLS
-def test_a_port_from_everywhere(pods: Pods, topology: Topology, protocol: str):
+def test_a_port_from_everywhere(pods: Pods, topology: Topology, protocol: str) -> None:
     """It leads to the pod from outside, from the host by any of its addresses, and from a neighbour."""
     server = topology.add_pod(POD).listen(protocol, 80)
     neighbour = topology.add_pod(SECOND_POD)
@@ -150,7 +150,7 @@ def test_a_port_from_everywhere(pods: Pods, topology: Topology, protocol: str):
 
 
 @PROTOCOLS
-def test_a_port_of_one_address(pods: Pods, topology: Topology, protocol: str):
+def test_a_port_of_one_address(pods: Pods, topology: Topology, protocol: str) -> None:
     """What is sent to another address of the host does not get to the pod."""
     server = topology.add_pod(POD).listen(protocol, 80)
     pods.forward(port(protocol, host_ip=OTHER_HOST))
@@ -163,7 +163,7 @@ def test_a_port_of_one_address(pods: Pods, topology: Topology, protocol: str):
 
 
 @PROTOCOLS
-def test_a_port_of_127_0_0_1(pods: Pods, topology: Topology, protocol: str):
+def test_a_port_of_127_0_0_1(pods: Pods, topology: Topology, protocol: str) -> None:
     """The host alone gets to it, not even a neighbour that addresses its packets to 127.0.0.1."""
     server = topology.add_pod(POD).listen(protocol, 80)
     pods.forward(port(protocol, host_ip="127.0.0.1"))
@@ -174,7 +174,7 @@ def test_a_port_of_127_0_0_1(pods: Pods, topology: Topology, protocol: str):
     assert topology.outside.send(protocol, "127.0.0.1", 8080, server) is None
 
 
-def test_the_same_port_by_both_protocols(pods: Pods, topology: Topology):
+def test_the_same_port_by_both_protocols(pods: Pods, topology: Topology) -> None:
     """Each protocol of a port has a way of its own."""
     pod = topology.add_pod(POD)
     tcp, udp = pod.listen("tcp", 80), pod.listen("udp", 53)
@@ -184,7 +184,7 @@ def test_the_same_port_by_both_protocols(pods: Pods, topology: Topology):
 
 
 @PROTOCOLS
-def test_a_pod_by_its_own_port(pods: Pods, topology: Topology, protocol: str):
+def test_a_pod_by_its_own_port(pods: Pods, topology: Topology, protocol: str) -> None:
     """A pod reaches itself by the host's address."""
     pod = topology.add_pod(POD)
     server = pod.listen(protocol, 80)
@@ -193,7 +193,7 @@ def test_a_pod_by_its_own_port(pods: Pods, topology: Topology, protocol: str):
 
 
 @PROTOCOLS
-def test_pods_on_a_bridge(pods: Pods, topology: Topology, protocol: str):
+def test_pods_on_a_bridge(pods: Pods, topology: Topology, protocol: str) -> None:
     """Neighbours reach a port by the host's address as well as directly, and so does the pod itself."""
     pod, neighbour = topology.add_bridged_pod(POD), topology.add_bridged_pod(SECOND_POD)
     topology.filter_bridged(False)
@@ -207,7 +207,7 @@ def test_pods_on_a_bridge(pods: Pods, topology: Topology, protocol: str):
 
 
 @PROTOCOLS
-def test_pods_on_a_filtered_bridge(pods: Pods, topology: Topology, protocol: str):
+def test_pods_on_a_filtered_bridge(pods: Pods, topology: Topology, protocol: str) -> None:
     """Where the bridge redirects it translates the answers too, and the pod's own port needs hairpin mode."""
     pod, neighbour = topology.add_bridged_pod(POD), topology.add_bridged_pod(SECOND_POD)
     topology.filter_bridged(True)
@@ -220,7 +220,7 @@ def test_pods_on_a_filtered_bridge(pods: Pods, topology: Topology, protocol: str
     assert pod.send(protocol, HOST, 8080, server) == (GATEWAY, 0)
 
 
-def test_two_pods(pods: Pods, topology: Topology):
+def test_two_pods(pods: Pods, topology: Topology) -> None:
     """Ports of two pods lead each to its own, also where only the address tells them apart."""
     servers = [topology.add_pod(address).listen("tcp", 80) for address in (POD, SECOND_POD)]
     pods.forward(port(host_ip=HOST), port(host_port=1))
@@ -231,7 +231,7 @@ def test_two_pods(pods: Pods, topology: Topology):
     assert topology.host.send("tcp", "127.0.0.1", 2, *servers) == (GATEWAY, 1)
 
 
-def test_without_a_default_route(pods: Pods, topology: Topology):
+def test_without_a_default_route(pods: Pods, topology: Topology) -> None:
     """A pod of a restricted network answers the host, which comes from its own subnet, and nobody else."""
     server = topology.add_pod(POD, with_default_route=False).listen("udp", 80)
     pods.forward(port("udp"))
@@ -239,14 +239,14 @@ def test_without_a_default_route(pods: Pods, topology: Topology):
     assert topology.host.send("udp", GATEWAY, 8080, server) == (GATEWAY, 0)
 
 
-def test_many_ports(pods: Pods, topology: Topology):
+def test_many_ports(pods: Pods, topology: Topology) -> None:
     """A thousand ports are forwarded, which is more than fits into a socket's usual buffer."""
     server = topology.add_pod(POD).listen("tcp", 80)
     pods.forward(*(port(host_port=number) for number in range(1000, 2000)))
     assert topology.outside.send("tcp", HOST, 1999, server) == (OUTSIDE, 0)
 
 
-def test_what_is_written(pods: Pods, topology: Topology):
+def test_what_is_written(pods: Pods, topology: Topology) -> None:
     """The table says what it forwards, and for which interface it switched route_localnet on."""
     topology.add_pod(POD)
     table = pods.forward(port(), port("udp", 53, 5353, OTHER_HOST))
@@ -288,7 +288,7 @@ def test_what_is_written(pods: Pods, topology: Topology):
     ]
 
 
-def test_a_gateway_elsewhere(pods: Pods, topology: Topology):
+def test_a_gateway_elsewhere(pods: Pods, topology: Topology) -> None:
     """Ports cannot be forwarded to a pod whose answers do not come by this host."""
     topology.add_pod(POD)
     before = topology.rules()
@@ -309,7 +309,7 @@ def send_loopback_to(place: Place, gateway: str) -> None:
 
 
 @PROTOCOLS
-def test_the_guard(pods: Pods, topology: Topology, protocol: str):
+def test_the_guard(pods: Pods, topology: Topology, protocol: str) -> None:
     """A pod does not reach what the host keeps to 127.0.0.1, which it would without the guard."""
     pod = topology.add_pod(POD)
     private = topology.host.listen(protocol, 22, "127.0.0.1")
@@ -321,7 +321,7 @@ def test_the_guard(pods: Pods, topology: Topology, protocol: str):
     assert pod.send(protocol, "127.0.0.1", 22, private) == (POD, 0)
 
 
-def test_route_localnet_goes_with_the_table(pods: Pods, topology: Topology):
+def test_route_localnet_goes_with_the_table(pods: Pods, topology: Topology) -> None:
     """It is on as long as the ports are forwarded and the guard is there."""
     topology.add_pod(POD)
     link = topology.link_of(POD)
@@ -331,7 +331,7 @@ def test_route_localnet_goes_with_the_table(pods: Pods, topology: Topology):
     assert localnet_of(topology, link) == "0"
 
 
-def test_route_localnet_of_a_bridge(pods: Pods, topology: Topology):
+def test_route_localnet_of_a_bridge(pods: Pods, topology: Topology) -> None:
     """Pods that share an interface share the setting, and the last one switches it off."""
     topology.add_bridged_pod(POD)
     server = topology.add_bridged_pod(SECOND_POD).listen("tcp", 80)
@@ -344,7 +344,7 @@ def test_route_localnet_of_a_bridge(pods: Pods, topology: Topology):
     assert localnet_of(topology, BRIDGE) == "0"
 
 
-def test_route_localnet_of_somebody_else(pods: Pods, topology: Topology):
+def test_route_localnet_of_somebody_else(pods: Pods, topology: Topology) -> None:
     """What was on before stays on."""
     topology.add_bridged_pod(POD)
     topology.host.sysctl(f"conf/{BRIDGE}/route_localnet", "1")
@@ -352,7 +352,7 @@ def test_route_localnet_of_somebody_else(pods: Pods, topology: Topology):
     assert localnet_of(topology, BRIDGE) == "1"
 
 
-def test_an_interface_that_is_gone(pods: Pods, topology: Topology):
+def test_an_interface_that_is_gone(pods: Pods, topology: Topology) -> None:
     """The table is deleted all the same."""
     topology.add_pod(POD)
     table = pods.forward(port())
@@ -364,7 +364,7 @@ def test_an_interface_that_is_gone(pods: Pods, topology: Topology):
 # Ports that are taken.
 
 
-def test_a_port_of_another_pod(pods: Pods, topology: Topology):
+def test_a_port_of_another_pod(pods: Pods, topology: Topology) -> None:
     """A port that a running pod has is refused, and the pod is named."""
     topology.add_pod(POD)
     other = pods.start()
@@ -376,7 +376,7 @@ def test_a_port_of_another_pod(pods: Pods, topology: Topology):
     pods.forward(port("udp"), port("tcp", 53), port("udp", 53, 1, OTHER_HOST))
 
 
-def test_a_port_of_a_pod_that_has_ended(pods: Pods, topology: Topology):
+def test_a_port_of_a_pod_that_has_ended(pods: Pods, topology: Topology) -> None:
     """A pod that waits for gc, in whichever directory, gives its ports up."""
     topology.add_pod(POD)
     server = topology.add_pod(SECOND_POD).listen("tcp", 80)
@@ -392,7 +392,7 @@ def test_a_port_of_a_pod_that_has_ended(pods: Pods, topology: Topology):
     assert own in topology.rules()
 
 
-def test_a_port_of_a_pod_from_elsewhere(pods: Pods, topology: Topology):
+def test_a_port_of_a_pod_from_elsewhere(pods: Pods, topology: Topology) -> None:
     """A pod of another data directory may be running."""
     topology.add_pod(POD)
     other = str(uuid.uuid4())
@@ -400,7 +400,7 @@ def test_a_port_of_a_pod_from_elsewhere(pods: Pods, topology: Topology):
     assert other in pods.refusal(port())
 
 
-def test_its_own_ports(pods: Pods, topology: Topology):
+def test_its_own_ports(pods: Pods, topology: Topology) -> None:
     """A table is written anew where one was left."""
     server = topology.add_pod(POD).listen("tcp", 80)
     pods.forward(port(), port(host_port=1))
@@ -411,7 +411,7 @@ def test_its_own_ports(pods: Pods, topology: Topology):
 
 
 @pytest.mark.parametrize("host_ip", [None, HOST])
-def test_a_client_that_goes_on_sending(pods: Pods, topology: Topology, host_ip: str | None):
+def test_a_client_that_goes_on_sending(pods: Pods, topology: Topology, host_ip: str | None) -> None:
     """Its datagrams follow the port, to nobody, to a pod and to the next one, and what else it says goes on."""
     servers = [topology.add_pod(address).listen("udp", 80) for address in (POD, SECOND_POD)]
     # The kernel keeps track of connections as long as anybody's rules ask for it.
@@ -447,7 +447,7 @@ LISTENERS = {
 
 @PROTOCOLS
 @pytest.mark.parametrize("listener", LISTENERS)
-def test_a_port_that_a_program_has(pods: Pods, topology: Topology, protocol: str, listener: str):
+def test_a_port_that_a_program_has(pods: Pods, topology: Topology, protocol: str, listener: str) -> None:
     """What listens on the host is found, IPv4 or not, and said where."""
     topology.add_pod(POD)
     family, address, shown = LISTENERS[listener]
@@ -468,7 +468,7 @@ def test_a_port_that_a_program_has(pods: Pods, topology: Topology, protocol: str
 
 
 @PROTOCOLS
-def test_a_port_that_only_ipv6_has(pods: Pods, topology: Topology, protocol: str):
+def test_a_port_that_only_ipv6_has(pods: Pods, topology: Topology, protocol: str) -> None:
     """What takes no IPv4 is in nobody's way."""
     topology.add_pod(POD)
     kind = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}[protocol]
@@ -481,7 +481,7 @@ def test_a_port_that_only_ipv6_has(pods: Pods, topology: Topology, protocol: str
 
 
 @PROTOCOLS
-def test_a_port_of_a_connection(pods: Pods, topology: Topology, protocol: str):
+def test_a_port_of_a_connection(pods: Pods, topology: Topology, protocol: str) -> None:
     """A connection that happens to have the number does not hold the port."""
     topology.add_pod(POD)
     kind = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}[protocol]
@@ -492,7 +492,7 @@ def test_a_port_of_a_connection(pods: Pods, topology: Topology, protocol: str):
         pods.forward(port(protocol))
 
 
-def test_two_at_once(pods: Pods, topology: Topology):
+def test_two_at_once(pods: Pods, topology: Topology) -> None:
     """Of pods that want the same port at the same moment one gets it."""
     topology.add_pod(POD)
     names = [pods.start() for _ in range(4)]
@@ -529,7 +529,7 @@ def allow_answers(topology: Topology) -> None:
 
 
 @PROTOCOLS
-def test_masquerading(topology: Topology, protocol: str):
+def test_masquerading(topology: Topology, protocol: str) -> None:
     """The outside sees the host, neighbours and the host see the pod."""
     allow_answers(topology)
     pod, neighbour = topology.add_pod(POD), topology.add_pod(SECOND_POD)
@@ -546,7 +546,7 @@ def test_masquerading(topology: Topology, protocol: str):
     assert pod.send(protocol, OUTSIDE, 7, outside) == (POD, 0)
 
 
-def test_masquerading_and_forwarding(pods: Pods, topology: Topology):
+def test_masquerading_and_forwarding(pods: Pods, topology: Topology) -> None:
     """A pod with both has its port, sees who asks, and reaches itself by the host's address."""
     pod = topology.add_pod(POD)
     server = pod.listen("tcp", 80)
@@ -557,7 +557,7 @@ def test_masquerading_and_forwarding(pods: Pods, topology: Topology):
     assert topology.host.send("tcp", "127.0.0.1", 8080, server) == (GATEWAY, 0)
 
 
-def test_multicast_is_not_masqueraded(topology: Topology):
+def test_multicast_is_not_masqueraded(topology: Topology) -> None:
     """A group is addressed by the pod itself, and a subnet may be given by any address in it."""
     topology.host.do(lambda: masquerade("minit-x-eth0", POD, f"{POD}/20"))
     topology.host.do(lambda: masquerade("minit-x-eth0", POD, f"{POD}/24"))
@@ -570,7 +570,7 @@ def test_multicast_is_not_masqueraded(topology: Topology):
 # Others' rules, and nothing left.
 
 
-def test_rules_of_others(pods: Pods, topology: Topology, tmp_path: Path):
+def test_rules_of_others(pods: Pods, topology: Topology, tmp_path: Path) -> None:
     """They are the same byte for byte, work meanwhile, and after all of ours are gone nothing of ours is left."""
     (tmp_path / "rules").write_text(FOREIGN_RULES)
     topology.host.run(f"nft --file {tmp_path / 'rules'}")
@@ -597,7 +597,7 @@ def test_rules_of_others(pods: Pods, topology: Topology, tmp_path: Path):
     assert topology.rules() == before
 
 
-def test_deleting_takes_the_exact_name(pods: Pods, topology: Topology):
+def test_deleting_takes_the_exact_name(pods: Pods, topology: Topology) -> None:
     """A table whose name only begins like another stays."""
     topology.add_pod(POD)
     topology.host.do(lambda: masquerade("minit-x-eth0", POD, SUBNET))
@@ -609,7 +609,7 @@ def test_deleting_takes_the_exact_name(pods: Pods, topology: Topology):
 
 
 @PROTOCOLS
-def test_killed_at_any_step(pods: Pods, topology: Topology, protocol: str):
+def test_killed_at_any_step(pods: Pods, topology: Topology, protocol: str) -> None:
     """Whenever forwarding is killed, and deleting is killed after it, deleting leaves nothing; nor is any lock left."""
     topology.add_pod(POD)
     link = topology.link_of(POD)
@@ -633,7 +633,7 @@ def test_killed_at_any_step(pods: Pods, topology: Topology, protocol: str):
     assert (topology.rules(), localnet_of(topology, link)) == ("", "0")
 
 
-def test_without_the_right(topology: Topology):
+def test_without_the_right(topology: Topology) -> None:
     """A process that may not change the packet filter says so in one line."""
 
     def work() -> None:

@@ -55,7 +55,7 @@ def builder(tmp_path: Path, stage1_image: Path) -> Builder:
     return Builder(tmp_path, stage1_image)
 
 
-def test_the_same_parts_make_the_same_bytes(builder: Builder, tmp_path: Path):
+def test_the_same_parts_make_the_same_bytes(builder: Builder, tmp_path: Path) -> None:
     """Two builds give one file, which is small and holds the first program where a kernel looks for it."""
     for name in ("one", "two"):
         done = builder.build("--output", tmp_path / name)
@@ -66,7 +66,7 @@ def test_the_same_parts_make_the_same_bytes(builder: Builder, tmp_path: Path):
     assert re.search(rb"init\0+var/lib/rkt/pods/run/[^/]*/stage1/rootfs/entrypoints/init[\x000]", archive)
 
 
-def test_a_directory(builder: Builder, tmp_path: Path):
+def test_a_directory(builder: Builder, tmp_path: Path) -> None:
     """As a directory it is the same: a pod, the stage1 tree with the apps in it, and what the first program reads."""
     (tmp_path / "machine.toml").write_text('[[filesystem]]\nsource = "LABEL=x"\ntarget = "/srv/data"\ntype = "ext4"\n')
     done = builder.build("--format=directory", "--output", tmp_path / "root", f"--config={tmp_path}/machine.toml")
@@ -84,7 +84,7 @@ def test_a_directory(builder: Builder, tmp_path: Path):
     assert (app / "manifest").exists() and (app / "rootfs/bin/busybox").exists()
 
 
-def test_the_time_of_a_machine(builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_time_of_a_machine(builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     What comes of no image has the time of the newest file that does, or SOURCE_DATE_EPOCH; the first program sets a
     clock to it that is before it.
@@ -106,7 +106,7 @@ def test_the_time_of_a_machine(builder: Builder, tmp_path: Path, monkeypatch: py
         assert f'expected seconds since 1970 in SOURCE_DATE_EPOCH, got "{wrong}"' in done.stderr
 
 
-def test_a_dry_run(builder: Builder, tmp_path: Path):
+def test_a_dry_run(builder: Builder, tmp_path: Path) -> None:
     """--dry-run shows the parts with their sizes, and writes nothing."""
     done = builder.build("--dry-run", "--output", tmp_path / "machine")
     assert done.returncode == 0, done.stderr
@@ -129,14 +129,14 @@ def test_a_dry_run(builder: Builder, tmp_path: Path):
         (["--dry-run", "--modules-from={root}", "--module=../x"], 'expected the name of a kernel module, got "../x"'),
     ],
 )
-def test_what_is_refused(builder: Builder, tmp_path: Path, words: list[str], message: str):
+def test_what_is_refused(builder: Builder, tmp_path: Path, words: list[str], message: str) -> None:
     """What is wrong is one line, and there is no output."""
     done = builder.build(*(word.format(root=tmp_path) for word in words))
     assert done.returncode == 254 and done.stdout == ""
     assert message.format(root=tmp_path) in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_an_image_that_is_not_in_the_store(builder: Builder):
+def test_an_image_that_is_not_in_the_store(builder: Builder) -> None:
     """The manifest's images have to be there."""
     builder.write_manifest({"name": "one", "image": {"id": "sha512-" + "0" * 64}})
     done = builder.build("--dry-run")

@@ -79,7 +79,7 @@ def connect(tmp_path: Path, *interfaces: Interface, name_servers: tuple[str, ...
     return network
 
 
-def test_addresses_of_the_configuration(wire: None, tmp_path: Path):
+def test_addresses_of_the_configuration(wire: None, tmp_path: Path) -> None:
     """A link gets its addresses and the default route, and the machine its name servers."""
     interface = Interface(
         name="client",
@@ -97,7 +97,7 @@ def test_addresses_of_the_configuration(wire: None, tmp_path: Path):
         run(str(BUSYBOX), "ping", "-c", "1", "-W", "5", address)
 
 
-def test_addresses_that_are_there(wire: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_addresses_that_are_there(wire: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Who takes over an interface, as a helper that is started again does, leaves what it finds as it is."""
     interface = Interface(name="client", dhcp=True, addresses=("2001:db8::7/64",), gateway6="2001:db8::1")
     for _ in range(2):
@@ -106,7 +106,7 @@ def test_addresses_that_are_there(wire: None, tmp_path: Path, capfd: pytest.Capt
     assert capfd.readouterr().err == ""
 
 
-def test_a_lease(serve: Callable[..., object], tmp_path: Path):
+def test_a_lease(serve: Callable[..., object], tmp_path: Path) -> None:
     """With dhcp a server tells address, route, name servers and domain."""
     serve()
     connect(tmp_path, Interface(name="client", dhcp=True, wait_seconds=30))
@@ -115,7 +115,7 @@ def test_a_lease(serve: Callable[..., object], tmp_path: Path):
     assert (tmp_path / "resolv.conf").read_text() == "search lan\nnameserver 192.0.2.53\nnameserver 192.0.2.54\n"
 
 
-def test_what_another_one_has_left(serve: Callable[..., object], tmp_path: Path):
+def test_what_another_one_has_left(serve: Callable[..., object], tmp_path: Path) -> None:
     """Addresses end with their leases, and those of a helper that died at the next lease; others stay."""
     (tmp_path / "resolv.conf").write_text("nameserver 192.0.2.99\n")
     old = ("192.0.2.98/24", "dev", "client")
@@ -135,7 +135,7 @@ def test_what_another_one_has_left(serve: Callable[..., object], tmp_path: Path)
     assert "nameserver 192.0.2.53" in (tmp_path / "resolv.conf").read_text()
 
 
-def test_a_lease_is_renewed(serve: Callable[..., object], tmp_path: Path):
+def test_a_lease_is_renewed(serve: Callable[..., object], tmp_path: Path) -> None:
     """When the time has come the server is asked, by its address, for the same lease."""
     serve()
     network = connect(tmp_path, Interface(name="client", dhcp=True, wait_seconds=30))
@@ -152,7 +152,9 @@ def test_a_lease_is_renewed(serve: Callable[..., object], tmp_path: Path):
     assert client.deadline > before
 
 
-def test_an_address_that_is_in_use(serve: Callable[..., object], tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_an_address_that_is_in_use(
+    serve: Callable[..., object], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """An address that a server offers and another machine has is declined; when it is free it is taken."""
     serve()
     # The server does not see it: it asks others before it offers an address, and this is its own machine.
@@ -176,14 +178,14 @@ def test_an_address_that_is_in_use(serve: Callable[..., object], tmp_path: Path,
     assert "192.0.2.20/24" in run("ip", "-4", "address", "show", "client")
 
 
-def test_no_server(wire: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_no_server(wire: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Where nobody answers, the apps start after a time, and that is said."""
     network = connect(tmp_path, Interface(name="client", dhcp=True, wait_seconds=1))
     assert capfd.readouterr().err == "minit: interface client: no answer from a DHCP server after 1 s\n"
     assert network.deadline is not None
 
 
-def test_no_interface(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_no_interface(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """An interface that is not there is said, and connected when it comes."""
     network = connect(tmp_path, Interface(name="late", addresses=("192.0.2.9/24",), wait_seconds=1))
     assert capfd.readouterr().err == "minit: interface late: not there after 1 s\n"

@@ -28,7 +28,7 @@ def mounts_of(path: str) -> list[str]:
     return [mount.fstype for mount in read_mountinfo() if mount.mount_point == real]
 
 
-def test_a_namespace_is_new_and_has_a_name(path: str):
+def test_a_namespace_is_new_and_has_a_name(path: str) -> None:
     """It has nothing but lo, and this process stays where it was."""
     own = os.readlink("/proc/self/ns/net")
     make_namespace(path)
@@ -39,14 +39,14 @@ def test_a_namespace_is_new_and_has_a_name(path: str):
     assert len(links.stdout.splitlines()) == 1
 
 
-def test_ip_knows_it_by_name(path: str):
+def test_ip_knows_it_by_name(path: str) -> None:
     """`ip netns` lists it, whose mounts it shares."""
     make_namespace(path)
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     assert os.path.basename(path) in listed
 
 
-def test_removed_it_is_gone(path: str):
+def test_removed_it_is_gone(path: str) -> None:
     """Neither mount nor file is left, and a second time is no error."""
     make_namespace(path)
     remove_namespace(path)
@@ -55,7 +55,7 @@ def test_removed_it_is_gone(path: str):
     remove_namespace(path)
 
 
-def test_one_that_was_never_mounted_is_removed(path: str):
+def test_one_that_was_never_mounted_is_removed(path: str) -> None:
     """A plain file, which is left of a making that was killed, and of a reboot on some systems, goes."""
     make_namespace(path)
     remove_namespace(path)
@@ -65,7 +65,7 @@ def test_one_that_was_never_mounted_is_removed(path: str):
     assert not os.path.lexists(path)
 
 
-def test_a_name_is_taken_once(path: str):
+def test_a_name_is_taken_once(path: str) -> None:
     """A second namespace of the same name is refused, and the first stays."""
     make_namespace(path)
     with pytest.raises(NetworkError, match=f"{path}: file exists"):
@@ -73,7 +73,7 @@ def test_a_name_is_taken_once(path: str):
     assert mounts_of(path) == ["nsfs"]
 
 
-def test_others_see_it_go(path: str):
+def test_others_see_it_go(path: str) -> None:
     """Unmounted here, it is unmounted in the mount namespace of another process too, so that it can end."""
     make_namespace(path)
     command = ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", "echo; read _; cat /proc/self/mountinfo"]

@@ -38,7 +38,7 @@ def table_with(*rules: Rule, hook: Hook | None = None, comment: str = "") -> Tab
     return Table(name="minit-test", chains=(Chain(name="only", rules=rules, hook=hook),), comment=comment)
 
 
-def test_every_match_and_action():
+def test_every_match_and_action() -> None:
     """nft reads each rule back as it was meant."""
     rules = {
         "ip saddr 10.1.2.3 return": (*nftables.source_in("10.1.2.3"), *nftables.leave()),
@@ -67,7 +67,7 @@ def test_every_match_and_action():
 
 
 @pytest.mark.parametrize("comment", ["", "a comment", "ünïcödé", "x" * 300])
-def test_comments(comment: str):
+def test_comments(comment: str) -> None:
     """Comments of tables and rules are read back, as far as there is space for them."""
     shown = comment[:127]
     nftables.replace_table(table_with(Rule(expressions=nftables.leave(), comment=comment), comment=comment))
@@ -75,7 +75,7 @@ def test_comments(comment: str):
     assert nftables.read_rule_comments("minit-test", "only") == [shown]
 
 
-def test_comments_of_nft():
+def test_comments_of_nft() -> None:
     """What nft itself wrote is read, other families and names are left out, and so are other chains."""
     nft('add table ip minit-nft { comment "by hand"; }')
     nft('add table ip6 minit-six; add table ip other { comment "no"; }')
@@ -88,7 +88,7 @@ def test_comments_of_nft():
     assert nftables.read_rule_comments("nobody", "a") == []
 
 
-def test_a_table_that_is_refused_changes_nothing():
+def test_a_table_that_is_refused_changes_nothing() -> None:
     """The table that was there stays as it was."""
     nftables.replace_table(table_with(Rule(expressions=nftables.leave(), comment="stays")))
     before = nft("--handle", "list", "ruleset")
@@ -104,7 +104,7 @@ def refusal_of(table: Table) -> str:
     return str(caught.value)
 
 
-def test_a_kernel_without_a_part():
+def test_a_kernel_without_a_part() -> None:
     """What a kernel lacks is named by its configuration options; to it, a misspelt part is one that it lacks."""
     start = "cannot write nftables table minit-test: the kernel's nf_tables "
     chain = table_with(hook=Hook(kind="nat-misspelt", point=0, priority=0))
@@ -113,7 +113,7 @@ def test_a_kernel_without_a_part():
     assert refusal_of(table_with(rule)) == start + "lacks one of CONFIG_NFT_CT, CONFIG_NFT_FIB_IPV4"
 
 
-def test_a_part_in_the_wrong_place():
+def test_a_part_in_the_wrong_place() -> None:
     """A refusal that is not about a missing part has the kernel's own reason."""
     hook = Hook(kind=nftables.FILTER, point=nftables.PREROUTING, priority=0)
     assert refusal_of(table_with(Rule(expressions=nftables.masquerade()), hook=hook)) == (
@@ -134,7 +134,7 @@ def route(number: int, address: str, gateway: str | None = None) -> rtmsg:
     return message
 
 
-def test_the_kernels_own_words():
+def test_the_kernels_own_words() -> None:
     """An error has the text that came with it, and which of several messages it is about."""
     good, bad = route(RTM_NEWROUTE, "127.1.1.1", "127.0.0.1"), route(RTM_NEWROUTE, "10.1.1.1", "192.0.2.77")
     with Netlink(NETLINK_ROUTE) as netlink:
@@ -149,7 +149,7 @@ def test_the_kernels_own_words():
     assert describe(caught.value) == "network is unreachable (Nexthop has invalid gateway)"
 
 
-def test_a_question():
+def test_a_question() -> None:
     """One answer is one message, and a refusal leaves the socket as it was."""
     with Netlink(NETLINK_ROUTE) as netlink:
         assert netlink.ask(route(RTM_GETROUTE, "127.0.0.1")).get_attr("RTA_OIF") == 1

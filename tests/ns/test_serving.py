@@ -243,7 +243,7 @@ def served(make_served: Callable[..., Served], nursery: trio.Nursery) -> Served:
 
 
 @pytest.mark.trio
-async def test_clients_that_come_and_go_are_counted(make_served: Callable[..., Served], nursery: trio.Nursery):
+async def test_clients_that_come_and_go_are_counted(make_served: Callable[..., Served], nursery: trio.Nursery) -> None:
     """The state tells how many there are and what the app wrote, the events that they came and went."""
     pod = make_served(STREAM_STREAM)
     nursery.start_soon(serve._serve, pod.supervisor)
@@ -273,7 +273,7 @@ async def test_clients_that_come_and_go_are_counted(make_served: Callable[..., S
 
 
 @pytest.mark.trio
-async def test_sidecars_killed_under_load_lose_no_line(served: Served):
+async def test_sidecars_killed_under_load_lose_no_line(served: Served) -> None:
     """Each is renewed while the app goes on writing and others ask; a line may be there twice, none is missing."""
     lines = [f"{number:06d} {'x' * 60}" for number in range(20_000)]
     part = len(lines) // 5
@@ -295,7 +295,7 @@ async def test_sidecars_killed_under_load_lose_no_line(served: Served):
 
 
 @pytest.mark.trio
-async def test_a_spawner_that_dies_is_replaced(served: Served):
+async def test_a_spawner_that_dies_is_replaced(served: Served) -> None:
     """The next sidecar comes from a new one, and goes on where the last one was."""
     assert served.sidecars.spawner is not None
     old = served.sidecars.spawner.pid
@@ -314,7 +314,7 @@ async def test_a_spawner_that_dies_is_replaced(served: Served):
 
 
 @pytest.mark.trio
-async def test_logs_are_reopened_on_request(served: Served):
+async def test_logs_are_reopened_on_request(served: Served) -> None:
     """A file that was moved keeps what it has; what comes later is in a new one."""
     log, moved = served.root / f"log/{APP}.log", served.root / "moved"
     with trio.fail_after(PATIENCE_SECONDS):
@@ -336,7 +336,7 @@ async def test_logs_are_reopened_on_request(served: Served):
 @pytest.mark.trio
 async def test_a_request_sets_a_deadline_during_a_wait_without_one(
     make_served: Callable[..., Served], nursery: trio.Nursery
-):
+) -> None:
     """An app that ignores its stop signal is killed after its grace period, though no event wakes PID 1."""
     pod = make_served(grace_seconds=0.05)
     nursery.start_soon(serve._serve, pod.supervisor)
@@ -349,7 +349,9 @@ async def test_a_request_sets_a_deadline_during_a_wait_without_one(
 
 
 @pytest.mark.trio
-async def test_silent_clients_have_their_place_for_a_time(served: Served, autojump_clock: trio.testing.MockClock):
+async def test_silent_clients_have_their_place_for_a_time(
+    served: Served, autojump_clock: trio.testing.MockClock
+) -> None:
     """All places taken by clients that say nothing, the next one is answered after the time-out, and then at once."""
     # All events are of this process, and at hand when they are looked for: the clock never jumps ahead of one.
     with trio.fail_after(1000):
@@ -369,7 +371,7 @@ async def test_silent_clients_have_their_place_for_a_time(served: Served, autoju
 
 
 @pytest.mark.trio
-async def test_who_waits_for_an_app_takes_nobodys_place(served: Served):
+async def test_who_waits_for_an_app_takes_nobodys_place(served: Served) -> None:
     """More clients than there are places wait for one app; others are answered meanwhile, and all are at its end."""
     answers: list[dict[str, Any]] = []
 
@@ -391,7 +393,7 @@ async def test_who_waits_for_an_app_takes_nobodys_place(served: Served):
 
 
 @pytest.mark.trio
-async def test_a_start_that_takes_too_long_is_answered(served: Served, autojump_clock: trio.testing.MockClock):
+async def test_a_start_that_takes_too_long_is_answered(served: Served, autojump_clock: trio.testing.MockClock) -> None:
     """The client that wants an app started which does not end hears so after its time, and can ask again."""
     with trio.fail_after(1000):
         served.supervisor.stop_app(served.app)
@@ -405,7 +407,7 @@ async def test_a_start_that_takes_too_long_is_answered(served: Served, autojump_
 
 
 @pytest.mark.trio
-async def test_what_one_client_does_ends_with_its_connection(served: Served):
+async def test_what_one_client_does_ends_with_its_connection(served: Served) -> None:
     """Nonsense is refused, a client that does not wait for its answer is forgotten; descriptors are closed."""
     with trio.fail_after(PATIENCE_SECONDS):
         async with served.client() as steady:
@@ -429,7 +431,7 @@ async def test_what_one_client_does_ends_with_its_connection(served: Served):
 
 
 @pytest.mark.trio
-async def test_the_loop_ends_with_the_pod(make_served: Callable[..., Served]):
+async def test_the_loop_ends_with_the_pod(make_served: Callable[..., Served]) -> None:
     """A stop by force is answered; when nothing is left of the app the loop returns, whoever is still connected."""
     pod = make_served()
     with trio.fail_after(PATIENCE_SECONDS):
@@ -443,7 +445,7 @@ async def test_the_loop_ends_with_the_pod(make_served: Callable[..., Served]):
 
 
 @pytest.mark.trio
-async def test_clients_wait_while_descriptors_are_short(served: Served):
+async def test_clients_wait_while_descriptors_are_short(served: Served) -> None:
     """PID 1 without a free descriptor lives on and says so once; who could not be accepted is answered later."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with trio.fail_after(PATIENCE_SECONDS):
@@ -467,7 +469,7 @@ async def test_clients_wait_while_descriptors_are_short(served: Served):
 
 
 @pytest.mark.trio
-async def test_a_request_that_meets_a_defect_fails_alone(served: Served):
+async def test_a_request_that_meets_a_defect_fails_alone(served: Served) -> None:
     """Its client hears of it, the journal has the traceback, what it sent is closed, and PID 1 answers on."""
     spec = os.memfd_create("spec")
     os.write(spec, encode_spec(AppSpec(name="other", candidates=("/x",), volumes=cast(Any, 3))))
@@ -491,7 +493,7 @@ async def test_a_request_that_meets_a_defect_fails_alone(served: Served):
 
 
 @pytest.mark.trio
-async def test_the_state_of_very_many_apps_is_told(served: Served, monkeypatch: pytest.MonkeyPatch):
+async def test_the_state_of_very_many_apps_is_told(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is larger than a message; whoever asks for it gets all of it, and PID 1 keeps no descriptor of it."""
     apps = served.supervisor.apps
     apps.update({f"{APP}{number}": served.app for number in range(1000)})

@@ -57,7 +57,7 @@ def status_field(name: str, pid: int | str = "self") -> str:
 # Mounts.
 
 
-def test_mount_and_umount2(tmp_path: Path):
+def test_mount_and_umount2(tmp_path: Path) -> None:
     """A filesystem appears with its flags and options and goes again."""
 
     def work() -> None:
@@ -73,7 +73,7 @@ def test_mount_and_umount2(tmp_path: Path):
     in_own_mounts(work)
 
 
-def test_a_new_filesystem_by_descriptors(tmp_path: Path):
+def test_a_new_filesystem_by_descriptors(tmp_path: Path) -> None:
     """fsopen, fsconfig, fsmount and move_mount make what mount(2) makes, with attributes of the mount."""
 
     def work() -> None:
@@ -91,7 +91,7 @@ def test_a_new_filesystem_by_descriptors(tmp_path: Path):
     in_own_mounts(work)
 
 
-def test_a_flag_of_a_filesystem(tmp_path: Path):
+def test_a_flag_of_a_filesystem(tmp_path: Path) -> None:
     """A parameter without a value is set by name."""
 
     def work() -> None:
@@ -103,7 +103,7 @@ def test_a_flag_of_a_filesystem(tmp_path: Path):
     in_own_mounts(work)
 
 
-def test_a_detached_copy_lives_by_its_descriptor(tmp_path: Path):
+def test_a_detached_copy_lives_by_its_descriptor(tmp_path: Path) -> None:
     """open_tree with OPEN_TREE_CLONE gives a tree that is nowhere until it is attached, below it all with it."""
 
     def work() -> None:
@@ -125,7 +125,7 @@ def test_a_detached_copy_lives_by_its_descriptor(tmp_path: Path):
     in_own_mounts(work)
 
 
-def test_mount_setattr(tmp_path: Path):
+def test_mount_setattr(tmp_path: Path) -> None:
     """Attributes are set and cleared, on one mount or on all below it, and propagation changes."""
 
     def work() -> None:
@@ -170,7 +170,7 @@ def test_the_entries_of_a_directory(tmp_path: Path) -> None:
     os.close(fd)
 
 
-def test_pivot_root(tmp_path: Path):
+def test_pivot_root(tmp_path: Path) -> None:
     """The new root is all there is once the old one is detached."""
 
     def work() -> None:
@@ -209,7 +209,7 @@ def test_pivot_root(tmp_path: Path):
         (lambda: syscalls.drop_bounding_capability(63), errno.EINVAL, None),
     ],
 )
-def test_errors_carry_errno_and_path(call: Callable[[], object], number: int, path: str | None):
+def test_errors_carry_errno_and_path(call: Callable[[], object], number: int, path: str | None) -> None:
     """A failed call raises OSError with what the kernel said and the file it was about."""
     with pytest.raises(OSError) as caught:
         call()
@@ -220,7 +220,7 @@ def test_errors_carry_errno_and_path(call: Callable[[], object], number: int, pa
 # Files and descriptors.
 
 
-def test_openat2_stays_in_its_root(tmp_path: Path):
+def test_openat2_stays_in_its_root(tmp_path: Path) -> None:
     """With RESOLVE_IN_ROOT absolute links and `..` end inside, and magic links can be refused."""
     (tmp_path / "file").write_text("inside")
     (tmp_path / "absolute").symlink_to("/file")
@@ -248,7 +248,7 @@ def test_openat2_stays_in_its_root(tmp_path: Path):
         os.close(each)
 
 
-def test_openat2_among_renames(tmp_path: Path):
+def test_openat2_among_renames(tmp_path: Path) -> None:
     """A link with `..` in it is followed although others rename files all the time."""
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("../../file")
@@ -272,7 +272,7 @@ def test_openat2_among_renames(tmp_path: Path):
         os.close(root)
 
 
-def test_close_all_but():
+def test_close_all_but() -> None:
     """Exactly the kept descriptors stay open, wherever they lie and in whatever order they are given."""
 
     def work() -> None:
@@ -291,7 +291,7 @@ def test_close_all_but():
     in_a_child(work)
 
 
-def test_close_range_can_mark_instead():
+def test_close_range_can_mark_instead() -> None:
     """CLOSE_RANGE_CLOEXEC leaves descriptors open until the next exec."""
 
     def work() -> None:
@@ -303,7 +303,7 @@ def test_close_range_can_mark_instead():
     in_a_child(work)
 
 
-def test_tee_copies_without_consuming():
+def test_tee_copies_without_consuming() -> None:
     """Both pipes hold the bytes afterwards; an empty source says so instead of waiting."""
     source, target = os.pipe(), os.pipe()
     with pytest.raises(BlockingIOError):
@@ -318,7 +318,7 @@ def test_tee_copies_without_consuming():
         os.close(fd)
 
 
-def test_syncfs(tmp_path: Path):
+def test_syncfs(tmp_path: Path) -> None:
     """Any descriptor of a filesystem will do."""
     fd = os.open(tmp_path, os.O_RDONLY)
     syscalls.syncfs(fd)
@@ -328,7 +328,7 @@ def test_syncfs(tmp_path: Path):
 # Processes and namespaces.
 
 
-def test_clone3_forks_with_a_pidfd():
+def test_clone3_forks_with_a_pidfd() -> None:
     """Parent and child go on after the call; the pidfd is close-on-exec and tells of the child's end."""
     pid, pidfd = syscalls.clone3()
     if pid == 0:
@@ -340,7 +340,7 @@ def test_clone3_forks_with_a_pidfd():
     os.close(pidfd)
 
 
-def test_clone3_runs_the_interpreters_fork_hooks():
+def test_clone3_runs_the_interpreters_fork_hooks() -> None:
     """What os.register_at_fork() was given runs before, in the parent and in the child, as for os.fork()."""
     program = """
 import os
@@ -366,7 +366,7 @@ assert seen == ["before", "parent"], seen
     subprocess.run([sys.executable, "-c", program], check=True, cwd=PROJECT)
 
 
-def test_clone3_makes_all_namespaces_of_a_pod():
+def test_clone3_makes_all_namespaces_of_a_pod() -> None:
     """The child is PID 1 of new namespaces and sees none of the parent's."""
     reader, writer = os.pipe()
     flags = (
@@ -399,7 +399,7 @@ def test_clone3_makes_all_namespaces_of_a_pod():
         os.close(fd)
 
 
-def test_signalfd():
+def test_signalfd() -> None:
     """Blocked signals of the set are read as numbers, real-time ones too, and then there are none."""
 
     def work() -> None:
@@ -416,7 +416,7 @@ def test_signalfd():
     in_a_child(work)
 
 
-def test_a_parents_death_is_signalled():
+def test_a_parents_death_is_signalled() -> None:
     """The child of a process that dies gets the signal it asked for."""
     reader, writer = os.pipe()
     parent = os.fork()
@@ -439,7 +439,7 @@ def test_a_parents_death_is_signalled():
 # Privileges.
 
 
-def test_attributes_of_a_process():
+def test_attributes_of_a_process() -> None:
     """Name, dumpability and no_new_privs are what /proc shows."""
 
     def work() -> None:
@@ -454,7 +454,7 @@ def test_attributes_of_a_process():
     in_a_child(work)
 
 
-def test_capabilities():
+def test_capabilities() -> None:
     """Sets are read and written as masks, high bits included, and the bounding set only shrinks."""
 
     def work() -> None:
@@ -476,7 +476,7 @@ def test_capabilities():
     in_a_child(work)
 
 
-def test_calls_do_not_cost_much():
+def test_calls_do_not_cost_much() -> None:
     """A fork by clone3 is not slower than twice os.fork(), in a round in which nobody else disturbs either."""
 
     def fork() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.skipif(shutil.which("rkt") is None, reason="no rkt bina
 
 
 @pytest.fixture(scope="module")
-def app_image(work_directory):
+def app_image(work_directory: Path) -> Path:
     """An app image with a busybox."""
     output = work_directory / "rkt-busybox.aci"
     build_app_image(
@@ -34,14 +35,16 @@ def app_image(work_directory):
     return output
 
 
-def rkt(data, *arguments: str) -> subprocess.CompletedProcess[str]:
+def rkt(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run rkt on a data directory of the test's own."""
     command = ["rkt", "--insecure-options=image", f"--dir={data}", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
 @pytest.mark.parametrize("overlay", [True, False])
-def test_rkt_runs_a_pod_and_reads_its_status(tmp_path, stage1_image, app_image, overlay):
+def test_rkt_runs_a_pod_and_reads_its_status(
+    tmp_path: Path, stage1_image: Path, app_image: Path, overlay: bool
+) -> None:
     """`rkt run` exits with the app's code, `rkt status` shows it, and `rkt rm` removes the pod."""
     saved = tmp_path / "uuid"
     flags = ["--net=none", f"--stage1-path={stage1_image}", f"--uuid-file-save={saved}"]
@@ -55,7 +58,7 @@ def test_rkt_runs_a_pod_and_reads_its_status(tmp_path, stage1_image, app_image, 
     assert rkt(tmp_path, "rm", uuid).returncode == 0
 
 
-def test_rkt_enters_and_stops_a_pod(tmp_path, stage1_image, app_image):
+def test_rkt_enters_and_stops_a_pod(tmp_path: Path, stage1_image: Path, app_image: Path) -> None:
     """`rkt enter` runs a command in the app and `rkt stop` ends the pod with 0."""
     saved = tmp_path / "uuid"
     command = ["rkt", "--insecure-options=image", f"--dir={tmp_path}", "run", "--net=none"]

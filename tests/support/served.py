@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -115,7 +116,7 @@ class Served:
         self._forget_sidecar()
         assert os.waitstatus_to_exitcode(status) == 0
 
-    def connect(self, name: str):
+    def connect(self, name: str) -> socket.socket:
         """Return a connection to one of rkt's sockets, `sock-NAME`."""
         return connect(self.directory, f"sock-{name}")
 

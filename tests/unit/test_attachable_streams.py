@@ -63,7 +63,7 @@ def closed(client: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
-def test_every_client_gets_all_output(serve: Serve, name: str):
+def test_every_client_gets_all_output(serve: Serve, name: str) -> None:
     """Two clients of rkt's kind and a session each get every byte that is written while they are attached."""
     served = serve(**{name: "stream"})
     text = numbered(5_000)
@@ -80,7 +80,7 @@ def test_every_client_gets_all_output(serve: Serve, name: str):
         assert three.receive() == {"event": "ended"}
 
 
-def test_what_came_before_the_first_client_is_replayed(serve: Serve):
+def test_what_came_before_the_first_client_is_replayed(serve: Serve) -> None:
     """Nothing is lost that fits into the ring, and later clients get it too."""
     served = serve(stdout="stream")
     served.write(b"before\n")
@@ -94,7 +94,7 @@ def test_what_came_before_the_first_client_is_replayed(serve: Serve):
     served.end()
 
 
-def test_what_nobody_could_get_is_told(serve: Serve):
+def test_what_nobody_could_get_is_told(serve: Serve) -> None:
     """The first client learns how much had been written before what is replayed to it; the second one has no gap."""
     served = serve(stdout="stream")
     text = numbered(10_000)
@@ -112,7 +112,7 @@ def test_what_nobody_could_get_is_told(serve: Serve):
     served.end()
 
 
-def test_a_prompt_is_sent_at_once(serve: Serve):
+def test_a_prompt_is_sent_at_once(serve: Serve) -> None:
     """What has no end of line does not wait for one."""
     served = serve(stdout="stream")
     with served.connect("stdout") as client:
@@ -122,7 +122,7 @@ def test_a_prompt_is_sent_at_once(serve: Serve):
 
 
 @pytest.mark.parametrize("flags", [0, os.O_DIRECT])
-def test_tiny_writes_are_kept(serve: Serve, flags: int):
+def test_tiny_writes_are_kept(serve: Serve, flags: int) -> None:
     """The ring holds what is written byte by byte, also in packets."""
     served = serve(stdout="stream")
     fcntl.fcntl(served.app["stdout"], fcntl.F_SETFL, flags)
@@ -139,7 +139,7 @@ def test_tiny_writes_are_kept(serve: Serve, flags: int):
     served.end()
 
 
-def test_binary_output_is_not_touched(serve: Serve):
+def test_binary_output_is_not_touched(serve: Serve) -> None:
     """Every byte passes, and a line may be endless."""
     served = serve(stdout="stream")
     text = bytes(range(256)) * 4000
@@ -152,7 +152,7 @@ def test_binary_output_is_not_touched(serve: Serve):
     served.end()
 
 
-def test_a_stream_that_ends_early_does_not_end_the_other(serve: Serve):
+def test_a_stream_that_ends_early_does_not_end_the_other(serve: Serve) -> None:
     """A client of both sees the end of the one and goes on with the other."""
     served = serve(stdout="stream", stderr="stream")
     with served.session("stdout", "stderr") as client:
@@ -172,7 +172,7 @@ def test_a_stream_that_ends_early_does_not_end_the_other(serve: Serve):
 # Clients that are slow.
 
 
-def test_a_slow_client_loses_the_oldest_output(serve: Serve):
+def test_a_slow_client_loses_the_oldest_output(serve: Serve) -> None:
     """It gets a marker with the exact number of bytes; another client gets everything, and the app goes on."""
     served = serve(stdout="stream")
     text = numbered(60_000)
@@ -200,7 +200,7 @@ def test_a_slow_client_loses_the_oldest_output(serve: Serve):
         served.wait_end()
 
 
-def test_a_slow_client_can_ask_to_be_disconnected(serve: Serve):
+def test_a_slow_client_can_ask_to_be_disconnected(serve: Serve) -> None:
     """It is told why."""
     served = serve(stdout="stream")
     with served.session("stdout", policy="disconnect", queue_bytes=4096) as client:
@@ -210,7 +210,7 @@ def test_a_slow_client_can_ask_to_be_disconnected(serve: Serve):
     served.end()
 
 
-def test_a_client_can_ask_the_app_to_wait(serve: Serve):
+def test_a_client_can_ask_the_app_to_wait(serve: Serve) -> None:
     """The app is held up until the client reads, or leaves."""
     served = serve(stdout="stream")
     text = numbered(60_000)
@@ -225,7 +225,7 @@ def test_a_client_can_ask_the_app_to_wait(serve: Serve):
     served.end()
 
 
-def test_a_slow_client_gets_the_rest_after_the_app_has_ended(serve: Serve):
+def test_a_slow_client_gets_the_rest_after_the_app_has_ended(serve: Serve) -> None:
     """What waits is sent for as long as the client takes something."""
     served = serve(stdout="stream")
     text = numbered(9_000)
@@ -239,7 +239,7 @@ def test_a_slow_client_gets_the_rest_after_the_app_has_ended(serve: Serve):
     served.wait_end()
 
 
-def test_a_client_that_is_stuck_does_not_keep_the_sidecar(serve: Serve, monkeypatch: pytest.MonkeyPatch):
+def test_a_client_that_is_stuck_does_not_keep_the_sidecar(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any progress the sidecar gives up, and ends."""
     monkeypatch.setattr(mux, "_FLUSH_STALL_SECONDS", 0.2)
     served = serve(stdout="stream")
@@ -252,7 +252,7 @@ def test_a_client_that_is_stuck_does_not_keep_the_sidecar(serve: Serve, monkeypa
 # Input.
 
 
-def test_a_client_gives_input(serve: Serve):
+def test_a_client_gives_input(serve: Serve) -> None:
     """It reaches the app as it is, and a client that leaves in the middle of a line has sent what it has sent."""
     served = serve(stdin="stream", stdout="stream")
     for text in (b"one\n", b"half a li", b"ne\n"):
@@ -264,7 +264,7 @@ def test_a_client_gives_input(serve: Serve):
     served.end()
 
 
-def test_half_a_close_ends_the_apps_input(serve: Serve):
+def test_half_a_close_ends_the_apps_input(serve: Serve) -> None:
     """The app sees end of file, though PID 1 had the same end; whoever attaches later is told."""
     served = serve(stdin="stream", stdout="stream")
     with served.connect("stdin") as client:
@@ -285,7 +285,7 @@ def test_half_a_close_ends_the_apps_input(serve: Serve):
     served.end()
 
 
-def test_an_app_that_closes_its_stdin(serve: Serve):
+def test_an_app_that_closes_its_stdin(serve: Serve) -> None:
     """Clients learn that nobody reads any more."""
     served = serve(stdin="stream", stdout="stream")
     with served.connect("stdin") as raw, served.session("stdin", "stdout") as client:
@@ -295,7 +295,7 @@ def test_an_app_that_closes_its_stdin(serve: Serve):
     served.end()
 
 
-def test_an_app_with_nothing_but_input(serve: Serve):
+def test_an_app_with_nothing_but_input(serve: Serve) -> None:
     """Its sidecar ends when the app reads no more."""
     served = serve(stdin="stream")
     with served.session("stdin") as client:
@@ -308,7 +308,7 @@ def test_an_app_with_nothing_but_input(serve: Serve):
         assert client.receive() == {"event": "ended"}
 
 
-def test_the_input_has_one_owner(serve: Serve):
+def test_the_input_has_one_owner(serve: Serve) -> None:
     """The first client's input goes to the app; the next one's waits until the first has left."""
     served = serve(stdin="stream", stdout="stream")
     with served.session("stdin") as first, served.session("stdin") as second:
@@ -323,7 +323,7 @@ def test_the_input_has_one_owner(serve: Serve):
     served.end()
 
 
-def test_the_input_can_be_taken_over(serve: Serve):
+def test_the_input_can_be_taken_over(serve: Serve) -> None:
     """Whoever had it is told, and gets it back when the other one leaves."""
     served = serve(stdin="stream", stdout="stream")
     with served.session("stdin") as first:
@@ -342,7 +342,7 @@ def test_the_input_can_be_taken_over(serve: Serve):
     served.end()
 
 
-def test_a_full_stdin_holds_up_the_client_alone(serve: Serve):
+def test_a_full_stdin_holds_up_the_client_alone(serve: Serve) -> None:
     """An app that does not read gets all of the input later, and its output is not kept waiting."""
     served = serve(stdin="stream", stdout="stream")
     text = numbered(30_000)
@@ -371,7 +371,7 @@ def size_of(terminal: int) -> tuple[int, int]:
     return rows, columns
 
 
-def test_every_client_of_a_terminal_sees_all(serve: Serve):
+def test_every_client_of_a_terminal_sees_all(serve: Serve) -> None:
     """The output of a terminal is sent to each client, however fast it comes."""
     served = serve(stdin="tty", stdout="tty", stderr="tty")
     text = numbered(5_000)
@@ -388,7 +388,7 @@ def test_every_client_of_a_terminal_sees_all(serve: Serve):
         assert one.receive() == two.receive() == {"event": "ended"}
 
 
-def test_a_terminal_is_typed_into_by_one(serve: Serve):
+def test_a_terminal_is_typed_into_by_one(serve: Serve) -> None:
     """What others type meanwhile is not kept for later."""
     served = serve(stdin="tty", stdout="tty", stderr="tty")
     with served.session("tty-in", "tty-out") as first, served.connect("tty") as second:
@@ -404,7 +404,7 @@ def test_a_terminal_is_typed_into_by_one(serve: Serve):
     served.end()
 
 
-def test_the_last_size_counts(serve: Serve):
+def test_the_last_size_counts(serve: Serve) -> None:
     """The size of the terminal is that of the client which was the last to tell one."""
     served = serve(stdin="tty", stdout="tty", stderr="tty")
     assert size_of(served.app["tty"]) == (24, 80)
@@ -419,7 +419,7 @@ def test_the_last_size_counts(serve: Serve):
 
 
 @pytest.mark.parametrize(("typed", "read"), [(b"line\n", [b"line\n", b""]), (b"half", [b"half", b""])])
-def test_half_a_close_is_the_key_for_end_of_file(serve: Serve, typed: bytes, read: list[bytes]):
+def test_half_a_close_is_the_key_for_end_of_file(serve: Serve, typed: bytes, read: list[bytes]) -> None:
     """A program that reads lines of its terminal sees the end; the client goes on watching."""
     served = serve(stdin="tty", stdout="tty", stderr="tty")
     with served.session("tty-in", "tty-out") as client:
@@ -431,7 +431,7 @@ def test_half_a_close_is_the_key_for_end_of_file(serve: Serve, typed: bytes, rea
     served.end()
 
 
-def test_much_is_typed_at_once(serve: Serve):
+def test_much_is_typed_at_once(serve: Serve) -> None:
     """A program that reads raw input gets every byte of it, though slowly."""
     served = serve(stdin="tty", stdout="tty", stderr="tty")
     settings = termios.tcgetattr(served.app["tty"])
@@ -451,7 +451,7 @@ def test_much_is_typed_at_once(serve: Serve):
     served.end()
 
 
-def test_terminal_and_pipes_side_by_side(serve: Serve):
+def test_terminal_and_pipes_side_by_side(serve: Serve) -> None:
     """An app may have its stdin and stdout on a terminal and its stderr on a pipe."""
     served = serve(stdin="tty", stdout="tty", stderr="stream")
     with served.session("tty-in", "tty-out", "stderr") as client:
@@ -467,7 +467,7 @@ def test_terminal_and_pipes_side_by_side(serve: Serve):
 # Sidecars that are killed.
 
 
-def test_a_killed_sidecar_under_load_loses_nothing(serve: Serve):
+def test_a_killed_sidecar_under_load_loses_nothing(serve: Serve) -> None:
     """A session that says how far it came gets the very next byte from the next sidecar, over and over."""
     served = serve(stdout="stream")
     text = numbered(300_000)
@@ -497,7 +497,7 @@ def test_a_killed_sidecar_under_load_loses_nothing(serve: Serve):
     served.end()
 
 
-def test_what_a_killed_sidecar_kept_is_replayed_with_a_marker(serve: Serve):
+def test_what_a_killed_sidecar_kept_is_replayed_with_a_marker(serve: Serve) -> None:
     """The ring outlives it, and later clients see where the interruption was."""
     served = serve(stdout="stream")
     with served.connect("stdout") as client:
@@ -516,7 +516,7 @@ def test_what_a_killed_sidecar_kept_is_replayed_with_a_marker(serve: Serve):
     served.end()
 
 
-def test_a_terminal_survives_its_sidecar(serve: Serve):
+def test_a_terminal_survives_its_sidecar(serve: Serve) -> None:
     """Its clients see the marker when they are back, and nothing of what waited is lost."""
     served = serve(stdin="tty", stdout="tty", stderr="tty")
     served.write(b"before\n", "tty")
@@ -592,7 +592,7 @@ class Follower:
         assert self.at == before
 
 
-def test_nobody_is_told_anything_wrong(serve: Serve):
+def test_nobody_is_told_anything_wrong(serve: Serve) -> None:
     """Fast, slow and stuck clients, sidecars killed at any moment: each byte is right, or counted in a marker."""
     chance = random.Random(7)
     for _ in range(campaign(2)):
@@ -640,7 +640,7 @@ def test_nobody_is_told_anything_wrong(serve: Serve):
         b"x" * 65_536,
     ],
 )
-def test_what_is_no_request(serve: Serve, message: bytes):
+def test_what_is_no_request(serve: Serve, message: bytes) -> None:
     """It is answered with an error and the end of the session, and others are served as before."""
     served = serve(stdout="stream")
     with served.session() as client:
@@ -654,7 +654,7 @@ def test_what_is_no_request(serve: Serve, message: bytes):
     served.end()
 
 
-def test_descriptors_that_are_no_sockets(serve: Serve):
+def test_descriptors_that_are_no_sockets(serve: Serve) -> None:
     """A file, a pipe or a datagram socket is refused."""
     served = serve(stdout="stream")
     pipe = os.pipe()
@@ -668,7 +668,7 @@ def test_descriptors_that_are_no_sockets(serve: Serve):
     served.end()
 
 
-def test_a_session_that_is_attached_twice(serve: Serve):
+def test_a_session_that_is_attached_twice(serve: Serve) -> None:
     """The second request is refused and the first holds."""
     served = serve(stdout="stream")
     with served.session("stdout") as client:
@@ -679,7 +679,7 @@ def test_a_session_that_is_attached_twice(serve: Serve):
     served.end()
 
 
-def test_garbage_on_an_output(serve: Serve):
+def test_garbage_on_an_output(serve: Serve) -> None:
     """What a client writes to a socket of an output goes nowhere."""
     served = serve(stdin="stream", stdout="stream")
     with served.connect("stdout") as client:
@@ -690,7 +690,7 @@ def test_garbage_on_an_output(serve: Serve):
     served.end()
 
 
-def test_a_thousand_clients(serve: Serve):
+def test_a_thousand_clients(serve: Serve) -> None:
     """Each of them gets the output, and all of them may go at once."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
@@ -708,7 +708,7 @@ def test_a_thousand_clients(serve: Serve):
     served.end()
 
 
-def test_more_clients_than_there_can_be(serve: Serve):
+def test_more_clients_than_there_can_be(serve: Serve) -> None:
     """Those beyond the limit are refused, and those before are served."""
     served = serve(stdout="stream")
     served.kill()
@@ -727,7 +727,7 @@ def test_more_clients_than_there_can_be(serve: Serve):
     served.end()
 
 
-def test_counters(serve: Serve):
+def test_counters(serve: Serve) -> None:
     """They are told to clients as PID 1 reads them, and go on with the next sidecar."""
     served = serve(stdin="stream", stdout="stream")
     with served.session("stdin", "stdout") as client:
@@ -748,7 +748,7 @@ def test_counters(serve: Serve):
     "message",
     [b"\xff\0", b"{", b"[]", b"1", b'{"input-ended"', b'{"input-ended":true}' + b" " * 70_000, b'{"a":' * 20_000],
 )
-def test_nonsense_from_a_sidecar(serve: Serve, message: bytes):
+def test_nonsense_from_a_sidecar(serve: Serve, message: bytes) -> None:
     """PID 1 takes it for the end of what the sidecar has to say, keeps what it holds, and no descriptor of it."""
     served = serve(stdin="stream", stdout="stream")
     served.kill()
@@ -765,7 +765,7 @@ def test_nonsense_from_a_sidecar(serve: Serve, message: bytes):
     assert not served.attachable.hear()
 
 
-def test_a_sidecar_that_never_stops_talking(serve: Serve):
+def test_a_sidecar_that_never_stops_talking(serve: Serve) -> None:
     """PID 1 hears some of it at a time."""
     served = serve(stdin="stream")
     served.kill()

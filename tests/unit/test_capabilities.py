@@ -25,13 +25,13 @@ RKT_DEFAULT = [
 ]
 
 
-def test_the_default_set_is_rkts():
+def test_the_default_set_is_rkts() -> None:
     """Fourteen capabilities remain by default, those of rkt's tests."""
     assert len(RKT_DEFAULT) == 14
     assert sorted(capability_names(DEFAULT)) == sorted(RKT_DEFAULT)
 
 
-def test_numbers_are_the_kernels():
+def test_numbers_are_the_kernels() -> None:
     """A name's place is its number in linux/capability.h."""
     assert len(NAMES) == 41
     assert [NAMES[number] for number in (0, 5, 12, 21, 31, 40)] == [
@@ -41,14 +41,14 @@ def test_numbers_are_the_kernels():
     assert DEFAULT == 0xA80425FB
 
 
-def test_mask_and_names_are_inverse():
+def test_mask_and_names_are_inverse() -> None:
     """Every single capability comes back from its mask, and so do all together."""
     assert all(capability_names(capability_mask(name)) == [name] for name in NAMES)
     assert capability_names(capability_mask(*reversed(NAMES))) == list(NAMES)
     assert capability_names(capability_mask()) == []
 
 
-def test_an_unknown_name_is_refused():
+def test_an_unknown_name_is_refused() -> None:
     """A misspelt capability is an error, not an empty mask."""
     with pytest.raises(ValueError):
         capability_mask("CAP_SYS_ADMlN")

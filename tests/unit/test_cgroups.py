@@ -27,7 +27,7 @@ def hierarchy(point: str, own_path: str, *controllers: str) -> Hierarchy:
 ROOT = parse_line("24 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n")
 
 
-def test_v1():
+def test_v1() -> None:
     """Each v1 hierarchy is found by its controllers, a named one by its name, co-mounted ones together."""
     mounts = [
         ROOT,
@@ -50,7 +50,7 @@ def test_v1():
     ]
 
 
-def test_hybrid():
+def test_hybrid() -> None:
     """The v2 hierarchy of a hybrid host comes first."""
     mounts = [
         mount("systemd", options=",name=systemd"),
@@ -66,7 +66,7 @@ def test_hybrid():
     assert [found.is_v2 for found in find_hierarchies(mounts, lines)] == [True, False, False]
 
 
-def test_v2_only():
+def test_v2_only() -> None:
     """A unified host has one hierarchy without names."""
     unified = mount(".", "cgroup2", ",nsdelegate,memory_recursiveprot")
     assert find_hierarchies([ROOT, unified], ["0::/user.slice/session-1.scope\n"]) == [
@@ -74,7 +74,7 @@ def test_v2_only():
     ]
 
 
-def test_a_mount_of_another_security_module():
+def test_a_mount_of_another_security_module() -> None:
     """Options that are no controllers, such as SELinux' seclabel, do not hide a hierarchy."""
     mounts = [mount("memory", options=",seclabel,memory"), mount("systemd", options=",seclabel,xattr,name=systemd")]
     assert [found.controllers for found in find_hierarchies(mounts, ["2:memory:/\n", "1:name=systemd:/\n"])] == [
@@ -83,7 +83,7 @@ def test_a_mount_of_another_security_module():
     ]
 
 
-def test_a_hierarchy_that_is_not_mounted_is_left_out():
+def test_a_hierarchy_that_is_not_mounted_is_left_out() -> None:
     """A membership without a mount, and a mount without a membership, are no use."""
     mounts = [mount("memory", options=",memory"), mount("net", options=",net_cls")]
     assert find_hierarchies(mounts, ["3:cpu:/\n", "2:memory:/\n", "0::/\n"]) == [hierarchy("memory", "/", "memory")]
@@ -91,13 +91,13 @@ def test_a_hierarchy_that_is_not_mounted_is_left_out():
     assert find_hierarchies([mount("cpu", options=",cpu")], ["1:cpuset:/\n"]) == []
 
 
-def test_the_first_of_several_mounts_is_taken():
+def test_the_first_of_several_mounts_is_taken() -> None:
     """A hierarchy that is mounted twice is used where it was mounted first."""
     mounts = [mount("unified", "cgroup2"), mount("again", "cgroup2")]
     assert find_hierarchies(mounts, ["0::/\n"]) == [hierarchy("unified", "/")]
 
 
-def test_mounts_after_the_last_hierarchy_are_not_looked_at():
+def test_mounts_after_the_last_hierarchy_are_not_looked_at() -> None:
     """A machine with many mounts has its hierarchies among the first, and no more of them are read."""
     mounts = iter([mount("unified", "cgroup2"), ROOT, mount("memory", options=",memory"), ROOT])
     assert len(find_hierarchies(mounts, ["2:memory:/\n", "0::/\n"])) == 2
@@ -115,14 +115,14 @@ def test_mounts_after_the_last_hierarchy_are_not_looked_at():
         ("/", "/", "/"),
     ],
 )
-def test_in_a_container(root: str, path: str, visible: str):
+def test_in_a_container(root: str, path: str, visible: str) -> None:
     """A mount shows a part of the hierarchy: paths are as seen there, and its own top where they are outside."""
     for fstype, options, names in (("cgroup", ",memory", "memory"), ("cgroup2", "", "")):
         [found] = find_hierarchies([mount("x", fstype, options, root)], [f"1:{names}:{path}\n"])
         assert found.own_path == visible
 
 
-def test_this_host():
+def test_this_host() -> None:
     """What is found on this machine is there: every own path is a directory below its mount point."""
     hierarchies = read_hierarchies()
     assert hierarchies
@@ -145,18 +145,18 @@ def test_this_host():
         ([hierarchy("s", "/", "name=systemd")], NAME),
     ],
 )
-def test_where_a_pods_groups_are(hierarchies: list[Hierarchy], subcgroup: str):
+def test_where_a_pods_groups_are(hierarchies: list[Hierarchy], subcgroup: str) -> None:
     """Below this process in systemd's hierarchy, else in cpu's, else in v2, else in whatever there is."""
     assert pod_subcgroup(hierarchies, UUID) == subcgroup
 
 
-def test_groups_that_are_not_there_are_removed_already(tmp_path: Path):
+def test_groups_that_are_not_there_are_removed_already(tmp_path: Path) -> None:
     """Nothing to remove is no problem, in any hierarchy."""
     found = [Hierarchy(mount_point=str(tmp_path / name), own_path="/", controllers=(name,)) for name in ("a", "b")]
     assert remove_pod_groups(found, NAME) == []
 
 
-def test_the_group_of_this_process_is_left_alone(tmp_path: Path):
+def test_the_group_of_this_process_is_left_alone(tmp_path: Path) -> None:
     """A pod's groups are not removed from within, and the other hierarchies are all the same."""
     (tmp_path / "a" / NAME / "init.scope").mkdir(parents=True)
     (tmp_path / "b" / NAME / "init.scope").mkdir(parents=True)
@@ -169,7 +169,7 @@ def test_the_group_of_this_process_is_left_alone(tmp_path: Path):
     assert not (tmp_path / "b" / NAME).exists()
 
 
-def test_what_cannot_be_removed_is_named(tmp_path: Path):
+def test_what_cannot_be_removed_is_named(tmp_path: Path) -> None:
     """A directory that is not empty stays, and so do those above it, each with its reason."""
     group = tmp_path / NAME / "system.slice"
     group.mkdir(parents=True)

@@ -27,7 +27,7 @@ MARKER = re.compile(rb"\n\[minit: (\d+) bytes dropped\]\n")
 
 
 @given(st.lists(st.one_of(st.integers(1, 9000), st.integers(-3000, -1)), max_size=60), st.integers(4096, 20_000))
-def test_a_queue_loses_only_what_it_tells(steps: list[int], limit: int):
+def test_a_queue_loses_only_what_it_tells(steps: list[int], limit: int) -> None:
     """Whatever is put in and taken out, each byte comes out in order or is counted in a marker at its place."""
     queue = Queue(limit)
     text = bytes(97 + number % 26 for number in range(sum(step for step in steps if step > 0)))
@@ -78,7 +78,7 @@ def taken_from(queue: Queue) -> list[bytes | memoryview]:
     return taken
 
 
-def test_queues_share_what_waits_in_them():
+def test_queues_share_what_waits_in_them() -> None:
     """A thousand queues cost little more than one, also if the app writes single bytes."""
     queues = [Queue(65_536) for _ in range(1000)]
     pieces = [b"%d" % number for number in range(900)]
@@ -93,7 +93,7 @@ def test_queues_share_what_waits_in_them():
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 100_000), st.integers(0, 200_000)), max_size=12))
-def test_a_ring_keeps_what_it_is_asked_to(steps: list[tuple[bool, int, int]]):
+def test_a_ring_keeps_what_it_is_asked_to(steps: list[tuple[bool, int, int]]) -> None:
     """It holds the last of all that was moved or written into it, and the next sidecar finds the same."""
     ring_fd, scratch_fd, counters_fd = make_pipe(), make_pipe(), make_counters()
     null, (reader, writer) = os.open("/dev/null", os.O_WRONLY), os.pipe()
@@ -127,7 +127,7 @@ def test_a_ring_keeps_what_it_is_asked_to(steps: list[tuple[bool, int, int]]):
 
 
 @pytest.mark.parametrize("request_", [Resize(size=(1, 65_535)), TakeStdin(), AskStatus()])
-def test_requests_are_read_as_they_are_written(request_: Resize | TakeStdin | AskStatus):
+def test_requests_are_read_as_they_are_written(request_: Resize | TakeStdin | AskStatus) -> None:
     """What one side asks for is what the other understands."""
     assert parse_request(request_.request()) == request_
 
@@ -143,7 +143,7 @@ def test_requests_are_read_as_they_are_written(request_: Resize | TakeStdin | As
 )
 def test_attachments_are_read_as_they_are_written(
     streams: list[str], policy: str, queue_bytes: int, flag: bool, size: tuple[int, int] | None
-):
+) -> None:
     """So are the wishes of a client about its attachment."""
     resume = tuple((name, 7) for name in streams if name not in ("stdin", "tty-in"))
     attach = Attach(
@@ -172,7 +172,7 @@ _FIELDS = ("streams", "policy", "queue_bytes", "replay", "take_stdin", "size", "
         optional=dict.fromkeys(_FIELDS, _JSON),
     )
 )
-def test_any_message_is_a_request_or_refused(message: dict[str, object]):
+def test_any_message_is_a_request_or_refused(message: dict[str, object]) -> None:
     """Nothing that JSON can say does anything else."""
     try:
         parse_request(message)

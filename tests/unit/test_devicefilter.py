@@ -36,13 +36,13 @@ def allows(rule: DeviceRule, access: int, kind: int, major: int, minor: int) -> 
     major=NUMBERS,
     minor=NUMBERS,
 )
-def test_the_program_means_the_rules(rules: list[DeviceRule], access: int, kind: int, major: int, minor: int):
+def test_the_program_means_the_rules(rules: list[DeviceRule], access: int, kind: int, major: int, minor: int) -> None:
     """What one rule allows all of is allowed, and nothing else."""
     expected = any(allows(rule, access, kind, major, minor) for rule in rules)
     assert run_device_filter(assemble_filter(rules), access, kind, major, minor) == expected
 
 
-def test_the_default_policy():
+def test_the_default_policy() -> None:
     """As the list says: null can be made, ptmx used but not made, a disk neither."""
     program = assemble_filter(DEFAULT_RULES)
     assert run_device_filter(program, MKNOD, CHARACTER, 1, 3) == 1

@@ -21,7 +21,7 @@ def reply(options: bytes, address: int = 0xC0000207, transaction: int = TRANSACT
 OFFER = bytes.fromhex("350102 3604c0000201 0104ffffff00 0304c0000201 0608c0000235c0000236 330400000e10 0f036c616e ff")
 
 
-def test_an_offer():
+def test_an_offer() -> None:
     """Address, mask, routers, name servers, domain and time are read."""
     assert parse_answer(reply(OFFER), TRANSACTION, MAC) == Answer(
         kind=dhcpmessage.OFFER,
@@ -35,7 +35,7 @@ def test_an_offer():
     )
 
 
-def test_what_is_for_somebody_else():
+def test_what_is_for_somebody_else() -> None:
     """Another transaction, another machine, a request, or a mask with holes are nothing."""
     assert parse_answer(reply(OFFER), TRANSACTION + 1, MAC) is None
     assert parse_answer(reply(OFFER), TRANSACTION, MAC[::-1]) is None
@@ -46,13 +46,13 @@ def test_what_is_for_somebody_else():
     )
 
 
-def test_a_domain_that_would_be_lines():
+def test_a_domain_that_would_be_lines() -> None:
     """What becomes a part of resolv.conf cannot end its line."""
     answer = parse_answer(reply(bytes.fromhex("350105") + b"\x0f\x05a\nb c\xff"), TRANSACTION, MAC)
     assert answer is not None and answer.domain == ""
 
 
-def test_a_request_has_what_a_server_needs():
+def test_a_request_has_what_a_server_needs() -> None:
     """A request has the address that is wanted, the server, the name, and asks for a broadcast."""
     data = encode_request(
         dhcpmessage.REQUEST, transaction=TRANSACTION, mac=MAC, hostname="box", requested=0xC0000207, server=0xC0000201
@@ -62,7 +62,7 @@ def test_a_request_has_what_a_server_needs():
         assert bytes.fromhex(option) in data
 
 
-def test_a_packet_holds_its_message():
+def test_a_packet_holds_its_message() -> None:
     """A packet to the client's port is unwrapped; one to another port, or a damaged one, is not."""
     packet = bytearray(wrap(b"hello"))
     packet[20:24] = bytes((0, 67, 0, 68))
@@ -73,14 +73,14 @@ def test_a_packet_holds_its_message():
 
 
 @given(st.binary(max_size=600))
-def test_any_packet(data: bytes):
+def test_any_packet(data: bytes) -> None:
     """No packet makes the client fail."""
     unwrap(data)
     parse_answer(data, TRANSACTION, MAC)
 
 
 @given(st.binary(max_size=80), st.integers(0, 0xFFFFFFFF))
-def test_any_options(options: bytes, address: int):
+def test_any_options(options: bytes, address: int) -> None:
     """No options make the client fail, whatever they say about lengths."""
     answer = parse_answer(reply(options, address), TRANSACTION, MAC)
     assert answer is None or 0 < answer.prefix <= 32

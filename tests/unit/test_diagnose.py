@@ -33,38 +33,38 @@ def elf(interpreter: bytes | None = None, *, bits: int = 2, order: int = 1, vers
     return header + entry + name
 
 
-def test_a_missing_file(tmp_path: Path):
+def test_a_missing_file(tmp_path: Path) -> None:
     """The text is the one that rkt's own tests look for."""
     assert diagnose_exec("/foo-not-there") == 'Unable to open "/foo-not-there": No such file or directory'
 
 
-def test_a_file_in_the_place_of_a_directory(tmp_path: Path):
+def test_a_file_in_the_place_of_a_directory(tmp_path: Path) -> None:
     """Any other reason of open(2) is given as well."""
     path = executable(tmp_path / "file", b"") + "/x"
     assert diagnose_exec(path) == f'Unable to open "{path}": Not a directory'
 
 
-def test_a_relative_path():
+def test_a_relative_path() -> None:
     """Only absolute paths mean something in an app."""
     assert diagnose_exec("bin/sh") == 'Path must be absolute: "bin/sh"'
 
 
 @pytest.mark.parametrize("kind", ["directory", "fifo"])
-def test_what_is_no_regular_file(tmp_path: Path, kind: str):
+def test_what_is_no_regular_file(tmp_path: Path, kind: str) -> None:
     """A directory cannot be executed, and looking at a fifo does not block."""
     path = tmp_path / kind
     path.mkdir() if kind == "directory" else os.mkfifo(path)
     assert diagnose_exec(str(path)) == f'"{path}" is not a regular file'
 
 
-def test_a_file_that_nobody_may_execute(tmp_path: Path):
+def test_a_file_that_nobody_may_execute(tmp_path: Path) -> None:
     """Without any execute bit not even root may."""
     path = executable(tmp_path / "app", b"#!/bin/sh\n", 0o644)
     assert diagnose_exec(path) == f'"{path}" is not executable'
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
-def test_a_file_that_the_apps_user_may_not_execute(tmp_path: Path):
+def test_a_file_that_the_apps_user_may_not_execute(tmp_path: Path) -> None:
     """The bits of others do not help the user that the app runs as."""
     path = executable(tmp_path / "app", b"#!/bin/sh\n", 0o744)
     reader, writer = os.pipe()
@@ -86,7 +86,7 @@ def test_a_file_that_the_apps_user_may_not_execute(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\0", b"hello", b"#", b"MZ\x90", b"\x7fEL"])
-def test_an_unknown_type(tmp_path: Path, content: bytes):
+def test_an_unknown_type(tmp_path: Path, content: bytes) -> None:
     """Neither a script nor an ELF file."""
     assert diagnose_exec(executable(tmp_path / "app", content)) == "Unsupported file type"
 
@@ -106,7 +106,7 @@ def test_an_unknown_type(tmp_path: Path, content: bytes):
         (b"#!/no/\xff\n", "/no/\udcff"),
     ],
 )
-def test_a_missing_interpreter_of_a_script(tmp_path: Path, line: bytes, interpreter: str):
+def test_a_missing_interpreter_of_a_script(tmp_path: Path, line: bytes, interpreter: str) -> None:
     """The interpreter is what the kernel takes for it, a carriage return included, and is looked at in turn."""
     path = executable(tmp_path / "app", line + b"exit\n")
     if not line.endswith(b"\n"):
@@ -115,25 +115,25 @@ def test_a_missing_interpreter_of_a_script(tmp_path: Path, line: bytes, interpre
 
 
 @pytest.mark.parametrize("line", [b"#!", b"#!\n", b"#! \t \n", b"#!\0\n"])
-def test_a_script_without_an_interpreter(tmp_path: Path, line: bytes):
+def test_a_script_without_an_interpreter(tmp_path: Path, line: bytes) -> None:
     """A line that names nothing is said to."""
     path = executable(tmp_path / "app", line)
     assert diagnose_exec(path) == f'Unable to determine interpreter for "{path}"'
 
 
-def test_a_relative_interpreter(tmp_path: Path):
+def test_a_relative_interpreter(tmp_path: Path) -> None:
     """The kernel would look in the working directory; the diagnosis does not guess which that was."""
     assert diagnose_exec(executable(tmp_path / "app", b"#!sh\n")) == 'Path must be absolute: "sh"'
 
 
-def test_a_long_first_line(tmp_path: Path):
+def test_a_long_first_line(tmp_path: Path) -> None:
     """A line that does not fit the kernel's buffer is too long."""
     assert diagnose_exec(executable(tmp_path / "app", b"#!" + b"/a" * 200)) == "Shebang line too long"
     path = executable(tmp_path / "app", b"#!/" + b"a" * 252 + b"\n")
     assert diagnose_exec(path) == f'Unable to open "/{"a" * 252}": No such file or directory'
 
 
-def test_a_chain_of_scripts(tmp_path: Path):
+def test_a_chain_of_scripts(tmp_path: Path) -> None:
     """The first broken link of a chain is the reason."""
     last = executable(tmp_path / "3", b"#!/no/interpreter\n")
     middle = executable(tmp_path / "2", b"#!" + last.encode() + b"\n")
@@ -143,7 +143,7 @@ def test_a_chain_of_scripts(tmp_path: Path):
     assert diagnose_exec(first) == f'"{last}" is not executable'
 
 
-def test_a_script_that_is_its_own_interpreter(tmp_path: Path):
+def test_a_script_that_is_its_own_interpreter(tmp_path: Path) -> None:
     """A circle ends."""
     path = tmp_path / "app"
     assert diagnose_exec(executable(path, b"#!%s\n" % bytes(path))) == "Excessive interpreter recursion, giving up"
@@ -153,32 +153,32 @@ def test_a_script_that_is_its_own_interpreter(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["/lib64/ld-missing.so.2", "/lib with spaces/ld linux.so.2", "/lib/ld-\udcff.so"])
-def test_a_missing_interpreter_of_an_elf_file(tmp_path: Path, name: str):
+def test_a_missing_interpreter_of_an_elf_file(tmp_path: Path, name: str) -> None:
     """The loader's whole name is given, spaces and odd bytes included."""
     path = executable(tmp_path / "app", elf(os.fsencode(name)))
     assert diagnose_exec(path) == f'Unable to open "{name}": No such file or directory'
 
 
-def test_a_script_with_an_elf_interpreter_without_a_loader(tmp_path: Path):
+def test_a_script_with_an_elf_interpreter_without_a_loader(tmp_path: Path) -> None:
     """The chain goes on from a script into its interpreter's own loader."""
     shell = executable(tmp_path / "sh", elf(b"/no/ld.so"))
     path = executable(tmp_path / "app", b"#!" + shell.encode() + b"\n")
     assert diagnose_exec(path) == 'Unable to open "/no/ld.so": No such file or directory'
 
 
-def test_a_static_elf_file(tmp_path: Path):
+def test_a_static_elf_file(tmp_path: Path) -> None:
     """Without a program header for it there is no interpreter."""
     path = executable(tmp_path / "app", elf())
     assert diagnose_exec(path) == f'Unable to determine interpreter for "{path}"'
 
 
 @pytest.mark.parametrize("options", [{"bits": 1}, {"bits": 0}, {"order": 2}])
-def test_other_elf_formats(tmp_path: Path, options: dict[str, int]):
+def test_other_elf_formats(tmp_path: Path, options: dict[str, int]) -> None:
     """32-bit and big-endian files are not looked into."""
     assert diagnose_exec(executable(tmp_path / "app", elf(b"/x", **options))) == "Unsupported ELF format"
 
 
-def test_another_elf_version(tmp_path: Path):
+def test_another_elf_version(tmp_path: Path) -> None:
     """There is only version 1."""
     assert diagnose_exec(executable(tmp_path / "app", elf(version=7))) == "Unsupported ELF version: 7"
 
@@ -193,14 +193,14 @@ def test_another_elf_version(tmp_path: Path):
         (124, 'Unable to open "/no/": No such file or directory'),
     ],
 )
-def test_a_truncated_elf_file(tmp_path: Path, size: int, text: str):
+def test_a_truncated_elf_file(tmp_path: Path, size: int, text: str) -> None:
     """A file that ends too early has as much said about it as is there."""
     path = executable(tmp_path / "app", elf(b"/no/ld.so")[:size])
     assert diagnose_exec(path) == text.format(path)
 
 
 @pytest.mark.parametrize("offset", [2**63 - 1, 2**63, 2**64 - 1])
-def test_an_offset_out_of_this_world(tmp_path: Path, offset: int):
+def test_an_offset_out_of_this_world(tmp_path: Path, offset: int) -> None:
     """A table or a name at the end of the address space is as good as none."""
     content = bytearray(elf(b"/no/ld.so"))
     content[32:40] = offset.to_bytes(8, "little")
@@ -225,13 +225,13 @@ CONTENT = st.one_of(
 
 @FILES
 @given(CONTENT)
-def test_any_content_gives_a_text(tmp_path: Path, content: bytes):
+def test_any_content_gives_a_text(tmp_path: Path, content: bytes) -> None:
     """Whatever an image calls its executable, the diagnosis is a text and never an error."""
     assert diagnose_exec(executable(tmp_path / "app", content))
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20))
-def test_any_path_gives_a_text(name: str):
+def test_any_path_gives_a_text(name: str) -> None:
     """Nor does an odd path break it."""
     assert diagnose_exec(name)
     assert diagnose_exec(f"/{name}\udcff")
@@ -274,7 +274,7 @@ def errno_of_check(path: str) -> int:
     return 0
 
 
-def test_what_is_missing_is_foreseen(tmp_path: Path):
+def test_what_is_missing_is_foreseen(tmp_path: Path) -> None:
     """An exec that fails because of a file fails with the error that was foreseen."""
     missing = b"#!" + bytes(tmp_path) + b"/missing\n"
     chain = executable(tmp_path / "chain", b"#! " + executable(tmp_path / "inner", missing).encode() + b" x\n")
@@ -295,7 +295,7 @@ def test_what_is_missing_is_foreseen(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", [b"#!/bin/sh\nexit 3\n", Path("/bin/true").read_bytes()])
-def test_what_can_be_executed_is_let_through(tmp_path: Path, content: bytes):
+def test_what_can_be_executed_is_let_through(tmp_path: Path, content: bytes) -> None:
     """Scripts and programs, also those that nobody may read."""
     for mode in (0o755, 0o111):
         assert errno_of_check(executable(tmp_path / f"app-{mode:o}", content, mode)) == 0
@@ -303,7 +303,7 @@ def test_what_can_be_executed_is_let_through(tmp_path: Path, content: bytes):
 
 @FILES
 @given(content=st.one_of(st.binary(max_size=300), st.binary(max_size=40).map(lambda tail: b"#!" + tail)))
-def test_nothing_is_foreseen_that_does_not_happen(tmp_path: Path, content: bytes):
+def test_nothing_is_foreseen_that_does_not_happen(tmp_path: Path, content: bytes) -> None:
     """Whatever is in a file, an exec that would work is not given up, and nothing but its errors is raised."""
     path = executable(tmp_path / "any", content)
     foreseen = errno_of_check(path)

@@ -27,26 +27,26 @@ from minit.errors import MinitError, SourceMissing, UnfinishedError, UsageError,
         (AssertionError(), "AssertionError"),
     ],
 )
-def test_describe(error: BaseException, line: str):
+def test_describe(error: BaseException, line: str) -> None:
     """The file comes first, the reason in lower case, and an error without a text is named by its type."""
     assert describe(error) == line
 
 
 @given(st.text(), st.sampled_from([ValueError, MinitError, OSError]))
-def test_describe_gives_one_line(text: str, kind: type[Exception]):
+def test_describe_gives_one_line(text: str, kind: type[Exception]) -> None:
     """Whatever the text, the description has no line feed and is not empty."""
     line = describe(kind(text))
     assert line
     assert "\n" not in line
 
 
-def test_reasons_begin_in_lower_case():
+def test_reasons_begin_in_lower_case() -> None:
     """Go prints the C library's texts so, except that it keeps acronyms; rkt's users match on them."""
     assert reason_of(errno.ENOENT) == "no such file or directory"
     assert reason_of(errno.ENOSPC) == "no space left on device"
 
 
-def test_exit_codes():
+def test_exit_codes() -> None:
     """Usage errors end with Go's 2, a missing source with nspawn's 1, what is unfinished with 75, the rest with 254."""
     children = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MinitError)]
     assert len(children) >= 9
@@ -55,7 +55,7 @@ def test_exit_codes():
     assert {kind: kind.exit_code for kind in own} == own
 
 
-def test_an_error_of_the_system_keeps_its_path():
+def test_an_error_of_the_system_keeps_its_path() -> None:
     """An error as the system raises it names the file that was asked for."""
     with pytest.raises(OSError) as caught:
         os.open("/nonexistent/file", os.O_RDONLY)

@@ -31,7 +31,7 @@ def numbers(data: bytes) -> list[int]:
     return [json.loads(line)["seq"] for line in data.splitlines()]
 
 
-def test_events_are_numbered_and_the_oldest_are_forgotten():
+def test_events_are_numbered_and_the_oldest_are_forgotten() -> None:
     """The last KEPT_EVENTS are there."""
     events = Events()
     for number in range(5 * KEPT_EVENTS):
@@ -139,7 +139,7 @@ def read(lines: list[bytes], **wanted: Any) -> list[dict[str, object]]:
     return [event for line in lines for event in reader.read(line)]
 
 
-def test_missing_events_are_told():
+def test_missing_events_are_told() -> None:
     """A gap in the numbers becomes an event; what comes twice or is no event is left out."""
     lines = [b'{"seq":%d,"event":"x","app":"%s"}' % pair for pair in ((3, b"a"), (4, b"b"), (4, b"b"), (9, b"a"))]
     lines[2:2] = [b"", b"garbage", b"[]", b'{"seq":"7"}', b'{"event":"x"}']
@@ -149,7 +149,7 @@ def test_missing_events_are_told():
     assert [event["seq"] for event in read(lines, since=3, apps=frozenset({"b"}))] == [4, 8]
 
 
-def test_text_is_harmless():
+def test_text_is_harmless() -> None:
     """Whatever an app says, a line of text is one line of printable ASCII."""
     event = {
         "seq": 7,

@@ -34,7 +34,7 @@ def end_of(death: str, number: int) -> ExitStatus:
     return from_wait_status(status)
 
 
-def test_every_exit_code_is_its_own_number():
+def test_every_exit_code_is_its_own_number() -> None:
     """All 256 codes come through as they are, whether a stop was requested or not."""
     for code in range(256):
         status = end_of("exit", code)
@@ -43,7 +43,7 @@ def test_every_exit_code_is_its_own_number():
 
 
 @pytest.mark.parametrize("number", DEADLY)
-def test_every_deadly_signal_is_128_more(number: int):
+def test_every_deadly_signal_is_128_more(number: int) -> None:
     """Death by signal n is 128+n, and 0 if n is the signal of a requested stop."""
     status = end_of("signal", number)
     assert (status.signal, status.code) == (number, None)
@@ -52,12 +52,12 @@ def test_every_deadly_signal_is_128_more(number: int):
     assert status.number(signal.SIGTERM) == (0 if number == signal.SIGTERM else 128 + number)
 
 
-def test_kill_after_the_grace_period_is_137():
+def test_kill_after_the_grace_period_is_137() -> None:
     """SIGKILL is never the polite stop."""
     assert ExitStatus(signal=signal.SIGKILL).number(signal.SIGTERM) == 137
 
 
-def test_failures_before_the_program():
+def test_failures_before_the_program() -> None:
     """A failed exec is rkt's 203, a failed step before it 254, stop requested or not."""
     assert ExitStatus(step=STEP_EXEC, errno=errno.ENOENT, path="/x").number() == 203
     assert ExitStatus(step="change directory to", errno=errno.ENOENT, path="/x").number(signal.SIGTERM) == 254
@@ -78,6 +78,6 @@ def test_failures_before_the_program():
         ),
     ],
 )
-def test_words(status: ExitStatus, words: str):
+def test_words(status: ExitStatus, words: str) -> None:
     """The end in words names code, signal, or step with path and reason."""
     assert status.describe() == words

@@ -36,13 +36,13 @@ DEFAULTS: dict[str, Default] = {"debug": False, "on": True, "net": "", "dir": "/
         ([""], {}, [""]),
     ],
 )
-def test_spellings(arguments: list[str], changed: dict[str, Default], rest: list[str]):
+def test_spellings(arguments: list[str], changed: dict[str, Default], rest: list[str]) -> None:
     """Every spelling that Go's package takes gives the same values here."""
     assert parse_flags(arguments, DEFAULTS, repeated=("net",)) == ({**DEFAULTS, **changed}, rest)
 
 
 @pytest.mark.parametrize(("word", "value"), list(BOOLEANS.items()))
-def test_explicit_booleans(word: str, value: bool):
+def test_explicit_booleans(word: str, value: bool) -> None:
     """The twelve words of strconv.ParseBool set a boolean whatever its default."""
     values, _ = parse_flags([f"--debug={word}", f"-on={word}"], DEFAULTS)
     assert (values["debug"], values["on"]) == (value, value)
@@ -61,7 +61,7 @@ def test_explicit_booleans(word: str, value: bool):
         (["--dir"], "flag needs an argument: -dir"),
     ],
 )
-def test_refusals(arguments: list[str], text: str):
+def test_refusals(arguments: list[str], text: str) -> None:
     """What Go's package refuses is refused in its words."""
     with pytest.raises(UsageError) as caught:
         parse_flags(arguments, DEFAULTS)
@@ -75,7 +75,7 @@ WORDS = st.one_of(
 
 
 @given(st.lists(WORDS, max_size=6))
-def test_any_arguments_give_flags_or_a_usage_error(arguments: list[str]):
+def test_any_arguments_give_flags_or_a_usage_error(arguments: list[str]) -> None:
     """Nothing else comes out, every flag has a value of its own type, and the rest is a tail of the arguments."""
     try:
         values, rest = parse_flags(arguments, DEFAULTS, repeated=("net",))
@@ -87,14 +87,14 @@ def test_any_arguments_give_flags_or_a_usage_error(arguments: list[str]):
     assert rest == arguments[len(arguments) - len(rest) :]
 
 
-def test_the_defaults_are_not_changed():
+def test_the_defaults_are_not_changed() -> None:
     """Parsing leaves the table of flags as it was."""
     before = dict(DEFAULTS)
     parse_flags(["--debug", "--net=a"], DEFAULTS)
     assert before == DEFAULTS
 
 
-def test_usage_names_every_flag_and_its_default():
+def test_usage_names_every_flag_and_its_default() -> None:
     """The text for stderr lists the flags in order, with the defaults that are not empty."""
     assert usage("run", "UUID", DEFAULTS).splitlines() == [
         "Usage of run: [flags] UUID",

@@ -34,7 +34,7 @@ def archive_of(tree: Path) -> bytes:
     return output.getvalue()
 
 
-def test_what_is_packed_is_unpacked(tmp_path: Path):
+def test_what_is_packed_is_unpacked(tmp_path: Path) -> None:
     """Another cpio finds every entry, with kinds, modes, contents, links and times, and the node of the console."""
     tree = make_tree(tmp_path / "tree")
     data = archive_of(tree)
@@ -54,6 +54,6 @@ def test_what_is_packed_is_unpacked(tmp_path: Path):
     assert os.readlink(target / "link") == "etc/text"
 
 
-def test_the_same_tree_is_the_same_archive(tmp_path: Path):
+def test_the_same_tree_is_the_same_archive(tmp_path: Path) -> None:
     """Neither inode numbers nor the order of a directory are in it."""
     assert archive_of(make_tree(tmp_path / "one")) == archive_of(make_tree(tmp_path / "two"))

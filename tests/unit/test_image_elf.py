@@ -25,7 +25,15 @@ names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_ch
     wide=st.booleans(),
     order=st.sampled_from("<>"),
 )
-def test_every_field_is_read_back(needed, soname, interpreter, runpath, rpath, wide, order) -> None:
+def test_every_field_is_read_back(
+    needed: list[str],
+    soname: str | None,
+    interpreter: str | None,
+    runpath: list[str],
+    rpath: list[str],
+    wide: bool,
+    order: str,
+) -> None:
     """What a file says about its loading is read in both word sizes and both byte orders."""
     data = elf_bytes(
         needed=needed,

@@ -26,7 +26,7 @@ def modules_of_command(statement: str) -> set[str]:
     return set(printed.splitlines()[-1].split()[1:])
 
 
-def test_the_init_of_a_container_is_little():
+def test_the_init_of_a_container_is_little() -> None:
     """`minit -- COMMAND` loads neither click nor the rest of minit, and as process 1 not even ctypes."""
     loaded = modules_after("import minit.__main__, minit.containerinit.run")
     ours = {module for module in loaded if module.partition(".")[0] in ("minit", "entrypoints")}
@@ -39,7 +39,7 @@ def test_the_init_of_a_container_is_little():
     assert not loaded & {"click", "ctypes", "dataclasses", "json"}
 
 
-def test_the_help_of_minit_imports_no_command():
+def test_the_help_of_minit_imports_no_command() -> None:
     """`minit --help` loads what it shows of the commands, and none of them."""
     loaded = modules_of_command("from minit.cli.main import run; run(['--help'])")
     assert {module for module in loaded if module.startswith("minit.")} == {
@@ -50,7 +50,7 @@ def test_the_help_of_minit_imports_no_command():
     }
 
 
-def test_completing_a_command_imports_no_command():
+def test_completing_a_command_imports_no_command() -> None:
     """The names of commands are completed without one of them."""
     loaded = modules_of_command(
         "from minit.cli.main import *; completioncommand.answer(commands, ['fish', 'minit', ''])"
@@ -60,7 +60,7 @@ def test_completing_a_command_imports_no_command():
 
 
 @pytest.mark.parametrize("command", ["list", "status"])
-def test_looking_at_pods_imports_nothing_of_running_them(command: str):
+def test_looking_at_pods_imports_nothing_of_running_them(command: str) -> None:
     """`minit list` and `minit status` load neither the store nor what makes, runs or removes pods."""
     loaded = modules_of_command(f"from minit.cli.main import run; run(['{command}', '--help'])")
     assert not loaded & {
@@ -72,7 +72,7 @@ def test_looking_at_pods_imports_nothing_of_running_them(command: str):
     assert not loaded & {"rich", "sqlite3", "tarfile"}
 
 
-def test_layers():
+def test_layers() -> None:
     """The import contracts of pyproject.toml hold."""
     command = Path(sys.executable).with_name("lint-imports")
     if not command.exists():
@@ -110,12 +110,12 @@ def importers_of(name: str) -> set[str]:
         ("multiprocessing", set()),
     ],
 )
-def test_sole_importers(name: str, importers: set[str]):
+def test_sole_importers(name: str, importers: set[str]) -> None:
     """Each of these has one module that may import it, if any."""
     assert importers_of(name) == importers
 
 
-def test_pid_1_never_runs_processes_by_a_library():
+def test_pid_1_never_runs_processes_by_a_library() -> None:
     """Nothing on the side of a pod imports subprocess or threading, whose waiting and forking race with the reaper."""
     sides = (
         "minit/supervisor/",

@@ -22,7 +22,7 @@ def attached(journal: Journal) -> Events:
     return written
 
 
-def test_events_before_and_after_attaching_come_in_order():
+def test_events_before_and_after_attaching_come_in_order() -> None:
     """What happened before structlog was imported is written first, each event once."""
     journal = Journal(debug=False)
     journal.info("pod.one", n=1)
@@ -32,7 +32,7 @@ def test_events_before_and_after_attaching_come_in_order():
     assert written == [("pod.one", {"n": 1}), ("pod.two", {}), ("pod.three", {"n": 3})]
 
 
-def test_details_are_for_debug():
+def test_details_are_for_debug() -> None:
     """debug() writes with --debug only."""
     for debug, expected in ((False, []), (True, [("app.state", {"app": "web"})])):
         journal = Journal(debug=debug)
@@ -40,7 +40,7 @@ def test_details_are_for_debug():
         assert attached(journal) == expected
 
 
-def test_memory_is_bounded():
+def test_memory_is_bounded() -> None:
     """The first thousand events are kept and the rest dropped while there is no place for them."""
     journal = Journal(debug=True)
     for number in range(1500):
@@ -48,7 +48,7 @@ def test_memory_is_bounded():
     assert [fields["n"] for _, fields in attached(journal)] == [*range(1000)]
 
 
-def test_what_is_written_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_written_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each event is a line, and nothing of it waits for the collector of cyclic garbage."""
     monkeypatch.setattr(paths, "STAGE1_SUPERVISOR_LOG", str(tmp_path / "supervisor.log"))
     write = open_journal()

@@ -20,13 +20,13 @@ from minit.machine.kernellog import parse_record
         (b"30,340,100000000000,c,caller=T1;minit: a; b\n SUBSYSTEM=x\n", 100000.0, b"minit: a; b"),
     ],
 )
-def test_records(record: bytes, moment: float, text: bytes):
+def test_records(record: bytes, moment: float, text: bytes) -> None:
     """A record is a time and a text; what else the kernel says of it is left out."""
     assert parse_record(record) == (moment, text)
 
 
 @pytest.mark.parametrize("junk", [b"", b"minit: messages were lost\n", b"\n   \n\xff\0 x\n"])
-def test_a_copy_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, junk: bytes):
+def test_a_copy_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, junk: bytes) -> None:
     """Another helper copies what the one before it has not, whatever somebody else has written there."""
     # A pipe that keeps what is written apart, as the device does.
     reader, kernel = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
@@ -47,7 +47,7 @@ def test_a_copy_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ju
     os.close(reader)
 
 
-def test_a_bounded_log(tmp_path: Path):
+def test_a_bounded_log(tmp_path: Path) -> None:
     """The file becomes the older one of two before it outgrows its place, which goes on from what there was."""
     path = tmp_path / "log"
     path.write_bytes(b"old\n")
@@ -61,7 +61,7 @@ def test_a_bounded_log(tmp_path: Path):
     assert path.read_bytes() == b"005\n"
 
 
-def test_a_bounded_log_in_the_place_of_a_fifo(tmp_path: Path):
+def test_a_bounded_log_in_the_place_of_a_fifo(tmp_path: Path) -> None:
     """What somebody has put there keeps nobody waiting."""
     log = BoundedLog(str(tmp_path / "log"), 12)
     os.mkfifo(tmp_path / "log")
@@ -69,7 +69,7 @@ def test_a_bounded_log_in_the_place_of_a_fifo(tmp_path: Path):
         log.append(b"one\n")
 
 
-def test_a_bounded_log_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_bounded_log_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines are there whole or not at all."""
     log = BoundedLog(str(tmp_path / "log"), 100)
     log.append(b"one\n")

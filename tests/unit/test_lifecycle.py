@@ -61,7 +61,7 @@ def _handler_runs(events: tuple[str, ...]) -> bool:
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(STATES, EVENTS)))
-def test_every_pair_has_an_answer(state: str, event: str):
+def test_every_pair_has_an_answer(state: str, event: str) -> None:
     """The answer is a state and actions that exist; FINISH comes exactly with the end, RELEASE with the removal."""
     after, actions = next_state(state, event)
     assert after in STATES
@@ -70,7 +70,7 @@ def test_every_pair_has_an_answer(state: str, event: str):
     assert (lifecycle.RELEASE in actions) == (after == REMOVED != state)
 
 
-def test_an_app_rests_until_it_is_started_or_removed():
+def test_an_app_rests_until_it_is_started_or_removed() -> None:
     """START begins everything anew, REMOVE ends all, and nothing else moves an app that was added or has exited."""
     for state in RESTING:
         assert next_state(state, lifecycle.START) == (PREPARING, (lifecycle.FORK,))
@@ -79,17 +79,17 @@ def test_an_app_rests_until_it_is_started_or_removed():
         assert all(next_state(state, event) == (state, ()) for event in others)
 
 
-def test_only_a_resting_app_can_be_started():
+def test_only_a_resting_app_can_be_started() -> None:
     """START means nothing to any other."""
     assert all(next_state(state, lifecycle.START) == (state, ()) for state in set(STATES) - set(RESTING))
 
 
-def test_a_removed_app_stays_so():
+def test_a_removed_app_stays_so() -> None:
     """Nothing leads out of REMOVED."""
     assert all(next_state(REMOVED, event) == (REMOVED, ()) for event in EVENTS)
 
 
-def test_a_removed_app_has_been_killed():
+def test_a_removed_app_has_been_killed() -> None:
     """Whatever leads to REMOVED, SIGKILL was sent before to what there might be, or the root was never made."""
     for state, event in product(STATES, EVENTS):
         after, actions = next_state(state, event)
@@ -101,14 +101,14 @@ def test_a_removed_app_has_been_killed():
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_every_state_has_a_name_of_the_api(state: str):
+def test_every_state_has_a_name_of_the_api(state: str) -> None:
     """Those of rkt's proposal for its app-level API."""
     names = {"unknown", "preparing", "prepared", "running", "stopping", "exited", "deleting"}
     assert api_state(state) in names
 
 
 @pytest.mark.parametrize("start", STATES)
-def test_the_end_is_reachable(start: str):
+def test_the_end_is_reachable(start: str) -> None:
     """From every state some events lead to the removal, and from that of an app that is not to be removed to EXITED."""
     reached = {start}
     while more := {next_state(state, event)[0] for state in reached for event in EVENTS} - reached:
@@ -117,7 +117,7 @@ def test_the_end_is_reachable(start: str):
     assert EXITED in reached or start in (lifecycle.ABANDONED, lifecycle.DELETING, REMOVED)
 
 
-def test_every_state_is_reachable():
+def test_every_state_is_reachable() -> None:
     """No state stands in the table for nothing."""
     assert {state for _, _, state in paths()} == {*STATES} - {*AROUND}
     reached = {lifecycle.BUILDING}
@@ -126,21 +126,21 @@ def test_every_state_is_reachable():
     assert reached == {*STATES}
 
 
-def test_a_death_is_recorded_once():
+def test_a_death_is_recorded_once() -> None:
     """On every path RECORD comes with the death of the main process, or because there is none, and never again."""
     for events, actions, _ in paths():
         ends = events.count(lifecycle.DIED) + events.count(lifecycle.FORK_FAILED)
         assert actions.count(lifecycle.RECORD) == ends, events
 
 
-def test_an_app_that_ended_is_recorded_or_was_unkillable():
+def test_an_app_that_ended_is_recorded_or_was_unkillable() -> None:
     """No path reaches EXITED without a record, except by giving up on SIGKILL."""
     for events, actions, state in paths():
         if state == EXITED:
             assert {lifecycle.RECORD, lifecycle.REPORT_UNKILLABLE} & {*actions}, events
 
 
-def test_nothing_is_called_unkillable_before_it_was_killed():
+def test_nothing_is_called_unkillable_before_it_was_killed() -> None:
     """REPORT_UNKILLABLE has a KILL_GROUP before it."""
     for events, actions, _ in paths():
         if lifecycle.REPORT_UNKILLABLE in actions:
@@ -148,7 +148,7 @@ def test_nothing_is_called_unkillable_before_it_was_killed():
             assert lifecycle.KILL_GROUP in before, events
 
 
-def test_nothing_is_asked_politely_after_sigkill():
+def test_nothing_is_asked_politely_after_sigkill() -> None:
     """TERMINATE never follows KILL_GROUP, unless a handler has run in between."""
     for events, actions, _ in paths():
         killed = False
@@ -157,7 +157,7 @@ def test_nothing_is_asked_politely_after_sigkill():
             assert not (killed and action == lifecycle.TERMINATE), events
 
 
-def test_an_app_is_executed_once_and_after_its_handler():
+def test_an_app_is_executed_once_and_after_its_handler() -> None:
     """EXECUTE comes at most once, never while a handler runs or after one that failed, and never after a death."""
     for events, actions, state in paths():
         assert actions.count(lifecycle.EXECUTE) == (state == lifecycle.RUNNING or lifecycle.EXECUTE in actions)
@@ -167,7 +167,7 @@ def test_an_app_is_executed_once_and_after_its_handler():
             assert actions.index(lifecycle.EXECUTE) < actions.index(lifecycle.RECORD), events
 
 
-def test_nothing_of_a_handler_lives_longer():
+def test_nothing_of_a_handler_lives_longer() -> None:
     """An app is executed once its group is clear of what a handler left; what a post-stop one leaves gets SIGKILL."""
     for events, actions, _ in paths():
         if lifecycle.RUN_PRE_START in actions and lifecycle.EXECUTE in actions:
@@ -177,21 +177,21 @@ def test_nothing_of_a_handler_lives_longer():
         assert lifecycle.KILL_GROUP in next_state(lifecycle.POST_STOP, event)[1]
 
 
-def test_a_post_stop_handler_comes_after_the_record():
+def test_a_post_stop_handler_comes_after_the_record() -> None:
     """RUN_POST_STOP has a RECORD before it: its handler finds the main process gone and the status written."""
     for events, actions, _ in paths():
         if lifecycle.RUN_POST_STOP in actions:
             assert lifecycle.RECORD in actions[: actions.index(lifecycle.RUN_POST_STOP)], events
 
 
-def test_what_a_post_stop_handler_leaves_is_ended_before_the_app_is_exited():
+def test_what_a_post_stop_handler_leaves_is_ended_before_the_app_is_exited() -> None:
     """After its end the group is looked at, and only an empty one ends the app."""
     for events, _, state in paths():
         if lifecycle.HANDLE_STOP in events and state == EXITED:
             assert events[-1] in (lifecycle.GROUP_EMPTY, lifecycle.KILL_WAIT_OVER), events
 
 
-def test_every_wait_has_a_timer():
+def test_every_wait_has_a_timer() -> None:
     """A state that waits for processes to end was entered with an action that arms a timer."""
     waiting = (lifecycle.CLEARING, lifecycle.STOPPING, lifecycle.LINGERING, lifecycle.KILLED, lifecycle.REMNANTS)
     for events, actions, state in paths():
@@ -199,14 +199,14 @@ def test_every_wait_has_a_timer():
             assert {lifecycle.CLEAR_GROUP, lifecycle.TERMINATE, lifecycle.KILL_GROUP} & {*actions}, events
 
 
-def test_a_post_stop_handler_has_no_timer_until_the_pod_is_stopped():
+def test_a_post_stop_handler_has_no_timer_until_the_pod_is_stopped() -> None:
     """Then it has one, which ends in SIGKILL."""
     assert next_state(lifecycle.POST_STOP, lifecycle.STOP) == (lifecycle.POST_STOP, (lifecycle.ARM_GRACE,))
     assert lifecycle.KILL_GROUP in next_state(lifecycle.POST_STOP, lifecycle.GRACE_OVER)[1]
 
 
 @pytest.mark.parametrize("state", [*STATES])
-def test_a_forced_stop_always_kills(state: str):
+def test_a_forced_stop_always_kills(state: str) -> None:
     """KILL sends SIGKILL wherever there may be a process that was not sent one, by STOP before it or not."""
     after_stop, stopped = next_state(state, lifecycle.STOP)
     _, killed = next_state(after_stop, lifecycle.KILL)
@@ -252,7 +252,7 @@ def test_a_forced_stop_always_kills(state: str):
         ),
     ],
 )
-def test_lives(events: list[str], states: list[str]):
+def test_lives(events: list[str], states: list[str]) -> None:
     """The lives an app usually has."""
     state = PREPARING
     for event, expected in zip(events, states, strict=True):

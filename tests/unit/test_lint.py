@@ -24,17 +24,17 @@ def run(tool: str, *arguments: str) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_ruff_check():
+def test_ruff_check() -> None:
     """The linter has nothing to say about code or tests."""
     run("ruff", "check", "--no-cache", ".")
 
 
-def test_ruff_format():
+def test_ruff_format() -> None:
     """Everything is formatted as the formatter would."""
     run("ruff", "format", "--no-cache", "--check", ".")
 
 
-def test_mypy():
+def test_mypy() -> None:
     """The types of all code are right, strictly, with the version of Python that runs the tests."""
     run("mypy", f"--python-version=3.{sys.version_info.minor}", *PACKAGES)
 
@@ -58,7 +58,7 @@ def documented(node: ast.AST, name: str) -> Iterator[tuple[str, ast.AST]]:
             yield from documented(child, f"{name}: {child.name}")
 
 
-def test_docstrings():
+def test_docstrings() -> None:
     """Every public module, class and function says what it is."""
     missing = []
     for name, tree in sources():
@@ -69,7 +69,7 @@ def test_docstrings():
     assert not missing
 
 
-def test_future_annotations():
+def test_future_annotations() -> None:
     """Every module with code of its own has annotations that cost nothing at import."""
     missing = []
     for name, tree in sources():
@@ -80,7 +80,7 @@ def test_future_annotations():
     assert not missing
 
 
-def test_every_test_states_a_fact():
+def test_every_test_states_a_fact() -> None:
     """Each test has a docstring of one sentence, which is what a failure means."""
     wrong = []
     for path in sorted((PROJECT / "tests").rglob("test_*.py")):
@@ -93,7 +93,7 @@ def test_every_test_states_a_fact():
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_interpreter_is_found_by_name():
+def test_no_interpreter_is_found_by_name() -> None:
     """A machine needs no Python but the one that runs tests, benchmarks and demo, which is `sys.executable`."""
     named = r"""["'](/(usr/)?(local/)?bin/)?python[\d.]*[ "']"""
     patterns = {".py": named, ".c": named, ".sh": r"\bpython"}
@@ -108,7 +108,7 @@ def test_no_interpreter_is_found_by_name():
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_bare_except_and_no_todo():
+def test_no_bare_except_and_no_todo() -> None:
     """Nothing is caught without a name, and nothing is left for later in a comment."""
     wrong = []
     for name, tree in sources():

@@ -67,7 +67,7 @@ wait_seconds = 20
 """
 
 
-def test_everything_that_can_be_said():
+def test_everything_that_can_be_said() -> None:
     """Each key of machine.toml is read."""
     assert parse_machine(EVERYTHING, "machine.toml") == MachineConfig(
         hostname="sensor-1",
@@ -103,7 +103,7 @@ def test_everything_that_can_be_said():
     )
 
 
-def test_nothing_need_be_said():
+def test_nothing_need_be_said() -> None:
     """An empty file is a machine with defaults."""
     assert parse_machine(b"", "machine.toml") == MachineConfig()
 
@@ -155,13 +155,13 @@ def test_nothing_need_be_said():
         ("#" * 300_000, "expected at most 262144 bytes, got 300000"),
     ],
 )
-def test_what_is_wrong_has_a_place(text: str, message: str):
+def test_what_is_wrong_has_a_place(text: str, message: str) -> None:
     """An error names the file, the place in it and what belongs there."""
     with pytest.raises(ManifestError, match=f"^machine.toml: .*{message}"):
         parse_machine(text.encode(), "machine.toml")
 
 
-def test_the_command_line_comes_last():
+def test_the_command_line_comes_last() -> None:
     """What the kernel was told counts more than the file, and what cannot be understood is said."""
     text = "quiet minit.debug minit.console minit.on_exit=stay minit.manifest=/data/pod minit.on_exit=no minit.other\n"
     config, problems = with_command_line(MachineConfig(on_exit="reboot"), text)
@@ -169,14 +169,14 @@ def test_the_command_line_comes_last():
     assert problems == [f"kernel command line: ignoring {word}" for word in ("minit.on_exit=no", "minit.other")]
 
 
-def test_a_rescue_stays_with_a_prompt():
+def test_a_rescue_stays_with_a_prompt() -> None:
     """Whatever else is said."""
     config, problems = with_command_line(MachineConfig(), "minit.rescue minit.console=0 minit.on_exit=poweroff")
     assert (config, problems) == (MachineConfig(rescue=True, console=True, on_exit="stay"), [])
 
 
 @given(st.binary() | st.text().map(str.encode))
-def test_any_bytes_are_a_value_or_one_line(data: bytes):
+def test_any_bytes_are_a_value_or_one_line(data: bytes) -> None:
     """No file makes anything but a configuration or an error of one line."""
     try:
         parse_machine(data, "machine.toml")

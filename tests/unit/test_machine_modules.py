@@ -48,7 +48,7 @@ def package(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_modules_come_with_what_they_need(package: Path):
+def test_modules_come_with_what_they_need(package: Path) -> None:
     """Each is after what it needs, uncompressed, under the one spelling that the kernel has."""
     found = collect_modules(package, ["net_card", "ext4"])
     assert [one.name for one in found.modules] == ["bus", "helper_lib", "net_card"]
@@ -70,19 +70,19 @@ def test_modules_come_with_what_they_need(package: Path):
         ("endless", "endless.ko: not a kernel module"),
     ],
 )
-def test_what_cannot_be_collected(package: Path, name: str, message: str):
+def test_what_cannot_be_collected(package: Path, name: str, message: str) -> None:
     """A module that is not there is an error when the image is built, not when it boots."""
     with pytest.raises(ImageError, match=message):
         collect_modules(package, [name])
 
 
-def test_a_directory_without_modules(tmp_path: Path):
+def test_a_directory_without_modules(tmp_path: Path) -> None:
     """What is no kernel package is refused."""
     with pytest.raises(ImageError, match="has no kernel modules"):
         collect_modules(tmp_path, ["x"])
 
 
-def test_modules_of_a_device(package: Path):
+def test_modules_of_a_device(package: Path) -> None:
     """MODALIAS is matched against the patterns of the modules."""
     modules = Modules(json.loads(collect_modules(package, ["net-card"]).table()))
     assert modules.matching("pci:v00001AF4d00001000sv00001AF4sd00000001bc02sc00i00") == ["net_card"]
@@ -90,7 +90,7 @@ def test_modules_of_a_device(package: Path):
     assert modules.matching("usb:v1D6Bp0002") == []
 
 
-def test_the_module_of_a_file_system(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_the_module_of_a_file_system(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It is found by the alias that the kernel would ask modprobe for; without one the kernel has it in itself."""
     table = {"modules": [{"name": "odd", "depends": [], "aliases": ["fs-oddfs"]}]}
     modules = Modules(table, str(tmp_path))
@@ -100,7 +100,7 @@ def test_the_module_of_a_file_system(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert capfd.readouterr().err == f"minit: module odd: {tmp_path}/odd.ko: no such file or directory\n"
 
 
-def test_names_of_filesystems():
+def test_names_of_filesystems() -> None:
     """Label and UUID are read from the superblocks of ext4 and xfs."""
     ext = bytearray(2048)
     ext[1024 + 0x38 : 1024 + 0x3A] = b"\x53\xef"
@@ -113,6 +113,6 @@ def test_names_of_filesystems():
 
 
 @given(st.binary(max_size=2048))
-def test_any_content_of_a_device(data: bytes):
+def test_any_content_of_a_device(data: bytes) -> None:
     """Nothing on a device makes reading its names fail."""
     assert set(parse_volume_ids(data)) <= {"UUID", "LABEL"}

@@ -31,21 +31,21 @@ def open_descriptors() -> set[str]:
     return {name for name in names if os.path.lexists(f"/proc/self/fd/{name}")}
 
 
-def test_a_message_arrives_as_it_was(pair: tuple[Socket, Socket]):
+def test_a_message_arrives_as_it_was(pair: tuple[Socket, Socket]) -> None:
     """An object comes out equal, without descriptors if none were sent."""
     message = {"ok": True, "list": [1, "ü", None], "nested": {"a": 1.5}}
     send_message(pair[0], message)
     assert receive_message(pair[1]) == (message, [])
 
 
-def test_messages_keep_their_bounds(pair: tuple[Socket, Socket]):
+def test_messages_keep_their_bounds(pair: tuple[Socket, Socket]) -> None:
     """Two sends are two receives."""
     send_message(pair[0], {"n": 1})
     send_message(pair[0], {"n": 2})
     assert [receive_message(pair[1])[0] for _ in range(2)] == [{"n": 1}, {"n": 2}]
 
 
-def test_descriptors_arrive_in_order_and_close_on_exec(pair: tuple[Socket, Socket]):
+def test_descriptors_arrive_in_order_and_close_on_exec(pair: tuple[Socket, Socket]) -> None:
     """What comes out names the same files, belongs to the receiver and does not survive an exec."""
     files = [os.memfd_create(f"file{index}") for index in range(16)]
     send_message(pair[0], {}, files)
@@ -57,13 +57,13 @@ def test_descriptors_arrive_in_order_and_close_on_exec(pair: tuple[Socket, Socke
         os.close(fd)
 
 
-def test_end_of_file_is_none(pair: tuple[Socket, Socket]):
+def test_end_of_file_is_none(pair: tuple[Socket, Socket]) -> None:
     """A closed peer is told from any message."""
     pair[0].close()
     assert receive_message(pair[1]) == (None, [])
 
 
-def test_a_peer_that_went_away_without_reading_was_heard(pair: tuple[Socket, Socket]):
+def test_a_peer_that_went_away_without_reading_was_heard(pair: tuple[Socket, Socket]) -> None:
     """What it said before is received, and then its end."""
     send_message(pair[1], {"for": "nobody"})
     send_message(pair[0], {"last": "words"})
@@ -72,7 +72,7 @@ def test_a_peer_that_went_away_without_reading_was_heard(pair: tuple[Socket, Soc
     assert receive_message(pair[1]) == (None, [])
 
 
-def test_a_peer_that_is_gone_is_an_error_not_a_signal(pair: tuple[Socket, Socket]):
+def test_a_peer_that_is_gone_is_an_error_not_a_signal(pair: tuple[Socket, Socket]) -> None:
     """Sending to nobody raises and does not kill."""
     pair[1].close()
     with pytest.raises(BrokenPipeError):
@@ -80,7 +80,7 @@ def test_a_peer_that_is_gone_is_an_error_not_a_signal(pair: tuple[Socket, Socket
 
 
 @pytest.mark.parametrize("data", [b"x", b"[]", b'"text"', b"1", b"null", b"{", b'{"a":1,"a":2}', b"\xff", b"{}{}"])
-def test_garbage_is_a_value_error_and_its_descriptors_are_closed(pair: tuple[Socket, Socket], data: bytes):
+def test_garbage_is_a_value_error_and_its_descriptors_are_closed(pair: tuple[Socket, Socket], data: bytes) -> None:
     """What is no JSON object leaves nothing open in the receiver, and the next message is read as ever."""
     file = os.memfd_create("file")
     before = open_descriptors()
@@ -93,7 +93,7 @@ def test_garbage_is_a_value_error_and_its_descriptors_are_closed(pair: tuple[Soc
     assert receive_message(pair[1]) == ({"next": True}, [])
 
 
-def test_a_message_of_the_greatest_size_fits(pair: tuple[Socket, Socket]):
+def test_a_message_of_the_greatest_size_fits(pair: tuple[Socket, Socket]) -> None:
     """64 KiB go through whole; one byte more is refused, never cut."""
     room = MAXIMUM_MESSAGE_BYTES - len(b'{"a":""}')
     send_message(pair[0], {"a": "x" * room})
@@ -103,7 +103,7 @@ def test_a_message_of_the_greatest_size_fits(pair: tuple[Socket, Socket]):
         receive_message(pair[1])
 
 
-def test_more_descriptors_than_expected_are_refused(pair: tuple[Socket, Socket]):
+def test_more_descriptors_than_expected_are_refused(pair: tuple[Socket, Socket]) -> None:
     """A message that lost some of its descriptors is not taken for whole."""
     file = os.memfd_create("file")
     before = open_descriptors()
@@ -114,13 +114,13 @@ def test_more_descriptors_than_expected_are_refused(pair: tuple[Socket, Socket])
     os.close(file)
 
 
-def test_without_descriptors_there_is_no_ancillary_data():
+def test_without_descriptors_there_is_no_ancillary_data() -> None:
     """An empty SCM_RIGHTS would be an error to some kernels."""
     assert encode_message({"a": 1}, ()) == ([b'{"a":1}'], [])
 
 
 @given(st.binary(min_size=1, max_size=200))
-def test_any_packet_is_an_object_or_a_value_error(data: bytes):
+def test_any_packet_is_an_object_or_a_value_error(data: bytes) -> None:
     """No bytes raise anything else."""
     one, other = socket_pair()
     try:

@@ -27,7 +27,7 @@ def escape(text: str) -> str:
     return "".join(ESCAPED.get(character, character) for character in text)
 
 
-def test_every_field_is_read():
+def test_every_field_is_read() -> None:
     """The example of proc(5) gives a mount with all its fields."""
     assert parse_line(LINE) == Mount(
         mount_id=36,
@@ -42,13 +42,13 @@ def test_every_field_is_read():
     )
 
 
-def test_a_private_mount_has_no_tags():
+def test_a_private_mount_has_no_tags() -> None:
     """The optional fields may be none at all."""
     assert parse_line("1 1 0:2 / / rw - rootfs none rw").tags == ()
 
 
 @given(st.lists(TEXTS, min_size=3, max_size=3))
-def test_escapes_round_trip(texts: list[str]):
+def test_escapes_round_trip(texts: list[str]) -> None:
     """Whatever a path or a source holds comes back as it was, backslashes before digits included."""
     root, point, source = f"/{texts[0]}", f"/{texts[1]}", texts[2]
     line = f"36 35 98:0 {escape(root)} {escape(point)} rw - tmpfs {escape(source)} rw\n"
@@ -57,7 +57,7 @@ def test_escapes_round_trip(texts: list[str]):
 
 
 @given(st.text())
-def test_anything_else_is_a_value_error(text: str):
+def test_anything_else_is_a_value_error(text: str) -> None:
     """A line that is none gives ValueError and nothing worse."""
     try:
         parse_line(text)
@@ -66,13 +66,13 @@ def test_anything_else_is_a_value_error(text: str):
 
 
 @pytest.mark.parametrize("line", ["", "\n", "1 2 3", LINE.replace(" - ", " "), LINE.replace("36", "x")])
-def test_a_damaged_line_is_refused(line: str):
+def test_a_damaged_line_is_refused(line: str) -> None:
     """A line without its separator, fields or numbers is no mount."""
     with pytest.raises(ValueError):
         parse_line(line)
 
 
-def test_only_a_line_feed_ends_a_line(tmp_path: Path):
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     """A carriage return is not escaped by the kernel and stays part of the path."""
     file = tmp_path / "mountinfo"
     file.write_bytes(LINE.replace("/mnt2", "/mnt\r2").encode() + LINE.encode())
@@ -80,7 +80,7 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path):
 
 
 @pytest.mark.parametrize("odd", ["", *ESCAPED, "\udcff", "\r"], ids=repr)
-def test_mounts_that_a_text_is_in(tmp_path: Path, odd: str):
+def test_mounts_that_a_text_is_in(tmp_path: Path, odd: str) -> None:
     """A path finds its mount whatever is in it; lines without it are passed over, also those that are none."""
     path = f"/mnt2/x{odd}y"
     lines = ["no line\n", LINE, LINE.replace("/mnt2", escape(path)), "neither\n"]
@@ -89,7 +89,7 @@ def test_mounts_that_a_text_is_in(tmp_path: Path, odd: str):
     assert [mount.mount_point for mount in find_mounts(path, str(file))] == [path]
 
 
-def test_bytes_that_are_not_utf8_survive(tmp_path: Path):
+def test_bytes_that_are_not_utf8_survive(tmp_path: Path) -> None:
     """A path in another encoding can still be opened."""
     file = tmp_path / "mountinfo"
     file.write_bytes(LINE.encode().replace(b"/mnt2", b"/mnt\xff"))
@@ -98,7 +98,7 @@ def test_bytes_that_are_not_utf8_survive(tmp_path: Path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_the_kernel_escapes_what_we_think(tmp_path: Path):
+def test_the_kernel_escapes_what_we_think(tmp_path: Path) -> None:
     """A mount with every odd character in its path and source is read back as it was made."""
     program = """
 import os, sys

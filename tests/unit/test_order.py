@@ -25,7 +25,7 @@ def spec(name: str, *others: str, restart: RestartPolicy | None = None) -> AppSp
     return AppSpec(name=name, candidates=("/x",), after=after(",".join(others)) if others else (), restart=restart)
 
 
-def test_names():
+def test_names() -> None:
     """Separated by commas, with or without blanks, each perhaps with what it has to have come to."""
     assert plan_after(RuntimeApp(name="web")) == ()
     assert after("db, init:completed") == (Dependency(app="db"), Dependency(app="init", completed=True))
@@ -60,7 +60,7 @@ def test_orders_that_cannot_be(apps: tuple[AppSpec, ...], reason: str) -> None:
     assert str(caught.value) == reason
 
 
-def test_a_long_chain():
+def test_a_long_chain() -> None:
     """Thousands of apps may wait for each other in a row, and one that is started again on failure may complete."""
     apps = [spec(str(number), *([str(number + 1)] if number < 5000 else [])) for number in range(5001)]
     check_order(apps)

@@ -16,7 +16,7 @@ from minit.plan.app import AppSpec, plan_app, plan_executable
 from minit.plan.environment import plan_environment, with_metadata_url
 from minit.plan.files import AppFile
 from minit.plan.flags import RunFlags
-from minit.plan.mounts import SYSFS, BindTree, MakeDirectory, MountFilesystem, app_mounts, pod_mounts
+from minit.plan.mounts import SYSFS, BindTree, MakeDirectory, MountFilesystem, MountOp, app_mounts, pod_mounts
 from minit.plan.protection import Protection
 from minit.plan.volumes import VolumeMount
 from minit.value import replace
@@ -45,7 +45,7 @@ def annotated(name: str, value: str) -> RuntimeApp:
     return replace(RUNTIME, annotations=((name, value),))
 
 
-def test_the_least_app():
+def test_the_least_app() -> None:
     """An app that asks for nothing runs as root in /, with rkt's environment and capabilities, and is logged."""
     assert spec_of() == AppSpec(
         name="web",
@@ -96,7 +96,7 @@ def test_the_least_app():
 )
 def test_where_the_executable_may_be(
     command: str, working_directory: str, path: str | None, candidates: list[str], search: str | None
-):
+) -> None:
     """Absolute paths stand, relative ones hang below the working directory, bare names are searched as rkt does."""
     environment = () if path is None else (("PATH", path),)
     app = replace(APP, exec=(command,), environment=environment)
@@ -108,7 +108,7 @@ def test_where_the_executable_may_be(
     st.text("ab./", max_size=8).map(lambda text: f"/{text}"),
     st.none() | st.text("ab./:", max_size=10),
 )
-def test_candidates_are_absolute_and_normal(command: str, working_directory: str, path: str | None):
+def test_candidates_are_absolute_and_normal(command: str, working_directory: str, path: str | None) -> None:
     """Whatever is searched where, each candidate is the absolute path that POSIX's rules for the text give."""
     environment = () if path is None else (("PATH", path),)
     app = replace(APP, exec=(command,), environment=environment)
@@ -123,12 +123,12 @@ def test_candidates_are_absolute_and_normal(command: str, working_directory: str
 
 
 @pytest.mark.parametrize("command", [(), ("",), ("", "x")])
-def test_an_app_needs_an_executable(command: tuple[str, ...]):
+def test_an_app_needs_an_executable(command: tuple[str, ...]) -> None:
     """An empty exec is refused with the way out."""
     assert refusal_of(exec=command) == 'app "web" has no executable: its image has an empty "exec" (try --exec=BINARY)'
 
 
-def test_arguments_stay_as_they_are():
+def test_arguments_stay_as_they_are() -> None:
     """What a shell would touch reaches the app byte for byte."""
     arguments = ("a b", "$HOME", "%n", 'quote"', "line\nfeed", "", "ü")
     assert spec_of(exec=("/bin/app", *arguments)).arguments == arguments
@@ -144,7 +144,7 @@ def test_arguments_stay_as_they_are():
         ({"event_handlers": (EventHandler(name="pre-start", exec=("/x", "\0")),)}, "event handler pre-start"),
     ],
 )
-def test_nul_is_refused(fields: dict[str, object], what: str):
+def test_nul_is_refused(fields: dict[str, object], what: str) -> None:
     """A NUL, which JSON can write and no program can be given, is found before the pod starts."""
     assert refusal_of(**fields) == f'app "web": {what} holds a NUL character'
 
@@ -152,7 +152,7 @@ def test_nul_is_refused(fields: dict[str, object], what: str):
 # The environment.
 
 
-def test_own_variables_replace_defaults_and_keep_their_order():
+def test_own_variables_replace_defaults_and_keep_their_order() -> None:
     """Defaults the app does not set come first, then its own, and what the executor says wins."""
     own = (
         ("HOME", "/srv"),
@@ -175,7 +175,7 @@ def test_own_variables_replace_defaults_and_keep_their_order():
     )
 
 
-def test_the_metadata_service():
+def test_the_metadata_service() -> None:
     """An app is told where it is, whatever it says itself; without one its own variable stays."""
     own = (("AC_METADATA_URL", "http://evil"),)
     assert plan_environment("web", own)[-3:] == (*own, ("AC_APP_NAME", "web"), ("container", "rkt"))
@@ -185,7 +185,7 @@ def test_the_metadata_service():
 
 
 @given(st.dictionaries(st.text("AHOMEPTUSR_container", min_size=1, max_size=9), st.text(max_size=5)))
-def test_every_variable_is_set_once(own: dict[str, str]):
+def test_every_variable_is_set_once(own: dict[str, str]) -> None:
     """No name occurs twice, and each of the app's own that the executor does not claim has its own value."""
     environment = plan_environment("web", tuple(own.items()))
     assert len(dict(environment)) == len(environment)
@@ -195,7 +195,7 @@ def test_every_variable_is_set_once(own: dict[str, str]):
     }
 
 
-def test_supplementary_groups():
+def test_supplementary_groups() -> None:
     """They are exactly the list, in its order."""
     assert spec_of(supplementary_gids=(5, 4, 3)).supplementary_gids == (5, 4, 3)
 
@@ -205,14 +205,14 @@ def test_supplementary_groups():
 
 @pytest.mark.parametrize(("mode", "planned"), [("log", "log"), ("null", "null"), ("other", "log")])
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_streams(stream: str, mode: str, planned: str):
+def test_streams(stream: str, mode: str, planned: str) -> None:
     """A stream is the log unless it is null, and the two are independent."""
     spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", mode), APP, FLAGS)
     assert {"stdout": spec.stdout, "stderr": spec.stderr} == {"stdout": "log", "stderr": "log", stream: planned}
 
 
 @pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
-def test_a_stream_can_be_the_console(stream: str):
+def test_a_stream_can_be_the_console(stream: str) -> None:
     """By an annotation, and for that stream alone."""
     spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", "interactive"), APP, FLAGS)
     streams = {"stdin": spec.stdin, "stdout": spec.stdout, "stderr": spec.stderr}
@@ -221,7 +221,7 @@ def test_a_stream_can_be_the_console(stream: str):
 
 
 @pytest.mark.parametrize("mode", ["log", "null", "stream", "tty", "interactive"])
-def test_interactive_beats_annotations(mode: str):
+def test_interactive_beats_annotations(mode: str) -> None:
     """With --interactive all three streams are the console."""
     spec, _ = plan_app(annotated("coreos.com/rkt/stage2/stdout", mode), APP, replace(FLAGS, interactive=True))
     assert (spec.stdin, spec.stdout, spec.stderr) == ("console", "console", "console")
@@ -237,20 +237,20 @@ def test_interactive_beats_annotations(mode: str):
         (None, "", "vt100"),
     ],
 )
-def test_term_of_an_app_with_a_console(own: str | None, callers: str | None, expected: str):
+def test_term_of_an_app_with_a_console(own: str | None, callers: str | None, expected: str) -> None:
     """Its own, else the caller's, else vt100."""
     app = APP if own is None else replace(APP, environment=(("TERM", own),))
     spec, _ = plan_app(RUNTIME, app, replace(FLAGS, interactive=True), terminal_type=callers)
     assert dict(spec.environment)["TERM"] == expected
 
 
-def test_term_of_an_app_without_a_console():
+def test_term_of_an_app_without_a_console() -> None:
     """The caller's is none of its business."""
     spec, _ = plan_app(RUNTIME, APP, FLAGS, terminal_type="xterm")
     assert "TERM" not in dict(spec.environment)
 
 
-def test_dev_console():
+def test_dev_console() -> None:
     """It is there for an app with a console, and for no other."""
     with_console, _ = plan_app(RUNTIME, APP, replace(FLAGS, interactive=True))
     assert BindTree(source="/dev/console", target="/dev/console") in with_console.mounts
@@ -259,7 +259,7 @@ def test_dev_console():
 
 @pytest.mark.parametrize("mode", ["stream", "tty"])
 @pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
-def test_streams_that_can_be_attached_to(stream: str, mode: str):
+def test_streams_that_can_be_attached_to(stream: str, mode: str) -> None:
     """Each stream has its own mode, and others keep theirs; a terminal comes with a type."""
     spec, _ = plan_app(annotated(f"coreos.com/rkt/stage2/{stream}", mode), APP, FLAGS)
     expected = {"stdin": "null", "stdout": "log", "stderr": "log", stream: mode}
@@ -269,7 +269,7 @@ def test_streams_that_can_be_attached_to(stream: str, mode: str):
     assert dict(spec.environment).get("TERM") == ("xterm" if mode == "tty" else None)
 
 
-def test_interactive_is_stronger_than_what_can_be_attached_to():
+def test_interactive_is_stronger_than_what_can_be_attached_to() -> None:
     """With --interactive every stream is the console, whatever the annotations say."""
     spec, _ = plan_app(annotated("coreos.com/rkt/stage2/stdin", "tty"), APP, replace(FLAGS, interactive=True))
     assert {spec.stdin, spec.stdout, spec.stderr} == {"console"}
@@ -277,7 +277,7 @@ def test_interactive_is_stronger_than_what_can_be_attached_to():
 
 
 @pytest.mark.parametrize("mode", ["null", "log", "other"])
-def test_a_stdin_that_needs_nothing_is_accepted(mode: str):
+def test_a_stdin_that_needs_nothing_is_accepted(mode: str) -> None:
     """Every other mode of stdin means /dev/null."""
     plan_app(annotated("coreos.com/rkt/stage2/stdin", mode), APP, FLAGS)
 
@@ -311,14 +311,14 @@ def test_a_stdin_that_needs_nothing_is_accepted(mode: str):
         ({"annotations": (("minit/what", "x"),)}, {}, 'unknown annotation "minit/what"'),
     ],
 )
-def test_what_is_refused(runtime: dict[str, object], fields: dict[str, object], reason: str):
+def test_what_is_refused(runtime: dict[str, object], fields: dict[str, object], reason: str) -> None:
     """What would have an effect that is not built is refused in a line that names the app and the thing."""
     text = refusal_of(replace(RUNTIME, **runtime), **fields)
     assert text.startswith(f'app "web": {reason}')
     assert "\n" not in text
 
 
-def test_event_handlers():
+def test_event_handlers() -> None:
     """Their arguments are kept as they are."""
     handlers = (
         EventHandler(name="post-stop", exec=("/bin/after", "%x $y", "")),
@@ -331,18 +331,18 @@ def test_event_handlers():
     assert (spec_of().pre_start, spec_of().post_stop, spec_of().handlers) == (None, None, {})
 
 
-def test_an_ordinary_port_needs_nothing():
+def test_an_ordinary_port_needs_nothing() -> None:
     """A port that is only listed changes nothing."""
     assert spec_of(ports=(Port(name="http", protocol="tcp", port=80),)) == spec_of()
 
 
-def test_annotations_of_others_are_ignored():
+def test_annotations_of_others_are_ignored() -> None:
     """Only names of ours are checked."""
     spec, warnings = plan_app(annotated("example.com/x", "y"), APP, FLAGS)
     assert (spec, warnings) == (spec_of(), [])
 
 
-def test_describe():
+def test_describe() -> None:
     """The debug lines name the executable, the ids, streams and every mount, each with the app in front."""
     spec = spec_of(exec=("app", "x y"), environment=(("PATH", "/a:/b"),), supplementary_gids=(9,))
     first, second, calls, third, fourth, fifth, *mounts, last = spec.describe()
@@ -360,7 +360,7 @@ def test_describe():
     assert last == "app web: bind /sys on /sys"
 
 
-def test_describe_what_the_pod_asks_for():
+def test_describe_what_the_pod_asks_for() -> None:
     """Volumes, files and a read-only root have lines of their own, in the order in which they are applied."""
     volume = VolumeMount(
         volume="v", kind="host", source="/src", target="/dst", place="pod: x", read_only=True, recursive=True
@@ -379,7 +379,7 @@ def test_describe_what_the_pod_asks_for():
     ]
 
 
-def test_a_read_only_root():
+def test_a_read_only_root() -> None:
     """What the pod says about the app's root is in the plan."""
     spec, _ = plan_app(replace(RUNTIME, read_only_root_fs=True), APP, FLAGS)
     assert spec.read_only_root
@@ -389,7 +389,7 @@ def test_a_read_only_root():
 
 
 @pytest.mark.parametrize("operations", [app_mounts(), pod_mounts()])
-def test_every_mount_point_is_made_or_there(operations):
+def test_every_mount_point_is_made_or_there(operations: tuple[MountOp, ...]) -> None:
     """A target below /dev comes after the mount of /dev, and its directory before it."""
     made = {"/", "/proc", "/sys", "/dev", "/run"} if operations == pod_mounts() else {"/"}
     for operation in operations:
@@ -401,14 +401,14 @@ def test_every_mount_point_is_made_or_there(operations):
         assert os.path.dirname(operation.target) in made
 
 
-def test_an_app_binds_only_what_the_pod_has():
+def test_an_app_binds_only_what_the_pod_has() -> None:
     """Each source of a bind is a place where the pod mounts something."""
     pod = {operation.target for operation in pod_mounts() if isinstance(operation, MountFilesystem)}
     binds = [operation for operation in (*app_mounts(), SYSFS) if isinstance(operation, BindTree)]
     assert {operation.source for operation in binds} <= pod
 
 
-def test_no_filesystem_honours_setuid_or_devices_but_dev_itself():
+def test_no_filesystem_honours_setuid_or_devices_but_dev_itself() -> None:
     """Every new filesystem is nosuid; only /dev and its devpts have devices, only shared memory may be executed."""
     new = [operation for operation in (*pod_mounts(), *app_mounts()) if isinstance(operation, MountFilesystem)]
     assert all(operation.nosuid for operation in new)

@@ -32,7 +32,7 @@ def grants(rules: tuple[DeviceRule, ...]) -> set[tuple[str, int, int | None, str
     return {(*rule.number, letter) for rule in rules for letter in rule.access}
 
 
-def test_the_default_rules():
+def test_the_default_rules() -> None:
     """rkt's list and net/tun, as the kernel reads it; ptmx cannot be made."""
     nodes = ("1:3 rwm", "1:5 rwm", "1:7 rwm", "1:8 rwm", "1:9 rwm", "5:0 rwm", "5:2 rw", "10:200 rwm")
     terminals = [f"{major}:* rw" for major in range(136, 144)]
@@ -40,7 +40,7 @@ def test_the_default_rules():
 
 
 @pytest.mark.parametrize(("read_only", "text"), [(True, "b 7:1 r"), (False, "b 7:1 rw")])
-def test_the_rule_of_a_device(read_only: bool, text: str):
+def test_the_rule_of_a_device(read_only: bool, text: str) -> None:
     """It can be read, and written if the volume can, but not be made."""
     device = Device(path="/dev/loop1", kind="b", major=7, minor=1, mode=0o660, subsystem="block")
     assert device.rule(read_only=read_only).describe() == text
@@ -48,7 +48,7 @@ def test_the_rule_of_a_device(read_only: bool, text: str):
 
 
 @given(rules=st.lists(RULES))
-def test_merging(rules: list[DeviceRule]):
+def test_merging(rules: list[DeviceRule]) -> None:
     """Each number has one rule, with all that any gives and nothing else; merging again changes nothing."""
     merged = merge_rules(rules)
     assert len({rule.number for rule in merged}) == len(merged)
@@ -57,7 +57,7 @@ def test_merging(rules: list[DeviceRule]):
 
 
 @given(old=st.lists(RULES).map(merge_rules), new=st.lists(RULES).map(merge_rules))
-def test_changing(old: tuple[DeviceRule, ...], new: tuple[DeviceRule, ...]):
+def test_changing(old: tuple[DeviceRule, ...], new: tuple[DeviceRule, ...]) -> None:
     """What is denied and allowed leads from the one to the other, by what both have, and touches nothing else."""
     denied, allowed = rule_changes(old, new)
     assert grants(denied) == grants(old) - grants(new)
@@ -72,14 +72,14 @@ def test_changing(old: tuple[DeviceRule, ...], new: tuple[DeviceRule, ...]):
     ("of_app", "of_pod", "wanted"),
     [(None, None, False), ("true", None, True), (None, "true", True), ("false", "true", False), ("1", "0", True)],
 )
-def test_hotplug(of_app: str | None, of_pod: str | None, wanted: bool):
+def test_hotplug(of_app: str | None, of_pod: str | None, wanted: bool) -> None:
     """The app's annotation decides, else that of the pod."""
     own, pod = (() if text is None else (("minit/hotplug", text),) for text in (of_app, of_pod))
     runtime, manifest = RuntimeApp(name="web", annotations=own), PodManifest(ac_version="0.8.11", annotations=pod)
     assert plan_hotplug(runtime, manifest) is wanted
 
 
-def test_a_hotplug_that_is_neither():
+def test_a_hotplug_that_is_neither() -> None:
     """It is quoted with where it stands."""
     manifest = PodManifest(ac_version="0.8.11", annotations=(("minit/hotplug", "yes"),))
     for own, where in (((), ""), ((("minit/hotplug", "yes"),), 'app "web": ')):

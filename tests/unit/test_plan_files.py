@@ -27,13 +27,13 @@ HOSTNAME = AppFile(target="/etc/hostname", source="/proc/sys/kernel/hostname", r
         (b"#127.0.0.1 x\n127.0.0.11 y\n", b"#127.0.0.1 x\n127.0.0.11 y\n127.0.0.1\tpod\n"),
     ],
 )
-def test_the_name_of_the_pod(before: bytes, after: bytes):
+def test_the_name_of_the_pod(before: bytes, after: bytes) -> None:
     """It is appended to the first line of 127.0.0.1, or becomes a line of its own; everything else stays."""
     assert add_hostname(before, b"pod") == after
 
 
 @given(st.lists(st.sampled_from([b"127.0.0.1", b"::1", b" ", b"\t", b"\n", b"#", b"a", b"\xff"])).map(b"".join))
-def test_nothing_else_of_a_hosts_file_changes(hosts: bytes):
+def test_nothing_else_of_a_hosts_file_changes(hosts: bytes) -> None:
     """One line has the name after it, or comes after all others; the rest is byte for byte as before."""
     after = add_hostname(hosts, b"pod")
     if any(line.split()[:1] == [b"127.0.0.1"] for line in hosts.split(b"\n")):
@@ -53,12 +53,12 @@ def test_nothing_else_of_a_hosts_file_changes(hosts: bytes):
         ("stage0", "stage0", ("stage1/rootfs/etc/rkt-hosts", "stage1/rootfs/etc/rkt-resolv.conf")),
     ],
 )
-def test_where_the_texts_are(hosts: str, resolv: str, sources: tuple[str | None, str | None]):
+def test_where_the_texts_are(hosts: str, resolv: str, sources: tuple[str | None, str | None]) -> None:
     """Only what a mode asks for is read."""
     assert text_sources(replace(FLAGS, hosts_mode=hosts, resolv_mode=resolv)) == sources
 
 
-def test_by_default():
+def test_by_default() -> None:
     """The host name always; the fallback for a missing hosts file; nothing about DNS."""
     files = plan_files("web", "pod", FLAGS, EtcTexts(hosts=b"127.0.0.1 localhost\n"))
     fallback = AppFile(
@@ -70,7 +70,7 @@ def test_by_default():
     assert files == (HOSTNAME, fallback)
 
 
-def test_from_stage0():
+def test_from_stage0() -> None:
     """What the user said on the command line is bound over whatever there is, or the app does not start."""
     texts = EtcTexts(hosts=b"10.1.1.1 x\n", resolv_conf=b"nameserver 10.1.1.2\n")
     flags = replace(FLAGS, hosts_mode="stage0", resolv_mode="stage0")
@@ -91,13 +91,13 @@ def test_from_stage0():
     )
 
 
-def test_from_the_host():
+def test_from_the_host() -> None:
     """Its own files are mounts, so that only the host name is left."""
     flags = replace(FLAGS, hosts_mode="host", resolv_mode="host")
     assert plan_files("web", "pod", flags, EtcTexts()) == (HOSTNAME,)
 
 
-def test_each_app_has_its_own():
+def test_each_app_has_its_own() -> None:
     """No two apps share a file that one of them could change."""
     texts = EtcTexts(hosts=b"", resolv_conf=b"")
     files = [file for app in ("a", "b") for file in plan_files(app, "pod", FLAGS, texts)]

@@ -14,13 +14,13 @@ UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"
 PLAIN = RunFlags(uuid=UUID)
 
 
-def test_without_flags_everything_has_its_default():
+def test_without_flags_everything_has_its_default() -> None:
     """A bare UUID is enough, and no --net at all means the host's network."""
     assert parse_run_flags([UUID]) == PLAIN
     assert PLAIN.networks == ()
 
 
-def test_everything_that_stage0_sends():
+def test_everything_that_stage0_sends() -> None:
     """The arguments in the order and spelling of rkt's stage0 are all understood."""
     flags = parse_run_flags(
         [
@@ -73,7 +73,7 @@ STRING_FLAGS = {
 @pytest.mark.parametrize("dashes", ["-", "--"])
 @pytest.mark.parametrize("joined", [True, False])
 @pytest.mark.parametrize("name", STRING_FLAGS)
-def test_string_flags(name: str, joined: bool, dashes: str):
+def test_string_flags(name: str, joined: bool, dashes: str) -> None:
     """A string flag takes its value after `=` or as the next word, with one dash or two."""
     value, fields = STRING_FLAGS[name]
     words = [f"{dashes}{name}={value}"] if joined else [f"{dashes}{name}", value]
@@ -93,13 +93,13 @@ BOOLEAN_FLAGS = {
 @pytest.mark.parametrize(("suffix", "value"), [("", True), ("=true", True), ("=T", True), ("=0", False)])
 @pytest.mark.parametrize("dashes", ["-", "--"])
 @pytest.mark.parametrize("name", BOOLEAN_FLAGS)
-def test_boolean_flags(name: str, dashes: str, suffix: str, value: bool):
+def test_boolean_flags(name: str, dashes: str, suffix: str, value: bool) -> None:
     """A boolean is bare or explicit and never takes the next word."""
     flags = parse_run_flags([f"{dashes}{name}{suffix}", UUID])
     assert flags == replace(PLAIN, **{BOOLEAN_FLAGS[name]: value})
 
 
-def test_the_two_tables_cover_every_flag():
+def test_the_two_tables_cover_every_flag() -> None:
     """No flag of `run` is without a test of its spellings."""
     assert {*STRING_FLAGS, *BOOLEAN_FLAGS} == {*RUN_FLAGS}
 
@@ -108,7 +108,7 @@ def test_the_two_tables_cover_every_flag():
     "arguments",
     [["--net=a,b"], ["--net=a", "--net=b"], ["--net", "a", "-net=b"]],
 )
-def test_networks_accumulate(arguments: list[str]):
+def test_networks_accumulate(arguments: list[str]) -> None:
     """Several uses of --net add up like one list."""
     assert parse_run_flags([*arguments, UUID]).networks == ("a", "b")
 
@@ -125,7 +125,7 @@ def test_networks_accumulate(arguments: list[str]):
         ("all:x", '"all" takes no arguments'),
     ],
 )
-def test_bad_networks(value: str, reason: str):
+def test_bad_networks(value: str, reason: str) -> None:
     """A network list that rkt's own parser refuses is a usage error that quotes it."""
     with pytest.raises(UsageError) as caught:
         parse_run_flags([f"--net={value}", UUID])
@@ -133,14 +133,14 @@ def test_bad_networks(value: str, reason: str):
     assert reason in str(caught.value)
 
 
-def test_a_network_named_in_two_flags_is_refused():
+def test_a_network_named_in_two_flags_is_refused() -> None:
     """Duplicates are found across several uses, too."""
     with pytest.raises(UsageError, match="named twice"):
         parse_run_flags(["--net=a", "--net=a", UUID])
 
 
 @pytest.mark.parametrize("token", ["../x", "0a?", "a b", "g", "0a/", "٣", "\0"])
-def test_bad_metadata_tokens(token: str):
+def test_bad_metadata_tokens(token: str) -> None:
     """A token that would change the meaning of the URL it ends is a usage error."""
     with pytest.raises(UsageError) as caught:
         parse_run_flags([f"--mds-token={token}", UUID])
@@ -149,7 +149,7 @@ def test_bad_metadata_tokens(token: str):
 
 @pytest.mark.parametrize("resolv", ["host", "stage0", "none", "default"])
 @pytest.mark.parametrize("hosts", ["host", "stage0", "default"])
-def test_dns_modes(resolv: str, hosts: str):
+def test_dns_modes(resolv: str, hosts: str) -> None:
     """Each combination of modes is understood, in either order."""
     for text in (f"resolv={resolv},hosts={hosts}", f"hosts={hosts},resolv={resolv}"):
         flags = parse_run_flags([f"--dns-conf-mode={text}", UUID])
@@ -157,7 +157,7 @@ def test_dns_modes(resolv: str, hosts: str):
 
 
 @pytest.mark.parametrize("value", ["", "resolv", "resolv=", "hosts=none", "resolv=x", "dns=host", "resolv=host,"])
-def test_bad_dns_modes(value: str):
+def test_bad_dns_modes(value: str) -> None:
     """An unknown key or mode is a usage error that quotes the whole value."""
     with pytest.raises(UsageError, match="^invalid value .* for flag -dns-conf-mode"):
         parse_run_flags([f"--dns-conf-mode={value}", UUID])
@@ -167,14 +167,14 @@ def test_bad_dns_modes(value: str):
     "spelling",
     [UUID, UUID.upper(), UUID.replace("-", ""), UUID.replace("-", "").upper(), UUID.replace("-", "--")],
 )
-def test_spellings_of_a_uuid(spelling: str):
+def test_spellings_of_a_uuid(spelling: str) -> None:
     """Case and dashes do not matter, and the result is canonical."""
     assert parse_uuid(spelling) == UUID
     assert parse_run_flags([spelling]).uuid == UUID
 
 
 @pytest.mark.parametrize("text", ["", "x", UUID[:-1], UUID + "0", UUID.replace("6", "g"), "٦" * 32, f" {UUID}"])
-def test_malformed_uuids(text: str):
+def test_malformed_uuids(text: str) -> None:
     """Anything but 32 hexadecimal digits is refused with rkt's number for it, not with Go's 2."""
     with pytest.raises(MalformedUUID) as caught:
         parse_uuid(text)
@@ -183,7 +183,7 @@ def test_malformed_uuids(text: str):
 
 
 @pytest.mark.parametrize("operands", [[], [UUID, UUID]])
-def test_there_is_one_operand(operands: list[str]):
+def test_there_is_one_operand(operands: list[str]) -> None:
     """No UUID, or two, is a usage error."""
     with pytest.raises(UsageError, match=f"^expected one UUID, got {len(operands)} arguments$"):
         parse_run_flags(operands)
@@ -199,7 +199,7 @@ def test_there_is_one_operand(operands: list[str]):
         max_size=5,
     )
 )
-def test_any_arguments_give_flags_or_an_error_of_ours(arguments: list[str]):
+def test_any_arguments_give_flags_or_an_error_of_ours(arguments: list[str]) -> None:
     """Nothing but RunFlags or a MinitError comes out, and networks have unique names."""
     try:
         flags = parse_run_flags(arguments)

@@ -64,38 +64,38 @@ def refusal_of(*pairs: Pairs) -> str:
 SETS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=6)
 
 
-def test_without_isolators():
+def test_without_isolators() -> None:
     """There is rkt's default set, and no limit."""
     assert isolation_of() == Isolation(bounding=DEFAULT, oom_score_adj=None, limits=Limits())
 
 
 @given(st.lists(SETS, min_size=1, max_size=3))
-def test_retained_capabilities(sets: list[list[str]]):
+def test_retained_capabilities(sets: list[list[str]]) -> None:
     """The bounding set is exactly the union of all sets that retain."""
     expected = {name for names in sets for name in names}
     assert isolation_of(*((RETAIN, {"set": names}) for names in sets)).bounding == capability_mask(*expected)
 
 
 @given(st.lists(SETS, min_size=1, max_size=3))
-def test_removed_capabilities(sets: list[list[str]]):
+def test_removed_capabilities(sets: list[list[str]]) -> None:
     """The default set loses what any set removes, and never gains."""
     removed = capability_mask(*{name for names in sets for name in names})
     assert isolation_of(*((REMOVE, {"set": names}) for names in sets)).bounding == DEFAULT & ~removed
 
 
-def test_everything_can_be_removed():
+def test_everything_can_be_removed() -> None:
     """An empty bounding set is legal."""
     assert isolation_of((REMOVE, {"set": list(NAMES)})).bounding == 0
 
 
 @pytest.mark.parametrize("spelling", ["cap_sys_chroot", "Cap_Sys_Chroot"])
-def test_capabilities_in_any_case(spelling: str):
+def test_capabilities_in_any_case(spelling: str) -> None:
     """Names count in any case, as they do for systemd."""
     assert isolation_of((RETAIN, {"set": [spelling]})).bounding == capability_mask("CAP_SYS_CHROOT")
 
 
 @given(SETS, SETS, st.booleans())
-def test_retaining_and_removing(retained: list[str], removed: list[str], swapped: bool):
+def test_retaining_and_removing(retained: list[str], removed: list[str], swapped: bool) -> None:
     """Both at once are refused, in rkt's words and with the place."""
     pairs = [(RETAIN, {"set": retained}), (REMOVE, {"set": removed})]
     message = refusal_of(*(reversed(pairs) if swapped else pairs))
@@ -117,12 +117,12 @@ def test_retaining_and_removing(retained: list[str], removed: list[str], swapped
         (["CAP_KILL"], ': expected an object, got ["CAP_KILL"]'),
     ],
 )
-def test_bad_sets(name: str, value: object, message: str):
+def test_bad_sets(name: str, value: object, message: str) -> None:
     """What is no set of known capabilities is refused with its place, whether it would retain or remove."""
     assert refusal_of(("a/b", None), (name, value)) == f"{PLACE}[1].value{message}"
 
 
-def test_capabilities_that_nobody_has():
+def test_capabilities_that_nobody_has() -> None:
     """What the caller cannot pass on is worth a warning; it stays in the set, and changes nothing."""
     facts = replace(FACTS, capabilities=EVERY & ~capability_mask("CAP_SYS_TIME", "CAP_BPF"))
     wanted = isolators((RETAIN, {"set": ["CAP_BPF", "CAP_KILL", "CAP_SYS_TIME"]}))
@@ -137,7 +137,7 @@ def test_capabilities_that_nobody_has():
 
 
 @given(st.integers(4096, (1 << 63) - 1))
-def test_memory_in_bytes(count: int):
+def test_memory_in_bytes(count: int) -> None:
     """A limit of memory is that many bytes."""
     assert isolation_of(("resource/memory", {"limit": str(count)})).limits == Limits(memory_bytes=count)
 
@@ -149,14 +149,14 @@ def test_memory_in_bytes(count: int):
         *(("4096.1", 4097), ("8e3", 8000), (4096, 4096), (5000.5, 5001), ("9223372036854775807", (1 << 63) - 1)),
     ],
 )
-def test_limits_of_memory(limit: object, count: int):
+def test_limits_of_memory(limit: object, count: int) -> None:
     """Fractions are rounded up; a bare number is one too."""
     value = {"default": False, "request": "1", "limit": limit}
     assert isolation_of(("resource/memory", value)).limits == Limits(memory_bytes=count)
 
 
 @given(st.integers(1, 10**9).map(lambda count: Fraction(count, 10**6)))
-def test_processors_in_percent(limit: Fraction):
+def test_processors_in_percent(limit: Fraction) -> None:
     """The quota is that of rkt: thousandths rounded up, then tenths of them cut off, but at least one percent."""
     text = f"{limit.numerator * (10**6 // limit.denominator)}u"
     percent = isolation_of(("resource/cpu", {"limit": text})).limits.cpu_percent
@@ -170,7 +170,7 @@ def test_processors_in_percent(limit: Fraction):
         *(("1m", 1), ("9m", 1), ("19m", 1), ("1n", 1), ("19.1m", 2), ("20m", 2)),
     ],
 )
-def test_limits_of_processors(limit: object, percent: int):
+def test_limits_of_processors(limit: object, percent: int) -> None:
     """500m is half a processor; what is below a percent is one."""
     assert isolation_of(("resource/cpu", {"limit": limit})).limits == Limits(cpu_percent=percent)
 
@@ -205,13 +205,13 @@ _QUANTITY = 'a quantity such as "500m", "16M" or "1.5Gi"'
         ("memory", "1G", ': expected an object, got "1G"'),
     ],
 )
-def test_bad_limits(name: str, value: object, message: str):
+def test_bad_limits(name: str, value: object, message: str) -> None:
     """What is no quantity, or absurd, is refused with its place."""
     assert refusal_of((f"resource/{name}", value)) == f"{PLACE}[0].value{message}"
 
 
 @pytest.mark.parametrize(("name", "controller"), [("memory", "memory"), ("cpu", "cpu")])
-def test_a_request_alone(name: str, controller: str):
+def test_a_request_alone(name: str, controller: str) -> None:
     """Nothing is guaranteed, which is said unless there is a limit as well."""
     assert warnings_of((f"resource/{name}", {"request": "1G" if name == "memory" else "1"})) == [
         f"warning: isolator resource/{name} without a limit is not applied ({PLACE}[0])"
@@ -219,7 +219,7 @@ def test_a_request_alone(name: str, controller: str):
     assert warnings_of((f"resource/{name}", None)) == warnings_of((f"resource/{name}", {"limit": None})) == []
 
 
-def test_the_last_one_wins():
+def test_the_last_one_wins() -> None:
     """Of several limits of one resource the last counts."""
     pairs = [("resource/memory", {"limit": limit}) for limit in ("1G", "3G", "2G")]
     assert isolation_of(*pairs, ("resource/memory", {})).limits == Limits(memory_bytes=2 * 10**9)
@@ -235,7 +235,7 @@ def test_the_last_one_wins():
         *(("oom-score-adj", score, Isolation(oom_score_adj=score)) for score in (-1000, 0, 1000)),
     ],
 )
-def test_numbers(name: str, value: int, isolation: Isolation):
+def test_numbers(name: str, value: int, isolation: Isolation) -> None:
     """Shares and scores are numbers with appc's bounds."""
     assert isolation_of((f"os/linux/{name}", value)) == isolation
 
@@ -247,7 +247,7 @@ def test_numbers(name: str, value: int, isolation: Isolation):
         ("oom-score-adj", (-1001, 1001, "7", 1.0, False, {}), "-1000 to 1000"),
     ],
 )
-def test_bad_numbers(name: str, values: tuple[object, ...], bounds: str):
+def test_bad_numbers(name: str, values: tuple[object, ...], bounds: str) -> None:
     """All else is refused with its place."""
     for value in values:
         assert refusal_of((f"os/linux/{name}", value)).startswith(
@@ -265,12 +265,12 @@ def test_bad_numbers(name: str, values: tuple[object, ...], bounds: str):
         *("os/linux/selinux-context", "os/unix/sysctl"),
     ],
 )
-def test_isolators_that_are_not_applied(name: str):
+def test_isolators_that_are_not_applied(name: str) -> None:
     """What rkt's stage1 reads and leaves alone is said to be left alone."""
     assert warnings_of((name, {"limit": "1"})) == [f"warning: isolator {name} is not applied ({PLACE}[0])"]
 
 
-def test_unknown_isolators():
+def test_unknown_isolators() -> None:
     """Each is named with its place."""
     assert warnings_of(("acme/x", 1), ("resource/Memory", None)) == [
         f"warning: ignoring unknown isolator acme/x ({PLACE}[0])",
@@ -286,14 +286,14 @@ def test_unknown_isolators():
         ("os/linux/cpu-shares", 512, "cpu"),
     ],
 )
-def test_a_machine_without_the_controller(name: str, value: object, controller: str):
+def test_a_machine_without_the_controller(name: str, value: object, controller: str) -> None:
     """The limit is left out, with rkt's warning."""
     facts = replace(FACTS, controllers=FACTS.controllers - {controller})
     text = f"warning: resource/{controller} isolator set but support disabled in the kernel, skipping ({PLACE}[0])"
     assert warnings_of((name, value), facts=facts) == [text]
 
 
-def test_isolators_of_a_pod():
+def test_isolators_of_a_pod() -> None:
     """Limits are those of all apps; what appc has for apps alone is refused; the rest is as for an app."""
     where = place("pod", "isolators")
     memory = ("resource/memory", {"limit": "1G"})
@@ -328,7 +328,7 @@ NAMES_OF_ISOLATORS = st.sampled_from(
 
 
 @given(st.lists(st.tuples(NAMES_OF_ISOLATORS, JSON), max_size=3))
-def test_any_values(pairs: list[Pairs]):
+def test_any_values(pairs: list[Pairs]) -> None:
     """Whatever the values are, they come to an isolation within bounds, or to an error of one line with the place."""
     try:
         isolation, warnings = plan_isolation(isolators(*pairs), WHERE, FACTS)

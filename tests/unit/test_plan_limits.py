@@ -16,7 +16,7 @@ def settings_of(limits: Limits, is_v2: bool) -> list[tuple[str, str]]:
     return [pair for controller in sorted(limits.controllers) for pair in limits.settings(controller, is_v2)]
 
 
-def test_v1():
+def test_v1() -> None:
     """The files are those of the v1 controllers; the period comes before the quota that refers to it."""
     assert settings_of(ALL, is_v2=False) == [
         ("cpu.cfs_period_us", "100000"),
@@ -27,7 +27,7 @@ def test_v1():
     ]
 
 
-def test_v2():
+def test_v2() -> None:
     """The files are those of the unified hierarchy, where shares are a weight."""
     assert settings_of(ALL, is_v2=True) == [
         ("cpu.max", "10000 100000"),
@@ -42,7 +42,7 @@ def test_v2():
     [("memory_bytes", "memory"), ("cpu_percent", "cpu"), ("cpu_shares", "cpu"), ("processes", "pids")],
 )
 @pytest.mark.parametrize("is_v2", [False, True])
-def test_nothing_is_written_for_what_is_not_limited(field: str, controller: str, is_v2: bool):
+def test_nothing_is_written_for_what_is_not_limited(field: str, controller: str, is_v2: bool) -> None:
     """A limit needs its own controller and sets nothing of another; without any there is nothing to do."""
     limits = Limits(**{field: getattr(ALL, field)})
     assert limits.controllers == {controller}
@@ -52,13 +52,13 @@ def test_nothing_is_written_for_what_is_not_limited(field: str, controller: str,
 
 
 @pytest.mark.parametrize(("shares", "weight"), [(2, 1), (10, 1), (21, 2), (512, 50), (1024, 100), (2048, 200)])
-def test_weights(shares: int, weight: int):
+def test_weights(shares: int, weight: int) -> None:
     """A weight is to its default as the shares are to theirs."""
     assert shares_to_weight(shares) == weight
 
 
 @given(st.integers(2, 262144), st.integers(2, 262144))
-def test_weights_are_in_order(one: int, other: int):
+def test_weights_are_in_order(one: int, other: int) -> None:
     """Whatever the shares, the weight is one that the kernel takes, and more shares never weigh less."""
     assert 1 <= shares_to_weight(one) <= 10000
     assert one > other or shares_to_weight(one) <= shares_to_weight(other)
@@ -74,7 +74,7 @@ LIMITS = st.builds(
 
 
 @given(LIMITS, LIMITS)
-def test_limits_within_others(own: Limits, outer: Limits):
+def test_limits_within_others(own: Limits, outer: Limits) -> None:
     """No own limit is wider than the one around, none appears that was not there, and shares are left alone."""
     inner = own.within(outer)
     assert inner.cpu_shares == own.cpu_shares
@@ -83,7 +83,7 @@ def test_limits_within_others(own: Limits, outer: Limits):
         assert after == (before if before is None or bound is None else min(before, bound))
 
 
-def test_describe():
+def test_describe() -> None:
     """Each limit that is set is said."""
     assert ALL.describe() == "memory 4194304 bytes, 10% of a processor, cpu shares 512, 7 processes"
     assert Limits().describe() == "none"

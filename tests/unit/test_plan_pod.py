@@ -61,7 +61,7 @@ def annotated(name: str, value: str) -> PodManifest:
     return replace(MANIFEST, annotations=((name, value),))
 
 
-def test_the_least_pod():
+def test_the_least_pod() -> None:
     """A pod with one app gets every namespace, a host name after its UUID, ten seconds of grace and no warnings."""
     plan = plan_of()
     assert (plan.uuid, plan.hostname) == (UUID, f"rkt-{UUID}")
@@ -76,13 +76,13 @@ def test_the_least_pod():
     ("networks", "own"),
     [((), False), (("host",), False), (("none", "host"), False), (("foo", "host"), False), (("none",), True)],
 )
-def test_the_network(networks: tuple[str, ...], own: bool):
+def test_the_network(networks: tuple[str, ...], own: bool) -> None:
     """No list means the host's network, `host` beats everything beside it, `none` is a namespace with lo alone."""
     assert plan_of(flags=replace(FLAGS, networks=networks)).has_loopback_only is own
 
 
 @pytest.mark.parametrize("networks", [("default",), ("other", "default"), ("all",)])
-def test_a_pod_with_networks(networks: tuple[str, ...]):
+def test_a_pod_with_networks(networks: tuple[str, ...]) -> None:
     """The namespace is made for the networks, before PID 1, so that it is none of those that PID 1 is made with."""
     plan = plan_of(flags=replace(FLAGS, networks=networks))
     assert plan.network is not None
@@ -90,20 +90,20 @@ def test_a_pod_with_networks(networks: tuple[str, ...]):
     assert not plan.has_loopback_only
 
 
-def test_networks_that_do_not_exist():
+def test_networks_that_do_not_exist() -> None:
     """They are named."""
     text = refusal_of(flags=replace(FLAGS, networks=("lan", "default")))
     assert text == "failed to setup network: networks not found: lan"
 
 
 @pytest.mark.parametrize(("ipc", "own"), [("", True), ("auto", True), ("private", True), ("parent", False)])
-def test_ipc(ipc: str, own: bool):
+def test_ipc(ipc: str, own: bool) -> None:
     """IPC is private unless the parent's is asked for."""
     assert ("ipc" in plan_of(flags=replace(FLAGS, ipc=ipc)).namespaces) is own
 
 
 @pytest.mark.parametrize("networks", [(), ("host",), ("none", "host")])
-def test_the_metadata_service(networks: tuple[str, ...]):
+def test_the_metadata_service(networks: tuple[str, ...]) -> None:
     """With the host's network it is at the host's own address; the token is the path."""
     [spec] = plan_of(flags=replace(FLAGS, networks=networks, mds_token="0a")).apps
     assert dict(spec.environment)["AC_METADATA_URL"] == "http://127.0.0.1:18112/0a"
@@ -111,14 +111,14 @@ def test_the_metadata_service(networks: tuple[str, ...]):
     assert "AC_METADATA_URL" not in dict(spec.environment)
 
 
-def test_without_a_network_there_is_no_metadata_service():
+def test_without_a_network_there_is_no_metadata_service() -> None:
     """A pod that could not reach it is refused, as by rkt."""
     assert refusal_of(flags=replace(FLAGS, mds_token="0a")) == (
         "failed to setup network: --mds-token needs a network, --net=none gives none"
     )
 
 
-def test_without_a_network_no_port_leads_to_the_pod():
+def test_without_a_network_no_port_leads_to_the_pod() -> None:
     """A pod whose ports could not be forwarded is refused; the host's network has nothing to forward."""
     manifest = replace(MANIFEST, ports=(ExposedPort(name="http", host_port=80, pod_port=80),))
     assert refusal_of(manifest) == "failed to setup network: forwarding ports needs a network, --net=none gives none"
@@ -126,7 +126,7 @@ def test_without_a_network_no_port_leads_to_the_pod():
 
 
 @pytest.mark.parametrize(("networks", "is_writable"), [(("none",), True), ((), False)])
-def test_protected_paths(networks: tuple[str, ...], is_writable: bool):
+def test_protected_paths(networks: tuple[str, ...], is_writable: bool) -> None:
     """They are the same for all apps; the parameters of a network of the pod's own are not among them."""
     [spec] = plan_of(flags=replace(FLAGS, networks=networks)).apps
     assert ("/proc/sys/net/ipv4" in spec.protection.writable) == bool(spec.protection.writable) == is_writable
@@ -134,14 +134,14 @@ def test_protected_paths(networks: tuple[str, ...], is_writable: bool):
     assert "/proc/sys" in spec.protection.read_only
 
 
-def test_no_protected_paths():
+def test_no_protected_paths() -> None:
     """With --disable-paths there are none, and /sys is as writable as it is."""
     plan = plan_of(flags=replace(FLAGS, disable_paths=True))
     assert plan.apps[0].protection == Protection()
     assert not [mount for mount in plan.mounts if isinstance(mount, MountFilesystem) and mount.read_only]
 
 
-def test_what_networks_offer_to_apps():
+def test_what_networks_offer_to_apps() -> None:
     """Each app gets name servers in a file of its own, and is told where the metadata service is."""
     plan = plan_of(flags=replace(FLAGS, networks=("default",)))
     connection = Connection(namespace="/n", host_address="172.16.28.1", resolv_conf="nameserver 1.2.3.4\n")
@@ -154,7 +154,7 @@ def test_what_networks_offer_to_apps():
         connect(plan, Connection(namespace="/n"), mds_token="0a")
 
 
-def test_users_of_each_app():
+def test_users_of_each_app() -> None:
     """Each app's ids come from what was looked up for it; an app without lookups has numbers."""
     apps = tuple(
         RuntimeApp(name=name, app=replace(APP, user=user, group="7"))
@@ -179,7 +179,7 @@ def test_users_of_each_app():
         ({"web": "stdout", "db": "stdin"}, 7, True),
     ],
 )
-def test_the_console_belongs_to_the_first_app_with_one(modes: dict[str, str], uid: int | None, is_read: bool):
+def test_the_console_belongs_to_the_first_app_with_one(modes: dict[str, str], uid: int | None, is_read: bool) -> None:
     """It is read if any app has it as its stdin; without such an app a pod has no console."""
     apps = tuple(
         RuntimeApp(
@@ -193,18 +193,18 @@ def test_the_console_belongs_to_the_first_app_with_one(modes: dict[str, str], ui
     assert (plan.console_uid, plan.reads_console) == (uid, is_read)
 
 
-def test_an_interactive_pod_has_the_callers_term():
+def test_an_interactive_pod_has_the_callers_term() -> None:
     """The fact reaches every app."""
     plan = plan_of(flags=replace(FLAGS, interactive=True), facts=replace(FACTS, terminal_type="xterm"))
     assert [dict(app.environment)["TERM"] for app in plan.apps] == ["xterm"]
 
 
-def test_an_unknown_ipc_mode():
+def test_an_unknown_ipc_mode() -> None:
     """rkt's own words for it."""
     assert refusal_of(flags=replace(FLAGS, ipc="shared")) == "unknown value for --ipc parameter: shared"
 
 
-def test_a_mutable_pod():
+def test_a_mutable_pod() -> None:
     """Its apps may be started again, and PID 1 gives up no capability, which one that is added later might retain."""
     plan = plan_of(flags=replace(FLAGS, mutable=True))
     assert plan.mutable and plan.bounding is None
@@ -215,7 +215,7 @@ def test_a_mutable_pod():
 PRIVATE = replace(FLAGS, private_users="100000:65536")
 
 
-def test_private_users():
+def test_private_users() -> None:
     """The pod has one more namespace and the ids, its apps see the control groups; --debug says so."""
     plan = plan_of(flags=PRIVATE)
     assert plan.namespaces == ("mnt", "pid", "uts", "ipc", "net", "user")
@@ -226,7 +226,7 @@ def test_private_users():
 
 
 @pytest.mark.parametrize("networks", [("none",), ("host",), ("default",)])
-def test_what_the_launcher_makes_for_private_users(networks: tuple[str, ...]):
+def test_what_the_launcher_makes_for_private_users(networks: tuple[str, ...]) -> None:
     """Every /dev, and /sys where the network is not made together with the user namespace; nobody makes a device."""
     plan = plan_of(flags=replace(PRIVATE, networks=networks))
     made = [operation.target for operation in plan.mounts if isinstance(operation, MadeFilesystem)]
@@ -236,14 +236,14 @@ def test_what_the_launcher_makes_for_private_users(networks: tuple[str, ...]):
     assert not any(isinstance(operation, MakeNode) for operation in (*plan.mounts, *of_app))
 
 
-def test_private_users_with_overlay():
+def test_private_users_with_overlay() -> None:
     """rkt's stage0 refuses it, and so does this stage1."""
     pod = Pod(manifest=MANIFEST, images=(("web", IMAGE),), is_overlay=True)
     with pytest.raises(PlanError, match="cannot use both overlay and user namespace"):
         plan_pod(pod, PRIVATE, FACTS)
 
 
-def test_ids_that_private_users_do_not_have():
+def test_ids_that_private_users_do_not_have() -> None:
     """Of the app, of its supplementary groups and of its volumes: one line says whose."""
     for app, what in (
         (replace(APP, user="65536"), 'app "web": user "65536"'),
@@ -265,7 +265,7 @@ def test_ids_that_private_users_do_not_have():
         (replace(FACTS, has_cgroups=False), "no cgroup hierarchy is mounted: mount one below /sys/fs/cgroup"),
     ],
 )
-def test_machines_that_will_not_do(facts: HostFacts, text: str):
+def test_machines_that_will_not_do(facts: HostFacts, text: str) -> None:
     """What the machine lacks is said in one line."""
     assert refusal_of(facts=facts) == text
 
@@ -281,20 +281,20 @@ def test_machines_that_will_not_do(facts: HostFacts, text: str):
         ("10.0.0", (10, 0)),
     ],
 )
-def test_kernel_releases(release: str, version: tuple[int, int]):
+def test_kernel_releases(release: str, version: tuple[int, int]) -> None:
     """Releases are numbers, so that 5.100 is newer than 5.12, and any of these will do."""
     assert parse_kernel_release(release) == version
     plan_of(facts=replace(FACTS, kernel_release=release))
 
 
 @pytest.mark.parametrize("hostname", ["web", "a" * 64, "my_host.Example-1", "_", "1.2"])
-def test_hostnames(hostname: str):
+def test_hostnames(hostname: str) -> None:
     """A name of hostname(7), of up to 64 bytes, is taken as it is, and so are underscores."""
     assert plan_of(flags=replace(FLAGS, hostname=hostname)).hostname == hostname
 
 
 @pytest.mark.parametrize("hostname", ["a" * 65, "ü" * 33, "\udcff" * 65])
-def test_hostnames_that_are_too_long(hostname: str):
+def test_hostnames_that_are_too_long(hostname: str) -> None:
     """sethostname(2) counts bytes, and so does the plan."""
     assert refusal_of(flags=replace(FLAGS, hostname=hostname)) == f'hostname "{hostname}" is longer than 64 bytes'
 
@@ -302,18 +302,18 @@ def test_hostnames_that_are_too_long(hostname: str):
 @pytest.mark.parametrize(
     "hostname", ["a\nb", "a/b", "../a", "-a", "a-", "a.-b", "a..b", ".", "a.", "a b", "ü", "\udcff"]
 )
-def test_what_is_no_hostname(hostname: str):
+def test_what_is_no_hostname(hostname: str) -> None:
     """What would make a line of /etc/hosts, or a path, is refused."""
     assert refusal_of(flags=replace(FLAGS, hostname=hostname)).startswith(f'hostname "{hostname}" is no host name: ')
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("0", 0.0), ("0s", 0.0), ("3s", 3.0), ("1m30s", 90.0), ("250ms", 0.25)])
-def test_grace(text: str, seconds: float):
+def test_grace(text: str, seconds: float) -> None:
     """The annotation sets how long a stop may take."""
     assert [app.stop_grace_seconds for app in plan_of(annotated("minit/stop-grace", text)).apps] == [seconds]
 
 
-def test_the_stop_signal_of_an_image():
+def test_the_stop_signal_of_an_image() -> None:
     """An image can say which signal stops its apps; a name of ours that is no setting of an image is refused."""
     image = replace(IMAGE, annotations=(("minit/stop-signal", "SIGQUIT"), ("example.com/x", "y")))
     assert [app.stop_signal for app in plan_of(image=image).apps] == [3]
@@ -323,7 +323,7 @@ def test_the_stop_signal_of_an_image():
 
 
 @pytest.mark.parametrize("text", ["", "5", "soon", "-1s", "9" * 400 + "h"])
-def test_bad_grace(text: str):
+def test_bad_grace(text: str) -> None:
     """What is no duration is quoted, with an example."""
     assert refusal_of(manifest=annotated("minit/stop-grace", text)) == (
         f'annotation minit/stop-grace: expected a duration such as "10s", got "{text}"'
@@ -345,17 +345,17 @@ def test_bad_grace(text: str):
         ({"annotations": (("minit/stop-grase", "1s"),)}, 'unknown annotation "minit/stop-grase"'),
     ],
 )
-def test_pods_that_are_refused(fields: dict[str, object], text: str):
+def test_pods_that_are_refused(fields: dict[str, object], text: str) -> None:
     """What would have an effect that is not built is refused in one line."""
     assert refusal_of(manifest=replace(MANIFEST, **fields)) == text
 
 
-def test_foreign_annotations_are_ignored():
+def test_foreign_annotations_are_ignored() -> None:
     """What is not ours and not rkt's changes nothing."""
     assert plan_of(annotated("example.com/x", "y")) == plan_of()
 
 
-def test_the_pods_app_section_replaces_the_images():
+def test_the_pods_app_section_replaces_the_images() -> None:
     """Nothing of the image's section shines through."""
     own = App(exec=("/bin/own",), user="7", group="8")
     image = replace(IMAGE, app=replace(APP, environment=(("A", "1"),), working_directory="/srv"))
@@ -364,7 +364,7 @@ def test_the_pods_app_section_replaces_the_images():
     assert "A" not in dict(spec.environment)
 
 
-def test_an_app_without_any_section_is_refused():
+def test_an_app_without_any_section_is_refused() -> None:
     """Neither pod nor image saying what to run is an error that names the image."""
     assert refusal_of(image=replace(IMAGE, app=None)) == (
         'app "web" has no executable: neither the pod nor image example.com/web has an app'
@@ -372,7 +372,7 @@ def test_an_app_without_any_section_is_refused():
 
 
 @pytest.mark.parametrize("marker", ["created", "started"])
-def test_names_whose_status_files_collide_are_refused(marker: str):
+def test_names_whose_status_files_collide_are_refused(marker: str) -> None:
     """The marker of one app would be taken for the end of the other."""
     apps = (RuntimeApp(name=f"web-{marker}"), RuntimeApp(name="web"))
     assert refusal_of(manifest=replace(MANIFEST, apps=apps)) == (
@@ -382,7 +382,7 @@ def test_names_whose_status_files_collide_are_refused(marker: str):
 
 
 @pytest.mark.parametrize(("value", "notifies"), [("true", True), ("1", True), ("false", False), ("", False)])
-def test_an_image_may_tell_its_readiness(value: str, notifies: bool):
+def test_an_image_may_tell_its_readiness(value: str, notifies: bool) -> None:
     """Its annotation decides, unless the app has the same one."""
     image = replace(IMAGE, annotations=(("appc.io/executor/supports-systemd-notify", value),))
     [spec] = plan_of(image=image).apps
@@ -392,7 +392,7 @@ def test_an_image_may_tell_its_readiness(value: str, notifies: bool):
     assert not spec.notifies
 
 
-def test_warnings_of_all_apps_are_gathered():
+def test_warnings_of_all_apps_are_gathered() -> None:
     """Each app's warnings reach the plan, in the order of the apps."""
     apps = tuple(
         RuntimeApp(name=name, app=replace(APP, isolators=(Isolator(name=f"acme/{name}", value=None),)))
@@ -424,13 +424,13 @@ def limiting(name: str, limit: str) -> Isolator:
 
 
 @pytest.mark.parametrize("isolators", [(), (retaining("CAP_SYS_ADMIN"),)])
-def test_a_disabled_capability_restriction(isolators: tuple[Isolator, ...]):
+def test_a_disabled_capability_restriction(isolators: tuple[Isolator, ...]) -> None:
     """It leaves the bounding sets of the apps and of PID 1 alone, whatever the isolators say."""
     plan = plan_of(isolated(*isolators), flags=replace(FLAGS, disable_capabilities=True))
     assert (plan.bounding, [app.bounding for app in plan.apps]) == (None, [None])
 
 
-def test_the_bounding_set_of_pid_1():
+def test_the_bounding_set_of_pid_1() -> None:
     """It is the default set and what any app retains, since what PID 1 gives up no app can have."""
     apps = tuple(
         RuntimeApp(name=name, app=replace(APP, isolators=isolators))
@@ -447,7 +447,7 @@ def test_the_bounding_set_of_pid_1():
     assert plan.bounding == DEFAULT | own[0] | own[1]
 
 
-def test_the_pods_section_replaces_that_of_the_image():
+def test_the_pods_section_replaces_that_of_the_image() -> None:
     """Of an image whose app section the pod replaces, no isolator counts; otherwise its own do, by its own place."""
     image = replace(IMAGE, app=replace(APP, isolators=(limiting("memory", "1G"), limiting("net", "1"))))
     assert plan_of(isolated(), image, facts=ABLE).apps[0].limits is None
@@ -457,7 +457,7 @@ def test_the_pods_section_replaces_that_of_the_image():
     assert plan.warnings == (f"warning: ignoring unknown isolator resource/net ({place})",)
 
 
-def test_limits_of_the_pod_bound_those_of_its_apps():
+def test_limits_of_the_pod_bound_those_of_its_apps() -> None:
     """None of an app's own is wider; an app without its own has none."""
     pod = (limiting("memory", "1G"), limiting("cpu", "1"))
     plan = plan_of(isolated(limiting("memory", "2G"), limiting("cpu", "500m"), pod=pod), facts=ABLE)
@@ -469,7 +469,7 @@ def test_limits_of_the_pod_bound_those_of_its_apps():
     assert "app web: limits memory 1000000000 bytes, 50% of a processor" in plan.describe()
 
 
-def test_the_number_of_processes():
+def test_the_number_of_processes() -> None:
     """The annotation limits those of an app, that of the pod those of all apps."""
     limited = (("minit/pids-limit", "100"),)
     plan = plan_of(isolated(annotations=limited), facts=ABLE)
@@ -480,14 +480,14 @@ def test_the_number_of_processes():
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "many", "4194305", "9" * 5000, "\u0663"])
-def test_a_number_of_processes_that_is_none(text: str):
+def test_a_number_of_processes_that_is_none(text: str) -> None:
     """It is refused with the annotation's name and where it stands."""
     reason = f'annotation minit/pids-limit: expected a number of processes from 1 to 4194304, got "{text}"'
     assert refusal_of(annotated("minit/pids-limit", text)) == reason
     assert refusal_of(isolated(annotations=(("minit/pids-limit", text),))) == f'app "web": {reason}'
 
 
-def test_without_controllers_there_are_no_limits():
+def test_without_controllers_there_are_no_limits() -> None:
     """Each limit that the machine cannot keep is named, in rkt's words."""
     plan = plan_of(isolated(limiting("memory", "1G"), annotations=(("minit/pids-limit", "1"),)))
     assert plan.apps[0].limits is None and not plan.controllers
@@ -498,7 +498,7 @@ def test_without_controllers_there_are_no_limits():
     )
 
 
-def test_control_groups_in_the_apps_sysfs():
+def test_control_groups_in_the_apps_sysfs() -> None:
     """They are there if the unified hierarchy is the only one, as under rkt's stage1."""
     assert [app.sysfs.recursive for app in (*plan_of().apps, *plan_of(facts=replace(FACTS, is_unified=True)).apps)] == [
         False,
@@ -506,7 +506,7 @@ def test_control_groups_in_the_apps_sysfs():
     ]
 
 
-def test_what_is_asked_of_the_machine():
+def test_what_is_asked_of_the_machine() -> None:
     """Controllers and capabilities are only looked at if anybody has isolators or the annotation."""
     images = (("web", IMAGE),)
     assert not has_isolators(Pod(manifest=MANIFEST, images=images))
@@ -519,7 +519,7 @@ def test_what_is_asked_of_the_machine():
         assert has_isolators(Pod(manifest=manifest, images=images))
 
 
-def test_describe():
+def test_describe() -> None:
     """The debug lines begin with the pod, go on with its mounts and end with each app's decisions."""
     plan = plan_of(flags=replace(FLAGS, hostname="h"))
     first, *rest = plan.describe()
@@ -529,7 +529,7 @@ def test_describe():
     assert rest[-len(plan.apps[0].describe()) :] == plan.apps[0].describe()
 
 
-def test_planning_is_pure():
+def test_planning_is_pure() -> None:
     """The same pod, flags and facts give an equal plan."""
     assert plan_of() == plan_of()
     assert hash(plan_of()) == hash(plan_of())
@@ -631,7 +631,7 @@ RUN_FLAGS = st.builds(
 
 @settings(deadline=None)
 @given(MANIFESTS, IMAGES, RUN_FLAGS)
-def test_any_valid_manifests_plan_or_are_refused(manifest: PodManifest, image: ImageManifest, flags: RunFlags):
+def test_any_valid_manifests_plan_or_are_refused(manifest: PodManifest, image: ImageManifest, flags: RunFlags) -> None:
     """A plan can be described and has an app for each of the manifest's; a refusal is one error of one line."""
     try:
         plan = plan_of(manifest, image, flags, ABLE)
@@ -645,7 +645,7 @@ def test_any_valid_manifests_plan_or_are_refused(manifest: PodManifest, image: I
 
 @settings(deadline=None)
 @given(st.text("web0a/.", min_size=1, max_size=6), st.text("0123456789root", min_size=1, max_size=12), IDS)
-def test_any_plain_app_plans(command: str, user: str, gid: int):
+def test_any_plain_app_plans(command: str, user: str, gid: int) -> None:
     """An app that only says what to run, with ids that are numbers, is never refused."""
     app = App(exec=(command,), user=str(gid), group=user if user.isdecimal() and int(user) <= MAX_ID else "root")
     [spec] = plan_of(replace(MANIFEST, apps=(RuntimeApp(name="web", app=app),))).apps

@@ -43,14 +43,14 @@ def refusal_of(user: str, group: str = "0", lookups: AppLookups = NUMBERS) -> st
         *(("+5", 5), ("-0", 0), ("+0", 0)),
     ],
 )
-def test_numbers(text: str, number: int):
+def test_numbers(text: str, number: int) -> None:
     """`root` and decimal numbers need nothing of the image, for user and group apart."""
     assert parse_id(text) is not None
     assert ids_of(text, "7") == (number, 7)
     assert ids_of("7", text) == (7, number)
 
 
-def test_owners_with_private_users():
+def test_owners_with_private_users() -> None:
     """The owner of a file is an id of the host, and the app's is what the pod has for it."""
     mapped = IdRange(shift=100000, count=65536)
     app = replace(APP, user="/file", group="/file")
@@ -63,26 +63,26 @@ def test_owners_with_private_users():
 
 
 @pytest.mark.parametrize("text", ["-1", "-5", "-4294967296", "-" + "1" * 5000])
-def test_negative_numbers(text: str):
+def test_negative_numbers(text: str) -> None:
     """rkt's words for them."""
     assert refusal_of(text) == f'app "web": user "{text}": Invalid uid or gid'
     assert refusal_of("0", text) == f'app "web": group "{text}": Invalid uid or gid'
 
 
 @pytest.mark.parametrize("text", ["4294967295", "4294967296", "+99999999999", "0" * 9 + "1" * 5000])
-def test_numbers_that_are_too_large(text: str):
+def test_numbers_that_are_too_large(text: str) -> None:
     """What setresuid(2) would take for "unchanged", or cut off, is refused."""
     assert refusal_of(text) == f'app "web": user "{text}": expected a number of at most 4294967294'
 
 
 @pytest.mark.parametrize("text", ["", "+", "-", "--1", "1.0", " 1", "1 ", "0x1", "1_0", "٣", "²", "1e3", "Root"])
-def test_what_is_no_number(text: str):
+def test_what_is_no_number(text: str) -> None:
     """Anything that Go's Atoi does not read is a name."""
     assert parse_id(text) is None
     assert refusal_of(text) == f'app "web": "{text}" user not found in /etc/passwd of its image'
 
 
-def test_names():
+def test_names() -> None:
     """A user is looked up in passwd, a group in group; the user's primary group does not matter."""
     lookups = AppLookups(user=Lookup(database=PASSWD), group=Lookup(database=GROUPS))
     assert ids_of("web", "web", lookups) == (1000, 2000)
@@ -91,7 +91,7 @@ def test_names():
     assert refusal_of("web", "group2", lookups) == 'app "web": "group2" group not found in /etc/group of its image'
 
 
-def test_a_database_that_cannot_be_read():
+def test_a_database_that_cannot_be_read() -> None:
     """The line says which and why."""
     failed = Lookup(failure="/etc/passwd: no such file or directory")
     assert refusal_of("web", "0", AppLookups(user=failed)) == (
@@ -99,7 +99,7 @@ def test_a_database_that_cannot_be_read():
     )
 
 
-def test_owners_of_files():
+def test_owners_of_files() -> None:
     """A path stands for the file's owner, or the file's group."""
     lookups = AppLookups(user=Lookup(owner=12), group=Lookup(owner=34))
     assert ids_of("/srv/file", "/srv/file", lookups) == (12, 34)
@@ -112,7 +112,7 @@ def test_owners_of_files():
         assert refusal == f'app "web": {what}: lstat /srv/file: no such file or directory'
 
 
-def test_the_group_of_a_docker_image():
+def test_the_group_of_a_docker_image() -> None:
     """A group that is not there is the user, if the image was converted and names the same for both."""
     app = replace(APP, user="web", group="web")
     image = replace(IMAGE, app=app, annotations=DOCKER)
@@ -134,7 +134,7 @@ def test_the_group_of_a_docker_image():
     ],
     ids=["not converted", "differ in the image", "overridden", "no app"],
 )
-def test_the_group_of_other_images(image: ImageManifest, group: str):
+def test_the_group_of_other_images(image: ImageManifest, group: str) -> None:
     """In every other case a group that is not there is an error."""
     lookups = AppLookups(user=Lookup(database=PASSWD), group=Lookup(failure="/etc/group: no such file or directory"))
     with pytest.raises(PlanError, match=f'"{group}" group not found: /etc/group'):
@@ -161,7 +161,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("case", LINES)
-def test_a_malformed_line_is_no_entry(case: str):
+def test_a_malformed_line_is_no_entry(case: str) -> None:
     """It is skipped, wherever it stands, and the entries around it count."""
     assert find_id(LINES[case], "user", b"web") is None
     good = b"web:x:7:1:Web:/srv:/bin/sh"
@@ -169,7 +169,7 @@ def test_a_malformed_line_is_no_entry(case: str):
     assert find_id(good + b"\n" + LINES[case], "user", b"web") == 7
 
 
-def test_the_last_entry_counts():
+def test_the_last_entry_counts() -> None:
     """Of several of a name, as in rkt."""
     assert find_id(b"a:x:1:\nb:x:2:\na:x:3:\n", "group", b"a") == 3
     assert find_id(b"a:x:1:\r\n", "group", b"a") == 1
@@ -182,7 +182,7 @@ FILES = st.binary(max_size=60) | st.lists(st.lists(FIELDS, max_size=8).map(b":".
 
 @given(FILES, st.sampled_from([("user", 7), ("group", 4)]), FIELDS.filter(lambda name: not set(b":\n") & set(name)))
 @example(b"web:x:7:::::", ("user", 7), b"web")
-def test_any_bytes_are_read_as_a_table(database: bytes, kind: tuple[str, int], name: bytes):
+def test_any_bytes_are_read_as_a_table(database: bytes, kind: tuple[str, int], name: bytes) -> None:
     """Nothing in a file is an error, and what is found is what a plain reading of its table gives."""
     rows = [line.split(b":") for line in database.split(b"\n")]
     texts = [row[2] for row in rows if row[0] == name and len(row) >= kind[1]]
@@ -192,7 +192,7 @@ def test_any_bytes_are_read_as_a_table(database: bytes, kind: tuple[str, int], n
 
 
 @given(st.text(max_size=12), st.text(max_size=12))
-def test_any_words_are_resolved_or_refused(user: str, group: str):
+def test_any_words_are_resolved_or_refused(user: str, group: str) -> None:
     """With nothing in the image each text is an id within bounds, or one PlanError."""
     missing = AppLookups(user=Lookup(failure="no"), group=Lookup(failure="no"))
     try:

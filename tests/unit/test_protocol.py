@@ -45,12 +45,12 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     launcher.close()
 
 
-def test_ping(supervisor: Supervisor):
+def test_ping(supervisor: Supervisor) -> None:
     """The supervisor names its pod and its own pid."""
     assert answer(supervisor, {"op": "ping"}) == ({"ok": True, "uuid": UUID, "pid": os.getpid()}, [])
 
 
-def test_state(supervisor: Supervisor):
+def test_state(supervisor: Supervisor) -> None:
     """Each app is listed with its state, its pid or, once it ended, its status, and the modes of its streams."""
     streams = {"stdin": "null", "stdout": "log", "stderr": "log"}
     supervisor.apps["db"].number = 42
@@ -69,13 +69,13 @@ def test_state(supervisor: Supervisor):
     }
 
 
-def test_namespace(supervisor: Supervisor):
+def test_namespace(supervisor: Supervisor) -> None:
     """The mount namespace of a prepared app stays the supervisor's."""
     namespace = supervisor.apps["web"].namespace
     assert answer(supervisor, {"op": "namespace", "app": "web"}) == ({"ok": True}, [namespace])
 
 
-def test_enter(supervisor: Supervisor):
+def test_enter(supervisor: Supervisor) -> None:
     """With the namespace comes a file of what the app gives a command; it is made once."""
     app = supervisor.apps["web"]
     reply, descriptors = answer(supervisor, {"op": "enter", "app": "web"})
@@ -100,7 +100,7 @@ def test_enter(supervisor: Supervisor):
         ({}, 'unknown op "None"'),
     ],
 )
-def test_refusals(supervisor: Supervisor, request_: dict[str, object], error: str):
+def test_refusals(supervisor: Supervisor, request_: dict[str, object], error: str) -> None:
     """What cannot be answered is refused with the reason, and nothing changes."""
     assert answer(supervisor, request_) == ({"ok": False, "error": error}, [])
     assert supervisor.exit_code is None
@@ -109,7 +109,7 @@ def test_refusals(supervisor: Supervisor, request_: dict[str, object], error: st
 @pytest.mark.parametrize(
     ("force", "state"), [(None, lifecycle.STOPPING), (True, lifecycle.KILLED), ("yes", lifecycle.STOPPING)]
 )
-def test_stop(supervisor: Supervisor, force: object, state: str):
+def test_stop(supervisor: Supervisor, force: object, state: str) -> None:
     """The answer comes at once; only a true `force` kills."""
     request = {"op": "stop"} if force is None else {"op": "stop", "force": force}
     assert answer(supervisor, request) == ({"ok": True}, [])
@@ -118,7 +118,7 @@ def test_stop(supervisor: Supervisor, force: object, state: str):
     assert answer(supervisor, {"op": "state"})[0]["state"] == "stopping"
 
 
-def test_a_second_stop_kills(supervisor: Supervisor):
+def test_a_second_stop_kills(supervisor: Supervisor) -> None:
     """Whoever asks again has lost patience."""
     for state in (lifecycle.STOPPING, lifecycle.KILLED):
         assert answer(supervisor, {"op": "stop"}) == ({"ok": True}, [])
@@ -137,7 +137,7 @@ JSON = st.recursive(
     st.dictionaries(st.sampled_from(["op", "app", "force", "x"]), JSON, max_size=3)
     | st.fixed_dictionaries({"op": st.sampled_from(["ping", "state", "namespace"]), "app": JSON})
 )
-def test_any_object_is_answered(supervisor: Supervisor, request_: dict[str, object]):
+def test_any_object_is_answered(supervisor: Supervisor, request_: dict[str, object]) -> None:
     """Whatever a client sends, the reply is JSON and says whether it worked."""
     reply, _ = answer(supervisor, request_)
     assert isinstance(reply["ok"], bool)

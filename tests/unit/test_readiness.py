@@ -42,7 +42,7 @@ def notify_fd(text: str, sockets: int = 0) -> int | None:
     return plan_readiness(RuntimeApp(name="web", annotations=(("minit/notify-fd", text),)), IMAGE, sockets)[1]
 
 
-def test_descriptors():
+def test_descriptors() -> None:
     """Any that is free: not one of the streams, nor one of the sockets that the app is started with."""
     assert plan_readiness(RuntimeApp(name="web"), IMAGE, 0) == (False, None)
     assert (notify_fd("3"), notify_fd("1023"), notify_fd("5", sockets=2)) == (3, 1023, 5)
@@ -51,7 +51,7 @@ def test_descriptors():
             notify_fd(text, sockets)
 
 
-def test_messages():
+def test_messages() -> None:
     """What counts is whole lines, whatever is beside them."""
     assert parse_notification(b"READY=1") == Notification(ready=True)
     assert parse_notification(b"X\n=\nSTATUS=a=b\nREADY=1\nSTOPPING=1\n") == Notification(
@@ -91,7 +91,7 @@ def test_an_app_that_says_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         os.close(fd)
 
 
-def test_descriptors_are_closed_by_another_process():
+def test_descriptors_are_closed_by_another_process() -> None:
     """They are gone from here, and from there soon after."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     _close_elsewhere([writer])
@@ -104,7 +104,7 @@ def test_descriptors_are_closed_by_another_process():
     os.wait()
 
 
-def test_descriptors_are_closed_without_another_process():
+def test_descriptors_are_closed_without_another_process() -> None:
     """A fork that fails leaves nothing open."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
 

@@ -19,7 +19,7 @@ from minit.reaper.record import write_durably
 PROJECT = Path(__file__).parents[2]
 
 
-def test_a_new_file_has_content_and_mode(tmp_path: Path):
+def test_a_new_file_has_content_and_mode(tmp_path: Path) -> None:
     """The file appears with exactly the mode asked for, whatever the umask, and nothing else beside it."""
     before = os.umask(0o077)
     try:
@@ -33,7 +33,7 @@ def test_a_new_file_has_content_and_mode(tmp_path: Path):
     assert sorted(os.listdir(tmp_path)) == ["app", "secret"]
 
 
-def test_an_old_file_is_replaced_not_rewritten(tmp_path: Path):
+def test_an_old_file_is_replaced_not_rewritten(tmp_path: Path) -> None:
     """Whoever has the old file open still reads the old content."""
     path = tmp_path / "app"
     path.write_bytes(b"old\n")
@@ -43,7 +43,7 @@ def test_an_old_file_is_replaced_not_rewritten(tmp_path: Path):
     assert path.read_bytes() == b"new\n"
 
 
-def test_a_symlink_is_replaced_not_followed(tmp_path: Path):
+def test_a_symlink_is_replaced_not_followed(tmp_path: Path) -> None:
     """Neither the file's name nor that of its temporary file leads anywhere else."""
     elsewhere = tmp_path / "elsewhere"
     (tmp_path / "app").symlink_to(elsewhere)
@@ -55,14 +55,14 @@ def test_a_symlink_is_replaced_not_followed(tmp_path: Path):
     assert not elsewhere.exists()
 
 
-def test_a_relative_name_is_written_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_relative_name_is_written_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name without a directory is in the working directory."""
     monkeypatch.chdir(tmp_path)
     write_durably("app", b"1\n")
     assert (tmp_path / "app").read_bytes() == b"1\n"
 
 
-def test_a_left_over_temporary_file_is_no_obstacle(tmp_path: Path):
+def test_a_left_over_temporary_file_is_no_obstacle(tmp_path: Path) -> None:
     """What a crash between write and rename left is overwritten, even if it was longer."""
     (tmp_path / ".app.new").write_bytes(b"much more than that\n")
     write_durably(str(tmp_path / "app"), b"1\n")
@@ -70,7 +70,7 @@ def test_a_left_over_temporary_file_is_no_obstacle(tmp_path: Path):
     assert os.listdir(tmp_path) == ["app"]
 
 
-def test_a_reader_never_sees_a_part(tmp_path: Path):
+def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
     """While one process replaces the file over and over, another finds it whole each time."""
     path = tmp_path / "app"
     contents = [bytes([65 + index]) * (1 + 40_000 * index) + b"\n" for index in range(3)]
@@ -94,7 +94,7 @@ def test_a_reader_never_sees_a_part(tmp_path: Path):
         os.waitpid(writer, 0)
 
 
-def test_a_failed_rename_keeps_the_old_and_leaves_nothing(tmp_path: Path):
+def test_a_failed_rename_keeps_the_old_and_leaves_nothing(tmp_path: Path) -> None:
     """The error is reported, and no temporary file stays beside the statuses."""
     (tmp_path / "app").mkdir()
     with pytest.raises(IsADirectoryError):
@@ -102,7 +102,7 @@ def test_a_failed_rename_keeps_the_old_and_leaves_nothing(tmp_path: Path):
     assert os.listdir(tmp_path) == ["app"]
 
 
-def test_a_full_disk_keeps_the_old_and_leaves_nothing(tmp_path: Path):
+def test_a_full_disk_keeps_the_old_and_leaves_nothing(tmp_path: Path) -> None:
     """A write that does not fit is an error, not a shorter status."""
     path = tmp_path / "app"
     path.write_bytes(b"old\n")
@@ -122,14 +122,14 @@ def test_a_full_disk_keeps_the_old_and_leaves_nothing(tmp_path: Path):
     assert os.listdir(tmp_path) == ["app"]
 
 
-def test_a_missing_directory_is_reported(tmp_path: Path):
+def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     """There is no status without its directory."""
     with pytest.raises(FileNotFoundError):
         write_durably(str(tmp_path / "status/app"), b"1\n")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
-def test_an_end_is_recorded_for_rkt_and_in_our_own_words(tmp_path: Path):
+def test_an_end_is_recorded_for_rkt_and_in_our_own_words(tmp_path: Path) -> None:
     """The number is in rkt/status, the whole story in our own file, nothing else, and descriptors are not leaked."""
     (tmp_path / "rkt/status").mkdir(parents=True)
     (tmp_path / "rkt/minit/state").mkdir(parents=True)

@@ -33,7 +33,7 @@ def planned(
     return plan_restart(runtime, manifest, has_console=has_console)
 
 
-def test_annotations():
+def test_annotations() -> None:
     """An app's own come before those of the pod, each by itself; without minit/restart there is no restart."""
     assert planned() is planned(("", "never")) is planned(("-delay", "1s")) is None
     assert planned(("", "always")) == RestartPolicy(condition=ALWAYS)
@@ -65,7 +65,7 @@ def test_wrong_annotations(own: tuple[str, str], reason: str) -> None:
     assert str(caught.value) == f'app "web": annotation {reason}'
 
 
-def test_an_interactive_app_cannot_come_back():
+def test_an_interactive_app_cannot_come_back() -> None:
     """Its console ends with it."""
     assert planned(has_console=True) is None
     with pytest.raises(PlanError, match="an interactive app cannot be started again"):
@@ -84,14 +84,14 @@ def delays(policy: RestartPolicy, *ends: tuple[bool, float]) -> list[float | Non
     return found
 
 
-def test_delays_double_and_begin_anew_after_a_stable_run():
+def test_delays_double_and_begin_anew_after_a_stable_run() -> None:
     """From the first up to the longest; an app that ran long enough is as good as new."""
     policy = RestartPolicy(condition=ALWAYS, delay_seconds=1.0, max_delay_seconds=5.0, reset_seconds=10.0)
     short, long = (True, 9.9), (False, 10.0)
     assert delays(policy, short, short, short, short, short, long, short) == [1, 2, 4, 5, 5, 1, 2]
 
 
-def test_the_condition():
+def test_the_condition() -> None:
     """on-failure is over with a good end, always is not."""
     for condition, expected in ((ON_FAILURE, [0.1, None]), (ALWAYS, [0.1, 0.2, 0.4])):
         assert delays(RestartPolicy(condition=condition), (True, 0), (False, 0), (True, 0)) == expected

@@ -58,7 +58,7 @@ def assert_enforced(policy: SeccompPolicy) -> None:
             assert answer(programs, architecture, number) == wanted, (architecture, number, name)
 
 
-def test_the_default():
+def test_the_default() -> None:
     """An app that says nothing may make rkt's calls and newer ones of C libraries; others are fatal or unknown."""
     assert_enforced(DEFAULT_POLICY)
 
@@ -66,7 +66,7 @@ def test_the_default():
 @pytest.mark.parametrize("error", [None, errno.EXFULL, errno.ENOSYS])
 @pytest.mark.parametrize("name", sorted(SETS))
 @pytest.mark.parametrize("is_blacklist", [False, True], ids=["retain", "remove"])
-def test_every_set(is_blacklist: bool, name: str, error: int | None):
+def test_every_set(is_blacklist: bool, name: str, error: int | None) -> None:
     """Each set holds in a list of either kind, with the answer that was asked for."""
     assert_enforced(SeccompPolicy(is_blacklist=is_blacklist, names=SETS[name], error=error))
 
@@ -80,7 +80,7 @@ KNOWN = sorted(set().union(*(calls.names.values() for calls in TABLES.values()))
     is_blacklist=st.booleans(),
     error=st.none() | st.sampled_from([errno.EPERM, errno.ENOSYS, errno.EMULTIHOP]),
 )
-def test_any_list(names: frozenset[str], is_blacklist: bool, error: int | None):
+def test_any_list(names: frozenset[str], is_blacklist: bool, error: int | None) -> None:
     """Whatever is in a list, every number of every architecture gets the answer of its name."""
     assert_enforced(SeccompPolicy(is_blacklist=is_blacklist, names=names, error=error))
 
@@ -97,7 +97,7 @@ POLICIES = [
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("request_number", [TIOCSTI, TIOCLINUX])
 @pytest.mark.parametrize("hidden", [0, 1 << 32, 0xFFFFFFFF << 32])
-def test_typing_into_a_terminal_is_refused(policy: SeccompPolicy, request_number: int, hidden: int):
+def test_typing_into_a_terminal_is_refused(policy: SeccompPolicy, request_number: int, hidden: int) -> None:
     """In every filter, whatever is in the half of the argument that the kernel does not look at."""
     programs = programs_of(policy)
     for architecture, calls in TABLES.items():
@@ -106,7 +106,7 @@ def test_typing_into_a_terminal_is_refused(policy: SeccompPolicy, request_number
         assert answer(programs, architecture, number, [request_number, request_number + 1]) == ALLOW
 
 
-def test_a_list_without_ioctl_refuses_all_of_it():
+def test_a_list_without_ioctl_refuses_all_of_it() -> None:
     """What is refused altogether is so for these requests too."""
     for policy in (
         SeccompPolicy(names=frozenset({"read"})),
@@ -118,7 +118,7 @@ def test_a_list_without_ioctl_refuses_all_of_it():
 
 
 @pytest.mark.parametrize("flag", [1 << bit for bit in range(8, 32)])
-def test_clone_makes_no_namespaces_by_default(flag: int):
+def test_clone_makes_no_namespaces_by_default(flag: int) -> None:
     """The default whitelist lets clone make processes and threads; unshare, which it lacks, would be fatal."""
     makes_namespace = flag & 0x7E020000
     for architecture, calls in TABLES.items():
@@ -128,7 +128,7 @@ def test_clone_makes_no_namespaces_by_default(flag: int):
         assert answer(programs, architecture, number, [flag | CLONE_VM_AND_SIGCHLD]) == wanted
 
 
-def test_clone_makes_namespaces_where_the_caller_lists_it():
+def test_clone_makes_namespaces_where_the_caller_lists_it() -> None:
     """rkt's sets allow it as it is."""
     programs = programs_of(SeccompPolicy(names=SETS["@rkt/default-whitelist"]), DEFAULT_GUARDS - {HOST})
     for architecture, calls in TABLES.items():
@@ -141,7 +141,7 @@ NEW_MOUNTS = [0, 0x1, 0x400, MAGIC, MAGIC | 0x40000, MAGIC | 0xE, 1 << 40]
 OTHER_MOUNTS = [0x20, 0x1000, 0x2000, 0x20000, 0x40000, 0x80000, 0x100000, MAGIC | 0x1000, MAGIC | 0x20]
 
 
-def test_no_new_filesystem_is_mounted():
+def test_no_new_filesystem_is_mounted() -> None:
     """mount(2) works on mounts that are there, with or without a list of calls; fsopen begins a new one."""
     for policy in (None, SeccompPolicy(is_blacklist=True, names=frozenset({"chmod"}))):
         programs = programs_of(policy, frozenset({FILESYSTEMS}))
@@ -152,7 +152,7 @@ def test_no_new_filesystem_is_mounted():
             assert answer(programs, architecture, calls.number("fsopen")) == NOT_PERMITTED
 
 
-def test_limits_of_others_cannot_be_set():
+def test_limits_of_others_cannot_be_set() -> None:
     """prlimit reads those of any process, and sets those of its caller."""
     programs = programs_of(DEFAULT_POLICY, frozenset({LIMITS}))
     for architecture, calls in TABLES.items():
@@ -161,7 +161,7 @@ def test_limits_of_others_cannot_be_set():
         assert {answer(programs, architecture, number, given) for given in ([0, 7, 0x1000], [1, 7, 0])} == {ALLOW}
 
 
-def test_sockets_of_virtual_machines():
+def test_sockets_of_virtual_machines() -> None:
     """Their family is refused as if it did not exist, whatever is in the half of the argument that does not count."""
     programs = programs_of(DEFAULT_POLICY, frozenset({VSOCK}))
     for architecture, calls in TABLES.items():
@@ -172,7 +172,7 @@ def test_sockets_of_virtual_machines():
 
 
 @pytest.mark.skipif(NATIVE != X86_64, reason="i386 alone has one call for all that sockets can do")
-def test_socketcall_makes_no_sockets():
+def test_socketcall_makes_no_sockets() -> None:
     """The family is in memory there, where no filter sees it: other things can be done with sockets."""
     programs = programs_of(DEFAULT_POLICY, frozenset({VSOCK}))
     number = TABLES[I386].number("socketcall")
@@ -180,7 +180,7 @@ def test_socketcall_makes_no_sockets():
     assert {answer(programs, I386, number, [call]) for call in range(2, 19)} == {ALLOW}
 
 
-def test_what_no_image_opens():
+def test_what_no_image_opens() -> None:
     """Whatever an image lists, mounts, namespaces, keys and handles of files are refused, and clone3 is not there."""
     programs = programs_of(None, frozenset({HOST}))
     for architecture, calls in TABLES.items():
@@ -201,7 +201,7 @@ def test_what_no_image_opens():
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_other_architectures_are_fatal(policy: SeccompPolicy):
+def test_other_architectures_are_fatal(policy: SeccompPolicy) -> None:
     """Where a number means another call, no list of calls holds; nor for x32, whose calls have several numbers."""
     programs = programs_of(policy)
     for architecture in {X86_64, I386, ARM, AARCH64, 0, 0xC0000015} - set(TABLES):
@@ -213,7 +213,7 @@ def test_other_architectures_are_fatal(policy: SeccompPolicy):
 
 
 @pytest.mark.parametrize("number", [600, 1000, 4095, 0x3FFFFFFF])
-def test_numbers_nobody_has_are_unknown_to_a_whitelist(number: int):
+def test_numbers_nobody_has_are_unknown_to_a_whitelist(number: int) -> None:
     """A kernel answers ENOSYS to what it does not have, and so does a whitelist to what it has never heard of."""
     for architecture in TABLES:
         assert answer(programs_of(DEFAULT_POLICY), architecture, number) == UNKNOWN
@@ -221,7 +221,7 @@ def test_numbers_nobody_has_are_unknown_to_a_whitelist(number: int):
 
 @pytest.mark.skipif(NATIVE != X86_64, reason="i386 alone has one call for all that sockets can do")
 @pytest.mark.parametrize("is_blacklist", [False, True])
-def test_the_calls_within_socketcall(is_blacklist: bool):
+def test_the_calls_within_socketcall(is_blacklist: bool) -> None:
     """i386 asks for a socket by socketcall, too: its first argument is what the name of the list is held against."""
     programs = programs_of(SeccompPolicy(is_blacklist=is_blacklist, names=frozenset({"socket"}), error=errno.EPERM))
     number, socket, bind = TABLES[I386].number("socketcall"), 1, 2
@@ -229,14 +229,14 @@ def test_the_calls_within_socketcall(is_blacklist: bool):
     assert answers == ([NOT_PERMITTED, ALLOW] if is_blacklist else [ALLOW, NOT_PERMITTED])
 
 
-def test_the_library_of_this_machine_has_the_names():
+def test_the_library_of_this_machine_has_the_names() -> None:
     """A name that was mistyped in a list would protect nothing."""
     everywhere = ANCIENT | DEFAULT | MINIMUM | frozenset().union(*SETS.values())
     # Newer than the library of Debian 12.
     assert {name for name in everywhere if not is_system_call(name)} <= {"mseal"}
 
 
-def test_rkts_lists():
+def test_rkts_lists() -> None:
     """They have as many names as rkt's, none in both; ours has nothing of rkt's blacklist."""
     white, black = SETS["@docker/default-whitelist"], SETS["@docker/default-blacklist"]
     assert (len(white), len(black)) == (309, 50)
@@ -244,12 +244,12 @@ def test_rkts_lists():
     assert white < SETS["@rkt/default-whitelist"] and black == SETS["@rkt/default-blacklist"]
 
 
-def test_the_same_policy_gives_the_same_bytes():
+def test_the_same_policy_gives_the_same_bytes() -> None:
     """Or an image could not be built again."""
     assert compile_filters(DEFAULT_POLICY, DEFAULT_GUARDS) == compile_filters(DEFAULT_POLICY, DEFAULT_GUARDS)
 
 
-def test_an_unknown_call_is_left_out():
+def test_an_unknown_call_is_left_out() -> None:
     """The rest of a filter holds though one of its names means nothing."""
     program = Program(compile_filter(ALLOW, [("no_such_call", KILL, ()), ("read", KILL, ())]))
     assert program.run(NATIVE, TABLES[NATIVE].number("read")) == KILL

@@ -38,14 +38,14 @@ def policy_of(name: str, *words: str, error: str | None = None) -> SeccompPolicy
     return policy
 
 
-def test_without_an_isolator():
+def test_without_an_isolator() -> None:
     """The default whitelist, and what is not in it is fatal."""
     assert plan_seccomp("web", []) == (DEFAULT_POLICY, [])
     assert plan_app(RuntimeApp(name="web"), APP, FLAGS)[0].seccomp == DEFAULT_POLICY
     assert SeccompPolicy(is_blacklist=False, names=None, own=(), error=None) == DEFAULT_POLICY
 
 
-def test_sets_and_names():
+def test_sets_and_names() -> None:
     """The names of a set and its members of sets are one list; a name stands for itself, known or not."""
     policy = policy_of(RETAIN, "read", "@systemd/clock", "odd", "read", error="EPERM")
     assert policy == SeccompPolicy(
@@ -54,7 +54,7 @@ def test_sets_and_names():
     assert policy_of(REMOVE, "@systemd/clock") == SeccompPolicy(is_blacklist=True, names=SETS["@systemd/clock"])
 
 
-def test_all_and_empty():
+def test_all_and_empty() -> None:
     """`all` to retain is no filter, `empty` to remove is the default; the other way round nothing is listed."""
     assert policy_of(RETAIN, ALL) is None
     assert policy_of(REMOVE, EMPTY, error="EDOM") == SeccompPolicy(error=errno.EDOM)
@@ -73,7 +73,7 @@ def test_all_and_empty():
         (REMOVE, (ALL, EMPTY), SeccompPolicy(is_blacklist=True, names=frozenset())),
     ],
 )
-def test_the_first_of_all_and_empty_decides(name: str, words: tuple[str, ...], policy: SeccompPolicy | None):
+def test_the_first_of_all_and_empty_decides(name: str, words: tuple[str, ...], policy: SeccompPolicy | None) -> None:
     """What stands beside it is ignored, as in rkt, and that is said."""
     planned, warnings = plan_seccomp("web", [isolator(name, *words)])
     first = next(word for word in words if word in (ALL, EMPTY))
@@ -82,7 +82,7 @@ def test_the_first_of_all_and_empty_decides(name: str, words: tuple[str, ...], p
 
 
 @pytest.mark.parametrize("word", ["@x", "@", "@rkt/", "@rkt/default", "@systemd/everything", "@RKT/default-whitelist"])
-def test_unknown_sets(word: str):
+def test_unknown_sets(word: str) -> None:
     """They are ignored and said."""
     policy, warnings = plan_seccomp("web", [isolator(REMOVE, word, "read")])
     assert policy == SeccompPolicy(is_blacklist=True, names=frozenset({"read"}), own=("read",))
@@ -93,7 +93,7 @@ def test_unknown_sets(word: str):
     ("name", "number"),
     [("EPERM", 1), ("EXFULL", 54), ("EMULTIHOP", 72), ("EWOULDBLOCK", 11), ("EHWPOISON", 133), ("", None)],
 )
-def test_errors(name: str, number: int | None):
+def test_errors(name: str, number: int | None) -> None:
     """Every error of Linux has its name; an empty one is none."""
     assert policy_of(REMOVE, "read", error=name) == SeccompPolicy(
         is_blacklist=True, names=frozenset({"read"}), own=("read",), error=number
@@ -113,7 +113,7 @@ def test_errors(name: str, number: int | None):
         ({"set": ["read"], "errno": "errorcode"}, "errno: expected the name of an error"),
     ],
 )
-def test_what_is_no_set(value: object, message: str):
+def test_what_is_no_set(value: object, message: str) -> None:
     """The error names the app, the isolator and the place in it."""
     with pytest.raises(ManifestError) as caught:
         plan_seccomp("web", [Isolator(name=RETAIN, value=value)])
@@ -121,7 +121,7 @@ def test_what_is_no_set(value: object, message: str):
 
 
 @given(st.sampled_from([RETAIN, REMOVE]), st.lists(WORDS, min_size=1, max_size=8), st.sampled_from(["", "EPERM"]))
-def test_any_set(name: str, words: list[str], error: str):
+def test_any_set(name: str, words: list[str], error: str) -> None:
     """
     Of any words there are filters, of which a whitelist never lacks what an exec needs, and never allows what is not in
     it; whatever is ignored is said.
@@ -144,7 +144,7 @@ def test_any_set(name: str, words: list[str], error: str):
         assert {rule.call for rule in filters[-1].rules} == ANCIENT | allowed
 
 
-def test_rules_never_contradict():
+def test_rules_never_contradict() -> None:
     """No filter has an unconditional rule beside another for one call: a library would have to choose."""
     policies = [DEFAULT_POLICY, SeccompPolicy(error=errno.ENOSYS)]
     policies += [
@@ -160,14 +160,14 @@ def test_rules_never_contradict():
             assert all(rule.action != filter.default for rule in filter.rules)
 
 
-def test_the_guards_of_the_default():
+def test_the_guards_of_the_default() -> None:
     """They are about calls that the list allows: what it lacks is fatal, whatever a guard would answer."""
     guards, calls = filters_of(DEFAULT_POLICY, DEFAULT_GUARDS)
     assert [rule.call for rule in guards.rules] == [*["clone"] * 7, "prlimit64", *["ioctl"] * 2, "socket"]
     assert {rule.action for rule in calls.rules} == {ALLOW, KILL}
 
 
-def test_guards_without_a_list():
+def test_guards_without_a_list() -> None:
     """They stand alone where every call is allowed, and without any there is no filter."""
     assert filters_of(None, frozenset()) == ()
     [alone] = filters_of(None, frozenset({FILESYSTEMS}))
@@ -177,13 +177,13 @@ def test_guards_without_a_list():
 @pytest.mark.parametrize(
     ("values", "result"), [([], False), ([False], False), ([False, True, False], True), ([True, True], True)]
 )
-def test_no_new_privileges(values: list[bool], result: bool):
+def test_no_new_privileges(values: list[bool], result: bool) -> None:
     """Any isolator that says so is enough."""
     assert plan_no_new_privileges("web", [Isolator(name=NO_NEW_PRIVILEGES, value=value) for value in values]) is result
 
 
 @pytest.mark.parametrize("value", [None, 1, "true", [True]])
-def test_no_new_privileges_is_a_boolean(value: object):
+def test_no_new_privileges_is_a_boolean(value: object) -> None:
     """Whatever else is refused, also behind one that says yes."""
     isolators = [Isolator(name=NO_NEW_PRIVILEGES, value=each) for each in (True, value)]
     with pytest.raises(ManifestError, match="expected true or false"):
@@ -202,7 +202,7 @@ def test_no_new_privileges_is_a_boolean(value: object):
         (0, True, ALL, True, True),
     ],
 )
-def test_who_sheds_privileges(uid: int, flag: bool, words: str | None, isolated: bool, sheds: bool):
+def test_who_sheds_privileges(uid: int, flag: bool, words: str | None, isolated: bool, sheds: bool) -> None:
     """Whoever asks for it, and with a filter whoever is not root."""
     isolators: list[Isolator] = [] if words is None else [isolator(RETAIN, words)]
     isolators += [Isolator(name=NO_NEW_PRIVILEGES, value=True)] if isolated else []

@@ -164,7 +164,7 @@ def wait_until_empty(output: Output) -> None:
         os.sched_yield()
 
 
-def test_lines_are_logged_and_shown(output: Output):
+def test_lines_are_logged_and_shown(output: Output) -> None:
     """Each line is a full record in the log and has the app's prefix on the console."""
     output.start()
     output.write(b"one\n\ntwo  \n")
@@ -173,7 +173,7 @@ def test_lines_are_logged_and_shown(output: Output):
     assert output.shown() == b"web[7]: one\nweb[7]: \nweb[7]: two  \n"
 
 
-def test_time_is_utc_with_nanoseconds(output: Output):
+def test_time_is_utc_with_nanoseconds(output: Output) -> None:
     """A record's time lies between before and after."""
     before = time.time_ns()
     output.start()
@@ -185,7 +185,7 @@ def test_time_is_utc_with_nanoseconds(output: Output):
     assert before <= moment * 10**9 + int(nanoseconds) <= time.time_ns()
 
 
-def test_bytes_stay_as_they_are(output: Output):
+def test_bytes_stay_as_they_are(output: Output) -> None:
     """Bytes that are no text, NUL and escapes reach log and console unchanged."""
     line = bytes(set(range(256)) - {10})
     output.start()
@@ -195,7 +195,7 @@ def test_bytes_stay_as_they_are(output: Output):
     assert output.shown() == b"web[7]: " + line + b"\n"
 
 
-def test_both_streams_are_told_apart(tmp_path: Path):
+def test_both_streams_are_told_apart(tmp_path: Path) -> None:
     """Records name their stream, and each stream keeps its order."""
     output = Output(tmp_path, ("stdout", "stderr"))
     output.start()
@@ -208,7 +208,7 @@ def test_both_streams_are_told_apart(tmp_path: Path):
     output.close()
 
 
-def test_a_stream_that_ends_early_does_not_end_the_other(tmp_path: Path):
+def test_a_stream_that_ends_early_does_not_end_the_other(tmp_path: Path) -> None:
     """An app may close one of its outputs."""
     output = Output(tmp_path, ("stdout", "stderr"))
     output.start()
@@ -219,7 +219,7 @@ def test_a_stream_that_ends_early_does_not_end_the_other(tmp_path: Path):
     output.close()
 
 
-def test_an_unfinished_last_line_is_a_part(output: Output):
+def test_an_unfinished_last_line_is_a_part(output: Output) -> None:
     """What has no line feed at the end is tagged as partial, and gets a line of its own on the console."""
     output.start()
     output.write(b"one\nunfinished")
@@ -228,7 +228,7 @@ def test_an_unfinished_last_line_is_a_part(output: Output):
     assert output.shown() == b"web[7]: one\nweb[7]: unfinished\n"
 
 
-def test_a_line_in_many_writes_is_one_line(output: Output):
+def test_a_line_in_many_writes_is_one_line(output: Output) -> None:
     """A line is not shown before it is complete."""
     output.start()
     for character in b"a long line":
@@ -240,7 +240,7 @@ def test_a_line_in_many_writes_is_one_line(output: Output):
 
 
 @pytest.mark.parametrize("size", [16_383, 16_384, 16_385, 65_536, 200_000])
-def test_a_long_line_is_logged_in_parts(output: Output, size: int):
+def test_a_long_line_is_logged_in_parts(output: Output, size: int) -> None:
     """A line longer than 16 KiB comes in parts, the last of which is full, and nothing of it is lost."""
     line = bytes(97 + number % 26 for number in range(size))
     output.start()
@@ -250,7 +250,7 @@ def test_a_long_line_is_logged_in_parts(output: Output, size: int):
     assert all(len(text) <= 65_536 for _, _, text in output.records())
 
 
-def test_a_flood_of_short_lines_is_not_cut(output: Output):
+def test_a_flood_of_short_lines_is_not_cut(output: Output) -> None:
     """A pipe that is full in the middle of a line does not make two of it, in the log or on the console."""
     lines = [b"line number %d" % number for number in range(20_000)]
     output.write(b"".join(line + b"\n" for line in lines[:3000]))
@@ -261,7 +261,7 @@ def test_a_flood_of_short_lines_is_not_cut(output: Output):
     assert output.shown() == b"".join(b"web[7]: " + line + b"\n" for line in lines)
 
 
-def test_a_write_larger_than_the_pipe_behind_an_unfinished_line(output: Output):
+def test_a_write_larger_than_the_pipe_behind_an_unfinished_line(output: Output) -> None:
     """A writer that goes to sleep on a full pipe is read on, though the pipe was never empty in between."""
     lines = [b"line number %06d" % number for number in range(10_000)]
     feeder = output.feed(b"".join(line + b"\n" for line in lines))
@@ -279,7 +279,7 @@ def test_a_write_larger_than_the_pipe_behind_an_unfinished_line(output: Output):
     assert output.records() == [("stdout", "F", line) for line in lines]
 
 
-def test_an_app_that_enlarged_its_pipe(output: Output):
+def test_an_app_that_enlarged_its_pipe(output: Output) -> None:
     """More in the pipe than one look takes is written in whole lines, at the end of file, too."""
     fcntl.fcntl(output.app["stdout"], fcntl.F_SETPIPE_SZ, 1 << 20)
     lines = [b"line number %d" % number for number in range(40_000)]
@@ -289,7 +289,7 @@ def test_an_app_that_enlarged_its_pipe(output: Output):
     assert output.records() == [("stdout", "F", line) for line in lines]
 
 
-def test_console_blocks_are_small_enough_not_to_mix(output: Output, tmp_path: Path):
+def test_console_blocks_are_small_enough_not_to_mix(output: Output, tmp_path: Path) -> None:
     """Lines reach a console in writes of at most PIPE_BUF bytes, each a number of whole lines."""
     reader, writer = os.pipe2(os.O_DIRECT)  # packets: one read returns one write
     output.start(console=writer)
@@ -308,7 +308,7 @@ def test_console_blocks_are_small_enough_not_to_mix(output: Output, tmp_path: Pa
 # Things that go wrong.
 
 
-def test_a_console_that_nobody_reads_any_more(output: Output):
+def test_a_console_that_nobody_reads_any_more(output: Output) -> None:
     """A closed console is done without; the log goes on, and the app is not disturbed."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     os.close(reader)
@@ -320,7 +320,7 @@ def test_a_console_that_nobody_reads_any_more(output: Output):
     assert output.logged() == [b"line %d" % number for number in range(100)]
 
 
-def test_a_console_with_an_unusual_error(output: Output):
+def test_a_console_with_an_unusual_error(output: Output) -> None:
     """Whatever writing to a console fails with, the log goes on."""
     console, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     peer.close()
@@ -331,7 +331,7 @@ def test_a_console_with_an_unusual_error(output: Output):
     assert output.logged() == [b"one", b"two"]
 
 
-def test_a_slow_nonblocking_console_gets_everything(output: Output):
+def test_a_slow_nonblocking_console_gets_everything(output: Output) -> None:
     """A console that its owner made non-blocking is waited for, not dropped."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(writer, False)
@@ -350,7 +350,7 @@ def test_a_slow_nonblocking_console_gets_everything(output: Output):
     assert shown.replace(b"web[7]: ", b"") == lines
 
 
-def test_a_log_that_cannot_grow(output: Output):
+def test_a_log_that_cannot_grow(output: Output) -> None:
     """What does not fit is lost in the log but not on the console, and the app does not wait for it."""
 
     def limit() -> None:
@@ -369,7 +369,7 @@ def test_a_log_that_cannot_grow(output: Output):
     assert output.records() == [("stdout", "F", b"one")]
 
 
-def test_lost_lines_are_told_when_there_is_space_again(output: Output):
+def test_lost_lines_are_told_when_there_is_space_again(output: Output) -> None:
     """The first record after a gap says how many bytes are missing."""
     (output.directory / "web.log").symlink_to("/nonexistent/place")
     output.start()
@@ -384,7 +384,7 @@ def test_lost_lines_are_told_when_there_is_space_again(output: Output):
     ]
 
 
-def test_an_old_log_is_continued(output: Output):
+def test_an_old_log_is_continued(output: Output) -> None:
     """A second sidecar appends."""
     for text in (b"one\n", b"two\n"):
         pid = output.start()
@@ -394,7 +394,7 @@ def test_an_old_log_is_continued(output: Output):
     assert output.logged() == [b"one", b"two"]
 
 
-def test_a_successor_begins_a_line_of_its_own(output: Output):
+def test_a_successor_begins_a_line_of_its_own(output: Output) -> None:
     """What a killed sidecar was writing to the console may have no end."""
     output.start(renewed=True)
     output.write(b"one\n")
@@ -402,7 +402,7 @@ def test_a_successor_begins_a_line_of_its_own(output: Output):
     assert output.shown() == b"\nweb[7]: one\n"
 
 
-def test_an_unfinished_line_outlives_its_sidecar(output: Output):
+def test_an_unfinished_line_outlives_its_sidecar(output: Output) -> None:
     """A line that a sidecar saw the beginning of is written whole by its successor."""
     pid = output.start()
     output.write(b"whole\nbeg")
@@ -425,7 +425,7 @@ def test_an_unfinished_line_outlives_its_sidecar(output: Output):
 )
 def test_any_chunking_gives_the_same_lines(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], finished: bool, sizes: list[int]
-):
+) -> None:
     """However the app's writes are cut, log and console show its lines."""
     output = Output(tmp_path_factory.mktemp("log"))
     text = b"".join(line + b"\n" for line in lines) + (b"" if finished else b"tail")
@@ -445,7 +445,7 @@ def test_any_chunking_gives_the_same_lines(
 @given(st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 400)), min_size=1, max_size=6), st.integers(1, 120))
 def test_kills_at_any_moment_lose_nothing(
     tmp_path_factory: pytest.TempPathFactory, kills: list[tuple[int, int]], width: int
-):
+) -> None:
     """Sidecars that are killed one after the other leave every line in the log, in order, if some of them twice."""
     output = Output(tmp_path_factory.mktemp("log"))
     lines: list[bytes] = []
@@ -469,7 +469,7 @@ def test_kills_at_any_moment_lose_nothing(
     output.close()
 
 
-def test_two_sidecars_of_an_app_share_its_log(tmp_path: Path):
+def test_two_sidecars_of_an_app_share_its_log(tmp_path: Path) -> None:
     """Neither cuts into a line of the other, though one is killed and replaced over and over."""
     steady, killed = Output(tmp_path), Output(tmp_path)
 

@@ -33,13 +33,13 @@ def planned(*ports: Port, exposed: tuple[ExposedPort, ...] = ()) -> tuple[tuple[
     return plan_sockets(replace(MANIFEST, ports=exposed), RUNTIME, replace(APP, ports=ports))
 
 
-def test_the_port_of_the_host():
+def test_the_port_of_the_host() -> None:
     """It counts, and that of the manifest does not; of two entries of one name it is the first."""
     exposed = [ExposedPort(name=name, host_port=port) for name, port in (("x", 1), ("http", 8080), ("http", 8081))]
     assert planned(HTTP, exposed=tuple(exposed)) == ((ListenSocket(name="http", protocol="tcp", port=8080),), [])
 
 
-def test_no_port_of_the_host():
+def test_no_port_of_the_host() -> None:
     """The manifest's is assumed, with rkt's warning."""
     sockets, warnings = planned(HTTP)
     assert sockets == (ListenSocket(name="http", protocol="tcp", port=80),)
@@ -48,7 +48,7 @@ def test_no_port_of_the_host():
     ]
 
 
-def test_which_ports_are_sockets():
+def test_which_ports_are_sockets() -> None:
     """Those that are socket-activated, in their order; a range is its first port."""
     plain = Port(name="plain", protocol="sctp", port=1)
     dns = Port(name="dns", protocol="udp", port=53, count=4, socket_activated=True)
@@ -57,13 +57,13 @@ def test_which_ports_are_sockets():
 
 
 @pytest.mark.parametrize("protocol", ["sctp", "TCP", "unix"])
-def test_other_protocols(protocol: str):
+def test_other_protocols(protocol: str) -> None:
     """They are refused, where rkt would ignore the case of none."""
     with pytest.raises(PlanError, match=f'^app "web": port http: unrecognized protocol: {protocol}$'):
         planned(replace(HTTP, protocol=protocol))
 
 
-def test_sockets_in_the_plan_of_a_pod():
+def test_sockets_in_the_plan_of_a_pod() -> None:
     """Each app has its own, --debug shows them, and the warnings are the pod's."""
     apps = tuple(RuntimeApp(name=name, app=replace(APP, ports=ports)) for name, ports in (("a", (HTTP,)), ("b", ())))
     image = ImageManifest(ac_version="0.8.11", name="test/image")
@@ -80,7 +80,7 @@ def passed(**variables: str) -> dict[str, str]:
     return {"LISTEN_PID": str(PID), **variables}
 
 
-def test_nothing_is_passed():
+def test_nothing_is_passed() -> None:
     """Without variables, with none for this process, and with a number of 0 there is nothing to look at."""
     for environment in ({}, {"LISTEN_FDS": "3", "LISTEN_PID": str(PID + 1)}, {"LISTEN_FDS": "x"}, passed()):
         assert find_sockets(environment, PID) == ([], [])
@@ -88,7 +88,7 @@ def test_nothing_is_passed():
 
 
 @given(st.text(max_size=8))
-def test_any_number_of_descriptors(text: str):
+def test_any_number_of_descriptors(text: str) -> None:
     """It is a decimal number up to 1024, or refused; what it announces and is not there is a warning for each."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= 4 and int(text) <= 1024
     if not is_number:
@@ -100,7 +100,7 @@ def test_any_number_of_descriptors(text: str):
 
 
 @given(st.text(max_size=40))
-def test_any_names(names: str):
+def test_any_names(names: str) -> None:
     """They are shown if there is one for each descriptor and all of them can be shown."""
     _, [warning] = find_sockets(passed(LISTEN_FDS="1", LISTEN_FDNAMES=names), PID)
     shown = f' ("{names}")' if names and ":" not in names and names.isascii() and names.isprintable() else ""
@@ -116,7 +116,7 @@ APPS = st.lists(
 
 
 @given(APPS, st.lists(st.tuples(st.sampled_from(["tcp", "udp"]), st.integers(1, 4)), max_size=8))
-def test_matching(apps: list[list[ListenSocket]], passed_ports: list[tuple[str, int]]):
+def test_matching(apps: list[list[ListenSocket]], passed_ports: list[tuple[str, int]]) -> None:
     """A match has protocol and port, nobody gets what another has, and nothing that fits is left over or stays open."""
     with socket.socket() as original:
         inherited = [

@@ -273,26 +273,26 @@ def dead(app: App) -> None:
 # The policy of an immutable pod.
 
 
-def test_a_pod_ends_well_when_all_apps_do(root: Path, groups):
+def test_a_pod_ends_well_when_all_apps_do(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """Zero is recorded for each, and the pod's code is zero."""
     outcome = supervise(root, groups, {"a": exits(0), "b": exits(0)})
     assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 0})
     assert sorted(os.listdir(root / "rkt/minit/state")) == ["a.json", "b.json"]
 
 
-def test_a_failing_app_ends_the_pod(root: Path, groups):
+def test_a_failing_app_ends_the_pod(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """Its code is the pod's; the others are stopped, and a death by that stop is recorded as 0."""
     outcome = supervise(root, groups, {"a": sleeps, "b": exits(5), "c": sleeps})
     assert (outcome.exit_code, outcome.status) == (5, {"a": 0, "b": 5, "c": 0})
 
 
-def test_a_death_by_signal_is_128_more(root: Path, groups):
+def test_a_death_by_signal_is_128_more(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """An app that nobody stopped and that dies of SIGTERM failed."""
     outcome = supervise(root, groups, {"a": dies_of(signal.SIGTERM)})
     assert (outcome.exit_code, outcome.status) == (143, {"a": 143})
 
 
-def test_the_first_failure_decides(root: Path, groups):
+def test_the_first_failure_decides(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """What fails during the shutdown is recorded but does not change the pod's code."""
 
     def exits_7_on_sigterm(report: Socket) -> None:
@@ -306,7 +306,7 @@ def test_the_first_failure_decides(root: Path, groups):
 
 
 @pytest.mark.parametrize("how", ["request", "SIGTERM", "SIGINT", "launcher"])
-def test_an_orderly_stop(root: Path, groups, how: str):
+def test_an_orderly_stop(root: Path, groups: Mapping[str, GroupEnds], how: str) -> None:
     """A request, a signal or the launcher's death ends the apps, and the pod with 0."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
@@ -323,7 +323,7 @@ def test_an_orderly_stop(root: Path, groups, how: str):
     assert "pod.stop-requested" in outcome.events
 
 
-def test_what_ignores_a_stop_is_killed_after_the_grace_period(root: Path, groups):
+def test_what_ignores_a_stop_is_killed_after_the_grace_period(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """SIGKILL is recorded as 137, and the requested stop still ends with 0."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> float:
@@ -338,7 +338,7 @@ def test_what_ignores_a_stop_is_killed_after_the_grace_period(root: Path, groups
     assert 0.2 <= outcome.result < PATIENCE_SECONDS
 
 
-def test_the_launcher_is_told_how_long_the_end_takes(root: Path, groups):
+def test_the_launcher_is_told_how_long_the_end_takes(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """With each request, so that it can tell a pod that takes its time from one whose PID 1 hangs."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
@@ -355,7 +355,7 @@ def test_the_launcher_is_told_how_long_the_end_takes(root: Path, groups):
     assert 900 < patient <= 1000 and 0 < hurried <= KILL_WAIT_SECONDS
 
 
-def test_a_forced_stop_kills_at_once(root: Path, groups):
+def test_a_forced_stop_kills_at_once(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """No app gets a grace period or the stop signal, and each is recorded as killed."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
@@ -366,7 +366,7 @@ def test_a_forced_stop_kills_at_once(root: Path, groups):
     assert (outcome.exit_code, outcome.status) == (0, {"a": 137, "b": 137})
 
 
-def test_what_an_app_leaves_behind_is_stopped(root: Path, groups):
+def test_what_an_app_leaves_behind_is_stopped(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """The status is written when the main process ends; its children are stopped, then killed."""
 
     def leaves_a_child(report: Socket) -> None:
@@ -387,7 +387,7 @@ def test_what_an_app_leaves_behind_is_stopped(root: Path, groups):
     assert outcome.status == {"a": 0}
 
 
-def test_what_an_app_that_starts_again_leaves_behind_is_killed(root: Path, groups):
+def test_what_an_app_that_starts_again_leaves_behind_is_killed(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """The grace period of what is left of an app is that, and not the time after which the app is started again."""
 
     def leaves_a_child(report: Socket) -> None:
@@ -414,7 +414,7 @@ def test_what_an_app_that_starts_again_leaves_behind_is_killed(root: Path, group
 # Starting.
 
 
-def test_the_pod_is_ready_from_all_starts_to_the_first_stop(root: Path, groups):
+def test_the_pod_is_ready_from_all_starts_to_the_first_stop(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """The link and the markers appear when all apps are executed; the link goes when the shutdown begins."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
@@ -429,7 +429,7 @@ def test_the_pod_is_ready_from_all_starts_to_the_first_stop(root: Path, groups):
     assert outcome.result == [False, "ready", ["a-started", "b-started"], False]
 
 
-def test_nothing_is_executed_before_all_are_prepared(root: Path, groups):
+def test_nothing_is_executed_before_all_are_prepared(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """An app that cannot be set up ends the pod with 254 before any other began, which then has no status."""
 
     def fails(report: Socket) -> None:
@@ -448,7 +448,7 @@ def test_nothing_is_executed_before_all_are_prepared(root: Path, groups):
     assert not outcome.ready
 
 
-def test_a_failed_exec_is_203(root: Path, groups):
+def test_a_failed_exec_is_203(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """The other apps run already and are stopped."""
 
     def fails(report: Socket) -> None:
@@ -462,7 +462,7 @@ def test_a_failed_exec_is_203(root: Path, groups):
     assert "pod.ready" not in outcome.events
 
 
-def test_an_app_killed_before_it_is_prepared_ends_the_pod(root: Path, groups):
+def test_an_app_killed_before_it_is_prepared_ends_the_pod(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """A SIGKILL, from the OOM killer say, that leaves no report does not leave the others waiting for ever."""
 
     def killed(report: Socket) -> None:
@@ -473,7 +473,7 @@ def test_an_app_killed_before_it_is_prepared_ends_the_pod(root: Path, groups):
     assert 'stage1: app "b": killed by signal 9\n' in outcome.errors
 
 
-def test_an_app_killed_while_it_waits_ends_the_pod(root: Path, groups):
+def test_an_app_killed_while_it_waits_ends_the_pod(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """Prepared and then gone is a failure, too."""
 
     def killed(report: Socket) -> None:
@@ -492,7 +492,9 @@ def test_an_app_killed_while_it_waits_ends_the_pod(root: Path, groups):
     assert (outcome.exit_code, outcome.status) == (137, {"b": 137})
 
 
-def test_an_app_that_dies_as_the_last_is_prepared_does_not_take_pid_1_along(root: Path, groups):
+def test_an_app_that_dies_as_the_last_is_prepared_does_not_take_pid_1_along(
+    root: Path, groups: Mapping[str, GroupEnds]
+) -> None:
     """Telling a dead app to go is no error of the supervisor's."""
 
     def killed(report: Socket) -> None:
@@ -511,7 +513,7 @@ def test_an_app_that_dies_as_the_last_is_prepared_does_not_take_pid_1_along(root
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "after go"])
-def test_an_app_that_fails_as_it_waits_says_why(root: Path, groups, late: bool):
+def test_an_app_that_fails_as_it_waits_says_why(root: Path, groups: Mapping[str, GroupEnds], late: bool) -> None:
     """The step it names is reported and recorded, though it was prepared, and whether or not it was told to go."""
 
     def fails(report: Socket) -> None:
@@ -532,7 +534,9 @@ def test_an_app_that_fails_as_it_waits_says_why(root: Path, groups, late: bool):
     assert outcome.errors.endswith('stage1: app "a": wait: input/output error\n')
 
 
-def test_an_app_that_failed_as_it_waited_keeps_the_others_from_starting(root: Path, groups):
+def test_an_app_that_failed_as_it_waited_keeps_the_others_from_starting(
+    root: Path, groups: Mapping[str, GroupEnds]
+) -> None:
     """Its failure counts from when it says so, not from its end."""
 
     def fails(report: Socket) -> None:
@@ -558,7 +562,7 @@ def test_an_app_that_failed_as_it_waited_keeps_the_others_from_starting(root: Pa
     assert (outcome.exit_code, outcome.status) == (254, {"a": 254})
 
 
-def test_a_stop_during_the_start_kills_what_only_prepares(root: Path, groups):
+def test_a_stop_during_the_start_kills_what_only_prepares(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """Nothing ran, so nothing has a status, and the requested stop ends with 0."""
 
     def never_prepared(report: Socket) -> None:
@@ -580,7 +584,7 @@ def handlers(root: Path, **scripts: str) -> dict[str, tuple[str, ...]]:
     return {name: ("/bin/sh", "-c", script.format(root=root)) for name, script in scripts.items()}
 
 
-def test_a_pre_start_handler_comes_before_its_app_alone(root: Path, groups):
+def test_a_pre_start_handler_comes_before_its_app_alone(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """The app waits for it, the other apps do not, and the pod is ready when all are executed."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
@@ -607,7 +611,9 @@ def test_a_pre_start_handler_comes_before_its_app_alone(root: Path, groups):
     ("script", "reason"),
     [("exit 3", "exited with 3"), ("kill -9 $$", "killed by signal 9"), ("kill -TERM $$", "killed by signal 15")],
 )
-def test_a_failed_pre_start_handler_is_a_failed_app(root: Path, groups, script: str, reason: str):
+def test_a_failed_pre_start_handler_is_a_failed_app(
+    root: Path, groups: Mapping[str, GroupEnds], script: str, reason: str
+) -> None:
     """It is 254 with the handler as the step; the app is never executed, and the pod ends."""
     outcome = supervise(root, groups, {"a": exits(0), "b": sleeps}, specific={"a": handlers(root, pre_start=script)})
     assert (outcome.exit_code, outcome.status) == (254, {"a": 254, "b": 0})
@@ -617,7 +623,7 @@ def test_a_failed_pre_start_handler_is_a_failed_app(root: Path, groups, script: 
     assert "pod.ready" not in outcome.events
 
 
-def test_a_handler_that_cannot_be_executed_says_so(root: Path, groups):
+def test_a_handler_that_cannot_be_executed_says_so(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """In rkt's words, as an app's failed exec, and in the app's log."""
     fields = {"pre_start": ("/not/there",), "stdout": STREAM_NULL, "stderr": STREAM_LOG}
     outcome = supervise(root, groups, {"a": exits(0)}, specific={"a": fields})
@@ -626,7 +632,7 @@ def test_a_handler_that_cannot_be_executed_says_so(root: Path, groups):
     assert Outcome.log(root, "a") == ['Error: Unable to open "/not/there": No such file or directory']
 
 
-def test_a_stop_ends_a_hanging_pre_start_handler_at_once(root: Path, groups):
+def test_a_stop_ends_a_hanging_pre_start_handler_at_once(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """The app never ran, so it has no status."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> float:
@@ -642,7 +648,9 @@ def test_a_stop_ends_a_hanging_pre_start_handler_at_once(root: Path, groups):
     assert outcome.result < PATIENCE_SECONDS
 
 
-def test_an_app_that_dies_while_its_pre_start_handler_runs_ends_the_pod(root: Path, groups):
+def test_an_app_that_dies_while_its_pre_start_handler_runs_ends_the_pod(
+    root: Path, groups: Mapping[str, GroupEnds]
+) -> None:
     """The OOM killer may take it; the handler goes with it."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
@@ -657,7 +665,9 @@ def test_an_app_that_dies_while_its_pre_start_handler_runs_ends_the_pod(root: Pa
 
 
 @pytest.mark.parametrize("script", [exits(0), exits(5), dies_of(signal.SIGSEGV)], ids=["success", "failure", "signal"])
-def test_a_post_stop_handler_comes_after_all_of_its_app(root: Path, groups, script: Script):
+def test_a_post_stop_handler_comes_after_all_of_its_app(
+    root: Path, groups: Mapping[str, GroupEnds], script: Script
+) -> None:
     """However the app ended: its children are gone and its status is there."""
 
     def leaves_a_child(report: Socket) -> None:
@@ -679,7 +689,7 @@ def test_a_post_stop_handler_comes_after_all_of_its_app(root: Path, groups, scri
     assert outcome.events.count("handler.ended") == 1
 
 
-def test_a_post_stop_handler_that_fails_is_reported(root: Path, groups):
+def test_a_post_stop_handler_that_fails_is_reported(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """On stderr and in our own record; neither the app's status nor the pod's code change."""
     fields = handlers(root, post_stop="exit 9")
     outcome = supervise(root, groups, {"a": exits(0)}, specific={"a": fields})
@@ -689,7 +699,7 @@ def test_a_post_stop_handler_that_fails_is_reported(root: Path, groups):
     assert (record["status"], record["post-stop"]) == (0, "exited with 9")
 
 
-def test_an_app_that_was_never_begun_has_no_post_stop(root: Path, groups):
+def test_an_app_that_was_never_begun_has_no_post_stop(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """Nothing of it happened that the handler could undo."""
 
     def fails(report: Socket) -> None:
@@ -703,7 +713,7 @@ def test_an_app_that_was_never_begun_has_no_post_stop(root: Path, groups):
 
 
 @pytest.mark.parametrize("pre_start", ["exit 1", None], ids=["pre-start", "exec"])
-def test_a_failed_start_has_a_post_stop(root: Path, groups, pre_start: str | None):
+def test_a_failed_start_has_a_post_stop(root: Path, groups: Mapping[str, GroupEnds], pre_start: str | None) -> None:
     """What was begun is followed by the handler."""
 
     def fails(report: Socket) -> None:
@@ -720,7 +730,7 @@ def test_a_failed_start_has_a_post_stop(root: Path, groups, pre_start: str | Non
     assert (root / "ran").exists()
 
 
-def test_a_post_stop_handler_has_no_limit_while_the_pod_goes_on(root: Path, groups):
+def test_a_post_stop_handler_has_no_limit_while_the_pod_goes_on(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """From the stop on it has the grace period, and what it leaves behind is killed with it."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
@@ -740,7 +750,7 @@ def test_a_post_stop_handler_has_no_limit_while_the_pod_goes_on(root: Path, grou
     assert 'stage1: app "a": post-stop: killed by signal 9\n' in outcome.errors
 
 
-def test_a_second_stop_ends_a_post_stop_handler_at_once(root: Path, groups):
+def test_a_second_stop_ends_a_post_stop_handler_at_once(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """It has lost its grace period."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> float:
@@ -758,7 +768,7 @@ def test_a_second_stop_ends_a_post_stop_handler_at_once(root: Path, groups):
     assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 0})
 
 
-def test_what_is_killed_by_force_has_no_post_stop(root: Path, groups):
+def test_what_is_killed_by_force_has_no_post_stop(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """At once means at once; that the handler was left out is in the log."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
@@ -772,7 +782,7 @@ def test_what_is_killed_by_force_has_no_post_stop(root: Path, groups):
     assert "handler.skipped" in outcome.events
 
 
-def test_a_handler_that_is_in_no_group_yet_is_killed_too(root: Path, groups):
+def test_a_handler_that_is_in_no_group_yet_is_killed_too(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """Between its fork and joining the groups only its pidfd leads to it."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> float:
@@ -796,7 +806,7 @@ def test_a_handler_that_is_in_no_group_yet_is_killed_too(root: Path, groups):
     assert outcome.result < PATIENCE_SECONDS
 
 
-def test_a_handler_that_cannot_be_forked_is_tried_again(root: Path, groups):
+def test_a_handler_that_cannot_be_forked_is_tried_again(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """A process limit that is only reached for a moment costs nothing but that moment."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
@@ -816,7 +826,7 @@ def test_a_handler_that_cannot_be_forked_is_tried_again(root: Path, groups):
     assert outcome.events.count("handler.not-started") == 3
 
 
-def test_a_handler_that_can_never_be_forked_has_failed(root: Path, groups):
+def test_a_handler_that_can_never_be_forked_has_failed(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """A pre-start handler fails its app, a post-stop handler is reported, and PID 1 lives on."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
@@ -837,7 +847,7 @@ def test_a_handler_that_can_never_be_forked_has_failed(root: Path, groups):
 # Stopping.
 
 
-def test_the_apps_own_stop_signal_and_grace_period(root: Path, groups):
+def test_the_apps_own_stop_signal_and_grace_period(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """Each app gets its own; a death by it counts as stopped."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
@@ -854,7 +864,7 @@ def test_the_apps_own_stop_signal_and_grace_period(root: Path, groups):
     assert (outcome.exit_code, outcome.status) == (0, {"a": 0, "b": 137, "c": 137})
 
 
-def test_what_an_app_leaves_behind_gets_sigterm(root: Path, groups):
+def test_what_an_app_leaves_behind_gets_sigterm(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """The stop signal means something to the main process only."""
 
     def leaves_a_child(report: Socket) -> None:
@@ -888,7 +898,7 @@ def v1_groups() -> Iterator[Mapping[str, GroupEnds]]:
     assert remove_pod_groups(hierarchies, path) == []
 
 
-def test_a_host_without_v2(root: Path, v1_groups):
+def test_a_host_without_v2(root: Path, v1_groups: Mapping[str, GroupEnds]) -> None:
     """Handlers join the groups, forks are caught up with, and an empty group is noticed."""
 
     def bomb(report: Socket) -> None:
@@ -939,7 +949,9 @@ HUP, TERM = '{"stop": 1}', '{"stop": 15}'
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else None,
 )
-def test_what_counts_as_a_second_stop(root: Path, groups, requests: list[str], forced: bool):
+def test_what_counts_as_a_second_stop(
+    root: Path, groups: Mapping[str, GroupEnds], requests: list[str], forced: bool
+) -> None:
     """A second signal or request kills at once; SIGHUP, the launcher's death and a signal's second way in do not."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
@@ -966,7 +978,7 @@ def test_what_counts_as_a_second_stop(root: Path, groups, requests: list[str], f
 # Records and output.
 
 
-def test_a_status_that_cannot_be_written_is_tried_again(root: Path, groups):
+def test_a_status_that_cannot_be_written_is_tried_again(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """PID 1 lives on without the directory and writes the status once it can."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> object:
@@ -990,7 +1002,7 @@ def test_a_status_that_cannot_be_written_is_tried_again(root: Path, groups):
     assert (outcome.exit_code, outcome.status) == (3, {"a": 3})
 
 
-def test_a_status_that_is_lost_is_said(root: Path, groups):
+def test_a_status_that_is_lost_is_said(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """When the pod ends without having written a status, stderr has it."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
@@ -1001,7 +1013,7 @@ def test_a_status_that_is_lost_is_said(root: Path, groups):
     assert 'stage1: app "a": status 3 could not be written\n' in outcome.errors
 
 
-def test_output_is_drained_before_the_end(root: Path, groups):
+def test_output_is_drained_before_the_end(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """What an app wrote right before its exit is in its log, in order, and on the console."""
 
     def writes(report: Socket) -> None:
@@ -1017,7 +1029,9 @@ def test_output_is_drained_before_the_end(root: Path, groups):
 
 
 @pytest.mark.parametrize("victims", ["sidecar", "spawner and sidecar"])
-def test_a_killed_sidecar_is_replaced_and_nothing_is_lost(root: Path, groups, victims: str):
+def test_a_killed_sidecar_is_replaced_and_nothing_is_lost(
+    root: Path, groups: Mapping[str, GroupEnds], victims: str
+) -> None:
     """Lines before, during and after the sidecar's death are all logged; the app notices nothing."""
 
     def writes_in_two_parts(report: Socket) -> None:
@@ -1051,7 +1065,7 @@ def test_a_killed_sidecar_is_replaced_and_nothing_is_lost(root: Path, groups, vi
     ]
 
 
-def test_a_log_that_cannot_be_written_costs_no_output_and_no_time(root: Path, groups):
+def test_a_log_that_cannot_be_written_costs_no_output_and_no_time(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """Without a directory for it the log is lost, but the console has every line and no sidecar is renewed."""
 
     def writes(report: Socket) -> None:
@@ -1065,7 +1079,7 @@ def test_a_log_that_cannot_be_written_costs_no_output_and_no_time(root: Path, gr
     assert "sidecar.lost" not in outcome.events
 
 
-def test_every_status_of_many_children_is_right(root: Path, groups):
+def test_every_status_of_many_children_is_right(root: Path, groups: Mapping[str, GroupEnds]) -> None:
     """Five hundred orphans that die at the same time neither take nor delay the status of an app."""
 
     def makes_orphans(report: Socket) -> None:

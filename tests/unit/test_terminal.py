@@ -38,7 +38,7 @@ def set_key(fd: int, key: int, value: bytes) -> None:
     termios.tcsetattr(fd, termios.TCSANOW, settings)
 
 
-def test_the_end_of_file_key(pty: tuple[int, int]):
+def test_the_end_of_file_key(pty: tuple[int, int]) -> None:
     """It is the terminal's own, seen from the master too; none without lines, or when it is switched off."""
     master, slave = pty
     assert end_of_file_key(master) == b"\4"
@@ -51,7 +51,7 @@ def test_the_end_of_file_key(pty: tuple[int, int]):
     assert end_of_file_key(master) == b""
 
 
-def test_a_console_has_the_callers_keys_and_size(pty: tuple[int, int]):
+def test_a_console_has_the_callers_keys_and_size(pty: tuple[int, int]) -> None:
     """Not its modes: a caller in raw mode does not mean an app in raw mode."""
     caller, app = pty
     set_key(caller, termios.VERASE, b"\b")
@@ -72,7 +72,7 @@ def test_a_console_has_the_callers_keys_and_size(pty: tuple[int, int]):
         os.close(slave)
 
 
-def test_a_console_that_nobody_types_into_does_not_echo(pty: tuple[int, int]):
+def test_a_console_that_nobody_types_into_does_not_echo(pty: tuple[int, int]) -> None:
     """The rest is as the kernel makes it."""
     _, slave = pty
     before = termios.tcgetattr(slave)
@@ -81,7 +81,7 @@ def test_a_console_that_nobody_types_into_does_not_echo(pty: tuple[int, int]):
     assert termios.tcgetattr(slave) == before
 
 
-def test_raw_mode_and_back(pty: tuple[int, int]):
+def test_raw_mode_and_back(pty: tuple[int, int]) -> None:
     """Every byte passes in both directions, then the settings are the first ones, byte for byte."""
     master, slave = pty
     before = termios.tcgetattr(slave)
