@@ -85,6 +85,29 @@ class PodError(MinitError):
     """A pod is not in a state that allows the operation."""
 
 
+class Step:
+    """A step of a sequence: whatever is raised within it carries its name, by which `step_of` finds it."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        # The innermost one counts.
+        if error is not None and not hasattr(error, "__notes__"):
+            error.add_note(self._name)
+
+
+def step_of(error: BaseException) -> str:
+    """Return the name of the step that raised `error`."""
+    notes: list[str] = getattr(error, "__notes__", ["go on"])
+    return notes[0]
+
+
 def describe(error: BaseException) -> str:
     """
     Return `error` as one line, system errors in Go's lower-case form (`open /x: no such file or directory`).

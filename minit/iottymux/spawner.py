@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from minit import paths, syscalls
-from minit.errors import EXIT_FAILURE, LaunchError, describe
+from minit.errors import EXIT_FAILURE, LaunchError, Step, describe, step_of
 from minit.iottymux.logfile import Log
 from minit.iottymux.plainlog import PlainLog
 from minit.iottymux.sidecar import Stream, run_sidecar
@@ -156,35 +156,41 @@ class _Belongings(Value):
 
 
 def _run_as_spawner(socket: Socket, filter: bytes) -> NoReturn:
-    step = "set up the spawner"
     try:
-        syscalls.set_process_name("minit-spawner")
-        syscalls.set_dumpable(False)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        belongings = _Belongings(
-            log_directory=os.open(paths.STAGE1_LOG, _DIRECTORY),
-            kubernetes_log=_open_if_there(paths.STAGE1_KUBERNETES_LOG),
-            null=os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC),
-            filter=filter,
-        )
-        syscalls.close_all_but((0, 1, 2, socket.fileno(), *belongings.descriptors()))
-        # Here and so in every sidecar: they only touch what they hold already, and files of their own user in the one
-        # directory where they make some. What the caller types is nothing to them.
-        os.dup2(belongings.null, 0)
-        os.fchdir(belongings.log_directory)
-        os.chroot(".")
-        syscalls.set_capabilities(0, 0, 0)
-        syscalls.set_no_new_privileges()
-        step = "answer PID 1"
-        while _answer_request(socket, belongings):
-            pass
+        with Step("set up the spawner"):
+            belongings = _set_up(socket, filter)
+        with Step("answer PID 1"):
+            while _answer_request(socket, belongings):
+                pass
         os._exit(0)
     except BaseException as error:
         # The last frame of a forked process: returning would run PID 1's code twice.
         try:
-            send_message(socket, {"error": f"{step}: {describe(error)}"})
+            send_message(socket, {"error": f"{step_of(error)}: {describe(error)}"})
         finally:
             os._exit(EXIT_FAILURE)
+
+
+def _set_up(socket: Socket, filter: bytes) -> _Belongings:
+    """Give up all that neither the spawner nor a sidecar needs, and return what these get."""
+    syscalls.set_process_name("minit-spawner")
+    syscalls.set_dumpable(False)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    belongings = _Belongings(
+        log_directory=os.open(paths.STAGE1_LOG, _DIRECTORY),
+        kubernetes_log=_open_if_there(paths.STAGE1_KUBERNETES_LOG),
+        null=os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC),
+        filter=filter,
+    )
+    syscalls.close_all_but((0, 1, 2, socket.fileno(), *belongings.descriptors()))
+    # Here and so in every sidecar: they only touch what they hold already, and files of their own user in the one
+    # directory where they make some. What the caller types is nothing to them.
+    os.dup2(belongings.null, 0)
+    os.fchdir(belongings.log_directory)
+    os.chroot(".")
+    syscalls.set_capabilities(0, 0, 0)
+    syscalls.set_no_new_privileges()
+    return belongings
 
 
 def _open_if_there(path: str) -> int | None:

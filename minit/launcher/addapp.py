@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 
 from minit import paths, syscalls
-from minit.errors import LaunchError, MinitError, PlanError, describe
+from minit.errors import LaunchError, MinitError, PlanError, Step, describe, step_of
 from minit.launcher.apps import check_running, report_failure
 from minit.launcher.cgroups import Hierarchy, make_pod_groups, read_hierarchies, read_subcgroup, remove_app_groups
 from minit.launcher.devices.devicehelper import DeviceHelper
@@ -125,10 +125,26 @@ def _hand_over(
     plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str, helpers: list[DeviceHelper | HealthHelper]
 ) -> None:
     """Make and open what the app needs, and have PID 1 take it in; its helpers, which stay, are added to the list."""
-    step = "open volumes"
     try:
+        group, sent = _prepare(plan, hierarchies, subcgroup, helpers)
+    except OSError as error:
+        raise LaunchError(f"failed to {step_of(error)}: {describe(error)}") from error
+    [app] = plan.apps
+    if len(sent) > MAXIMUM_DESCRIPTORS:
+        volumes = sum(role == adding.TREE for role, _ in sent)
+        raise LaunchError(f'app "{app.name}": {volumes} volumes are too many for a pod that runs')
+    roles = [role for role, _ in sent]
+    request: dict[str, object] = {"op": OP_APP_ADD, "version": ADDING_VERSION, "app": app.name}
+    ask({**request, "descriptors": roles, "v2": group.is_v2}, _ANSWER_SECONDS, [fd for _, fd in sent])
+
+
+def _prepare(
+    plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str, helpers: list[DeviceHelper | HealthHelper]
+) -> tuple[GroupEnds, list[tuple[str, int]]]:
+    """Return the app's groups and the descriptors for PID 1, each with its role."""
+    with Step("open volumes"):
         plan, [trees] = open_volumes_of(plan)
-        step = "look for devices"
+    with Step("look for devices"):
         devices = look_for_devices(plan, (trees,))
         if devices is not None:
             helpers.append(devices)
@@ -136,27 +152,27 @@ def _hand_over(
             if not devices.follows:
                 helpers.remove(devices)
                 devices.end()
-        step = "make control groups"
-        [spec] = plan.apps
-        mapped = plan.private_users
+    [spec] = plan.apps
+    mapped = plan.private_users
+    with Step("make control groups"):
         [group] = make_pod_groups(hierarchies, subcgroup, [spec.name], private_users=mapped is not None).apps
-        if spec.limits is not None:
-            step = "set limits"
+    if spec.limits is not None:
+        with Step("set limits"):
             set_limits_of(plan, hierarchies, subcgroup)
-        step = "set device policy"
+    with Step("set device policy"):
         for line in apply_policies(hierarchies, subcgroup, plan.apps):
             complain(f"stage1: {line}")
-        lives = []
-        if devices in helpers:
-            step = "follow devices"
+    lives = []
+    if devices in helpers:
+        with Step("follow devices"):
             followed = device_group(hierarchies, subcgroup, spec.name)
             lives.append(devices.follow_and_stay({spec.name: followed}, read_pid()))
-        if spec.health:
-            step = "start checking the health of the app"
+    if spec.health:
+        with Step("start checking the health of the app"):
             health, life = _start_health(plan)
             helpers.append(health)
             lives.append(life)
-        step = "open the root of the app"
+    with Step("open the root of the app"):
         sent = [(adding.SPEC, _write_spec(spec)), (adding.ROOT, _open_root(spec.name))]
         if mapped is not None:
             sent.append((adding.DEV, make_dev(mapped)))
@@ -166,16 +182,10 @@ def _hand_over(
             sent.append((adding.HELPER + helper.kind, helper.fileno()))
             sent.append((adding.PROCESS + helper.kind, os.pidfd_open(helper.pid)))
             sent.append((adding.LIFE + helper.kind, life))
-        if spec.sockets and mapped is not None and plan.has_host_network:
-            step = "open sockets"
+    if spec.sockets and mapped is not None and plan.has_host_network:
+        with Step("open sockets"):
             sent += [(adding.SOCKET, fd) for fd in open_sockets(spec, [None] * len(spec.sockets))]
-    except OSError as error:
-        raise LaunchError(f"failed to {step}: {describe(error)}") from error
-    if len(sent) > MAXIMUM_DESCRIPTORS:
-        raise LaunchError(f'app "{spec.name}": {len(trees)} volumes are too many for a pod that runs')
-    roles = [role for role, _ in sent]
-    request: dict[str, object] = {"op": OP_APP_ADD, "version": ADDING_VERSION, "app": spec.name}
-    ask({**request, "descriptors": roles, "v2": group.is_v2}, _ANSWER_SECONDS, [fd for _, fd in sent])
+    return group, sent
 
 
 def _start_health(plan: PodPlan) -> tuple[HealthHelper, int]:

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from minit import paths, syscalls
 from minit.attributes import Attributes
-from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
+from minit.errors import EXIT_FAILURE, LaunchError, MinitError, Step, describe, step_of
 from minit.iottymux.spawner import Spawner
 from minit.messages import Socket, receive_message, send_message
 from minit.plan.pod import PodPlan
@@ -128,54 +128,60 @@ def run_apps(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor
 
 
 def _boot(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) -> Supervisor:
-    step = "become PID 1"
     try:
+        return _start(plan, ends, make)
+    except OSError as error:
+        raise LaunchError(f"{step_of(error)}: {describe(error)}") from error
+
+
+def _start(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) -> Supervisor:
+    with Step("become PID 1"):
         syscalls.set_process_name("minit")
         # Before anything else: a terminal's Ctrl-C reaches the launcher, which forwards it, and must not arrive twice.
         os.setsid()
         syscalls.set_dumpable(False)
         syscalls.set_parent_death_signal(signal.SIGTERM)
         syscalls.close_all_but((0, 1, 2, *ends.descriptors()))
-        if plan.private_users is not None:
-            step = "become root of the user namespace"
-            _become_root(ends.launcher)
         signals = syscalls.signalfd(WATCHED_SIGNALS)
-        step = "join control group"
+    if plan.private_users is not None:
+        with Step("become root of the user namespace"):
+            _become_root(ends.launcher)
+    with Step("join control group"):
         join_cgroups(ends.tasks)
-        if plan.private_users is None:
-            step = "protect from the OOM killer"
+    if plan.private_users is None:
+        with Step("protect from the OOM killer"):
             _protect_from_oom_killer()
-        step = "build the pod's root"
+    with Step("build the pod's root"):
         _build_root(plan, ends)
-        step = "make directories"
+    with Step("make directories"):
         _make_directories()
-        if ends.kubernetes_log is not None:
-            step = "mount the directory of kubernetes' logs"
+    if ends.kubernetes_log is not None:
+        with Step("mount the directory of kubernetes' logs"):
             _mount_kubernetes_log(ends.kubernetes_log)
-        step = "listen on the control socket"
+    with Step("listen on the control socket"):
         control = _listen()
-        step = "set the host name"
+    with Step("set the host name"):
         syscalls.sethostname(plan.hostname)
-        if plan.has_loopback_only:
-            step = "bring up lo"
+    if plan.has_loopback_only:
+        with Step("bring up lo"):
             bring_up_loopback()
-        step = "open sockets"
+    with Step("open sockets"):
         sockets = [open_sockets(app, fds) for app, fds in zip(plan.apps, ends.sockets)]
-        step = "drop capabilities"
+    with Step("drop capabilities"):
         drop_bounding_set(plan.bounding)
-        step = "join a session keyring"
+    with Step("join a session keyring"):
         leave_keyring()
-        step = "write the apps' environment"
+    with Step("write the apps' environment"):
         for spec in plan.apps:
             write_environment(spec.name, spec.environment)
             write_file(paths.created_marker(spec.name), b"")
-        master = slave = None
-        if ends.terminal is not None and plan.console_uid is not None:
-            step = "open the console"
+    master = slave = None
+    if ends.terminal is not None and plan.console_uid is not None:
+        with Step("open the console"):
             master, slave = open_console(plan.console_uid, ends.terminal)
             if ends.terminal.settings is not None:
                 expect_raw_terminal()
-        step = "start the apps"
+    with Step("start the apps"):
         _tell_launcher(ends.launcher, {"entered": True}, [] if master is None else [master])
         apps = []
         groups = {group.app: group for group in ends.groups}
@@ -192,7 +198,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) 
             os.close(fd)
         if slave is not None:
             os.close(slave)
-        step = "watch the apps"
+    with Step("watch the apps"):
         supervisor = make(
             plan,
             apps,
@@ -205,8 +211,6 @@ def _boot(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) 
             attributes=ends.attributes,
         )
         supervisor.start(spawner)
-    except OSError as error:
-        raise LaunchError(f"{step}: {describe(error)}") from error
     return supervisor
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit import errors
-from minit.errors import MinitError, SourceMissing, UnfinishedError, UsageError, describe, reason_of
+from minit.errors import MinitError, SourceMissing, Step, UnfinishedError, UsageError, describe, reason_of, step_of
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,15 @@ def test_an_error_of_the_system_keeps_its_path() -> None:
     with pytest.raises(OSError) as caught:
         os.open("/nonexistent/file", os.O_RDONLY)
     assert describe(caught.value) == "/nonexistent/file: no such file or directory"
+
+
+def test_an_error_tells_the_innermost_step():
+    """What is raised keeps its type, and says in which step that was, also from a function that the step calls."""
+    with pytest.raises(FileNotFoundError) as caught, Step("start the pod"), Step("open volumes"):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/x")
+    assert (step_of(caught.value), describe(caught.value)) == ("open volumes", "/x: no such file or directory")
+
+
+def test_an_error_outside_of_all_steps_has_a_name_for_it_too():
+    """Whoever reports it can always finish the sentence."""
+    assert step_of(OSError()) == "go on"

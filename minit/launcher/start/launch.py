@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from minit import paths, syscalls
 from minit.attributes import Attributes
-from minit.errors import LaunchError, describe
+from minit.errors import LaunchError, Step, describe, step_of
 from minit.launcher.cgroups import Hierarchy, PodGroups, make_pod_groups, open_hierarchies, read_hierarchies
 from minit.launcher.devices.devicehelper import DeviceHelper
 from minit.launcher.health.healthhelper import HealthHelper
@@ -79,16 +79,15 @@ def launch(flags: RunFlags, lock: int) -> int:
     try:
         return pod.run()
     except OSError as error:
-        raise LaunchError(f"failed to {pod.step}: {describe(error)}") from error
+        raise LaunchError(f"failed to {step_of(error)}: {describe(error)}") from error
     finally:
         pod.end_helpers()
 
 
 class _Launch:
-    """A pod that is being started: the step it is at, which messages name, and the helpers that end with it."""
+    """A pod that is being started, and the helpers that end with it."""
 
     def __init__(self, flags: RunFlags, lock: int) -> None:
-        self.step = "shed what the caller left"
         self._flags = flags
         self._lock = lock
         self._network: NetworkHelper | None = None
@@ -97,60 +96,61 @@ class _Launch:
 
     def run(self) -> int:
         """Start the pod, wait for its end and return its exit code."""
-        attributes, inherited = _shed(self._lock)
-        self.step = "find the control groups of this process"
-        hierarchies = read_hierarchies()
+        with Step("shed what the caller left"):
+            attributes, inherited = _shed(self._lock)
+        with Step("find the control groups of this process"):
+            hierarchies = read_hierarchies()
         plan = self._plan(hierarchies)
         host = _take_notify_socket()
-        plan, sockets = self._take_sockets(plan, inherited)
-        self.step = "place control groups"
-        subcgroup = place_groups(plan, hierarchies)
-        self.step = "setup network"
-        self._network = _start_network(plan, self._flags, self._lock)
-        self.step = "open volumes"
-        plan, trees = open_volumes_of(plan)
-        kubernetes_log = _open_kubernetes_log(plan)
-        self.step = "look for devices"
-        self._devices = look_for_devices(plan, trees)
-        groups = self._make_groups(plan, hierarchies, subcgroup)
-        self.step = "open the control group hierarchies"
-        shown = open_hierarchies(hierarchies)
-        self.step = "set device policy"
-        plan, self._devices = restrict_devices(plan, self._devices, hierarchies, subcgroup)
-        self.step = "prepare the console"
-        terminal = _prepare_console(plan)
+        plan, sockets = _take_sockets(plan, inherited)
+        with Step("place control groups"):
+            subcgroup = place_groups(plan, hierarchies)
+        with Step("setup network"):
+            self._network = _start_network(plan, self._flags, self._lock)
+        with Step("open volumes"):
+            plan, trees = open_volumes_of(plan)
+            kubernetes_log = _open_kubernetes_log(plan)
+        with Step("look for devices"):
+            self._devices = look_for_devices(plan, trees)
+        groups = _make_groups(plan, hierarchies, subcgroup)
+        with Step("open the control group hierarchies"):
+            shown = open_hierarchies(hierarchies)
+        with Step("set device policy"):
+            plan, self._devices = restrict_devices(plan, self._devices, hierarchies, subcgroup)
+        with Step("prepare the console"):
+            terminal = _prepare_console(plan)
         plan = self._join_network(plan)
-        self.step = "prepare the user namespace"
-        made = _make_mounts(plan)
-        self.step = "make PID 1"
-        link, theirs = socket_pair()
-        ends = SupervisorEnds(
-            launcher=theirs,
-            lock=self._lock,
-            root=open_stage1_root(),
-            image=image_descriptor(),
-            tasks=groups.tasks,
-            groups=groups.apps,
-            hierarchies=shown,
-            attributes=attributes,
-            terminal=terminal,
-            made=made,
-            trees=trees,
-            kubernetes_log=kubernetes_log,
-            sockets=sockets,
-        )
-        pid, pidfd = _clone_supervisor(plan, ends, groups.supervisor)
+        with Step("prepare the user namespace"):
+            made = _make_mounts(plan)
+        with Step("make PID 1"):
+            link, theirs = socket_pair()
+            ends = SupervisorEnds(
+                launcher=theirs,
+                lock=self._lock,
+                root=open_stage1_root(),
+                image=image_descriptor(),
+                tasks=groups.tasks,
+                groups=groups.apps,
+                hierarchies=shown,
+                attributes=attributes,
+                terminal=terminal,
+                made=made,
+                trees=trees,
+                kubernetes_log=kubernetes_log,
+                sockets=sockets,
+            )
+            pid, pidfd = _clone_supervisor(plan, ends, groups.supervisor)
         self._complete(plan, pid, pidfd, link, attributes)
-        self.step = "wait for PID 1"
-        helpers = [helper for helper in (self._devices, self._health) if helper is not None]
-        kept = [helper.fileno() for helper in helpers]
-        syscalls.close_all_but((0, 1, 2, self._lock, pidfd, link.fileno(), *kept))
-        watch = Watch(pidfd, link, terminal, entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid))
-        if host is not None:
-            watch.notify_host(host)
-        for helper in helpers:
-            watch.add_helper(helper.fileno(), helper.report_death)
-        return watch.run()
+        with Step("wait for PID 1"):
+            helpers = [helper for helper in (self._devices, self._health) if helper is not None]
+            kept = [helper.fileno() for helper in helpers]
+            syscalls.close_all_but((0, 1, 2, self._lock, pidfd, link.fileno(), *kept))
+            watch = Watch(pidfd, link, terminal, entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid))
+            if host is not None:
+                watch.notify_host(host)
+            for helper in helpers:
+                watch.add_helper(helper.fileno(), helper.report_death)
+            return watch.run()
 
     def end_helpers(self) -> None:
         """End what the pod has beside PID 1; its networks too, if there never was a PID 1."""
@@ -161,58 +161,38 @@ class _Launch:
                 helper.end()
 
     def _plan(self, hierarchies: Sequence[Hierarchy]) -> PodPlan:
-        self.step = "load pod"
-        pod = load_pod(self._flags)
-        plan = plan_pod(pod, self._flags, collect_facts(hierarchies, pod, self._flags))
-        for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
-            complain(f"stage1: {line}")
-        self.step = "load seccomp filters"
-        return add_filters(plan)
-
-    def _take_sockets(
-        self, plan: PodPlan, inherited: list[InheritedSocket]
-    ) -> tuple[PodPlan, tuple[tuple[int | None, ...], ...]]:
-        self.step = "take over sockets"
-        plan, sockets = _match_sockets(plan, inherited)
-        if plan.private_users is not None and plan.has_host_network:
-            self.step = "open sockets"
-            # Here, as root of a user namespace may not bind to low ports of the host.
-            sockets = tuple(open_sockets(app, fds) for app, fds in zip(plan.apps, sockets))
-        return plan, sockets
-
-    def _make_groups(self, plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> PodGroups:
-        self.step = "make control groups"
-        # Written first: gc could not find the groups of a pod that died between the two.
-        write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
-        names = [app.name for app in plan.apps]
-        groups = make_pod_groups(hierarchies, subcgroup, names, private_users=plan.private_users is not None)
-        self.step = "set limits"
-        set_limits_of(plan, hierarchies, subcgroup)
-        return groups
+        with Step("load pod"):
+            pod = load_pod(self._flags)
+            plan = plan_pod(pod, self._flags, collect_facts(hierarchies, pod, self._flags))
+            for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
+                complain(f"stage1: {line}")
+        with Step("load seccomp filters"):
+            return add_filters(plan)
 
     def _join_network(self, plan: PodPlan) -> PodPlan:
         """Return the plan with what the pod's network offers, which this process is then in."""
         connection: Connection | None = None
         if self._network is not None:
-            self.step = "setup network"
-            plan, connection = _join_network(plan, self._network, self._flags)
+            with Step("setup network"):
+                plan, connection = _join_network(plan, self._network, self._flags)
         if plan.mutable:
-            self.step = "write the options of the pod"
-            _remember_options(self._flags, connection)
+            with Step("write the options of the pod"):
+                _remember_options(self._flags, connection)
         return plan
 
     def _complete(self, plan: PodPlan, pid: int, pidfd: int, link: Socket, attributes: Attributes) -> None:
         """Do what needs PID 1 to be there; it is gone again if that fails."""
         try:
-            _admit(plan, pid, link)
-            self.step = "write the profiles of the apps"
-            # While PID 1 is already at work.
-            write_profiles(plan.apps, attributes)
-            self.step = "start checking the health of apps"
-            self._health = _start_health(plan, pid)
-            self.step = "setup network"
-            if self._network is not None:
-                self._network.release()
+            with Step("make PID 1"):
+                _admit(plan, pid, link)
+            with Step("write the profiles of the apps"):
+                # While PID 1 is already at work.
+                write_profiles(plan.apps, attributes)
+            with Step("start checking the health of apps"):
+                self._health = _start_health(plan, pid)
+            with Step("setup network"):
+                if self._network is not None:
+                    self._network.release()
         except BaseException:
             syscalls.pidfd_send_signal(pidfd, signal.SIGKILL)
             raise
@@ -260,6 +240,29 @@ def _take_notify_socket() -> str | None:
         return address
     complain(f"stage1: warning: ignoring NOTIFY_SOCKET={address}: no socket of this machine")
     return None
+
+
+def _take_sockets(
+    plan: PodPlan, inherited: list[InheritedSocket]
+) -> tuple[PodPlan, tuple[tuple[int | None, ...], ...]]:
+    with Step("take over sockets"):
+        plan, sockets = _match_sockets(plan, inherited)
+    if plan.private_users is not None and plan.has_host_network:
+        with Step("open sockets"):
+            # Here, as root of a user namespace may not bind to low ports of the host.
+            sockets = tuple(open_sockets(app, fds) for app, fds in zip(plan.apps, sockets))
+    return plan, sockets
+
+
+def _make_groups(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> PodGroups:
+    with Step("make control groups"):
+        # Written first: gc could not find the groups of a pod that died between the two.
+        write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
+        names = [app.name for app in plan.apps]
+        groups = make_pod_groups(hierarchies, subcgroup, names, private_users=plan.private_users is not None)
+    with Step("set limits"):
+        set_limits_of(plan, hierarchies, subcgroup)
+    return groups
 
 
 def _start_network(plan: PodPlan, flags: RunFlags, lock: int) -> NetworkHelper | None:
