@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from minit import syscalls
 from minit.iottymux.linebuffer import LineBuffer
 from minit.iottymux.logfile import LINE_BYTES, Log
-from minit.iottymux.loop import Loop
 from minit.iottymux.streams.mux import Mux
 from minit.iottymux.streams.output import LineLog
+from minit.loop import Loop
 from minit.stdio import line_end
 from minit.value import Value
 

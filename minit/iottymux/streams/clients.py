@@ -7,7 +7,6 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from minit.iottymux.loop import Loop
 from minit.iottymux.protocol import (
     DEFAULT_QUEUE_BYTES,
     EVENT_DROPPED,
@@ -28,6 +27,7 @@ from minit.iottymux.protocol import (
 from minit.iottymux.streams.input import Input
 from minit.iottymux.streams.output import Output
 from minit.iottymux.streams.peer import Peer, PeerOwner
+from minit.loop import Loop
 from minit.messages import Socket, receive_message, send_message
 
 

@@ -11,9 +11,9 @@ import os
 import select
 from collections.abc import Callable
 
-from minit.iottymux.loop import Loop
 from minit.iottymux.protocol import STDIN_NONE, STDIN_OTHER, STDIN_OWNER
 from minit.iottymux.streams.peer import Peer
+from minit.loop import Loop
 from minit.terminal import end_of_file_key
 
 _SPLICE_NONBLOCK = 2

@@ -17,13 +17,13 @@ import time
 from collections.abc import Mapping, Sequence
 
 from minit.errors import describe
-from minit.iottymux.loop import Loop
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_IN, TTY_OUT, ProtocolError
 from minit.iottymux.streams.clients import Client, RawClient, Session
 from minit.iottymux.streams.counters import BYTES_IN, CLIENTS, COLUMNS, DROPPED_BYTES, FLUSHES, ROWS, Counters
 from minit.iottymux.streams.input import Input, PipeInput, TtyInput
 from minit.iottymux.streams.output import LineLog, Output, PipeOutput, TtyOutput
 from minit.iottymux.streams.ring import Ring, Scratch
+from minit.loop import Loop
 from minit.messages import Socket, encode_message, send_message
 from minit.stdio import complain
 

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.logfile import LINE_BYTES
-from minit.iottymux.loop import Loop
 from minit.iottymux.streams.clientqueue import interrupted_marker
 from minit.iottymux.streams.peer import Peer
 from minit.iottymux.streams.ring import CHUNK_BYTES, RING_BYTES, Ring, Scratch
+from minit.loop import Loop
 
 
 class LineLog(Protocol):

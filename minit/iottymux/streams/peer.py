@@ -8,10 +8,10 @@ import socket
 from typing import Protocol
 
 from minit.iottymux.linebuffer import unread_bytes
-from minit.iottymux.loop import Loop
 from minit.iottymux.protocol import POLICY_BLOCK, POLICY_DISCONNECT, POLICY_DROP
 from minit.iottymux.streams.clientqueue import Piece, Queue
 from minit.iottymux.streams.ring import CHUNK_BYTES
+from minit.loop import Loop
 from minit.messages import Socket
 
 _SPLICE_NONBLOCK = 2
