@@ -22,7 +22,7 @@ from minit.archives.conversion import convert_manifest
 from minit.archives.layered import Layer, LayeredImage, digest_text, hasher
 from minit.archives.layertree import LayerTree, Plan
 from minit.archives.tar import Entry, Kind, TarReader
-from minit.archives.tarheader import END, encode_header, new_entry, padding
+from minit.archives.tarwriter import TarWriter, new_entry, padding
 from minit.errors import ImageError
 from minit.progress import Progress, silent
 from minit.value import replace
@@ -58,9 +58,14 @@ def write_aci(
     with make_spool() as spool:
         spooled = _Spooled(spool)
         plan = _read_layers(image, spooled, progress, limits)
-        output = _Output(write)
-        output.add(new_entry(MANIFEST, Kind.FILE, 0o644, size_bytes=len(manifest)), MANIFEST)
-        output.data(manifest + padding(len(manifest)))
+        digest = hashlib.sha512()
+
+        def write_digested(data: memoryview) -> None:
+            digest.update(data)
+            write(data)
+
+        output = TarWriter(write_digested)
+        output.add(new_entry(MANIFEST, Kind.FILE, 0o644), data=manifest)
         # The layers may have an entry for it, which then says how it looks.
         output.add(new_entry(ROOTFS, Kind.DIRECTORY, 0o755), ROOTFS)
         for number in range(len(image.layers)):
@@ -71,7 +76,8 @@ def write_aci(
         output.add(new_entry(path, Kind.DIRECTORY, 0o755), f"{ROOTFS}/{path}")
     for path, target in plan.additions:
         output.add(new_entry(path, Kind.SYMLINK, 0o777, link_target=target), f"{ROOTFS}/{path}")
-    return output.finish(), manifest
+    output.finish()
+    return image_id(digest), manifest
 
 
 def _read_layers(image: LayeredImage, spooled: _Spooled, progress: Progress, limits: Limits) -> Plan:
@@ -93,7 +99,7 @@ def _read_layers(image: LayeredImage, spooled: _Spooled, progress: Progress, lim
     return tree.plan(_STDIO_LINKS)
 
 
-def _kept(number: int, spooled: _Spooled, plan: Plan, output: _Output) -> Iterator[tuple[int, int]]:
+def _kept(number: int, spooled: _Spooled, plan: Plan, output: TarWriter) -> Iterator[tuple[int, int]]:
     """Yield which parts of the spool are to be copied, and write in their place headers that are to change."""
     first_key = number << 32
     # Most entries are neither moved nor links.
@@ -112,7 +118,7 @@ def _kept(number: int, spooled: _Spooled, plan: Plan, output: _Output) -> Iterat
             name = plan.paths.get(first_key | index)
             target = plan.hard_links.get(first_key | index)
             link = None if target is None else f"{ROOTFS}/{target}"
-            output.add(entry, entry.path if name is None else f"{ROOTFS}/{name}", link)
+            output.add(entry, entry.path if name is None else f"{ROOTFS}/{name}", hard_link_to=link)
             start, end = data, positions[index + 1]
     yield start, end
 
@@ -194,10 +200,14 @@ class _Spooled:
 
     def __init__(self, spool: BinaryIO) -> None:
         self._spool = spool
-        self._buffer = bytearray()
-        self.size_bytes = 0
+        self._tar = TarWriter(spool.write)
         self.positions: list[array[int]] = []
         """For each layer the positions of its entries, and the end of the last one."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much all of it is."""
+        return self._tar.position
 
     def begin_layer(self) -> None:
         """Say that the next entries are those of the next layer."""
@@ -205,18 +215,16 @@ class _Spooled:
 
     def add(self, entry: Entry, tar: TarReader) -> None:
         """Add an entry with its data."""
-        self.positions[-1].append(self.size_bytes)
+        self.positions[-1].append(self._tar.position)
         name = f"{ROOTFS}/{entry.path}" if entry.path else ROOTFS
-        self._put(encode_header(entry, name, ROOTFS if entry.kind is Kind.HARD_LINK else None))
-        if entry.size_bytes:
-            while data := tar.read(_CHUNK):
-                self._put(data)
-            self._put(padding(entry.size_bytes))
+        self._tar.add(entry, name, hard_link_to=ROOTFS if entry.kind is Kind.HARD_LINK else None)
+        self._tar.copy(entry.size_bytes, tar.read)
 
     def end_layer(self) -> None:
         """Say that a layer is complete."""
-        self.positions[-1].append(self.size_bytes)
-        self._flush()
+        self.positions[-1].append(self._tar.position)
+        self._tar.flush()
+        self._spool.flush()
 
     def entry(self, start: int, end: int) -> tuple[Entry, int]:
         """Return an entry again, and where its data begins."""
@@ -225,53 +233,11 @@ class _Spooled:
             return entry, end - entry.size_bytes - len(padding(entry.size_bytes))
         raise ImageError("the temporary file has lost an entry; try again")
 
-    def copy(self, start: int, end: int, output: _Output) -> None:
+    def copy(self, start: int, end: int, output: TarWriter) -> None:
         """Copy a part of the file to the output."""
         while start < end:
             data = os.pread(self._spool.fileno(), min(end - start, _CHUNK), start)
             if not data:
                 raise ImageError("the temporary file has become shorter; try again")
-            output.data(data)
+            output.put(data)
             start += len(data)
-
-    def _put(self, data: bytes) -> None:
-        self._buffer += data
-        self.size_bytes += len(data)
-        if len(self._buffer) >= _CHUNK:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._spool.write(self._buffer)
-        self._spool.flush()
-        self._buffer = bytearray()
-
-
-class _Output:
-    """The tar that is written, in pieces of some size."""
-
-    def __init__(self, write: Callable[[memoryview], object]) -> None:
-        self._write = write
-        self._digest = hashlib.sha512()
-        self._buffer = bytearray()
-
-    def add(self, entry: Entry, name: str, hard_link_to: str | None = None) -> None:
-        """Write the header of an entry."""
-        self.data(encode_header(entry, name, hard_link_to))
-
-    def data(self, data: bytes) -> None:
-        """Write data of the entry."""
-        self._buffer += data
-        if len(self._buffer) >= _CHUNK:
-            self._flush()
-
-    def finish(self) -> str:
-        """Write the end and return the image ID."""
-        self._buffer += END
-        self._flush()
-        return image_id(self._digest)
-
-    def _flush(self) -> None:
-        with memoryview(self._buffer) as view:
-            self._digest.update(view)
-            self._write(view)
-        self._buffer = bytearray()

@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 
 from minit import jsontext
 from minit.errors import ImageError, describe
+from minit.image.aciwriter import AciWriter
 from minit.image.contents import Contents, Directory, Text
 from minit.image.hostfiles import HostFiles
-from minit.image.tarwriter import AciWriter
 from minit.manifest.image import APPC_VERSION, parse_image_manifest
 from minit.manifest.names import sanitize_ac_name
 from minit.progress import Progress

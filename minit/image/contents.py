@@ -7,7 +7,7 @@ import stat
 from pathlib import Path, PurePosixPath
 
 from minit.errors import ImageError
-from minit.image.tarwriter import AciWriter
+from minit.image.aciwriter import AciWriter
 from minit.progress import Progress
 from minit.value import Value
 

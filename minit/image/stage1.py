@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 import minit
 from minit import jsontext, paths
 from minit.errors import ImageError, describe
+from minit.image.aciwriter import AciWriter
 from minit.image.dump.program import needed_files, obstacle, static_library
 from minit.image.interpreter import (
     check_interpreter,
@@ -39,7 +40,6 @@ from minit.image.modules import (
     source_files,
     stage1_modules,
 )
-from minit.image.tarwriter import AciWriter
 from minit.image.toolchain import run_tool
 from minit.manifest.image import APPC_VERSION
 from minit.progress import Progress

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from minit import jsontext
 from minit.archives.tar import Kind
-from minit.archives.tarheader import END, encode_header, new_entry, padding
+from minit.archives.tarwriter import TarWriter, new_entry
 from minit.manifest.image import APPC_VERSION
 
 _SECONDS = 60
@@ -55,12 +55,12 @@ def _write_app(output: Path) -> None:
 def _write_image(output: Path, manifest: bytes, directories: Iterable[str], programs: Mapping[str, bytes]) -> None:
     """Write an ACI that need not outlive a crash."""
     with open(output, "wb") as file:
+        tar = TarWriter(file.write)
         for directory in ("rootfs", *directories):
-            file.write(encode_header(new_entry(directory, Kind.DIRECTORY, 0o755), f"{directory}/"))
+            tar.add(new_entry(directory, Kind.DIRECTORY, 0o755))
         for path, content in {**programs, "manifest": manifest}.items():
-            file.write(encode_header(new_entry(path, Kind.FILE, 0o755, size_bytes=len(content)), path))
-            file.write(content + padding(len(content)))
-        file.write(END)
+            tar.add(new_entry(path, Kind.FILE, 0o755), data=content)
+        tar.finish()
 
 
 def _manifest(name: str, **fields: object) -> bytes:

@@ -12,11 +12,11 @@ import stat
 from collections.abc import Callable
 
 from minit import syscalls
-from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES, Entry, Kind, shown
-from minit.archives.tarheader import END, KINDS, encode_header, padding
+from minit.archives.aci import CAPABILITIES, kept_attributes
+from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES, Kind, shown
+from minit.archives.tarwriter import KINDS, TarWriter, entry_of, new_entry
 from minit.errors import PodError
 from minit.idrange import IdRange
-from minit.stage0.files.attributes import CAPABILITIES, is_kept_attribute
 from minit.stage0.files.filecapabilities import unshift_capabilities
 from minit.stage0.files.holes import LEAST_BYTES, SparseContent, find_segments
 
@@ -26,9 +26,6 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # Each entry repeats its path: without a limit a chain of a million directories would be a terabyte.
 _PATH_LIMIT = 1 << 16
 _SURE_LENGTH = NAME_LIMIT_BYTES // 4  # of a path whose characters have four bytes each
-_WRITTEN_BYTES = 1 << 18
-
-_DEVICES = (Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE)
 
 
 class TreeWriter:
@@ -41,19 +38,18 @@ class TreeWriter:
 
     def __init__(
         self,
-        write: Callable[[bytes], object],
+        write: Callable[[memoryview], object],
         ids: IdRange | None,
         note: Callable[[str], None],
         count: Callable[[int], None],
     ) -> None:
-        self._write = write
+        self._tar = TarWriter(self._write)
+        self._archive = write
         self._ids = ids
         self._note = note
         self._count = count
         self._bytes = 0
         self._names: dict[tuple[int, int], str] = {}
-        self._pieces: list[bytes] = []
-        self._pieces_bytes = 0
         self._is_importable = True
 
     def add_tree(self, root: int, name: str) -> None:
@@ -87,14 +83,11 @@ class TreeWriter:
 
     def add_file(self, name: str, data: bytes) -> None:
         """Add a file of root's with mode 0644 and no time."""
-        size = len(data)
-        entry = Entry(path=name, kind=Kind.FILE, mode=0o644, uid=0, gid=0, size_bytes=size, mtime_ns=0, atime_ns=0)
-        self._put(encode_header(entry, name) + data + padding(size))
+        self._tar.add(new_entry(name, Kind.FILE, 0o644), data=data)
 
     def finish(self) -> None:
         """Write the end of the archive."""
-        self._put(END)
-        self._flush()
+        self._tar.finish()
 
     def _add(self, directory: int, entry: str, name: str, depth: int) -> bool:
         """Add one entry of a directory; return whether it is a directory to look into."""
@@ -139,49 +132,26 @@ class TreeWriter:
             if segments is not None:
                 content = SparseContent(fd, name, size_bytes, segments)
                 size_bytes = content.size_bytes
-        entry = Entry(
-            path=name,
-            kind=kind,
-            mode=stat.S_IMODE(status.st_mode),
-            uid=owner[0],
-            gid=owner[1],
-            size_bytes=size_bytes,
+        entry = entry_of(
+            name,
+            status,
+            owner=owner,
             mtime_ns=status.st_mtime_ns,
-            atime_ns=status.st_mtime_ns,
+            size_bytes=size_bytes,
             link_target=target,
-            device=status.st_rdev if kind in _DEVICES else 0,
             xattrs=xattrs,
         )
-        written = f"{name}/" if kind is Kind.DIRECTORY else name
-        self._put(
-            encode_header(entry, written, None if first == name else first, () if content is None else content.records)
+        self._tar.add(
+            entry, hard_link_to=None if first == name else first, records=() if content is None else content.records
         )
         if fd is not None and has_content:
-            self._copy(name, size_bytes, (lambda size: os.read(fd, size)) if content is None else content.read)
+            if not self._tar.copy(size_bytes, (lambda size: os.read(fd, size)) if content is None else content.read):
+                raise PodError(f"{shown(name)} has become shorter while it was exported")
+            self._bytes += size_bytes
         return True
 
-    def _copy(self, name: str, size_bytes: int, read: Callable[[int], bytes]) -> None:
-        left = size_bytes
-        while left:
-            data = read(min(left, _WRITTEN_BYTES))
-            if not data:
-                raise PodError(f"{shown(name)} has become shorter while it was exported")
-            self._put(data)
-            left -= len(data)
-        self._put(padding(size_bytes))
-        self._bytes += size_bytes
-
-    def _put(self, data: bytes) -> None:
-        """Write something, together with much else: to compress little takes as long as to compress much."""
-        self._pieces.append(data)
-        self._pieces_bytes += len(data)
-        if self._pieces_bytes >= _WRITTEN_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._write(b"".join(self._pieces))
-        self._pieces.clear()
-        self._pieces_bytes = 0
+    def _write(self, data: memoryview) -> None:
+        self._archive(data)
         self._count(self._bytes)
 
     def _owner(self, name: str, status: os.stat_result) -> tuple[int, int] | None:
@@ -196,15 +166,11 @@ class TreeWriter:
 
     def _attributes(self, fd: int) -> tuple[tuple[str, bytes], ...]:
         """Return the attributes that images keep."""
-        try:
-            names = os.listxattr(fd)
-        except OSError:
-            return ()  # the filesystem has none
         attributes = []
-        for name in sorted(filter(is_kept_attribute, names)):
-            value: bytes | None = os.getxattr(fd, name)
-            if name == CAPABILITIES and self._ids is not None and value is not None:
-                value = unshift_capabilities(value, self._ids)
+        for name, stored in kept_attributes(fd):
+            value: bytes | None = stored
+            if name == CAPABILITIES and self._ids is not None:
+                value = unshift_capabilities(stored, self._ids)
             if value:
                 attributes.append((name, value))
         return tuple(attributes)

@@ -23,12 +23,11 @@ from contextlib import suppress
 from typing import NoReturn
 
 from minit import syscalls
-from minit.archives.aci import MANIFEST_LIMIT_BYTES, image_id
+from minit.archives.aci import CAPABILITIES, MANIFEST_LIMIT_BYTES, image_id, is_kept_attribute
 from minit.archives.compression import Tee
 from minit.archives.tar import Entry, Kind, TarReader, shown
 from minit.errors import ImageError, reason_of
 from minit.idrange import IdRange
-from minit.stage0.files.attributes import CAPABILITIES, is_kept_attribute
 from minit.stage0.files.filecapabilities import shift_capabilities
 from minit.stage0.images.rendering import ROOTFS, Layer, Selection
 from minit.value import replace

@@ -10,17 +10,17 @@ import gzip
 import os
 import stat
 from contextlib import suppress
-from io import BytesIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import BinaryIO
 
-from minit.archives.tar import Entry, Kind
-from minit.archives.tarheader import END, KINDS, encode_header, new_entry, padding
+from minit.archives.aci import kept_attributes
+from minit.archives.tar import Kind
+from minit.archives.tarwriter import KINDS, TarWriter, entry_of, new_entry
 from minit.errors import ImageError, describe, reason_of
 
 GZIP_LEVEL = 6
-_COPIED_BYTES = 1 << 20
+_SECOND_NS = 1_000_000_000
 
 
 class AciWriter:
@@ -45,7 +45,8 @@ class AciWriter:
         except OSError as error:
             raise self._failure(error) from error
         self._gzip = gzip.GzipFile("", "wb", GZIP_LEVEL, self._file, mtime=0)
-        self._add(new_entry("manifest", Kind.FILE, 0o644, size_bytes=len(self._manifest)), BytesIO(self._manifest))
+        self._tar = TarWriter(self._gzip.write)
+        self._tar.add(new_entry("manifest", Kind.FILE, 0o644), data=self._manifest)
         return self
 
     def __exit__(
@@ -66,7 +67,7 @@ class AciWriter:
             self._temporary.unlink(missing_ok=True)
 
     def _finish(self) -> None:
-        self._write(END)
+        self._tar.finish()
         self._gzip.close()
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -80,21 +81,22 @@ class AciWriter:
 
     def add_directory(self, name: str, mode: int = 0o755) -> None:
         """Add a directory owned by root; `name` is its path in the image, `/` the rootfs itself."""
-        self._add(new_entry(_entry_name(name), Kind.DIRECTORY, mode))
+        self._tar.add(new_entry(_entry_name(name), Kind.DIRECTORY, mode))
 
     def add_symlink(self, name: str, target: str) -> None:
         """Add a symlink owned by root."""
-        self._add(new_entry(_entry_name(name), Kind.SYMLINK, 0o777, link_target=target))
+        self._tar.add(new_entry(_entry_name(name), Kind.SYMLINK, 0o777, link_target=target))
 
     def add_bytes(self, name: str, data: bytes, mode: int = 0o644) -> None:
         """Add a regular file owned by root."""
-        self._add(new_entry(_entry_name(name), Kind.FILE, mode, size_bytes=len(data)), BytesIO(data))
+        self._tar.add(new_entry(_entry_name(name), Kind.FILE, mode), data=data)
 
     def add_file(self, name: str, source: Path, mode: int) -> None:
         """Add a copy of a file, owned by root, with the time of its source forgotten."""
         with source.open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
-            self._add(new_entry(_entry_name(name), Kind.FILE, mode, size_bytes=size_bytes), file)
+            self._tar.add(new_entry(_entry_name(name), Kind.FILE, mode, size_bytes=size_bytes))
+            self._copy(file, size_bytes)
 
     def add_as_is(self, name: str, source: Path) -> None:
         """
@@ -106,74 +108,26 @@ class AciWriter:
         status = source.lstat()
         kind = KINDS.get(stat.S_IFMT(status.st_mode))
         name = _entry_name(name)
+        mtime_ns = int(status.st_mtime) * _SECOND_NS
         if kind is Kind.FILE:
             first = self._links.setdefault((status.st_dev, status.st_ino), name) if status.st_nlink > 1 else name
             if first != name:
-                self._write(encode_header(_entry_of(name, kind, status), name, first))
+                self._tar.add(entry_of(name, status, mtime_ns=mtime_ns), hard_link_to=first)
                 return
             with source.open("rb") as file:
                 status = os.fstat(file.fileno())
-                entry = _entry_of(name, kind, status, size_bytes=status.st_size, xattrs=_extended_attributes(file))
-                self._add(entry, file)
+                xattrs = kept_attributes(file.fileno())
+                entry = entry_of(name, status, mtime_ns=mtime_ns, size_bytes=status.st_size, xattrs=xattrs)
+                self._tar.add(entry)
+                self._copy(file, status.st_size)
         elif kind is not None:
             target = os.readlink(source) if kind is Kind.SYMLINK else ""
-            self._add(_entry_of(name, kind, status, link_target=target))
+            self._tar.add(entry_of(name, status, mtime_ns=mtime_ns, link_target=target))
 
-    def _add(self, entry: Entry, content: IO[bytes] | None = None) -> None:
-        self._write(encode_header(entry, f"{entry.path}/" if entry.kind is Kind.DIRECTORY else entry.path))
-        if content is not None:
-            self._copy(content, entry.size_bytes)
-
-    def _copy(self, file: IO[bytes], size_bytes: int) -> None:
-        left = size_bytes
-        while left:
-            data = file.read(min(left, _COPIED_BYTES))
-            if not data:
-                raise ImageError(f"{file.name} has become shorter while it was read")
-            self._write(data)
-            left -= len(data)
-        self._write(padding(size_bytes))
-
-    def _write(self, data: bytes) -> None:
-        self._gzip.write(data)
-
-
-def _entry_of(
-    name: str,
-    kind: Kind,
-    status: os.stat_result,
-    size_bytes: int = 0,
-    link_target: str = "",
-    xattrs: tuple[tuple[str, bytes], ...] = (),
-) -> Entry:
-    mtime_ns = int(status.st_mtime) * 1_000_000_000
-    return Entry(
-        path=name,
-        kind=kind,
-        mode=stat.S_IMODE(status.st_mode),
-        uid=status.st_uid,
-        gid=status.st_gid,
-        size_bytes=size_bytes,
-        mtime_ns=mtime_ns,
-        atime_ns=mtime_ns,
-        link_target=link_target,
-        device=status.st_rdev if kind in (Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE) else 0,
-        xattrs=xattrs,
-    )
+    def _copy(self, file: BinaryIO, size_bytes: int) -> None:
+        if not self._tar.copy(size_bytes, file.read):
+            raise ImageError(f"{file.name} has become shorter while it was read")
 
 
 def _entry_name(name: str) -> str:
     return "rootfs/" + name.strip("/") if name.strip("/") else "rootfs"
-
-
-def _extended_attributes(file: IO[bytes]) -> tuple[tuple[str, bytes], ...]:
-    # The two kinds rkt's extraction keeps.
-    try:
-        names = os.listxattr(file.fileno())
-    except OSError:
-        return ()  # the filesystem has none
-    return tuple(
-        (name, os.getxattr(file.fileno(), name))
-        for name in sorted(names)
-        if name == "security.capability" or name.startswith("user.")
-    )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minit.errors import ImageError
-from minit.image.tarwriter import AciWriter
+from minit.image.aciwriter import AciWriter
 
 
 def write(output: Path, tree: Path | None = None) -> list[tarfile.TarInfo]:
