@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 
 from minit.errors import NetworkError, describe
-from minit.network import nftables
+from minit.network import nftables, nftexpressions
 from minit.network.conntrack import forget_datagrams
 from minit.network.hostlink import host_addresses, host_interface
 from minit.network.nftables import Chain, Hook, Rule, Table
@@ -42,10 +42,10 @@ def table_name(container_id: str, interface: str) -> str:
 
 def masquerade(table: str, address: str, subnet: str) -> None:
     """Hide a pod's `address` behind the host's, except from `subnet` (CIDR notation) and from multicast groups."""
-    source = nftables.source_in(address)
+    source = nftexpressions.source_in(address)
     rules = (
-        Rule(expressions=(*source, *nftables.destination_in(subnet), *nftables.leave())),
-        Rule(expressions=(*source, *nftables.destination_not_in(_MULTICAST), *nftables.masquerade())),
+        Rule(expressions=(*source, *nftexpressions.destination_in(subnet), *nftexpressions.leave())),
+        Rule(expressions=(*source, *nftexpressions.destination_not_in(_MULTICAST), *nftexpressions.masquerade())),
     )
     chain = Chain(name="postrouting", rules=rules, hook=_POSTROUTING)
     nftables.replace_table(Table(name=table, chains=(chain,)))
@@ -117,18 +117,18 @@ def _forget_datagrams(ports: Sequence[ForwardedPort]) -> None:
 def _redirections(ports: Sequence[ForwardedPort], address: str) -> Chain:
     rules = []
     for port in ports:
-        place = nftables.destination_in(port.host_ip) if port.host_ip else ()
-        match = (*place, *nftables.destination_port(port.protocol, port.host_port))
-        action = nftables.redirect_to(address, port.pod_port)
+        place = nftexpressions.destination_in(port.host_ip) if port.host_ip else ()
+        match = (*place, *nftexpressions.destination_port(port.protocol, port.host_port))
+        action = nftexpressions.redirect_to(address, port.pod_port)
         rules.append(Rule(expressions=(*match, *action), comment=port_comment(port)))
     return Chain(name=PORTS_CHAIN, rules=tuple(rules))
 
 
 def _redirecting() -> tuple[Chain, ...]:
     """Return the chains for what comes from elsewhere and for what this machine sends itself."""
-    redirect = (*nftables.destination_is_local(), *nftables.jump(PORTS_CHAIN))
+    redirect = (*nftexpressions.destination_is_local(), *nftexpressions.jump(PORTS_CHAIN))
     # A neighbour's packet to 127.0.0.1 would be redirected before the kernel sees that it cannot be right.
-    from_outside = Rule(expressions=(*nftables.destination_not_in(_LOOPBACK), *redirect))
+    from_outside = Rule(expressions=(*nftexpressions.destination_not_in(_LOOPBACK), *redirect))
     return (
         Chain(name="prerouting", rules=(from_outside,), hook=_PREROUTING),
         Chain(name="output", rules=(Rule(expressions=redirect),), hook=_OUTPUT),
@@ -137,15 +137,15 @@ def _redirecting() -> tuple[Chain, ...]:
 
 def _returning(address: str, interface: str) -> Chain:
     """Return the chain that makes answers come back this way, where they would go another or nowhere."""
-    to_pod = nftables.destination_in(address)
-    by_one_interface = (*nftables.enters_by(interface), *nftables.leaves_by(interface))
+    to_pod = nftexpressions.destination_in(address)
+    by_one_interface = (*nftexpressions.enters_by(interface), *nftexpressions.leaves_by(interface))
     rules = (
         # No answer to 127.0.0.1 leaves the pod.
-        Rule(expressions=(*nftables.source_in(_LOOPBACK), *to_pod, *nftables.masquerade())),
+        Rule(expressions=(*nftexpressions.source_in(_LOOPBACK), *to_pod, *nftexpressions.masquerade())),
         # The pod takes no packet that seems to come from itself.
-        Rule(expressions=(*nftables.source_in(address), *to_pod, *nftables.masquerade())),
+        Rule(expressions=(*nftexpressions.source_in(address), *to_pod, *nftexpressions.masquerade())),
         # A neighbour on the same bridge would be answered directly, by an address that it never spoke to.
-        Rule(expressions=(*by_one_interface, *to_pod, *nftables.was_redirected(), *nftables.masquerade())),
+        Rule(expressions=(*by_one_interface, *to_pod, *nftexpressions.was_redirected(), *nftexpressions.masquerade())),
     )
     return Chain(name="postrouting", rules=rules, hook=_POSTROUTING)
 
@@ -153,8 +153,8 @@ def _returning(address: str, interface: str) -> Chain:
 def _guard(interface: str) -> Chain:
     """Return the chain that keeps the pod from what listens on 127.0.0.1 of the host (CVE-2020-8558)."""
     rules = tuple(
-        Rule(expressions=(*nftables.enters_by(interface), *match, *nftables.drop()))
-        for match in (nftables.destination_in(_LOOPBACK), nftables.source_in(_LOOPBACK))
+        Rule(expressions=(*nftexpressions.enters_by(interface), *match, *nftexpressions.drop()))
+        for match in (nftexpressions.destination_in(_LOOPBACK), nftexpressions.source_in(_LOOPBACK))
     )
     return Chain(name="guard", rules=rules, hook=_FIRST)
 

@@ -12,7 +12,7 @@ from pyroute2.netlink.rtnl import RTM_GETROUTE, RTM_NEWROUTE
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from minit.errors import NetworkError, describe
-from minit.network import nftables
+from minit.network import nftables, nftexpressions
 from minit.network.netlink import NETLINK_ROUTE, Netlink, NetlinkError
 from minit.network.nftables import Chain, Hook, Rule, Table
 from tests.support.networks import own_network
@@ -41,19 +41,19 @@ def table_with(*rules: Rule, hook: Hook | None = None, comment: str = "") -> Tab
 def test_every_match_and_action() -> None:
     """nft reads each rule back as it was meant."""
     rules = {
-        "ip saddr 10.1.2.3 return": (*nftables.source_in("10.1.2.3"), *nftables.leave()),
-        "ip saddr 10.0.0.0/8 return": (*nftables.source_in("10.1.2.3/8"), *nftables.leave()),
-        "ip daddr 10.1.0.0/20 return": (*nftables.destination_in("10.1.2.3/20"), *nftables.leave()),
-        "ip daddr != 10.1.2.3 return": (*nftables.destination_not_in("10.1.2.3"), *nftables.leave()),
-        "fib daddr type local drop": (*nftables.destination_is_local(), *nftables.drop()),
+        "ip saddr 10.1.2.3 return": (*nftexpressions.source_in("10.1.2.3"), *nftexpressions.leave()),
+        "ip saddr 10.0.0.0/8 return": (*nftexpressions.source_in("10.1.2.3/8"), *nftexpressions.leave()),
+        "ip daddr 10.1.0.0/20 return": (*nftexpressions.destination_in("10.1.2.3/20"), *nftexpressions.leave()),
+        "ip daddr != 10.1.2.3 return": (*nftexpressions.destination_not_in("10.1.2.3"), *nftexpressions.leave()),
+        "fib daddr type local drop": (*nftexpressions.destination_is_local(), *nftexpressions.drop()),
         "tcp dport 443 dnat to 10.0.0.1:8443": (
-            *nftables.destination_port("tcp", 443),
-            *nftables.redirect_to("10.0.0.1", 8443),
+            *nftexpressions.destination_port("tcp", 443),
+            *nftexpressions.redirect_to("10.0.0.1", 8443),
         ),
-        "udp dport 53 return": (*nftables.destination_port("udp", 53), *nftables.leave()),
-        'iifname "in" return': (*nftables.enters_by("in"), *nftables.leave()),
-        'iifname "fifteen-letters" return': (*nftables.enters_by("fifteen-letters"), *nftables.leave()),
-        "ct status dnat return": (*nftables.was_redirected(), *nftables.leave()),
+        "udp dport 53 return": (*nftexpressions.destination_port("udp", 53), *nftexpressions.leave()),
+        'iifname "in" return': (*nftexpressions.enters_by("in"), *nftexpressions.leave()),
+        'iifname "fifteen-letters" return': (*nftexpressions.enters_by("fifteen-letters"), *nftexpressions.leave()),
+        "ct status dnat return": (*nftexpressions.was_redirected(), *nftexpressions.leave()),
     }
     hook = Hook(kind=nftables.NAT, point=nftables.PREROUTING, priority=-100)
     nftables.replace_table(table_with(*(Rule(expressions=rule) for rule in rules.values()), hook=hook))
@@ -61,7 +61,7 @@ def test_every_match_and_action() -> None:
     assert [line.strip() for line in written[3:-2]] == list(rules)
     hook = Hook(kind=nftables.NAT, point=nftables.POSTROUTING, priority=100)
     nftables.replace_table(
-        table_with(Rule(expressions=(*nftables.leaves_by("out"), *nftables.masquerade())), hook=hook)
+        table_with(Rule(expressions=(*nftexpressions.leaves_by("out"), *nftexpressions.masquerade())), hook=hook)
     )
     assert 'oifname "out" masquerade' in nft("list", "table", "minit-test")
 
@@ -70,7 +70,7 @@ def test_every_match_and_action() -> None:
 def test_comments(comment: str) -> None:
     """Comments of tables and rules are read back, as far as there is space for them."""
     shown = comment[:127]
-    nftables.replace_table(table_with(Rule(expressions=nftables.leave(), comment=comment), comment=comment))
+    nftables.replace_table(table_with(Rule(expressions=nftexpressions.leave(), comment=comment), comment=comment))
     assert nftables.read_tables("minit-") == {"minit-test": shown}
     assert nftables.read_rule_comments("minit-test", "only") == [shown]
 
@@ -90,7 +90,7 @@ def test_comments_of_nft() -> None:
 
 def test_a_table_that_is_refused_changes_nothing() -> None:
     """The table that was there stays as it was."""
-    nftables.replace_table(table_with(Rule(expressions=nftables.leave(), comment="stays")))
+    nftables.replace_table(table_with(Rule(expressions=nftexpressions.leave(), comment="stays")))
     before = nft("--handle", "list", "ruleset")
     with pytest.raises(NetworkError):
         nftables.replace_table(table_with(Rule(expressions=(UNKNOWN,))))
@@ -109,14 +109,14 @@ def test_a_kernel_without_a_part() -> None:
     start = "cannot write nftables table minit-test: the kernel's nf_tables "
     chain = table_with(hook=Hook(kind="nat-misspelt", point=0, priority=0))
     assert refusal_of(chain) == start + "has no NAT (CONFIG_NFT_NAT, CONFIG_NF_NAT)"
-    rule = Rule(expressions=(*nftables.was_redirected(), *nftables.destination_is_local(), UNKNOWN))
+    rule = Rule(expressions=(*nftexpressions.was_redirected(), *nftexpressions.destination_is_local(), UNKNOWN))
     assert refusal_of(table_with(rule)) == start + "lacks one of CONFIG_NFT_CT, CONFIG_NFT_FIB_IPV4"
 
 
 def test_a_part_in_the_wrong_place() -> None:
     """A refusal that is not about a missing part has the kernel's own reason."""
     hook = Hook(kind=nftables.FILTER, point=nftables.PREROUTING, priority=0)
-    assert refusal_of(table_with(Rule(expressions=nftables.masquerade()), hook=hook)) == (
+    assert refusal_of(table_with(Rule(expressions=nftexpressions.masquerade()), hook=hook)) == (
         "cannot write nftables table minit-test: operation not supported"
     )
 
