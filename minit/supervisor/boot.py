@@ -24,8 +24,10 @@ from minit.plan.pod import PodPlan
 from minit.process import join_cgroups
 from minit.reaper.record import write_file
 from minit.stdio import complain_at_once, expect_raw_terminal
+from minit.supervisor.apps.apprecords import write_environment
 from minit.supervisor.apps.controlgroup import GroupEnds
-from minit.supervisor.apps.podapp import App, spawn_app, write_environment
+from minit.supervisor.apps.podapp import App
+from minit.supervisor.apps.spawnapp import spawn_app
 from minit.supervisor.control.serve import serve
 from minit.supervisor.exec.podconsole import open_console
 from minit.supervisor.exec.privileges import become_user, drop_bounding_set, leave_keyring
@@ -191,7 +193,7 @@ def _start(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor])
             spawn_app(app, trees, slave, dev)
             apps.append(app)
         # After the apps, which prepare themselves on another processor meanwhile.
-        has_output = plan.mutable or any(app.streams.need_sidecar or app.spec.handlers for app in apps)
+        has_output = plan.mutable or any(app.run.streams.need_sidecar or app.spec.handlers for app in apps)
         spawner = Spawner(plan.sidecar_filter) if has_output else None
         ours = ends.root, *ends.tasks, *ends.made.apps, *(tree for trees in ends.trees for tree in trees)
         for fd in (*ours, *(fd for app in apps if not app.spec.is_joined_later for fd in app.ends.tasks)):

@@ -33,12 +33,14 @@ from minit.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apphelper import AppHelper
 from minit.supervisor.apps.apprecords import Records, mark_started
+from minit.supervisor.apps.apprun import BEGUN, EXECUTED
 from minit.supervisor.apps.handlers import Handlers
 from minit.supervisor.apps.notifylistener import Listener
 from minit.supervisor.apps.notifysocket import Readiness
-from minit.supervisor.apps.podapp import App, spawn_app, state_of
+from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.podpolicy import BY_CONTROL, BY_LAUNCHER, BY_SIGNAL, Pod
 from minit.supervisor.apps.processes import Groups, arm_grace, describe_processes
+from minit.supervisor.apps.spawnapp import spawn_app
 from minit.supervisor.journal import Journal
 from minit.supervisor.output.sidecars import Sidecars
 from minit.supervisor.sources import Sources
@@ -150,7 +152,7 @@ class Supervisor:
 
     def next_deadline(self) -> float | None:
         """Return the monotonic time at which `turn` is due without an event, None if there is none."""
-        deadlines = [app.deadline for app in self.apps.values() if app.deadline is not None]
+        deadlines = [app.run.deadline for app in self.apps.values() if app.run.deadline is not None]
         others = self._retry_at, self._handlers.retry_at, self._groups.recheck_at, self._sidecars.renew_at
         deadlines += [moment for moment in others if moment is not None]
         return time.monotonic() if self._reap_again else min(deadlines, default=None)
@@ -165,10 +167,10 @@ class Supervisor:
             self._reap()
         now = time.monotonic()
         for app in [*self.apps.values()]:
-            if app.deadline is not None and app.deadline <= now:
+            if app.run.deadline is not None and app.run.deadline <= now:
                 # Before its end is over the deadline is that of what it left behind.
                 is_restart = app.restart_at is not None
-                app.deadline = None
+                app.run.deadline = None
                 if is_restart:
                     self.start_again(app)
                     continue
@@ -197,8 +199,8 @@ class Supervisor:
         self._sidecars.spawner = spawner
         for app in self.apps.values():
             self._watch(app)
-            if app.streams.need_sidecar:
-                self._sidecars.expect(app.streams)
+            if app.run.streams.need_sidecar:
+                self._sidecars.expect(app.run.streams)
         if self.plan.mutable:
             # Ready to have apps added, whatever becomes of those it begins with.
             self._pod.mark_ready()
@@ -220,7 +222,7 @@ class Supervisor:
         """Take in an app whose builder has been forked."""
         self.apps[app.name] = app
         self._is_exposed |= LIMITS not in app.spec.guards
-        app.deadline = time.monotonic() + BUILD_SECONDS
+        app.run.deadline = time.monotonic() + BUILD_SECONDS
         self._watch(app)
         for helper in app.helpers:
             self._watch_helper(app, helper)
@@ -228,7 +230,7 @@ class Supervisor:
 
     def stop_app(self, app: App) -> None:
         """Begin to stop an app, while the pod goes on."""
-        app.is_stopped = True
+        app.run.is_stopped = True
         self._pod.cancel_restart(app)
         self._handle(app, lifecycle.STOP)
 
@@ -238,8 +240,8 @@ class Supervisor:
 
     def end_unhealthy(self, app: App, check: str, reason: str, *, with_pod: bool) -> None:
         """Begin to end an app that runs and does not work: it has failed, and so has the pod if that ends with it."""
-        app.is_unhealthy = True
-        app.failure = ExitStatus(step=check, path=reason)
+        app.run.is_unhealthy = True
+        app.run.failure = ExitStatus(step=check, path=reason)
         self._handle(app, lifecycle.STOP)
         if with_pod:
             self._pod.begin_shutdown(EXIT_FAILURE)
@@ -360,7 +362,7 @@ class Supervisor:
         """Tell the launcher, which kills a PID 1 that hangs, until when an app may make a pod wait that is to end."""
         if self.exit_code is None:
             return
-        due = max((app.deadline for app in self.apps.values() if app.deadline is not None), default=0.0)
+        due = max((app.run.deadline for app in self.apps.values() if app.run.deadline is not None), default=0.0)
         if due != self._announced:
             self._announced = due
             self._tell_launcher(max(0.0, due - time.monotonic()))
@@ -373,8 +375,8 @@ class Supervisor:
             pass  # nor one that is gone
 
     def _on_report(self, app: App) -> None:
-        assert app.report is not None
-        message, descriptors = receive_message(app.report)
+        assert app.run.report is not None
+        message, descriptors = receive_message(app.run.report)
         if message is not None and "prepared" in message:
             if descriptors:
                 [app.namespace] = descriptors
@@ -390,13 +392,13 @@ class Supervisor:
             step, number, path = message["step"], message.get("errno"), message.get("path")
             assert isinstance(step, str) and (number is None or isinstance(number, int))
             assert path is None or isinstance(path, str)
-            app.failure = ExitStatus(step=step, errno=number, path=path)
+            app.run.failure = ExitStatus(step=step, errno=number, path=path)
         # End of file: either the exec closed the socket, or the process is about to be reaped.
-        self._sources.unwatch(app.report.fileno())
-        app.report.close()
-        app.report = None
-        if app.executed and app.failure is None:
-            app.started_ns = time.time_ns()
+        self._sources.unwatch(app.run.report.fileno())
+        app.run.report.close()
+        app.run.report = None
+        if app.run.has_executed:
+            app.run.started_ns = time.time_ns()
             if self.plan.mutable:
                 self._records.note_state(app)
         self._notify(app)
@@ -406,8 +408,8 @@ class Supervisor:
         self._pod.on_progress(app)
 
     def _reap(self) -> None:
-        by_pid = {app.pid: app for app in self.apps.values() if app.number is None and app.pid is not None}
-        by_handler = {app.handler.pid: app for app in self.apps.values() if app.handler is not None}
+        by_pid = {app.run.pid: app for app in self.apps.values() if app.run.end is None and app.run.pid is not None}
+        by_handler = {app.run.handler.pid: app for app in self.apps.values() if app.run.handler is not None}
         spawner = self._sidecars.spawner
         dead, count = reap({*by_pid, *by_handler, *(() if spawner is None else (spawner.pid,))})
         self._reap_again = count == BATCH
@@ -422,42 +424,42 @@ class Supervisor:
             self._check_groups()
 
     def _on_main_end(self, app: App) -> None:
-        pid = app.pid
+        pid = app.run.pid
         self._reap()
-        if app.pid == pid and app.pidfd in self._sources:
+        if app.run.pid == pid and app.run.pidfd in self._sources:
             # Only its tracer, on the host perhaps, can reap it. Its end counts all the same.
             assert pid is not None
             self._on_death(app, read_zombie(pid))
 
     def _on_death(self, app: App, status: ExitStatus) -> None:
-        assert app.pidfd is not None
+        assert app.run.pidfd is not None
         was_born_there = app.namespace is not None and app.group.birthplace is not None
         app.group.note_death(status.signal)
-        self._sources.unwatch(app.pidfd)
-        while app.report is not None:
+        self._sources.unwatch(app.run.pidfd)
+        while app.run.report is not None:
             self._on_report(app)
         if app.state in (lifecycle.BUILDING, lifecycle.ABANDONED):
             self._on_built(app, status)
             return
-        if was_born_there and app.group.birthplace is None and app.state == lifecycle.PREPARING and not app.failure:
+        if was_born_there and app.group.birthplace is None and app.state == lifecycle.PREPARING and not app.run.failure:
             # Not the app's doing: somebody on the host has killed the group while it was empty.
             app.starts -= 1
             self._spawn_again(app)
             return
         if app.name in self._listeners:
             self._listeners[app.name].hear_last_words()
-        app.status = app.failure or status
+        app.run.reaped = status
         self._handle(app, lifecycle.DIED)
 
     def _on_built(self, app: App, status: ExitStatus) -> None:
         """Act on the end of the process that made the root of an app."""
         if app.state == lifecycle.BUILDING:
-            app.deadline = None
+            app.run.deadline = None
         else:
-            app.failure = ExitStatus(step="build the root", path="given up")
-        if app.failure is None and (status.code != 0 or app.namespace is None):
-            app.failure = ExitStatus(step="build the root", path=status.describe())
-        if app.failure is None:
+            app.run.failure = ExitStatus(step="build the root", path="given up")
+        if app.run.failure is None and (status.code != 0 or app.namespace is None):
+            app.run.failure = ExitStatus(step="build the root", path=status.describe())
+        if app.run.failure is None:
             app.begin_again()
             self._records.note_state(app)
             self._handle(app, lifecycle.BUILT)
@@ -487,9 +489,9 @@ class Supervisor:
             helper.tell()
 
     def _watch(self, app: App) -> None:
-        assert app.report is not None and app.pidfd is not None
-        self._sources.watch(app.report.fileno(), lambda: self._on_report(app))
-        self._sources.watch(app.pidfd, lambda: self._on_main_end(app))
+        assert app.run.report is not None and app.run.pidfd is not None
+        self._sources.watch(app.run.report.fileno(), lambda: self._on_report(app))
+        self._sources.watch(app.run.pidfd, lambda: self._on_main_end(app))
         if app.readiness is not None:
             self._listen_to(app, app.readiness)
 
@@ -518,112 +520,115 @@ class Supervisor:
 
     def _spawn_again(self, app: App) -> None:
         app.begin_again()
-        app.oom_kills = app.group.oom_kills()
+        app.run.oom_kills = app.group.oom_kills()
         try:
             # The markers of its last end must be gone before it can end once more.
             self._records.remove_end(app)
             spawn_app(app)
         except OSError as error:
-            app.status = app.failure = ExitStatus(step="fork", errno=error.errno)
+            app.run.failure = ExitStatus(step="fork", errno=error.errno)
             self._handle(app, lifecycle.FORK_FAILED)
             return
         self.journal.event("app.started-again", app=app.name, starts=app.starts)
         self._watch(app)
-        if app.streams.need_sidecar:
-            self._sidecars.start(app.streams)
+        if app.run.streams.need_sidecar:
+            self._sidecars.start(app.run.streams)
 
     def _execute(self, app: App) -> None:
-        if app.report is None:
+        if app.run.report is None:
             return  # it failed after preparing itself, and is about to be reaped
         if self._pod.is_marked_at_exec(app):
             try:
                 mark_started(app)
             except OSError as error:
-                app.failure = ExitStatus(step="mark as started", errno=error.errno, path=paths.started_marker(app.name))
+                app.run.failure = ExitStatus(
+                    step="mark as started", errno=error.errno, path=paths.started_marker(app.name)
+                )
                 self._handle(app, lifecycle.KILL)
                 return
-        app.begun = app.executed = True
-        app.executed_at = time.monotonic()
-        self._sidecars.start_soon(app.streams)
+        app.run.reached = EXECUTED
+        app.run.executed_at = time.monotonic()
+        self._sidecars.start_soon(app.run.streams)
         try:
-            app.report.send(b"go")
+            app.run.report.send(b"go")
         except (BrokenPipeError, ConnectionResetError):
             pass  # it died after preparing itself, and is about to be reaped
 
     def _run_pre_start(self, app: App) -> None:
-        app.begun = True
+        app.run.reached = BEGUN
         self._handlers.run(app)
 
     def _run_post_stop(self, app: App) -> None:
-        app.deadline = None
-        if self.exit_code is not None or app.is_stopped:
+        app.run.deadline = None
+        if self.exit_code is not None or app.run.is_stopped:
             arm_grace(app)
         self._handlers.run(app)
 
     def _record(self, app: App) -> None:
-        assert app.status is not None
-        app.finished_ns = time.time_ns()
-        app.is_oom_killed = app.status.signal == signal.SIGKILL and app.group.oom_kills() > app.oom_kills
-        if not self._pod.judge(app):
+        run, status = app.run, app.run.status
+        assert status is not None
+        is_oom_killed = status.signal == signal.SIGKILL and app.group.oom_kills() > run.oom_kills
+        run.end = end = self._pod.judge(app, status, is_oom_killed=is_oom_killed)
+        if end.status is None:
             return
-        end, reason = app.status.describe(), state_of(app)["reason"]
-        self.journal.event("app.exited", app=app.name, status=app.number, end=end, reason=reason)
+        text = end.status.describe()
+        self.journal.event("app.exited", app=app.name, status=end.number, end=text, reason=end.reason)
         self._records.write_end(app)
-        if not app.executed or app.status.step not in (None, STEP_EXEC):
-            complain_at_once(f'stage1: app "{app.name}": {end}')
+        if run.reached < EXECUTED or end.status.step not in (None, STEP_EXEC):
+            complain_at_once(f'stage1: app "{app.name}": {text}')
         self._pod.on_end(app)
 
     def _retry_soon(self) -> None:
         self._retry_at = time.monotonic() + _RETRY_SECONDS
 
     def _check_group(self, app: App) -> None:
-        if app.handler is not None:
+        if app.run.handler is not None:
             return  # its end is a reason to look again
         if app.state == lifecycle.CLEARING:
             if self._groups.is_clear(app):
-                app.deadline = None
+                app.run.deadline = None
                 self._handle(app, lifecycle.GROUP_CLEAR)
             return
         if not self._groups.is_empty(app):
             return  # so is that
-        if app.begun and app.post_stop_due and not self._pod.forced and app.state != lifecycle.DELETING:
+        if app.run.post_stop_due and not self._pod.forced and app.state != lifecycle.DELETING:
             self._handle(app, lifecycle.HANDLE_STOP)
         else:
             self._handle(app, lifecycle.GROUP_EMPTY)
 
     def _fail_start(self, app: App) -> None:
-        left = describe_processes(app, but=app.pid)
-        app.failure = ExitStatus(step=HANDLER_PRE_START, path=f"unkillable processes that it left: {left}")
+        left = describe_processes(app, but=app.run.pid)
+        app.run.failure = ExitStatus(step=HANDLER_PRE_START, path=f"unkillable processes that it left: {left}")
 
     def _report_unkillable(self, app: App) -> None:
         complain_at_once(f'stage1: app "{app.name}": giving up on unkillable processes: {describe_processes(app)}')
-        if not (self.plan.mutable or app.is_stopped):
+        if not (self.plan.mutable or app.run.is_stopped):
             self._pod.exit_code = self._pod.exit_code or EXIT_FAILURE
 
     def _finish(self, app: App) -> None:
-        app.deadline = None
+        app.run.deadline = None
         self._groups.forget(app)
-        if app.post_stop_due and app.begun:
+        if app.run.post_stop_due:
             self.journal.event("handler.skipped", app=app.name, handler=HANDLER_POST_STOP)
         if app.restarts is not None and app.restarts.delay_seconds is not None:
-            app.deadline = time.monotonic() + app.restarts.delay_seconds
+            app.run.deadline = time.monotonic() + app.restarts.delay_seconds
         self._mark_log_end(app.name)
         if app.is_removed:
             self._handle(app, lifecycle.REMOVE)
 
     def _release(self, app: App) -> None:
         """Forget an app that is gone."""
-        if app.pidfd is not None and app.pidfd in self._sources:
-            self._sources.unwatch(app.pidfd)
-        if app.report is not None:
-            self._sources.unwatch(app.report.fileno())
+        if app.run.pidfd is not None and app.run.pidfd in self._sources:
+            self._sources.unwatch(app.run.pidfd)
+        if app.run.report is not None:
+            self._sources.unwatch(app.run.report.fileno())
         self._groups.forget(app)
         if app.name in self._listeners:
             self._listeners.pop(app.name).stop()
         for helper in app.helpers:
             if helper.socket in self._sources:
                 self._sources.unwatch(helper.socket)
-        app.deadline = None
+        app.run.deadline = None
         del self.apps[app.name]
         self._records.forget_end(app)
         self._sidecars.discard(app.name)
@@ -647,7 +652,7 @@ class Supervisor:
         self._mark_log_end(name)
 
     def _note_lost_output(self, app: App) -> None:
-        if app.status is None or app.number is None:
+        if app.run.end is None or app.run.end.status is None:
             self._records.note_state(app)
         else:
             self._records.write_end(app)

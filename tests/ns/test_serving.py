@@ -33,6 +33,7 @@ from minit.plan.speccodec import encode_spec
 from minit.process import join_cgroups, read_attributes
 from minit.supervisor import supervisor as supervisor_module
 from minit.supervisor.apps import lifecycle
+from minit.supervisor.apps.apprun import EXECUTED
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.control import serve
@@ -100,15 +101,15 @@ class Served:
         )
         plan = PodPlan(uuid="u", hostname="h", namespaces=(), apps=(spec,), bounding=None, mutable=True)
         self.app = app = App(spec, ends, read_attributes((256, 256)), state=lifecycle.RUNNING)
-        streams = app.streams.open_attachable(spec) if stdout == STREAM_STREAM else app.streams.open(["stdout"])
+        streams = app.run.streams.open_attachable(spec) if stdout == STREAM_STREAM else app.run.streams.open(["stdout"])
         self.output = streams["stdout"]
         os.set_blocking(self.output, False)
         self._process = subprocess.Popen(["sleep", "inf"], preexec_fn=lambda: _join(ends))
-        app.pid = app.streams.pid = self._process.pid
-        app.pidfd = os.pidfd_open(app.pid)
-        app.report, executed = socket_pair()
+        app.run.pid = app.run.streams.pid = self._process.pid
+        app.run.pidfd = os.pidfd_open(app.run.pid)
+        app.run.report, executed = socket_pair()
         executed.close()
-        app.begun = app.executed = True
+        app.run.reached = EXECUTED
         app.starts = 1
         self.events: list[str] = []
         journal = Journal(debug=True)
@@ -125,6 +126,11 @@ class Served:
     def _note(self, event: str, fields: dict[str, object]) -> None:
         self.events.append(event)
         self.fields[event] = fields
+
+    @property
+    def number(self) -> int | None:
+        """The exit code of the app, None before its end."""
+        return None if self.app.run.end is None else self.app.run.end.number
 
     def client(self) -> Client:
         """Return a client that is not connected yet."""
@@ -150,13 +156,13 @@ class Served:
 
     def kill_sidecar(self) -> int:
         """Kill the present sidecar and return its pidfd."""
-        assert self.app.streams.sidecar is not None
-        signal.pidfd_send_signal(self.app.streams.sidecar, signal.SIGKILL)
-        return self.app.streams.sidecar
+        assert self.app.run.streams.sidecar is not None
+        signal.pidfd_send_signal(self.app.run.streams.sidecar, signal.SIGKILL)
+        return self.app.run.streams.sidecar
 
     async def renewed(self, count: int) -> None:
         """Wait until so many sidecars were lost and there is another one."""
-        await until(lambda: self.events.count("sidecar.lost") == count and self.app.streams.sidecar is not None)
+        await until(lambda: self.events.count("sidecar.lost") == count and self.app.run.streams.sidecar is not None)
 
     def end(self) -> None:
         """Leave nothing."""
@@ -345,7 +351,7 @@ async def test_a_request_sets_a_deadline_during_a_wait_without_one(
         assert pod.supervisor.next_deadline() is None
         async with pod.client() as client:
             assert await client.ask(op="app-stop", app=APP) == {"ok": True}
-    assert (pod.app.state, pod.app.number) == (lifecycle.EXITED, 137)
+    assert (pod.app.state, pod.number) == (lifecycle.EXITED, 137)
 
 
 @pytest.mark.trio
@@ -387,8 +393,8 @@ async def test_who_waits_for_an_app_takes_nobodys_place(served: Served) -> None:
             async with served.client() as client:
                 [app] = (await client.ask(op="state"))["apps"]
             assert (app["state"], answers) == ("stopping", [])
-            assert served.app.pid is not None
-            os.kill(served.app.pid, signal.SIGKILL)
+            assert served.app.run.pid is not None
+            os.kill(served.app.run.pid, signal.SIGKILL)
     assert answers == [{"ok": True}] * (PLACES + 6)
 
 
@@ -441,7 +447,7 @@ async def test_the_loop_ends_with_the_pod(make_served: Callable[..., Served]) ->
                 await trio.testing.wait_all_tasks_blocked()
                 assert await client.ask(op="stop", force=True) == {"ok": True}
                 assert await silent.receive() == {}
-    assert (pod.supervisor.exit_code, pod.app.number) == (0, 137)
+    assert (pod.supervisor.exit_code, pod.number) == (0, 137)
 
 
 @pytest.mark.trio

@@ -18,6 +18,7 @@ from minit.plan.entering import decode_profile, profile_of
 from minit.plan.pod import PodPlan
 from minit.process import read_attributes
 from minit.supervisor.apps import lifecycle
+from minit.supervisor.apps.apprun import End
 from minit.supervisor.apps.controlgroup import GroupEnds
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.control.operations import answer
@@ -35,7 +36,7 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     plan = PodPlan(uuid=UUID, hostname="h", namespaces=(), apps=specs, bounding=None)
     ends = GroupEnds(app="", directory=directory, is_v2=False)
     apps = [App(spec, ends, read_attributes((256, 256))) for spec in specs]
-    apps[0].pid, apps[0].namespace, apps[0].state = 11, directory, lifecycle.RUNNING
+    apps[0].run.pid, apps[0].namespace, apps[0].state = 11, directory, lifecycle.RUNNING
     launcher, theirs = socket_pair()
     control, _ = socket_pair()
     signals = syscalls.signalfd(())
@@ -53,7 +54,7 @@ def test_ping(supervisor: Supervisor) -> None:
 def test_state(supervisor: Supervisor) -> None:
     """Each app is listed with its state, its pid or, once it ended, its status, and the modes of its streams."""
     streams = {"stdin": "null", "stdout": "log", "stderr": "log"}
-    supervisor.apps["db"].number = 42
+    supervisor.apps["db"].run.end = End(number=42, ns=0)
     supervisor.apps["db"].state = lifecycle.EXITED
     reply, descriptors = answer(supervisor, {"op": "state"})
     assert descriptors == []

@@ -35,6 +35,7 @@ from minit.process import join_cgroups, read_attributes, reset_signals
 from minit.supervisor.apps import handlers as handlers_module
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps import spawnhandler as handler_module
+from minit.supervisor.apps.apprun import EXECUTED
 from minit.supervisor.apps.backoff import Restarts  # noqa: F401  # an app with a policy imports it, in a root without it
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
 from minit.supervisor.apps.podapp import App
@@ -176,13 +177,13 @@ def _supervise(
 def _fork_app(spec: AppSpec, ends: GroupEnds, script: Script, launcher: Socket) -> App:
     app = App(spec, ends, ATTRIBUTES)
     logged = [name for name, mode in (("stdout", spec.stdout), ("stderr", spec.stderr)) if mode == STREAM_LOG]
-    [writer] = app.streams.open(logged).values()
+    [writer] = app.run.streams.open(logged).values()
     ours, theirs = socket_pair()
-    app.pid, app.pidfd = syscalls.clone3(cgroup=ends.directory if ends.is_v2 else None)
-    if app.pid == 0:
+    app.run.pid, app.run.pidfd = syscalls.clone3(cgroup=ends.directory if ends.is_v2 else None)
+    if app.run.pid == 0:
         _be_app(theirs, writer, ends.tasks, script)
-    app.streams.pid = app.pid
-    app.report = ours
+    app.run.streams.pid = app.run.pid
+    app.run.report = ours
     theirs.close()
     os.close(writer)
     return app
@@ -266,8 +267,8 @@ def running(supervisor: Supervisor) -> bool:
 
 def dead(app: App) -> None:
     """Block until the process of an app has ended, without reaping it."""
-    assert app.pid is not None
-    os.waitid(os.P_PID, app.pid, os.WEXITED | os.WNOWAIT)
+    assert app.run.pid is not None
+    os.waitid(os.P_PID, app.run.pid, os.WEXITED | os.WNOWAIT)
 
 
 # The policy of an immutable pod.
@@ -379,7 +380,7 @@ def test_what_an_app_leaves_behind_is_stopped(root: Path, groups: Mapping[str, G
 
     def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
         app = supervisor.apps["a"]
-        turn_until(supervisor, lambda: app.number is not None)
+        turn_until(supervisor, lambda: app.run.end is not None)
         return [app.state, Path("/rkt/status/a").exists()]
 
     outcome = supervise(root, groups, {"a": leaves_a_child}, drive, grace_seconds=0.2)
@@ -485,7 +486,7 @@ def test_an_app_killed_while_it_waits_ends_the_pod(root: Path, groups: Mapping[s
         sleeps(report)
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
-        turn_until(supervisor, lambda: supervisor.apps["b"].number is not None)
+        turn_until(supervisor, lambda: supervisor.apps["b"].run.end is not None)
 
     os.mkfifo(root / "gate")
     outcome = supervise(root, groups, {"a": slow, "b": killed}, drive)
@@ -551,7 +552,7 @@ def test_an_app_that_failed_as_it_waited_keeps_the_others_from_starting(
         sleeps(report)
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
-        turn_until(supervisor, lambda: supervisor.apps["a"].report is None)
+        turn_until(supervisor, lambda: supervisor.apps["a"].run.report is None)
         os.close(os.open("/gate", os.O_WRONLY))
         turn_until(supervisor, lambda: supervisor.apps["b"].state == lifecycle.PREPARED)
         os.close(os.open("/end", os.O_WRONLY))
@@ -589,8 +590,8 @@ def test_a_pre_start_handler_comes_before_its_app_alone(root: Path, groups: Mapp
 
     def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
         a, b = supervisor.apps["a"], supervisor.apps["b"]
-        turn_until(supervisor, lambda: b.state == lifecycle.RUNNING and a.handler is not None)
-        before = [a.state, a.executed, supervisor.ready, sorted(os.listdir("/rkt/status"))]
+        turn_until(supervisor, lambda: b.state == lifecycle.RUNNING and a.run.handler is not None)
+        before = [a.state, a.run.reached == EXECUTED, supervisor.ready, sorted(os.listdir("/rkt/status"))]
         os.close(os.open("/gate", os.O_WRONLY))
         turn_until(supervisor, lambda: supervisor.ready)
         after = [a.state, sorted(os.listdir("/rkt/status"))]
@@ -655,9 +656,9 @@ def test_an_app_that_dies_while_its_pre_start_handler_runs_ends_the_pod(
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
         app = supervisor.apps["a"]
-        turn_until(supervisor, lambda: app.handler is not None)
-        assert app.pid is not None
-        os.kill(app.pid, signal.SIGKILL)
+        turn_until(supervisor, lambda: app.run.handler is not None)
+        assert app.run.pid is not None
+        os.kill(app.run.pid, signal.SIGKILL)
 
     fields = handlers(root, pre_start="sleep 60")
     outcome = supervise(root, groups, {"a": exits(0)}, drive, specific={"a": fields})
@@ -736,7 +737,8 @@ def test_a_post_stop_handler_has_no_limit_while_the_pod_goes_on(root: Path, grou
     def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
         app = supervisor.apps["a"]
         turn_until(supervisor, Path("/up").exists, pause_seconds=0.01)
-        before = [app.state, app.number, supervisor.next_deadline(), supervisor.finished]
+        assert app.run.end is not None
+        before = [app.state, app.run.end.number, supervisor.next_deadline(), supervisor.finished]
         started = time.monotonic()
         supervisor.request_stop()
         turn_until(supervisor, lambda: supervisor.finished)
@@ -787,7 +789,7 @@ def test_a_handler_that_is_in_no_group_yet_is_killed_too(root: Path, groups: Map
 
     def drive(supervisor: Supervisor, launcher: Socket) -> float:
         handlers_module.spawn_handler = hang  # type: ignore[assignment]
-        turn_until(supervisor, lambda: supervisor.apps["a"].handler is not None)
+        turn_until(supervisor, lambda: supervisor.apps["a"].run.handler is not None)
         started = time.monotonic()
         supervisor.request_stop()
         turn_until(supervisor, lambda: supervisor.finished)
@@ -911,7 +913,7 @@ def test_a_host_without_v2(root: Path, v1_groups: Mapping[str, GroupEnds]) -> No
                 os._exit(0)
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
-        turn_until(supervisor, lambda: supervisor.apps["b"].number is not None)
+        turn_until(supervisor, lambda: supervisor.apps["b"].run.end is not None)
         supervisor.request_stop()
 
     group = os.readlink(f"/proc/self/fd/{v1_groups['b'].directory}")
@@ -1044,13 +1046,13 @@ def test_a_killed_sidecar_is_replaced_and_nothing_is_lost(
     def drive(supervisor: Supervisor, launcher: Socket) -> object:
         app = supervisor.apps["a"]
         turn_until(supervisor, lambda: running(supervisor))
-        first, spawner = app.streams.sidecar, supervisor._sidecars.spawner
+        first, spawner = app.run.streams.sidecar, supervisor._sidecars.spawner
         assert first is not None and spawner is not None
         signal.pidfd_send_signal(first, signal.SIGKILL)
         if "spawner" in victims:
             os.kill(spawner.pid, signal.SIGKILL)
             turn_until(supervisor, lambda: supervisor._sidecars.spawner is not spawner)
-        turn_until(supervisor, lambda: app.streams.sidecar is not first)
+        turn_until(supervisor, lambda: app.run.streams.sidecar is not first)
         os.close(os.open("/gate", os.O_WRONLY))
 
     os.mkfifo(root / "gate")

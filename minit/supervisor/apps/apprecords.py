@@ -14,7 +14,7 @@ from minit import paths
 from minit.errors import describe
 from minit.reaper.record import note_state, record_exit, record_state, remove_file, write_file
 from minit.stdio import complain_at_once
-from minit.supervisor.apps.podapp import App, state_of
+from minit.supervisor.apps.podapp import App
 from minit.supervisor.journal import Journal
 
 
@@ -25,6 +25,7 @@ class Records:
         self._journal = journal
         self._retry = retry
         self._unwritten: dict[str, App] = {}
+        self._recorded: set[str] = set()
 
     def write_end(self, app: App) -> None:
         """Write how an app ended, or what has been found out about that since, now or later."""
@@ -34,13 +35,13 @@ class Records:
     def write_ends(self) -> None:
         """Write all that is not written yet."""
         for name, app in sorted(self._unwritten.items()):
-            assert app.status is not None and app.number is not None
+            assert app.run.end is not None
             try:
-                if not app.recorded:
+                if name not in self._recorded:
                     # Whoever sees the status finds the reason too, and waits for the disk once only.
                     note_state(name, state_of(app))
-                    record_exit(name, app.number)
-                    app.recorded = True
+                    record_exit(name, app.run.end.number)
+                    self._recorded.add(name)
                 record_state(name, state_of(app))
             except OSError as error:
                 # PID 1 lives on and tries again: the app's end must not be lost to a full disk.
@@ -53,11 +54,12 @@ class Records:
         """Try once more to write what could not be written, and say which statuses are lost if that fails."""
         self.write_ends()
         for name, app in sorted(self._unwritten.items()):
-            if not app.recorded:
-                complain_at_once(f'stage1: app "{name}": status {app.number} could not be written')
+            if name not in self._recorded and app.run.end is not None:
+                complain_at_once(f'stage1: app "{name}": status {app.run.end.number} could not be written')
 
     def forget_end(self, app: App) -> None:
-        """Give up an end that is not written: the app is started again, or removed."""
+        """Forget an end, written or not: the app is started again, or removed."""
+        self._recorded.discard(app.name)
         self._unwritten.pop(app.name, None)
 
     def remove_end(self, app: App) -> None:
@@ -101,3 +103,32 @@ def mark_started(app: App) -> None:
         # stage0's own, which may belong to the host's root, or that of an earlier start, on a disk that has failed.
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not os.path.exists(path):
             raise
+
+
+def write_environment(app: str, environment: tuple[tuple[str, str], ...]) -> None:
+    """Write the variables of an app for `enter`."""
+    # One variable per line without quoting: one that holds a newline cannot be said, so `enter` does without it.
+    lines = [f"{name}={value}\n" for name, value in environment if "\n" not in value]
+    write_file(paths.env_file(app), "".join(lines).encode(errors="surrogateescape"))
+
+
+def state_of(app: App) -> dict[str, object]:
+    """Return minit's own record of an app: times in nanoseconds since 1970, how it ended if it has, and why."""
+    run = app.run
+    state: dict[str, object] = {"app": app.name, "created": app.created_ns}
+    if run.started_ns is not None:
+        state["started"] = run.started_ns
+    state["restarts"] = max(0, app.starts - 1)
+    if app.lost_bytes is not None:
+        state["lost_output_bytes"] = app.lost_bytes
+    if run.end is None or run.end.status is None:
+        return state
+    status = run.end.status
+    state |= {"finished": run.end.ns, "status": run.end.number, "end": status.describe(), "reason": run.end.reason}
+    for field in ("code", "signal", "step", "errno", "path"):
+        value = getattr(status, field)
+        if value is not None:
+            state[field] = value
+    if run.post_stop_failure is not None:
+        state["post-stop"] = run.post_stop_failure.describe()
+    return state

@@ -35,6 +35,7 @@ class Handlers:
         self, journal: Journal, records: Records, sidecars: Sidecars, handle: Callable[[App, str], None]
     ) -> None:
         self.retry_at: float | None = None
+        self._failed_forks: dict[str, int] = {}
         self._journal = journal
         self._records = records
         self._sidecars = sidecars
@@ -42,19 +43,19 @@ class Handlers:
 
     def run(self, app: App) -> None:
         """Start the handler of an app that has come to the state for it."""
-        app.failed_forks = 0
+        self._failed_forks.pop(app.name, None)
         self._run(app)
 
     def run_put_off(self, apps: Iterable[App]) -> None:
         """Start those that could not be started before."""
         self.retry_at = None
         for app in [*apps]:
-            if app.handler is None and app.state in _HANDLER_OF:
+            if app.run.handler is None and app.state in _HANDLER_OF:
                 self._run(app)
 
     def on_end(self, app: App, status: ExitStatus) -> None:
         """Act on the end of the handler of an app, which has been reaped."""
-        handler, app.handler = app.handler, None
+        handler, app.run.handler = app.run.handler, None
         assert handler is not None
         os.close(handler.pidfd)
         self._journal.event("handler.ended", app=app.name, handler=handler.name, end=status.describe())
@@ -66,22 +67,22 @@ class Handlers:
     def _run(self, app: App) -> None:
         name = _HANDLER_OF[app.state]
         try:
-            app.handler = spawn_handler(app, name)
+            app.run.handler = spawn_handler(app, name)
         except OSError as error:
             self._put_off(app, name, error)
             return
         if name == HANDLER_POST_STOP:
-            app.post_stop_due = False
-        self._journal.event("handler.started", app=app.name, handler=name, pid=app.handler.pid)
-        if app.handler.streams.ends:
-            self._sidecars.start(app.handler.streams)
+            app.run.post_stop_pending = False
+        self._journal.event("handler.started", app=app.name, handler=name, pid=app.run.handler.pid)
+        if app.run.handler.streams.ends:
+            self._sidecars.start(app.run.handler.streams)
 
     def _put_off(self, app: App, name: str, error: OSError) -> None:
         """Fork the handler a little later; after many attempts it has failed."""
-        app.failed_forks += 1
+        failed_forks = self._failed_forks[app.name] = self._failed_forks.get(app.name, 0) + 1
         self._journal.info("handler.not-started", app=app.name, handler=name, reason=describe(error))
-        if app.failed_forks < _FORK_ATTEMPTS:
-            delay_seconds = min(_FORK_PAUSE_SECONDS * 2**app.failed_forks, _LONGEST_PAUSE_SECONDS)
+        if failed_forks < _FORK_ATTEMPTS:
+            delay_seconds = min(_FORK_PAUSE_SECONDS * 2**failed_forks, _LONGEST_PAUSE_SECONDS)
             self.retry_at = time.monotonic() + delay_seconds
         else:
             self._fail(app, name, ExitStatus(step="fork", errno=error.errno))
@@ -91,10 +92,10 @@ class Handlers:
         if name == HANDLER_POST_STOP:
             # The app has its status; that its handler failed is said beside it.
             complain_at_once(f'stage1: app "{app.name}": {failure.describe()}')
-            app.post_stop_due = False
-            app.post_stop_failure = status
-            if app.status is not None:
+            app.run.post_stop_pending = False
+            app.run.post_stop_failure = status
+            if app.run.end is not None and app.run.end.status is not None:
                 self._records.write_end(app)
         elif app.state == lifecycle.PRE_START:
-            app.failure = failure
+            app.run.failure = failure
         self._handle(app, lifecycle.HANDLER_FAILED)

@@ -63,7 +63,7 @@ class Listener:
     def _hear_socket(self) -> None:
         app, readiness = self._app, self._readiness
         told, was_stopping = readiness.refused, readiness.is_stopping
-        if not readiness.read_socket(app.pid if app.number is None else None, app.group):
+        if not readiness.read_socket(app.run.pid if app.run.end is None else None, app.group):
             self._put_off()
         if readiness.refused is not None and told is None:
             # Once: what an app sends must not fill the log.

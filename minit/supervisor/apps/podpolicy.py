@@ -11,10 +11,11 @@ from minit import paths
 from minit.errors import EXIT_FAILURE, describe
 from minit.messages import Socket, send_message
 from minit.plan.pod import PodPlan
-from minit.reaper.exit_status import ExitStatus
+from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.reaper.record import write_file
 from minit.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle
+from minit.supervisor.apps.apprun import BEGUN, EXECUTED, READY, End
 from minit.supervisor.apps.backoff import Restarts
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.waiting import find_unmet, waits_in_vain
@@ -53,12 +54,14 @@ class Pod:
         self._journal = journal
         self._handle = handle
         self._on_rest = on_rest
+        # Those that are prepared, and others have to be ready first.
+        self._waiting: set[str] = set()
         self._requests = {BY_SIGNAL: 0, BY_LAUNCHER: 0, BY_CONTROL: 0}
 
     @property
     def finished(self) -> bool:
         """Whether nothing of any app is left, once the pod is to end if apps may be started by request."""
-        if self.exit_code is None and (self._plan.mutable or any(app.is_stopped for app in self.apps.values())):
+        if self.exit_code is None and (self._plan.mutable or any(app.run.is_stopped for app in self.apps.values())):
             return False
         return all(app.state in lifecycle.RESTING and not app.is_restarting for app in self.apps.values())
 
@@ -67,7 +70,8 @@ class Pod:
         """Whether some app is being prepared or executed; one whose pre-start handler runs may take for ever."""
         left_out = lifecycle.PRE_START
         return any(
-            each.report is not None and each.state != left_out and not each.waiting for each in self.apps.values()
+            each.run.report is not None and each.state != left_out and each.name not in self._waiting
+            for each in self.apps.values()
         )
 
     # Starts.
@@ -76,16 +80,16 @@ class Pod:
         """Start an app that has prepared itself, at the pod's start not before all have."""
         if self._plan.mutable or app.starts > 1:
             self._go([app])
-        elif all(each.state == lifecycle.PREPARED and each.report is not None for each in self.apps.values()):
+        elif all(each.state == lifecycle.PREPARED and each.run.report is not None for each in self.apps.values()):
             self._go([*self.apps.values()])
 
     def on_progress(self, app: App) -> None:
         """Start those that wait for what an app has become, and mark the pod as ready when it was the last one."""
-        if app.is_ready and not app.told_ready:
-            app.told_ready = True
+        if app.is_ready and app.run.reached < READY:
+            app.run.reached = READY
             self._journal.event("app.ready", app=app.name)
         for each in self.apps.values():
-            if each.waiting:
+            if each.name in self._waiting:
                 self._go([each])
         if all(each.is_ready for each in self.apps.values()):
             self.mark_ready()
@@ -121,39 +125,48 @@ class Pod:
             return False
         # Of a mutable pod one is started when somebody asks for it, who is told that it cannot be.
         reason = (find_unmet if self._plan.mutable else waits_in_vain)(app, self.apps)
-        app.waiting = reason is None and find_unmet(app, self.apps) is not None
+        is_waiting = reason is None and find_unmet(app, self.apps) is not None
+        (self._waiting.add if is_waiting else self._waiting.discard)(app.name)
         if reason is not None and self.exit_code is None:
-            app.failure = ExitStatus(step="wait for other apps", path=reason)
+            app.run.failure = ExitStatus(step="wait for other apps", path=reason)
             self._handle(app, lifecycle.KILL)
             return True
-        return app.waiting
+        return is_waiting
 
     # Ends.
 
-    def judge(self, app: App) -> bool:
-        """Give the end of an app its number; False if it ended before its turn to start came, and has no status."""
-        assert app.status is not None
-        app.waiting = False
-        app.was_asked_to_end = app.is_stopped or self.exit_code is not None
-        if not app.executed and app.failure is None and app.is_stopped:
-            app.status = ExitStatus(step="start", path="stopped before it was executed")
-        elif not app.executed and app.failure is None and self.exit_code is not None:
+    def judge(self, app: App, status: ExitStatus, *, is_oom_killed: bool) -> End:
+        """Return what the end of a start means: a number, and a status unless its turn to be executed had not come."""
+        run, now = app.run, time.time_ns()
+        self._waiting.discard(app.name)
+        if run.reached < EXECUTED and run.failure is None and run.is_stopped:
+            status = ExitStatus(step="start", path="stopped before it was executed")
+        elif run.reached < EXECUTED and run.failure is None and self.exit_code is not None:
             # None is invented.
-            app.status = None
-            app.number = EXIT_FAILURE
-            return False
-        app.number = app.status.number(self._stop_signal(app, app.status))
-        return True
+            return End(number=EXIT_FAILURE, ns=now)
+        if run.is_unhealthy:
+            reason = "unhealthy"
+        elif status.step is not None:
+            reason = "exec failed" if status.step == STEP_EXEC else "start failed"
+        elif is_oom_killed:
+            reason = "oom-killed"
+        elif self._is_asked_to_end(app):
+            reason = "stopped"
+        else:
+            reason = "exited" if status.signal is None else "signalled"
+        return End(number=status.number(self._stop_signal(app, status)), ns=now, status=status, reason=reason)
 
     def on_end(self, app: App) -> None:
         """Have an app that ended restarted, or the pod end with it, or the others go on."""
-        if app.restarts is not None and self._plan_restart(app, app.restarts):
+        end = app.run.end
+        assert end is not None
+        if app.restarts is not None and self._plan_restart(app, end, app.restarts):
             return
-        if self._plan.mutable or app.is_stopped:
+        if self._plan.mutable or app.run.is_stopped:
             self.on_progress(app)
-        elif app.number:
-            self.begin_shutdown(app.number)
-        elif all(each.has_ended and not each.is_stopped for each in self.apps.values()):
+        elif end.number:
+            self.begin_shutdown(end.number)
+        elif all(each.has_ended and not each.run.is_stopped for each in self.apps.values()):
             self.begin_shutdown(0)
         else:
             self.on_progress(app)
@@ -195,9 +208,9 @@ class Pod:
             except OSError as error:
                 self._journal.info("pod.still-marked-ready", reason=describe(error))
         self.ready = False
+        self._waiting.clear()
         for app in [*self.apps.values()]:
             self.cancel_restart(app)
-            app.waiting = False
             self._handle(app, lifecycle.STOP)
 
     def cancel_restart(self, app: App) -> None:
@@ -205,20 +218,20 @@ class Pod:
         if app.is_restarting and app.restarts is not None:
             app.restarts.cancel()
             if app.state == lifecycle.EXITED:
-                app.deadline = None
+                app.run.deadline = None
                 self._on_rest(app.name)
 
-    def _plan_restart(self, app: App, restarts: Restarts) -> bool:
+    def _plan_restart(self, app: App, end: End, restarts: Restarts) -> bool:
         """Decide whether an app that ended will be started again, and say so."""
-        has_run = app.begun or restarts.count > 0
-        if app.was_asked_to_end or not has_run or app.status is None:
+        has_run = app.run.reached >= BEGUN or restarts.count > 0
+        if self._is_asked_to_end(app) or not has_run or end.status is None:
             return False
-        ran_seconds = 0.0 if app.executed_at is None else time.monotonic() - app.executed_at
-        restarts.end(failed=app.number != 0, ran_seconds=ran_seconds)
+        ran_seconds = 0.0 if app.run.executed_at is None else time.monotonic() - app.run.executed_at
+        restarts.end(failed=end.number != 0, ran_seconds=ran_seconds)
         if restarts.gave_up:
             self._journal.event("app.restarts-given-up", app=app.name, restarts=restarts.count)
             complain_at_once(
-                f'stage1: app "{app.name}": {app.status.describe()}, after {restarts.in_a_row} restarts in a row'
+                f'stage1: app "{app.name}": {end.status.describe()}, after {restarts.in_a_row} restarts in a row'
             )
         if restarts.delay_seconds is None:
             return False
@@ -227,9 +240,12 @@ class Pod:
         )
         return True
 
+    def _is_asked_to_end(self, app: App) -> bool:
+        return app.run.is_stopped or self.exit_code is not None
+
     def _stop_signal(self, app: App, status: ExitStatus) -> int | None:
         """Return the signal of which dying means that the app was stopped."""
-        if self.exit_code is None and not app.is_stopped:
+        if not self._is_asked_to_end(app):
             return None
         # The console's end says the same as the stop signal, and may say it first.
         if app.spec.has_console and status.signal == signal.SIGHUP:

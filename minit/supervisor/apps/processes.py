@@ -36,27 +36,27 @@ class Groups:
         """Ask all of an app to end, and give it its time for that."""
         arm_grace(app)
         # What a dead main process left behind may not know the app's own signal.
-        app.group.signal(app.spec.stop_signal if app.number is None else signal.SIGTERM, signal.SIGCONT)
+        app.group.signal(app.spec.stop_signal if app.run.end is None else signal.SIGTERM, signal.SIGCONT)
 
     def kill(self, app: App) -> None:
         """Kill all of an app, its handler too."""
-        app.deadline = time.monotonic() + KILL_WAIT_SECONDS
+        app.run.deadline = time.monotonic() + KILL_WAIT_SECONDS
         app.group.kill()
         # Between its fork and joining a group a process is not in it yet.
-        if app.number is None and app.pidfd is not None:
-            _kill(app.pidfd)
-        if app.handler is not None:
-            _kill(app.handler.pidfd)
+        if app.run.end is None and app.run.pidfd is not None:
+            _kill(app.run.pidfd)
+        if app.run.handler is not None:
+            _kill(app.run.handler.pidfd)
 
     def clear(self, app: App) -> None:
         """Give all of an app but its main process, which waits, the time to be killed by `is_clear`."""
-        app.deadline = time.monotonic() + KILL_WAIT_SECONDS
+        app.run.deadline = time.monotonic() + KILL_WAIT_SECONDS
 
     def is_clear(self, app: App) -> bool:
         """Return whether nothing but the main process of an app is left; if not, kill that, and this is due again."""
-        if app.group.processes() in ([], [app.pid]):
+        if app.group.processes() in ([], [app.run.pid]):
             return True
-        app.group.kill_others(app.pid)
+        app.group.kill_others(app.run.pid)
         self.recheck_at = time.monotonic() + _RECHECK_SECONDS
         return False
 
@@ -90,7 +90,7 @@ class Groups:
 
 def arm_grace(app: App) -> None:
     """Give an app, or what runs for it, its time to end by itself."""
-    app.deadline = time.monotonic() + app.spec.stop_grace_seconds
+    app.run.deadline = time.monotonic() + app.spec.stop_grace_seconds
 
 
 def describe_processes(app: App, but: int | None = None) -> str:

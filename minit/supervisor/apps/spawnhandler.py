@@ -21,14 +21,15 @@ from minit.plan.confinement import confinement_of_handler
 from minit.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
-from minit.supervisor.apps.podapp import App, Handler
+from minit.supervisor.apps.apprun import Handler
+from minit.supervisor.apps.podapp import App
 from minit.supervisor.exec.privileges import become, give_up_capabilities, install_filters
 from minit.supervisor.output.streams import Streams
 
 
 def spawn_handler(app: App, name: str) -> Handler:
     """Fork the handler `name` of a prepared app and return it; OSError, and nothing left, if there is no process."""
-    streams = Streams(app.name, app.streams.log)
+    streams = Streams(app.name, app.run.streams.log)
     # Logged also where the app has the console: a handler is no part of what goes on there.
     modes = {"stdout": app.spec.stdout, "stderr": app.spec.stderr}
     writers = streams.open(name for name, mode in modes.items() if mode != STREAM_NULL)

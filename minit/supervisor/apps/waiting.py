@@ -21,8 +21,10 @@ def waits_in_vain(app: App, apps: Mapping[str, App]) -> str | None:
     """Return why nothing will ever start the app, None if that cannot be said."""
     for each in app.spec.after:
         other = apps.get(each.app)
-        if other is not None and other.has_ended and not _is_met(other, completed=each.completed):
-            outcome = f"ended with {other.number}" if each.completed else "ended before it was ready"
+        if other is None or other.run.end is None or other.is_restarting:
+            continue
+        if not _is_met(other, completed=each.completed):
+            outcome = f"ended with {other.run.end.number}" if each.completed else "ended before it was ready"
             return f'"{each.app}" {outcome}'
     return None
 
@@ -30,4 +32,6 @@ def waits_in_vain(app: App, apps: Mapping[str, App]) -> str | None:
 def _is_met(other: App | None, *, completed: bool) -> bool:
     if other is None:
         return False
-    return other.has_ended and other.number == 0 if completed else other.is_ready
+    if not completed:
+        return other.is_ready
+    return other.run.end is not None and other.run.end.number == 0 and not other.is_restarting

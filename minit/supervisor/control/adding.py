@@ -19,9 +19,10 @@ from minit.plan.app import AppSpec
 from minit.plan.speccodec import decode_spec
 from minit.reaper.record import remove_file, write_file
 from minit.supervisor.apps.apphelper import AppHelper
+from minit.supervisor.apps.apprecords import write_environment
 from minit.supervisor.apps.controlgroup import GroupEnds
 from minit.supervisor.apps.lifecycle import BUILDING
-from minit.supervisor.apps.podapp import App, write_environment
+from minit.supervisor.apps.podapp import App
 from minit.supervisor.exec.child import ChildEnds, become_app
 from minit.supervisor.exec.notifyends import NotifyEnds
 from minit.supervisor.exec.socketactivation import open_sockets
@@ -92,7 +93,7 @@ def _spawn_builder(app: App, root: int, trees: tuple[int, ...], dev: int | None)
         theirs.close()
         for fd in () if notify is None else notify.descriptors():
             os.close(fd)
-    app.report = ours
+    app.run.report = ours
 
 
 def _fork_builder(
@@ -109,8 +110,8 @@ def _fork_builder(
         notify=notify,
         is_builder=True,
     )
-    app.pid, app.pidfd = syscalls.clone3()
-    if app.pid == 0:
+    app.run.pid, app.run.pidfd = syscalls.clone3()
+    if app.run.pid == 0:
         become_app(app.spec, paths.app_rootfs(app.name), child)
 
 

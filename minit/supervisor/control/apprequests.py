@@ -60,7 +60,7 @@ class Adding(Pending):
     def look(self) -> None:
         """Answer once the root is there, or cannot be."""
         if self.app.state == lifecycle.REMOVED:
-            failure = self.app.failure
+            failure = self.app.run.failure
             self.answer("it was given up" if failure is None else failure.describe())
         elif self.app.state not in (lifecycle.BUILDING, lifecycle.ABANDONED):
             self.answer()
@@ -87,10 +87,11 @@ class Starting(Pending):
             self.answer("the pod is ending")
         elif self.start is None:
             self._begin()
-        elif app.starts > self.start or (app.executed and app.report is None and app.failure is None):
+        elif app.starts > self.start or app.run.has_executed:
             self.answer()
         elif app.state == lifecycle.EXITED:
-            failure = app.failure or app.status
+            end = app.run.end
+            failure = app.run.failure or (None if end is None else end.status)
             self.answer("it was stopped" if failure is None else failure.describe())
 
     def _begin(self) -> None:

@@ -113,11 +113,11 @@ def _note_health(supervisor: Supervisor, request: dict[str, object]) -> dict[str
     check, healthy, action = request.get("check"), request.get("healthy"), request.get("action", NONE)
     if app is None or check not in KINDS or not isinstance(healthy, bool):
         return {"ok": False, "error": "expected an app of this pod, a check and its result"}
-    if app.state != RUNNING or app.pid != request.get("pid"):
+    if app.state != RUNNING or app.run.pid != request.get("pid"):
         # It was about a process that has ended, or is about to.
         return {"ok": True}
     text = str(request.get("text", ""))[:_MAX_HEALTH_TEXT]
-    app.health[str(check)] = {"healthy": healthy, "text": text}
+    app.run.health[str(check)] = {"healthy": healthy, "text": text}
     supervisor.journal.event("app.health", app=app.name, check=check, healthy=healthy, text=text)
     if not healthy and action != NONE:
         reason = text or "it failed"
@@ -147,10 +147,10 @@ def _state(supervisor: Supervisor) -> dict[str, object]:
     for app in supervisor.apps.values():
         entry: dict[str, object] = {"name": app.name, "state": app.state}
         entry["lifecycle_state"] = "deleting" if app.is_removed else api_state(app.state)
-        if app.number is not None:
-            entry["status"] = app.number
-        elif app.pid is not None:
-            entry["pid"] = app.pid
+        if app.run.end is not None:
+            entry["status"] = app.run.end.number
+        elif app.run.pid is not None:
+            entry["pid"] = app.run.pid
         entry["restarts"] = max(0, app.starts - 1)
         entry["ready"] = app.is_ready
         if app.readiness is not None and app.readiness.status is not None:
@@ -158,13 +158,13 @@ def _state(supervisor: Supervisor) -> dict[str, object]:
         if app.restart_at is not None:
             entry["restart_in_seconds"] = max(0.0, round(app.restart_at - time.monotonic(), 3))
         entry["streams"] = {"stdin": app.spec.stdin, "stdout": app.spec.stdout, "stderr": app.spec.stderr}
-        attached = app.streams.counters()
+        attached = app.run.streams.counters()
         if attached is not None:
             entry["attached"] = attached
         if app.lost_bytes is not None:
             entry["lost_output_bytes"] = app.lost_bytes
-        if app.health:
-            entry["health"] = {kind: {**result} for kind, result in app.health.items()}
+        if app.run.health:
+            entry["health"] = {kind: {**result} for kind, result in app.run.health.items()}
         apps.append(entry)
     state = "running" if supervisor.exit_code is None else "stopping"
     return {"uuid": supervisor.plan.uuid, "state": state, "ready": supervisor.ready, "apps": apps}

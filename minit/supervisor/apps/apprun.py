@@ -1,0 +1,84 @@
+"""One start of an app, from the fork of its process until the next one: what is known of it, and how it ended."""
+
+from __future__ import annotations
+
+from minit.messages import Socket
+from minit.plan.app import AppSpec
+from minit.reaper.exit_status import ExitStatus
+from minit.supervisor.output.streams import Streams
+from minit.value import Value
+
+# How far a start has come, one after the other: nothing is executed, the first program is, be it the pre-start handler,
+# the app's own is told to be, and the app was said to be ready.
+FORKED, BEGUN, EXECUTED, READY = range(4)
+
+
+class Handler:
+    """A handler that runs: its name, its process and what it writes."""
+
+    def __init__(self, name: str, pid: int, pidfd: int, streams: Streams) -> None:
+        self.name = name
+        self.pid = pid
+        self.pidfd = pidfd
+        self.streams = streams
+
+
+class End(Value):
+    """
+    How a start ended, at `ns` since 1970: with the exit code `number`, for one of minit's reasons.
+
+    `status` is None if its turn to be executed had not come, and nobody can say how it would have ended.
+    """
+
+    number: int
+    ns: int
+    status: ExitStatus | None = None
+    reason: str = ""
+
+
+class Run:
+    """
+    One start of an app, or the making of its root; the supervisor alone changes it.
+
+    `report` is open until the process has executed its program, or ended. `reached` is how far it has come, `executed`
+    of that at `executed_at` of the monotonic clock, `started_ns` since 1970. `handler` is the event handler that runs.
+    `failure` is why it failed, if that is known from elsewhere than from the end of its process, `reaped` is that end,
+    and `end` what the pod makes of both. `is_stopped` says that somebody wants it to end, the app alone.
+    `deadline`, of the monotonic clock, is that of whatever is waited for. `oom_kills` is the count of the app's group
+    from before the start.
+    """
+
+    def __init__(self, spec: AppSpec) -> None:
+        self.pid: int | None = None
+        self.pidfd: int | None = None
+        self.report: Socket | None = None
+        self.streams = Streams(spec.name, (spec.log_size_bytes, spec.log_files))
+        self.health: dict[str, dict[str, object]] = {}
+        self.is_unhealthy = False
+        self.handler: Handler | None = None
+        self.reached = FORKED
+        self.executed_at: float | None = None
+        self.started_ns: int | None = None
+        self.post_stop_pending = spec.post_stop is not None
+        self.post_stop_failure: ExitStatus | None = None
+        self.is_stopped = False
+        self.oom_kills = 0
+        self.failure: ExitStatus | None = None
+        self.reaped: ExitStatus | None = None
+        self.end: End | None = None
+        self.deadline: float | None = None
+
+    @property
+    def has_executed(self) -> bool:
+        """Whether the app's own program was executed, and nothing is known to have failed."""
+        return self.reached >= EXECUTED and self.report is None and self.failure is None
+
+    @property
+    def post_stop_due(self) -> bool:
+        """Whether the post-stop handler has to run after the end, and has not."""
+        return self.post_stop_pending and self.reached >= BEGUN
+
+    @property
+    def status(self) -> ExitStatus | None:
+        """Why it failed, or how its process ended; None if neither is known."""
+        return self.failure or self.reaped
