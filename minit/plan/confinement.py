@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from minit.manifest.seccomp import DEFAULT_POLICY
 from minit.plan.app import AppSpec
 from minit.value import Value, replace
 
@@ -11,7 +12,8 @@ class Confinement(Value):
     Who a program is, and what is kept from it.
 
     `bounding` is a capability mask, None for all that PID 1 has; `filters` are programs for the kernel, in the order of
-    their installation.
+    their installation. With `has_own_filters` they are the user's, who may have left no call by which a program that
+    cannot be executed could be told.
     """
 
     uid: int = 0
@@ -20,6 +22,7 @@ class Confinement(Value):
     bounding: int | None = None
     no_new_privileges: bool = False
     filters: tuple[bytes, ...] = ()
+    has_own_filters: bool = False
 
     @property
     def installs_filters_as_root(self) -> bool:
@@ -36,14 +39,16 @@ def confinement_of(spec: AppSpec) -> Confinement:
         bounding=spec.bounding,
         no_new_privileges=spec.sheds_privileges,
         filters=spec.filters,
+        has_own_filters=bool(spec.filters) and spec.seccomp != DEFAULT_POLICY,
     )
 
 
 def confinement_of_command(spec: AppSpec) -> Confinement:
     """Return that of a command that is entered: root in the app."""
-    return replace(confinement_of(spec), uid=0, gid=0)
+    # It is looked for by what would tell that it cannot be executed.
+    return replace(confinement_of(spec), uid=0, gid=0, has_own_filters=False)
 
 
 def confinement_of_handler(spec: AppSpec) -> Confinement:
     """Return that of an event handler: root in the app, whoever that runs as."""
-    return replace(confinement_of_command(spec), supplementary_gids=(), filters=spec.handler_filters)
+    return replace(confinement_of(spec), uid=0, gid=0, supplementary_gids=(), filters=spec.handler_filters)

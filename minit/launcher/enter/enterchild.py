@@ -15,15 +15,16 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from minit import syscalls
-from minit.errors import EXIT_FAILURE, describe
+from minit.errors import EXIT_FAILURE, Step, describe, step_of
 from minit.messages import Socket
 from minit.plan.entering import EnterProfile
 from minit.plan.environment import DEFAULT_PATH
 from minit.process import join_cgroups, leave_realtime, set_oom_score, take_attributes
 from minit.reaper.diagnose import check_exec, diagnose_exec
+from minit.reaper.exit_status import STEP_EXEC
 from minit.stdio import complain
 from minit.supervisor.exec.podconsole import take_console
-from minit.supervisor.exec.privileges import become, drop_bounding_set, give_up_capabilities, install_filters
+from minit.supervisor.exec.privileges import Command, drop_bounding_set, execute
 from minit.value import Value
 
 # As shells say it.
@@ -66,95 +67,118 @@ def enter(entrance: Entrance, command: Sequence[str], link: Socket) -> NoReturn:
     Over `link` the parent gets the host's pid of the second one, or a line that says why there is none. The second one
     executes nothing until it is told to "go": a parent that dies leaves nobody behind.
     """
-    step = "close descriptors"
-    profile = entrance.profile
-
-    def begin(name: str) -> None:
-        nonlocal step
-        step = name
-
+    process = _Command(entrance, command, link)
     try:
-        arguments = [os.fsencode(word) for word in command]
-        variables = dict(profile.environment)
-        syscalls.close_all_but((0, 1, 2, link.fileno(), *entrance.descriptors()))
-        step = "join control groups"
-        if profile.attributes is not None:
-            leave_realtime()
-        # First of all: what is used from here on is the app's.
-        join_cgroups(entrance.groups)
-        if profile.oom_score_adj is not None:
-            step = "set oom_score_adj"
-            set_oom_score(profile.oom_score_adj)
-        step = "take the attributes of the app"
-        if profile.attributes is not None:
-            take_attributes(profile.attributes)
-        step = "join namespaces"
-        kinds = syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWPID
-        syscalls.setns(entrance.supervisor, kinds)
-        step = "join mount namespace"
-        syscalls.setns(entrance.supervisor if entrance.namespace is None else entrance.namespace, syscalls.CLONE_NEWNS)
-        if entrance.own_users:
-            step = "join user namespace"
-            # Last: the root of the host may join all others, that of the pod may not.
-            syscalls.setns(entrance.supervisor, syscalls.CLONE_NEWUSER)
-        step = "open standard streams"
-        for number in entrance.terminal_streams:
-            assert entrance.terminal is not None
-            os.dup2(entrance.terminal, number)
-        step = "close descriptors"
-        # Before any path of the app is followed: /proc/self/fd leads to the host.
-        syscalls.close_all_but((0, 1, 2, link.fileno()))
-        os.umask(0o022)
-        step = "drop capabilities"
-        # The caller may hold more than PID 1, which gave it up for the whole pod.
-        drop_bounding_set(entrance.bounding)
-        give_up_capabilities(profile.confinement)
-        become(profile.confinement, begin)
-        step = "fork"
-        pid, _ = syscalls.clone3(syscalls.CLONE_PARENT)
-        if pid == 0:
-            _execute(entrance, arguments, variables, link)
-        link.send(b"%d" % pid)
+        process.run()
     except BaseException as error:
         # The last frame of a forked process: returning would run the caller's code twice.
-        link.send(f"{step}: {describe(error)}".encode(errors="surrogateescape"))
-    os._exit(EXIT_FAILURE)
+        process.fail(error)
 
 
-def _execute(entrance: Entrance, arguments: list[bytes], variables: Mapping[bytes, bytes], link: Socket) -> NoReturn:
-    """Turn the second process into the command; what goes wrong is said on its standard error."""
-    step, code = "start session", EXIT_FAILURE
-    try:
-        # By /dev/tty a command reaches the terminal of its session, which must not be the caller's.
-        os.setsid()
-        if entrance.terminal_streams:
-            step = "take the terminal"
-            take_console(entrance.terminal_streams[0])
+class _Command:
+    """What becomes the command: the first process, and once `is_second` the other one, which tells a person."""
+
+    def __init__(self, entrance: Entrance, words: Sequence[str], link: Socket) -> None:
+        self._entrance = entrance
+        self._words = words
+        self._link = link
+        self._is_second = False
+        self._path = b""
+
+    def run(self) -> NoReturn:
+        """Enter the app, and go all the way to execve(2) in the second process."""
+        profile = self._entrance.profile
+        with Step("close descriptors"):
+            arguments = [os.fsencode(word) for word in self._words]
+            variables = dict(profile.environment)
+            syscalls.close_all_but((0, 1, 2, self._link.fileno(), *self._entrance.descriptors()))
+        self._join_groups(profile)
+        self._join_namespaces()
+        with Step("open standard streams"):
+            for number in self._entrance.terminal_streams:
+                assert self._entrance.terminal is not None
+                os.dup2(self._entrance.terminal, number)
+        with Step("close descriptors"):
+            # Before any path of the app is followed: /proc/self/fd leads to the host.
+            syscalls.close_all_but((0, 1, 2, self._link.fileno()))
+            os.umask(0o022)
+        with Step("drop capabilities"):
+            # The caller may hold more than PID 1, which gave it up for the whole pod.
+            drop_bounding_set(self._entrance.bounding)
+        execute(profile.confinement, lambda: None, lambda: self._get_ready(arguments, variables))
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """Say what went wrong, to the parent or on the command's standard error; then end."""
+        step, code = step_of(error), EXIT_FAILURE
         try:
-            os.chdir(entrance.profile.working_directory)
-        except OSError:
-            os.chdir("/")
-        step = "find the command"
-        path = _find(arguments[0], variables.get(b"PATH", DEFAULT_PATH.encode()))
-        step = "wait for the parent"
-        if link.recv(_GO_BYTES) != GO:
-            os._exit(EXIT_FAILURE)
-        step = "close descriptors"
-        syscalls.close_range(3)
-        step = "install seccomp filters"
-        # Last: of what the app may not call anything may have been needed until here.
-        install_filters(entrance.profile.confinement)
-        step, code = "execute the command", EXIT_CANNOT_EXECUTE
-        try:
-            os.execve(path, arguments, variables)
-        except OSError as error:
-            raise _failure(path, error) from error
-    except _NotExecuted as error:
-        code = error.code
-        complain(f"Error: {error}")
-    except BaseException as error:
-        complain(f"enter: {step}: {describe(error)}")
-    os._exit(code)
+            if not self._is_second:
+                self._link.send(f"{step}: {describe(error)}".encode(errors="surrogateescape"))
+            else:
+                if step == STEP_EXEC:
+                    step, code = "execute the command", EXIT_CANNOT_EXECUTE
+                    if isinstance(error, OSError):
+                        error = _failure(self._path, error)
+                if isinstance(error, _NotExecuted):
+                    code = error.code
+                    complain(f"Error: {error}")
+                else:
+                    complain(f"enter: {step}: {describe(error)}")
+        finally:
+            os._exit(code)
+
+    def _join_groups(self, profile: EnterProfile) -> None:
+        """Be in the app's control groups, with its attributes."""
+        with Step("join control groups"):
+            if profile.attributes is not None:
+                leave_realtime()
+            # First of all: what is used from here on is the app's.
+            join_cgroups(self._entrance.groups)
+        if profile.oom_score_adj is not None:
+            with Step("set oom_score_adj"):
+                set_oom_score(profile.oom_score_adj)
+        if profile.attributes is not None:
+            with Step("take the attributes of the app"):
+                take_attributes(profile.attributes)
+
+    def _join_namespaces(self) -> None:
+        entrance = self._entrance
+        with Step("join namespaces"):
+            kinds = syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWPID
+            syscalls.setns(entrance.supervisor, kinds)
+        with Step("join mount namespace"):
+            namespace = entrance.supervisor if entrance.namespace is None else entrance.namespace
+            syscalls.setns(namespace, syscalls.CLONE_NEWNS)
+        if entrance.own_users:
+            with Step("join user namespace"):
+                # Last: the root of the host may join all others, that of the pod may not.
+                syscalls.setns(entrance.supervisor, syscalls.CLONE_NEWUSER)
+
+    def _get_ready(self, arguments: list[bytes], variables: Mapping[bytes, bytes]) -> Command:
+        """Return, in the second process, what it has to execute."""
+        with Step("fork"):
+            pid, _ = syscalls.clone3(syscalls.CLONE_PARENT)
+            if pid:
+                self._link.send(b"%d" % pid)
+                os._exit(EXIT_FAILURE)
+        self._is_second = True
+        with Step("start session"):
+            # By /dev/tty a command reaches the terminal of its session, which must not be the caller's.
+            os.setsid()
+        if self._entrance.terminal_streams:
+            with Step("take the terminal"):
+                take_console(self._entrance.terminal_streams[0])
+        with Step("find the command"):
+            try:
+                os.chdir(self._entrance.profile.working_directory)
+            except OSError:
+                os.chdir("/")
+            self._path = _find(arguments[0], variables.get(b"PATH", DEFAULT_PATH.encode()))
+        with Step("wait for the parent"):
+            if self._link.recv(_GO_BYTES) != GO:
+                os._exit(EXIT_FAILURE)
+        with Step("close descriptors"):
+            syscalls.close_range(3)
+        return self._path, arguments, variables
 
 
 class _NotExecuted(Exception):

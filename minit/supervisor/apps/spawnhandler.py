@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from typing import NoReturn
 
 from minit import syscalls
-from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE
+from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, Step, step_of
 from minit.harmless import harmless
-from minit.manifest.seccomp import DEFAULT_POLICY
-from minit.plan.app import STREAM_NULL
+from minit.plan.app import STREAM_NULL, AppSpec
 from minit.plan.confinement import confinement_of_handler
 from minit.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
-from minit.reaper.diagnose import check_exec, diagnose_exec
+from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.supervisor.apps.apprun import Handler
 from minit.supervisor.apps.podapp import App
-from minit.supervisor.exec.privileges import become, give_up_capabilities, install_filters
+from minit.supervisor.exec.privileges import Command, execute
 from minit.supervisor.output.streams import Streams
 
 
@@ -49,64 +49,61 @@ def spawn_handler(app: App, name: str) -> Handler:
 
 def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
     """Turn this forked process into the handler; never returns."""
-    step, path = "close descriptors", ""
-
-    def begin(name: str) -> None:
-        nonlocal step
-        step = name
-
+    words = app.spec.handlers[name]
     try:
-        assert app.namespace is not None
-        syscalls.close_all_but((0, 1, 2, app.namespace, app.ends.directory, *app.ends.tasks, *writers.values()))
-        step = "open standard streams"
-        # Before the app's root is entered: the pod's /dev/null is one that no app can have replaced.
-        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        for number, fd in enumerate((null, writers.get("stdout", null), writers.get("stderr", null))):
-            os.dup2(fd, number)
-        step = "start session"
-        os.setsid()
-        step = "join control groups"
-        if app.ends.starts_processes:
-            join_v2_group(app.ends.directory)
-        join_cgroups(app.ends.tasks)
-        step = "set oom_score_adj"
-        set_oom_score(0)
-        step = "set resource limits"
-        take_attributes(app.attributes)
-        step = "encode arguments"
-        arguments = [os.fsencode(word) for word in app.spec.handlers[name]]
-        environment = {os.fsencode(key): os.fsencode(value) for key, value in app.spec.environment}
+        _enter_app(app, writers)
         confinement = confinement_of_handler(app.spec)
-        step = "join mount namespace"
-        syscalls.set_dumpable(False)
-        syscalls.setns(app.namespace, syscalls.CLONE_NEWNS)
-        os.umask(0o022)
-        step = "close descriptors"
-        # Before any path of the manifest or the image is followed: /proc/self/fd leads to the host's control groups.
-        syscalls.close_range(3)
-        step = "drop capabilities"
-        give_up_capabilities(confinement)
-        step = "change directory to"
-        os.chdir(app.spec.working_directory)
-        become(confinement, begin)
-        step, path = STEP_EXEC, app.spec.handlers[name][0]
-        if app.spec.seccomp != DEFAULT_POLICY:
-            # Under filters of the user's own nothing may be left by which a failed exec could be told.
-            check_exec(path)
-        step = "install seccomp filters"
-        install_filters(confinement)
-        step = STEP_EXEC
-        os.execve(path, arguments, environment)
+        execute(confinement, lambda: _change_directory(app.spec), lambda: _encode(app.spec, words))
     except BaseException as error:
         # The last frame of a forked process: whatever went wrong is said, and nothing returns to PID 1's code.
+        step = step_of(error)
         try:
             if step == STEP_EXEC and isinstance(error, OSError):
-                reason = diagnose_exec(path, errno.ENOENT if error.errno is None else error.errno)
+                reason = diagnose_exec(words[0], errno.ENOENT if error.errno is None else error.errno)
             else:
                 reason = _describe_step(step, error)
             os.write(2, f"Error: {harmless(reason)}\n".encode())
         finally:
             os._exit(EXIT_EXEC_FAILED if step == STEP_EXEC else EXIT_FAILURE)
+
+
+def _enter_app(app: App, writers: dict[str, int]) -> None:
+    with Step("close descriptors"):
+        assert app.namespace is not None
+        syscalls.close_all_but((0, 1, 2, app.namespace, app.ends.directory, *app.ends.tasks, *writers.values()))
+    with Step("open standard streams"):
+        # Before the app's root is entered: the pod's /dev/null is one that no app can have replaced.
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        for number, fd in enumerate((null, writers.get("stdout", null), writers.get("stderr", null))):
+            os.dup2(fd, number)
+    with Step("start session"):
+        os.setsid()
+    with Step("join control groups"):
+        if app.ends.starts_processes:
+            join_v2_group(app.ends.directory)
+        join_cgroups(app.ends.tasks)
+    with Step("set oom_score_adj"):
+        set_oom_score(0)
+    with Step("set resource limits"):
+        take_attributes(app.attributes)
+    with Step("join mount namespace"):
+        syscalls.set_dumpable(False)
+        syscalls.setns(app.namespace, syscalls.CLONE_NEWNS)
+        os.umask(0o022)
+    with Step("close descriptors"):
+        # Before any path of the manifest or the image is followed: /proc/self/fd leads to the host's control groups.
+        syscalls.close_range(3)
+
+
+def _change_directory(spec: AppSpec) -> None:
+    with Step("change directory to"):
+        os.chdir(spec.working_directory)
+
+
+def _encode(spec: AppSpec, words: Sequence[str]) -> Command:
+    with Step("encode arguments"):
+        environment = {os.fsencode(key): os.fsencode(value) for key, value in spec.environment}
+        return words[0], [os.fsencode(word) for word in words], environment
 
 
 def _describe_step(step: str, error: BaseException) -> str:

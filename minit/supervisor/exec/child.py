@@ -17,20 +17,19 @@ from typing import NoReturn
 
 from minit import syscalls
 from minit.attributes import Attributes
-from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError
+from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError, Step, step_of
 from minit.harmless import harmless
-from minit.manifest.seccomp import DEFAULT_POLICY
 from minit.messages import Socket, send_message
 from minit.plan.app import STREAM_CONSOLE, STREAM_TTY, AppSpec
 from minit.plan.confinement import confinement_of
 from minit.plan.mounts import DEV
 from minit.plan.readiness import NOTIFY_SOCKET
 from minit.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
-from minit.reaper.diagnose import check_exec, diagnose_exec
+from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC
 from minit.supervisor.exec.notifyends import NotifyEnds, attach_socket, place_descriptor
 from minit.supervisor.exec.podconsole import take_console
-from minit.supervisor.exec.privileges import become, give_up_capabilities, install_filters
+from minit.supervisor.exec.privileges import Command, execute
 from minit.supervisor.exec.socketactivation import place_sockets, socket_environment
 from minit.supervisor.root.applymounts import apply_mounts, enter_root
 from minit.supervisor.root.attachvolumes import attach_files, attach_volumes
@@ -94,7 +93,7 @@ def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
 
 class _Child:
     """
-    The process that becomes the app: the step it is at, which its failure names, and what is known by then.
+    The process that becomes the app, and what is known by then.
 
     `namespace` is the mount namespace in which the app's root is, `null` the pod's /dev/null, which no app can have
     replaced. `pipe` is what the app says that it is ready by, if it does.
@@ -105,12 +104,10 @@ class _Child:
 
     def __init__(self, spec: AppSpec, rootfs: str, ends: ChildEnds) -> None:
         self._spec = spec
-        self._confinement = confinement_of(spec)
         self._rootfs = rootfs
         self._ends = ends
         self._report = ends.report
         self._pipe = None if ends.notify is None else ends.notify.pipe
-        self._step = "close descriptors"
         self._path = ""
         self._notes: list[str] = []
 
@@ -120,28 +117,14 @@ class _Child:
         self._join_groups()
         arguments, environment = self._encode()
         self._enter_root()
-        self._step = "drop capabilities"
-        give_up_capabilities(self._confinement)
-        self._step = "find executable"
-        self._path = find_executable(self._spec)
-        if self._ends.is_builder:
-            self._step = "report"
-            send_message(self._report, {"prepared": self._notes}, [self.namespace])
-            os._exit(0)
-        self._step = "change directory to"
-        os.chdir(self._spec.working_directory)
-        become(self._confinement, self._begin)
-        self._place_descriptors()
-        self._wait()
-        self._step = STEP_EXEC
-        self._install_filters()
-        os.execve(self._path, [os.fsencode(self._path), *arguments], environment)
+        execute(confinement_of(self._spec), self._look_up, lambda: self._get_ready(arguments, environment))
 
     def fail(self, error: BaseException) -> NoReturn:
         """Tell PID 1, and who reads the app's errors if it is about the executable, what went wrong; then end."""
-        is_exec = self._step == STEP_EXEC
+        step = step_of(error)
+        is_exec = step == STEP_EXEC
         try:
-            _report(self._report, self._step, error)
+            _report(self._report, step, error)
             if is_exec:
                 number = error.errno if isinstance(error, OSError) else None
                 reason = diagnose_exec(self._path, errno.ENOENT if number is None else number)
@@ -151,101 +134,105 @@ class _Child:
 
     def _leave_supervisor(self) -> None:
         """Keep nothing of PID 1's, and take the terminal if there is one."""
-        syscalls.close_all_but((0, 1, 2, *self._ends.descriptors()))
-        self._step = "start session"
-        os.setsid()
+        with Step("close descriptors"):
+            syscalls.close_all_but((0, 1, 2, *self._ends.descriptors()))
+        with Step("start session"):
+            os.setsid()
         has_console = self._spec.stdin == STREAM_CONSOLE
         terminal = self._ends.console if has_console else self._ends.tty
         if terminal is not None:
-            self._step = f"take the {'console' if has_console else 'terminal'}"
-            take_console(terminal)
+            with Step(f"take the {'console' if has_console else 'terminal'}"):
+                take_console(terminal)
 
     def _join_groups(self) -> None:
-        self._step = "join control groups"
-        if self._ends.group is not None:
-            join_v2_group(self._ends.group)
-        join_cgroups(self._ends.cgroup_tasks)
-        self._step = "set oom_score_adj"
-        # Without one it starts neutral, as under rkt's stage1.
-        score = self._spec.oom_score_adj
-        if not set_oom_score(score or 0) and score is not None:
-            self._notes.append(f"oom_score_adj cannot be lowered to {score} without CAP_SYS_RESOURCE, skipping")
+        with Step("join control groups"):
+            if self._ends.group is not None:
+                join_v2_group(self._ends.group)
+            join_cgroups(self._ends.cgroup_tasks)
+        with Step("set oom_score_adj"):
+            # Without one it starts neutral, as under rkt's stage1.
+            score = self._spec.oom_score_adj
+            if not set_oom_score(score or 0) and score is not None:
+                self._notes.append(f"oom_score_adj cannot be lowered to {score} without CAP_SYS_RESOURCE, skipping")
 
     def _encode(self) -> tuple[list[bytes], dict[bytes, bytes]]:
         """Return the app's arguments, without the first, and its environment."""
-        self._step = "encode arguments"
-        arguments = [os.fsencode(word) for word in self._spec.arguments]
-        variables = dict(self._spec.environment)
-        if self._ends.sockets:
-            variables |= socket_environment(self._spec)
-        if self._spec.notifies and self._ends.notify is not None:
-            variables["NOTIFY_SOCKET"] = NOTIFY_SOCKET
-        return arguments, {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
+        with Step("encode arguments"):
+            arguments = [os.fsencode(word) for word in self._spec.arguments]
+            variables = dict(self._spec.environment)
+            if self._ends.sockets:
+                variables |= socket_environment(self._spec)
+            if self._spec.notifies and self._ends.notify is not None:
+                variables["NOTIFY_SOCKET"] = NOTIFY_SOCKET
+            return arguments, {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
 
     def _enter_root(self) -> None:
         """Make the app's root, or find the one that is there, and go into it with the app's streams."""
         if self._ends.namespace is None:
-            self._step = "unshare mount namespace"
-            syscalls.unshare(syscalls.CLONE_NEWNS)
-            self.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-            self._step = "mount"
-            root, self.null = _build_root(self._spec, self._rootfs, self._ends)
+            with Step("unshare mount namespace"):
+                syscalls.unshare(syscalls.CLONE_NEWNS)
+                self.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+            with Step("mount"):
+                root, self.null = _build_root(self._spec, self._rootfs, self._ends)
         else:
-            self._step = "open /dev/null"
-            self.namespace, self.null = self._ends.namespace, os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        self._step = "set resource limits"
-        # Not before: each of the volumes is a descriptor until it is mounted.
-        take_attributes(self._ends.attributes)
-        # In a user namespace PID 1 is dumpable, but what runs in a root of somebody else's must not be looked into.
-        syscalls.set_dumpable(False)
+            with Step("open /dev/null"):
+                self.namespace, self.null = self._ends.namespace, os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        with Step("set resource limits"):
+            # Not before: each of the volumes is a descriptor until it is mounted.
+            take_attributes(self._ends.attributes)
+            # In a user namespace PID 1 is dumpable, but what runs in a root of somebody else's must not be looked into.
+            syscalls.set_dumpable(False)
         if self._ends.namespace is None:
-            self._step = "pivot root"
-            enter_root(root)
+            with Step("pivot root"):
+                enter_root(root)
         else:
-            self._step = "join mount namespace"
-            syscalls.setns(self.namespace, syscalls.CLONE_NEWNS)
-        self._step = "open standard streams"
-        _open_streams(self._spec, self._ends, self.null)
-        self._step = "close descriptors"
-        # Before any path of the manifest or the image is followed: /proc/self/fd leads past the mounts of the root.
-        pipe = () if self._pipe is None else (self._pipe,)
-        syscalls.close_all_but((0, 1, 2, self._report.fileno(), self.namespace, *self._ends.sockets, *pipe))
+            with Step("join mount namespace"):
+                syscalls.setns(self.namespace, syscalls.CLONE_NEWNS)
+        with Step("open standard streams"):
+            _open_streams(self._spec, self._ends, self.null)
+        with Step("close descriptors"):
+            # Before any path of the manifest or the image is followed: /proc/self/fd leads past the mounts of the root.
+            pipe = () if self._pipe is None else (self._pipe,)
+            syscalls.close_all_but((0, 1, 2, self._report.fileno(), self.namespace, *self._ends.sockets, *pipe))
 
-    def _begin(self, step: str) -> None:
-        self._step = step
+    def _look_up(self) -> None:
+        """Find the executable, and be where it is to start; what but builds the root ends here."""
+        with Step("find executable"):
+            self._path = find_executable(self._spec)
+        if self._ends.is_builder:
+            with Step("report"):
+                send_message(self._report, {"prepared": self._notes}, [self.namespace])
+                os._exit(0)
+        with Step("change directory to"):
+            os.chdir(self._spec.working_directory)
+
+    def _get_ready(self, arguments: list[bytes], environment: dict[bytes, bytes]) -> Command:
+        self._place_descriptors()
+        self._wait()
+        return self._path, [os.fsencode(self._path), *arguments], environment
 
     def _place_descriptors(self) -> None:
         """Put what the app is passed to the numbers where it expects it, and let execve(2) close the rest."""
-        self._step = "close descriptors"
-        syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
+        with Step("close descriptors"):
+            syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
         if self._ends.sockets:
-            self._step = "pass sockets"
-            others = (self._report.fileno(), self.namespace, *(() if self._pipe is None else (self._pipe,)))
-            moved, self.namespace, *pipes = place_sockets(self._ends.sockets, others)
-            self._report, self._pipe = Socket(fileno=moved), pipes[0] if pipes else None
+            with Step("pass sockets"):
+                others = (self._report.fileno(), self.namespace, *(() if self._pipe is None else (self._pipe,)))
+                moved, self.namespace, *pipes = place_sockets(self._ends.sockets, others)
+                self._report, self._pipe = Socket(fileno=moved), pipes[0] if pipes else None
         if self._pipe is not None and self._spec.notify_fd is not None:
-            self._step = "pass the notification descriptor"
-            # Detached, or the old object would close what is in its place.
-            others = (self._report.detach(), self.namespace)
-            moved, self.namespace = place_descriptor(self._pipe, self._spec.notify_fd, others)
-            self._report = Socket(fileno=moved)
+            with Step("pass the notification descriptor"):
+                # Detached, or the old object would close what is in its place.
+                others = (self._report.detach(), self.namespace)
+                moved, self.namespace = place_descriptor(self._pipe, self._spec.notify_fd, others)
+                self._report = Socket(fileno=moved)
 
     def _wait(self) -> None:
-        self._step = "wait for the other apps"
-        is_new = self._ends.namespace is None
-        send_message(self._report, {"prepared": self._notes}, [self.namespace] if is_new else [])
-        if self._report.recv(16) != b"go":
-            os._exit(EXIT_FAILURE)
-
-    def _install_filters(self) -> None:
-        if not self._spec.filters:
-            return
-        if self._spec.seccomp != DEFAULT_POLICY:
-            # Under filters of the user's own nothing may be left by which a failed exec could be reported.
-            check_exec(self._path)
-        self._step = "install seccomp filters"
-        install_filters(self._confinement)
-        self._step = STEP_EXEC
+        with Step("wait for the other apps"):
+            is_new = self._ends.namespace is None
+            send_message(self._report, {"prepared": self._notes}, [self.namespace] if is_new else [])
+            if self._report.recv(16) != b"go":
+                os._exit(EXIT_FAILURE)
 
 
 def find_executable(spec: AppSpec) -> str:

@@ -1,20 +1,27 @@
 """
 Becoming a program of an app, with no more than it may have and no keys of the caller.
 
-This stands here once. The app, its event handlers and what is entered go through it in three steps, between which each
-follows paths of the image: `give_up_capabilities`, `become`, and `install_filters` right before the exec.
+The app, its event handlers and what is entered all end in `execute`: what differs between them is in their
+`Confinement`, and in what each has to do at two points on the way.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn, TypeAlias
 
 from minit import syscalls
+from minit.errors import Step
 from minit.manifest.capabilities import capability_mask
 from minit.plan.confinement import Confinement
 from minit.process import reset_signals
+from minit.reaper.diagnose import check_exec
+from minit.reaper.exit_status import STEP_EXEC
+
+# As execve(2) takes it: the path, the arguments, and the environment.
+Command: TypeAlias = tuple[str | bytes, list[bytes], Mapping[bytes, bytes]]
 
 # Of what a program does not get: changing the user, and seccomp(2) without no_new_privs.
 _UNTIL_EXEC = capability_mask("CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_SYS_ADMIN")
@@ -36,7 +43,43 @@ def drop_bounding_set(kept: int | None) -> None:
     _dropped |= gone
 
 
-def give_up_capabilities(confinement: Confinement) -> None:
+def execute(confinement: Confinement, look_up: Callable[[], None], get_ready: Callable[[], Command]) -> NoReturn:
+    """
+    Be the program, by the last steps of a process of ours.
+
+    `look_up` follows paths of the manifest and the image, with no more capabilities than the program could. `get_ready`
+    does whatever else is left, as the program's user, and returns what to execute.
+    """
+    with Step("drop capabilities"):
+        _give_up_capabilities(confinement)
+    look_up()
+    with Step("join a session keyring"):
+        # While it is root: keys of others are counted against small quotas, across all pods.
+        leave_keyring()
+    if confinement.installs_filters_as_root:
+        _install_filters(confinement)
+    with Step("change user"):
+        become_user(confinement.uid, confinement.gid, confinement.supplementary_gids)
+        # Other ids undid it.
+        syscalls.set_dumpable(False)
+    if confinement.no_new_privileges:
+        with Step("set no_new_privs"):
+            syscalls.set_no_new_privileges()
+    with Step("reset signals"):
+        reset_signals()
+    path, arguments, environment = get_ready()
+    if confinement.has_own_filters:
+        with Step(STEP_EXEC):
+            # Under them nothing may be left by which a failed exec could be told.
+            check_exec(os.fsdecode(path))
+    if not confinement.installs_filters_as_root:
+        # Last: of what the program may not call anything may have been needed until here.
+        _install_filters(confinement)
+    with Step(STEP_EXEC):
+        os.execve(path, arguments, environment)
+
+
+def _give_up_capabilities(confinement: Confinement) -> None:
     """
     Keep of all capabilities those of the new bounding set, and what is left to do before an exec takes.
 
@@ -51,34 +94,11 @@ def give_up_capabilities(confinement: Confinement) -> None:
     syscalls.clear_ambient_capabilities()
 
 
-def become(confinement: Confinement, begin: Callable[[str], None]) -> None:
-    """Be what the program is to be, but for filters that can wait; `begin` gets the name of each step."""
-    begin("join a session keyring")
-    # While it is root: keys of others are counted against small quotas, across all pods.
-    leave_keyring()
-    if confinement.installs_filters_as_root:
-        begin("install seccomp filters")
-        _install(confinement)
-    begin("change user")
-    become_user(confinement.uid, confinement.gid, confinement.supplementary_gids)
-    # Other ids undid it.
-    syscalls.set_dumpable(False)
-    if confinement.no_new_privileges:
-        begin("set no_new_privs")
-        syscalls.set_no_new_privileges()
-    begin("reset signals")
-    reset_signals()
-
-
-def install_filters(confinement: Confinement) -> None:
-    """Install what `become` has left: of what the program may not call anything may have been needed until here."""
-    if not confinement.installs_filters_as_root:
-        _install(confinement)
-
-
-def _install(confinement: Confinement) -> None:
-    for program in confinement.filters:
-        syscalls.install_seccomp_filter(program)
+def _install_filters(confinement: Confinement) -> None:
+    if confinement.filters:
+        with Step("install seccomp filters"):
+            for program in confinement.filters:
+                syscalls.install_seccomp_filter(program)
 
 
 def leave_keyring() -> None:

@@ -1,0 +1,105 @@
+"""minit.supervisor.exec.privileges: whatever becomes a program of an app does so by the same last steps."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import minit
+from minit import syscalls
+from minit.plan.app import AppSpec
+from minit.plan.confinement import Confinement, confinement_of, confinement_of_command, confinement_of_handler
+from minit.supervisor.exec import privileges
+from minit.value import replace
+
+PACKAGE = Path(minit.__file__).parent
+WHERE = "supervisor/exec/privileges.py"
+LAST_STEPS = {"execve", "install_seccomp_filter", "clear_ambient_capabilities", "join_session_keyring", "setresuid"}
+PROGRAMS = {"supervisor/exec/child.py", "supervisor/apps/spawnhandler.py", "launcher/enter/enterchild.py"}
+
+
+def users_of(names: set[str]) -> set[str]:
+    """Return the modules of PID 1 and the launcher that use any of these names."""
+    modules = [path for part in ("supervisor", "launcher") for path in (PACKAGE / part).rglob("*.py")]
+    return {
+        str(path.relative_to(PACKAGE))
+        for path in modules
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (isinstance(node, ast.Attribute) and node.attr in names) or (isinstance(node, ast.Name) and node.id in names)
+    }
+
+
+def test_one_module_does_the_last_steps():
+    """The app, its handlers and what is entered have no way around it, to the exec itself."""
+    for name in LAST_STEPS:
+        assert users_of({name}) == {WHERE}, name
+    assert users_of({"execute"}) == PROGRAMS
+
+
+SPEC = AppSpec(
+    name="a",
+    candidates=("/a",),
+    uid=7,
+    gid=8,
+    supplementary_gids=(9,),
+    bounding=1,
+    seccomp=None,
+    filters=(b"1", b"2"),
+    handler_filters=(b"1",),
+)
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what is done instead of the steps, none of which has an effect."""
+    calls: list[str] = []
+
+    def note(name: str, result: object = None) -> Callable[..., object]:
+        return lambda *_: (calls.append(name), result)[1]
+
+    for name, result in (
+        ("drop_bounding_capability", None),
+        ("get_capabilities", (0, 0, 0)),
+        ("set_capabilities", None),
+        ("clear_ambient_capabilities", None),
+        ("join_session_keyring", None),
+        ("set_dumpable", None),
+        ("set_no_new_privileges", None),
+        ("install_seccomp_filter", None),
+    ):
+        monkeypatch.setattr(syscalls, name, note(name, result))
+    for name in ("setgroups", "setresgid", "setresuid", "execve"):
+        monkeypatch.setattr(os, name, note(name))
+    monkeypatch.setattr(privileges, "reset_signals", note("reset_signals"))
+    monkeypatch.setattr(privileges, "check_exec", note("check_exec"))
+    monkeypatch.setattr(privileges, "_dropped", ~2)
+    return calls
+
+
+@pytest.mark.parametrize("no_new_privileges", [True, False])
+@pytest.mark.parametrize("of", [confinement_of, confinement_of_handler, confinement_of_command])
+def test_the_order_of_the_last_steps(
+    done: list[str], of: Callable[[AppSpec], Confinement], no_new_privileges: bool
+) -> None:
+    """No path before capabilities are gone, no new privileges after; filters come last, or as root if they must."""
+    confinement = of(replace(SPEC, no_new_privileges=no_new_privileges))
+
+    def get_ready() -> privileges.Command:
+        done.append("get ready")
+        return "/a", [b"/a"], {}
+
+    privileges.execute(confinement, lambda: done.append("look up"), get_ready)
+    filters = ["install_seccomp_filter"] * len(confinement.filters)
+    expected = ["drop_bounding_capability", "get_capabilities", "set_capabilities", "clear_ambient_capabilities"]
+    expected += ["look up", "join_session_keyring"]
+    expected += filters if confinement.installs_filters_as_root else []
+    expected += ["setgroups", "setresgid", "setresuid", "set_dumpable"]
+    expected += ["set_no_new_privileges"] if confinement.no_new_privileges else []
+    expected += ["reset_signals", "get ready"]
+    expected += ["check_exec"] if confinement.has_own_filters else []
+    expected += [] if confinement.installs_filters_as_root else filters
+    assert done == [*expected, "execve"]
