@@ -34,7 +34,7 @@ class MachineSupervisor(Supervisor):
         self._helper_begun = time.monotonic()
         self._helper_due: float | None = None
         for helper in machine.pod_helpers:
-            self._sources.watch(helper.fileno(), lambda helper=helper: self._on_helper_end(helper))  # type: ignore[misc]
+            self._loop.watch(helper.fileno(), lambda _, helper=helper: self._on_helper_end(helper))  # type: ignore[misc]
 
     def next_deadline(self) -> float | None:
         """Return the time of the next deadline, be it the watchdog's next meal or the helper's next start."""
@@ -67,14 +67,14 @@ class MachineSupervisor(Supervisor):
         super()._handle_signals(numbers)
 
     def _on_helper_end(self, helper: DeviceHelper | HealthHelper) -> None:
-        self._sources.unwatch(helper.fileno())
+        self._loop.unwatch(helper.fileno())
         helper.report_death()
 
     def _on_launcher(self) -> None:
         message, _ = receive_message(self._launcher)
         if message is None:
             # The apps go on: they have what it made, and a pod without its network can still do something.
-            self._sources.unwatch(self._launcher.fileno())
+            self._loop.unwatch(self._launcher.fileno())
             self._launcher.close()
             self._machine.helper = None
             self._start_helper_later("has ended")
@@ -108,4 +108,4 @@ class MachineSupervisor(Supervisor):
             self._start_helper_later(f"cannot be started: {describe(error)}")
             return
         self._launcher = machine.helper.link
-        self._sources.watch(self._launcher.fileno(), self._on_launcher)
+        self._loop.watch(self._launcher.fileno(), lambda _: self._on_launcher())

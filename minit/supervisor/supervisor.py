@@ -5,7 +5,7 @@ Each is fed to the lifecycle table, whose actions are carried out here, or by wh
 policy (`podpolicy`), control groups (`processes`), event handlers (`handlers`), files about apps (`apprecords`), output
 (`sidecars`).
 
-One epoll descriptor gathers all sources. During start-up it is polled directly; afterwards trio waits for it. So the
+One loop gathers all sources of events. During start-up it is polled directly; afterwards trio waits for it. So the
 same code runs in both phases, and no event is lost between them.
 """
 
@@ -22,6 +22,7 @@ from minit.attributes import Attributes
 from minit.errors import EXIT_FAILURE
 from minit.iottymux.spawner import Spawner
 from minit.jsontext import dump
+from minit.loop import Loop
 from minit.messages import Socket, receive_message
 from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.plan.guards import LIMITS
@@ -43,7 +44,6 @@ from minit.supervisor.apps.processes import Groups, arm_grace, describe_processe
 from minit.supervisor.apps.spawnapp import spawn_app
 from minit.supervisor.journal import Journal
 from minit.supervisor.output.sidecars import Sidecars
-from minit.supervisor.sources import Sources
 from minit.syscalls import read_signals
 from minit.terminal import CallerTerminal
 
@@ -92,11 +92,11 @@ class Supervisor:
         self._terminal = terminal
         self._console = console
         self._signals = signals
-        self._sources = Sources()
+        self._loop = Loop(begin=self._hold_limits)
         self._sidecars = Sidecars(
-            self._sources, journal, self._on_end_of_output, self._on_lost_output, plan.sidecar_filter
+            self._loop, journal, self._on_end_of_output, self._on_lost_output, plan.sidecar_filter
         )
-        self._groups = Groups(self._sources, self._check_groups)
+        self._groups = Groups(self._loop, self._check_groups)
         self._records = Records(journal, self._retry_soon)
         self._handlers = Handlers(journal, self._records, self._sidecars, self._handle)
         self._listeners: dict[str, Listener] = {}
@@ -122,13 +122,13 @@ class Supervisor:
             lifecycle.FINISH: self._finish,
             lifecycle.RELEASE: self._release,
         }
-        self._sources.watch(signals, self._on_signals)
-        self._sources.watch(launcher.fileno(), self._on_launcher)
+        self._loop.watch(signals, lambda _: self._on_signals())
+        self._loop.watch(launcher.fileno(), lambda _: self._on_launcher())
 
     @property
     def event_fd(self) -> int:
         """The descriptor that is readable when `turn` has something to do."""
-        return self._sources.event_fd
+        return self._loop.fileno()
 
     @property
     def finished(self) -> bool:
@@ -162,7 +162,7 @@ class Supervisor:
         deadline = self.next_deadline()
         if deadline is not None:
             timeout_seconds = max(0.0, min(timeout_seconds, deadline - time.monotonic()))
-        self._sources.handle(timeout_seconds, begin=self._hold_limits)
+        self._loop.turn(timeout_seconds)
         if self._reap_again:
             self._reap()
         now = time.monotonic()
@@ -348,7 +348,7 @@ class Supervisor:
 
     def _on_launcher_end(self) -> None:
         """Act on the end of the launcher, or of the caller's terminal."""
-        self._sources.unwatch(self._launcher.fileno())
+        self._loop.unwatch(self._launcher.fileno())
         if self._terminal is not None:
             # Killed, the launcher could not do it.
             self._terminal.restore()
@@ -394,7 +394,7 @@ class Supervisor:
             assert path is None or isinstance(path, str)
             app.run.failure = ExitStatus(step=step, errno=number, path=path)
         # End of file: either the exec closed the socket, or the process is about to be reaped.
-        self._sources.unwatch(app.run.report.fileno())
+        self._loop.unwatch(app.run.report.fileno())
         app.run.report.close()
         app.run.report = None
         if app.run.has_executed:
@@ -426,7 +426,7 @@ class Supervisor:
     def _on_main_end(self, app: App) -> None:
         pid = app.run.pid
         self._reap()
-        if app.run.pid == pid and app.run.pidfd in self._sources:
+        if app.run.pid == pid and app.run.pidfd in self._loop:
             # Only its tracer, on the host perhaps, can reap it. Its end counts all the same.
             assert pid is not None
             self._on_death(app, read_zombie(pid))
@@ -435,7 +435,7 @@ class Supervisor:
         assert app.run.pidfd is not None
         was_born_there = app.namespace is not None and app.group.birthplace is not None
         app.group.note_death(status.signal)
-        self._sources.unwatch(app.run.pidfd)
+        self._loop.unwatch(app.run.pidfd)
         while app.run.report is not None:
             self._on_report(app)
         if app.state in (lifecycle.BUILDING, lifecycle.ABANDONED):
@@ -490,8 +490,8 @@ class Supervisor:
 
     def _watch(self, app: App) -> None:
         assert app.run.report is not None and app.run.pidfd is not None
-        self._sources.watch(app.run.report.fileno(), lambda: self._on_report(app))
-        self._sources.watch(app.run.pidfd, lambda: self._on_main_end(app))
+        self._loop.watch(app.run.report.fileno(), lambda _: self._on_report(app))
+        self._loop.watch(app.run.pidfd, lambda _: self._on_main_end(app))
         if app.readiness is not None:
             self._listen_to(app, app.readiness)
 
@@ -499,17 +499,17 @@ class Supervisor:
         """Hear what the present process of an app says of itself."""
         if app.name not in self._listeners:
             self._listeners[app.name] = Listener(
-                app, readiness, self._sources, self.journal, self._retry_soon, self._pod.on_progress
+                app, readiness, self._loop, self.journal, self._retry_soon, self._pod.on_progress
             )
         self._listeners[app.name].listen()
 
     def _watch_helper(self, app: App, helper: AppHelper) -> None:
-        def on_word() -> None:
+        def on_word(_: int) -> None:
             if not helper.read():
-                self._sources.unwatch(helper.socket)
+                self._loop.unwatch(helper.socket)
                 self.journal.event("app.helper-died", app=app.name, helper=helper.kind)
 
-        self._sources.watch(helper.socket, on_word)
+        self._loop.watch(helper.socket, on_word)
 
     def _fork(self, app: App) -> None:
         """Start an app again."""
@@ -618,16 +618,15 @@ class Supervisor:
 
     def _release(self, app: App) -> None:
         """Forget an app that is gone."""
-        if app.run.pidfd is not None and app.run.pidfd in self._sources:
-            self._sources.unwatch(app.run.pidfd)
+        if app.run.pidfd is not None:
+            self._loop.unwatch(app.run.pidfd)
         if app.run.report is not None:
-            self._sources.unwatch(app.run.report.fileno())
+            self._loop.unwatch(app.run.report.fileno())
         self._groups.forget(app)
         if app.name in self._listeners:
             self._listeners.pop(app.name).stop()
         for helper in app.helpers:
-            if helper.socket in self._sources:
-                self._sources.unwatch(helper.socket)
+            self._loop.unwatch(helper.socket)
         app.run.deadline = None
         del self.apps[app.name]
         self._records.forget_end(app)

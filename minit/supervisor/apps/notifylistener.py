@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from minit.loop import Loop
 from minit.supervisor.apps.notifysocket import Readiness
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.journal import Journal
-from minit.supervisor.sources import Sources
 
 
 class Listener:
@@ -21,14 +21,14 @@ class Listener:
         self,
         app: App,
         readiness: Readiness,
-        sources: Sources,
+        loop: Loop,
         journal: Journal,
         retry: Callable[[], None],
         on_word: Callable[[App], None],
     ) -> None:
         self._app = app
         self._readiness = readiness
-        self._sources = sources
+        self._loop = loop
         self._journal = journal
         self._retry = retry
         self._on_word = on_word
@@ -37,13 +37,13 @@ class Listener:
         """Hear a new process of the app."""
         self.resume()
         if self._readiness.pipe is not None:
-            self._sources.watch(self._readiness.pipe, self._hear_pipe)
+            self._loop.watch(self._readiness.pipe, lambda _: self._hear_pipe())
 
     def resume(self) -> None:
         """Have messages read, if the app sends any; the socket stays the same when it is started again."""
         socket = self._readiness.socket
-        if socket is not None and socket.fileno() not in self._sources:
-            self._sources.watch(socket.fileno(), self._hear_socket)
+        if socket is not None and socket.fileno() not in self._loop:
+            self._loop.watch(socket.fileno(), lambda _: self._hear_socket())
 
     def hear_last_words(self) -> None:
         """Hear what the app said before its end."""
@@ -57,8 +57,7 @@ class Listener:
     def stop(self) -> None:
         """Hear nothing any more."""
         for fd in self._readiness.descriptors():
-            if fd in self._sources:
-                self._sources.unwatch(fd)
+            self._loop.unwatch(fd)
 
     def _hear_socket(self) -> None:
         app, readiness = self._app, self._readiness
@@ -75,8 +74,8 @@ class Listener:
     def _put_off(self) -> None:
         """Read no more messages until it is time to try things again."""
         socket = self._readiness.socket
-        if socket is not None and socket.fileno() in self._sources:
-            self._sources.unwatch(socket.fileno())
+        if socket is not None and socket.fileno() in self._loop:
+            self._loop.unwatch(socket.fileno())
             self._retry()
 
     def _hear_pipe(self) -> None:
@@ -86,5 +85,5 @@ class Listener:
         self._on_word(self._app)
 
     def _end_pipe(self, pipe: int) -> None:
-        self._sources.unwatch(pipe)
+        self._loop.unwatch(pipe)
         self._readiness.close_pipe()

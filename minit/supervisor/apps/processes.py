@@ -8,9 +8,9 @@ import signal
 import time
 from collections.abc import Callable
 
+from minit.loop import Loop
 from minit.process import wait_channel
 from minit.supervisor.apps.podapp import App
-from minit.supervisor.sources import Sources
 from minit.syscalls import pidfd_send_signal
 
 KILL_WAIT_SECONDS = 10.0
@@ -26,9 +26,9 @@ class Groups:
     `recheck_at` is the monotonic time at which to look again without that, None if there is no need.
     """
 
-    def __init__(self, sources: Sources, on_change: Callable[[], None]) -> None:
+    def __init__(self, loop: Loop, on_change: Callable[[], None]) -> None:
         self.recheck_at: float | None = None
-        self._sources = sources
+        self._loop = loop
         self._on_change = on_change
         self._events: dict[str, int] = {}
 
@@ -69,7 +69,7 @@ class Groups:
             events = app.group.open_events()
             if events is not None:
                 self._events[app.name] = events
-                self._sources.watch(events, lambda: self._on_events(events), select.EPOLLPRI)
+                self._loop.watch(events, lambda _: self._on_events(events), select.EPOLLPRI)
         if app.name not in self._events:
             if app.is_killed:
                 app.group.kill()
@@ -80,7 +80,7 @@ class Groups:
         """Wait for the end of an app no more."""
         events = self._events.pop(app.name, None)
         if events is not None:
-            self._sources.unwatch(events)
+            self._loop.unwatch(events)
             os.close(events)
 
     def _on_events(self, events: int) -> None:

@@ -12,10 +12,10 @@ from minit import paths, syscalls
 from minit.errors import LaunchError, describe
 from minit.iottymux.logfile import finish_log
 from minit.iottymux.spawner import Spawner
+from minit.loop import Loop
 from minit.reaper.exit_status import ExitStatus
 from minit.supervisor.journal import Journal
 from minit.supervisor.output.streams import Streams
-from minit.supervisor.sources import Sources
 
 # Processes of an app, and handlers, whose output somebody else holds open: each has a sidecar and descriptors of PID 1.
 _MOST_OF_AN_APP = 16
@@ -43,14 +43,14 @@ class Sidecars:
 
     def __init__(
         self,
-        sources: Sources,
+        loop: Loop,
         journal: Journal,
         on_end: Callable[[str], None],
         on_loss: Callable[[str, int], None],
         filter: bytes = b"",
     ) -> None:
         self.spawner: Spawner | None = None
-        self._sources = sources
+        self._loop = loop
         self._journal = journal
         self._on_end_of_output = on_end
         self._on_loss = on_loss
@@ -188,7 +188,7 @@ class Sidecars:
         finally:
             theirs.close()
         assert streams.attachable.supervisor is not None
-        self._sources.watch(streams.attachable.supervisor.fileno(), lambda: self._hear(streams))
+        self._loop.watch(streams.attachable.supervisor.fileno(), lambda _: self._hear(streams))
 
     def _hear(self, streams: Streams) -> None:
         assert streams.attachable is not None
@@ -201,7 +201,7 @@ class Sidecars:
         """Act on the last words of a sidecar, and expect no more."""
         attachable = streams.attachable
         if attachable is not None and attachable.supervisor is not None:
-            self._sources.unwatch(attachable.supervisor.fileno())
+            self._loop.unwatch(attachable.supervisor.fileno())
             attachable.hear()
             attachable.supervisor.close()
             attachable.supervisor = None
@@ -224,7 +224,7 @@ class Sidecars:
 
     def _adopt(self, streams: Streams, pidfd: int) -> None:
         try:
-            self._sources.watch(pidfd, lambda: self._on_end(streams))
+            self._loop.watch(pidfd, lambda _: self._on_end(streams))
         except OSError:
             self._kill(pidfd)
             os.close(pidfd)
@@ -234,7 +234,7 @@ class Sidecars:
 
     def _on_end(self, streams: Streams) -> None:
         assert streams.sidecar is not None
-        self._sources.unwatch(streams.sidecar)
+        self._loop.unwatch(streams.sidecar)
         os.close(streams.sidecar)
         streams.sidecar = None
         self._stop_hearing(streams)
@@ -257,7 +257,7 @@ class Sidecars:
         self._finish_log(streams)
         self._on_loss(streams.app, streams.lost_bytes)
         for fd in streams.abandoned:
-            self._sources.watch(fd, lambda fd=fd: self._drop(streams, fd))  # type: ignore[misc]
+            self._loop.watch(fd, lambda _, fd=fd: self._drop(streams, fd))  # type: ignore[misc]
         if not streams.abandoned:
             self._give_up(streams)
 
@@ -267,7 +267,7 @@ class Sidecars:
         if streams.drop(fd):
             self._on_loss(streams.app, streams.lost_bytes - before)
             return
-        self._sources.unwatch(fd)
+        self._loop.unwatch(fd)
         streams.abandoned.remove(fd)
         os.close(fd)
         if not streams.abandoned:
@@ -299,12 +299,12 @@ class Sidecars:
         """Give up output whether or not it was read."""
         if streams.sidecar is not None:
             self._kill(streams.sidecar)
-            self._sources.unwatch(streams.sidecar)
+            self._loop.unwatch(streams.sidecar)
             os.close(streams.sidecar)
             streams.sidecar = None
         self._stop_hearing(streams)
         for fd in streams.abandoned:
-            self._sources.unwatch(fd)
+            self._loop.unwatch(fd)
         self._give_up(streams)
 
     def _kill(self, sidecar: int) -> None:
