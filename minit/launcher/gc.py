@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
-from minit import paths, syscalls
-from minit.errors import EXIT_FAILURE, LaunchError, MinitError, StrandedError, UnfinishedError, describe
+from minit import paths
+from minit.errors import LaunchError, MinitError, StrandedError, UnfinishedError, describe
+from minit.forks import COLLECTOR, fork
 from minit.launcher.cgroups import Hierarchy, processes_left, read_subcgroup, remove_pod_groups
 from minit.launcher.leftgroups import belongs_to, forget_left, note_left, remove_left
 from minit.network.cni import PluginSearch
@@ -56,27 +55,8 @@ def collect_each(collect_one: Callable[[str], int]) -> None:
 
 
 def _collect_in_child(collect_one: Callable[[str], int], word: str) -> int:
-    parent = os.getpid()
-    child = os.fork()
-    if child == 0:
-        _be_collector(collect_one, word, parent)
-    _, status = os.waitpid(child, 0)
+    _, status = os.waitpid(fork(COLLECTOR, lambda: collect_one(word)), 0)
     return os.waitstatus_to_exitcode(status)
-
-
-def _be_collector(collect_one: Callable[[str], int], word: str, parent: int) -> NoReturn:
-    code = EXIT_FAILURE
-    try:
-        # Who is told that the parent was killed takes the pod for one that nobody works at.
-        syscalls.set_parent_death_signal(signal.SIGKILL)
-        if os.getppid() == parent:
-            # Those of the parent are what it is told and says.
-            null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-            os.dup2(null, 0)
-            os.dup2(null, 1)
-            code = collect_one(word)
-    finally:
-        os._exit(code)
 
 
 def remove_groups(uuid: str, hierarchies: Sequence[Hierarchy]) -> None:

@@ -12,12 +12,11 @@ import os
 import select
 import signal
 from collections.abc import Sequence
-from typing import NoReturn
 
-from minit import syscalls
 from minit.devices.events import DeviceEvents
 from minit.devices.lookup import DeviceLookup
 from minit.errors import LaunchError, MinitError, describe
+from minit.forks import DEVICE_HELPER, fork
 from minit.launcher.devices.devicefollower import DeviceFollower, DeviceVolume, device_rules, identify_source
 from minit.launcher.devices.devicepolicy import DeviceGroup
 from minit.launcher.devices.exchange import identify
@@ -65,10 +64,13 @@ class DeviceHelper:
         self._volumes = volumes
         self._debug = debug
         self._socket, theirs = socket_pair()
-        self.pid = os.fork()
-        if self.pid == 0:
-            self._socket.close()
-            _help(volumes, theirs, debug)
+        image = image_descriptor()
+        self.pid = fork(
+            DEVICE_HELPER,
+            lambda: _help(volumes, theirs, image, debug),
+            {"socket": theirs.fileno(), "image": image},
+            tell=lambda error: _fail(theirs, error),
+        )
         theirs.close()
 
     @property
@@ -142,25 +144,9 @@ def _any_follows(volumes: Sequence[DeviceVolume]) -> bool:
     return any(volume.app.hotplug for volume in volumes)
 
 
-def _help(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> NoReturn:
-    try:
-        _work(volumes, socket, debug)
-    finally:
-        # Whatever was raised: this process must not return into the launcher's code.
-        os._exit(0)
-
-
-def _work(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
+def _help(volumes: Sequence[DeviceVolume], socket: Socket, image: int | None, debug: bool) -> None:
     is_following = False
     try:
-        syscalls.set_process_name("minit-devices")
-        syscalls.set_dumpable(False)
-        # A second line: the first, the end of the socket, is not seen by one that is stopped.
-        syscalls.set_parent_death_signal(signal.SIGKILL)
-        # What the terminal sends reaches the launcher, which decides.
-        os.setsid()
-        image = image_descriptor()
-        syscalls.close_all_but([0, 1, 2, socket.fileno(), *([] if image is None else [image])])
         lookup = DeviceLookup()
         # Before looking: what happens in between is an event.
         events = DeviceEvents() if _any_follows(volumes) else None
@@ -184,13 +170,19 @@ def _work(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
     except BrokenPipeError:
         pass  # the launcher is gone
     except Exception as error:
-        reason = describe(error)
-        if not isinstance(error, (MinitError, OSError)):
-            reason = f"{type(error).__name__}: {reason}"  # a defect
         if is_following:
-            complain(f"stage1: device helper: {reason}")
+            complain(f"stage1: device helper: {_reason(error)}")
         else:
-            send_message(socket, {"failed": reason})
+            _fail(socket, error)
+
+
+def _fail(socket: Socket, error: BaseException) -> None:
+    send_message(socket, {"failed": _reason(error)})
+
+
+def _reason(error: BaseException) -> str:
+    # Others are defects.
+    return describe(error) if isinstance(error, (MinitError, OSError)) else f"{type(error).__name__}: {describe(error)}"
 
 
 def _make_followers(

@@ -8,12 +8,11 @@ known to be minit's is taken off.
 from __future__ import annotations
 
 import os
-import signal
 import stat
-from typing import NoReturn
 
 from minit import syscalls
-from minit.errors import EXIT_FAILURE, LaunchError, describe
+from minit.errors import LaunchError, describe
+from minit.forks import MOUNT_EXCHANGE, fork
 from minit.supervisor.root.targets import open_existing, open_target, resolve_target
 from minit.value import Value
 
@@ -41,9 +40,11 @@ def exchange_mount(namespace: int, target: str, old: Identity | None, tree: int 
     Without a `tree` the file that was made for the mount goes too. LaunchError says what failed.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        _exchange_in_app(namespace, target, old, tree, writer)
+    pid = fork(
+        MOUNT_EXCHANGE,
+        lambda: _exchange_in_app(namespace, target, old, tree),
+        tell=lambda error: _tell(writer, error),
+    )
     os.close(writer)
     with open(reader, "rb") as lines:
         reason = lines.read(_ERROR_BYTES).decode(errors="surrogateescape")
@@ -52,27 +53,23 @@ def exchange_mount(namespace: int, target: str, old: Identity | None, tree: int 
         raise LaunchError(reason)
 
 
-def _exchange_in_app(namespace: int, target: str, old: Identity | None, tree: int | None, writer: int) -> NoReturn:
-    try:
-        syscalls.set_parent_death_signal(signal.SIGKILL)
-        # The host's, where this process has a pid: umount2(2) takes no descriptor.
-        descriptors = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        syscalls.setns(namespace, syscalls.CLONE_NEWNS)
-        root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        if old is not None:
-            _take_off(root, target, old, descriptors)
-        if tree is not None:
-            os.umask(0)
-            where = open_target(root, target, is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
-            syscalls.move_mount(tree, where)
-        elif old is not None:
-            _remove_place(root, target)
-        os._exit(0)
-    except BaseException as error:
-        # The last frame of a forked process: returning would run the caller's code twice.
-        os.write(writer, describe(error).encode(errors="surrogateescape")[:_ERROR_BYTES])
-    finally:
-        os._exit(EXIT_FAILURE)
+def _exchange_in_app(namespace: int, target: str, old: Identity | None, tree: int | None) -> None:
+    # The host's, where this process has a pid: umount2(2) takes no descriptor.
+    descriptors = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    syscalls.setns(namespace, syscalls.CLONE_NEWNS)
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    if old is not None:
+        _take_off(root, target, old, descriptors)
+    if tree is not None:
+        os.umask(0)
+        where = open_target(root, target, is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
+        syscalls.move_mount(tree, where)
+    elif old is not None:
+        _remove_place(root, target)
+
+
+def _tell(writer: int, error: BaseException) -> None:
+    os.write(writer, describe(error).encode(errors="surrogateescape")[:_ERROR_BYTES])
 
 
 def _take_off(root: int, target: str, old: Identity, descriptors: int) -> None:

@@ -11,10 +11,9 @@ import fcntl
 import os
 import signal
 import socket
-from typing import NoReturn
 
-from minit import syscalls
-from minit.errors import MinitError, describe
+from minit.errors import describe
+from minit.forks import HEALTH_CHECK, fork
 from minit.launcher.enter.enterpod import enter_pod
 from minit.plan.health import HealthCheck, Target
 from minit.value import Value
@@ -80,9 +79,7 @@ class RunningCheck(Value):
 def start_check(check: HealthCheck, pod: int, app: str, deadline: float) -> RunningCheck:
     """Fork the process that makes a check of an app in the pod whose PID 1 is `pod` on the host."""
     ours, theirs = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        _make(check, pod, app, theirs)
+    pid = fork(HEALTH_CHECK, lambda: _make(check, pod, app), {"output": theirs}, tell=_fail)
     os.close(theirs)
     os.set_blocking(ours, False)
     return RunningCheck(pid=pid, pidfd=os.pidfd_open(pid), output=Output(ours), deadline=deadline)
@@ -122,25 +119,16 @@ def _close(running: RunningCheck) -> str:
     return running.output.last_line()
 
 
-def _make(check: HealthCheck, pod: int, app: str, output: int) -> NoReturn:
-    code = 1
-    try:
-        syscalls.set_parent_death_signal(signal.SIGKILL)
-        null = os.open("/dev/null", os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        syscalls.close_range(3)
-        if check.target is not None:
-            _reach(check.target, check.timeout_seconds)
-            code = 0
-        else:
-            code = enter_pod(pod, app, check.command or ())
-    except (MinitError, OSError, ValueError) as error:
-        os.write(2, f"{describe(error)}\n".encode(errors="backslashreplace"))
-    finally:
-        # Whatever was raised: this process must not return into the helper's code.
-        os._exit(code)
+def _make(check: HealthCheck, pod: int, app: str) -> int:
+    if check.target is None:
+        return enter_pod(pod, app, check.command or ())
+    _reach(check.target, check.timeout_seconds)
+    return 0
+
+
+def _fail(error: BaseException) -> int:
+    os.write(2, f"{describe(error)}\n".encode(errors="backslashreplace"))
+    return 1
 
 
 def _reach(target: Target, timeout_seconds: float) -> None:

@@ -11,10 +11,10 @@ import os
 import select
 import signal
 import time
-from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import ControlError, describe
+from minit.forks import HEALTH_HELPER, fork
 from minit.launcher.health.healthchecks import RunningCheck, finish_check, give_up_check, start_check
 from minit.launcher.health.healthstate import NEVER, AppHealth, CheckState
 from minit.launcher.leftbehind import settle, wait_settled
@@ -45,9 +45,12 @@ class HealthHelper:
 
     def __init__(self, plan: PodPlan, pid: int, image: int | None, *, stays: bool = False) -> None:
         self._socket, theirs = socket_pair()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _help(plan, pid, theirs, image, stays)
+        self.pid = fork(
+            HEALTH_HELPER,
+            lambda: _help(plan, pid, theirs, stays),
+            {"socket": theirs.fileno(), "image": image},
+            tell=lambda error: _fail(theirs if stays else None, error),
+        )
         theirs.close()
 
     def wait_settled(self) -> int:
@@ -83,32 +86,23 @@ class _Watched:
         self.running: dict[str, RunningCheck] = {}
 
 
-def _help(plan: PodPlan, pid: int, socket: Socket, image: int | None, stays: bool) -> NoReturn:
-    has_begun = False
+def _help(plan: PodPlan, pid: int, socket: Socket, stays: bool) -> None:
+    namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    syscalls.setns(namespace, syscalls.CLONE_NEWNET)
+    os.close(namespace)
+    if stays:
+        settle(socket, pid)
     try:
-        syscalls.set_process_name("minit-health")
-        syscalls.set_dumpable(False)
-        # A second line: the first, the end of the socket, is not seen by one that is stopped.
-        syscalls.set_parent_death_signal(signal.SIGKILL)
-        # What the terminal sends reaches the launcher, which decides.
-        os.setsid()
-        syscalls.close_all_but([0, 1, 2, socket.fileno(), *([] if image is None else [image])])
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        syscalls.setns(namespace, syscalls.CLONE_NEWNET)
-        os.close(namespace)
-        if stays:
-            settle(socket, pid)
-        has_begun = True
         _Checker(plan, pid, socket, is_told=stays).run()
     except Exception as error:
-        if stays and not has_begun:
-            send_message(socket, {"failed": describe(error)})
-        else:
-            complain(f"stage1: health helper: {describe(error)}")
-    finally:
-        # Whatever was raised: this process must not return into the launcher's code.
-        os._exit(0)
+        _fail(None, error)
+
+
+def _fail(asker: Socket | None, error: BaseException) -> None:
+    if asker is None:
+        complain(f"stage1: health helper: {describe(error)}")
+    else:
+        send_message(asker, {"failed": describe(error)})
 
 
 class _Checker:

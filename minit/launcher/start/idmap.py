@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from minit import syscalls
 from minit.errors import LaunchError, describe
+from minit.forks import USER_NAMESPACE_HOLDER, clone
 from minit.idrange import IdRange
 from minit.launcher.start.privateusers import map_ids
 from minit.plan.app import AppSpec
@@ -47,12 +48,11 @@ def open_user_namespace(mapped: IdRange) -> int:
     """Return a user namespace that maps these ids, and has no process in it."""
     until, end = os.pipe()
     try:
-        pid, pidfd = syscalls.clone3(syscalls.CLONE_NEWUSER)
+        # It waits in the new namespace until this process has opened that, or has ended.
+        pid, pidfd = clone(USER_NAMESPACE_HOLDER, lambda: _wait(until), {"pipe": until}, flags=syscalls.CLONE_NEWUSER)
     except OSError as error:
         # ENOSPC is of no disk: user.max_user_namespaces in sysctl(8) is reached.
         raise LaunchError(f"failed to make a user namespace: {describe(error)}") from error
-    if pid == 0:
-        _wait(until)
     os.close(until)
     try:
         map_ids(pid, mapped)
@@ -64,12 +64,7 @@ def open_user_namespace(mapped: IdRange) -> int:
 
 
 def _wait(until: int) -> None:
-    """Wait in the new namespace until the launcher has opened it, or has ended."""
-    try:
-        syscalls.close_all_but((until,))
-        os.read(until, 1)
-    finally:
-        os._exit(0)
+    os.read(until, 1)
 
 
 def _map(volume: VolumeMount, tree: int, namespace: int) -> None:

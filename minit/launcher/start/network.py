@@ -12,10 +12,10 @@ import select
 import socket
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
 
 from minit import paths, syscalls
 from minit.errors import MinitError, NetworkError, StrandedError, describe
+from minit.forks import NETWORK_HELPER, fork
 from minit.launcher.ownimage import image_descriptor
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.network.cni import PluginSearch
@@ -34,9 +34,12 @@ class NetworkHelper:
 
     def __init__(self, plan: NetworkPlan, flags: RunFlags, lock: int) -> None:
         self._socket, theirs = socket_pair()
-        self._pid = os.fork()
-        if self._pid == 0:
-            _help(plan, flags, lock, theirs)
+        self._pid = fork(
+            NETWORK_HELPER,
+            lambda: _help(plan, flags, theirs),
+            {"socket": theirs.fileno(), "lock": lock, "image": image_descriptor()},
+            tell=lambda error: _fail(theirs, error),
+        )
         theirs.close()
 
     def wait(self, signals: Sequence[int]) -> Connection:
@@ -91,19 +94,9 @@ def _optional(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _help(plan: NetworkPlan, flags: RunFlags, lock: int, socket: Socket) -> NoReturn:
+def _help(plan: NetworkPlan, flags: RunFlags, socket: Socket) -> None:
     try:
-        _work(plan, flags, lock, socket)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        # Whatever was raised: this process must not return into the launcher's code.
-        os._exit(0)
-
-
-def _work(plan: NetworkPlan, flags: RunFlags, lock: int, socket: Socket) -> None:
-    try:
-        _connect(plan, flags, lock, socket)
+        _connect(plan, flags, socket)
     except StrandedError as error:
         _report(socket, str(error))  # and gc undoes it
     except Exception as error:
@@ -117,12 +110,14 @@ def _work(plan: NetworkPlan, flags: RunFlags, lock: int, socket: Socket) -> None
             undo_networks(flags.uuid, flags.local_config)
 
 
-def _connect(plan: NetworkPlan, flags: RunFlags, lock: int, socket: Socket) -> None:
-    syscalls.set_process_name("minit-network")
-    # What the terminal sends reaches the launcher, which decides.
-    os.setsid()
-    image = image_descriptor()
-    syscalls.close_all_but([0, 1, 2, lock, socket.fileno(), *([] if image is None else [image])])
+def _fail(socket: Socket, error: BaseException) -> None:
+    if isinstance(error, OSError):
+        _report(socket, describe(error))
+    else:
+        traceback.print_exception(error)
+
+
+def _connect(plan: NetworkPlan, flags: RunFlags, socket: Socket) -> None:
     connection = set_up(plan, flags, PluginSearch(flags.local_config), socket.fileno())
     send_message(
         socket,

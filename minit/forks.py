@@ -1,0 +1,200 @@
+"""
+The processes that minit forks: what each is from its first moment on, and the last frame of all of them.
+
+A row is what a process does with what it has of its parent's. The table of docs/design.md shows the rows, and a test
+compares both. What a process opens later, and what it gives up with its work, is no part of a row.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from typing import NoReturn
+
+from minit import syscalls
+from minit.errors import EXIT_FAILURE, MinitError, describe
+from minit.stdio import complain
+from minit.value import Value
+
+# What stands for a standard stream beside the name of a descriptor.
+SAME = "the parent's"
+NULL = "/dev/null"
+CLOSED = "closed"
+
+Kept = int | Iterable[int] | None
+_NOTHING: Mapping[str, Kept] = {}
+
+
+class Forked(Value):
+    """
+    A kind of process that minit forks.
+
+    `name` is the one that ps(1) shows, with something of the process's own behind it if it ends in a hyphen; None for
+    the parent's. `keeps` names the descriptors beside 0 to 2 that it keeps of its parent's, None for all, and `streams`
+    what it has as 0 to 2: SAME, NULL, CLOSED, or a descriptor that it gets. It is not dumpable, or like its parent,
+    prctl(2). `death_signal` is what it gets if its parent ends, 0 for none. `unblocks` tells that no signal is blocked.
+    """
+
+    who: str
+    name: str | None = None
+    keeps: tuple[str, ...] | None = ()
+    streams: tuple[str, str, str] = (SAME, SAME, SAME)
+    has_session: bool = False
+    is_dumpable: bool = True
+    death_signal: int = 0
+    unblocks: bool = False
+
+    def descriptors(self) -> set[str]:
+        """Return the names of all descriptors that it gets."""
+        return {*(self.keeps or ()), *self.streams} - {SAME, NULL, CLOSED}
+
+
+NETWORK_HELPER = Forked(
+    who="network helper",
+    name="minit-network",
+    keeps=("socket", "lock", "image"),
+    has_session=True,
+)
+USER_NAMESPACE_HOLDER = Forked(who="holder of a user namespace", keeps=("pipe",), streams=(CLOSED, CLOSED, CLOSED))
+# The death signal of helpers is a second line: the first, the end of the socket, is not seen by one that is stopped.
+DEVICE_HELPER = Forked(
+    who="device helper",
+    name="minit-devices",
+    keeps=("socket", "image"),
+    has_session=True,
+    is_dumpable=False,
+    death_signal=signal.SIGKILL,
+)
+MOUNT_EXCHANGE = Forked(who="exchange of a device in an app", keeps=None, death_signal=signal.SIGKILL)
+HEALTH_HELPER = Forked(
+    who="health helper",
+    name="minit-health",
+    keeps=("socket", "image"),
+    has_session=True,
+    is_dumpable=False,
+    death_signal=signal.SIGKILL,
+    unblocks=True,
+)
+HEALTH_CHECK = Forked(who="check of an app's health", streams=(NULL, "output", "output"), death_signal=signal.SIGKILL)
+# Whoever is told that its parent was killed takes the pod for one that nobody works at. On the parent's streams that is
+# asked and answers.
+COLLECTOR = Forked(
+    who="collector of a pod with networks", keeps=None, streams=(NULL, NULL, SAME), death_signal=signal.SIGKILL
+)
+
+
+def fork(
+    row: Forked,
+    run: Callable[[], int | None],
+    kept: Mapping[str, Kept] = _NOTHING,
+    *,
+    tell: Callable[[BaseException], int | None] | None = None,
+    of: str = "",
+) -> int:
+    """
+    Fork a process of the kind `row`, and return its number; it calls `run`, and ends with the code that this returns.
+
+    `kept` are its descriptors, by the names of the row: one or several, or None if it has none of that name, which is
+    /dev/null for a stream. `of` ends its name. An error that nobody handles goes to `tell`, which returns the code, or
+    None for EXIT_FAILURE; without it, to standard error. It may say how the process ends as SystemExit, too.
+    """
+    parent = _check(row, kept)
+    pid = os.fork()
+    if pid == 0:
+        _be(row, run, kept, tell, of, parent)
+    return pid
+
+
+def clone(
+    row: Forked,
+    run: Callable[[], int | None],
+    kept: Mapping[str, Kept] = _NOTHING,
+    *,
+    flags: int = 0,
+    cgroup: int | None = None,
+    tell: Callable[[BaseException], int | None] | None = None,
+    of: str = "",
+) -> tuple[int, int]:
+    """Do as fork(), into new namespaces, and into the cgroup v2 directory `cgroup`, and return number and pidfd."""
+    parent = _check(row, kept)
+    pid, pidfd = syscalls.clone3(flags, cgroup)
+    if pid == 0:
+        _be(row, run, kept, tell, of, parent)
+    return pid, pidfd
+
+
+def settle(row: Forked, kept: Mapping[str, Kept], parent: int = 0, of: str = "") -> None:
+    """Make this process what the row says; that the process `parent` forked it is given where it has a death signal."""
+    if row.has_session:
+        # First: what a terminal sends reaches the parent, which decides, and must not arrive twice.
+        os.setsid()
+    if row.name is not None:
+        syscalls.set_process_name(row.name + of)
+    if not row.is_dumpable:
+        # Before anything is opened.
+        syscalls.set_dumpable(False)
+    if row.death_signal:
+        syscalls.set_parent_death_signal(row.death_signal)
+        # It is none for a parent that has ended before. One in another PID namespace has the number 0 here.
+        if os.getppid() not in (parent, 0):
+            raise SystemExit(EXIT_FAILURE)
+    if not {SAME, CLOSED}.issuperset(row.streams):
+        _place_streams(row, kept)
+    if row.keeps is not None:
+        # Close-on-exec does nothing without an exec.
+        streams = (number for number, name in enumerate(row.streams) if name != CLOSED)
+        syscalls.close_all_but((*streams, *(fd for name in row.keeps for fd in _several(kept[name]))))
+    if row.unblocks:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _check(row: Forked, kept: Mapping[str, Kept]) -> int:
+    """Return who forks; the descriptors are those of the row, or the table would not tell the truth."""
+    assert kept.keys() == row.descriptors(), f"{row.who}: {', '.join(kept)}"
+    return os.getpid()
+
+
+def _be(
+    row: Forked,
+    run: Callable[[], int | None],
+    kept: Mapping[str, Kept],
+    tell: Callable[[BaseException], int | None] | None,
+    of: str,
+    parent: int,
+) -> NoReturn:
+    """Be the forked process: whatever is raised here, nothing returns to the code of the parent."""
+    code: object = EXIT_FAILURE
+    try:
+        settle(row, kept, parent, of)
+        code = run() or 0
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException as error:
+        code = (_tell(row, error) if tell is None else tell(error)) or EXIT_FAILURE
+    finally:
+        os._exit(code if isinstance(code, int) else EXIT_FAILURE)
+
+
+def _tell(row: Forked, error: BaseException) -> int:
+    if isinstance(error, (MinitError, OSError)):
+        complain(f"minit: {row.who}: {describe(error)}")
+    elif not isinstance(error, KeyboardInterrupt):
+        # A defect of ours: only the traceback says why.
+        traceback.print_exception(error)
+    return EXIT_FAILURE
+
+
+def _place_streams(row: Forked, kept: Mapping[str, Kept]) -> None:
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    for number, name in enumerate(row.streams):
+        if name not in (SAME, CLOSED):
+            fd = None if name == NULL else kept[name]
+            assert fd is None or isinstance(fd, int)
+            os.dup2(null if fd is None else fd, number)
+    os.close(null)
+
+
+def _several(fds: Kept) -> Iterable[int]:
+    return () if fds is None else (fds,) if isinstance(fds, int) else fds
