@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -239,7 +240,7 @@ def make_pod(
     """A function that prepares a pod directory; what it made is collected after the test."""
     pods: list[PodDirectory] = []
 
-    def make(apps: dict, rootfs: Path = app_rootfs, **options: object) -> PodDirectory:
+    def make(apps: dict[str, dict[str, Any]], rootfs: Path = app_rootfs, **options: Any) -> PodDirectory:
         options.setdefault("private_users", private_users)
         pod = PodDirectory(work_directory / "data", stage1_tree, rootfs, apps, **options)
         pods.append(pod)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 BLOCK = 512
@@ -83,7 +83,7 @@ def hard_link(name: bytes | str, target: bytes | str, **fields: object) -> bytes
     return header(name, b"1", link=target, **fields)  # type: ignore[arg-type]
 
 
-def pax(records: dict[str, bytes | str], typeflag: bytes = b"x") -> bytes:
+def pax(records: Mapping[str, bytes | str], typeflag: bytes = b"x") -> bytes:
     """A pax header with these records."""
     lines = b"".join(pax_record(key, value) for key, value in records.items())
     return raw_pax(lines, typeflag)

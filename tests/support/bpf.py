@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from minit.libseccomp import LIBRARY
 
@@ -14,7 +14,7 @@ ARM = 0x40000028
 AARCH64 = 0xC00000B7
 X32_BIT = 0x40000000
 
-_JUMPS = {
+_JUMPS: dict[int, Callable[[int, int], bool]] = {
     0x15: lambda a, k: a == k,
     0x25: lambda a, k: a > k,
     0x35: lambda a, k: a >= k,
@@ -38,7 +38,7 @@ class Program:
             code, if_true, if_false, value = self.instructions[at]
             at += 1
             if code == 0x06:
-                return value
+                return int(value)
             if code == 0x20:
                 [accumulator] = struct.unpack_from("=I", data, value)
             elif code == 0x54:

@@ -60,12 +60,12 @@ class Stage0:
             self._command(words), env=self._environment(), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         try:
-            uuid = uuid or wait_for(lambda: self._uuid.exists() and self.uuid, "the pod's UUID")
+            pod = uuid or wait_for(lambda: self._uuid.exists() and self.uuid, "the pod's UUID")
             try:
-                assert self.call("status", "--wait-ready=30s", uuid).returncode == 0
-                yield uuid
+                assert self.call("status", "--wait-ready=30s", pod).returncode == 0
+                yield pod
             finally:
-                self.call("stop", uuid)
+                self.call("stop", pod)
                 _, errors = process.communicate(timeout=100)
             assert process.returncode == 0, errors
         finally:

@@ -10,7 +10,7 @@ def make_disk(path: Path, label: str, size_mib: int = 32, tree: Path | None = No
     """Make an ext4 in a file, with what a directory has."""
     with path.open("wb") as file:
         file.truncate(size_mib << 20)
-    source = [] if tree is None else ["-d", tree]
+    source: list[str | Path] = [] if tree is None else ["-d", tree]
     subprocess.run(["mkfs.ext4", "-q", "-L", label, *source, path], check=True)
     return path
 

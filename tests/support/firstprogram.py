@@ -103,8 +103,8 @@ class NamespaceMachine:
         # What was killed leaves its group a moment later.
         events = self._group / "cgroup.events"
         wait_for(lambda: "populated 0" in events.read_text(), "the end of the machine's processes")
-        for path, _, _ in os.walk(self._group, topdown=False):
-            os.rmdir(path)
+        for directory, _names, _files in os.walk(self._group, topdown=False):
+            os.rmdir(directory)
 
     def wait_for_line(self, text: str) -> str:
         """Return the next line of the console that has `text` in it."""

@@ -64,9 +64,9 @@ def _be_minit(
     except SystemExit as end:
         code = end.code
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
+        for output in (sys.stdout, sys.stderr):
+            if output is not None:
+                output.flush()
         os._exit(code if isinstance(code, int) else 0)
 
 

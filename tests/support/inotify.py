@@ -23,7 +23,7 @@ class Watch:
     """Collects (name, event) pairs of a directory until it is closed; its descriptor is readable when there are any."""
 
     def __init__(self, directory: Path, watched: int = _WATCHED) -> None:
-        self._fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._fd: int = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if _libc.inotify_add_watch(self._fd, os.fsencode(directory), watched) < 0:
             raise OSError(ctypes.get_errno(), "inotify_add_watch", str(directory))
         self._events: list[tuple[str, int]] = []

@@ -11,6 +11,7 @@ import secrets
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from minit.launcher.cgroups import Hierarchy, pod_subcgroup, read_hierarchies
@@ -87,7 +88,7 @@ def remove_groups(directories: list[Path], patience_seconds: float = TIMEOUT_SEC
     """End whatever is in these groups, and remove them; AssertionError if something stays, after all that goes."""
     for top in reversed(directories):
         for directory in _deepest_first(top):
-            wait_for(lambda directory=directory: _end(directory), f"the end of {directory}", patience_seconds)
+            wait_for(partial(_end, directory), f"the end of {directory}", patience_seconds)
 
 
 def remove_stale_groups() -> None:

@@ -8,6 +8,7 @@ import socket
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ class Served:
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, **modes: str) -> None:
         monkeypatch.setattr(paths, "STAGE1_IOTTYMUX", str(directory))
-        none = dict.fromkeys(("stdin", "stdout", "stderr"), "null")
+        none: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), "null")
         self.directory = directory / "web"
         self.attachable = Attachable("web")
         self.app = self.attachable.open(AppSpec(name="web", candidates=("/bin/app",), **{**none, **modes}))

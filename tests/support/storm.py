@@ -13,6 +13,7 @@ import random
 import select
 import signal
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def write_images(directory: Path) -> None:
         annotations = {f"{stage0_world.PREFIX}{word}": f"/{word}" for word in ("run", "gc")} if is_stage1 else {}
         app = {"exec": ["/x"], "user": "0", "group": "0"}
         manifest = stage0_world.image_manifest(f"example.com/{name}", None if is_stage1 else app, None, annotations)
-        with stage0_world.tarfile.open(directory / f"{name}.aci", "w") as tar:
+        with tarfile.open(directory / f"{name}.aci", "w") as tar:
             stage0_world.add_file(tar, "manifest", json.dumps(manifest).encode())
             for folder in ("", "/opt", "/opt/stage2", "/rkt", "/rkt/status") if is_stage1 else ("", "/etc"):
                 stage0_world.add_directory(tar, f"rootfs{folder}")

@@ -58,4 +58,5 @@ class Tmux:
 
     def _call(self, *words: str, **options: Any) -> str:
         command = ["tmux", "-u", "-f", "/dev/null", "-S", str(self._server), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30, **options).stdout
+        result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30, **options)
+        return str(result.stdout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 T = TypeVar("T")
 
@@ -13,7 +13,7 @@ TIMEOUT_SECONDS = 90.0
 _PAUSE_SECONDS = 0.003
 
 
-def wait_for(probe: Callable[[], T], what: str, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
+def wait_for(probe: Callable[[], T | Literal[False] | None], what: str, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
     """Return the first true result of `probe`; AssertionError says `what` did not come in time."""
     end = time.monotonic() + timeout_seconds
     while not (result := probe()):

@@ -10,6 +10,7 @@ import lzma
 import os
 import tracemalloc
 import zlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -23,7 +24,7 @@ from tests import tars
 from tests.support.zstandard import zstd
 
 SMALL = Limits(size_bytes=8 << 20, ratio_from_bytes=1 << 20)
-COMPRESSIONS = {
+COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     "tar": bytes,
     "gzip": gzip.compress,
     "bzip2": bz2.compress,

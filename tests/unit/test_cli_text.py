@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -125,11 +126,11 @@ def test_json_leaves_out_what_is_not_known_but_not_zero() -> None:
 def test_json_of_mounts_networks_and_labels() -> None:
     """Lists and maps are written when they hold something."""
     mount = AppMount(name="foo", container_path="/mnt", host_path="/tmp", read_only=False)
-    shown = pod_json(pod(apps=(app(mounts=(mount,)),), networks=(NETWORK,), user_labels=(("q", "r"),)))
+    shown: dict[str, Any] = pod_json(pod(apps=(app(mounts=(mount,)),), networks=(NETWORK,), user_labels=(("q", "r"),)))
     assert list(shown) == ["name", "state", "networks", "app_names", "apps", "created_at", "started_at", "user_labels"]
     assert shown["networks"] == [dict(NETWORK)]
     assert shown["user_labels"] == {"q": "r"}
-    [shown_app] = shown["apps"]  # type: ignore[misc]
+    [shown_app] = shown["apps"]
     assert shown_app["mounts"] == [{"name": "foo", "container_path": "/mnt", "host_path": "/tmp", "read_only": False}]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +24,7 @@ PARTS = {
 }
 
 
-def facts(state: PodState, *apps: AppFacts, **fields: object) -> PodFacts:
+def facts(state: PodState, *apps: AppFacts, **fields: Any) -> PodFacts:
     """Return a pod that reported its pid and is ready, unless `fields` say otherwise."""
     return PodFacts(**{"state": state, "failure": None, "has_pid": True, "is_ready": True, "apps": apps, **fields})
 
@@ -99,20 +101,20 @@ MANIFEST = {
 def test_secrets_are_masked_everywhere() -> None:
     """By the name of a variable or option; wherever the value comes up again; and passwords in URLs."""
     report = {"manifest": MANIFEST, "log": ["tried s3cret-word, 1 time", "https://u:p@host/"], "number": 1}
-    shown = masked(report, find_secrets(MANIFEST))
+    shown: Any = masked(report, find_secrets(MANIFEST))
     text = json.dumps(shown)
     assert not [word for word in ("abcdefgh", "hunter22", "s3cret-word", "hidden", "u:p") if word in text]
-    app = shown["manifest"]["apps"][0]["app"]  # type: ignore[index, call-overload]
+    app = shown["manifest"]["apps"][0]["app"]
     assert app["exec"] == ["/bin/web", f"--api-key={MASK}", "--password", MASK, "--port=80", "-v"]
     assert app["environment"][1] == {"name": "HOME", "value": "/root"}
     assert app["environment"][3] == {"name": "PIN_TOKEN", "value": MASK}
-    assert shown["log"][0] == f"tried {MASK}, 1 time"  # type: ignore[index, call-overload]
-    assert "postgres://********@db/x" in text and shown["number"] == 1  # type: ignore[index, call-overload]
+    assert shown["log"][0] == f"tried {MASK}, 1 time"
+    assert "postgres://********@db/x" in text and shown["number"] == 1
 
 
 def test_text() -> None:
     """Parts have headings, conclusions are first, lists are indented, and control characters are made visible."""
-    report = {
+    report: dict[str, object] = {
         "conclusions": ["All is \x1b]0;lost\x07"],
         "pod": {"uuid": "x", "pid": None, "ready": True},
         "apps": [{"name": "a", "log": ["one", "two"]}],
@@ -139,7 +141,7 @@ def test_text_of_anything(report: dict[str, object]) -> None:
 
 
 ODD = '{"apps": [1, {"name": 2}, {"name": "a/../b"}, {"name": "a"}]}'
-DAMAGES = {
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "nothing": lambda path: None,
     "an empty manifest": lambda path: (path / "pod").write_bytes(b""),
     "a truncated manifest": lambda path: (path / "pod").write_bytes(b'{"apps": [{"name": "we'),

@@ -62,13 +62,13 @@ def test_an_error_of_the_system_keeps_its_path() -> None:
     assert describe(caught.value) == "/nonexistent/file: no such file or directory"
 
 
-def test_an_error_tells_the_innermost_step():
+def test_an_error_tells_the_innermost_step() -> None:
     """What is raised keeps its type, and says in which step that was, also from a function that the step calls."""
     with pytest.raises(FileNotFoundError) as caught, Step("start the pod"), Step("open volumes"):
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/x")
     assert (step_of(caught.value), describe(caught.value)) == ("open volumes", "/x: no such file or directory")
 
 
-def test_an_error_outside_of_all_steps_has_a_name_for_it_too():
+def test_an_error_outside_of_all_steps_has_a_name_for_it_too() -> None:
     """Whoever reports it can always finish the sentence."""
     assert step_of(OSError()) == "go on"

@@ -37,7 +37,7 @@ def cells(row: Forked) -> list[str]:
     ]
 
 
-def test_the_table_of_the_design_has_the_rows():
+def test_the_table_of_the_design_has_the_rows() -> None:
     """It has each of them, in the order of the module, and no other."""
     lines = re.split(r"<!-- /?forks -->\n", (ROOT / "docs/design.md").read_text())[1].splitlines()[2:]
     written = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -63,7 +63,7 @@ def told(row: Forked, say: Callable[[], str], of: str = "", **kept: forks.Kept) 
         return said.read()
 
 
-def test_a_process_keeps_what_its_row_names():
+def test_a_process_keeps_what_its_row_names() -> None:
     """It has nothing else of its parent's, whatever was open there, and what it lacks of them does no harm."""
     row = Forked(who="test", keeps=("report", "pair", "other"))
     pair = os.pipe()
@@ -78,7 +78,7 @@ def test_a_process_keeps_what_its_row_names():
             os.close(fd)
 
 
-def test_what_stands_on_the_standard_streams():
+def test_what_stands_on_the_standard_streams() -> None:
     """They are those of the parent, /dev/null, a descriptor, or closed; what there is none of is /dev/null."""
     row = Forked(who="test", keeps=("report",), streams=("input", "output", CLOSED))
     reader, writer = os.pipe()
@@ -96,7 +96,7 @@ def test_what_stands_on_the_standard_streams():
         os.close(writer)
 
 
-def test_what_a_process_is_besides():
+def test_what_a_process_is_besides() -> None:
     """It has the name, the session, the signals and the secrecy of its row, or those of its parent."""
 
     def look() -> str:
@@ -114,7 +114,7 @@ def test_what_a_process_is_besides():
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def test_a_process_whose_parent_has_ended():
+def test_a_process_whose_parent_has_ended() -> None:
     """One that is to be killed with its parent does nothing without that."""
     row = Forked(who="test", keeps=None, death_signal=signal.SIGKILL)
     with pytest.raises(SystemExit):
@@ -144,7 +144,7 @@ def _raise(error: BaseException) -> Callable[[], int]:
         (_raise(ZeroDivisionError("zero")), EXIT_FAILURE, "ZeroDivisionError: zero\n"),
     ],
 )
-def test_how_a_process_ends(run: Callable[[], int | None], code: int, line: str):
+def test_how_a_process_ends(run: Callable[[], int | None], code: int, line: str) -> None:
     """It ends with the code of its work, and says what nobody handled."""
     row = Forked(who="test", streams=(SAME, SAME, "errors"))
     reader, writer = os.pipe()
@@ -157,7 +157,7 @@ def test_how_a_process_ends(run: Callable[[], int | None], code: int, line: str)
     assert said.splitlines(keepends=True)[-1:] == [line][: bool(line)]
 
 
-def test_who_is_told_of_an_error():
+def test_who_is_told_of_an_error() -> None:
     """The code is that of whoever is told, or 254 if it has none, or fails itself."""
     row = Forked(who="test", keeps=None)
     assert ended(fork(row, _raise(OSError()), tell=lambda error: 5 if isinstance(error, OSError) else 6)) == 5

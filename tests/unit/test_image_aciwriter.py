@@ -16,8 +16,9 @@ def write(output: Path, tree: Path | None = None) -> list[tarfile.TarInfo]:
     """Write an ACI with the entries of a directory, and return what a reader sees."""
     with AciWriter(output, b"{}") as writer:
         writer.add_directory("/")
-        for path in sorted(tree.rglob("*")) if tree else ():
-            writer.add_as_is(str(path.relative_to(tree)), path)
+        if tree is not None:
+            for path in sorted(tree.rglob("*")):
+                writer.add_as_is(str(path.relative_to(tree)), path)
     with tarfile.open(output) as aci:
         return aci.getmembers()
 

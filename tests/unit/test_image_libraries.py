@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from minit.image.libraries import LibrarySearch
 from tests.support.elf import elf_bytes
 
 
-def write_elf(path: Path, **fields: object) -> Path:
+def write_elf(path: Path, **fields: Any) -> Path:
     """Write a made-up ELF file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(elf_bytes(**fields))

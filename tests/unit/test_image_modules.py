@@ -82,7 +82,7 @@ def test_a_module_in_the_place_of_another_is_carried(tmp_path: Path) -> None:
     """A module that is imported and puts another one in its own place is recorded, as collections.abc of 3.13.0 is."""
     (tmp_path / "replaced.py").write_text("import sys\nsys.modules[__name__] = sys\n")
     script = Path(minit.image.modules.__file__).with_name("record_imports.py")
-    command = [sys.executable, "-I", "-S", "-B", script, "/nowhere", tmp_path, "replaced", "", "", "replaced"]
+    command = [sys.executable, "-I", "-S", "-B", str(script), "/nowhere", str(tmp_path), "replaced", "", "", "replaced"]
     recorded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert f"replaced\t{tmp_path}/replaced.py" in recorded
 

@@ -8,6 +8,7 @@ import tarfile
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -38,7 +39,7 @@ def image_of(*layers: bytes, digests: Sequence[str] | None = None) -> LayeredIma
         layers=tuple(
             Layer(
                 name=f"x.tar: layer {number}",
-                open=lambda data=data: io.BytesIO(data),  # type: ignore[misc]
+                open=partial(io.BytesIO, data),  # type: ignore[arg-type]  # what is read of a file
                 size_bytes=len(data),
                 diff_id=digest,
             )
@@ -245,7 +246,7 @@ def test_what_docker_images_expect_in_dev_is_added() -> None:
 def test_everything_tar_records_is_kept() -> None:
     """Long names, large numbers, times before 1970 with nanoseconds, devices and attributes survive."""
     name, target = "n" * 90 + "/" + "m" * 90, "t" * 300
-    records = {
+    records: dict[str, bytes | str] = {
         "path": name,
         "uid": "3000000",
         "gid": "4000000",

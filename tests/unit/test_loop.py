@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit import loop as loop_module
 from minit.loop import Deadline, Loop, wait_events, wait_readable
 
 SOON_SECONDS = 0.02
@@ -83,7 +82,7 @@ def test_what_is_ready_is_called_with_its_events(descriptors: Descriptors) -> No
 
 def test_other_events_are_waited_for_after_a_change(descriptors: Descriptors) -> None:
     """An eventfd that can be written is ready until only its being readable counts."""
-    loop, heard = Loop(), []
+    loop, heard = Loop(), list[int]()
     fd = descriptors.event(0)
     loop.watch(fd, heard.append, select.EPOLLOUT)
     loop.turn()
@@ -153,7 +152,7 @@ def test_a_callback_may_replace_itself(descriptors: Descriptors) -> None:
 
 def test_a_regular_file_is_always_ready(descriptors: Descriptors, tmp_path: Path) -> None:
     """It is called in every turn with what is asked for, beside what else is ready; not if nothing is asked for."""
-    loop, heard = Loop(), []
+    loop, heard = Loop(), list[int]()
     fd = descriptors.file(tmp_path / "file")
     loop.watch(fd, heard.append, select.EPOLLIN)
     loop.turn()
@@ -272,15 +271,15 @@ def test_any_time_can_be_waited_for(seconds: float) -> None:
     """Checks may be a year apart, and poll(2) waits for less than a month."""
     with pytest.MonkeyPatch.context() as patch:
         waits = Waits()
-        patch.setattr(loop_module.select, "poll", lambda: waits)
-        patch.setattr(loop_module.select, "epoll", lambda: waits)
+        patch.setattr(select, "poll", lambda: waits)
+        patch.setattr(select, "epoll", lambda: waits)
         wait_readable([0], seconds)
         assert waits.timeout is not None and 0 <= waits.timeout < 1 << 31
         # Not so short that it would go round and round.
         assert waits.timeout >= min(seconds, 3600) * 1000
         loop = Loop()
         deadline = Deadline(loop._moments, lambda: None)
-        patch.setattr(loop_module.time, "monotonic", lambda: 1000.0)
+        patch.setattr(time, "monotonic", lambda: 1000.0)
         deadline.set(1000.0 + seconds)
         loop.turn()
         assert waits.timeout is not None and 0 <= waits.timeout < (1 << 31) / 1000

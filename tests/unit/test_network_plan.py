@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from minit.manifest.network import NetworkConfig
 from minit.plan.network import NetworkPlan, plan_networks, wants_network
 
 
-def config(name: str, file_name: str | None = None, directory: str = "/etc/rkt/net.d", **fields: bool) -> NetworkConfig:
+def config(name: str, file_name: str | None = None, directory: str = "/etc/rkt/net.d", **fields: Any) -> NetworkConfig:
     """Return the configuration of a network."""
     return NetworkConfig(name=name, file_name=file_name or f"{name}.conf", directory=directory, text=b"", **fields)
 

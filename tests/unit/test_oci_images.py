@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import os
+import platform
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,7 +19,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit.archives import oci
 from minit.archives.conversion import check_machine, convert_manifest
 from minit.archives.layered import LayeredImage
 from minit.archives.opening import open_image
@@ -48,7 +48,7 @@ DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose for one kind of machine wherever the tests run."""
-    monkeypatch.setattr(oci.machine_platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -144,7 +145,7 @@ def test_arguments_stay_as_they_are() -> None:
         ({"event_handlers": (EventHandler(name="pre-start", exec=("/x", "\0")),)}, "event handler pre-start"),
     ],
 )
-def test_nul_is_refused(fields: dict[str, object], what: str) -> None:
+def test_nul_is_refused(fields: dict[str, Any], what: str) -> None:
     """A NUL, which JSON can write and no program can be given, is found before the pod starts."""
     assert refusal_of(**fields) == f'app "web": {what} holds a NUL character'
 

@@ -59,7 +59,7 @@ def test_everything_that_stage0_sends() -> None:
     )
 
 
-STRING_FLAGS = {
+STRING_FLAGS: dict[str, tuple[str, dict[str, object]]] = {
     "hostname": ("h1", {"hostname": "h1"}),
     "mds-token": ("0a", {"mds_token": "0a"}),
     "private-users": ("1:2", {"private_users": "1:2"}),

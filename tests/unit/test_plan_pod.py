@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -120,7 +122,7 @@ def test_without_a_network_there_is_no_metadata_service() -> None:
 
 def test_without_a_network_no_port_leads_to_the_pod() -> None:
     """A pod whose ports could not be forwarded is refused; the host's network has nothing to forward."""
-    manifest = replace(MANIFEST, ports=(ExposedPort(name="http", host_port=80, pod_port=80),))
+    manifest = replace(MANIFEST, ports=(ExposedPort(name="http", host_port=80),))
     assert refusal_of(manifest) == "failed to setup network: forwarding ports needs a network, --net=none gives none"
     assert plan_of(manifest, flags=replace(FLAGS, networks=())).network is None
 
@@ -407,7 +409,7 @@ def test_warnings_of_all_apps_are_gathered() -> None:
 # Isolators.
 
 
-def isolated(*isolators: Isolator, pod: tuple[Isolator, ...] = (), **changes: object) -> PodManifest:
+def isolated(*isolators: Isolator, pod: tuple[Isolator, ...] = (), **changes: Any) -> PodManifest:
     """Return a pod with one app with some isolators, and some of its own."""
     app = RuntimeApp(name="web", app=replace(APP, isolators=isolators), **changes)
     return replace(MANIFEST, apps=(app,), isolators=pod)

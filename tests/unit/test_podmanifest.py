@@ -181,7 +181,7 @@ def test_nothing_to_execute(app: dict[str, Any] | None, message: str) -> None:
 def test_platform(labels: dict[str, str], message: str) -> None:
     """The image of an app must say that it is for Linux, and for which machine."""
     with pytest.raises(PodError) as caught:
-        plan_one(image("a", **labels))
+        plan_one(image("a", APP, **labels))
     assert str(caught.value) == message
 
 
@@ -397,7 +397,7 @@ CAPABILITIES, RETAINED = "os/linux/capabilities-retain-set", "os/linux/seccomp-r
 REMOVED = "os/linux/seccomp-remove-set"
 ADMIN = {"name": CAPABILITIES, "value": {"set": ["CAP_SYS_ADMIN", "CAP_CHOWN", "CAP_BPF"]}}
 ALL_CALLS = {"name": RETAINED, "value": {"set": ["@appc.io/all"]}}
-BEYOND = {
+BEYOND: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "capabilities": (ADMIN, f"{CAPABILITIES} (CAP_SYS_ADMIN CAP_BPF)", "--caps-retain", "capabilities"),
     "all-calls": (ALL_CALLS, f"{RETAINED} (every system call)", "--seccomp", "seccomp"),
     "some-calls": (
@@ -415,7 +415,7 @@ BEYOND = {
     "score": ({"name": "os/linux/oom-score-adj", "value": -1}, "os/linux/oom-score-adj (-1)", "--oom-score-adj", "x"),
     "shares": ({"name": "os/linux/cpu-shares", "value": 1025}, "os/linux/cpu-shares (1025)", "--cpu-shares", "x"),
 }
-WITHIN = [
+WITHIN: list[dict[str, Any]] = [
     {"name": CAPABILITIES, "value": {"set": ["CAP_CHOWN", "CAP_MKNOD"]}},
     {"name": RETAINED, "value": {"set": ["@rkt/default-whitelist", "statx"], "errno": "EPERM"}},
     {"name": "os/linux/oom-score-adj", "value": 1000},

@@ -33,7 +33,7 @@ def users_of(names: set[str]) -> set[str]:
     }
 
 
-def test_one_module_does_the_last_steps():
+def test_one_module_does_the_last_steps() -> None:
     """The app, its handlers and what is entered have no way around it, to the exec itself."""
     for name in LAST_STEPS:
         assert users_of({name}) == {WHERE}, name

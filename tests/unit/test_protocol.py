@@ -112,7 +112,7 @@ def test_refusals(supervisor: Supervisor, request_: dict[str, object], error: st
 )
 def test_stop(supervisor: Supervisor, force: object, state: str) -> None:
     """The answer comes at once; only a true `force` kills."""
-    request = {"op": "stop"} if force is None else {"op": "stop", "force": force}
+    request: dict[str, object] = {"op": "stop"} if force is None else {"op": "stop", "force": force}
     assert answer(supervisor, request) == ({"ok": True}, [])
     assert supervisor.exit_code == 0
     assert supervisor.apps["web"].state == state

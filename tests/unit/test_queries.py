@@ -44,11 +44,21 @@ def test_any_bytes(output: bytes) -> None:
     assert all(byte in rest for byte in left)
 
 
+class Answering(pyte.Screen):
+    """An emulator that keeps what it answers to the program."""
+
+    def __init__(self, columns: int, lines: int) -> None:
+        self.answers: list[str] = []
+        super().__init__(columns, lines)
+
+    def write_process_input(self, data: str) -> None:
+        """Keep an answer."""
+        self.answers.append(data)
+
+
 @given(st.lists(st.sampled_from([*QUERIES, *OTHERS]), max_size=20))
 def test_the_emulator_answers_nothing(parts: list[bytes]) -> None:
     """A terminal emulator has nothing to answer to what is left."""
-    screen = pyte.Screen(40, 12)
-    answers: list[str] = []
-    screen.write_process_input = answers.append
+    screen = Answering(40, 12)
     pyte.ByteStream(screen).feed(without_queries(b"".join(parts)))
-    assert answers == []
+    assert screen.answers == []

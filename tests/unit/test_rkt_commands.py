@@ -19,7 +19,11 @@ ROWS = {
     name: (set(re.findall(r"`(--[\w-]+)`", options)), verdict)
     for name, options, verdict in re.findall(r"^\| `([\w -]+)` \| (.+) \| (.+) \|$", TEXT, re.MULTILINE)
 }
-GLOBAL_OPTIONS = set(re.findall(r"`(--[\w-]+)`", re.search(r"^Global options: (.+?)\. ", TEXT, re.M | re.S)[1]))
+GLOBAL_OPTIONS = {
+    option
+    for options in re.findall(r"^Global options: (.+?)\. ", TEXT, re.M | re.S)
+    for option in re.findall(r"`(--[\w-]+)`", options)
+}
 _OPTION = re.compile(r"^  (?:    |-\w, )(--[a-z0-9-]+)", re.MULTILINE)
 
 

@@ -179,7 +179,7 @@ def records(version: str = "0.1", /, **changed: str | None) -> bytes:
         known = {"major": "1", "minor": "0", "realsize": "1024"}
     kept = {f"GNU.sparse.{key}": value for key, value in (known | changed).items() if value is not None}
     data = PAGE if version == "0.1" else tars.padded(b"1\n512\n512\n") + PAGE
-    return tars.pax(kept) + tars.file("x", data)  # type: ignore[arg-type]
+    return tars.pax(kept) + tars.file("x", data)
 
 
 def data_map(text: bytes) -> bytes:

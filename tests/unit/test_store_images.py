@@ -8,6 +8,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,7 @@ def test_a_killed_removal_leaves_nothing(store: Store, tmp_path: Path) -> None:
         image = add(store, tmp_path, name="a")
         store.mark_used(image.id)
         store.record_tree_size(image.id, 1)
-        was_killed = killed_child(lambda image=image: store.remove(image.id), step)
+        was_killed = killed_child(partial(store.remove, image.id), step)
         store.collect_leftovers()
         left = {path.name for path in (store.data / "minit").rglob("*") if not path.is_dir()}
         assert left == ({image.id} if store.has(image.id) else set())

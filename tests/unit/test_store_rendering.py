@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests import tars
 
 def stored(name: str, *dependencies: str, whitelist: list[str] | None = None) -> StoredImage:
     """An image called `name`, whose ID is spelled from the name."""
-    fields: dict[str, object] = {"dependencies": [{"imageName": lower} for lower in dependencies]}
+    fields: dict[str, Any] = {"dependencies": [{"imageName": lower} for lower in dependencies]}
     if whitelist is not None:
         fields["pathWhitelist"] = whitelist
     text = tars.manifest(name, **fields)

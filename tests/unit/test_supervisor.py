@@ -34,12 +34,12 @@ from minit.plan.restart import ALWAYS, RestartPolicy
 from minit.process import join_cgroups, read_attributes, reset_signals
 from minit.supervisor.apps import handlers as handlers_module
 from minit.supervisor.apps import lifecycle
-from minit.supervisor.apps import spawnhandler as handler_module
-from minit.supervisor.apps.apprun import EXECUTED
+from minit.supervisor.apps.apprun import EXECUTED, Handler
 from minit.supervisor.apps.backoff import Restarts  # noqa: F401  # an app with a policy imports it, in a root without it
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.processes import KILL_WAIT_SECONDS
+from minit.supervisor.apps.spawnhandler import spawn_handler
 from minit.supervisor.journal import Journal
 from minit.supervisor.output.streams import Streams
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
@@ -129,9 +129,9 @@ def supervise(
             os._exit(0)
     os.waitpid(child, 0)
     said = _content(errors).decode()
-    answer = _content(answers)
-    assert answer, said
-    return Outcome(root, json.loads(answer), said)
+    answered = _content(answers)
+    assert answered, said
+    return Outcome(root, json.loads(answered), said)
 
 
 def _content(fd: int) -> bytes:
@@ -402,7 +402,7 @@ def test_what_an_app_that_starts_again_leaves_behind_is_killed(root: Path, group
     def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
         app = supervisor.apps["a"]
         turn_until(supervisor, lambda: app.state == lifecycle.EXITED)
-        seen = [app.is_restarting, app.restart_at is not None]
+        seen: list[object] = [app.is_restarting, app.restart_at is not None]
         supervisor.request_stop()
         return seen
 
@@ -788,20 +788,20 @@ def test_a_handler_that_is_in_no_group_yet_is_killed_too(root: Path, groups: Map
     """Between its fork and joining the groups only its pidfd leads to it."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> float:
-        handlers_module.spawn_handler = hang  # type: ignore[assignment]
+        pytest.MonkeyPatch().setattr(handlers_module, "spawn_handler", hang)
         turn_until(supervisor, lambda: supervisor.apps["a"].run.handler is not None)
         started = time.monotonic()
         supervisor.request_stop()
         turn_until(supervisor, lambda: supervisor.finished)
         return time.monotonic() - started
 
-    def hang(app: App, name: str) -> handler_module.Handler:
+    def hang(app: App, name: str) -> Handler:
         pid, pidfd = syscalls.clone3()
         if pid == 0:
             syscalls.set_parent_death_signal(signal.SIGKILL)
             while True:
                 signal.pause()
-        return handler_module.Handler(name, pid, pidfd, Streams(app.name, (0, 1)))
+        return Handler(name, pid, pidfd, Streams(app.name, (0, 1)))
 
     outcome = supervise(root, groups, {"a": exits(0)}, drive, specific={"a": handlers(root, pre_start="exit 0")})
     assert (outcome.exit_code, outcome.status) == (0, {})
@@ -812,16 +812,15 @@ def test_a_handler_that_cannot_be_forked_is_tried_again(root: Path, groups: Mapp
     """A process limit that is only reached for a moment costs nothing but that moment."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
-        spawn = handlers_module.spawn_handler
         attempts = []
 
         def refuse(app: App, name: str) -> object:
             attempts.append(name)
             if len(attempts) <= 3:
                 raise BlockingIOError(11, os.strerror(11))
-            return spawn(app, name)
+            return spawn_handler(app, name)
 
-        handlers_module.spawn_handler = refuse  # type: ignore[assignment]
+        pytest.MonkeyPatch().setattr(handlers_module, "spawn_handler", refuse)
 
     outcome = supervise(root, groups, {"a": exits(0)}, drive, specific={"a": handlers(root, pre_start="exit 0")})
     assert (outcome.exit_code, outcome.status) == (0, {"a": 0})
@@ -837,7 +836,7 @@ def test_a_handler_that_can_never_be_forked_has_failed(root: Path, groups: Mappi
         def refuse(app: App, name: str) -> object:
             raise BlockingIOError(11, os.strerror(11))
 
-        handlers_module.spawn_handler = refuse  # type: ignore[assignment]
+        pytest.MonkeyPatch().setattr(handlers_module, "spawn_handler", refuse)
 
     fields = handlers(root, pre_start="exit 0", post_stop="exit 0")
     outcome = supervise(root, groups, {"a": exits(0)}, drive, specific={"a": fields})
@@ -856,7 +855,7 @@ def test_the_apps_own_stop_signal_and_grace_period(root: Path, groups: Mapping[s
         turn_until(supervisor, lambda: running(supervisor))
         supervisor.request_stop()
 
-    specific = {
+    specific: dict[str, dict[str, Any]] = {
         "a": {"stop_signal": signal.SIGUSR1},
         "b": {"stop_signal": signal.SIGTERM, "stop_grace_seconds": 0.1},
         "c": {"stop_signal": signal.SIGWINCH, "stop_grace_seconds": 0.1},
@@ -969,7 +968,7 @@ def test_what_counts_as_a_second_stop(
             else:
                 launcher.send(request.encode())
             supervisor.turn(PATIENCE_SECONDS)
-        reached = [supervisor.exit_code, supervisor.apps["a"].state]
+        reached: list[object] = [supervisor.exit_code, supervisor.apps["a"].state]
         supervisor.request_stop(force=True)
         return reached
 
@@ -1043,7 +1042,7 @@ def test_a_killed_sidecar_is_replaced_and_nothing_is_lost(
         os.write(1, b"ished\nthree\n")
         os._exit(0)
 
-    def drive(supervisor: Supervisor, launcher: Socket) -> object:
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
         app = supervisor.apps["a"]
         turn_until(supervisor, lambda: running(supervisor))
         first, spawner = app.run.streams.sidecar, supervisor._sidecars.spawner

@@ -49,7 +49,7 @@ def test_an_unknown_field_is_refused() -> None:
 def test_positional_arguments_are_refused() -> None:
     """Fields are given by keyword only."""
     with pytest.raises(TypeError):
-        Port("web")  # type: ignore[misc]
+        Port("web")  # type: ignore[call-arg]
 
 
 def test_a_value_cannot_be_changed() -> None:
