@@ -1,8 +1,8 @@
 """
 Waiting: the one event loop, by epoll(7), and the wait for a few descriptors just once, by poll(2).
 
-Times are in seconds, None for as long as it takes; moments are of the monotonic clock. No wait is longer than a day,
-since the kernel's milliseconds end after 24 of them: it then ends as if the time were over.
+Times are in seconds, None for as long as it takes; moments are of the monotonic clock. More than a day is waited for
+as a day, since the kernel's milliseconds end after 24 of them.
 """
 
 from __future__ import annotations
@@ -122,21 +122,31 @@ class Deadline:
         self._moments.pop(self, None)
 
 
-def wait_events(interest: Mapping[int, int], timeout_seconds: float | None = None) -> dict[int, int]:
+class Wait:
     """
-    Return the descriptors that are ready, with their events of poll(2), as soon as one is or after so long.
+    A wait for descriptors that is made again and again; `interest` has the events of poll(2) to wait for.
 
-    `interest` has the events to wait for; POLLHUP, POLLERR and POLLNVAL are told whatever is asked for.
+    POLLHUP, POLLERR and POLLNVAL are told whatever is asked for.
     """
-    poller = select.poll()
-    for fd, events in interest.items():
-        poller.register(fd, events)
-    if timeout_seconds is None:
-        return dict(poller.poll())
-    # Which rounds up: a millisecond too soon is a turn for nothing.
-    return dict(poller.poll(1000 * max(0.0, min(timeout_seconds, _LONGEST_WAIT_SECONDS))))
+
+    def __init__(self, interest: Mapping[int, int]) -> None:
+        self._poller = select.poll()
+        for fd, events in interest.items():
+            self._poller.register(fd, events)
+
+    def ready(self, timeout_seconds: float | None = None) -> list[tuple[int, int]]:
+        """Return the descriptors that are ready, with their events, as soon as one is or after so long."""
+        if not timeout_seconds:
+            return self._poller.poll(timeout_seconds)
+        # Which rounds up: a millisecond too soon is a turn for nothing.
+        return self._poller.poll(1000 * max(0.0, min(timeout_seconds, _LONGEST_WAIT_SECONDS)))
+
+
+def wait_events(interest: Mapping[int, int], timeout_seconds: float | None = None) -> dict[int, int]:
+    """Make one Wait, and return the descriptors that are ready with their events."""
+    return dict(Wait(interest).ready(timeout_seconds))
 
 
 def wait_readable(fds: Iterable[int], timeout_seconds: float | None = None) -> set[int]:
-    """Return those that can be read, or are at their end, as soon as one is or after so long."""
+    """Return those that can be read or are at their end, as soon as one is or after so long."""
     return set(wait_events(dict.fromkeys(fds, select.POLLIN), timeout_seconds))

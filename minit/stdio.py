@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable
 
 from minit.harmless import harmless
+from minit.loop import wait_events
 
 # Whatever is ready to be written to takes so much at once: PIPE_BUF for a pipe, and more for all else.
 _READY_BYTES = 4096
@@ -49,7 +50,7 @@ def complain_at_once(line: str) -> None:
         try:
             if fd != 2:
                 os.write(fd, text)
-            elif _is_ready(fd):
+            elif wait_events({fd: select.POLLOUT}, 0):
                 os.write(fd, text[:_READY_BYTES])
         finally:
             if fd != 2:
@@ -70,13 +71,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 def await_room(fd: int) -> None:
     """Wait until a descriptor that does not block takes something, or never will."""
-    _is_ready(fd, None)
-
-
-def _is_ready(fd: int, timeout_milliseconds: int | None = 0) -> bool:
-    poller = select.poll()
-    poller.register(fd, select.POLLOUT)
-    return bool(poller.poll(timeout_milliseconds))
+    wait_events({fd: select.POLLOUT})
 
 
 def line_end(fd: int) -> bytes:

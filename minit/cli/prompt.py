@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import shlex
 import signal
 import termios
@@ -14,6 +13,7 @@ import click
 
 from minit.cli.main import run
 from minit.errors import EXIT_FAILURE
+from minit.loop import wait_readable
 from minit.stdio import write_all
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGQUIT)
@@ -55,7 +55,7 @@ def run_lines(root: click.Group) -> None:
 
 def _is_typed() -> bool:
     """Return whether there is a line already, under which no prompt belongs."""
-    return bool(select.select((0,), (), (), 0)[0])
+    return bool(wait_readable([0], 0))
 
 
 class _ForgottenLine(Exception):

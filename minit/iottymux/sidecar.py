@@ -20,7 +20,7 @@ from minit.iottymux.linebuffer import LineBuffer
 from minit.iottymux.logfile import LINE_BYTES, Log
 from minit.iottymux.streams.mux import Mux
 from minit.iottymux.streams.output import LineLog
-from minit.loop import Loop
+from minit.loop import Loop, Wait
 from minit.stdio import line_end
 from minit.value import Value
 
@@ -173,10 +173,7 @@ class _Console:
         # The line that a killed predecessor was writing to a file or terminal may have no end.
         self._unfinished = b"\n" if torn else b""
         self._waiting = b""
-        self._room: select.poll | None = None
-        if _can_be_full(fd):
-            self._room = select.poll()
-            self._room.register(fd, select.POLLOUT)
+        self._room = Wait({fd: select.POLLOUT}) if _can_be_full(fd) else None
 
     def put(self, data: bytes) -> None:
         """Have lines written by `flush`, after those before."""
@@ -188,7 +185,7 @@ class _Console:
     def flush(self) -> bool:
         """Write what waits, and return whether all of it is written."""
         while self._waiting and self._fd is not None:
-            if self._room is not None and not self._room.poll(0):
+            if self._room is not None and not self._room.ready(0):
                 return False
             try:
                 self._waiting = self._waiting[os.write(self._fd, self._next_block()) :]

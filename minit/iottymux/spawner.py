@@ -9,7 +9,6 @@ it sends is why.
 from __future__ import annotations
 
 import os
-import select
 import signal
 from collections.abc import Sequence
 from typing import NoReturn
@@ -19,13 +18,14 @@ from minit.errors import EXIT_FAILURE, LaunchError, Step, describe, step_of
 from minit.iottymux.logfile import Log
 from minit.iottymux.plainlog import PlainLog
 from minit.iottymux.sidecar import Stream, run_sidecar
+from minit.loop import wait_readable
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.stdio import complain
 from minit.value import Value
 
-_REPLY_TIMEOUT_MILLISECONDS = 5000
+_MOST_LOOKS = 100  # which take five seconds
 # An app that is root may stop the spawner again and again: PID 1 does not wait for that longer than a moment.
-_LOOK_MILLISECONDS = 50
+_LOOK_SECONDS = 0.05
 _MOST_STOPS = 5
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CONSOLE = {"stdout": 1, "stderr": 2}
@@ -101,8 +101,8 @@ class Spawner:
 
     def _is_answered(self) -> bool:
         stops = 0
-        for _ in range(_REPLY_TIMEOUT_MILLISECONDS // _LOOK_MILLISECONDS):
-            if self._is_readable(_LOOK_MILLISECONDS):
+        for _ in range(_MOST_LOOKS):
+            if self._is_readable(_LOOK_SECONDS):
                 return True
             if self._is_stopped():
                 stops += 1
@@ -132,10 +132,8 @@ class Spawner:
             return describe(error)
         return ""
 
-    def _is_readable(self, timeout_milliseconds: int) -> bool:
-        poller = select.poll()
-        poller.register(self._socket.fileno(), select.POLLIN)
-        return bool(poller.poll(timeout_milliseconds))
+    def _is_readable(self, timeout_seconds: float) -> bool:
+        return bool(wait_readable([self._socket.fileno()], timeout_seconds))
 
 
 class _Belongings(Value):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import signal
 
 from minit import syscalls
 from minit.errors import ControlError, LaunchError
 from minit.launcher.cgroups import hierarchies_of, write_group_file
+from minit.loop import wait_readable
 from minit.messages import Socket, receive_message, send_message
 from minit.supervisor.control.ask import ask
 from minit.supervisor.control.operations import OP_HELPERS
@@ -71,9 +71,7 @@ def find_helpers(app: str) -> list[int]:
 def end_helpers(pidfds: list[int]) -> None:
     """Wait for the end of helpers of which PID 1 has let go; LaunchError for one that does not end."""
     for pidfd in pidfds:
-        poller = select.poll()
-        poller.register(pidfd, select.POLLIN)
-        if not poller.poll(_END_SECONDS * 1000):
+        if not wait_readable([pidfd], _END_SECONDS):
             raise LaunchError("a process that follows devices or checks health does not end")
         os.close(pidfd)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import time
 from collections.abc import Callable
 
 from minit import paths, syscalls
 from minit.errors import ControlError, LaunchError, NoAnswerError, describe
+from minit.loop import wait_readable
 from minit.podlock import is_locked
 from minit.supervisor.control.ask import ask
 from minit.supervisor.control.operations import OP_STOP
@@ -150,9 +150,7 @@ def open_supervisor(pid: int) -> tuple[int, dict[str, str]]:
 
 def has_ended(pidfd: int, timeout_seconds: float = 0.0) -> bool:
     """Return whether the process of a pidfd has ended, or does so in time."""
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    return bool(poller.poll(timeout_seconds * 1000))
+    return bool(wait_readable([pidfd], timeout_seconds))
 
 
 def _fields(path: str) -> dict[str, str]:

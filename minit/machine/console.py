@@ -18,6 +18,7 @@ from typing import NoReturn
 from minit import paths, syscalls
 from minit.errors import EXIT_FAILURE, describe
 from minit.launcher.ownimage import image_descriptor
+from minit.loop import wait_events
 from minit.stdio import complain_at_once
 
 _CONSOLE = "/dev/console"
@@ -53,10 +54,8 @@ def _serve() -> None:
     console = os.open(_CONSOLE, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         os.write(console, b"minit: press Enter for a prompt\n")
-        poll = select.poll()
-        poll.register(console, select.POLLIN)
         # Nothing is taken: what was typed is the first line of the session. A console may be hung up as well.
-        if any(event & select.POLLHUP for _, event in poll.poll()):
+        if wait_events({console: select.POLLIN})[console] & select.POLLHUP:
             return
         pid = os.fork()
         if pid == 0:

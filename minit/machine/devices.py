@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import stat
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from typing import TypeVar
 from minit.devices.events import DeviceEvents
 from minit.devices.lookup import DeviceLookup, ListedDevice
 from minit.errors import describe
+from minit.loop import wait_readable
 from minit.machine.modules import Modules
 from minit.machine.volumeids import read_volume_ids
 from minit.manifest.machine import DeviceRule
@@ -84,10 +84,8 @@ class MachineDevices:
     def wait_for(self, find: Callable[[], T | None], seconds: float) -> T | None:
         """Return what `find` finds, as soon as it does or after so long; devices are followed meanwhile."""
         until = time.monotonic() + seconds
-        poll = select.poll()
-        poll.register(self.fileno(), select.POLLIN)
         while (found := find()) is None and (left := until - time.monotonic()) > 0:
-            poll.poll(left * 1000)
+            wait_readable([self.fileno()], left)
             self.look()
         return found
 

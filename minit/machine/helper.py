@@ -9,7 +9,6 @@ out of a PID 1 that has left the machine's mounts by then.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import time
 import traceback
@@ -19,6 +18,7 @@ from typing import NoReturn
 from minit import syscalls
 from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
 from minit.launcher.cgroups import write_group_file
+from minit.loop import wait_readable
 from minit.machine.duties import do_duties
 from minit.machine.kernellog import start_recording
 from minit.machine.mounts import CGROUPS
@@ -68,9 +68,7 @@ class Helper:
         waits += [rule.wait_seconds for rule in self._config.devices]
         waits += [interface.wait_seconds for interface in self._config.interfaces]
         until = time.monotonic() + _PREPARE_SECONDS + sum(waits)
-        poll = select.poll()
-        poll.register(self.link.fileno(), select.POLLIN)
-        while not poll.poll(_TICK_SECONDS * 1000):
+        while not wait_readable([self.link.fileno()], _TICK_SECONDS):
             feed()
             if time.monotonic() >= until:
                 raise LaunchError("the machine's helper takes too long: the pod is not started")
@@ -84,9 +82,7 @@ class Helper:
 
     def take_press(self) -> bool:
         """Take what the helper has said while no supervisor listened; returns whether the power button was pressed."""
-        poll = select.poll()
-        poll.register(self.link.fileno(), select.POLLIN)
-        while poll.poll(0):
+        while wait_readable([self.link.fileno()], 0):
             message, _ = receive_message(self.link)
             if message is None:
                 return False  # it is gone

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import time
 
 from minit import paths
 from minit.errors import NetworkError, describe
+from minit.loop import wait_readable
 from minit.machine.devices import MachineDevices
 from minit.machine.dhcp import DhcpClient
 from minit.machine.dhcpmessage import Answer
@@ -70,10 +70,7 @@ class MachineNetwork:
             if left <= 0:
                 break
             until = now + left if self.deadline is None else min(self.deadline, now + left)
-            poll = select.poll()
-            for fd in (*self.filenos(), devices.fileno()):
-                poll.register(fd, select.POLLIN)
-            if devices.fileno() in [fd for fd, _ in poll.poll(max(0.0, until - now) * 1000)]:
+            if devices.fileno() in wait_readable([*self.filenos(), devices.fileno()], until - now):
                 devices.look()
         for one in self._interfaces:
             if not one.connected and one.interface.wait_seconds:

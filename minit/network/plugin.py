@@ -7,9 +7,7 @@ standard error is the caller's.
 
 from __future__ import annotations
 
-import math
 import os
-import select
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +16,7 @@ from typing import NoReturn
 from minit import jsontext, syscalls
 from minit.errors import ManifestError, NetworkError, describe
 from minit.harmless import harmless
+from minit.loop import wait_readable
 from minit.process import reset_signals
 
 _MAX_OUTPUT_BYTES = 1 << 20
@@ -133,16 +132,12 @@ def _read_output(name: str, output: int, pidfd: int, timeout_seconds: float, can
 
     What it leaves running may keep the output open for ever: such a process is nobody's concern here.
     """
-    poll = select.poll()
-    poll.register(output, select.POLLIN)
-    poll.register(pidfd, select.POLLIN)
-    if cancelled is not None:
-        poll.register(cancelled, select.POLLIN)
+    watched = {output, pidfd} if cancelled is None else {output, pidfd, cancelled}
     end = time.monotonic() + timeout_seconds
     data = b""
     while True:
-        left = math.ceil(1000 * (end - time.monotonic()))
-        events = [fd for fd, _ in poll.poll(left)] if left > 0 else []
+        left = end - time.monotonic()
+        events = wait_readable(watched, left) if left > 0 else ()
         if not events:
             raise NetworkError(f"{name} did not finish within {timeout_seconds:g} seconds")
         # Before its output is read: what it prints before it ends must not be missed.
@@ -155,7 +150,7 @@ def _read_output(name: str, output: int, pidfd: int, timeout_seconds: float, can
                     raise NetworkError(f"{name} printed more than {_MAX_OUTPUT_BYTES} bytes")
                 block = _read_block(output)
             if block is not None and not has_ended:
-                poll.unregister(output)
+                watched.remove(output)
         if has_ended:
             return data
         if cancelled in events:

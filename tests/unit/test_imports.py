@@ -31,7 +31,7 @@ def test_the_init_of_a_container_is_little() -> None:
     loaded = modules_after("import minit.__main__, minit.containerinit.run")
     ours = {module for module in loaded if module.partition(".")[0] in ("minit", "entrypoints")}
     assert ours == {
-        *("minit", "minit.__main__", "minit.errors", "minit.harmless", "minit.stdio", "minit.value"),
+        *("minit", "minit.__main__", "minit.errors", "minit.harmless", "minit.loop", "minit.stdio", "minit.value"),
         *("minit.containerinit", "minit.containerinit.foreground", "minit.containerinit.options"),
         *("minit.containerinit.program", "minit.containerinit.run"),
         *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status"),
@@ -46,7 +46,7 @@ def test_the_help_of_minit_imports_no_command() -> None:
         *("minit.cli", "minit.cli.commandgroups", "minit.cli.commandtable", "minit.cli.completioncommand"),
         *("minit.cli.flagwords", "minit.cli.grammar", "minit.cli.invocation", "minit.cli.main"),
         *("minit.cli.standardstreams", "minit.cli.suggestion"),
-        *("minit.errors", "minit.goflags", "minit.harmless", "minit.stdio", "minit.value"),
+        *("minit.errors", "minit.goflags", "minit.harmless", "minit.loop", "minit.stdio", "minit.value"),
     }
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import signal
 import termios
-import time
 import tty
 from types import FrameType
 from typing import Self
+
+from minit.loop import wait_readable
 
 _STDIN, _STDOUT = 0, 1
 _END_OF_INPUT = "\x04"
@@ -21,8 +21,6 @@ _ESCAPE = b"\x1b"
 # What arrows and the like are, ECMA-48; the rest of one follows its first byte at once.
 _SEQUENCE = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|O.)")
 _REST_SECONDS = 0.05
-# poll(2) takes no more than 24 days.
-_LONGEST_WAIT_SECONDS = 24 * 3600.0
 
 
 def is_terminal() -> bool:
@@ -70,19 +68,14 @@ class Keys:
         It is empty if there were none, the window has another size now, or a day is over. The end of the
         input, by a hang-up or Ctrl-D, is the key Ctrl-D.
         """
-        deadline = time.monotonic() + seconds
-        poller = select.poll()
-        poller.register(self._wake[0], select.POLLIN)
-        if self._settings is not None:
-            poller.register(_STDIN, select.POLLIN)
-        ready = dict(poller.poll(min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT_SECONDS) * 1000))
+        ready = wait_readable([self._wake[0], *([] if self._settings is None else [_STDIN])], seconds)
         if self._wake[0] in ready:
             os.read(self._wake[0], 64)
         if _STDIN not in ready:
             return ""
         try:
             data = os.read(_STDIN, _READ_BYTES)
-            if data.endswith(_ESCAPE) and select.select([_STDIN], [], [], _REST_SECONDS)[0]:
+            if data.endswith(_ESCAPE) and wait_readable([_STDIN], _REST_SECONDS):
                 data += os.read(_STDIN, _READ_BYTES)
         except OSError:  # the terminal is gone
             return _END_OF_INPUT

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from minit.iottymux.protocol import STDIN_NONE, STDIN_OTHER, STDIN_OWNER
 from minit.iottymux.streams.peer import Peer
-from minit.loop import Loop
+from minit.loop import Loop, wait_events
 from minit.terminal import end_of_file_key
 
 _SPLICE_NONBLOCK = 2
@@ -222,6 +222,4 @@ class TtyInput(Input):
 
 
 def _is_ready(fd: int, event: int) -> bool:
-    poller = select.poll()
-    poller.register(fd, event)
-    return any(events & event for _, events in poller.poll(0))
+    return bool(wait_events({fd: event}, 0).get(fd, 0) & event)

@@ -9,7 +9,6 @@ allowed, then put there.
 from __future__ import annotations
 
 import os
-import select
 import signal
 from collections.abc import Sequence
 
@@ -23,6 +22,7 @@ from minit.launcher.devices.exchange import identify
 from minit.launcher.devices.volumes import has_devices
 from minit.launcher.leftbehind import settle, wait_settled
 from minit.launcher.ownimage import image_descriptor
+from minit.loop import wait_readable
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.plan.app import AppSpec
 from minit.plan.devices import Device
@@ -30,7 +30,7 @@ from minit.plan.pod import PodPlan
 from minit.stdio import complain, complain_at_once
 from minit.value import replace
 
-_RETRY_MILLISECONDS = 1000
+_RETRY_SECONDS = 1.0
 
 
 def find_device_volumes(plan: PodPlan, trees: Sequence[Sequence[int]]) -> tuple[DeviceVolume, ...]:
@@ -199,13 +199,12 @@ def _make_followers(
 
 
 def _follow(followers: Sequence[DeviceFollower], lookup: DeviceLookup, events: DeviceEvents, socket: Socket) -> None:
-    poller = select.poll()
-    poller.register(socket.fileno(), select.POLLIN)
-    poller.register(events.fileno(), select.POLLIN)
     while True:
         # An event only tells when to look. What is there then counts: whatever somebody wrote to an `uevent` file, and
         # however many events were lost for want of room.
         answers = [follower.look(lookup) for follower in followers]
-        if socket.fileno() in dict(poller.poll(None if all(answers) else _RETRY_MILLISECONDS)):
+        if socket.fileno() in wait_readable(
+            [socket.fileno(), events.fileno()], None if all(answers) else _RETRY_SECONDS
+        ):
             return
         events.drain()

@@ -18,6 +18,7 @@ from minit.forks import HEALTH_HELPER, fork
 from minit.launcher.health.healthchecks import RunningCheck, finish_check, give_up_check, start_check
 from minit.launcher.health.healthstate import NEVER, AppHealth, CheckState
 from minit.launcher.leftbehind import settle, wait_settled
+from minit.loop import wait_readable
 from minit.messages import Socket, send_message, socket_pair
 from minit.plan.app import AppSpec
 from minit.plan.health import NONE
@@ -190,7 +191,7 @@ class _Checker:
             for kind, running in [*app.running.items()]:
                 if running.output.is_wanted:
                     running.output.read()
-                if _has_ended(running.pidfd):
+                if wait_readable([running.pidfd], 0):
                     good, text = finish_check(running)
                 elif now >= running.deadline:
                     said = give_up_check(running)
@@ -219,9 +220,3 @@ def patience_milliseconds(seconds: float) -> float:
     """Return how long poll(2) is to wait for a moment so far away, or NEVER: not longer than it can."""
     # Rounded up: a millisecond too soon is a turn for nothing.
     return min(max(0.0, seconds), _LONGEST_WAIT_SECONDS) * 1000 + 1
-
-
-def _has_ended(pidfd: int) -> bool:
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    return bool(poller.poll(0))

@@ -8,7 +8,6 @@ end of the launcher, for whatever reason, makes it undo all it did.
 from __future__ import annotations
 
 import os
-import select
 import socket
 import traceback
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from minit import paths, syscalls
 from minit.errors import MinitError, NetworkError, StrandedError, describe
 from minit.forks import NETWORK_HELPER, fork
 from minit.launcher.ownimage import image_descriptor
+from minit.loop import wait_readable
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.network.cni import PluginSearch
 from minit.network.record import forget_network
@@ -51,13 +51,10 @@ class NetworkHelper:
         stopped = None
         signal_source = syscalls.signalfd(signals)
         try:
-            poller = select.poll()
-            poller.register(self._socket.fileno(), select.POLLIN)
-            poller.register(signal_source, select.POLLIN)
-            while self._socket.fileno() not in dict(poller.poll()):
+            if self._socket.fileno() not in wait_readable([self._socket.fileno(), signal_source]):
                 stopped = syscalls.read_signals(signal_source)[0]
-                poller.unregister(signal_source)
                 self._socket.shutdown(socket.SHUT_WR)
+                wait_readable([self._socket.fileno()])
         finally:
             os.close(signal_source)
         message, _ = receive_message(self._socket)

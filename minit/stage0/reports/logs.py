@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from minit import paths, syscalls
 from minit.errors import PodError
+from minit.loop import wait_events
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
 from minit.stage0.pods.podstatus import read_shown_pid, status_root
 from minit.stage0.reports.logfiles import AppLog
@@ -94,10 +95,8 @@ def passes(pod: Pod, logs: Sequence[AppLog], directory: int, output: int, until:
 
 
 def _wait(changes: int, output: int) -> None:
-    poller = select.poll()
-    poller.register(changes, select.POLLIN)
-    poller.register(output, 0)
-    for fd, _ in poller.poll(_LOCK_CHECK_SECONDS * 1000):
-        if fd == output:
-            raise BrokenPipeError
+    ready = wait_events({changes: select.POLLIN, output: 0}, _LOCK_CHECK_SECONDS)
+    if output in ready:
+        raise BrokenPipeError
+    if changes in ready:
         os.read(changes, _EVENT_BYTES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,13 +10,14 @@ from typing import NoReturn
 
 from minit import paths
 from minit.errors import PodError
+from minit.loop import wait_readable
 from minit.stage0.pods.poddirectory import Pod, PodState, open_pod
 from minit.stage0.pods.podstatus import is_ready
 from minit.stage0.stage1.entrypoints import read_stage1_manifest
 from minit.stage0.start.prepare import discarded_on_failure
 
 # Nothing tells of the link that says that a pod is ready; rkt asks as often.
-_POLL_MILLISECONDS = 50
+_POLL_SECONDS = 0.05
 _CHUNK_BYTES = 65536
 
 
@@ -66,15 +66,14 @@ def _become_stage1(run: Callable[[], NoReturn], tell: Callable[[BaseException], 
 
 
 def _wait_until_ready(pod: Pod, child: int, reader: int, relay: Callable[[bytes], None]) -> None:
-    poll = select.poll()
-    poll.register(reader, select.POLLIN)
+    readers = [reader]
     while True:
-        if poll.poll(_POLL_MILLISECONDS):
+        if wait_readable(readers, _POLL_SECONDS):
             data = os.read(reader, _CHUNK_BYTES)
             if data:
                 relay(data)
                 continue
-            poll.unregister(reader)
+            readers.clear()
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)

@@ -20,6 +20,7 @@ from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_OUT
 from minit.iottymux.streams.counters import make_counters, read_counters, read_flushes
 from minit.iottymux.streams.mux import COUNTERS, INPUT_ENDED, LISTENER, MASTER, RING, SCRATCH, SUPERVISOR
 from minit.iottymux.streams.ring import APP_PIPE_BYTES, enlarge_pipe, make_pipe
+from minit.loop import wait_events
 from minit.messages import Socket, receive_message, socket_pair
 from minit.plan.app import STREAM_STREAM, AppSpec
 from minit.plan.mounts import TTY_GID
@@ -116,8 +117,8 @@ class Attachable:
     def at_end(self) -> bool:
         """Whether no output is left or can come; without any, whether nobody reads the input."""
         if outputs := self.outputs:
-            return all(_events(fd, select.POLLIN) == select.POLLHUP for fd in outputs)
-        return STDIN not in self.held or bool(_events(self.held[STDIN], 0) & select.POLLERR)
+            return all(wait_events({fd: select.POLLIN}, 0) == {fd: select.POLLHUP} for fd in outputs)
+        return STDIN not in self.held or wait_events({self.held[STDIN]: 0}, 0) == {self.held[STDIN]: select.POLLERR}
 
     def unread_bytes(self) -> int:
         """Return how much output the sidecar has not taken yet."""
@@ -207,9 +208,3 @@ def _remove(path: str) -> None:
         os.unlink(path)
     except OSError:
         pass  # it is not there, or cannot be helped
-
-
-def _events(fd: int, asked: int) -> int:
-    poller = select.poll()
-    poller.register(fd, asked)
-    return next((events for _, events in poller.poll(0)), 0)

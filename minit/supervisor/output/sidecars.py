@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from minit import paths, syscalls
 from minit.errors import LaunchError, describe
 from minit.iottymux.logfile import finish_log
 from minit.iottymux.spawner import Spawner
-from minit.loop import Loop
+from minit.loop import Loop, wait_readable
 from minit.reaper.exit_status import ExitStatus
 from minit.supervisor.journal import Journal
 from minit.supervisor.output.streams import Streams
@@ -28,7 +27,7 @@ _NEVER = float("inf")
 # How long an app's output waits for others that are not executed yet.
 _PATIENCE_SECONDS = 0.1
 # A process in an uninterruptible sleep does not even die.
-_DEATH_MILLISECONDS = 1000
+_DEATH_SECONDS = 1.0
 
 
 class Sidecars:
@@ -277,10 +276,8 @@ class Sidecars:
         """Give up output, and count what is lost by that."""
         if streams.sidecar is not None:
             self._kill(streams.sidecar)
-            poller = select.poll()
-            poller.register(streams.sidecar, select.POLLIN)
             # What it still does before it is dead is not lost.
-            poller.poll(_DEATH_MILLISECONDS)
+            wait_readable([streams.sidecar], _DEATH_SECONDS)
         self._finish_log(streams)
         unkept_bytes = streams.unkept_bytes()
         streams.lost_bytes += unkept_bytes

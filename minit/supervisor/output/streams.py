@@ -7,6 +7,7 @@ import select
 from collections.abc import Iterable
 
 from minit.iottymux.linebuffer import buffered_bytes, make_buffer, passed_bytes, unlogged_bytes, unread_bytes
+from minit.loop import wait_events
 from minit.plan.app import AppSpec
 from minit.supervisor.output.attachable import Attachable
 
@@ -159,6 +160,4 @@ class Streams:
 
 
 def _at_end(fd: int) -> bool:
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    return [event for _, event in poller.poll(0)] == [select.POLLHUP]
+    return wait_events({fd: select.POLLIN}, 0) == {fd: select.POLLHUP}
