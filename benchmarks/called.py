@@ -78,23 +78,18 @@ _FIRST = ("_exit_code", "_take_streams", "run", "start", "take_over", "take_thre
 
 
 def main() -> None:
-    """Write the list: what is called until a pod runs, an empty line, and what is called otherwise."""
+    """Write the list of the functions that programs of the image call."""
     with world() as bench, tempfile.TemporaryFile() as shared:
         os.truncate(shared.fileno(), _SIZE)
         os.dup2(shared.fileno(), _FD)
         _wrap(bench)
-        parts = []
-        for works in (_start_pod, _boot), (_use_pod, _run_pod_on_network):
-            for work in works:
-                work(bench)
-            known = set().union(*parts)
-            parts.append(
-                {name for name, byte in zip(_names(bench), os.pread(_FD, _SIZE, 0), strict=False) if byte} - known
-            )
+        for work in (_start_pod, _boot, _use_pod, _run_pod_on_network):
+            work(bench)
+        called = {name for name, byte in zip(_names(bench), os.pread(_FD, _SIZE, 0), strict=False) if byte}
         os.close(_FD)
-    parts[0].update(f"entrypoints/_dumped.py:{name}" for name in _FIRST)
-    LIST.write_text("\n".join("".join(f"{name}\n" for name in sorted(part)) for part in parts))
-    print(f"{' and '.join(str(len(part)) for part in parts)} functions in {LIST}")
+    called.update(f"entrypoints/_dumped.py:{name}" for name in _FIRST)
+    LIST.write_text("".join(f"{name}\n" for name in sorted(called)))
+    print(f"{len(called)} functions in {LIST}")
 
 
 def _names(bench: World) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from minit.errors import ImageError
-from minit.image.dump.program import LINKED_IN, link_dumper, make_profile, obstacle, static_library, write_dump
+from minit.image.dump.program import LINKED_IN, Recipe, link_dumper, make_profile, obstacle, static_library, write_dump
 from minit.image.dump.trainingcommands import run_commands
 from minit.image.libraries import LibrarySearch
 from minit.image.modules import Module, module_name, package_directories, record_modules
@@ -61,13 +61,15 @@ def build_command(output: Path) -> None:
         work = Path(scratch, "work")
         work.mkdir()
         link_dumper(objects, work)
-        arguments = [
+        arguments = (
             ":".join([*_directories(), standard, f"{standard}/lib-dynload"]),
             *(",".join(_OMITTED), sys.executable, sys.prefix, sys.base_prefix, str(sources)),
             *(module.name for module in modules),
-        ]
-        how = (secrets.randbits(32), "preparecommand.py", standard, arguments, work)
-        write_dump(output, *how, profile=make_profile(run_commands, *how))
+        )
+        recipe = Recipe(
+            seed=secrets.randbits(32), script="preparecommand.py", modules=standard, arguments=arguments, scratch=work
+        )
+        write_dump(recipe, output, make_profile(recipe, run_commands))
     if not is_current(output):
         raise ImageError("the command cannot be dumped: what was dumped does not work")
 

@@ -44,9 +44,9 @@ def add_value(value: object) -> None:
             add_value(part)
 
 
-def add_code(code: types.CodeType, names: dict[str, object], part: set[str]) -> None:
-    """Add what code uses, if it is in this part, and so the code within it."""
-    if f"{code.co_filename}:{code.co_qualname}" in part:
+def add_code(code: types.CodeType, names: dict[str, object], called: set[str]) -> None:
+    """Add what code uses if it is called, and so for the code within it."""
+    if f"{code.co_filename}:{code.co_qualname}" in called:
         add(code, code.co_name, code.co_qualname, *code.co_names, names, names.get("__name__"))
         attributes.update(code.co_names)
         add_value(code.co_consts)
@@ -59,7 +59,7 @@ def add_code(code: types.CodeType, names: dict[str, object], part: set[str]) -> 
                     add_value(vars(value).get(other))
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            add_code(constant, names, part)
+            add_code(constant, names, called)
 
 
 def subclasses(base: type) -> dict[type, None]:
@@ -77,9 +77,9 @@ def parts_of(owner: type) -> Sequence[int]:
     return list((word * (size // ctypes.sizeof(word))).from_address(id(owner)))
 
 
-def print_addresses(called: Sequence[Sequence[str]]) -> None:
+def print_addresses(called: Sequence[str]) -> None:
     """Print those for functions of these names, `FILE:NAME`."""
-    names = {name for part in called for name in part}
+    names = set(called)
     for function in functions:
         code = function.__code__
         add_code(code, function.__globals__, names)

@@ -18,6 +18,7 @@ from pathlib import Path
 from minit.errors import ImageError
 from minit.image.dump.hotblocks import can_trace, choose_blocks_at, choose_hot_blocks
 from minit.image.toolchain import read_tool, run_tool
+from minit.value import Value
 
 _PARTS = Path(__file__).parent
 _SOURCES = (
@@ -53,6 +54,22 @@ LINKED_IN = ("ld-linux", "libc.", "libdl.", "libm.", "libpthread.", "libpython",
 
 _MISSING, _IN_SHA2 = "python_hashlib_Hacl_", "python_hashlib_Hacl_Hash_SHA2_"
 """How the names of functions begin that a static library may call and not have, and those of them that sha2.c has."""
+
+
+class Recipe(Value):
+    """
+    A program that has run a `script` of this package with `arguments` in a `directory`, see main.c.
+
+    `seed` is that of the hashes of strings, `modules` where modules are imported from, `scratch` the directory of
+    `link_dumper`.
+    """
+
+    seed: int
+    script: str
+    modules: str
+    arguments: tuple[str, ...]
+    scratch: Path
+    directory: Path = Path("/")
 
 
 def obstacle() -> str | None:
@@ -92,17 +109,23 @@ def build_dump(
     directory `scratch`. `seed` is that of the hashes of strings. Equal input gives equal output.
     """
     link_dumper(objects, scratch)
-    # By no path of this machine.
-    how = (seed, "prepare.py", "/proc/self/cwd", (*names, *libraries), scratch, modules)
+    recipe = Recipe(
+        seed=seed,
+        script="prepare.py",
+        modules="/proc/self/cwd",  # no path of this machine
+        arguments=(*names, *libraries),
+        scratch=scratch,
+        directory=modules,
+    )
     profile, first = scratch / "profile", scratch / "first"
     profile.mkdir()
-    write_dump(first, *how, profile)
-    called = [part.split("\n") for part in (_PARTS / "called.txt").read_text().split("\n\n")]
+    write_dump(recipe, first, profile)
+    called = (_PARTS / "called.txt").read_text().splitlines()
     noting = (_PARTS / "noting.py").read_text()
     noted = _run([first, "-c", f"{noting}\nprint_addresses({called!r})"], Path("/"))
     choose_blocks_at(profile, map(int, noted.split()))
     for path in (output, scratch / "again"):
-        write_dump(path, *how, profile)
+        write_dump(recipe, path, profile)
     if not filecmp.cmp(output, scratch / "again", shallow=False):
         raise ImageError("the interpreter cannot be dumped: two dumps of it differ")
     _run([output, "-c", (_PARTS / "features.py").read_text(), *names], Path("/"))
@@ -117,41 +140,27 @@ def link_dumper(objects: Iterable[Path], scratch: Path) -> None:
         (scratch / _OBJECTS / path.name).symlink_to(path.resolve())
 
 
-def write_dump(
-    output: Path,
-    seed: int,
-    script: str,
-    modules: str,
-    arguments: Iterable[str],
-    scratch: Path,
-    directory: Path = Path("/"),
-    profile: Path | None = None,
-) -> None:
-    """Write a program that has run a script of this package, with arguments and in a directory; see main.c."""
-    text = (_PARTS / script).read_text()
-    _run([scratch / _DUMPER, output, seed, scratch / _OBJECTS, modules, profile or "", text, *arguments], directory)
+def write_dump(recipe: Recipe, output: Path, profile: Path | None = None) -> None:
+    """Write a program, whose memory is laid out by a profile of its writes if there is one."""
+    scratch = recipe.scratch
+    text = (_PARTS / recipe.script).read_text()
+    _run(
+        [
+            *(scratch / _DUMPER, output, recipe.seed, scratch / _OBJECTS, recipe.modules, profile or ""),
+            *(text, *recipe.arguments),
+        ],
+        recipe.directory,
+    )
 
 
-def make_profile(
-    train: Callable[[Path], object],
-    seed: int,
-    script: str,
-    modules: str,
-    arguments: Iterable[str],
-    scratch: Path,
-    directory: Path = Path("/"),
-) -> Path | None:
-    """
-    Return what is known of the writes of a program of `write_dump` with these arguments, which `train` has run.
-
-    None where that cannot be found out.
-    """
+def make_profile(recipe: Recipe, train: Callable[[Path], object]) -> Path | None:
+    """Return a profile of the writes of a program while `train` runs it; None where writes cannot be traced."""
     if not can_trace():
         return None
-    profile, traced = scratch / "profile", scratch / "traced"
+    profile, traced = recipe.scratch / "profile", recipe.scratch / "traced"
     profile.mkdir()
     (profile / "written").touch()
-    write_dump(traced, seed, script, modules, arguments, scratch, directory, profile)
+    write_dump(recipe, traced, profile)
     train(traced)
     return profile if choose_hot_blocks(profile) else None
 
