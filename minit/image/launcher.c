@@ -12,6 +12,7 @@
  * that it becomes: whoever opens that file for writing later must find it read-only, or the host
  * would execute what an app wrote (the class of CVE-2019-5736).
  */
+#include "dump/systemcall.h"
 
 #define PATH_SIZE 4096
 #define AT_FDCWD (-100)
@@ -53,18 +54,6 @@ __asm__(".globl _start\n"
         "    mov %rsp, %rdi\n"
         "    and $-16, %rsp\n"
         "    call launch\n");
-
-static long system_call(long number, long a, long b, long c, long d, long e)
-{
-    register long r10 __asm__("r10") = d;
-    register long r8 __asm__("r8") = e;
-    long result;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
-                     : "rcx", "r11", "memory");
-    return result;
-}
 #elif defined(__aarch64__)
 enum {
     SYS_fcntl = 25,
@@ -83,20 +72,6 @@ __asm__(".globl _start\n"
         "    mov x29, #0\n"
         "    mov x0, sp\n"
         "    bl launch\n");
-
-static long system_call(long number, long a, long b, long c, long d, long e)
-{
-    register long x8 __asm__("x8") = number;
-    register long x0 __asm__("x0") = a;
-    register long x1 __asm__("x1") = b;
-    register long x2 __asm__("x2") = c;
-    register long x3 __asm__("x3") = d;
-    register long x4 __asm__("x4") = e;
-    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
-    return x0;
-}
-#else
-#error "the launcher has system calls for x86-64 and aarch64 only"
 #endif
 
 static char *append(char *end, const char *text)

@@ -13,6 +13,7 @@ The program of a stage1 image that starts with everything imported: an interpret
     immortal.c      objects that are not counted, so that their pages stay those of the file
     sha2.c          what the static library of Debian 13 lacks
     syscalls.c      the module of system calls
+    systemcall.h    a system call without the C library, for guard.c and the entrypoints' launcher
     layout.ld       where the linker puts what is saved
     prepare.py      imports, and lets go of what is the building machine's
     preparecommand.py  imports the command

@@ -6,6 +6,7 @@
  * with no memory but its stack and nothing of the C library.
  */
 #include "dump.h"
+#include "systemcall.h"
 #include <fcntl.h>
 #include <sys/syscall.h>
 
@@ -29,17 +30,6 @@ __asm__(".section guard, \"ax\"\n"
         "    xor %edx, %edx\n"
         "    jmp _start\n"
         ".previous\n");
-
-static inline __attribute__((always_inline)) long system_call(long number, long a, long b, long c, long d)
-{
-    register long r10 __asm__("r10") = d;
-    long result;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10)
-                     : "rcx", "r11", "memory");
-    return result;
-}
 #elif defined(__aarch64__)
 __asm__(".section guard, \"ax\"\n"
         ".globl start_guarded\n"
@@ -49,17 +39,6 @@ __asm__(".section guard, \"ax\"\n"
         "    mov x0, #0\n"
         "    b _start\n"
         ".previous\n");
-
-static inline __attribute__((always_inline)) long system_call(long number, long a, long b, long c, long d)
-{
-    register long x8 __asm__("x8") = number;
-    register long x0 __asm__("x0") = a;
-    register long x1 __asm__("x1") = b;
-    register long x2 __asm__("x2") = c;
-    register long x3 __asm__("x3") = d;
-    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
-    return x0;
-}
 #endif
 
 /* `stack` is what exec(2) leaves: the number of arguments, these, a zero, the environment. */
@@ -70,11 +49,11 @@ GUARD __attribute__((used)) void look_at_file(long *stack)
 
     if (!guarded_end || stack[0] < 2)
         return;
-    fd = system_call(SYS_openat, AT_FDCWD, (long)argv[0], O_RDONLY | O_CLOEXEC, 0);
-    system_call(SYS_pread64, fd, (long)&found, sizeof found, guarded_end);
-    system_call(SYS_close, fd, 0, 0, 0);
+    fd = system_call(SYS_openat, AT_FDCWD, (long)argv[0], O_RDONLY | O_CLOEXEC, 0, 0);
+    system_call(SYS_pread64, fd, (long)&found, sizeof found, guarded_end, 0);
+    system_call(SYS_close, fd, 0, 0, 0, 0);
     if (found == guarded_end)
         return;
-    system_call(SYS_execve, (long)argv[1], (long)(argv + 1), (long)variables, 0);
-    system_call(SYS_exit_group, FAILURE, 0, 0, 0);
+    system_call(SYS_execve, (long)argv[1], (long)(argv + 1), (long)variables, 0, 0);
+    system_call(SYS_exit_group, FAILURE, 0, 0, 0, 0);
 }
