@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NoReturn
 
 from entrypoints._main import run_entrypoint
-from minit.errors import AttachError, UsageError
+from minit.errors import AttachError
 from minit.goflags import parse_flags, usage
 from minit.launcher.attach import attach_app, list_endpoints
+from minit.plan.flags import refuse_operands
 from minit.stdio import open_standard_streams
 
 _STREAMS = ("stdin", "stdout", "stderr", "tty-in", "tty-out")
@@ -26,8 +27,7 @@ def main() -> NoReturn:
 
 def _attach(arguments: list[str]) -> int:
     values, operands = parse_flags(arguments, _FLAGS)
-    if operands:
-        raise UsageError(f"expected flags only, got {len(operands)} more words")
+    refuse_operands(operands)
     open_standard_streams()
     app, action = str(values["app"]), values["action"]
     if action == "list":

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from minit.errors import UsageError
 
+# Of strconv.ParseBool.
 BOOLEANS = {
     **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
     **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
@@ -23,8 +24,15 @@ def parse_flags(
     `defaults` names every flag; a bool default makes it a boolean, which never takes the next word. The last of
     several uses wins, except that the uses of a flag in `repeated` are joined by commas. UsageError names the flag.
     """
-    values = dict(defaults)
-    given: set[str] = set()
+    given, rest = given_flags(arguments, defaults, repeated)
+    return {**defaults, **given}, rest
+
+
+def given_flags(
+    arguments: Sequence[str], defaults: Mapping[str, Default], repeated: Sequence[str] = ()
+) -> tuple[dict[str, Default], list[str]]:
+    """Return the values of those flags that are given, and the words after them; otherwise as `parse_flags`."""
+    given: dict[str, Default] = {}
     rest = list(arguments)
     while rest:
         word = rest[0]
@@ -33,26 +41,33 @@ def parse_flags(
         rest.pop(0)
         if word == "--":
             break
-        name, has_value, value = word[2 if word.startswith("--") else 1 :].partition("=")
+        name, has_value, text = word[2 if word.startswith("--") else 1 :].partition("=")
         if not name or name[0] in "-=":
             raise UsageError(f"bad flag syntax: {word}")
         if name not in defaults:
             raise UsageError(f"flag provided but not defined: -{name}")
-        if isinstance(defaults[name], bool):
-            if not has_value:
-                values[name] = True
-            elif value in BOOLEANS:
-                values[name] = BOOLEANS[value]
-            else:
-                raise UsageError(f'invalid boolean value "{value}" for -{name}')
-        else:
-            if not has_value:
-                if not rest:
-                    raise UsageError(f"flag needs an argument: -{name}")
-                value = rest.pop(0)
-            values[name] = f"{values[name]},{value}" if name in repeated and name in given else value
-        given.add(name)
-    return values, rest
+        is_boolean = isinstance(defaults[name], bool)
+        value = take_value(f"-{name}", text if has_value else None, rest, is_boolean=is_boolean)
+        given[name] = f"{given[name]},{value}" if name in repeated and name in given else value
+    return given, rest
+
+
+def take_value(flag: str, text: str | None, rest: list[str], *, is_boolean: bool) -> Default:
+    """
+    Return what `text`, which follows the `=` of a flag, sets it to.
+
+    Without one (None) a boolean is true, and any other flag takes the first word off `rest`. UsageError names `flag`.
+    """
+    if is_boolean:
+        value = True if text is None else BOOLEANS.get(text)
+        if value is None:
+            raise UsageError(f'invalid boolean value "{text}" for {flag}')
+        return value
+    if text is not None:
+        return text
+    if not rest:
+        raise UsageError(f"flag needs an argument: {flag}")
+    return rest.pop(0)
 
 
 def usage(program: str, operands: str, defaults: Mapping[str, Default]) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from minit.cli.suggestion import suggest
-from minit.goflags import BOOLEANS
+from minit.errors import UsageError
+from minit.goflags import take_value
 from minit.value import Value
 
 
@@ -32,7 +33,7 @@ class Flag(Value):
     """A flag; `bare` is what one of an optional value means without it."""
 
     kind: FlagKind
-    bare: str = "true"
+    bare: str = ""
 
 
 def is_flag(word: str) -> bool:
@@ -43,20 +44,18 @@ def is_flag(word: str) -> bool:
 def take_flag(words: list[str], flags: Mapping[str, Flag]) -> tuple[str, str]:
     """Remove the flag that `words` begin with and return its name and value; FlagError if it is none of `flags`."""
     word = words.pop(0)
-    name, has_value, value = word.partition("=")
+    name, has_value, text = word.partition("=")
     flag = flags.get(name)
     if flag is None:
         raise FlagError(f"unknown flag: {name}{suggest(name, flags)}")
-    if flag.kind is FlagKind.VALUE and not has_value:
-        if not words:
-            raise FlagError(f"flag needs an argument: {name}")
-        return name, words.pop(0)
-    if not has_value:
-        return name, flag.bare
-    if flag.kind is FlagKind.SWITCH:
-        if value not in BOOLEANS:
-            raise FlagError(f'invalid boolean value "{value}" for {name}')
-        return name, "true" if BOOLEANS[value] else "false"
+    if flag.kind is FlagKind.OPTIONAL:
+        return name, text if has_value else flag.bare
+    try:
+        value = take_value(name, text if has_value else None, words, is_boolean=flag.kind is FlagKind.SWITCH)
+    except UsageError as error:
+        raise FlagError(str(error)) from error
+    if isinstance(value, bool):
+        value = "true" if value else "false"
     return name, value
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from socket import AF_INET, AF_INET6, inet_pton
 
+from minit.goflags import BOOLEANS
 from minit.manifest.app import App, Isolator, Port, read_app, read_id, read_isolators, read_port, read_port_number
 from minit.manifest.labels import find, read_annotations, read_labels
 from minit.manifest.reader import Node, read_document
 from minit.paths import ANNOTATION_MUTABLE
 from minit.value import Value
-
-_GO_TRUE = ("1", "t", "T", "true", "TRUE", "True")  # strconv.ParseBool, by which rkt reads the annotation
 
 
 class Volume(Value):
@@ -89,7 +88,7 @@ class PodManifest(Value):
     @property
     def is_mutable(self) -> bool:
         """Whether apps may be added to the pod while it runs, and removed."""
-        return self.annotation(ANNOTATION_MUTABLE) in _GO_TRUE
+        return BOOLEANS.get(self.annotation(ANNOTATION_MUTABLE) or "", False)
 
 
 def parse_pod_manifest(data: bytes, source: str) -> PodManifest:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minit.errors import UsageError
-from minit.goflags import parse_flags
+from minit.goflags import given_flags, parse_flags
 from minit.manifest.names import is_ac_name
-from minit.plan.flags import parse_uuid
+from minit.plan.flags import parse_uuid, refuse_operands
 from minit.value import Value
 
 APP_FLAGS: dict[str, bool | str] = {"debug": False, "app": ""}
@@ -19,8 +19,6 @@ ADD_FLAGS: dict[str, bool | str] = {
     "disable-paths": False,
     "disable-seccomp": False,
 }
-# No value of the option can be this.
-_ABSENT = "\0"
 
 
 class AddFlags(Value):
@@ -38,22 +36,18 @@ class AddFlags(Value):
 def parse_app(arguments: Sequence[str]) -> str:
     """Return the app that `app/start`, `app/stop` or `app/rm` is about; UsageError as Go's flag package, or without."""
     values, operands = parse_flags(arguments, APP_FLAGS)
-    _refuse_operands(operands)
+    refuse_operands(operands)
     return _app(values)
 
 
 def parse_add_flags(arguments: Sequence[str]) -> AddFlags:
     """Return the flags of `app/add`; UsageError as above."""
-    values, operands = parse_flags(arguments, ADD_FLAGS)
-    _refuse_operands(operands)
-    # What is the same whatever the default was given.
-    others = {name: (not default if isinstance(default, bool) else _ABSENT) for name, default in ADD_FLAGS.items()}
-    compared, _ = parse_flags(arguments, others)
-    given = {name: value for name, value in values.items() if compared[name] == value}
+    given, operands = given_flags(arguments, ADD_FLAGS)
+    refuse_operands(operands)
     return AddFlags(
-        uuid=parse_uuid(str(values["uuid"])),
-        app=_app(values),
-        debug=values["debug"] is True,
+        uuid=parse_uuid(str(given.get("uuid", ""))),
+        app=_app(given),
+        debug=given.get("debug") is True,
         private_users=_text(given.get("private-users")),
         disable_capabilities=_switch(given.get("disable-capabilities-restriction")),
         disable_paths=_switch(given.get("disable-paths")),
@@ -63,15 +57,10 @@ def parse_add_flags(arguments: Sequence[str]) -> AddFlags:
 
 def _app(values: Mapping[str, bool | str]) -> str:
     # It becomes part of paths.
-    app = str(values["app"])
+    app = str(values.get("app", ""))
     if not is_ac_name(app):
         raise UsageError(f'invalid value "{app}" for flag -app: expected the name of an app')
     return app
-
-
-def _refuse_operands(operands: Sequence[str]) -> None:
-    if operands:
-        raise UsageError(f"expected flags only, got {len(operands)} more words")
 
 
 def _text(value: bool | str | None) -> str | None:

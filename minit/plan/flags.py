@@ -83,6 +83,12 @@ def only_operand(operands: Sequence[str]) -> str:
     return operands[0]
 
 
+def refuse_operands(operands: Sequence[str]) -> None:
+    """Raise a UsageError if an entrypoint that takes flags only is called with more."""
+    if operands:
+        raise UsageError(f"expected flags only, got {len(operands)} more words")
+
+
 def parse_uuid(text: str) -> str:
     """Return a pod UUID in its canonical form; any case, with or without dashes, is accepted."""
     digits = text.replace("-", "").lower()
