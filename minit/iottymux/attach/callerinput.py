@@ -12,6 +12,7 @@ from minit.iottymux.attach.calleroutput import CallerOutput
 from minit.iottymux.attach.detachkeys import DetachKeys
 from minit.iottymux.attach.session import Session
 from minit.iottymux.protocol import INPUTS
+from minit.loop import wait_readable
 from minit.stdio import reopen_without_blocking
 
 _CHUNK_BYTES = 128 * 1024
@@ -70,8 +71,9 @@ class CallerInput:
         self.is_taken = False
         if self._waiting:
             self._lose()
-        elif not self._output.is_wanted and not self._has_ended and self._is_readable():
-            # Nothing else would look for it before this is over.
+            return
+        is_looked_for = self._output.is_wanted or self._has_ended  # before this is over
+        if self._fd is not None and not is_looked_for and wait_readable([self._fd], 0):
             self._read()
 
     def interest(self, *, is_read: bool) -> dict[int, int]:
@@ -105,13 +107,6 @@ class CallerInput:
         if self._has_ended or self.is_lost:
             return False
         return not self.is_taken or (self.is_owner and len(self._waiting) < _CHUNK_BYTES)
-
-    def _is_readable(self) -> bool:
-        if self._fd is None:
-            return False
-        poller = select.poll()
-        poller.register(self._fd, select.POLLIN)
-        return bool(poller.poll(0))
 
     def _read(self) -> None:
         assert self._fd is not None

@@ -32,10 +32,11 @@ from minit.iottymux.protocol import (
     Attach,
     Resize,
 )
+from minit.loop import wait_events, wait_readable
 from minit.value import Value
 
 _REPLY_SECONDS = 15.0
-_RETRY_MILLISECONDS = 100
+_RETRY_SECONDS = 0.1
 
 _RESIZING = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -100,10 +101,7 @@ class _Client:
         self._reply_deadline = time.monotonic() + _REPLY_SECONDS
         self._open_session()
         while not self._is_over():
-            poller = select.poll()
-            for fd, interest in self._interest().items():
-                poller.register(fd, interest)
-            for fd, _ in poller.poll(self._timeout_milliseconds()):
+            for fd in wait_events(self._interest(), self._timeout_seconds()):
                 self._handle(fd)
             self._check_deadlines()
 
@@ -136,10 +134,9 @@ class _Client:
         elif not self._input.handle(fd):
             self._output.handle(fd)
 
-    def _timeout_milliseconds(self) -> float | None:
+    def _timeout_seconds(self) -> float | None:
         deadlines = [moment for moment in (self._reply_deadline, self._input.keys_deadline) if moment is not None]
-        # Rounded up, or it would be polled without waiting until the deadline.
-        return max(0.0, min(deadlines) - time.monotonic()) * 1000 + 1 if deadlines else None
+        return min(deadlines) - time.monotonic() if deadlines else None
 
     def _check_deadlines(self) -> None:
         now = time.monotonic()
@@ -236,9 +233,7 @@ class _Client:
             self._reply_deadline = time.monotonic() + _REPLY_SECONDS
         else:
             # It has too many clients, which may change, or was killed as well.
-            poller = select.poll()
-            poller.register(self._signals, select.POLLIN)
-            poller.poll(_RETRY_MILLISECONDS)
+            wait_readable([self._signals], _RETRY_SECONDS)
         try:
             self._open_session()
         except FileNotFoundError:
