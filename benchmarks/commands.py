@@ -1,4 +1,4 @@
-"""What a person waits for: everyday commands with a running pod, `list` and `status` with a thousand prepared ones."""
+"""Everyday commands with a running pod, `list` and `status` with a thousand prepared ones."""
 
 from __future__ import annotations
 

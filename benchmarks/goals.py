@@ -1,4 +1,4 @@
-"""What minit is to reach, beside what this run has measured: ratios of minima to a peer, or figures of its own."""
+"""The goals of minit, beside this run's measurements: ratios of minima to a peer, or figures of its own."""
 
 from __future__ import annotations
 

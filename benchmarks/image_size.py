@@ -1,4 +1,4 @@
-"""How large the stage1 image is."""
+"""The size of the stage1 image."""
 
 from __future__ import annotations
 

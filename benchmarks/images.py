@@ -1,4 +1,4 @@
-"""What many images cost, and what they save: the list of a full store, and a second pod from an image that is there."""
+"""The costs of many images, and their savings: the list of a full store, and a second pod from a known image."""
 
 from __future__ import annotations
 

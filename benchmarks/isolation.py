@@ -1,4 +1,4 @@
-"""What isolation adds to the time until the first instruction of an app, against runc and crun, filtered and not."""
+"""The cost of isolation until the first instruction of an app, against runc and crun, filtered and not."""
 
 from __future__ import annotations
 

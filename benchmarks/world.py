@@ -1,4 +1,4 @@
-"""What the benchmarks run: a stage1 tree, an app with one static program, and pod directories."""
+"""The world of the benchmarks: a stage1 tree, an app with one static program, and pod directories."""
 
 from __future__ import annotations
 

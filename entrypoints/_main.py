@@ -1,4 +1,4 @@
-"""What every entrypoint does around its work: flags in Go's style, one line for an error, an exit code."""
+"""The frame of every entrypoint: flags in Go's style, one line for an error, an exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be the host name of a pod or a machine: that of hostname(7), with underscores. Pure."""
+"""Valid host names of a pod or a machine: those of hostname(7), with underscores. Pure."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ FILE_BYTES = 1 << 19
 
 
 class _Lines:
-    """What structlog writes lines with."""
+    """The writer of structlog's lines."""
 
     def __init__(self, file: BoundedLog) -> None:
         self._file = file

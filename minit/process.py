@@ -1,4 +1,4 @@
-"""What a forked process sheds before it becomes another program: groups, score, attributes, imports, signals."""
+"""The last steps of a process before its exec: groups, score, attributes, imports, signals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What long work tells its caller: a step, how far it is, and how far there is to go."""
+"""Reports of long work to its caller: a step, its progress and its total."""
 
 from __future__ import annotations
 

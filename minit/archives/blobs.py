@@ -60,7 +60,7 @@ class Section(io.RawIOBase):
 
 
 class Blobs(Protocol):
-    """Where the files of an image are; `source` names it in errors."""
+    """The place of the files of an image; `source` names it in errors."""
 
     source: str
 

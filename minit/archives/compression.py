@@ -29,7 +29,7 @@ _ZSTD_WINDOW_LOG = 27  # 128 MiB, what its own program accepts unless told other
 
 
 class Limits(Value):
-    """How large a decompressed image may become before it counts as a bomb."""
+    """The largest decompressed image that does not count as a bomb."""
 
     size_bytes: int = 20 << 30
     ratio: int = 1000
@@ -48,7 +48,7 @@ class Readable(Protocol):
 
 
 class _Decompressor(Protocol):
-    """What bz2's and lzma's decompressors have in common."""
+    """The common part of bz2's and lzma's decompressors."""
 
     @property
     def eof(self) -> bool: ...

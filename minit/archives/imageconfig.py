@@ -1,4 +1,4 @@
-"""What an image says about itself: the configuration that OCI and Docker keep beside its layers; pure. OCI config.md"""
+"""The configuration of an image, which OCI and Docker keep beside its layers; pure. OCI config.md"""
 
 from __future__ import annotations
 

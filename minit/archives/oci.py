@@ -49,7 +49,7 @@ _ATTESTATION = "vnd.docker.reference.type"
 
 
 class Descriptor(Value):
-    """What a document says of another file: its kind, digest and size. OCI descriptor.md"""
+    """The description of another file in a document: its kind, digest and size. OCI descriptor.md"""
 
     media_type: str
     digest: str
@@ -61,7 +61,7 @@ class Descriptor(Value):
 
     @property
     def path(self) -> str:
-        """Where the file lies in a layout."""
+        """The file's path in a layout."""
         return "blobs/" + self.digest.replace(":", "/")
 
     def annotation(self, name: str) -> str | None:
@@ -75,7 +75,7 @@ class Descriptor(Value):
 
     @property
     def is_image(self) -> bool:
-        """Whether this can be something to run, and is not what a builder or a signer said about an image."""
+        """Tell whether this can be something to run, and is no statement of a builder or a signer about an image."""
         unknown = self.platform is not None and self.platform.os == self.platform.architecture == "unknown"
         return not unknown and not self.artifact_type and self.annotation(_ATTESTATION) is None
 

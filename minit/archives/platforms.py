@@ -30,7 +30,7 @@ _APPC = {
 
 
 class Platform(Value):
-    """What an image runs on, as OCI and Docker spell it: `linux`, `arm`, `v7`."""
+    """The platform of an image, as OCI and Docker spell it: `linux`, `arm`, `v7`."""
 
     os: str
     architecture: str
@@ -43,7 +43,7 @@ class Platform(Value):
 
     @property
     def appc_architecture(self) -> str:
-        """What appc calls the architecture, its own name if appc does not know it; the system's name is the same."""
+        """The appc name of the architecture, its own name if appc does not know it; the system's name is the same."""
         if (self.os, self.architecture) == ("linux", "arm"):
             return "armv7l" if self.variant == "v7" else "armv6l"
         return _APPC.get((self.os, self.architecture), self.architecture)

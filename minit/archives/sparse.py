@@ -35,7 +35,7 @@ _BLOCK_EXTENDED = 504
 
 
 class BadMapError(Exception):
-    """What is wrong with the map of a sparse file, as the rest of a sentence about it."""
+    """An error in the map of a sparse file, as the rest of a sentence about it."""
 
 
 class SparseFile:

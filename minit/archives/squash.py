@@ -206,7 +206,7 @@ class _Spooled:
 
     @property
     def size_bytes(self) -> int:
-        """How much all of it is."""
+        """The size of all of it."""
         return self._tar.position
 
     def begin_layer(self) -> None:

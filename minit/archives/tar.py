@@ -51,7 +51,7 @@ _RECORD_LENGTH = re.compile(rb"([1-9][0-9]{0,7}) ")
 
 
 class Kind(Enum):
-    """What an entry creates."""
+    """The kind of file that an entry creates."""
 
     FILE = "regular file"
     HARD_LINK = "hard link"

@@ -11,7 +11,7 @@ from minit.value import Value
 
 
 class Listing(Value):
-    """Where a command is, and what the help of its group says of it."""
+    """The place of a command, and its line in the help of its group."""
 
     place: str
     """`module:attribute` in `minit.cli`."""

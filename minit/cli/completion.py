@@ -68,7 +68,7 @@ class _Line(Value):
     awaited: str | None = None
     """The option whose value the word is."""
     arguments_only: bool = False
-    """Whether flags have ended."""
+    """True once flags have ended."""
 
     @property
     def data(self) -> Path:

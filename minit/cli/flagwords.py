@@ -22,7 +22,7 @@ class FlagError(Exception):
 
 
 class FlagKind(StrEnum):
-    """Where a flag's value stands."""
+    """The place of a flag's value."""
 
     VALUE = "after = or in the next word"
     OPTIONAL = "after = or nowhere"

@@ -29,7 +29,7 @@ _EXAMPLES = "\b"  # click's mark of a paragraph that is not filled
 
 
 class _Block(Value):
-    """What the source says about a command: before, in and behind its options."""
+    """The source's text about a command: before, in and behind its options."""
 
     name: str
     like: str | None

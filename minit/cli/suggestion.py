@@ -1,4 +1,4 @@
-"""What somebody may have meant who typed a name that nothing has."""
+"""Suggestions for an unknown name that somebody typed."""
 
 from __future__ import annotations
 

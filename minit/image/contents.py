@@ -1,4 +1,4 @@
-"""What an image will contain: paths in the image and where the content of each comes from."""
+"""The contents of an image: its paths, and the source of each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Copy(Value):
 
 
 class AsIs(Value):
-    """Whatever there is at a path of this machine, with its owner, times and all."""
+    """A copy of a path of this machine, with its owner, times and all."""
 
     source: Path
 

@@ -25,7 +25,7 @@ PACKAGES = (
     "sniffio",
     "sortedcontainers",
 )
-"""What may come into the image from outside the standard library and minit."""
+"""Packages that may come into the image from outside the standard library and minit."""
 
 _OURS = ("minit", "entrypoints")
 _PROJECT = Path(minit.__file__).parent.parent

@@ -36,7 +36,7 @@ _FRAGMENT = 0x3FFF  # more fragments, or not the first
 
 
 class Answer(Value):
-    """What a server says; addresses are numbers, 0 or empty for what it leaves out, times are in seconds."""
+    """A server's answer; addresses are numbers, 0 or empty if it leaves them out, times are in seconds."""
 
     kind: int
     address: int = 0

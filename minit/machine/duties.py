@@ -1,4 +1,4 @@
-"""What the machine's helper does, in order: modules, settings of the kernel, file systems, network; then it waits."""
+"""The duties of the machine's helper, in order: modules, sysctls, file systems, network; then it waits."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Machine:
 
     @property
     def ending(self) -> str:
-        """What to do once the pod has ended: what somebody asked for, or else what the configuration says."""
+        """The action once the pod has ended: the one that somebody asked for, or else that of the configuration."""
         # Nobody could ask a machine to end that stays with a broken supervisor.
         return self._asked or (REBOOT if self.crashed else self.config.on_exit)
 

@@ -37,7 +37,7 @@ class Modules:
 
     @property
     def are_for_devices(self) -> bool:
-        """Whether any of them is for some device."""
+        """Tell whether any of them is for some device."""
         # As in pci:v00001AF4*; there are names of other kinds as well, such as fs-xfs.
         return any(":" in pattern for pattern, _ in self._aliases)
 

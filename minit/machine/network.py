@@ -113,12 +113,12 @@ class _Connection:
 
     @property
     def connected(self) -> bool:
-        """Whether it has a carrier and its addresses."""
+        """Tell whether it has a carrier and its addresses."""
         return self._configured and self._carrier
 
     @property
     def missing(self) -> str:
-        """What it is waiting for."""
+        """The reason why it is not up yet."""
         if self._index is None:
             return "not there"
         return "no answer from a DHCP server" if self._carrier else "no carrier"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 POWER_BUTTON = "power button"
-"""What the machine's helper says when somebody presses it."""
+"""The message of the machine's helper when somebody presses the button."""
 
 _CLASS = "/sys/class/input"
 _NODES = "/dev/input"

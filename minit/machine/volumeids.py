@@ -1,4 +1,4 @@
-"""What a file system is called: the label and UUID in its superblock, of ext2 to ext4 and xfs."""
+"""The label and UUID of a file system, from its superblock, of ext2 to ext4 and xfs."""
 
 from __future__ import annotations
 

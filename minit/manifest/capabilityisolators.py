@@ -1,4 +1,4 @@
-"""What the isolators about capabilities mean."""
+"""The meaning of isolators about capabilities."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _MOST_NAMES = 3
 
 
 class Excess(Value):
-    """What an isolator gives beyond the default: `kind` is one of the three above, `what` is for a message."""
+    """The excess of an isolator over the default: `kind` is one of the three above, `what` is for a message."""
 
     kind: str
     isolator: str

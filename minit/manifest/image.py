@@ -35,7 +35,7 @@ class ImageManifest(Value):
 
     @property
     def from_docker(self) -> bool:
-        """Whether the image was converted from Docker's format."""
+        """Tell whether the image was converted from Docker's format."""
         return self.annotation(_ANNOTATION_DOCKER) is not None
 
     def label(self, name: str) -> str | None:

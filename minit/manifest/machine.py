@@ -18,7 +18,7 @@ from minit.value import Value, replace
 
 POWEROFF, REBOOT, HALT, STAY = "poweroff", "reboot", "halt", "stay"
 ENDINGS = (POWEROFF, REBOOT, HALT, STAY)
-"""What a machine may do when its pod has ended."""
+"""The possible actions of a machine when its pod has ended."""
 
 DHCP = "dhcp"
 _MAXIMUM_SECONDS = 24 * 3600

@@ -87,7 +87,7 @@ class PodManifest(Value):
 
     @property
     def is_mutable(self) -> bool:
-        """Whether apps may be added to the pod while it runs, and removed."""
+        """Tell whether apps may be added to the pod while it runs, and removed."""
         return BOOLEANS.get(self.annotation(ANNOTATION_MUTABLE) or "", False)
 
 

@@ -11,7 +11,7 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 BILLION = 10**9
-"""How many of the units that parse_quantity counts in are one."""
+"""The number of units of parse_quantity in one."""
 
 
 def parse_quantity(text: str) -> int:

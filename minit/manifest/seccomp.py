@@ -26,7 +26,7 @@ class SeccompPolicy(Value):
 
     @property
     def is_default_list(self) -> bool:
-        """Whether the calls are those that an app may make which says nothing about them."""
+        """Tell whether the calls are those that an app may make which says nothing about them."""
         return self.names is None
 
     def describe(self) -> str:

@@ -1,4 +1,4 @@
-"""What the isolators about system calls and privileges mean."""
+"""The meaning of isolators about system calls and privileges."""
 
 from __future__ import annotations
 

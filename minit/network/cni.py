@@ -40,7 +40,7 @@ _DERIVED = ("cniversion", "name", "prevresult", "capabilities")
 
 
 class PluginSearch:
-    """Where plugins are looked for: rkt's directories, then minit's own plugins, then those of distributions."""
+    """The places of plugins: rkt's directories, then minit's own plugins, then those of distributions."""
 
     def __init__(self, local_config: str, system: Sequence[str] = _SYSTEM_PLUGINS) -> None:
         self.directories = (f"{local_config}/net.d", _VENDOR_PLUGINS, _STAGE1_PLUGINS)
@@ -146,7 +146,7 @@ def check(
 
 
 class _Attachment:
-    """What all requests about one interface have in common."""
+    """The common part of all requests about one interface."""
 
     def __init__(
         self,

@@ -64,7 +64,7 @@ class Rule(Value):
 
 
 class Hook(Value):
-    """Where in a packet's way a chain is evaluated; `kind` is NAT or FILTER."""
+    """The point in a packet's way where a chain is evaluated; `kind` is NAT or FILTER."""
 
     kind: str
     point: int

@@ -1,4 +1,4 @@
-"""What a plugin is asked for: the parameters of the CNI beside the configuration."""
+"""A request to a plugin: the parameters of the CNI beside the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attaching a pod to a network came to: addresses, routes, DNS (CNI specification, "Result Types")."""
+"""The result of attaching a pod to a network: addresses, routes, DNS (CNI specification, "Result Types")."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Route(Value):
 
 
 class Dns(Value):
-    """What the network says about name resolution, resolv.conf(5)."""
+    """The network's settings of name resolution, resolv.conf(5)."""
 
     nameservers: tuple[str, ...] = ()
     domain: str = ""

@@ -159,32 +159,32 @@ class AppSpec(Value):
 
     @property
     def has_console(self) -> bool:
-        """Whether any stream is the pod's console."""
+        """Tell whether any stream is the pod's console."""
         return STREAM_CONSOLE in (self.stdin, self.stdout, self.stderr)
 
     @property
     def has_tty(self) -> bool:
-        """Whether any stream is a terminal of the app's own."""
+        """Tell whether any stream is a terminal of the app's own."""
         return STREAM_TTY in (self.stdin, self.stdout, self.stderr)
 
     @property
     def is_attachable(self) -> bool:
-        """Whether clients can attach to any stream."""
+        """Tell whether clients can attach to any stream."""
         return self.has_tty or STREAM_STREAM in (self.stdin, self.stdout, self.stderr)
 
     @property
     def sheds_privileges(self) -> bool:
-        """Whether no exec may grant privileges: rkt's rule for an app with a filter that does not run as root."""
+        """Tell whether no exec may grant privileges: rkt's rule for an app with a filter that does not run as root."""
         return self.no_new_privileges or (self.seccomp is not None and self.uid != 0)
 
     @property
     def is_joined_later(self) -> bool:
-        """Whether PID 1 makes processes for its control groups after the first: handlers, or another start."""
+        """Tell whether PID 1 makes processes for its control groups after the first: handlers, or another start."""
         return self.starts_again or bool(self.handlers)
 
     @property
     def tells_readiness(self) -> bool:
-        """Whether it says itself when it is ready."""
+        """Tell whether it says itself when it is ready."""
         return self.notifies or self.notify_fd is not None
 
     @property

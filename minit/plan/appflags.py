@@ -22,7 +22,7 @@ ADD_FLAGS: dict[str, bool | str] = {
 
 
 class AddFlags(Value):
-    """What `app/add` was asked for; an option that is None stands as the pod was started with it."""
+    """The flags of `app/add`; an option that is None is that of the pod."""
 
     uuid: str
     app: str

@@ -1,4 +1,4 @@
-"""What a program that runs in an app may do: the app itself, a handler of it, or a command that is entered."""
+"""The confinement of a program in an app: the app itself, a handler of it, or a command that is entered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Confinement(Value):
 
     @property
     def installs_filters_as_root(self) -> bool:
-        """Whether nobody but root may install the filters, since an exec may grant privileges (seccomp(2))."""
+        """Tell whether nobody but root may install the filters, since an exec may grant privileges (seccomp(2))."""
         return self.uid != 0 and not self.no_new_privileges
 
 

@@ -1,4 +1,4 @@
-"""What the apps of a pod get from its networks, once these are there."""
+"""Settings that the apps of a pod get from its networks, once these are there."""
 
 from __future__ import annotations
 

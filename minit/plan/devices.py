@@ -34,7 +34,7 @@ class DeviceRule(Value):
 
     @property
     def number(self) -> tuple[str, int, int | None]:
-        """What the rule is about."""
+        """The devices of the rule: kind, major number, and minor number or None for all."""
         return self.kind, self.major, self.minor
 
     def describe(self) -> str:

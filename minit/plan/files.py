@@ -37,7 +37,7 @@ class AppFile(Value):
 
 
 class EtcTexts(Value):
-    """What stage0 or the stage1 image has to offer for /etc; None for what the pod does not ask for."""
+    """Files for /etc from stage0 or the stage1 image; None for those that the pod does not ask for."""
 
     hosts: bytes | None = None
     resolv_conf: bytes | None = None

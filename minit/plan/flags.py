@@ -31,7 +31,7 @@ _HOSTS_MODES = ("host", "stage0", "default")
 
 
 class RunFlags(Value):
-    """What stage0 asked `run` for. `networks` holds the entries of --net; empty means the host's network."""
+    """The flags of `run`. `networks` holds the entries of --net; empty means the host's network."""
 
     uuid: str
     debug: bool = False

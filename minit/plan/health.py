@@ -1,4 +1,4 @@
-"""How it is found out whether an app works, by the annotation minit/health: a JSON object with a check of each kind."""
+"""Checks whether an app works, by the annotation minit/health: a JSON object with a check of each kind."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class HealthCheck(Value):
 
     @property
     def decides_readiness(self) -> bool:
-        """Whether the app is ready only while this check is good."""
+        """Tell whether the app is ready only while this check is good."""
         return self.kind != LIVENESS
 
     def describe(self) -> str:

@@ -1,4 +1,4 @@
-"""What planning has to know about the machine."""
+"""Facts about the machine that planning needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of a control group may use, and how each version of the kernel's interface is told."""
+"""Limits of the processes of a control group, and their files in each version of the kernel's interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the output of an app is logged: how large its log may become, and rkt's log mode k8s-plain."""
+"""The log of an app: its maximum size, and rkt's log mode k8s-plain."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class MadeFilesystem(Value):
 
     @property
     def target(self) -> str:
-        """Where it is attached."""
+        """The path where it is attached."""
         return self.filesystem.target
 
     def describe(self) -> str:

@@ -117,12 +117,12 @@ class PodPlan(Value):
 
     @property
     def has_loopback_only(self) -> bool:
-        """Whether the pod has a network namespace with nothing but lo."""
+        """Tell whether the pod has a network namespace with nothing but lo."""
         return "net" in self.namespaces
 
     @property
     def has_host_network(self) -> bool:
-        """Whether the pod is in the network of the host."""
+        """Tell whether the pod is in the network of the host."""
         return self.network is None and not self.has_loopback_only
 
     @property
@@ -133,12 +133,12 @@ class PodPlan(Value):
 
     @property
     def console_uid(self) -> int | None:
-        """Who owns the pod's console: the first app with one; None without."""
+        """The owner of the pod's console: the first app with one; None without."""
         return next((app.uid for app in self.apps if app.has_console), None)
 
     @property
     def reads_console(self) -> bool:
-        """Whether any app reads from the pod's console."""
+        """Tell whether any app reads from the pod's console."""
         return any(app.stdin == STREAM_CONSOLE for app in self.apps)
 
     def describe(self) -> list[str]:

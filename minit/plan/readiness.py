@@ -1,4 +1,4 @@
-"""How an app tells that it is ready: by sd_notify(3), or by a descriptor as s6 has it."""
+"""The readiness of an app, told by sd_notify(3), or by a descriptor as s6 has it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from minit.manifest.pod import RuntimeApp
 from minit.paths import ANNOTATION_NOTIFY, ANNOTATION_NOTIFY_FD
 
 NOTIFY_SOCKET = "/run/systemd/notify"
-"""Where an app finds the socket; rkt's stage1 has it there."""
+"""The socket's path in an app, the same as with rkt's stage1."""
 
 _FIRST_FD = 3
 # An app may have opened files up to 1024 at a time, unless its limits say otherwise.

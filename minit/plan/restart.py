@@ -1,4 +1,4 @@
-"""Whether and when an app that ended is started again: conditions as systemd names them, delays as Docker has them."""
+"""Restart policies: when an app that ended is started again. Conditions have systemd's names, delays are Docker's."""
 
 from __future__ import annotations
 

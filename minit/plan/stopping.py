@@ -1,4 +1,4 @@
-"""How an app is stopped: the signal it gets first, and how long it has before SIGKILL."""
+"""The stop of an app: the signal it gets first, and its time before SIGKILL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an app ended, and the number rkt is told."""
+"""The end of an app, and its status number for rkt."""
 
 from __future__ import annotations
 

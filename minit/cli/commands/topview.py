@@ -1,4 +1,4 @@
-"""What `minit top` reads, again and again, and shows on the terminal until it is told to quit."""
+"""The screen of `minit top`, read and shown again and again until the user quits."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from minit.stage0.pods.appsection import AppOverrides
 from minit.value import Value, replace
 
 IMAGES = "minit.images"
-"""Where an ImageCommand leaves its images in click's `Context.meta`."""
+"""The key of an ImageCommand's images in click's `Context.meta`."""
 
 
 class ImageArgument(Value):

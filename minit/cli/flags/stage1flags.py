@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 STAGE1_IMAGES = Path("/usr/lib/rkt/stage1-images")
-"""Where rkt is built to look for stage1 images by file name."""
+"""The directory of stage1 images that rkt is built with, for images by file name."""
 
 
 def choose_file(path: str | None, from_dir: str | None, url: str | None) -> str | None:

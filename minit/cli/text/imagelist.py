@@ -1,4 +1,4 @@
-"""What `image list` shows of the images: the fields, their order, and text or JSON. Pure."""
+"""The output of `image list`: fields of the images, their order, and text or JSON. Pure."""
 
 from __future__ import annotations
 

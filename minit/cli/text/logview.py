@@ -28,7 +28,7 @@ _BOTH_STREAMS = 2
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow", "bright_green")
 
 Entry = tuple[bytes, str, LogLine]
-"""What lines are sorted by, the app, and the line."""
+"""The key that lines are sorted by, the app, and the line."""
 
 
 class Choice(Value):
@@ -50,7 +50,7 @@ class Choice(Value):
 
     @property
     def is_raw(self) -> bool:
-        """Whether all output of an app is shown, and nothing else."""
+        """Tell whether all output of an app is shown, and nothing else."""
         return not (self.timestamps or self.json) and len(self.streams) == _BOTH_STREAMS and self.until_ns is None
 
 

@@ -1,4 +1,4 @@
-"""What apps have used, as text in columns, JSON and Prometheus' exposition format. Pure."""
+"""The resource use of apps, as text in columns, JSON and Prometheus' exposition format. Pure."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _GAP = 2
 _MIN_NAME_WIDTH = 4
 
 SORT_KEYS = {"c": "cpu", "m": "memory", "p": "processes", "n": "name"}
-"""What to press to sort by what."""
+"""The keys, and the fields that they sort by."""
 
 
 class TopRow(Value):

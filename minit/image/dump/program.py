@@ -39,21 +39,21 @@ _OWN_FUNCTIONS = {
     **{name: f"arena_{name}" for name in ("malloc", "calloc", "realloc", "free", "mmap", "mmap64", "munmap")},
     **{name: f"object_{name}" for name in ("dlopen", "dlsym", "dlclose", "dlerror")},
 }
-"""What CPython and its modules get when they call a function of the C library."""
+"""Functions that CPython and its modules get in the place of those of the C library."""
 
 _OWN_SYMBOLS = {
     **_OWN_FUNCTIONS,
     "__tls_get_addr": "thread_variable_address",
     **dict.fromkeys(("getauxval", "__getauxval"), "processor_value"),
 }
-"""What objects get that are loaded; CPython itself is linked, and has no need to call the last ones."""
+"""Functions for loaded objects; CPython itself is linked, and has no need to call the last ones."""
 
 LINKED_IN = ("ld-linux", "libc.", "libdl.", "libm.", "libpthread.", "libpython", "librt.", "libutil.")
-"""How the names of shared libraries begin of which the program has the static ones."""
+"""Beginnings of the names of shared libraries of which the program has the static ones."""
 
 
 _MISSING, _IN_SHA2 = "python_hashlib_Hacl_", "python_hashlib_Hacl_Hash_SHA2_"
-"""How the names of functions begin that a static library may call and not have, and those of them that sha2.c has."""
+"""Beginnings of the names of functions that a static library may call and not have, and those that sha2.c has."""
 
 
 class Recipe(Value):

@@ -1,4 +1,4 @@
-"""What the command does while it is found out what it writes to: commands that are used often, on pods of no use."""
+"""Training of the command, which shows the pages it writes to: commands that are used often, on pods of no use."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ _TRUTHS = {"1": True, "true": True, "0": False, "false": False}
 
 
 class Arguments(Value):
-    """What CNI_ARGS asks of an address manager: the address to have."""
+    """The request of CNI_ARGS to an address manager: the address to have."""
 
     address: int | None = None
 

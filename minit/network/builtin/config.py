@@ -48,7 +48,7 @@ class ConfiguredRoute(Value):
 
 
 class Ipam(Value):
-    """Where addresses come from, and the routes and the resolv.conf(5) that go with them."""
+    """The source of addresses, and the routes and the resolv.conf(5) that go with them."""
 
     pool: Pool
     routes: tuple[ConfiguredRoute, ...] = ()

@@ -1,4 +1,4 @@
-"""How a failing disk or file system is told to the user: one line with what, where and what to do."""
+"""Messages about a failing disk or file system: one line with the problem, its place and the remedy."""
 
 from __future__ import annotations
 

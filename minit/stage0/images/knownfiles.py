@@ -21,7 +21,7 @@ _MAX_BYTES = _MAX_FILES * 256
 
 
 class KnownFiles:
-    """What is known of files; `scratch` is a directory on the same file system."""
+    """The record of known files; `scratch` is a directory on the same file system."""
 
     def __init__(self, path: Path, scratch: Path) -> None:
         self._path = path

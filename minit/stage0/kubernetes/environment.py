@@ -16,7 +16,7 @@ _MAP_FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 
 
 class PodNames(Value):
-    """What of a pod's own description variables can refer to."""
+    """Parts of a pod's own description that variables can refer to."""
 
     name: str
     namespace: str

@@ -16,7 +16,7 @@ _QUANTITY_TYPES = (int, float)
 
 
 class Findings:
-    """What a file asks for that a pod cannot have, and what changes nothing."""
+    """Fields of a file that a pod cannot have, and fields that change nothing."""
 
     def __init__(self) -> None:
         self.unsupported: list[str] = []

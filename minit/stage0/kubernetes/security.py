@@ -1,4 +1,4 @@
-"""What the securityContext of a pod and its containers comes to: ids, capabilities and filters."""
+"""The securityContext of a pod and its containers: ids, capabilities and filters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PRIVILEGED = "give the container the capabilities and volumes that it needs"
 
 
 class PodSecurity(Value):
-    """What holds for all containers that say nothing else; `group` owns empty directories."""
+    """The defaults of all containers; `group` owns empty directories."""
 
     user: int | None = None
     group_of_processes: int | None = None
@@ -31,7 +31,7 @@ class PodSecurity(Value):
 
 
 class Security(Value):
-    """What holds for one container; ids are None where the image decides."""
+    """The settings of one container; ids are None where the image decides."""
 
     user: int | None
     group: int | None

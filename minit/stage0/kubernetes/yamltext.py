@@ -27,7 +27,7 @@ _BASES = {"x": 16, "b": 2}
 
 
 class _Budget:
-    """How many nodes may still be made."""
+    """A count of the nodes that may still be made."""
 
     def __init__(self, source: str) -> None:
         self.source = source

@@ -51,13 +51,13 @@ _OPTIONS = {
 
 
 class AppOverrides(Value):
-    """What a user asks for one app beside its image; None, or nothing, leaves the image's own."""
+    """A user's settings for one app beside its image; None, or nothing, leaves the image's own."""
 
     name: str | None = None
     exec: str | None = None
     arguments: tuple[str, ...] = ()
     only_arguments: bool = False
-    """Whether `arguments`, if there are any, stand in the place of those of the image instead of after them."""
+    """True if `arguments`, if there are any, stand in the place of those of the image instead of after them."""
     user: str | None = None
     group: str | None = None
     working_directory: str | None = None
@@ -76,7 +76,7 @@ class AppOverrides(Value):
 
 
 class PodDefaults(Value):
-    """What a user asks for all apps of a pod or for the pod as a whole, and the ids of who asks."""
+    """A user's settings for all apps of a pod or for the pod as a whole, and the user's ids."""
 
     uid: int
     gid: int

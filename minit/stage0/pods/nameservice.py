@@ -47,7 +47,7 @@ class NameService(Value):
 
     @property
     def is_default(self) -> bool:
-        """Whether nothing was asked for, and stage1 need not be told."""
+        """Tell whether nothing was asked for, and stage1 need not be told."""
         return self.resolv == self.hosts == MODE_DEFAULT
 
 

@@ -46,7 +46,7 @@ _UUID = re.compile(r"[0-9a-f]{32}")
 
 
 class PodState(StrEnum):
-    """What a pod is doing; the values are the texts rkt prints and writes to JSON."""
+    """The state of a pod; the values are the texts rkt prints and writes to JSON."""
 
     EMBRYO = "embryo"
     PREPARING = "preparing"

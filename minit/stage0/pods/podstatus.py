@@ -55,7 +55,7 @@ class AppMount(Value):
 
 
 class AppLife(Value):
-    """How far an app has come; times in nanoseconds since 1970, None for what has not happened or is not known."""
+    """The progress of an app; times in nanoseconds since 1970, None if not yet or unknown."""
 
     state: str
     created_ns: int | None = None
@@ -65,7 +65,7 @@ class AppLife(Value):
 
 
 class AppStatus(Value):
-    """What is known about one app of a pod; times in nanoseconds since 1970."""
+    """Known facts about one app of a pod; times in nanoseconds since 1970."""
 
     name: str
     state: str
@@ -82,7 +82,7 @@ class AppStatus(Value):
 
 
 class PodStatus(Value):
-    """What is known about a pod; times in nanoseconds since 1970."""
+    """Known facts about a pod; times in nanoseconds since 1970."""
 
     uuid: str
     state: PodState

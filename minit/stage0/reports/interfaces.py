@@ -1,4 +1,4 @@
-"""What went through the network interfaces of a running pod, by what proc(5) shows of its network namespace."""
+"""The traffic of a running pod's network interfaces, from its network namespace's file in proc(5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stage1 left of a pod in files: why it failed, its plan, ends of apps, events and the last lines of logs."""
+"""Files that stage1 left of a pod: the reason of its failure, its plan, ends of apps, events, last lines of logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a running pod and its apps have used at one point of time: control groups and network interfaces."""
+"""The resource use of a running pod and its apps at one point of time: control groups and network interfaces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from minit.value import Value, replace
 
 
 class AppSample(Value):
-    """What one app has used."""
+    """The resource use of one app."""
 
     name: str
     usage: Usage

@@ -1,4 +1,4 @@
-"""What the facts about a pod come to, in sentences for people. Pure."""
+"""Conclusions from the facts about a pod, in sentences for people. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SUCCESSES = (0, None)
 
 
 class AppFacts(Value):
-    """What is known about one app; `end` is what stage1 says of its end, in words."""
+    """Known facts about one app; `end` has stage1's words about its end."""
 
     name: str
     status: int | None = None
@@ -27,7 +27,7 @@ class AppFacts(Value):
 
 
 class PodFacts(Value):
-    """What is known about a pod; `free_share` is that of the file system with the data directory."""
+    """Known facts about a pod; `free_share` is that of the file system with the data directory."""
 
     state: PodState
     failure: str | None

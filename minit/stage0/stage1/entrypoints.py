@@ -41,7 +41,7 @@ _ATTACH_WORDS = {"tty": ("tty-in", "tty-out"), **{stream: (stream,) for stream i
 
 
 class RunOptions(Value):
-    """How a pod is to run."""
+    """The options of a pod's run."""
 
     debug: bool = False
     networks: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class RunOptions(Value):
     disable_seccomp: bool = False
     ipc: str | None = None
     mutable: bool = False
-    """Whether apps may be added to the pod, so that it may be empty."""
+    """True if apps may be added to the pod, so that it may be empty."""
 
 
 def read_stage1_manifest(pod: Pod) -> ImageManifest:

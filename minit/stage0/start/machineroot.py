@@ -51,7 +51,7 @@ class MachineParts(Value):
 
 
 class Part(Value):
-    """What a part of a machine's root comes to: its name, its files and their bytes."""
+    """The size of a part of a machine's root: its name, its files and their bytes."""
 
     name: str
     files: int

@@ -1,4 +1,4 @@
-"""What volumes need before a pod runs: files in its own directories, and things at paths of the host."""
+"""Files that volumes need before a pod runs, in its own directories and at paths of the host."""
 
 from __future__ import annotations
 
