@@ -227,7 +227,7 @@ def _run(supervisor: Supervisor, ends: SupervisorEnds) -> int:
     start_until = time.monotonic() + _START_SECONDS
     while supervisor.starting and not supervisor.finished and (left := start_until - time.monotonic()) > 0:
         supervisor.turn(left)
-    supervisor.start_sidecars()
+    supervisor.sidecars.start_all()
     quick_until = time.monotonic() + _QUICK_SECONDS
     while not supervisor.finished and (left := quick_until - time.monotonic()) > 0:
         supervisor.turn(left)
@@ -236,7 +236,6 @@ def _run(supervisor: Supervisor, ends: SupervisorEnds) -> int:
             os.close(ends.image)
         serve(supervisor)
     supervisor.drain()
-    supervisor.write_last_records()
     # A launcher that was killed meanwhile has left the caller's terminal to PID 1.
     supervisor.turn()
     supervisor.journal.event("pod.ended", status=supervisor.exit_code or 0)

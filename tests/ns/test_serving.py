@@ -119,9 +119,9 @@ class Served:
             plan, [app], launcher=theirs, control=control, signals=self.signals, journal=journal
         )
         self.supervisor.start(Spawner())
-        self.supervisor.start_sidecars()
+        self.supervisor.sidecars.start_all()
         # For good, whatever becomes of the app's other processes.
-        self.sidecars = self.supervisor._sidecars
+        self.sidecars = self.supervisor.sidecars
 
     def _note(self, event: str, fields: dict[str, object]) -> None:
         self.events.append(event)
@@ -402,7 +402,7 @@ async def test_who_waits_for_an_app_takes_nobodys_place(served: Served) -> None:
 async def test_a_start_that_takes_too_long_is_answered(served: Served, autojump_clock: trio.testing.MockClock) -> None:
     """The client that wants an app started which does not end hears so after its time, and can ask again."""
     with trio.fail_after(1000):
-        served.supervisor.stop_app(served.app)
+        served.supervisor.pod.stop_app(served.app)
         async with served.client() as client:
             began = trio.current_time()
             reply = await client.ask(op="app-start", app=APP)
@@ -419,6 +419,7 @@ async def test_what_one_client_does_ends_with_its_connection(served: Served) -> 
         async with served.client() as steady:
             assert (await steady.ask(op="ping"))["ok"] is True
             await trio.testing.wait_all_tasks_blocked()
+            gc.collect()  # what tests before this one left
             before = len(os.listdir("/proc/self/fd"))
             for data in (b"{", b"[]", b"\xff" * 9, b'{"op": "no"}', b"x" * 65537, b'{"op": "events", "since": -1}'):
                 async with served.client() as client:

@@ -170,7 +170,6 @@ def _supervise(
     result = drive(supervisor, launcher)
     turn_until(supervisor, lambda: supervisor.finished)
     supervisor.drain()
-    supervisor.write_last_records()
     return {"result": result, "exit_code": supervisor.exit_code, "events": events}
 
 
@@ -528,7 +527,7 @@ def test_an_app_that_fails_as_it_waits_says_why(root: Path, groups: Mapping[str,
         if not late:
             dead(supervisor.apps["a"])
             # As when the death of another process has woken it: the reports are not looked at yet.
-            supervisor._reap()
+            supervisor.reap()
 
     outcome = supervise(root, groups, {"a": fails}, drive)
     assert (outcome.exit_code, outcome.status) == (254, {"a": 254})
@@ -1045,12 +1044,12 @@ def test_a_killed_sidecar_is_replaced_and_nothing_is_lost(
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
         app = supervisor.apps["a"]
         turn_until(supervisor, lambda: running(supervisor))
-        first, spawner = app.run.streams.sidecar, supervisor._sidecars.spawner
+        first, spawner = app.run.streams.sidecar, supervisor.sidecars.spawner
         assert first is not None and spawner is not None
         signal.pidfd_send_signal(first, signal.SIGKILL)
         if "spawner" in victims:
             os.kill(spawner.pid, signal.SIGKILL)
-            turn_until(supervisor, lambda: supervisor._sidecars.spawner is not spawner)
+            turn_until(supervisor, lambda: supervisor.sidecars.spawner is not spawner)
         turn_until(supervisor, lambda: app.run.streams.sidecar is not first)
         os.close(os.open("/gate", os.O_WRONLY))
 

@@ -87,3 +87,39 @@ class Listener:
     def _end_pipe(self, pipe: int) -> None:
         self._loop.unwatch(pipe)
         self._readiness.close_pipe()
+
+
+class Listeners:
+    """Those of a pod's apps that say anything; `retry` and `on_word` are as for Listener."""
+
+    def __init__(self, loop: Loop, journal: Journal, retry: Callable[[], None], on_word: Callable[[App], None]) -> None:
+        self._loop = loop
+        self._journal = journal
+        self._retry = retry
+        self._on_word = on_word
+        self._of_apps: dict[str, Listener] = {}
+
+    def listen(self, app: App) -> None:
+        """Hear what the present process of an app says of itself, if it does."""
+        if app.readiness is None:
+            return
+        if app.name not in self._of_apps:
+            self._of_apps[app.name] = Listener(
+                app, app.readiness, self._loop, self._journal, self._retry, self._on_word
+            )
+        self._of_apps[app.name].listen()
+
+    def hear_last_words(self, app: App) -> None:
+        """Hear what an app said before its end."""
+        if app.name in self._of_apps:
+            self._of_apps[app.name].hear_last_words()
+
+    def resume(self) -> None:
+        """Have messages read of those that sent too many."""
+        for listener in self._of_apps.values():
+            listener.resume()
+
+    def stop(self, app: App) -> None:
+        """Hear nothing of an app any more."""
+        if app.name in self._of_apps:
+            self._of_apps.pop(app.name).stop()

@@ -133,7 +133,39 @@ class Pod:
             return True
         return is_waiting
 
+    def start_again(self, app: App) -> None:
+        """
+        Start an app that has exited once more, in the root it has: with streams, a sidecar and handlers as at first.
+
+        Not one with the pod's console, which is gone with its first process. Nothing if the pod is ending.
+        """
+        if self.exit_code is None:
+            self._handle(app, lifecycle.START)
+
     # Ends.
+
+    def stop_app(self, app: App) -> None:
+        """Begin to stop an app, while the pod goes on."""
+        app.run.is_stopped = True
+        self.cancel_restart(app)
+        self._handle(app, lifecycle.STOP)
+
+    def end_unhealthy(self, app: App, check: str, reason: str, *, with_pod: bool) -> None:
+        """Begin to end an app that runs and does not work: it has failed, and so has the pod if that ends with it."""
+        app.run.is_unhealthy = True
+        app.run.failure = ExitStatus(step=check, path=reason)
+        self._handle(app, lifecycle.STOP)
+        if with_pod:
+            self.begin_shutdown(EXIT_FAILURE)
+
+    def remove(self, app: App) -> None:
+        """Begin to remove an app, which is stopped first."""
+        app.is_removed = True
+        self.cancel_restart(app)
+        if app.state in (lifecycle.BUILDING, *lifecycle.RESTING):
+            self._handle(app, lifecycle.REMOVE)
+        else:
+            self.stop_app(app)
 
     def judge(self, app: App, status: ExitStatus, *, is_oom_killed: bool) -> End:
         """Return what the end of a start means: a number, and a status unless its turn to be executed had not come."""

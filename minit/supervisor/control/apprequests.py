@@ -98,7 +98,7 @@ class Starting(Pending):
         app = self.app
         if app.state in lifecycle.RESTING:
             self.start = app.starts + 1
-            self._supervisor.start_again(app)
+            self._supervisor.pod.start_again(app)
         elif app.state in (*lifecycle.STARTING, lifecycle.RUNNING):
             self.start = app.starts
             self.look()
@@ -113,7 +113,7 @@ class Starting(Pending):
         what = "its pre-start handler still runs" if self.app.state == lifecycle.PRE_START else "it is not executed yet"
         self.answer(f"{what} after {START_SECONDS:g} s")
         if self.app.state in lifecycle.STARTING:
-            self._supervisor.stop_app(self.app)
+            self._supervisor.pod.stop_app(self.app)
 
 
 class Stopping(Pending):
@@ -195,13 +195,13 @@ class AppRequests:
         if app.state == lifecycle.BUILDING:
             # It is not running, and whoever adds it goes on.
             return {"ok": True}
-        self._supervisor.stop_app(app)
+        self._supervisor.pod.stop_app(app)
         return self._wait(Stopping(self._supervisor, app))
 
     def _remove(self, app: App) -> Pending:
         pending = self._wait(Removing(self._supervisor, app))
         if not app.is_removed:
-            self._supervisor.remove(app)
+            self._supervisor.pod.remove(app)
         return pending
 
     def _wait(self, pending: Pending) -> Pending:

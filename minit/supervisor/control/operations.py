@@ -81,7 +81,7 @@ def answer(supervisor: Supervisor, request: dict[str, object]) -> Reply:
         name = request.get("app")
         if name is not None and not (isinstance(name, str) and name in supervisor.apps):
             return _refuse(f'no app "{name}" in this pod')
-        supervisor.reopen_logs(name if isinstance(name, str) else None)
+        supervisor.sidecars.reopen_logs(name if isinstance(name, str) else None)
         return {"ok": True}, []
     if op == OP_EVENTS:
         return _events(supervisor, request.get("since", 0))
@@ -121,9 +121,9 @@ def _note_health(supervisor: Supervisor, request: dict[str, object]) -> dict[str
     supervisor.journal.event("app.health", app=app.name, check=check, healthy=healthy, text=text)
     if not healthy and action != NONE:
         reason = text or "it failed"
-        supervisor.end_unhealthy(app, f"{check} check", reason, with_pod=action == STOP_POD)
+        supervisor.pod.end_unhealthy(app, f"{check} check", reason, with_pod=action == STOP_POD)
     else:
-        supervisor.note_health(app)
+        supervisor.pod.on_progress(app)
     return {"ok": True}
 
 

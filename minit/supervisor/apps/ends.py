@@ -1,0 +1,172 @@
+"""Ends of apps: the death of a process, the emptying of its group, and what is let go of and written down then."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from minit.errors import EXIT_FAILURE
+from minit.loop import Loop
+from minit.plan.app import HANDLER_POST_STOP
+from minit.plan.pod import PodPlan
+from minit.reaper.exit_status import STEP_EXEC, ExitStatus
+from minit.stdio import complain_at_once
+from minit.supervisor.apps import lifecycle
+from minit.supervisor.apps.apprecords import Records
+from minit.supervisor.apps.apprun import EXECUTED
+from minit.supervisor.apps.handlers import Handlers
+from minit.supervisor.apps.lives import Lives
+from minit.supervisor.apps.notifylistener import Listeners
+from minit.supervisor.apps.outputs import Outputs
+from minit.supervisor.apps.podapp import App
+from minit.supervisor.apps.podpolicy import Pod
+from minit.supervisor.apps.processes import Groups, arm_grace, describe_processes
+from minit.supervisor.apps.starts import Starts
+from minit.supervisor.journal import Journal
+
+
+class Ends:
+    """The ends of a pod's apps; `recheck_at` is when `recheck` is due, by the monotonic clock, None if it is not."""
+
+    def __init__(
+        self,
+        plan: PodPlan,
+        pod: Pod,
+        lives: Lives,
+        loop: Loop,
+        journal: Journal,
+        *,
+        handlers: Handlers,
+        listeners: Listeners,
+        records: Records,
+        outputs: Outputs,
+        starts: Starts,
+    ) -> None:
+        self._plan = plan
+        self._pod = pod
+        self._lives = lives
+        self._loop = loop
+        self._journal = journal
+        self._handlers = handlers
+        self._listeners = listeners
+        self._records = records
+        self._outputs = outputs
+        self._starts = starts
+        self._groups = Groups(loop, self.check_groups)
+        lives.actions |= {
+            lifecycle.RECORD: self._record,
+            lifecycle.TERMINATE: self._groups.terminate,
+            lifecycle.KILL_GROUP: self._groups.kill,
+            lifecycle.CLEAR_GROUP: self._groups.clear,
+            lifecycle.CHECK_GROUP: self._check_group,
+            lifecycle.RUN_POST_STOP: self._run_post_stop,
+            lifecycle.ARM_GRACE: arm_grace,
+            lifecycle.REPORT_UNKILLABLE: self._report_unkillable,
+            lifecycle.FINISH: self._finish,
+            lifecycle.RELEASE: self._release,
+        }
+
+    @property
+    def recheck_at(self) -> float | None:
+        """When a group that cannot tell has to be looked at again."""
+        return self._groups.recheck_at
+
+    def on_death(self, app: App, status: ExitStatus) -> None:
+        """Act on the end of the process of an app."""
+        run = app.run
+        assert run.pidfd is not None
+        was_born_there = app.namespace is not None and app.group.birthplace is not None
+        app.group.note_death(status.signal)
+        self._loop.unwatch(run.pidfd)
+        while run.report is not None:
+            self._starts.hear(app)
+        if app.state in (lifecycle.BUILDING, lifecycle.ABANDONED):
+            self._starts.on_built(app, status)
+            return
+        if was_born_there and app.group.birthplace is None and app.state == lifecycle.PREPARING and not run.failure:
+            # Not the app's doing: somebody on the host has killed the group while it was empty.
+            app.starts -= 1
+            self._starts.spawn_again(app)
+            return
+        self._listeners.hear_last_words(app)
+        run.reaped = status
+        self._lives.handle(app, lifecycle.DIED)
+
+    def recheck(self) -> None:
+        """Look again at the groups that cannot tell."""
+        self._groups.recheck_at = None
+        self.check_groups()
+
+    def check_groups(self) -> None:
+        """Look whether any group that has to become empty is so."""
+        for app in [*self._pod.apps.values()]:
+            if app.state in (lifecycle.CLEARING, lifecycle.LINGERING, lifecycle.REMNANTS, lifecycle.DELETING):
+                self._check_group(app)
+
+    def _check_group(self, app: App) -> None:
+        if app.run.handler is not None:
+            return  # its end is a reason to look again
+        if app.state == lifecycle.CLEARING:
+            if self._groups.is_clear(app):
+                app.run.deadline = None
+                self._lives.handle(app, lifecycle.GROUP_CLEAR)
+            return
+        if not self._groups.is_empty(app):
+            return  # so is that
+        if app.run.post_stop_due and not self._pod.forced and app.state != lifecycle.DELETING:
+            self._lives.handle(app, lifecycle.HANDLE_STOP)
+        else:
+            self._lives.handle(app, lifecycle.GROUP_EMPTY)
+
+    def _record(self, app: App) -> None:
+        run, status = app.run, app.run.status
+        assert status is not None
+        is_oom_killed = status.signal == signal.SIGKILL and app.group.oom_kills() > run.oom_kills
+        run.end = end = self._pod.judge(app, status, is_oom_killed=is_oom_killed)
+        if end.status is None:
+            return
+        text = end.status.describe()
+        self._journal.event("app.exited", app=app.name, status=end.number, end=text, reason=end.reason)
+        self._records.write_end(app)
+        if run.reached < EXECUTED or end.status.step not in (None, STEP_EXEC):
+            complain_at_once(f'stage1: app "{app.name}": {text}')
+        self._pod.on_end(app)
+
+    def _run_post_stop(self, app: App) -> None:
+        app.run.deadline = None
+        if self._pod.exit_code is not None or app.run.is_stopped:
+            arm_grace(app)
+        self._handlers.run(app)
+
+    def _report_unkillable(self, app: App) -> None:
+        complain_at_once(f'stage1: app "{app.name}": giving up on unkillable processes: {describe_processes(app)}')
+        if not (self._plan.mutable or app.run.is_stopped):
+            self._pod.exit_code = self._pod.exit_code or EXIT_FAILURE
+
+    def _finish(self, app: App) -> None:
+        app.run.deadline = None
+        self._groups.forget(app)
+        if app.run.post_stop_due:
+            self._journal.event("handler.skipped", app=app.name, handler=HANDLER_POST_STOP)
+        if app.restarts is not None and app.restarts.delay_seconds is not None:
+            app.run.deadline = time.monotonic() + app.restarts.delay_seconds
+        self._outputs.mark_log_end(app.name)
+        if app.is_removed:
+            self._lives.handle(app, lifecycle.REMOVE)
+
+    def _release(self, app: App) -> None:
+        """Forget an app that is gone."""
+        if app.run.pidfd is not None:
+            self._loop.unwatch(app.run.pidfd)
+        if app.run.report is not None:
+            self._loop.unwatch(app.run.report.fileno())
+        self._groups.forget(app)
+        self._listeners.stop(app)
+        for helper in app.helpers:
+            self._loop.unwatch(helper.socket)
+        app.run.deadline = None
+        del self._pod.apps[app.name]
+        self._records.forget_end(app)
+        self._outputs.sidecars.discard(app.name)
+        app.release()
+        self._journal.info("app.removed", app=app.name)

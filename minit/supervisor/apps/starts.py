@@ -1,0 +1,190 @@
+"""Starts of apps: their processes are forked, watched, and told to go; what they say of that is heard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from minit import paths
+from minit.loop import Loop
+from minit.messages import receive_message
+from minit.plan.app import HANDLER_PRE_START
+from minit.plan.pod import PodPlan
+from minit.reaper.exit_status import ExitStatus
+from minit.stdio import complain_at_once
+from minit.supervisor.apps import lifecycle
+from minit.supervisor.apps.apphelper import AppHelper
+from minit.supervisor.apps.apprecords import Records, mark_started
+from minit.supervisor.apps.apprun import BEGUN, EXECUTED
+from minit.supervisor.apps.handlers import Handlers
+from minit.supervisor.apps.lives import Lives
+from minit.supervisor.apps.notifylistener import Listeners
+from minit.supervisor.apps.podapp import App
+from minit.supervisor.apps.podpolicy import Pod
+from minit.supervisor.apps.processes import describe_processes
+from minit.supervisor.apps.spawnapp import spawn_app
+from minit.supervisor.journal import Journal
+from minit.supervisor.output.sidecars import Sidecars
+
+# Making the root of an app that is added; only a volume that hangs takes so long.
+BUILD_SECONDS = 60.0
+
+
+class Starts:
+    """The starts of a pod's apps; `on_process_end` is called when the process of one has ended, and is not reaped."""
+
+    def __init__(
+        self,
+        plan: PodPlan,
+        pod: Pod,
+        lives: Lives,
+        loop: Loop,
+        journal: Journal,
+        *,
+        handlers: Handlers,
+        listeners: Listeners,
+        records: Records,
+        sidecars: Sidecars,
+        on_process_end: Callable[[App], None],
+    ) -> None:
+        self._plan = plan
+        self._pod = pod
+        self._lives = lives
+        self._loop = loop
+        self._journal = journal
+        self._handlers = handlers
+        self._listeners = listeners
+        self._records = records
+        self._sidecars = sidecars
+        self._on_process_end = on_process_end
+        lives.actions |= {
+            lifecycle.FORK: self._fork,
+            lifecycle.RUN_PRE_START: self._run_pre_start,
+            lifecycle.EXECUTE: self._execute,
+            lifecycle.FAIL_START: self._fail,
+        }
+
+    def watch(self, app: App) -> None:
+        """Hear what a process that has just been forked says, and see its end."""
+        assert app.run.report is not None and app.run.pidfd is not None
+        self._loop.watch(app.run.report.fileno(), lambda _: self.hear(app))
+        self._loop.watch(app.run.pidfd, lambda _: self._on_process_end(app))
+        self._listeners.listen(app)
+
+    def add(self, app: App) -> None:
+        """Take in an app whose builder has been forked."""
+        self._pod.apps[app.name] = app
+        app.run.deadline = time.monotonic() + BUILD_SECONDS
+        self.watch(app)
+        for helper in app.helpers:
+            self._watch_helper(app, helper)
+        self._lives.notify(app)
+
+    def hear(self, app: App) -> None:
+        """Hear that the process of an app has prepared itself, that it has failed, or that it says nothing any more."""
+        run = app.run
+        assert run.report is not None
+        message, descriptors = receive_message(run.report)
+        if message is not None and "prepared" in message:
+            if descriptors:
+                [app.namespace] = descriptors
+            notes = message["prepared"]
+            assert isinstance(notes, list)
+            for note in notes:
+                complain_at_once(f'stage1: warning: app "{app.name}": {note}')
+            self._lives.handle(app, lifecycle.READY_TO_EXEC)
+            if app.state == lifecycle.PREPARED:
+                self._pod.on_prepared(app)
+            return
+        if message is not None:
+            step, number, path = message["step"], message.get("errno"), message.get("path")
+            assert isinstance(step, str) and (number is None or isinstance(number, int))
+            assert path is None or isinstance(path, str)
+            run.failure = ExitStatus(step=step, errno=number, path=path)
+        # End of file: either the exec closed the socket, or the process is about to be reaped.
+        self._loop.unwatch(run.report.fileno())
+        run.report.close()
+        run.report = None
+        if run.has_executed:
+            run.started_ns = time.time_ns()
+            if self._plan.mutable:
+                self._records.note_state(app)
+        self._lives.notify(app)
+        if not self._pod.starting:
+            # Before, they would take processors from apps that are being started; a pod that is ready has them.
+            self._sidecars.start_all()
+        self._pod.on_progress(app)
+
+    def on_built(self, app: App, status: ExitStatus) -> None:
+        """Act on the end of the process that made the root of an app."""
+        run = app.run
+        if app.state == lifecycle.BUILDING:
+            run.deadline = None
+        else:
+            run.failure = ExitStatus(step="build the root", path="given up")
+        if run.failure is None and (status.code != 0 or app.namespace is None):
+            run.failure = ExitStatus(step="build the root", path=status.describe())
+        if run.failure is None:
+            app.begin_again()
+            self._records.note_state(app)
+            self._lives.handle(app, lifecycle.BUILT)
+        else:
+            self._lives.handle(app, lifecycle.BUILD_FAILED)
+
+    def spawn_again(self, app: App) -> None:
+        """Fork the process of an app once more, in the root it has."""
+        app.begin_again()
+        app.run.oom_kills = app.group.oom_kills()
+        try:
+            # The markers of its last end must be gone before it can end once more.
+            self._records.remove_end(app)
+            spawn_app(app)
+        except OSError as error:
+            app.run.failure = ExitStatus(step="fork", errno=error.errno)
+            self._lives.handle(app, lifecycle.FORK_FAILED)
+            return
+        self._journal.event("app.started-again", app=app.name, starts=app.starts)
+        self.watch(app)
+        if app.run.streams.need_sidecar:
+            self._sidecars.start(app.run.streams)
+
+    def _watch_helper(self, app: App, helper: AppHelper) -> None:
+        def on_word(_: int) -> None:
+            if not helper.read():
+                self._loop.unwatch(helper.socket)
+                self._journal.event("app.helper-died", app=app.name, helper=helper.kind)
+
+        self._loop.watch(helper.socket, on_word)
+
+    def _fork(self, app: App) -> None:
+        self._records.forget_end(app)
+        if app.restarts is not None:
+            app.restarts.begin()
+        self.spawn_again(app)
+
+    def _run_pre_start(self, app: App) -> None:
+        app.run.reached = BEGUN
+        self._handlers.run(app)
+
+    def _execute(self, app: App) -> None:
+        run = app.run
+        if run.report is None:
+            return  # it failed after preparing itself, and is about to be reaped
+        if self._pod.is_marked_at_exec(app):
+            try:
+                mark_started(app)
+            except OSError as error:
+                run.failure = ExitStatus(step="mark as started", errno=error.errno, path=paths.started_marker(app.name))
+                self._lives.handle(app, lifecycle.KILL)
+                return
+        run.reached = EXECUTED
+        run.executed_at = time.monotonic()
+        self._sidecars.start_soon(run.streams)
+        try:
+            run.report.send(b"go")
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it died after preparing itself, and is about to be reaped
+
+    def _fail(self, app: App) -> None:
+        left = describe_processes(app, but=app.run.pid)
+        app.run.failure = ExitStatus(step=HANDLER_PRE_START, path=f"unkillable processes that it left: {left}")
