@@ -1,5 +1,5 @@
 """
-What a process passes on to those that it forks, and to the programs that these execute: limits and scheduling.
+Attributes that a process passes on to its children, and to the programs that these execute: limits and scheduling.
 
 The launcher has it from the caller of `run` and keeps a record of it, which every app, handler and entered command
 gets: whoever enters has other attributes, and PID 1's may be changed by an app that is root.

@@ -1,5 +1,5 @@
 """
-What the module _syscalls of a dumped interpreter does (minit/image/dump/syscalls.c), by ctypes.
+The module _syscalls of a dumped interpreter (minit/image/dump/syscalls.c), by ctypes.
 
 Everything is bound at import, so that nothing is looked up after a root change.
 """

@@ -1,8 +1,8 @@
 # ruff: noqa: F401
 """
-What the standard library imports where it first needs it, imported beforehand.
+Modules that the standard library imports where it first needs them, imported beforehand.
 
-A program of stage1 imports nothing once it works (`forget_imports` in minit/process.py), and what was dumped has
+A program of stage1 imports nothing once it works (`forget_imports` in minit/process.py), and a dumped program has
 nothing to import from.
 """
 

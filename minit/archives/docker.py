@@ -1,5 +1,5 @@
 """
-What `docker save` writes: an archive with a file manifest.json, which names configurations and layers.
+The output of `docker save`: an archive with a file manifest.json, which names configurations and layers.
 
 Docker before 1.10 wrote another kind, without that file. Since 25 the archive is an OCI layout as well and can be
 read as either.

@@ -10,7 +10,7 @@ from minit.value import Value
 
 class ImageConfig(Value):
     """
-    How a container of the image is started by default, and the digests of its uncompressed layers.
+    The default start of a container of the image, and the digests of its uncompressed layers.
 
     `user` is `USER[:GROUP]` or empty. `diff_ids` has the lowest layer first.
     """

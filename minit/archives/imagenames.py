@@ -19,7 +19,7 @@ _NAME = re.compile(
 
 class ImageName(Value):
     """
-    Where an image comes from; `original` is what the user or the archive called it.
+    The origin of an image; `original` is its name as the user or the archive gave it.
 
     `registry` is empty if only the name of a file is known.
     """

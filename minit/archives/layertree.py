@@ -28,7 +28,7 @@ _LAYER_SHIFT = 32  # an entry's id: its layer, and which entry of the layer it i
 
 class Plan(Value):
     """
-    What becomes of the entries, by id: the layer's number, shifted, and the number of the entry in it.
+    The fate of the entries, by id: the layer's number, shifted, and the number of the entry in it.
 
     `kept` has a byte for each entry of each layer, 1 if it is written. `paths` are those of entries that are written
     under another name than their own; `hard_links` the entries that are written as a hard link, and to what.

@@ -12,7 +12,7 @@ USAGE = "minit [--group] [--session] [--parent-death=SIGNAL] -- COMMAND [ARG]...
 
 class InitOptions(Value):
     """
-    How a command is run: `group` has the whole process group signalled, `session` gives it a session of its own.
+    The options of a run: `group` has the whole process group signalled, `session` gives it a session of its own.
 
     `parent_death_signal` is passed on, too, when the process that started this one ends.
     """

@@ -1,5 +1,5 @@
 """
-What devices there are, from the nodes below a path and from the kernel's own list; the only importer of pyudev.
+The devices of the host, from the nodes below a path and from the kernel's own list; the only importer of pyudev.
 
 No udevd is needed: nodes are made by the kernel (devtmpfs).
 """

@@ -1,5 +1,5 @@
 """
-What an ELF file says about the files it is loaded with: its interpreter, libraries and search paths.
+The files that an ELF file is loaded with: its interpreter, libraries and search paths.
 
 System V ABI, chapters 4 and 5; only the fields a loader looks at before it maps anything.
 """

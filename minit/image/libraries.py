@@ -1,5 +1,5 @@
 """
-Where the dynamic loader would find the libraries of a program, without running the loader or the program.
+The libraries of a program as the dynamic loader would find them, without running the loader or the program.
 
 The rules of ld.so(8). Directories of `/etc/ld.so.conf` are read in the place of the cache made from them.
 """

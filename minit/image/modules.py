@@ -1,4 +1,4 @@
-"""Which Python modules the stage1 image carries, and their bytecode."""
+"""The Python modules that the stage1 image carries, and their bytecode."""
 
 from __future__ import annotations
 

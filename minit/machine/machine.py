@@ -17,7 +17,7 @@ from minit.manifest.machine import POWEROFF, REBOOT, STAY, MachineConfig
 
 class Machine:
     """
-    What is known so far; `run_machine` and the supervisor change it.
+    The state of the machine; `run_machine` and the supervisor change it.
 
     `pod_helpers` are the processes that follow devices and check the health of apps, where the pod has any use of them.
     `namespace` is a descriptor of its own mounts, once PID 1 has a namespace for the pod's, `image` that of the stage1

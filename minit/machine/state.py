@@ -1,8 +1,8 @@
 """
-What outlives a boot, in a directory on a file system of the machine:
+The files that outlive a boot, in a directory on a file system of the machine:
 
-    DIRECTORY/000012/   what the twelfth boot has written down: /rkt of its stage1 root, with statuses, logs and events
-    DIRECTORY/roots/    what apps have written into their own roots, as overlayfs keeps it
+    DIRECTORY/000012/   the files of the twelfth boot: /rkt of its stage1 root, with statuses, logs and events
+    DIRECTORY/roots/    files that apps have written into their own roots, as overlayfs keeps them
 
 Each boot begins with a directory of its own, so that nothing in it is of another one. Whoever writes there does so at
 the pod's usual paths. Without the directory all of that is where the pod is, and forgotten at the next boot.

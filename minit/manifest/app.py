@@ -57,7 +57,7 @@ class Isolator(Value):
 
 class App(Value):
     """
-    What to execute and in which surroundings.
+    The program of an app and its surroundings.
 
     `exec` may be empty, since stage0 may add it; an empty `working_directory` means `/`. appc spec/aci.md.
     """

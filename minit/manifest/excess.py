@@ -1,5 +1,5 @@
 """
-What isolators give an app beyond what one has that says nothing.
+The excess of isolators over the defaults of an app.
 
 An image may take away from that. Whatever is more is the administrator's to give.
 """

@@ -1,5 +1,5 @@
 """
-What a machine that minit boots is told beside its pod: the file machine.toml and the kernel's command line.
+The configuration of a machine that minit boots, beside its pod: the file machine.toml and the kernel's command line.
 
 Pure. The file is read when the image is built and again when the machine boots, so that what is wrong with it is said
 by who can mend it.
@@ -59,9 +59,9 @@ class Filesystem(Value):
 
 class State(Value):
     """
-    Where what outlives a boot is kept: of each of the last `kept_boots` boots, this one among them, what it wrote down.
+    The directory of files that outlive a boot, with those of the last `kept_boots` boots, this one among them.
 
-    With `keep_roots` also what apps write into their own roots.
+    With `keep_roots` it also has files that apps write into their own roots.
     """
 
     directory: str
@@ -71,7 +71,7 @@ class State(Value):
 
 class DeviceRule(Value):
     """
-    What is done with devices of a `subsystem` whose `name` matches a pattern, both as sysfs has them.
+    A rule for devices of a `subsystem` whose `name` matches a pattern, both as sysfs has them.
 
     `properties`, each with a pattern, are those of the device or of one that it is a part of: of a serial line, say,
     the PRODUCT of its USB adapter. Nodes get `mode`, `uid` and `gid`, and the last of them a second name below /dev,

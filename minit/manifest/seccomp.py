@@ -1,4 +1,4 @@
-"""Which system calls an app may make, and what becomes of the others."""
+"""The system calls that an app may make, and the refusal of others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_NEW_PRIVILEGES = "os/linux/no-new-privileges"
 
 class SeccompPolicy(Value):
     """
-    Which system calls an app may make: those of a whitelist, or, with `is_blacklist`, all but those of a list.
+    The system calls that an app may make: those of a whitelist, or, with `is_blacklist`, all but those of a list.
 
     `names` are system calls, some of which this machine may not have; None stands for the default whitelist. `own` are
     those that the manifest names one by one. A call that is refused fails with `error`, an errno; None kills the app.
@@ -26,7 +26,7 @@ class SeccompPolicy(Value):
 
     @property
     def is_default_list(self) -> bool:
-        """Tell whether the calls are those that an app may make which says nothing about them."""
+        """Tell whether these are the calls of an app without an isolator about them."""
         return self.names is None
 
     def describe(self) -> str:

@@ -87,9 +87,9 @@ MINIMUM = _names(
     """
 )
 """
-What every whitelist allows, though it may not say so: without these nothing can be executed, or end.
+The calls that every whitelist allows, named or not: without these nothing can be executed, or end.
 
-It is what systemd, and so rkt's own stage1, adds to a whitelist.
+systemd, and so rkt's own stage1, adds them to a whitelist.
 """
 
 _MOUNT = _names(
@@ -161,7 +161,7 @@ _LATER = _names(
 
 DEFAULT = SETS["@rkt/default-whitelist"] | _LATER
 """
-What an app may call that says nothing about it: rkt's list of 2016, and what C libraries use since.
+The calls of an app without an isolator about them: rkt's list of 2016, and calls that C libraries use since.
 
 `clone3` is not in it: its flags are in memory, where no filter can see them. Nor is io_uring, which makes calls that
 no filter sees.

@@ -1,5 +1,5 @@
 """
-What the pod directory keeps of an attached network, beside the copy of its configuration in `net/`.
+The files of an attached network in the pod directory, beside the copy of its configuration in `net/`.
 
 `FILE.plugins` says which plugins were chosen, so that those that added the pod also delete it, whatever was installed
 since. `FILE.result` is the outcome of ADD, as far as it got, which later requests repeat to the plugins.

@@ -1,9 +1,8 @@
 """
-What a pod needs of the kernel's packet filter: its packets masqueraded, and ports of the host that lead to it.
+A pod's rules in the kernel's packet filter: its packets masqueraded, and ports of the host that lead to it.
 
 One table for each purpose (`table_name`, `ports_table`), which is written and deleted as a whole, so that nobody else's
-rules are ever touched. Chains of other tables at the same hook are evaluated too: what ours lets through others may
-still refuse.
+rules are ever touched. Chains of other tables at the same hook are evaluated too, and may still refuse packets.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-What a rule of nf_tables matches and does, as expressions of the kernel: linux/netfilter/nf_tables.h.
+The matches and actions of a rule of nf_tables, as expressions of the kernel: linux/netfilter/nf_tables.h.
 
 Everything is of family `ip`. `minit/network/nftables.py` has the tables that rules stand in.
 """

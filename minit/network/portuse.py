@@ -1,5 +1,5 @@
 """
-Who has the ports of the host that a pod wants: other pods, or programs that listen there.
+The users of ports of the host that a pod wants: other pods, or programs that listen there.
 
 nf_tables itself lets any number of tables claim a port. What a pod has is in the comments of its table's rules.
 """

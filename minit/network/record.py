@@ -1,5 +1,5 @@
 """
-What a pod directory says about the pod's networks: `netns`, `net-info.json` and the copies in `net/`.
+The record of the pod's networks in its directory: `netns`, `net-info.json` and the copies in `net/`.
 
 The copy of a configuration is there from before the network is attached until it is detached, so that whoever cleans
 up knows what is left to do, however much of the rest is missing.

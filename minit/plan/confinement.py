@@ -9,7 +9,7 @@ from minit.value import Value, replace
 
 class Confinement(Value):
     """
-    Who a program is, and what is kept from it.
+    The ids of a program, and its limits.
 
     `bounding` is a capability mask, None for all that PID 1 has; `filters` are programs for the kernel, in the order of
     their installation. With `has_own_filters` they are the user's, who may have left no call by which a program that

@@ -1,7 +1,8 @@
 """
-Which devices an app may use: rules for its control group, as values.
+The devices that an app may use: rules for its control group, as values.
 
-By default those of rkt's stage1 (stage1 contract 9.3): what every program expects in /dev and the pod's terminals.
+By default those of rkt's stage1 (stage1 contract 9.3): the nodes that every program expects in /dev, and the pod's
+terminals.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-What a command that is entered into an app gets from it: the app's confinement and its surroundings.
+The profile of a command that is entered into an app: the app's confinement and its surroundings.
 
 It is decided with the app, asked from PID 1, and lies in the pod directory too, for when PID 1 does not answer. As
 bytes it is a line of JSON, which tells the sizes of what follows it: the environment, then each filter.
@@ -24,7 +24,7 @@ MAXIMUM_PROFILE_BYTES = 16 << 20
 
 class EnterProfile(Value):
     """
-    What is not in an app's namespaces and control groups.
+    The part of a profile that is not in the app's namespaces and control groups.
 
     `oom_score_adj` and `attributes` None leave the caller's.
     """

@@ -1,5 +1,5 @@
 """
-What an app is refused of system calls that its list allows, because of what they could do to others.
+Refusals of system calls that an app's list allows, because they could harm others.
 
 A guard is a few rules in a filter of its own, which no list can undo (`minit.plan.syscallfilter`).
 """

@@ -9,7 +9,7 @@ from minit.value import Value
 
 class HostFacts(Value):
     """
-    What planning needs to know about the machine, collected beforehand.
+    Facts about the machine that planning needs, collected beforehand.
 
     `is_unified` tells that there is no hierarchy of control groups but the unified one. `terminal_type` is the
     caller's TERM, `notify_socket` its NOTIFY_SOCKET. `ignored_variables` are environment variables that ask for

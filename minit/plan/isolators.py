@@ -49,7 +49,7 @@ _MAX_PROCESSORS = 100_000_000  # the kernel's quota ends not far above
 
 class Isolation(Value):
     """
-    What the isolators of an app come to.
+    The effect of an app's isolators.
 
     `bounding` is a capability mask; `oom_score_adj` is None if nobody asks for one.
     """

@@ -51,7 +51,7 @@ class NetworkPlan(Value):
 
 class Connection(Value):
     """
-    What a pod's networks came to, as far as its apps need to know.
+    The result of a pod's networks, as far as its apps need to know.
 
     `namespace` is the path of the pod's network namespace. `host_address` is the address of the host on the
     forwardable network, `resolv_conf` the text of a resolv.conf(5) from the first network with one.

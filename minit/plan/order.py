@@ -1,4 +1,4 @@
-"""Which apps an app is started after, by the annotation minit/after."""
+"""The apps that an app is started after, by the annotation minit/after."""
 
 from __future__ import annotations
 

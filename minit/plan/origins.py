@@ -20,7 +20,7 @@ from minit.value import Value
 
 class Origins(Value):
     """
-    Who asks for what: `capabilities` and `calls` are what the image asks for beyond the default, None without such.
+    The origins of isolators: `capabilities` and `calls` are the image's beyond the default, None without such.
 
     `caller_calls` tells that the list of system calls is the caller's.
     """

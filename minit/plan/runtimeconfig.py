@@ -1,7 +1,7 @@
 """
-What `app/add` has to know of the pod's start: the options of `run` and what the networks offered, as JSON.
+The record of the pod's start for `app/add`: the options of `run` and the offers of the networks, as JSON.
 
-The names are those of rkt's own stage1, which keeps the same file; what that has no name for is below "minit".
+The names are those of rkt's own stage1, which keeps the same file. Fields that it lacks are below "minit".
 """
 
 from __future__ import annotations

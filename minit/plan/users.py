@@ -17,7 +17,7 @@ from minit.value import Value
 
 class Lookup(Value):
     """
-    What an app's root says about one user or group: the `owner` of the file, or the `database` that holds the name.
+    Facts of an app's root about one user or group: the `owner` of the file, or the `database` that holds the name.
 
     The owner is an id of the host. `failure` is why the file could not be looked at.
     """

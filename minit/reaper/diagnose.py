@@ -1,5 +1,5 @@
 """
-Why an exec failed, in rkt's words, or will fail.
+The reason why an exec failed, or will fail, in rkt's words.
 
 Runs in the failed app's own process, inside its root and with its privileges, so it can neither see nor reach more
 than the app; it imports nothing. The texts are those of rkt's stage1 diagnostic, which its users match on.

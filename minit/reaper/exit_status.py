@@ -11,7 +11,7 @@ from minit.value import Value
 
 class ExitStatus(Value):
     """
-    How a process ended: one of `code`, `signal`, or the set-up `step` that failed with `errno` at `path`.
+    The end of a process: one of `code`, `signal`, or the set-up `step` that failed with `errno` at `path`.
 
     A failure that was no system call's has no `errno`, and its reason as `path`.
     """

@@ -32,7 +32,7 @@ Entry = tuple[bytes, str, LogLine]
 
 
 class Choice(Value):
-    """Which lines to show, and how; no `apps` are all, times are in nanoseconds since 1970, no `tail` is all lines."""
+    """A choice of lines; no `apps` are all, times are in nanoseconds since 1970, no `tail` is all lines."""
 
     apps: tuple[str, ...]
     follow: bool

@@ -1,5 +1,5 @@
 """
-What ptp and bridge share: leasing, the pair of links between pod and host, masquerading, and undoing all of it.
+The common part of ptp and bridge: leasing, the pair of links between pod and host, masquerading, and undoing all of it.
 
 What an attachment leaves outside of the pod has a name that follows from container and interface: the lease, the host's
 end of the pair, and the nf_tables table. So all of it is found again, whenever whoever made it was killed.

@@ -1,5 +1,5 @@
 """
-What the built-in plugins read from a configuration, with the keys of the reference plugins.
+The configuration of the built-in plugins, with the keys of the reference plugins.
 
 Keys are found whatever their case, as by the reference plugins. A configuration that asks for more than is built in is
 left to a real plugin; one that is built in and wrong is refused with a line that names network and key.

@@ -1,5 +1,5 @@
 """
-What stage0 writes into stage1's root for an app that is added: its environment, and the markers of its life.
+Files of stage0 in stage1's root for an app that is added: its environment, and the markers of its life.
 
 The markers' times are when it was added and started, and together with its status they are its state. rkt removes only
 the status of an app, so that another one of its name begins as a running one.

@@ -22,7 +22,7 @@ Segments = list[tuple[int, int]]
 
 class SparseContent:
     """
-    What an archive has of the open file `fd` of `realsize_bytes`: a map, and its `segments`.
+    The part of the open file `fd` of `realsize_bytes` that an archive has: a map, and its `segments`.
 
     `size_bytes` is how much `read` returns in all, `records` are those of pax for the file `name`.
     """

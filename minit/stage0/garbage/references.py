@@ -1,4 +1,4 @@
-"""Which trees and images pods refer to, so that nothing is taken away from under one."""
+"""The trees and images that pods refer to, so that nothing is taken away from under a pod."""
 
 from __future__ import annotations
 

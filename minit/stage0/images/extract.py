@@ -1,5 +1,5 @@
 """
-What fills the directories of a pod without overlay, and the tree store: images and trees become files.
+Filling the directories of a pod without overlay, and the tree store: images and trees become files.
 
 Images are extracted by a child process that cannot leave the directory, `minit.stage0.images.untar`.
 """

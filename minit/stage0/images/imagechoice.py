@@ -1,4 +1,4 @@
-"""Which image a user means: a file, a layout or an archive to import, one of a registry, or one of the store."""
+"""The image that a user means: a file, a layout or an archive to import, one of a registry, or one of the store."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Which image of the store a file is, so that one that is the same as before need not be read again.
+A record of the store's image for each file, so that one that is the same as before need not be read again.
 
 `$DATA/minit/cas/files` has a line for each file: device, inode, size, times of the last changes, and the image's ID. It
 only saves time: without it, or with a damaged one, or where it cannot be written, files are imported as ever.

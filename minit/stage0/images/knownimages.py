@@ -1,5 +1,5 @@
 """
-Which image of the store came of what: so that an OCI image, or one of a registry, need not be converted again.
+A record of the store's image for each source, so that an OCI image, or one of a registry, need not be converted again.
 
 A file in `$DATA/minit/cas/known` for each, named by the SHA-256 of what it came of, holds the image's ID.
 """

@@ -1,8 +1,8 @@
 """
-What was computed from many files, kept with what these were, so that they need not be read again.
+A result that was computed from many files, kept with their identities, so that they need not be read again.
 
-The record has the result, what else decides it, and for each file its path and identity. It only saves time: without
-it, or with a damaged one, or where it cannot be written, the result is computed as ever.
+The record has the result, its other inputs, and for each file its path and identity. It only saves time: without it, or
+with a damaged one, or where it cannot be written, the result is computed as ever.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Which images make up a rendered image and which file comes from which of them; pure.
+The images that make up a rendered image, and the source of each file; pure.
 
 rkt renders an image with dependencies as one tree: upper images hide what lower ones bring, and path
 whitelists narrow what an image and the ones below it contribute.

@@ -1,5 +1,5 @@
 """
-How the apps of a pod look up names: the modes that stage1 is told, and the files that stage0 writes for it.
+The look-up of names by the apps of a pod: the modes that stage1 is told, and the files that stage0 writes for it.
 
 Both files lie in stage1's root, from where stage1 shows them to the apps.
 """
@@ -31,7 +31,7 @@ _DEFAULT_HOSTS = b"#created by rkt stage0\n127.0.0.1 localhost localhost.localdo
 
 class NameService(Value):
     """
-    What apps are to find in /etc/resolv.conf and /etc/hosts.
+    The contents of /etc/resolv.conf and /etc/hosts for apps.
 
     `resolv` is one of the modes, `hosts` likewise but not `none`; what follows them is for the mode `stage0`. A host is
     an address with its names.

@@ -1,5 +1,5 @@
 """
-What a pod directory says about its pod: times, pids, networks, readiness and the states of its apps.
+The status of a pod, from its directory: times, pids, networks, readiness and the states of its apps.
 
 Reads only, through the open directory, and believes nothing in it: a pod may have been made by another stage0 and
 is being written to by its stage1 meanwhile.

@@ -1,5 +1,5 @@
 """
-What pods tell from outside: logs, events, use of resources, and why one does not do what it should.
+Reports about pods, from outside: logs, events, use of resources, and diagnoses.
 
 The commands that look at pods call it. It changes nothing. Read `podtraces.py` first.
 """

@@ -18,7 +18,7 @@ Event = dict[str, object]
 
 
 class Wanted(Value):
-    """Which events: of these `apps`, all without one, after number `since`, None from the first one kept on."""
+    """A choice of events: of these `apps`, all without one, after number `since`, None from the first one kept on."""
 
     apps: frozenset[str] = frozenset()
     since: int | None = None

@@ -25,7 +25,7 @@ class AppSample(Value):
 
 class PodSample(Value):
     """
-    What a pod had used at a point of time; `time_ns` since 1970, `clock_ns` of the monotonic clock.
+    The use of a pod at a point of time; `time_ns` since 1970, `clock_ns` of the monotonic clock.
 
     `usage` is that of everything in it, its supervisor included; `interfaces` are None if it has the host's network,
     or none that can be looked at.

@@ -1,5 +1,5 @@
 """
-What a control group has used: its accounting files, of v1 and v2, as one value.
+The use of a control group: its accounting files, of v1 and v2, as one value.
 
 The kernel's documents are admin-guide/cgroup-v1 and admin-guide/cgroup-v2.rst. A pod of any stage1 can be looked at, if
 `subcgroup` says where its groups are: those of its apps have the names that rkt's own tools look for.
@@ -31,7 +31,7 @@ class Hierarchy(Value):
 
 class Usage(Value):
     """
-    What the processes of a group have used so far and use now; None is what the machine does not count.
+    The use of a group's processes, so far and now; None if the machine does not count it.
 
     `memory_working_set_bytes` is the memory without the part of the file cache that can be given up first.
     """

@@ -35,9 +35,9 @@ _COMMAND = "entrypoints/minit"
 
 class MachineParts(Value):
     """
-    What a machine's root is made of; `modules` are the files of lib/modules/minit by name.
+    The parts of a machine's root; `modules` are the files of lib/modules/minit by name.
 
-    `built_seconds` since 1970 is the time of whatever comes from no image. If it is None that is the time of the newest
+    `built_seconds` since 1970 is the time of files that come from no image. None stands for the time of the newest
     file of the images, so that the same parts make the same bytes.
     """
 
