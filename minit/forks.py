@@ -7,6 +7,7 @@ compares both. What a process opens later, and what it gives up with its work, i
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import traceback
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 from minit import syscalls
-from minit.errors import EXIT_FAILURE, MinitError, describe
+from minit.errors import EXIT_FAILURE, MinitError, Step, describe
 from minit.stdio import complain
 from minit.value import Value
 
@@ -83,6 +84,41 @@ HEALTH_CHECK = Forked(who="check of an app's health", streams=(NULL, "output", "
 COLLECTOR = Forked(
     who="collector of a pod with networks", keeps=None, streams=(NULL, NULL, SAME), death_signal=signal.SIGKILL
 )
+ENTERING = Forked(
+    who="what enters a pod", keeps=("link", "pidfd of PID 1", "mount namespace", "control groups", "terminal")
+)
+# By /dev/tty a command reaches the terminal of its session, which must not be the caller's.
+ENTERED = Forked(who="command that has entered", keeps=("link",), has_session=True)
+# So that it can be killed with all that it started.
+PLUGIN = Forked(
+    who="plugin of a network",
+    keeps=("report",),
+    streams=("request", "output", SAME),
+    has_session=True,
+    death_signal=signal.SIGKILL,
+)
+MACHINE_HELPER = Forked(
+    who="helper of a machine",
+    name="minit-machine",
+    keeps=("link", "image", "mount namespace of the machine"),
+    is_dumpable=False,
+    unblocks=True,
+)
+CONSOLE_KEEPER = Forked(who="what waits at a console", name="minit-console", keeps=("image",), unblocks=True)
+CONSOLE_SESSION = Forked(who="session at a console", streams=("console", "console", "console"), has_session=True)
+# What a command is told and says on its terminal is not for what goes on behind it.
+DETACHED = Forked(who="pod in the background", keeps=None, streams=(NULL, NULL, "errors"), has_session=True)
+# Or the locks of other pods would end with it.
+REMOVER = Forked(who="remover of pods", keeps=("report", "pods"), death_signal=signal.SIGKILL)
+# Something stands on 0 to 2, or what the interpreter may write there would end up in a file of the image.
+EXTRACTOR = Forked(
+    who="extractor of images",
+    keeps=("report", "images"),
+    streams=(NULL, NULL, NULL),
+    death_signal=signal.SIGKILL,
+)
+PROMPT_COMMAND = Forked(who="command of a prompt", keeps=None)
+UNMOUNTER = Forked(who="what unmounts file systems at the end of a machine", keeps=None)
 
 
 def fork(
@@ -143,11 +179,22 @@ def settle(row: Forked, kept: Mapping[str, Kept], parent: int = 0, of: str = "")
     if not {SAME, CLOSED}.issuperset(row.streams):
         _place_streams(row, kept)
     if row.keeps is not None:
+        # Or a forgotten file of the parent would be closed later, under a number that is another one's by then.
+        gc.disable()
         # Close-on-exec does nothing without an exec.
         streams = (number for number, name in enumerate(row.streams) if name != CLOSED)
-        syscalls.close_all_but((*streams, *(fd for name in row.keeps for fd in _several(kept[name]))))
+        syscalls.close_all_but((*streams, *numbers(kept[name] for name in row.keeps)))
     if row.unblocks:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def numbers(kept: Iterable[Kept]) -> list[int]:
+    """Return all of these descriptors."""
+    found: list[int] = []
+    for fds in kept:
+        if fds is not None:
+            found += (fds,) if isinstance(fds, int) else fds
+    return found
 
 
 def _check(row: Forked, kept: Mapping[str, Kept]) -> int:
@@ -167,7 +214,8 @@ def _be(
     """Be the forked process: whatever is raised here, nothing returns to the code of the parent."""
     code: object = EXIT_FAILURE
     try:
-        settle(row, kept, parent, of)
+        with Step(f"become {row.who}"):
+            settle(row, kept, parent, of)
         code = run() or 0
     except SystemExit as end:
         code = end.code or 0
@@ -194,7 +242,3 @@ def _place_streams(row: Forked, kept: Mapping[str, Kept]) -> None:
             assert fd is None or isinstance(fd, int)
             os.dup2(null if fd is None else fd, number)
     os.close(null)
-
-
-def _several(fds: Kept) -> Iterable[int]:
-    return () if fds is None else (fds,) if isinstance(fds, int) else fds

@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from minit.cli.main import run
-from minit.errors import EXIT_FAILURE
+from minit.forks import PROMPT_COMMAND, fork
 from minit.loop import wait_readable
 from minit.stdio import write_all
 
@@ -67,15 +67,10 @@ def _forget_line(*_: object) -> NoReturn:
 
 
 def _run(words: Sequence[str], root: click.Group) -> None:
-    pid = os.fork()
-    if pid == 0:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-        code: object = EXIT_FAILURE
-        try:
-            code = run(words, root)
-        except SystemExit as end:
-            code = end.code
-        finally:
-            os._exit(code if isinstance(code, int) else EXIT_FAILURE)
-    os.waitpid(pid, 0)
+    os.waitpid(fork(PROMPT_COMMAND, lambda: _run_interruptibly(words, root)), 0)
+
+
+def _run_interruptibly(words: Sequence[str], root: click.Group) -> int:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    return run(words, root)

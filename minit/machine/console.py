@@ -10,13 +10,13 @@ from __future__ import annotations
 import fcntl
 import os
 import select
-import signal
 import termios
 import time
 from typing import NoReturn
 
-from minit import paths, syscalls
-from minit.errors import EXIT_FAILURE, describe
+from minit import paths
+from minit.errors import describe
+from minit.forks import CONSOLE_KEEPER, CONSOLE_SESSION, fork
 from minit.launcher.ownimage import image_descriptor
 from minit.loop import wait_events
 from minit.stdio import complain_at_once
@@ -30,23 +30,17 @@ _STEAL = 1
 
 def keep_console() -> None:
     """Start what gives the console a prompt; it lives as long as the machine."""
-    if os.fork() == 0:
-        _keep()
+    fork(CONSOLE_KEEPER, _keep, {"image": image_descriptor()}, tell=_tell)
 
 
 def _keep() -> NoReturn:
-    try:
-        syscalls.set_process_name("minit-console")
-        image = image_descriptor()
-        syscalls.close_all_but((0, 1, 2, *([] if image is None else [image])))
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        while True:
-            _serve()
-            time.sleep(_PAUSE_SECONDS)
-    except OSError as error:
-        complain_at_once(f"minit: console: {describe(error)}")
-    finally:
-        os._exit(EXIT_FAILURE)
+    while True:
+        _serve()
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _tell(error: BaseException) -> None:
+    complain_at_once(f"minit: console: {describe(error)}")
 
 
 def _serve() -> None:
@@ -57,22 +51,11 @@ def _serve() -> None:
         # Nothing is taken: what was typed is the first line of the session. A console may be hung up as well.
         if wait_events({console: select.POLLIN})[console] & select.POLLHUP:
             return
-        pid = os.fork()
-        if pid == 0:
-            _begin_session(console)
-        os.waitpid(pid, 0)
+        os.waitpid(fork(CONSOLE_SESSION, _begin_session, {"console": console}, tell=_tell), 0)
     finally:
         os.close(console)
 
 
-def _begin_session(console: int) -> NoReturn:
-    try:
-        os.setsid()
-        fcntl.ioctl(console, termios.TIOCSCTTY, _STEAL)
-        for stream in (0, 1, 2):
-            os.dup2(console, stream)
-        os.execv(paths.MACHINE_COMMAND, _COMMAND)
-    except OSError as error:
-        complain_at_once(f"minit: console: {describe(error)}")
-    finally:
-        os._exit(EXIT_FAILURE)
+def _begin_session() -> NoReturn:
+    fcntl.ioctl(0, termios.TIOCSCTTY, _STEAL)
+    os.execv(paths.MACHINE_COMMAND, _COMMAND)

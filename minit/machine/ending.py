@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import EXIT_FAILURE, describe
+from minit.forks import UNMOUNTER, fork
 from minit.machine.machine import Machine
 from minit.machine.mounts import unmount_all
 from minit.manifest.machine import HALT, POWEROFF, REBOOT, STAY
@@ -85,16 +86,15 @@ def _leave_pod(machine: Machine) -> None:
 
 def _unmount(machine: Machine) -> None:
     """Have every file system unmounted by a child: a disk that does not answer would stop PID 1 for ever."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            unmount_all()
-            os.sync()
-        finally:
-            os._exit(0)
+    pid = fork(UNMOUNTER, _unmount_and_sync)
     seconds = machine.config.unmount_seconds
     if not _wait_until(machine, lambda: not has_children(pid), seconds):
         complain_at_once(f"minit: file systems are still in use after {seconds} s: left as they are")
+
+
+def _unmount_and_sync() -> None:
+    unmount_all()
+    os.sync()
 
 
 def _release_watchdog(machine: Machine) -> None:

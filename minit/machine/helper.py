@@ -13,10 +13,10 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
 
 from minit import syscalls
-from minit.errors import EXIT_FAILURE, LaunchError, MinitError, describe
+from minit.errors import LaunchError, MinitError, describe
+from minit.forks import MACHINE_HELPER, fork
 from minit.launcher.cgroups import write_group_file
 from minit.loop import wait_readable
 from minit.machine.duties import do_duties
@@ -48,13 +48,16 @@ class Helper:
         self._config = config
         self.link, theirs = socket_pair()
         try:
-            pid = os.fork()
+            fork(
+                MACHINE_HELPER,
+                lambda: _help(config, theirs, namespace),
+                {"link": theirs.fileno(), "image": image, "mount namespace of the machine": namespace},
+                tell=lambda error: _fail(theirs, error),
+            )
         except OSError:
             self.link.close()
             theirs.close()
             raise
-        if pid == 0:
-            _help(config, theirs, image, namespace)
         theirs.close()
 
     def wait(self, feed: Callable[[], None]) -> None:
@@ -91,29 +94,22 @@ class Helper:
         return False
 
 
-def _help(config: MachineConfig, link: Socket, image: int | None, namespace: int | None) -> NoReturn:
-    try:
-        syscalls.set_process_name("minit-machine")
-        syscalls.set_dumpable(False)
-        known = (fd for fd in (image, namespace) if fd is not None)
-        syscalls.close_all_but((0, 1, 2, link.fileno(), *known))
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        set_oom_score(_OOM_SCORE)
-        start_recording()
-        if namespace is not None:
-            _return_to_machine(namespace)
-        do_duties(config, link, is_first=namespace is None)
-    except MinitError as error:
+def _help(config: MachineConfig, link: Socket, namespace: int | None) -> None:
+    set_oom_score(_OOM_SCORE)
+    start_recording()
+    if namespace is not None:
+        _return_to_machine(namespace)
+    do_duties(config, link, is_first=namespace is None)
+
+
+def _fail(link: Socket, error: BaseException) -> None:
+    if isinstance(error, MinitError):
         _report(link, str(error))
-    except OSError as error:
+    elif isinstance(error, OSError):
         _report(link, f"machine: {describe(error)}")
-    except BaseException:
+    else:
         # A defect of ours: only the traceback says why, and PID 1 goes on without.
-        try:
-            traceback.print_exc()
-        finally:
-            os._exit(EXIT_FAILURE)
-    os._exit(0)
+        traceback.print_exception(error)
 
 
 def _return_to_machine(namespace: int) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NoReturn
 
-from minit import jsontext, syscalls
+from minit import jsontext
 from minit.errors import ManifestError, NetworkError, describe
+from minit.forks import PLUGIN, fork
 from minit.harmless import harmless
 from minit.loop import wait_readable
 from minit.process import reset_signals
@@ -86,10 +87,13 @@ def _start(path: str, request: bytes, environment: Mapping[str, str]) -> tuple[i
             reader, writer = os.pipe2(os.O_CLOEXEC)
             ours.append(reader)
             theirs.append(writer)
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            _become_plugin(path, environment, theirs, parent)
+        request_end, output_end, report_end = theirs
+        pid = fork(
+            PLUGIN,
+            lambda: _become_plugin(path, environment),
+            {"request": request_end, "output": output_end, "report": report_end},
+            tell=lambda error: _tell(report_end, error),
+        )
         while theirs:
             os.close(theirs.pop())
         output, report = ours
@@ -106,24 +110,16 @@ def _start(path: str, request: bytes, environment: Mapping[str, str]) -> tuple[i
             os.close(fd)
 
 
-def _become_plugin(path: str, environment: Mapping[str, str], ends: Sequence[int], parent: int) -> NoReturn:
-    """Turn this forked process into the plugin, with the ends of its input, its output, and the report of a failure."""
-    standard_input, output, report = ends
-    try:
-        os.setsid()
-        syscalls.set_parent_death_signal(signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-        os.umask(_UMASK)
-        os.dup2(standard_input, 0)
-        os.dup2(output, 1)
-        syscalls.close_all_but((0, 1, 2, report))
-        reset_signals()
-        os.execve(path, [path], environment)
-    except OSError as error:
+def _become_plugin(path: str, environment: Mapping[str, str]) -> NoReturn:
+    os.umask(_UMASK)
+    reset_signals()
+    os.execve(path, [path], environment)
+
+
+def _tell(report: int, error: BaseException) -> int:
+    if isinstance(error, OSError):
         os.write(report, b"%d" % (error.errno or 0))
-    finally:
-        os._exit(1)
+    return 1
 
 
 def _read_output(name: str, output: int, pidfd: int, timeout_seconds: float, cancelled: int | None) -> bytes:

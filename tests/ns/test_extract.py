@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from minit import syscalls
 from minit.errors import ImageError, StoreError
+from minit.forks import EXTRACTOR, fork
 from minit.mountinfo import read_mountinfo
 from minit.stage0.images import untar
 from minit.stage0.images.extract import extract_image
@@ -676,51 +677,48 @@ def test_memory_is_bounded(extraction: Extraction, monkeypatch: pytest.MonkeyPat
 def test_nothing_can_be_imported_inside(tmp_path: Path) -> None:
     """Once confined, a process imports nothing: no module it finds in its new root, no codec."""
     (tmp_path / "nobodys.py").write_text("")
-    parent_pid = os.getpid()
-    pid = os.fork()
-    if pid == 0:
+
+    def run() -> int:
         refused = 0
+        sys.path.insert(0, "/")
+        untar._confine(str(tmp_path))
+        assert os.path.exists("/nobodys.py")
         try:
-            sys.path.insert(0, "/")
-            untar._confine(str(tmp_path), (), parent_pid)
-            assert os.path.exists("/nobodys.py")
-            try:
-                __import__("nobodys")
-            except ImportError:
-                refused += 1
-            try:
-                "x".encode("rot13")
-            except LookupError:
-                refused += 1
-        finally:
-            os._exit(refused)
+            __import__("nobodys")
+        except ImportError:
+            refused += 1
+        try:
+            "x".encode("rot13")
+        except LookupError:
+            refused += 1
+        return refused
+
+    pid = fork(EXTRACTOR, run, {"report": None, "images": None})
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
 
 
 def test_a_confined_process_sees_nothing_else(tmp_path: Path) -> None:
     """Once confined, a process reaches no other file system and has only the descriptors it needs."""
     (tmp_path / "only").touch()
-    parent_pid = os.getpid()
     kept, tell = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            untar._confine(str(tmp_path), (tell,), parent_pid)
-            open_fds = []
-            for fd in range(256):
-                with suppress(OSError):
-                    os.fstat(fd)
-                    open_fds.append(fd)
-            seen = (
-                os.listdir("/"),
-                os.listdir("../../.."),
-                os.getcwd(),
-                open_fds == [0, 1, 2, tell],
-                os.umask(0),
-            )
-            os.write(tell, repr(seen).encode())
-        finally:
-            os._exit(0)
+
+    def run() -> None:
+        untar._confine(str(tmp_path))
+        open_fds = []
+        for fd in range(256):
+            with suppress(OSError):
+                os.fstat(fd)
+                open_fds.append(fd)
+        seen = (
+            os.listdir("/"),
+            os.listdir("../../.."),
+            os.getcwd(),
+            open_fds == [0, 1, 2, tell],
+            os.umask(0),
+        )
+        os.write(tell, repr(seen).encode())
+
+    pid = fork(EXTRACTOR, run, {"report": tell, "images": None})
     os.close(tell)
     os.waitpid(pid, 0)
     assert os.read(kept, 1000).decode() == "(['only'], ['only'], '/', True, 0)"

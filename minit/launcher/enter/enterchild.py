@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import EXIT_FAILURE, Step, describe, step_of
+from minit.forks import ENTERED, ENTERING, Kept, fork, settle
 from minit.messages import Socket
 from minit.plan.entering import EnterProfile
 from minit.plan.environment import DEFAULT_PATH
@@ -54,25 +55,25 @@ class Entrance(Value):
     terminal: int | None = None
     terminal_streams: tuple[int, ...] = ()
 
-    def descriptors(self) -> list[int]:
+    def kept(self) -> Mapping[str, Kept]:
         """Return what the first process takes over."""
-        optional = (self.namespace, self.terminal)
-        return [self.supervisor, *self.groups, *(fd for fd in optional if fd is not None)]
+        return {
+            "pidfd of PID 1": self.supervisor,
+            "mount namespace": self.namespace,
+            "control groups": self.groups,
+            "terminal": self.terminal,
+        }
 
 
-def enter(entrance: Entrance, command: Sequence[str], link: Socket) -> NoReturn:
+def enter(entrance: Entrance, command: Sequence[str], link: Socket) -> int:
     """
-    Turn this forked process into the first one; never returns.
+    Fork the first one, and return its number.
 
-    Over `link` the parent gets the host's pid of the second one, or a line that says why there is none. The second one
+    By `link` the other end gets the host's pid of the second one, or a line that says why there is none. The second one
     executes nothing until it is told to "go": a parent that dies leaves nobody behind.
     """
     process = _Command(entrance, command, link)
-    try:
-        process.run()
-    except BaseException as error:
-        # The last frame of a forked process: returning would run the caller's code twice.
-        process.fail(error)
+    return fork(ENTERING, process.run, {"link": link.fileno(), **entrance.kept()}, tell=process.fail)
 
 
 class _Command:
@@ -88,10 +89,8 @@ class _Command:
     def run(self) -> NoReturn:
         """Enter the app, and go all the way to execve(2) in the second process."""
         profile = self._entrance.profile
-        with Step("close descriptors"):
-            arguments = [os.fsencode(word) for word in self._words]
-            variables = dict(profile.environment)
-            syscalls.close_all_but((0, 1, 2, self._link.fileno(), *self._entrance.descriptors()))
+        arguments = [os.fsencode(word) for word in self._words]
+        variables = dict(profile.environment)
         self._join_groups(profile)
         self._join_namespaces()
         with Step("open standard streams"):
@@ -107,24 +106,22 @@ class _Command:
             drop_bounding_set(self._entrance.bounding)
         execute(profile.confinement, lambda: None, lambda: self._get_ready(arguments, variables))
 
-    def fail(self, error: BaseException) -> NoReturn:
-        """Say what went wrong, to the parent or on the command's standard error; then end."""
+    def fail(self, error: BaseException) -> int:
+        """Say what went wrong, to the parent or on the command's standard error, and return the exit code."""
         step, code = step_of(error), EXIT_FAILURE
-        try:
-            if not self._is_second:
-                self._link.send(f"{step}: {describe(error)}".encode(errors="surrogateescape"))
-            else:
-                if step == STEP_EXEC:
-                    step, code = "execute the command", EXIT_CANNOT_EXECUTE
-                    if isinstance(error, OSError):
-                        error = _failure(self._path, error)
-                if isinstance(error, _NotExecuted):
-                    code = error.code
-                    complain(f"Error: {error}")
-                else:
-                    complain(f"enter: {step}: {describe(error)}")
-        finally:
-            os._exit(code)
+        if not self._is_second:
+            self._link.send(f"{step}: {describe(error)}".encode(errors="surrogateescape"))
+            return code
+        if step == STEP_EXEC:
+            step, code = "execute the command", EXIT_CANNOT_EXECUTE
+            if isinstance(error, OSError):
+                error = _failure(self._path, error)
+        if isinstance(error, _NotExecuted):
+            code = error.code
+            complain(f"Error: {error}")
+        else:
+            complain(f"enter: {step}: {describe(error)}")
+        return code
 
     def _join_groups(self, profile: EnterProfile) -> None:
         """Be in the app's control groups, with its attributes."""
@@ -156,14 +153,14 @@ class _Command:
     def _get_ready(self, arguments: list[bytes], variables: Mapping[bytes, bytes]) -> Command:
         """Return, in the second process, what it has to execute."""
         with Step("fork"):
+            # The second one goes on from here, and has the last frame of the first one.
             pid, _ = syscalls.clone3(syscalls.CLONE_PARENT)
             if pid:
                 self._link.send(b"%d" % pid)
-                os._exit(EXIT_FAILURE)
+                raise SystemExit(EXIT_FAILURE)
         self._is_second = True
         with Step("start session"):
-            # By /dev/tty a command reaches the terminal of its session, which must not be the caller's.
-            os.setsid()
+            settle(ENTERED, {"link": self._link.fileno()})
         if self._entrance.terminal_streams:
             with Step("take the terminal"):
                 take_console(self._entrance.terminal_streams[0])
@@ -175,7 +172,7 @@ class _Command:
             self._path = _find(arguments[0], variables.get(b"PATH", DEFAULT_PATH.encode()))
         with Step("wait for the parent"):
             if self._link.recv(_GO_BYTES) != GO:
-                os._exit(EXIT_FAILURE)
+                raise SystemExit(EXIT_FAILURE)
         with Step("close descriptors"):
             syscalls.close_range(3)
         return self._path, arguments, variables

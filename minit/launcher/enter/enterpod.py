@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from minit import syscalls
 from minit.errors import LaunchError
+from minit.forks import numbers
 from minit.launcher.enter.enterchild import Entrance, enter
 from minit.launcher.enter.enterconsole import open_enter_console
 from minit.launcher.enter.enterprofile import find_app, open_groups
@@ -65,11 +66,9 @@ def enter_pod(pid: int, app: str | None, command: Sequence[str], *, privileged: 
         terminal_streams=terminals,
     )
     ours, theirs = socket_pair()
-    first = os.fork()
-    if first == 0:
-        enter(entrance, command, theirs)
+    first = enter(entrance, command, theirs)
     theirs.close()
-    for fd in entrance.descriptors():
+    for fd in numbers(entrance.kept().values()):
         os.close(fd)
     return EnterWatch(first, ours, console).run()
 

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from minit.errors import ImageError, StoreError
+from minit.forks import EXTRACTOR, fork
 from minit.idrange import IdRange
 from minit.progress import Progress, silent
 from minit.stage0.files.diskerrors import disk_error, disk_errors
@@ -67,10 +68,13 @@ def extract_layers(
         root = str(destination.resolve())
         pipe, report = os.pipe()
         reports = stack.enter_context(open(pipe, encoding="utf-8", errors="replace"))
-        parent_pid = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            untar.run_child(root, layers, [blob.fileno() for blob in blobs], ids, report, parent_pid)
+        files = [blob.fileno() for blob in blobs]
+        pid = fork(
+            EXTRACTOR,
+            lambda: untar.extract(root, layers, files, ids, report),
+            {"report": report, "images": files},
+            tell=lambda error: untar.tell(report, layers[0], root, error),
+        )
         stack.callback(_end, pid)
         os.close(report)
         for line in reports:

@@ -10,8 +10,6 @@ tell goes through one pipe as lines; `minit.stage0.images.extract` is the other 
 from __future__ import annotations
 
 import errno
-import fcntl
-import gc
 import hashlib
 import io
 import os
@@ -20,7 +18,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
 
 from minit import syscalls
 from minit.archives.aci import CAPABILITIES, MANIFEST_LIMIT_BYTES, image_id, is_kept_attribute
@@ -69,38 +66,29 @@ class _DiskFault(Exception):
         self.path = path
 
 
-def run_child(
-    destination: str,
-    layers: Sequence[Layer],
-    blobs: Sequence[int],
-    ids: IdRange | None,
-    report: int,
-    parent_pid: int,
-) -> NoReturn:
+def extract(destination: str, layers: Sequence[Layer], blobs: Sequence[int], ids: IdRange | None, report: int) -> None:
     """
-    Extract the layers, whose tars are open as `blobs`, into `destination`; tell `report` and end the process.
+    Extract the layers, whose tars are open as `blobs`, into `destination`, and tell `report`.
 
-    With `ids` the owners are shifted. To be called in a freshly forked child.
+    With `ids` the owners are shifted. This process is in no place for anything else then.
     """
-    status = 1
-    try:
-        digests = [hashlib.sha512() for _ in layers]  # made before the pivot: OpenSSL may read files for it
-        report, *blobs = (fcntl.fcntl(fd, fcntl.F_DUPFD, 3) for fd in (report, *blobs))
-        _confine(destination, (*blobs, report), parent_pid)
-        _extract(layers, blobs, digests, ids, report)
-        status = 0
-    except ImageError as error:
+    digests = [hashlib.sha512() for _ in layers]  # made before the pivot: OpenSSL may read files for it
+    _confine(destination)
+    _extract(layers, blobs, digests, ids, report)
+
+
+def tell(report: int, layer: Layer, destination: str, error: BaseException) -> None:
+    """Tell `report` why the image with this first layer cannot be extracted."""
+    if isinstance(error, ImageError):
         _tell(report, f"{IMAGE_FAULT} {error}")
-    except MemoryError:
-        _tell(report, f"{IMAGE_FAULT} image {layers[0].name}: needs more than {_MEMORY_LIMIT_BYTES} bytes of memory")
-    except _DiskFault as fault:
-        _tell(report, f"{DISK_FAULT} {fault.error_number} {fault.path}")
-    except OSError as error:
+    elif isinstance(error, MemoryError):
+        _tell(report, f"{IMAGE_FAULT} image {layer.name}: needs more than {_MEMORY_LIMIT_BYTES} bytes of memory")
+    elif isinstance(error, _DiskFault):
+        _tell(report, f"{DISK_FAULT} {error.error_number} {error.path}")
+    elif isinstance(error, OSError):
         _tell(report, f"{DISK_FAULT} {error.errno} {error.filename or destination}")
-    except BaseException as error:  # the boundary of a process: nothing may reach the parent's code above us
+    else:
         _tell(report, f"{DEFECT} {type(error).__name__}: {error}")
-    finally:
-        os._exit(status)
 
 
 def _tell(report: int, line: str) -> None:
@@ -108,19 +96,10 @@ def _tell(report: int, line: str) -> None:
         os.write(report, line.replace("\n", " ").encode("utf-8", "backslashreplace") + b"\n")
 
 
-def _confine(destination: str, kept: Sequence[int], parent_pid: int) -> None:
+def _confine(destination: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
-    syscalls.set_parent_death_signal(signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        os._exit(1)
     _limit()
-    # Something stands on 0 to 2 always, or what the interpreter may write there would end up in a file of the image.
-    null = os.open("/dev/null", os.O_RDWR)
-    for fd in range(3):
-        os.dup2(null, fd)
-    syscalls.close_all_but((0, 1, 2, *kept))
-    gc.disable()  # or a forgotten file of the parent would be closed here, under a number that is ours by now
     os.umask(0)
 
     syscalls.unshare(syscalls.CLONE_NEWNS)

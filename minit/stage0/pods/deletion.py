@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Self
 
 from minit import syscalls
 from minit.errors import MinitError, PodError, describe
+from minit.forks import REMOVER, Kept, fork
 from minit.mountinfo import Mount, parse_line
 from minit.stage0.files.emptying import remove_content, remove_entry
 from minit.stage0.pods.poddirectory import GARBAGE, Note, Pod
@@ -79,9 +79,8 @@ class _Worker:
     def __init__(self, pods: Sequence[Pod], mounts: Mapping[Path, Sequence[Mount]]) -> None:
         self._pods = pods
         self._said, writer = os.pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
-            _be_worker(pods, mounts, writer)
+        kept: dict[str, Kept] = {"report": writer, "pods": [pod.fd for pod in pods]}
+        self._pid = fork(REMOVER, lambda: _remove(pods, mounts, writer), kept)
         os.close(writer)
 
     def wait(self, note: Note) -> None:
@@ -96,28 +95,20 @@ class _Worker:
             pod.close()
 
 
-def _be_worker(pods: Sequence[Pod], mounts: Mapping[Path, Sequence[Mount]], writer: int) -> NoReturn:
-    code = 1
-    try:
-        syscalls.set_parent_death_signal(signal.SIGKILL)
-        # Or the locks of other pods would end with this process.
-        syscalls.close_all_but([0, 1, 2, writer, *(pod.fd for pod in pods)])
-        left = []
-        # Before any file is removed: an overlay that ends waits until all of its file system is written.
-        for pod in pods:
-            try:
-                _unmount_all(pod.path, mounts[pod.path])
-                left.append(pod)
-            except PodError as error:
-                _say_problem(writer, pod, _not_removed(pod, error))
-        for pod in left:
-            try:
-                _remove_files(pod)
-            except (OSError, MinitError) as error:
-                _say_problem(writer, pod, error)
-        code = 0
-    finally:
-        os._exit(code)
+def _remove(pods: Sequence[Pod], mounts: Mapping[Path, Sequence[Mount]], writer: int) -> None:
+    left = []
+    # Before any file is removed: an overlay that ends waits until all of its file system is written.
+    for pod in pods:
+        try:
+            _unmount_all(pod.path, mounts[pod.path])
+            left.append(pod)
+        except PodError as error:
+            _say_problem(writer, pod, _not_removed(pod, error))
+    for pod in left:
+        try:
+            _remove_files(pod)
+        except (OSError, MinitError) as error:
+            _say_problem(writer, pod, error)
 
 
 def _say_problem(writer: int, pod: Pod, error: Exception) -> None:

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from minit import paths
 from minit.errors import PodError
+from minit.forks import DETACHED, fork
 from minit.loop import wait_readable
 from minit.stage0.pods.poddirectory import Pod, PodState, open_pod
 from minit.stage0.pods.podstatus import is_ready
@@ -35,9 +36,7 @@ def start_detached(
         # Not every program bears that nobody reads any more what it prints.
         has_reader = read_stage1_manifest(pod).annotation(paths.ANNOTATION_CONTROL) is not None
         reader, writer = os.pipe()
-        child = os.fork()
-    if child == 0:
-        _become_stage1(run, tell, writer if has_reader else None)
+        child = fork(DETACHED, run, {"errors": writer if has_reader else None}, tell=lambda error: _fail(tell, error))
     os.close(writer)
     pod.close()  # the lock is the other process's now
     with watched:
@@ -52,17 +51,9 @@ def start_detached(
             os.close(reader)
 
 
-def _become_stage1(run: Callable[[], NoReturn], tell: Callable[[BaseException], None], stderr: int | None) -> NoReturn:
-    try:
-        os.setsid()
-        null = os.open(os.devnull, os.O_RDWR)
-        for number, fd in enumerate((null, null, null if stderr is None else stderr)):
-            os.dup2(fd, number)
-        run()
-    except BaseException as error:
-        tell(error)
-    finally:
-        os._exit(1)
+def _fail(tell: Callable[[BaseException], None], error: BaseException) -> int:
+    tell(error)
+    return 1
 
 
 def _wait_until_ready(pod: Pod, child: int, reader: int, relay: Callable[[bytes], None]) -> None:
