@@ -120,7 +120,9 @@ class _Bench:
 
         timed = {name: each if isinstance(each, str) else noted(name, each) for name, each in measures.items()}
         compare(title, "ms per GB", timed, RUNS)
-        again = {name: each if isinstance(each, str) else spent[name].pop for name, each in measures.items()}
+        again: dict[str, Measure | str] = {
+            name: each if isinstance(each, str) else spent[name].pop for name, each in measures.items()
+        }
         compare(f"{title}: its processor time", "ms per GB", again, RUNS)
 
     def compare_crowds(self) -> None:
@@ -213,7 +215,8 @@ class _Bench:
             f"{sys.executable} {self.source} {self.go} {_PIPE_BYTES} 65536 </dev/null &\nprintf $! > $file\n"
         )
         runtime.chmod(0o755)
-        command = ["conmon", "-c", "c", "-u", "c", "-n", "c", "-r", runtime, "-b", bundle, "-p", bundle / "pid"]
+        command = ["conmon", *("-c", "c", "-u", "c", "-n", "c", "-r"), str(runtime)]
+        command += ["-b", str(bundle), "-p", f"{bundle}/pid"]
         command += ["--full-attach", "--sync", "-l", f"k8s-file:{bundle}/log" if log else "none"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         attach = bundle / "attach"
@@ -237,7 +240,7 @@ class _Bench:
     def dtach(self) -> float:
         """Return milliseconds for a GB, as dtach's own client writes it to a terminal."""
         where = self.path / "dtach"
-        command = [sys.executable, self.source, self.go, str(_TTY_BYTES), "65536"]
+        command = [sys.executable, str(self.source), str(self.go), str(_TTY_BYTES), "65536"]
         subprocess.run(["dtach", "-n", where, "-E", "-z", *command], check=True)
         client = socket.socket(socket.AF_UNIX)
         client.connect(str(where))
@@ -408,8 +411,8 @@ class _Served:
         paths.STAGE1_IOTTYMUX = str(path)
         self.directory = path / "web"
         self.streams = Attachable("web")
-        tty = {"stdin": mode, "stderr": mode} if mode == "tty" else {}
-        ends = self.streams.open(AppSpec(name="web", candidates=("/x",), **{"stderr": "null", "stdout": mode, **tty}))
+        stdin, stderr = (mode, mode) if mode == "tty" else ("null", "null")
+        ends = self.streams.open(AppSpec(name="web", candidates=("/x",), stdin=stdin, stdout=mode, stderr=stderr))
         [self.end] = ends.values()
         theirs, descriptors = self.streams.connect()
         self.sidecar = os.fork()

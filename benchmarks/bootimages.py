@@ -11,6 +11,7 @@ import sys
 import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import IO, cast
 
 from minit.image.cpio import write_cpio
 from minit.image.stage1 import build_stage1
@@ -173,7 +174,7 @@ def _copy(peers: Path, root: Path, name: str) -> None:
         _copy(peers, root, os.path.normpath(os.path.join("/", Path(name).parent, os.readlink(source))).lstrip("/"))
     elif source.read_bytes()[:4] == b"\x7fELF":
         search = ":".join(str(peers / directory) for directory in _LIBRARIES)
-        words = [peers / _LOADER, "--library-path", search, "--list", source]
+        words = [str(peers / _LOADER), "--library-path", search, "--list", str(source)]
         for line in subprocess.run(words, capture_output=True, text=True).stdout.splitlines():
             library = line.partition("=> ")[2].partition(" (")[0]
             if library:
@@ -186,5 +187,5 @@ def _pack(path: Path, root: Path) -> Path:
     shutil.copy(path / "start", root / "bench/start")
     image = path / f"{root.name}.cpio.gz"
     with image.open("wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as archive:
-        write_cpio(root, archive)
+        write_cpio(root, cast("IO[bytes]", archive))
     return image

@@ -71,8 +71,9 @@ def _container(bench: World, runtime: str) -> Iterator[Measure | str]:
 
     def start() -> float:
         # Not to a pipe: the container would hold it.
-        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        subprocess.run([runtime, "run", "--detach", "--bundle", str(bundle), name], check=True, **quiet)
+        quiet = subprocess.DEVNULL
+        command = [runtime, "run", "--detach", "--bundle", str(bundle), name]
+        subprocess.run(command, check=True, stdin=quiet, stdout=quiet, stderr=quiet)
         return 0.0
 
     in_cgroups(runtime, start)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from benchmarks.command import MINIT
@@ -38,8 +39,8 @@ def _measure(root: Path, commands: dict[str, list[str]], absent: str | None) -> 
     for name, words in commands.items():
         ids[name] = [_output([*words, "fetch", "--full", str(root / file)]) for file in ("stage1.aci", "app.aci")]
     pods: dict[str, Measure | str] = {
-        f"{name} prepare, images by id": lambda words=words, name=name: _milliseconds(
-            [*words, "prepare", f"--stage1-hash={ids[name][0]}", ids[name][1]]
+        f"{name} prepare, images by id": partial(
+            _milliseconds, [*words, "prepare", f"--stage1-hash={ids[name][0]}", ids[name][1]]
         )
         for name, words in commands.items()
     }
@@ -57,8 +58,7 @@ def _measure(root: Path, commands: dict[str, list[str]], absent: str | None) -> 
         for start in range(0, IMAGES, _FETCHED_AT_ONCE):
             _output([*words, "fetch", *files[start : start + _FETCHED_AT_ONCE]])
     lists: dict[str, Measure | str] = {
-        f"{name} image list": lambda words=words: _milliseconds([*words, "image", "list"])
-        for name, words in commands.items()
+        f"{name} image list": partial(_milliseconds, [*words, "image", "list"]) for name, words in commands.items()
     }
     if absent:
         lists["rkt image list"] = f"no {absent}"

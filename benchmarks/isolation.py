@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from benchmarks.first_instruction import RUNS, minit, oci, peer
@@ -43,6 +44,6 @@ def main() -> None:
             "minit, the same list as an isolator": lambda: minit(bench, isolators=[ISOLATOR]),
         }
         for runtime in ("runc", "crun"):
-            measures[f"{runtime}, no filter"] = peer(runtime, lambda name=runtime: oci(bench, name))
-            measures[f"{runtime}, the same list"] = peer(runtime, lambda name=runtime: oci(bench, name, SAME))
+            measures[f"{runtime}, no filter"] = peer(runtime, partial(oci, bench, runtime))
+            measures[f"{runtime}, the same list"] = peer(runtime, partial(oci, bench, runtime, SAME))
         compare("exec to first instruction, isolated", "ms", measures, RUNS)

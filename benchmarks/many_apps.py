@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 
 from benchmarks.first_instruction import in_cgroups, oci_command, peer, timed
 from benchmarks.table import Measure, compare
@@ -20,10 +21,7 @@ def main() -> None:
         for count in COUNTS:
             measures: dict[str, Measure | str] = {f"minit, {count} apps": lambda: minit(bench, count)}  # noqa: B023
             for name in ("crun", "runc"):
-                measures[f"{name}, {count} in a row"] = peer(
-                    name,
-                    lambda name=name: row(bench, name, count),  # noqa: B023
-                )
+                measures[f"{name}, {count} in a row"] = peer(name, partial(row, bench, name, count))
             compare(f"the last of {count} apps, exec to first instruction", "ms", measures, RUNS)
 
 

@@ -136,7 +136,8 @@ def conmon(bench: World) -> float:
             f"{bench.rootfs}/bin/sleep 1000 & printf $! > $file\n"
         )
         runtime.chmod(0o755)
-        command = ["conmon", "-c", "c", "-u", "c", "-n", "c", "-r", runtime, "-b", bundle, "-p", f"{bundle}/pid"]
+        command = ["conmon", *("-c", "c", "-u", "c", "-n", "c", "-r"), str(runtime)]
+        command += ["-b", str(bundle), "-p", f"{bundle}/pid"]
         process = subprocess.Popen([*command, "--full-attach", "--sync", "-l", f"k8s-file:{bundle}/log"])
         while not (Path(bundle) / "pid").exists():
             time.sleep(0.01)

@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from benchmarks.first_instruction import peer
@@ -62,9 +63,11 @@ def main() -> None:
         measures: dict[str, Measure | str] = {"minit": lambda: measure("minit")}
         measures["minit -- COMMAND"] = lambda: measure("minit -- COMMAND")
         for name in ("tini", "dumb-init"):
-            measures[name] = peer(name, lambda name=name: measure(name))
+            measures[name] = peer(name, partial(measure, name))
         compare(f"{ORPHANS} orphans", "ms", measures, RUNS)
-        again = {name: each if isinstance(each, str) else spent[name].pop for name, each in measures.items()}
+        again: dict[str, Measure | str] = {
+            name: each if isinstance(each, str) else spent[name].pop for name, each in measures.items()
+        }
         compare("processor time for each orphan", "us", again, RUNS)
 
 

@@ -7,6 +7,7 @@ That is counted by a control group, since not every process of a pod has a paren
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 from benchmarks.first_instruction import in_cgroups, make_bundle, peer
@@ -36,9 +37,11 @@ def main() -> None:
 
         measures: dict[str, Measure | str] = {"minit": lambda: measure("minit")}
         for name in ("runc", "crun"):
-            measures[name] = peer(name, lambda name=name: measure(name))  # type: ignore[misc]
+            measures[name] = peer(name, partial(measure, name))
         compare(f"{PODS} pods in a row, each", "ms", measures, RUNS)
-        again = {name: each if isinstance(each, str) else spent[name].pop for name, each in measures.items()}
+        again: dict[str, Measure | str] = {
+            name: each if isinstance(each, str) else spent[name].pop for name, each in measures.items()
+        }
         compare("processor time of each pod", "ms", again, RUNS)
 
 

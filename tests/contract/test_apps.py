@@ -9,6 +9,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,7 +177,7 @@ def test_an_app_that_can_be_attached_to(make_pod: MakePod) -> None:
     assert sandbox.traces("web") == []
 
 
-FAILURES = {
+FAILURES: dict[str, tuple[dict[str, Any], str]] = {
     "no source": (
         {"mounts": [{"path": "/a", "volume": "v", "appVolume": {"name": "v", "kind": "host", "source": "/no/such"}}]},
         "Failed to stat /no/such: No such file or directory",
@@ -276,7 +277,11 @@ def test_a_pod_that_has_ended(make_pod: MakePod) -> None:
         uuid = [f"--uuid={sandbox.pod.uuid}"] if verb == "add" else []
         result = subprocess.run(
             [sandbox.pod.entrypoint(f"app/{verb}"), *uuid, "--app=web"],
-            **{"cwd": sandbox.pod.path, "env": {"PATH": "/bin"}, "capture_output": True, "text": True, "check": False},
+            cwd=sandbox.pod.path,
+            env={"PATH": "/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert result.returncode == 254
         assert result.stderr.startswith(f"stage1 app {verb}: pod is not running any more: "), result.stderr

@@ -7,6 +7,7 @@ import json
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ def faults(tmp_path: Path) -> Faults:
 
 def section() -> dict[str, object]:
     """Return an app that has what there is to make for one."""
-    volumes = [
+    volumes: list[dict[str, Any]] = [
         {"name": "file", "kind": "host", "source": "/etc/passwd", "readOnly": True},
         {"name": "e", "kind": "empty"},
     ]

@@ -83,7 +83,7 @@ def test_restarts_and_readiness_by_checks(make_pod: MakePod) -> None:
     """An app with a policy is started again when it fails a check, and others wait until it is ready by its checks."""
     sandbox = Sandbox(make_pod)
     policy = {"name": "minit/restart", "value": "always"}
-    ready = {"exec": ["/bin/sh", "-c", "[ -e /tmp/up ]"]}
+    ready: dict[str, object] = {"exec": ["/bin/sh", "-c", "[ -e /tmp/up ]"]}
     assert sandbox.add("web", checked("rm -f /tmp/bad; exec sleep 1000", policy, liveness=fine(), readiness=ready))
     assert sandbox.add("next", shell(FOREVER, annotations=[{"name": "minit/after", "value": "web"}])).returncode == 0
     assert sandbox.start("web").returncode == 0
@@ -100,7 +100,7 @@ def test_restarts_and_readiness_by_checks(make_pod: MakePod) -> None:
 def test_a_check_that_stops_the_pod(make_pod: MakePod) -> None:
     """The pod ends, with 0 as any mutable pod; so does the helper."""
     sandbox = Sandbox(make_pod)
-    broken = {"exec": ["/bin/false"], "action": "stop-pod"}
+    broken: dict[str, object] = {"exec": ["/bin/false"], "action": "stop-pod"}
     assert sandbox.add("web", checked(FOREVER, liveness=broken)).returncode == 0
     [helper] = map(os.pidfd_open, sandbox.helpers())
     assert sandbox.start("web").returncode == 0

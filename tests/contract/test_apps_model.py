@@ -117,7 +117,7 @@ def machine_of(sandbox: Sandbox) -> type[RuleBasedStateMachine]:
                 assert (result.returncode, result.stdout) == (0, "")
                 assert sandbox.traces(app) == []
                 for facts in (self.model.state, self.model.status, self.model.starts):
-                    del facts[app]  # type: ignore[attr-defined]
+                    del facts[app]
 
         @invariant()
         def the_pod_is_as_the_model(self) -> None:

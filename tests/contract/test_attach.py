@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.support.waiting import wait_for
 
 MARKER = re.compile(rb"\n\[minit: (?:(\d+) bytes dropped|output was interrupted)\]\n")
 ECHO = 'while read x; do echo "o:$x"; echo "e:$x" >&2; done; echo over'
-PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
 def numbers(first: int, last: int) -> bytes:

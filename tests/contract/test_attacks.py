@@ -478,7 +478,7 @@ def test_names_that_are_swapped_while_pods_start(
     volumes = [{"name": path.name, "kind": "host", "source": str(path)} for path in places]
     mounts = [{"volume": path.name, "path": place} for path, place in places.items()]
     apps = {f"a{number}": shell("true", mounts=mounts) for number in range(8)}
-    swap = [hostile_rootfs / "bin/attacker", "swap", outer / name, outer / "link"]
+    swap = [str(path) for path in (hostile_rootfs / "bin/attacker", "swap", outer / name, outer / "link")]
     with subprocess.Popen(swap) as racer:
         try:
             for _ in range(campaign(4)):

@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ def test_everything_in_an_app_has_the_same(make_pod: MakePod) -> None:
         }
     )
     pod.start(preexec_fn=_be_humble)
-    [app], [handler] = (wait_for(lambda name=name: sleepers(pod, name), name) for name in ("a", "c"))
+    [app], [handler] = (wait_for(partial(sleepers, pod, name), name) for name in ("a", "c"))
     expected = attributes_of(app)
     assert (expected["nice"], expected["policy"], expected["io_priority"]) == (5, os.SCHED_BATCH, IDLE_CLASS)
     assert (expected["personality"], expected["timerslack_ns"]) == ("00040000\n", "123456\n")

@@ -119,7 +119,7 @@ class Installed:
 
     def renew(self, fingerprint: str, under: Sequence[str] = (), **variables: str) -> str:
         """Call what makes the program, and return what it says meanwhile."""
-        command = [*under, self.interpreter, "-c", _RENEW, self.sources, fingerprint, self.plain]
+        command = [*under, str(self.interpreter), "-c", _RENEW, str(self.sources), fingerprint, str(self.plain)]
         environment = self.environment(PYTHONPATH=sysconfig.get_path("purelib"), **variables)
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
@@ -198,7 +198,7 @@ def page_faults(program: Path) -> int:
     if child == 0:
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            os.execve(program, [program, "/bin/false", "version"], {})
+            os.execve(program, [str(program), "/bin/false", "version"], {})
         finally:
             os._exit(1)
     _, status, usage = os.wait4(child, 0)
@@ -369,7 +369,7 @@ def test_both_are_the_same(installed: Installed, tmp_path: Path) -> None:
 
 def test_the_stage1_image_is_the_same(world: World, installed: Installed) -> None:
     """The stage1 image that Python has built is the one that the program takes."""
-    command = [sys.executable, "-c", _PRINT_FINGERPRINT, installed.sources]
+    command = [sys.executable, "-c", _PRINT_FINGERPRINT, str(installed.sources)]
     fingerprint = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     world.minit("fetch", world.stage1)
     (world.data / "minit/default-stage1").write_text(f"{fingerprint} {image_id(world.stage1)}\n")
@@ -384,8 +384,7 @@ def test_standard_streams(installed: Installed) -> None:
     assert result.stderr == "version: standard output: no space left on device\n"
     for closed in (">&-", "<&-", "2>&-", "<&- >&- 2>&-"):
         script = f'"$0" version {closed}'
-        result = subprocess.run(["sh", "-c", script, installed.command], env=installed.environment())
-        assert result.returncode == 0
+        subprocess.run(["sh", "-c", script, installed.command], env=installed.environment(), check=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -423,7 +422,7 @@ def test_what_the_init_passes_on(installed: Installed) -> None:
 
     with_init, without = (
         subprocess.run([*words, "sh", "-c", script], preexec_fn=prepare, capture_output=True, check=True).stdout
-        for words in ([installed.command, "--"], [])
+        for words in ([str(installed.command), "--"], [])
     )
     assert with_init == without
 

@@ -91,7 +91,7 @@ def test_the_callers_terminal_is_out_of_reach(pod: PodDirectory, terminal: Termi
     """By no descriptor and not by /dev/tty, also when all its streams are redirected."""
     script = "echo to-tty > /dev/tty; ls -l /proc/self/fd | wc -l"
     files = subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE
-    streams = dict(zip(("stdin", "stdout", "stderr"), files))
+    streams: dict[str, Any] = dict(zip(("stdin", "stdout", "stderr"), files))
     process = enter(pod, terminal, "sh", "-c", script, **streams)
     output, errors = process.communicate(timeout=30)
     assert b"/dev/tty" in errors and output.strip() == b"5"  # a line for the total, one for the directory itself
@@ -213,7 +213,7 @@ def test_input_from_a_pipe(pod: PodDirectory, terminal: Terminal) -> None:
 def test_output_to_a_file(pod: PodDirectory, terminal: Terminal, tmp_path: Path, errors_too: bool) -> None:
     """It is passed in as it is, and so may be all output: what is typed is still echoed."""
     with open(tmp_path / "output", "wb") as file:
-        streams = {"stdout": file, **({"stderr": file} if errors_too else {})}
+        streams: dict[str, Any] = {"stdout": file, **({"stderr": file} if errors_too else {})}
         process = enter(pod, terminal, "sh", "-c", f"{TTY}; read line; echo $line; echo error >&2", **streams)
         wait_for(lambda: terminal.is_raw, "the raw mode")
         terminal.type(b"typed\r")

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -62,7 +62,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Faults:
 
 def two_apps(make_pod: MakePod) -> PodDirectory:
     """Return a pod of two apps, whose set-up has what there is to set up."""
-    volumes = [
+    volumes: list[dict[str, Any]] = [
         {"name": "directory", "kind": "host", "source": "/usr/share", "readOnly": True},
         {"name": "file", "kind": "host", "source": "/etc/passwd", "readOnly": True},
         {"name": "device", "kind": "host", "source": "/dev/zero"},

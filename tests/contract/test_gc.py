@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -152,7 +153,8 @@ def test_a_subcgroup_that_is_no_file(make_pod: MakePod) -> None:
     pod = exited(make_pod({"a": shell("exit 0")}))
     file = pod.path / "subcgroup"
     kept = file.rename(pod.path / "kept")
-    for damage in (lambda: os.mkfifo(file), file.mkdir, lambda: file.symlink_to("/dev/zero")):
+    damages: list[Callable[[], None]] = [lambda: os.mkfifo(file), file.mkdir, lambda: file.symlink_to("/dev/zero")]
+    for damage in damages:
         damage()
         result = pod.gc()
         assert result.returncode == 254, result

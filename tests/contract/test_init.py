@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
@@ -48,24 +49,29 @@ def wrapper(request: pytest.FixtureRequest) -> list[str]:
     return list(request.param)
 
 
-def run(*words: str, wrapper: list[str] | None = None, **options: object) -> subprocess.CompletedProcess[str]:
+def run(*words: str, wrapper: list[str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
-    return subprocess.run(
-        [*(wrapper or []), *INIT, *words],
-        **{"env": ENVIRONMENT, "capture_output": True, "text": True, "timeout": 60, "check": False, **options},
-    )
+    chosen: dict[str, Any] = {"env": ENVIRONMENT, **options}
+    command = [*(wrapper or []), *INIT, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **chosen)
+
+
+def output(process: subprocess.Popen[str]) -> IO[str]:
+    """Return what can be read of a process."""
+    assert process.stdout is not None
+    return process.stdout
 
 
 @contextmanager
 def started(
-    *words: str, wrapper: list[str] | None = None, **options: object
+    *words: str, wrapper: list[str] | None = None, **options: Any
 ) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """Start the command and yield the process and the init's pid, once the command wrote `ready`."""
     process = subprocess.Popen(
         [*(wrapper or []), *INIT, *words], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, **options
     )
     try:
-        assert process.stdout.readline() == "ready\n"
+        assert output(process).readline() == "ready\n"
         yield process, children_of(process.pid)[0] if wrapper else process.pid
     finally:
         process.kill()
@@ -83,7 +89,7 @@ def test_the_exit_code_is_the_commands(wrapper: list[str], script: str, code: in
 def test_a_caller_that_ignores_its_children(wrapper: list[str]) -> None:
     """Where SIGCHLD is ignored the exit code is kept all the same, and the command finds it ignored."""
     command = ["sh", "-c", "grep SigIgn /proc/self/status; exit 9"]
-    ignoring = {"preexec_fn": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)}
+    ignoring: dict[str, Any] = {"preexec_fn": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)}
     bare = subprocess.run([*wrapper, *command], capture_output=True, text=True, check=False, **ignoring)
     result = run("--", *command, wrapper=wrapper, **ignoring)
     assert (result.returncode, result.stdout) == (9, bare.stdout)
@@ -94,7 +100,7 @@ def test_every_signal_is_passed_on(wrapper: list[str]) -> None:
     with started("--", sys.executable, "-c", TELLER, wrapper=wrapper) as (process, init):
         for number in FORWARDED:
             os.kill(init, number)
-            assert process.stdout.readline() == f"{int(number)}\n"
+            assert output(process).readline() == f"{int(number)}\n"
         [child] = children_of(init)
         os.kill(child, signal.SIGKILL)
         assert process.wait(30) == 128 + signal.SIGKILL
@@ -112,11 +118,11 @@ def test_one_process_or_the_group(wrapper: list[str]) -> None:
     """A signal is for the command alone, and for its whole process group with --group."""
     with started("--group", "--", "bash", "-c", PAIR, wrapper=wrapper) as (process, init):
         os.kill(init, signal.SIGTERM)
-        assert sorted(process.stdout.read().split()) == ["inner", "outer"]
+        assert sorted(output(process).read().split()) == ["inner", "outer"]
         assert process.wait(30) == 5
     with started("--", "bash", "-c", PAIR, wrapper=wrapper) as (process, init):
         os.kill(init, signal.SIGTERM)
-        assert process.stdout.readline() == "outer\n"
+        assert output(process).readline() == "outer\n"
         [outer] = children_of(init)
         [inner] = children_of(outer)
         os.kill(inner, signal.SIGTERM)
@@ -127,8 +133,10 @@ def test_orphans_are_reaped(wrapper: list[str]) -> None:
     """Whatever loses its parent becomes the init's child and leaves no zombie, while the command goes on."""
     storm = "for i in $(seq 100); do (sh -c 'exit 3' &) ; done; (sleep 60 &); echo ready; exec sleep 60"
     with started("--", "sh", "-c", storm, wrapper=wrapper) as (process, init):
-        sleeping = lambda: named(children_of(init), "sleep")  # noqa: E731
-        wait_for(lambda: len(sleeping()) == 2 == len(children_of(init)), "the end of every orphan but one")
+        wait_for(
+            lambda: len(named(children_of(init), "sleep")) == 2 == len(children_of(init)),
+            "the end of every orphan but one",
+        )
         for child in children_of(init):
             assert status_of(child)["PPid"] == str(init)
         for child in children_of(init):
@@ -148,7 +156,7 @@ def test_the_command_starts_as_without_an_init() -> None:
     bare = subprocess.run(show, capture_output=True, text=True, preexec_fn=prepare, check=True).stdout
     assert run("--", *show, preexec_fn=prepare).stdout == bare
     # But for the signals from 32 on, of which the first are libc's own.
-    ignored = int(re.search(r"SigIgn:\t(\w+)", bare)[1], 16) & (1 << 31) - 1
+    ignored = int(re.findall(r"SigIgn:\t(\w+)", bare)[0], 16) & (1 << 31) - 1
     assert ignored == 1 << signal.SIGHUP - 1 | 1 << signal.SIGINT - 1
 
 
@@ -159,7 +167,7 @@ def test_the_init_holds_nothing_of_the_callers(tmp_path: Path) -> None:
     with started("--", "sh", "-c", script, pass_fds=[writer], cwd=tmp_path) as (process, init):
         os.close(writer)
         assert os.read(reader, 100) == b"passed\n"
-        assert process.stdout.readline() == f"{tmp_path}\n"
+        assert output(process).readline() == f"{tmp_path}\n"
         wait_for(lambda: os.readlink(f"/proc/{init}/cwd") == "/", "the init's last step before its loop")
         wait_for(lambda: sorted(descriptors_of(init)) == [0, 1, 2], "nothing but the standard descriptors")
         os.kill(init, signal.SIGTERM)
@@ -223,12 +231,12 @@ def test_a_session_of_its_own(wrapper: list[str], tmp_path: Path) -> None:
     wait; wait
     """
     with started("--session", "--", "bash", "-c", script, wrapper=wrapper) as (process, init):
-        assert process.stdout.readline() == "True\n"
+        assert output(process).readline() == "True\n"
         os.kill(init, signal.SIGTERM)
-        assert process.stdout.readline() == "inner\n"
+        assert output(process).readline() == "inner\n"
         assert process.wait(30) == 6
     with started("--session", "--", "bash", "-c", script.replace("wait; wait", "exit 8")) as (process, init):
-        assert sorted([process.stdout.readline(), process.stdout.readline()]) == ["True\n", "inner\n"]
+        assert sorted([output(process).readline(), output(process).readline()]) == ["True\n", "inner\n"]
         assert process.wait(30) == 8
 
 
@@ -241,10 +249,10 @@ def test_stops_of_a_terminal(flag: str, number: signal.Signals) -> None:
         for _ in range(2):
             os.kill(init, number)
             for pid in (child, init):
-                wait_for(lambda pid=pid: status_of(pid)["State"].startswith("T"), "a stop")
+                wait_for(lambda: status_of(pid)["State"].startswith("T"), "a stop")  # noqa: B023
             os.kill(init, signal.SIGCONT)
             for pid in (child, init):
-                wait_for(lambda pid=pid: status_of(pid)["State"].startswith("S"), "going on")
+                wait_for(lambda: status_of(pid)["State"].startswith("S"), "going on")  # noqa: B023
         os.kill(init, signal.SIGTERM)
         assert process.wait(30) == 128 + signal.SIGTERM
 
@@ -266,13 +274,13 @@ def test_the_parents_death() -> None:
         script = '"$@" & echo $!; wait'
         command = ["sh", "-c", script, "sh", *INIT, *words, "--", "sh", "-c", "echo ready $$; exec sleep 60"]
         parent = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
-        init = int(parent.stdout.readline())
-        child = int(parent.stdout.readline().split()[1])
+        init = int(output(parent).readline())
+        child = int(output(parent).readline().split()[1])
         parent.kill()
         parent.wait()
         for pid in (init, child):
-            wait_for(lambda pid=pid: not is_alive(pid), f"the end of both, by SIG{name}")
-        parent.stdout.close()
+            wait_for(lambda: not is_alive(pid), f"the end of both, by SIG{name}")  # noqa: B023
+        output(parent).close()
 
 
 @contextmanager

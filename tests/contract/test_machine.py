@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ def boot(make_pod: MakePod, tmp_path: Path) -> Iterator[Boot]:
     """A function that boots a machine with these apps; it ends with the test."""
     with ExitStack() as stack:
 
-        def start(apps: dict, config: str = "", command_line: str = "", **pod: object) -> NamespaceMachine:
+        def start(apps: dict[str, Any], config: str = "", command_line: str = "", **pod: Any) -> NamespaceMachine:
             prepared = make_pod(apps, overlay=False, **pod)
             return stack.enter_context(NamespaceMachine(tmp_path, prepared, config, command_line))
 

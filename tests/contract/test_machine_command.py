@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -32,7 +33,9 @@ def boot(make_pod: MakePod, tmp_path: Path) -> Iterator[Boot]:
     """A function that boots a machine with these apps; it ends with the test."""
     with ExitStack() as stack:
 
-        def start(apps: dict, config: str = "", console: str | None = None, command_line: str = "") -> NamespaceMachine:
+        def start(
+            apps: dict[str, Any], config: str = "", console: str | None = None, command_line: str = ""
+        ) -> NamespaceMachine:
             prepared = make_pod(apps, overlay=False)
             return stack.enter_context(NamespaceMachine(tmp_path, prepared, config, command_line, console=console))
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -144,7 +145,7 @@ def test_a_failure_is_recorded_though_nobody_hears_of_it(make_pod: MakePod, clos
     reader, writer = os.pipe()
     os.close(reader)
     streams = {0: "stdin", 1: "stdout", 2: "stderr"}
-    process = pod.start(**{streams[fd]: writer for fd in closed if fd})
+    process = pod.start(**cast("dict[str, Any]", {streams[fd]: writer for fd in closed if fd}))
     os.close(writer)
     process.communicate(timeout=60)
     assert process.returncode == 254

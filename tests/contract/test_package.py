@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,9 +30,9 @@ def world(tmp_path: Path) -> Iterator[World]:
     yield from worlds(tmp_path)
 
 
-def call(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
+def call(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, which must be a success."""
-    result = subprocess.run(
+    result: subprocess.CompletedProcess[str] = subprocess.run(
         [str(word) for word in words],
         **{"capture_output": True, "text": True, "timeout": 100, "check": False, **options},
     )
@@ -51,7 +52,7 @@ def test_pip(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--no-build-isolation"]
     call(*pip, "--target", target, sources, cwd=tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(target)}
-    options = {"env": environment, "cwd": tmp_path}
+    options: dict[str, Any] = {"env": environment, "cwd": tmp_path}
     assert call(target / "bin/minit", "version", **options).stdout.startswith("minit Version: ")
     assert "complete -F" in call(target / "bin/minit", "completion", "bash", **options).stdout
     assert call(target / "bin/minit", "--", "sh", "-c", "echo $0 as init", **options).stdout == "sh as init\n"
@@ -122,7 +123,7 @@ def test_the_package_runs_pods(package: Path, world: World, tmp_path: Path) -> N
         /usr/bin/minit -- sh -c 'exit 7'
     """
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-    result = subprocess.run(
+    result: subprocess.CompletedProcess[str] = subprocess.run(
         ["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, env=environment, check=False
     )
     assert result.returncode == 7, result.stderr
@@ -188,7 +189,7 @@ def test_sysv(machine: dict[str, str], world: World, tmp_path: Path) -> None:
     link.symlink_to(CONTRIB / "sysv/minit-pod")
 
     def script(action: str, code: int = 0) -> str:
-        result = subprocess.run(
+        result: subprocess.CompletedProcess[str] = subprocess.run(
             [link, action],
             env=machine,
             capture_output=True,

@@ -19,7 +19,7 @@ FOREVER = "while :; do sleep 1; done"
 SOON = {"minit/restart-delay": "10ms", "minit/restart-max-delay": "20ms"}
 
 
-def annotations(**named: str) -> list[dict[str, str]]:
+def restarting(**named: str) -> list[dict[str, str]]:
     """Return annotations of an app, `restart_limit` for minit/restart-limit, with short delays."""
     every = SOON | {f"minit/{name.replace('_', '-')}": value for name, value in named.items()}
     return [{"name": name, "value": value} for name, value in every.items()]
@@ -35,7 +35,7 @@ def names(pod: PodDirectory, app: str) -> list[str]:
 def test_an_app_that_fails_is_started_until_it_succeeds(make_pod: MakePod) -> None:
     """With on-failure it runs in the same root again, logged all along, until it ends with 0; so does the pod then."""
     script = "echo x >> /tmp/runs; echo run $(wc -l < /tmp/runs); [ $(wc -l < /tmp/runs) -ge 4 ] || exit 7"
-    pod = make_pod({"a": shell(script, annotations=annotations(restart="on-failure"))})
+    pod = make_pod({"a": shell(script, annotations=restarting(restart="on-failure"))})
     result = pod.run()
     assert (result.returncode, pod.status("a")) == (0, 0)
     assert [line.split(": ", 1)[1] for line in result.stdout.splitlines()] == [f"run {n}" for n in (1, 2, 3, 4)]
@@ -45,7 +45,7 @@ def test_an_app_that_fails_is_started_until_it_succeeds(make_pod: MakePod) -> No
 def test_giving_up_ends_the_pod_as_a_failure_does(make_pod: MakePod) -> None:
     """After minit/restart-limit restarts in a row the last status is the pod's, and the others are stopped."""
     pod = make_pod(
-        {"a": shell("exit 7", annotations=annotations(restart="always", restart_limit="2")), "b": shell(FOREVER)}
+        {"a": shell("exit 7", annotations=restarting(restart="always", restart_limit="2")), "b": shell(FOREVER)}
     )
     result = pod.run()
     assert (result.returncode, pod.status("a"), pod.status("b")) == (7, 7, 0)
@@ -76,7 +76,7 @@ def test_a_stop_while_an_app_waits_to_be_started_again(make_pod: MakePod) -> Non
 def test_a_killed_app_comes_back(make_pod: MakePod) -> None:
     """One that dies of a signal has failed; its status is gone while it runs again, in another process."""
     script = f"echo $$ >> /tmp/runs; [ $(wc -l < /tmp/runs) -ge 2 ] || kill -9 $$; touch /tmp/up; {FOREVER}"
-    pod = make_pod({"a": shell(script, annotations=annotations(restart="on-failure"))})
+    pod = make_pod({"a": shell(script, annotations=restarting(restart="on-failure"))})
     process = pod.start()
     pod.wait_file("a", "/tmp/up")
     assert pod.wait_event("app.exited", "a")["status"] == 137
@@ -92,7 +92,7 @@ def test_handlers_run_each_time(make_pod: MakePod) -> None:
     """The event handlers belong to every run of the app."""
     script = "echo x >> /tmp/runs; [ $(wc -l < /tmp/runs) -ge 2 ]"
     commands = handlers(pre_start=["/bin/echo", "before"], post_stop=["/bin/echo", "after"])
-    section: dict[str, Any] = shell(script, annotations=annotations(restart="on-failure"), eventHandlers=commands)
+    section: dict[str, Any] = shell(script, annotations=restarting(restart="on-failure"), eventHandlers=commands)
     pod = make_pod({"a": section})
     result = pod.run()
     assert result.returncode == 0
@@ -101,7 +101,7 @@ def test_handlers_run_each_time(make_pod: MakePod) -> None:
 
 def test_a_program_that_cannot_be_executed(make_pod: MakePod) -> None:
     """It counts as a failure each time."""
-    section = shell("", annotations=annotations(restart="on-failure", restart_limit="1"))
+    section = shell("", annotations=restarting(restart="on-failure", restart_limit="1"))
     pod = make_pod({"a": {**section, "exec": ["/missing"]}})
     result = pod.run()
     assert (result.returncode, pod.status("a")) == (203, 203)
@@ -112,11 +112,11 @@ def test_a_program_that_cannot_be_executed(make_pod: MakePod) -> None:
 def test_an_app_that_was_added_to_a_pod(make_pod: MakePod) -> None:
     """It is started again by its policy as well, until somebody stops it; started by hand it is as good as new."""
     sandbox = Sandbox(make_pod)
-    section = shell("echo x >> /runs; exit 7", annotations=annotations(restart="on-failure", restart_limit="2"))
+    section = shell("echo x >> /runs; exit 7", annotations=restarting(restart="on-failure", restart_limit="2"))
     sandbox.add("a", section)
     for number in (1, 2):
         assert sandbox.start("a").returncode == 0
-        wait_for(lambda n=number: names(sandbox.pod, "a").count("app.restarts-given-up") == n, "its last end")
+        wait_for(lambda: names(sandbox.pod, "a").count("app.restarts-given-up") == number, "its last end")  # noqa: B023
         assert len(sandbox.pod.file("a", "runs").read_text().split()) == 3 * number
     late = [{"name": "minit/restart", "value": "always"}, {"name": "minit/restart-delay", "value": "1h"}]
     sandbox.add("b", shell("exit 0", annotations=late))
@@ -132,7 +132,7 @@ def test_an_app_that_was_added_to_a_pod(make_pod: MakePod) -> None:
 
 def test_output_that_somebody_holds_open_is_given_up(make_pod: MakePod) -> None:
     """Another app may keep the end of each of an app's pipes: PID 1 does not grow with the restarts for all that."""
-    pod = make_pod({"a": shell("exec sleep 1234", annotations=annotations(restart="always"))})
+    pod = make_pod({"a": shell("exec sleep 1234", annotations=restarting(restart="always"))})
     process = pod.start()
     pod.wait_ready()
     held, seen = [], set[int]()

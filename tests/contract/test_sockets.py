@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -306,7 +306,7 @@ def test_sockets_of_the_caller_for_two_apps(make_pod: MakePod, tmp_path: Path) -
         unix = stack.enter_context(socket.socket(socket.AF_UNIX))
         datagrams = stack.enter_context(listener("udp", number_of(first)))
         file = stack.enter_context(open(tmp_path / "file", "w"))
-        passed = [second, unwanted, unbound, unix, datagrams, file, first]
+        passed: list[socket.socket | TextIO] = [second, unwanted, unbound, unix, datagrams, file, first]
         pod = make_pod({"a": answering(port("http", number_of(first))), "b": answering(port("x", number_of(second)))})
         process = pod.start(**activated(*(each.fileno() for each in passed), names=["s", "u", "", "", "", "f", "1"]))
         unwanted_number = number_of(unwanted)

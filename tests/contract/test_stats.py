@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyte
 
@@ -43,7 +44,7 @@ def stop(pod: PodDirectory) -> None:
     pod.wait_exited()
 
 
-def sample(pod: PodDirectory) -> dict[str, dict[str, object]]:
+def sample(pod: PodDirectory) -> dict[str, dict[str, Any]]:
     """Return what `app stats` says of each app in JSON, and of the pod as "pod"."""
     [line] = minit(pod.data, "app", "stats", "--format=json", pod.uuid).stdout.splitlines()
     value = json.loads(line)

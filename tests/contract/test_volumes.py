@@ -85,7 +85,7 @@ def test_read_only_and_recursive_in_every_combination(make_pod: MakePod, source:
     for index, (of_volume, of_point, recursive) in enumerate(
         product((None, True, False), (True, False), (None, True, False))
     ):
-        fields = {"readOnly": of_volume, "recursive": recursive}
+        fields: dict[str, Any] = {"readOnly": of_volume, "recursive": recursive}
         volume = host(source, **{key: value for key, value in fields.items() if value is not None})
         name = f"app{index}"
         apps[name] = shell(

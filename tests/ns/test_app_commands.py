@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def flat_pod(world: World) -> Iterator[RunningPod]:
         yield pod
 
 
-def manifest_of(world: World, pod: RunningPod) -> dict[str, object]:
+def manifest_of(world: World, pod: RunningPod) -> dict[str, Any]:
     """Return the manifest of a running pod."""
     manifest = json.loads((world.pod_path("run", pod.uuid) / "pod").read_bytes())
     assert isinstance(manifest, dict)
@@ -160,7 +161,7 @@ def test_the_life_of_an_app(world: World, pod: RunningPod) -> None:
             "RKT_STAGE1_ENTERPID": str(pod.process.pid),
             "PATH": os.environ["PATH"],
         }
-    [app] = manifest_of(world, pod)["apps"]  # type: ignore[misc,index]
+    [app] = manifest_of(world, pod)["apps"]
     assert app["name"] == "one"
     assert app["image"]["id"] == image_id(world.app)
     assert app["app"]["exec"] == ["/bin/sh", "-c", "exit 3"]  # not after those of the image
@@ -315,7 +316,7 @@ def test_a_volume_of_the_pod(world: World) -> None:
     """An app can mount what the sandbox has."""
     with world.start_sandbox("--no-overlay", "--volume=shared,kind=empty") as pod:
         world.minit("app", "add", pod.uuid, world.app, "--mount=volume=shared,target=/shared")
-        [app] = manifest_of(world, pod)["apps"]  # type: ignore[misc,index]
+        [app] = manifest_of(world, pod)["apps"]
         assert app["mounts"] == [{"volume": "shared", "path": "/shared"}]
 
 
@@ -426,6 +427,6 @@ def test_several_at_once(world: World) -> None:
         names = ("a", "b", "c")
         together(*(("add", pod.uuid, "example.com/busybox", f"--name={name}") for name in names))
         apps = manifest_of(world, pod)["apps"]
-        assert sorted(app["name"] for app in apps) == list(names)  # type: ignore[attr-defined]
+        assert sorted(app["name"] for app in apps) == list(names)
         together(*(("rm", pod.uuid, f"--app={name}") for name in names))
         assert manifest_of(world, pod) == before

@@ -11,6 +11,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ class World:
 
     def config(self, kind: str, subnet: str = "10.9.8.0/24", **more: object) -> dict[str, object]:
         """Return a configuration; the words that belong to the address manager go there."""
-        ipam = {"type": "host-local", "subnet": subnet, "dataDir": str(self.leases)}
+        ipam: dict[str, object] = {"type": "host-local", "subnet": subnet, "dataDir": str(self.leases)}
         ipam |= {key: more.pop(key) for key in IPAM_KEYS if key in more}
         return {"cniVersion": "0.4.0", "name": "net", "type": kind, "ipam": ipam, **more}
 
@@ -113,7 +114,7 @@ def talk(client: str | None, server: socket.socket) -> str:
     with connect() if client is None else within(client, connect):
         end, peer = server.accept()
         end.close()
-        return peer[0]
+        return str(peer[0])
 
 
 def links() -> list[str]:
@@ -137,13 +138,13 @@ def tables() -> list[str]:
     return [line.split()[-1] for line in shown.stdout.splitlines()]
 
 
-KINDS = {"ptp": {}, "bridge": {"isGateway": True, "bridge": "br-test"}}
+KINDS: dict[str, dict[str, Any]] = {"ptp": {}, "bridge": {"isGateway": True, "bridge": "br-test"}}
 
 
 @pytest.fixture(params=sorted(KINDS))
 def kind(request: pytest.FixtureRequest) -> str:
     """Each plugin that makes links."""
-    return request.param
+    return str(request.param)
 
 
 def test_pod_and_host_and_pods_talk(world: World, kind: str) -> None:
@@ -248,7 +249,7 @@ def test_a_bridge_without_gateway_or_addresses(world: World) -> None:
     add(world.config("bridge"), request)
     assert routes() == [] and forwarding.read_text() == "0\n"
     other = world.pod()
-    config = {"name": "net", "type": "bridge", "ipam": {}}
+    config: dict[str, object] = {"name": "net", "type": "bridge", "ipam": {}}
     result = add(config, other)
     assert (result.addresses, result.routes) == ((), ())
     assert within(other.namespace, lambda: Links().get("eth0")).up
@@ -455,7 +456,7 @@ def test_check_names_what_differs(world: World, kind: str) -> None:
 
 def test_loopback(world: World) -> None:
     """lo goes up and down, and what plugins before returned is passed on."""
-    config = {"cniVersion": "0.4.0", "name": "lo", "type": "loopback"}
+    config: dict[str, object] = {"cniVersion": "0.4.0", "name": "lo", "type": "loopback"}
     request = world.pod()
     within(request.namespace, lambda: Links().set_up(Links().get("lo"), up=False))
     with pytest.raises(NetworkError, match="^interface lo is down$"):
@@ -586,7 +587,7 @@ def test_leases_of_old_plugins(world: World) -> None:
     assert world.leased() == {}
 
 
-def host_local(command: str, config: dict[str, object], request: Request) -> dict:
+def host_local(command: str, config: dict[str, object], request: Request) -> Any:
     """Run Debian's host-local."""
     environment = {
         "CNI_COMMAND": command,

@@ -219,7 +219,7 @@ def test_kill_reaches_all_in_any_hierarchy(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("version", ["v1", "v2", "both"])
 def test_a_frozen_group_is_thawed(
-    hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn, number: int, version: str
+    hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups, spawn: Spawn, number: int, version: str
 ) -> None:
     """Whichever freezer it was, what it is sent is acted on; the next process of the group is not frozen."""
     places = {",".join(hierarchy.controllers): f"{hierarchy.mount_point}/{subcgroup}" for hierarchy in hierarchies}
@@ -284,7 +284,7 @@ def free_descriptors(count: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("free", [2, 7, 150])
-def test_more_processes_than_are_looked_at_at_once(groups: PodGroups, spawn, free: int) -> None:
+def test_more_processes_than_are_looked_at_at_once(groups: PodGroups, spawn: Spawn, free: int) -> None:
     """Each gets the signal, however few descriptors are to be had."""
 
     def fork_many() -> None:

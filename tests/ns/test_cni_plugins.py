@@ -81,7 +81,7 @@ class Host:
             with within(self.namespace, lambda: socket.create_connection(address, TIMEOUT_SECONDS)):
                 connection, (peer, _) = server.accept()
                 connection.close()
-                return peer == "10.77.0.2"
+                return bool(peer == "10.77.0.2")
 
     def leased(self) -> list[str]:
         """Return the addresses that are taken."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import uuid
 from collections.abc import Iterator
@@ -133,7 +134,7 @@ class Control:
     def __init__(self, namespace: int) -> None:
         self._namespace = namespace
         os.makedirs(os.path.dirname(paths.POD_CONTROL))
-        self._socket = Socket(1, 5)  # AF_UNIX, SOCK_SEQPACKET
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.bind(paths.POD_CONTROL)
         self._socket.listen(1)
         self.asked = 0
@@ -141,8 +142,8 @@ class Control:
 
     def _serve(self) -> None:
         while True:
-            fd, _ = self._socket._accept()
-            client = Socket(fileno=fd)
+            connection, _ = self._socket.accept()
+            client = Socket(fileno=connection.detach())
             message, _ = receive_message(client)
             assert message == {"op": "namespace", "app": "web"}
             self.asked += 1

@@ -46,7 +46,7 @@ def find_interpreter(version: str) -> str:
 @pytest.mark.parametrize(("version", "kind"), [*((version, "dumped") for version in VERSIONS), (OWN, "plain")])
 def test_an_image_with_another_interpreter(app_rootfs: Path, tmp_path: Path, version: str, kind: str) -> None:
     """That Python builds it with the packages of this one, and a pod on it runs, is asked, entered and stopped."""
-    command = [find_interpreter(version), "-B", "-c", BUILD, tmp_path / "stage1.aci", kind]
+    command = [find_interpreter(version), "-B", "-c", BUILD, str(tmp_path / "stage1.aci"), kind]
     path = f"{PROJECT}:{sysconfig.get_path('purelib')}"
     tools = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PYTHONPATH": path, "PATH": tools}

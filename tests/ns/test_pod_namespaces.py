@@ -40,7 +40,7 @@ def test_a_pod_has_its_own_namespaces_and_each_app_its_own_mounts(
         assert {namespace_of(pid, kind) for pid in apps} == {namespace_of(pod.pid, kind)}, kind
     for kind in {"user", "cgroup"} - own:
         assert {namespace_of(pid, kind) for pid in (pod.pid, *apps)} == {namespace_of("self", kind)}, kind
-    mounts = {namespace_of(pid, "mnt") for pid in ("self", process.pid, pod.pid, *apps)}
+    mounts = {namespace_of("self", "mnt"), *(namespace_of(pid, "mnt") for pid in (process.pid, pod.pid, *apps))}
     assert len(mounts) == 4, "host and launcher share one, PID 1 and each app have their own"
     pod.stop()
     assert pod.finish(process).returncode == 0

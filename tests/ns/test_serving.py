@@ -16,6 +16,7 @@ import socket
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -508,7 +509,7 @@ async def test_the_state_of_very_many_apps_is_told(served: Served, monkeypatch: 
     before = len(os.listdir("/proc/self/fd"))
     with trio.fail_after(PATIENCE_SECONDS):
         for _ in range(2):
-            reply, descriptors = await trio.to_thread.run_sync(ask, {"op": "state"})
+            reply, descriptors = await trio.to_thread.run_sync(partial(ask, {"op": "state"}))
             assert descriptors == []
             assert len(cast(Any, reply["apps"])) == 1001
         await trio.testing.wait_all_tasks_blocked()

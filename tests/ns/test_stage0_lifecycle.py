@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.stage0.pods.deletion import remove_content
+from minit.stage0.files.emptying import remove_content
 from tests.support.stage0_world import World, image_id, worlds, write_app
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")

@@ -11,6 +11,7 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -130,7 +131,7 @@ def test_environment_of_all_sources(world: World) -> None:
         *(world.app, "--environment=FROM=flag"),
         FROM="host",
         HOST="yes",
-        **{"BASH_FUNC_f%%": "() { :; }", "LATIN": os.fsdecode(b"\xe4")},
+        **cast("dict[str, Any]", {"BASH_FUNC_f%%": "() { :; }", "LATIN": os.fsdecode(b"\xe4")}),
     ).stdout.strip()
     manifest = json.loads(world.minit("cat-manifest", uuid).stdout)
     environment = {pair["name"]: pair["value"] for pair in manifest["apps"][0]["app"]["environment"]}

@@ -401,12 +401,12 @@ def test_enter_waits_for_the_pid(world: World) -> None:
         pid.with_name("later").rename(pid)
         assert process.wait() == 0
         pid.unlink()
-        process = subprocess.Popen(
+        late = subprocess.Popen(
             world.command("enter", pod.uuid, "ls"), env=world.environment(), stderr=subprocess.PIPE, text=True
         )
         pod.end()
-        _, stderr = process.communicate()
-        assert process.returncode == 254
+        _, stderr = late.communicate()
+        assert late.returncode == 254
         # It may also have looked for the first time after the end.
         assert "ended before it reported its pid" in stderr or "isn't currently running" in stderr
 

@@ -12,7 +12,7 @@ import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.support.pods import PodDirectory
 from tests.support.waiting import TIMEOUT_SECONDS
@@ -30,7 +30,7 @@ class Terminal:
         self.resize(rows, columns)
         self.seen = b""
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
