@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from minit import paths, syscalls
 from minit.errors import LaunchError, MinitError, PlanError, Step, describe, step_of
 from minit.launcher.apps import check_running, report_failure
-from minit.launcher.cgroups import Hierarchy, make_pod_groups, read_hierarchies, read_subcgroup, remove_app_groups
+from minit.launcher.cgroups import Hierarchy, read_hierarchies, read_subcgroup, remove_app_groups
 from minit.launcher.devices.devicehelper import DeviceHelper
-from minit.launcher.devices.devicepolicy import apply_policies, device_group
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.start.load import collect_facts, load_app, read_pod_manifest, read_runtime_config
-from minit.launcher.start.preparation import look_for_devices, open_volumes_of, set_limits_of
+from minit.launcher.start.preparation import open_host_sockets, prepare
 from minit.launcher.start.privateusers import make_dev
 from minit.launcher.start.profiles import write_profile
 from minit.launcher.start.seccomp import add_filters
@@ -44,7 +43,6 @@ from minit.supervisor.control.operations import (
     OP_ENTER,
     OP_STATE,
 )
-from minit.supervisor.exec.socketactivation import open_sockets
 from minit.value import replace
 
 # Longer than PID 1 gives the process that makes the app's root.
@@ -103,7 +101,7 @@ def _plan(options: AddFlags) -> PodPlan:
     if joins_networks(flags.networks):
         connection = Connection(namespace="", host_address=config.host_address, resolv_conf=config.resolv_conf)
         plan = connect(plan, connection, flags.mds_token)
-    for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
+    for line in plan.notices():
         complain(f"stage1: {line}")
     if any(STREAM_CONSOLE in (app.stdin, app.stdout, app.stderr) for app in plan.apps):
         raise PlanError(f'app "{options.app}": a pod that runs has no console: interactive streams cannot be had')
@@ -126,7 +124,7 @@ def _hand_over(
 ) -> None:
     """Make and open what the app needs, and have PID 1 take it in; its helpers, which stay, are added to the list."""
     try:
-        group, sent = _prepare(plan, hierarchies, subcgroup, helpers)
+        group, sent = _open_all(plan, hierarchies, subcgroup, helpers)
     except OSError as error:
         raise LaunchError(f"failed to {step_of(error)}: {describe(error)}") from error
     [app] = plan.apps
@@ -138,35 +136,16 @@ def _hand_over(
     ask({**request, "descriptors": roles, "v2": group.is_v2}, _ANSWER_SECONDS, [fd for _, fd in sent])
 
 
-def _prepare(
+def _open_all(
     plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str, helpers: list[DeviceHelper | HealthHelper]
 ) -> tuple[GroupEnds, list[tuple[str, int]]]:
     """Return the app's groups and the descriptors for PID 1, each with its role."""
-    with Step("open volumes"):
-        plan, [trees] = open_volumes_of(plan)
-    with Step("look for devices"):
-        devices = look_for_devices(plan, (trees,))
-        if devices is not None:
-            helpers.append(devices)
-            plan = replace(plan, apps=devices.allow_devices(plan.apps))
-            if not devices.follows:
-                helpers.remove(devices)
-                devices.end()
-    [spec] = plan.apps
-    mapped = plan.private_users
-    with Step("make control groups"):
-        [group] = make_pod_groups(hierarchies, subcgroup, [spec.name], private_users=mapped is not None).apps
-    if spec.limits is not None:
-        with Step("set limits"):
-            set_limits_of(plan, hierarchies, subcgroup)
-    with Step("set device policy"):
-        for line in apply_policies(hierarchies, subcgroup, plan.apps):
-            complain(f"stage1: {line}")
+    prepared = prepare(plan, hierarchies, subcgroup, helpers)
+    [spec], [trees], [group] = plan.apps, prepared.trees, prepared.groups.apps
     lives = []
-    if devices in helpers:
+    if prepared.devices is not None:
         with Step("follow devices"):
-            followed = device_group(hierarchies, subcgroup, spec.name)
-            lives.append(devices.follow_and_stay({spec.name: followed}, read_pid()))
+            lives.append(prepared.devices.follow_and_stay(prepared.followed, read_pid()))
     if spec.health:
         with Step("start checking the health of the app"):
             health, life = _start_health(plan)
@@ -174,17 +153,16 @@ def _prepare(
             lives.append(life)
     with Step("open the root of the app"):
         sent = [(adding.SPEC, _write_spec(spec)), (adding.ROOT, _open_root(spec.name))]
-        if mapped is not None:
-            sent.append((adding.DEV, make_dev(mapped)))
+        if plan.private_users is not None:
+            sent.append((adding.DEV, make_dev(plan.private_users)))
         sent += [(adding.TREE, tree) for tree in trees]
         sent += _group_roles(group)
         for helper, life in zip(helpers, lives):
             sent.append((adding.HELPER + helper.kind, helper.fileno()))
             sent.append((adding.PROCESS + helper.kind, os.pidfd_open(helper.pid)))
             sent.append((adding.LIFE + helper.kind, life))
-    if spec.sockets and mapped is not None and plan.has_host_network:
-        with Step("open sockets"):
-            sent += [(adding.SOCKET, fd) for fd in open_sockets(spec, [None] * len(spec.sockets))]
+    [sockets] = open_host_sockets(plan)
+    sent += [(adding.SOCKET, fd) for fd in sockets if fd is not None]
     return group, sent
 
 

@@ -17,18 +17,12 @@ from typing import Any, NoReturn
 from minit import paths, syscalls
 from minit.attributes import Attributes
 from minit.errors import EXIT_FAILURE, MinitError, describe
-from minit.launcher.cgroups import Hierarchy, make_pod_groups, open_hierarchies, read_hierarchies, write_group_file
+from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies, write_group_file
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.start.delegation import place_pod
 from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root
-from minit.launcher.start.preparation import (
-    look_for_devices,
-    open_volumes_of,
-    raise_descriptor_limit,
-    restrict_devices,
-    set_limits_of,
-)
+from minit.launcher.start.preparation import open_host_sockets, prepare, raise_descriptor_limit
 from minit.launcher.start.profiles import write_profiles
 from minit.launcher.start.seccomp import add_filters
 from minit.machine.clock import correct_clock
@@ -42,14 +36,13 @@ from minit.machine.mounts import enter_mountable_root, mount_early
 from minit.machine.watchdog import Feeder
 from minit.manifest.machine import MachineConfig, parse_machine, with_command_line
 from minit.plan.flags import RunFlags
-from minit.plan.pod import PodPlan, plan_pod
+from minit.plan.pod import PodPlan, plan_machine
 from minit.podfile import write_pod_file
 from minit.process import forget_imports, read_attributes
 from minit.stdio import complain_at_once, open_standard_streams
 from minit.supervisor.boot import SupervisorEnds, run_apps
 from minit.supervisor.loopback import bring_up_loopback
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
-from minit.value import replace
 
 _MAXIMUM_BYTES = 1 << 20
 _COMMAND_LINE = "/proc/cmdline"
@@ -183,19 +176,14 @@ def _run_pod(machine: Machine) -> int:
     )
     hierarchies = read_hierarchies()
     pod = load_pod(flags)
-    plan = plan_pod(pod, flags, collect_facts(hierarchies, pod, flags))
+    plan = plan_machine(pod, flags, collect_facts(hierarchies, pod, flags))
     plan = add_filters(plan)
-    # All but its mounts are the machine's own; somebody may stop an app and start it again.
-    plan = replace(plan, namespaces=("mnt",), apps=tuple(replace(app, starts_again=True) for app in plan.apps))
-    for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
+    for line in plan.notices():
         complain_at_once(f"minit: {line}")
-    plan, trees = open_volumes_of(plan)
     subcgroup = place_pod(hierarchies, plan.uuid, plan.controllers)
-    groups = make_pod_groups(hierarchies, subcgroup, [app.name for app in plan.apps])
-    set_limits_of(plan, hierarchies, subcgroup)
-    plan, devices = restrict_devices(plan, look_for_devices(plan, trees), hierarchies, subcgroup)
-    if devices is not None:
-        machine.pod_helpers.append(devices)
+    prepared = prepare(plan, hierarchies, subcgroup, machine.pod_helpers)
+    if prepared.devices is not None:
+        prepared.devices.follow(prepared.followed)
     attributes = read_attributes(raise_descriptor_limit())
     _check_health(machine, plan, attributes)
     _join_group(hierarchies, subcgroup)
@@ -208,12 +196,12 @@ def _run_pod(machine: Machine) -> int:
         lock=machine.lock,
         root=open_stage1_root(),
         image=None,
-        tasks=groups.tasks,
-        groups=groups.apps,
+        tasks=prepared.groups.tasks,
+        groups=prepared.groups.apps,
         hierarchies=open_hierarchies(hierarchies),
         attributes=attributes,
-        trees=trees,
-        sockets=tuple((None,) * len(app.sockets) for app in plan.apps),
+        trees=prepared.trees,
+        sockets=open_host_sockets(plan),
         kept=_leave_mounts(machine),
     )
 

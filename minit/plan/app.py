@@ -223,8 +223,9 @@ class AppSpec(Value):
         lines += [] if self.restart is None else [f"app {self.name}: restarts {self.restart.describe()}"]
         lines += [f"app {self.name}: health {check.describe()}" for check in self.health]
         lines += [f"app {self.name}: {operation.describe()}" for operation in self.mounts]
-        lines.append(f"app {self.name}: {self.sysfs.describe()}{', but below volumes there' if self.volumes else ''}")
-        lines += [f"app {self.name}: {volume.describe()}" for volume in self.volumes]
+        volumes = (*self.volumes, *self.late_volumes)
+        lines.append(f"app {self.name}: {self.sysfs.describe()}{', but below volumes there' if volumes else ''}")
+        lines += [f"app {self.name}: {volume.describe()}" for volume in volumes]
         lines += [f"app {self.name}: {file.describe()}" for file in self.files]
         lines += [f"app {self.name}: {line}" for line in self.protection.describe()]
         return lines + ([f"app {self.name}: root read-only"] if self.read_only_root else [])

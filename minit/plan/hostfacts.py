@@ -15,7 +15,8 @@ class HostFacts(Value):
     caller's TERM, `notify_socket` its NOTIFY_SOCKET. `ignored_variables` are environment variables that ask for
     something which is not built.
     `controllers` are those of control groups that there are, `capabilities` is a mask of those that the caller can
-    pass on; both are looked at by the planning of isolators only.
+    pass on; both are looked at by the planning of isolators only. `missing_devices` are sources of volumes below /dev
+    that are not there, of a pod whose devices may come and go.
     """
 
     effective_uid: int
@@ -27,6 +28,7 @@ class HostFacts(Value):
     ignored_variables: tuple[str, ...] = ()
     controllers: frozenset[str] = frozenset()
     capabilities: int = 0
+    missing_devices: frozenset[str] = frozenset()
 
 
 def check_host(facts: HostFacts) -> None:

@@ -141,6 +141,10 @@ class PodPlan(Value):
         """Tell whether any app reads from the pod's console."""
         return any(app.stdin == STREAM_CONSOLE for app in self.apps)
 
+    def notices(self) -> list[str]:
+        """Return the lines to show: the warnings, and the decisions with --debug."""
+        return [*self.warnings, *(self.describe() if self.debug else ())]
+
     def describe(self) -> list[str]:
         """Return the decisions as lines for --debug."""
         lines = [f"pod {self.uuid}: hostname {self.hostname}, namespaces {' '.join(self.namespaces)}"]
@@ -155,9 +159,20 @@ def plan_added_app(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     """
     Return the plan of a pod with one app, which is added to those that run; PlanError as for a whole pod.
 
-    Only what it says about the app counts: its networks and the limits of all apps together are there already.
+    Only what it says about the app counts: its networks, and the limits of all apps together with the controllers that
+    any may need, are there already.
     """
-    return replace(_Planning(pod, flags, facts, joined=True).plan(), limits=None)
+    return replace(_Planning(pod, flags, facts, joined=True).plan(), limits=None, later_controllers=frozenset())
+
+
+def plan_machine(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
+    """
+    Return the plan of the pod of a machine; PlanError as for any other.
+
+    All but its mounts are the machine's own, and somebody may stop an app and start it again.
+    """
+    plan = plan_pod(pod, flags, facts)
+    return replace(plan, namespaces=("mnt",), apps=tuple(replace(app, starts_again=True) for app in plan.apps))
 
 
 def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
@@ -241,6 +256,8 @@ class _Planning:
         uid, gid = self._ids(runtime, app, image, mounts)
         stopping = plan_stopping(runtime, image, plan_pod_grace(pod.manifest))
         spec = self._heed(plan_app(runtime, app, flags, self._facts.terminal_type))
+        hotplug = plan_hotplug(runtime, pod.manifest)
+        late = tuple(mount for mount in mounts if hotplug and mount.source in self._facts.missing_devices)
         return replace(
             spec,
             uid=uid,
@@ -248,12 +265,13 @@ class _Planning:
             environment=_with_metadata(spec.environment, flags),
             # Stage1 contract 9.2.
             sysfs=SYSFS_AND_CGROUPS if self._facts.is_unified or self._mapped is not None else SYSFS,
-            volumes=mounts,
+            volumes=tuple(mount for mount in mounts if mount not in late),
+            late_volumes=late,
             files=plan_files(runtime.name, self._hostname, flags, pod.texts),
             protection=plan_protection(flags.disable_paths, is_contained(flags.networks)),
             sockets=self._heed(plan_sockets(pod.manifest, runtime, app)),
             devices=None if flags.disable_paths else DEFAULT_RULES,
-            hotplug=plan_hotplug(runtime, pod.manifest),
+            hotplug=hotplug,
             starts_again=flags.mutable,
             health=plan_health(runtime, can_be_removed=flags.mutable and not self._joined),
             stop_signal=stopping.signal,

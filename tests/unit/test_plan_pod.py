@@ -23,7 +23,7 @@ from minit.plan.hostfacts import HostFacts
 from minit.plan.limits import Limits
 from minit.plan.mounts import SYSFS_AND_CGROUPS, MadeFilesystem, MakeNode, MountFilesystem
 from minit.plan.network import Connection
-from minit.plan.pod import Pod, PodPlan, has_isolators, plan_pod
+from minit.plan.pod import Pod, PodPlan, has_isolators, plan_machine, plan_pod
 from minit.plan.protection import Protection
 from minit.plan.users import AppLookups, Lookup
 from minit.value import replace
@@ -652,3 +652,30 @@ def test_any_plain_app_plans(command: str, user: str, gid: int) -> None:
     app = App(exec=(command,), user=str(gid), group=user if user.isdecimal() and int(user) <= MAX_ID else "root")
     [spec] = plan_of(replace(MANIFEST, apps=(RuntimeApp(name="web", app=app),))).apps
     assert spec.uid == gid
+
+
+@pytest.mark.parametrize("hotplug", ["true", "false"])
+def test_a_device_that_is_not_there_yet(hotplug: str) -> None:
+    """Its volume is put off in an app whose devices come and go; in any other it is opened, which then fails."""
+    sources = {"late": "/dev/late", "there": "/dev/null", "other": "/srv/late"}
+    manifest = replace(
+        annotated("minit/hotplug", hotplug),
+        volumes=tuple(Volume(name=name, kind="host", source=source) for name, source in sources.items()),
+        apps=(
+            replace(MANIFEST.apps[0], mounts=tuple(Mount(volume=name, path=f"/{name}") for name in sources)),
+            *MANIFEST.apps[1:],
+        ),
+    )
+    [spec] = plan_of(manifest, facts=replace(FACTS, missing_devices=frozenset({"/dev/late"}))).apps
+    late = [volume.source for volume in spec.late_volumes]
+    opened = [volume.source for volume in spec.volumes]
+    assert late == (["/dev/late"] if hotplug == "true" else [])
+    assert sorted((*opened, *late)) == sorted(sources.values())
+
+
+def test_the_pod_of_a_machine() -> None:
+    """It has a namespace for its mounts and none else, and each app can be started again."""
+    pod = Pod(manifest=MANIFEST, images=(("web", IMAGE),))
+    plan = plan_machine(pod, replace(FLAGS, networks=()), FACTS)
+    assert plan.namespaces == ("mnt",)
+    assert [app.starts_again for app in plan.apps] == [True]

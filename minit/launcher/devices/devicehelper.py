@@ -25,10 +25,9 @@ from minit.launcher.ownimage import image_descriptor
 from minit.loop import wait_readable
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.plan.app import AppSpec
-from minit.plan.devices import Device
+from minit.plan.devices import Device, DeviceRule
 from minit.plan.pod import PodPlan
 from minit.stdio import complain, complain_at_once
-from minit.value import replace
 
 _RETRY_SECONDS = 1.0
 
@@ -78,19 +77,17 @@ class DeviceHelper:
         """Whether there is an app whose devices follow those of the host."""
         return _any_follows(self._volumes)
 
-    def allow_devices(self, apps: Sequence[AppSpec]) -> tuple[AppSpec, ...]:
-        """Return the apps' specs with the devices of their volumes allowed; LaunchError if they cannot be found out."""
+    def find_rules(self, apps: Sequence[AppSpec]) -> list[Sequence[DeviceRule] | None]:
+        """Return the rules of each app, and of the devices of its volumes; LaunchError if they cannot be found out."""
         found = list(zip(self._volumes, self._wait()))
-        allowed = []
+        rules: list[Sequence[DeviceRule] | None] = []
         for app in apps:
             own = [(volume, devices) for volume, devices in found if volume.app is app]
             for line in (device.describe() for _, devices in own for device in devices) if self._debug else ():
                 complain(f"stage1: app {app.name}: {line}")
-            if app.devices is not None:
-                rules = device_rules(app.devices, [volume for volume, _ in own], [devices for _, devices in own])
-                app = replace(app, devices=rules)
-            allowed.append(app)
-        return tuple(allowed)
+            volumes, devices = [volume for volume, _ in own], [devices for _, devices in own]
+            rules.append(None if app.devices is None else device_rules(app.devices, volumes, devices))
+        return rules
 
     def _wait(self) -> list[list[Device]]:
         found: list[list[Device]] = [[] for _ in self._volumes]

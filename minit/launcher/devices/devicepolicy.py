@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from minit.errors import LaunchError, describe
 from minit.launcher.cgroups import Hierarchy, app_group
 from minit.launcher.devices.devicefilter import set_filter
-from minit.plan.app import AppSpec
 from minit.plan.devices import DeviceRule, rule_changes
 from minit.value import Value
 
@@ -43,27 +42,29 @@ def device_group(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str) -> 
     return None
 
 
-def apply_policies(hierarchies: Sequence[Hierarchy], subcgroup: str, apps: Iterable[AppSpec]) -> list[str]:
+def apply_policies(
+    hierarchies: Sequence[Hierarchy], subcgroup: str, policies: Iterable[tuple[str, Sequence[DeviceRule] | None]]
+) -> list[str]:
     """
-    Restrict each app's group, in which nobody is yet, to the app's devices; return the warnings to show.
+    Restrict the group of each app, in which nobody is yet, to the devices of its rules; return the warnings to show.
 
-    LaunchError names the app and the device that failed.
+    Without rules it may use every device. LaunchError names the app and the device that failed.
     """
     unrestricted = []
-    for app in apps:
-        if app.devices is None:
+    for app, rules in policies:
+        if rules is None:
             continue
-        group = device_group(hierarchies, subcgroup, app.name)
+        group = device_group(hierarchies, subcgroup, app)
         try:
             if group is None:
                 raise NoDeviceControl("no hierarchy has the devices controller, and cgroup v2 is not mounted")
-            set_policy(group, app.devices)
+            set_policy(group, rules)
         except NoDeviceControl as error:
-            unrestricted.append(f'warning: app "{app.name}" can use every device it can make: {error}')
+            unrestricted.append(f'warning: app "{app}" can use every device it can make: {error}')
         except (LaunchError, OSError) as error:
             # Rather than start it without: nobody asked for that.
             hint = "--insecure-options=paths does without"
-            raise LaunchError(f'app "{app.name}": {describe(error)} ({hint})') from error
+            raise LaunchError(f'app "{app}": {describe(error)} ({hint})') from error
     return unrestricted
 
 

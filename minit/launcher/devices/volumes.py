@@ -17,25 +17,12 @@ from minit.launcher.devices.copyup import copy_up
 from minit.launcher.devices.devicenode import make_node
 from minit.plan.app import AppSpec
 from minit.plan.volumes import HOST, VolumeMount
-from minit.value import replace
 
 _DEVICES = "/dev"
 _MODE = 0o755
 # The pod's root is the disk's root there: a device or a setuid program that it makes is for nobody in the pod.
 _IDMAP_FLAGS = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
 _PRIVATE_MODE = 0o770  # until owner and mode are those that the volume asks for
-
-
-def put_off_devices(app: AppSpec) -> AppSpec:
-    """Return an app whose devices come and go with those apart that have not come yet: nothing of them is mounted."""
-    late = [volume for volume in app.volumes if app.hotplug and _may_come(volume)]
-    if not late:
-        return app
-    return replace(app, volumes=tuple(each for each in app.volumes if each not in late), late_volumes=tuple(late))
-
-
-def _may_come(volume: VolumeMount) -> bool:
-    return volume.kind == HOST and volume.source.startswith(f"{_DEVICES}/") and not os.path.lexists(volume.source)
 
 
 def open_volumes(app: AppSpec, mapped: IdRange | None = None) -> tuple[int, ...]:

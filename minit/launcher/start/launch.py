@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from minit import paths, syscalls
 from minit.attributes import Attributes
 from minit.errors import LaunchError, Step, describe, step_of
-from minit.launcher.cgroups import Hierarchy, PodGroups, make_pod_groups, open_hierarchies, read_hierarchies
+from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies
 from minit.launcher.devices.devicehelper import DeviceHelper
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
@@ -21,18 +21,11 @@ from minit.launcher.start.hostnotify import is_usable
 from minit.launcher.start.kuberneteslog import open_kubernetes_log
 from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root
 from minit.launcher.start.network import NetworkHelper
-from minit.launcher.start.preparation import (
-    look_for_devices,
-    open_volumes_of,
-    place_groups,
-    raise_descriptor_limit,
-    restrict_devices,
-    set_limits_of,
-)
+from minit.launcher.start.preparation import open_host_sockets, place_groups, prepare, raise_descriptor_limit
 from minit.launcher.start.privateusers import admit, make_mounts, open_network
 from minit.launcher.start.profiles import write_profiles
 from minit.launcher.start.seccomp import add_filters
-from minit.launcher.start.sockets import InheritedSocket, find_sockets, match_sockets
+from minit.launcher.start.sockets import AppSockets, InheritedSocket, find_sockets, match_sockets
 from minit.launcher.start.watch import FORWARDED, Watch
 from minit.messages import Socket, socket_pair
 from minit.plan.connection import connect
@@ -44,11 +37,9 @@ from minit.podfile import write_pod_file
 from minit.process import leave_realtime, read_attributes
 from minit.stdio import complain, open_standard_streams
 from minit.supervisor.boot import MadeMounts, SupervisorEnds, run_supervisor
-from minit.supervisor.exec.socketactivation import open_sockets
 from minit.supervisor.loopback import bring_up_loopback
 from minit.supervisor.supervisor import WATCHED_SIGNALS
 from minit.terminal import CallerTerminal, look_at_terminal
-from minit.value import replace
 
 _CLONE_FLAGS = {
     "mnt": syscalls.CLONE_NEWNS,
@@ -91,8 +82,7 @@ class _Launch:
         self._flags = flags
         self._lock = lock
         self._network: NetworkHelper | None = None
-        self._devices: DeviceHelper | None = None
-        self._health: HealthHelper | None = None
+        self._helpers: list[DeviceHelper | HealthHelper] = []
 
     def run(self) -> int:
         """Start the pod, wait for its end and return its exit code."""
@@ -102,21 +92,21 @@ class _Launch:
             hierarchies = read_hierarchies()
         plan = self._plan(hierarchies)
         host = _take_notify_socket()
-        plan, sockets = _take_sockets(plan, inherited)
+        with Step("take over sockets"):
+            matched = _match_sockets(plan, inherited)
+        sockets = open_host_sockets(plan, matched)
         with Step("place control groups"):
             subcgroup = place_groups(plan, hierarchies)
         with Step("setup network"):
-            self._network = _start_network(plan, self._flags, self._lock)
+            self._network = _start_network(plan, matched, self._flags, self._lock)
         with Step("open volumes"):
-            plan, trees = open_volumes_of(plan)
             kubernetes_log = _open_kubernetes_log(plan)
-        with Step("look for devices"):
-            self._devices = look_for_devices(plan, trees)
-        groups = _make_groups(plan, hierarchies, subcgroup)
+        prepared = prepare(plan, hierarchies, subcgroup, self._helpers, for_gc=True)
+        if prepared.devices is not None:
+            with Step("set device policy"):
+                prepared.devices.follow(prepared.followed)
         with Step("open the control group hierarchies"):
             shown = open_hierarchies(hierarchies)
-        with Step("set device policy"):
-            plan, self._devices = restrict_devices(plan, self._devices, hierarchies, subcgroup)
         with Step("prepare the console"):
             terminal = _prepare_console(plan)
         plan = self._join_network(plan)
@@ -129,26 +119,25 @@ class _Launch:
                 lock=self._lock,
                 root=open_stage1_root(),
                 image=image_descriptor(),
-                tasks=groups.tasks,
-                groups=groups.apps,
+                tasks=prepared.groups.tasks,
+                groups=prepared.groups.apps,
                 hierarchies=shown,
                 attributes=attributes,
                 terminal=terminal,
                 made=made,
-                trees=trees,
+                trees=prepared.trees,
                 kubernetes_log=kubernetes_log,
                 sockets=sockets,
             )
-            pid, pidfd = _clone_supervisor(plan, ends, groups.supervisor)
+            pid, pidfd = _clone_supervisor(plan, ends, prepared.groups.supervisor)
         self._complete(plan, pid, pidfd, link, attributes)
         with Step("wait for PID 1"):
-            helpers = [helper for helper in (self._devices, self._health) if helper is not None]
-            kept = [helper.fileno() for helper in helpers]
+            kept = [helper.fileno() for helper in self._helpers]
             syscalls.close_all_but((0, 1, 2, self._lock, pidfd, link.fileno(), *kept))
             watch = Watch(pidfd, link, terminal, entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid))
             if host is not None:
                 watch.notify_host(host)
-            for helper in helpers:
+            for helper in self._helpers:
                 watch.add_helper(helper.fileno(), helper.report_death)
             return watch.run()
 
@@ -156,15 +145,14 @@ class _Launch:
         """End what the pod has beside PID 1; its networks too, if there never was a PID 1."""
         if self._network is not None:
             self._network.undo()
-        for helper in (self._devices, self._health):
-            if helper is not None:
-                helper.end()
+        for helper in self._helpers:
+            helper.end()
 
     def _plan(self, hierarchies: Sequence[Hierarchy]) -> PodPlan:
         with Step("load pod"):
             pod = load_pod(self._flags)
             plan = plan_pod(pod, self._flags, collect_facts(hierarchies, pod, self._flags))
-            for line in (*plan.warnings, *(plan.describe() if plan.debug else ())):
+            for line in plan.notices():
                 complain(f"stage1: {line}")
         with Step("load seccomp filters"):
             return add_filters(plan)
@@ -188,8 +176,9 @@ class _Launch:
             with Step("write the profiles of the apps"):
                 # While PID 1 is already at work.
                 write_profiles(plan.apps, attributes)
-            with Step("start checking the health of apps"):
-                self._health = _start_health(plan, pid)
+            if any(app.health for app in plan.apps):
+                with Step("start checking the health of apps"):
+                    self._helpers.append(HealthHelper(plan, pid, image_descriptor()))
             with Step("setup network"):
                 if self._network is not None:
                     self._network.release()
@@ -242,37 +231,21 @@ def _take_notify_socket() -> str | None:
     return None
 
 
-def _take_sockets(
-    plan: PodPlan, inherited: list[InheritedSocket]
-) -> tuple[PodPlan, tuple[tuple[int | None, ...], ...]]:
-    with Step("take over sockets"):
-        plan, sockets = _match_sockets(plan, inherited)
-    if plan.private_users is not None and plan.has_host_network:
-        with Step("open sockets"):
-            # Here, as root of a user namespace may not bind to low ports of the host.
-            sockets = tuple(open_sockets(app, fds) for app, fds in zip(plan.apps, sockets))
-    return plan, sockets
-
-
-def _make_groups(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> PodGroups:
-    with Step("make control groups"):
-        # Written first: gc could not find the groups of a pod that died between the two.
-        write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
-        names = [app.name for app in plan.apps]
-        groups = make_pod_groups(hierarchies, subcgroup, names, private_users=plan.private_users is not None)
-    with Step("set limits"):
-        set_limits_of(plan, hierarchies, subcgroup)
-    return groups
-
-
-def _start_network(plan: PodPlan, flags: RunFlags, lock: int) -> NetworkHelper | None:
+def _start_network(plan: PodPlan, sockets: AppSockets, flags: RunFlags, lock: int) -> NetworkHelper | None:
     if plan.network is None:
         if plan.has_loopback_only:
             complain("networking: networking namespace with loopback only")
             # As rkt's: the pod has networks, none of them.
             write_pod_file(paths.POD_NET_INFO, b"null")
         return None
-    return NetworkHelper(plan.network, flags, lock)
+    # What is said to the host's own socket already reaches the app.
+    taken = [
+        (socket.protocol, socket.port)
+        for app, fds in zip(plan.apps, sockets)
+        for socket, fd in zip(app.sockets, fds)
+        if fd is not None
+    ]
+    return NetworkHelper(plan.network.without_ports(taken) if taken else plan.network, flags, lock)
 
 
 def _join_network(plan: PodPlan, network: NetworkHelper, flags: RunFlags) -> tuple[PodPlan, Connection]:
@@ -307,32 +280,14 @@ def _open_kubernetes_log(plan: PodPlan) -> int | None:
     return open_kubernetes_log(plan.kubernetes_log_directory, plan.private_users)
 
 
-def _start_health(plan: PodPlan, pid: int) -> HealthHelper | None:
-    """Start checking apps in the pod whose PID 1 is `pid`, if any has a check."""
-    if not any(app.health for app in plan.apps):
-        return None
-    return HealthHelper(plan, pid, image_descriptor())
-
-
-def _match_sockets(
-    plan: PodPlan, inherited: list[InheritedSocket]
-) -> tuple[PodPlan, tuple[tuple[int | None, ...], ...]]:
-    """Return of each socket of each app the inherited descriptor, if there is one, and the plan that goes with it."""
+def _match_sockets(plan: PodPlan, inherited: list[InheritedSocket]) -> AppSockets:
+    """Return of each socket of each app the inherited descriptor, if there is one."""
     if not inherited:
-        return plan, tuple((None,) * len(app.sockets) for app in plan.apps)
+        return tuple((None,) * len(app.sockets) for app in plan.apps)
     matched, warnings = match_sockets(plan.apps, inherited)
     for line in warnings:
         complain(f"stage1: {line}")
-    if plan.network is not None:
-        # What is said to the host's own socket already reaches the app.
-        taken = [
-            (socket.protocol, socket.port)
-            for app, fds in zip(plan.apps, matched)
-            for socket, fd in zip(app.sockets, fds)
-            if fd is not None
-        ]
-        plan = replace(plan, network=plan.network.without_ports(taken))
-    return plan, matched
+    return matched
 
 
 def _prepare_console(plan: PodPlan) -> CallerTerminal | None:

@@ -15,6 +15,7 @@ from minit.manifest.image import parse_image_manifest
 from minit.manifest.network import NetworkConfig
 from minit.manifest.pod import PodManifest, parse_pod_manifest
 from minit.network.configs import load_networks
+from minit.plan.devices import ANNOTATION_HOTPLUG
 from minit.plan.files import EtcTexts, text_sources
 from minit.plan.flags import RunFlags
 from minit.plan.hostfacts import HostFacts
@@ -105,6 +106,18 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -
         ignored_variables=tuple(name for name in _UNSUPPORTED_VARIABLES if os.environ.get(name)),
         controllers=offered_controllers(hierarchies) if isolated else frozenset(),
         capabilities=capabilities() if isolated else 0,
+        missing_devices=_find_missing_devices(pod.manifest),
+    )
+
+
+def _find_missing_devices(pod: PodManifest) -> frozenset[str]:
+    annotations = [pod.annotations, *(runtime.annotations for runtime in pod.apps)]
+    if not any(name == ANNOTATION_HOTPLUG for pairs in annotations for name, _ in pairs):
+        return frozenset()
+    own = (mount.app_volume for runtime in pod.apps for mount in runtime.mounts)
+    sources = (volume.source for volume in (*pod.volumes, *own) if volume is not None)
+    return frozenset(
+        source for source in sources if source and source.startswith("/dev/") and not os.path.lexists(source)
     )
 
 

@@ -6,20 +6,41 @@ The launcher of a pod prepares it, `app/add` for one app more, and PID 1 itself 
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Sequence
 
-from minit.launcher.cgroups import Hierarchy, pod_subcgroup
+from minit import paths
+from minit.errors import Step
+from minit.launcher.cgroups import Hierarchy, PodGroups, make_pod_groups, pod_subcgroup
 from minit.launcher.devices.devicefollower import DeviceVolume
 from minit.launcher.devices.devicehelper import DeviceHelper, find_device_volumes
-from minit.launcher.devices.devicepolicy import apply_policies, device_group
-from minit.launcher.devices.volumes import has_devices, open_volumes, put_off_devices
+from minit.launcher.devices.devicepolicy import DeviceGroup, apply_policies, device_group
+from minit.launcher.devices.volumes import has_devices, open_volumes
+from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.start.delegation import place_pod
 from minit.launcher.start.idmap import map_owners
 from minit.launcher.start.limits import set_limits
+from minit.launcher.start.sockets import AppSockets
 from minit.plan.pod import PodPlan
+from minit.podfile import write_pod_file
 from minit.stdio import complain
-from minit.value import replace
+from minit.supervisor.exec.socketactivation import open_sockets
+from minit.value import Value
+
+
+class Preparation(Value):
+    """
+    What the apps of a plan have of the host, in the order of the plan.
+
+    `trees` has a detached mount of each volume of each app, but for devices that may come later. `devices` is the
+    helper by which these come, if any can, into the groups that are `followed`, by app.
+    """
+
+    trees: tuple[tuple[int, ...], ...]
+    groups: PodGroups
+    devices: DeviceHelper | None
+    followed: dict[str, DeviceGroup | None]
 
 
 def raise_descriptor_limit() -> tuple[int, int]:
@@ -36,26 +57,73 @@ def place_groups(plan: PodPlan, hierarchies: Sequence[Hierarchy]) -> str:
     return place_pod(hierarchies, plan.uuid, plan.controllers)
 
 
-def set_limits_of(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> None:
-    """Set the limits of a plan, if it has any, and show the warnings."""
+def prepare(
+    plan: PodPlan,
+    hierarchies: Sequence[Hierarchy],
+    subcgroup: str,
+    helpers: list[DeviceHelper | HealthHelper],
+    *,
+    for_gc: bool = False,
+) -> Preparation:
+    """
+    Make and open what the apps of a plan need of the host: those of a pod, or one that is added.
+
+    A helper that has more to do is added to the list, and is in it already when this fails. With `for_gc` the pod
+    directory gets the path of the control groups.
+    """
+    with Step("open volumes"):
+        trees = _open_volumes(plan)
+    with Step("look for devices"):
+        devices = _look_for_devices(plan, trees)
+        if devices is not None:
+            helpers.append(devices)
+    with Step("make control groups"):
+        if for_gc:
+            # First: gc could not find the groups of a pod that died between the two.
+            write_pod_file(paths.POD_SUBCGROUP, os.fsencode(subcgroup))
+        names = [app.name for app in plan.apps]
+        groups = make_pod_groups(hierarchies, subcgroup, names, private_users=plan.private_users is not None)
+    with Step("set limits"):
+        _set_limits(plan, hierarchies, subcgroup)
+    with Step("set device policy"):
+        rules = [app.devices for app in plan.apps] if devices is None else devices.find_rules(plan.apps)
+        for line in apply_policies(hierarchies, subcgroup, zip(names, rules)):
+            complain(f"stage1: {line}")
+        if devices is not None and not devices.follows:
+            helpers.remove(devices)
+            devices.end()
+            devices = None
+    followed = {} if devices is None else {name: device_group(hierarchies, subcgroup, name) for name in names}
+    return Preparation(trees=trees, groups=groups, devices=devices, followed=followed)
+
+
+def open_host_sockets(plan: PodPlan, inherited: AppSockets | None = None) -> AppSockets:
+    """Open the sockets of apps that PID 1 could not, but for inherited ones; None are those that it is to open."""
+    sockets = tuple((None,) * len(app.sockets) for app in plan.apps) if inherited is None else inherited
+    if plan.private_users is None or not plan.has_host_network:
+        return sockets
+    with Step("open sockets"):
+        # Here, as root of a user namespace may not bind to low ports of the host.
+        return tuple(open_sockets(app, fds) for app, fds in zip(plan.apps, sockets))
+
+
+def _set_limits(plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str) -> None:
     if not plan.controllers:
         return
     for line in set_limits(plan, hierarchies, subcgroup):
         complain(f"stage1: {line}")
 
 
-def open_volumes_of(plan: PodPlan) -> tuple[PodPlan, tuple[tuple[int, ...], ...]]:
-    """Return a detached mount of each volume of each app, but for devices that may come later, and the plan with it."""
+def _open_volumes(plan: PodPlan) -> tuple[tuple[int, ...], ...]:
     if not any(app.volumes for app in plan.apps):
-        return plan, ((),) * len(plan.apps)
-    plan = replace(plan, apps=tuple(put_off_devices(app) for app in plan.apps))
+        return ((),) * len(plan.apps)
     trees = tuple(open_volumes(app, plan.private_users) for app in plan.apps)
     if plan.private_users is not None and any(volume.idmap for app in plan.apps for volume in app.volumes):
         map_owners(plan.apps, trees, plan.private_users)
-    return plan, trees
+    return trees
 
 
-def look_for_devices(plan: PodPlan, trees: tuple[tuple[int, ...], ...]) -> DeviceHelper | None:
+def _look_for_devices(plan: PodPlan, trees: tuple[tuple[int, ...], ...]) -> DeviceHelper | None:
     """Start finding out about the apps' volumes that are devices, if there are any it matters for."""
     volumes: tuple[DeviceVolume, ...] = ()
     if any(app.late_volumes or any(map(has_devices, app.volumes)) for app in plan.apps):
@@ -64,20 +132,3 @@ def look_for_devices(plan: PodPlan, trees: tuple[tuple[int, ...], ...]) -> Devic
         if app.hotplug and not any(volume.app is app for volume in volumes):
             complain(f'stage1: warning: app "{app.name}": minit/hotplug: no volume of it is a device')
     return DeviceHelper(volumes, debug=plan.debug) if volumes else None
-
-
-def restrict_devices(
-    plan: PodPlan, devices: DeviceHelper | None, hierarchies: Sequence[Hierarchy], subcgroup: str
-) -> tuple[PodPlan, DeviceHelper | None]:
-    """Let each app use its devices and no others; returns the plan with them, and the helper if it has more to do."""
-    if devices is not None:
-        plan = replace(plan, apps=devices.allow_devices(plan.apps))
-    for line in apply_policies(hierarchies, subcgroup, plan.apps):
-        complain(f"stage1: {line}")
-    if devices is not None:
-        if devices.follows:
-            devices.follow({app.name: device_group(hierarchies, subcgroup, app.name) for app in plan.apps})
-        else:
-            devices.end()
-            devices = None
-    return plan, devices

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from minit.errors import LaunchError, describe
 from minit.plan.app import AppSpec
@@ -20,6 +21,9 @@ _FIRST = 3  # SD_LISTEN_FDS_START
 _MAXIMUM = 1024
 _MPTCP = 262  # IPPROTO_MPTCP: systemd's SocketProtocol=mptcp, and what programs in Go listen with
 _PROTOCOLS = {socket.IPPROTO_TCP: TCP, _MPTCP: TCP, socket.IPPROTO_UDP: UDP}
+
+# Of each socket of each app its descriptor, None for one that is not open yet.
+AppSockets: TypeAlias = tuple[tuple[int | None, ...], ...]
 
 
 class InheritedSocket(Value):
@@ -57,9 +61,7 @@ def find_sockets(environment: Mapping[str, str], pid: int) -> tuple[list[Inherit
     return sockets, warnings
 
 
-def match_sockets(
-    apps: Sequence[AppSpec], inherited: Sequence[InheritedSocket]
-) -> tuple[tuple[tuple[int | None, ...], ...], list[str]]:
+def match_sockets(apps: Sequence[AppSpec], inherited: Sequence[InheritedSocket]) -> tuple[AppSockets, list[str]]:
     """
     Return for each socket of each app the descriptor of an inherited one, None without one, and the warnings to show.
 
