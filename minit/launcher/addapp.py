@@ -26,7 +26,6 @@ from minit.launcher.start.seccomp import add_filters
 from minit.launcher.stop import read_pid
 from minit.plan.app import STREAM_CONSOLE, AppSpec
 from minit.plan.appflags import AddFlags
-from minit.plan.connection import connect
 from minit.plan.flags import RunFlags
 from minit.plan.network import Connection
 from minit.plan.pod import PodPlan, joins_networks, plan_added_app
@@ -64,14 +63,14 @@ def _add(options: AddFlags) -> None:
         raise PlanError("immutable pod")
     _refuse_known(options.app)
     plan = _plan(options)
-    [spec] = plan.apps
+    [spec] = add_filters(plan.apps)
     hierarchies = read_hierarchies()
     subcgroup = read_subcgroup()
     # What an `app/add` that was killed has left: somebody's limits, or a group that cgroup.kill was written to.
     remove_app_groups(hierarchies, subcgroup, spec.name)
     helpers: list[DeviceHelper | HealthHelper] = []
     try:
-        _hand_over(plan, hierarchies, subcgroup, helpers)
+        _hand_over(plan, spec, hierarchies, subcgroup, helpers)
         try:
             _write_profile(spec.name)
         except BaseException:
@@ -97,15 +96,15 @@ def _plan(options: AddFlags) -> PodPlan:
     config = read_runtime_config(options.uuid)
     flags = _override(config.flags, options)
     pod = load_app(options.app, flags)
-    plan = plan_added_app(pod, flags, collect_facts(read_hierarchies(), pod, flags))
+    connection: Connection | None = None
     if joins_networks(flags.networks):
         connection = Connection(namespace="", host_address=config.host_address, resolv_conf=config.resolv_conf)
-        plan = connect(plan, connection, flags.mds_token)
+    plan = plan_added_app(pod, flags, collect_facts(read_hierarchies(), pod, flags), connection)
     for line in plan.notices():
         complain(f"stage1: {line}")
     if any(STREAM_CONSOLE in (app.stdin, app.stdout, app.stderr) for app in plan.apps):
         raise PlanError(f'app "{options.app}": a pod that runs has no console: interactive streams cannot be had')
-    return add_filters(plan)
+    return plan
 
 
 def _override(flags: RunFlags, options: AddFlags) -> RunFlags:
@@ -120,28 +119,35 @@ def _override(flags: RunFlags, options: AddFlags) -> RunFlags:
 
 
 def _hand_over(
-    plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str, helpers: list[DeviceHelper | HealthHelper]
+    plan: PodPlan,
+    spec: AppSpec,
+    hierarchies: Sequence[Hierarchy],
+    subcgroup: str,
+    helpers: list[DeviceHelper | HealthHelper],
 ) -> None:
     """Make and open what the app needs, and have PID 1 take it in; its helpers, which stay, are added to the list."""
     try:
-        group, sent = _open_all(plan, hierarchies, subcgroup, helpers)
+        group, sent = _open_all(plan, spec, hierarchies, subcgroup, helpers)
     except OSError as error:
         raise LaunchError(f"failed to {step_of(error)}: {describe(error)}") from error
-    [app] = plan.apps
     if len(sent) > MAXIMUM_DESCRIPTORS:
         volumes = sum(role == adding.TREE for role, _ in sent)
-        raise LaunchError(f'app "{app.name}": {volumes} volumes are too many for a pod that runs')
+        raise LaunchError(f'app "{spec.name}": {volumes} volumes are too many for a pod that runs')
     roles = [role for role, _ in sent]
-    request: dict[str, object] = {"op": OP_APP_ADD, "version": ADDING_VERSION, "app": app.name}
+    request: dict[str, object] = {"op": OP_APP_ADD, "version": ADDING_VERSION, "app": spec.name}
     ask({**request, "descriptors": roles, "v2": group.is_v2}, _ANSWER_SECONDS, [fd for _, fd in sent])
 
 
 def _open_all(
-    plan: PodPlan, hierarchies: Sequence[Hierarchy], subcgroup: str, helpers: list[DeviceHelper | HealthHelper]
+    plan: PodPlan,
+    spec: AppSpec,
+    hierarchies: Sequence[Hierarchy],
+    subcgroup: str,
+    helpers: list[DeviceHelper | HealthHelper],
 ) -> tuple[GroupEnds, list[tuple[str, int]]]:
     """Return the app's groups and the descriptors for PID 1, each with its role."""
     prepared = prepare(plan, hierarchies, subcgroup, helpers)
-    [spec], [trees], [group] = plan.apps, prepared.trees, prepared.groups.apps
+    [trees], [group] = prepared.trees, prepared.groups.apps
     lives = []
     if prepared.devices is not None:
         with Step("follow devices"):

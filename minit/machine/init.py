@@ -12,6 +12,7 @@ import fcntl
 import os
 import signal
 import traceback
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from minit import paths, syscalls
@@ -24,7 +25,7 @@ from minit.launcher.start.delegation import place_pod
 from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root
 from minit.launcher.start.preparation import open_host_sockets, prepare, raise_descriptor_limit
 from minit.launcher.start.profiles import write_profiles
-from minit.launcher.start.seccomp import add_filters
+from minit.launcher.start.seccomp import add_filters, read_sidecar_filter
 from minit.machine.clock import correct_clock
 from minit.machine.console import keep_console
 from minit.machine.ending import end_machine
@@ -35,6 +36,7 @@ from minit.machine.machinesupervisor import MachineSupervisor
 from minit.machine.mounts import enter_mountable_root, mount_early
 from minit.machine.watchdog import Feeder
 from minit.manifest.machine import MachineConfig, parse_machine, with_command_line
+from minit.plan.app import AppSpec
 from minit.plan.flags import RunFlags
 from minit.plan.pod import PodPlan, plan_machine
 from minit.podfile import write_pod_file
@@ -177,7 +179,7 @@ def _run_pod(machine: Machine) -> int:
     hierarchies = read_hierarchies()
     pod = load_pod(flags)
     plan = plan_machine(pod, flags, collect_facts(hierarchies, pod, flags))
-    plan = add_filters(plan)
+    specs = add_filters(plan.apps)
     for line in plan.notices():
         complain_at_once(f"minit: {line}")
     subcgroup = place_pod(hierarchies, plan.uuid, plan.controllers)
@@ -185,13 +187,15 @@ def _run_pod(machine: Machine) -> int:
     if prepared.devices is not None:
         prepared.devices.follow(prepared.followed)
     attributes = read_attributes(raise_descriptor_limit())
-    _check_health(machine, plan, attributes)
+    _check_health(machine, plan, specs, attributes)
     _join_group(hierarchies, subcgroup)
     machine.lock = _lock(machine.lock)
     for name, text in ((paths.POD_CREATED, ""), (paths.POD_SUBCGROUP, subcgroup), (paths.POD_PID, "1\n")):
         write_pod_file(name, os.fsencode(text))
     assert machine.helper is not None
     ends = SupervisorEnds(
+        specs=specs,
+        sidecar_filter=read_sidecar_filter(),
         launcher=machine.helper.link,
         lock=machine.lock,
         root=open_stage1_root(),
@@ -212,12 +216,12 @@ def _run_pod(machine: Machine) -> int:
     return run_apps(plan, ends, make)
 
 
-def _check_health(machine: Machine, plan: PodPlan, attributes: Attributes) -> None:
+def _check_health(machine: Machine, plan: PodPlan, specs: Sequence[AppSpec], attributes: Attributes) -> None:
     """Start what checks the apps, if any has a check."""
     if not any(app.health for app in plan.apps):
         return
     # What a check runs in an app is entered into it.
-    write_profiles(plan.apps, attributes)
+    write_profiles(specs, attributes)
     machine.pod_helpers.append(HealthHelper(plan, os.getpid(), image_descriptor()))
 
 

@@ -91,18 +91,17 @@ class Dependency(Value):
         return f"{self.app} {'has ended well' if self.completed else 'is ready'}"
 
 
-class AppSpec(Value):
+class AppPlan(Value):
     """
     Everything decided about one app before any effect.
 
     `candidates` are the paths tried in order for the executable, which is also argv[0]; `search` is the path list
     to name when none of them is there, None when exec[0] was a path. `bounding` is a capability mask, None to leave
     the bounding set alone; `oom_score_adj` and `limits` are None if nobody asks for any. `seccomp` is None if every
-    system call is allowed, but for those that `guards` refuse; `filters` are the programs that the launcher has made of
-    both, `handler_filters` those of the event handlers. `mounts` come first in the
-    app's root, then `sysfs`, `volumes` from the outer to the inner, and `files`; `protection` is for all of them. With
-    `read_only_root` nothing else of the root can be written at last. `late_volumes` are devices that are not there yet.
-    It is executed with `sockets` open.
+    system call is allowed, but for those that `guards` refuse. `mounts` come first in the app's root, then `sysfs`,
+    `volumes` from the outer to the inner, and `files`; `protection` is for all of them. With `read_only_root` nothing
+    else of the root can be written at last. `late_volumes` are devices that are not there yet. It is executed with
+    `sockets` open.
     Its log has at most `log_files` files of `log_size_bytes` each, 0 for any size; `kubernetes_log` is the name of its
     file in the log mode k8s-plain. With `lost_output_fails` the pod has failed if output of the app was lost.
     `pre_start` and `post_stop` are the arguments of the event handlers, None without one. With `starts_again` it may be
@@ -127,8 +126,6 @@ class AppSpec(Value):
     no_new_privileges: bool = False
     seccomp: SeccompPolicy | None = DEFAULT_POLICY
     guards: frozenset[str] = DEFAULT_GUARDS
-    filters: tuple[bytes, ...] = ()
-    handler_filters: tuple[bytes, ...] = ()
     stdin: str = STREAM_NULL
     stdout: str = STREAM_LOG
     stderr: str = STREAM_LOG
@@ -231,12 +228,24 @@ class AppSpec(Value):
         return lines + ([f"app {self.name}: root read-only"] if self.read_only_root else [])
 
 
+class AppSpec(AppPlan):
+    """
+    An app as PID 1 carries it out: its plan, and what is known only once that is made.
+
+    `filters` are the programs made of `seccomp` and `guards`, `handler_filters` those of the event handlers. What the
+    pod's networks offer is in `environment` and `files`.
+    """
+
+    filters: tuple[bytes, ...] = ()
+    handler_filters: tuple[bytes, ...] = ()
+
+
 def plan_app(
     runtime: RuntimeApp,
     app: App,
     flags: RunFlags,
     terminal_type: str | None = None,
-) -> tuple[AppSpec, list[str]]:
+) -> tuple[AppPlan, list[str]]:
     """
     Return the spec of an app and the warnings to show; PlanError for what it cannot have.
 
@@ -257,7 +266,7 @@ def plan_app(
     seccomp, warnings = plan_seccomp(name, app.isolators)
     no_new_privileges = plan_no_new_privileges(name, app.isolators)
     return (
-        AppSpec(
+        AppPlan(
             name=name,
             candidates=candidates,
             search=search,

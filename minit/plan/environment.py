@@ -17,6 +17,7 @@ DEFAULT_TERM = "vt100"
 # For an app with a terminal of its own: nobody knows who will attach to it, and this is what most terminals are like.
 TTY_TERM = "xterm"
 
+_METADATA_PORT = 18112  # where rkt's metadata service listens
 _METADATA_URL = "AC_METADATA_URL"
 
 
@@ -36,6 +37,7 @@ def plan_environment(
     return (*defaults, *(pair for pair in own if pair[0] not in forced), *set_here)
 
 
-def with_metadata_url(environment: tuple[tuple[str, str], ...], url: str) -> tuple[tuple[str, str], ...]:
-    """Return the environment of an app that finds the metadata service at `url`, whatever its image says."""
+def with_metadata(environment: tuple[tuple[str, str], ...], token: str, host: str) -> tuple[tuple[str, str], ...]:
+    """Return the environment of an app that finds rkt's metadata service at an address, whatever its image says."""
+    url = f"http://{host}:{_METADATA_PORT}/{token}"
     return (*(pair for pair in environment if pair[0] != _METADATA_URL), (_METADATA_URL, url))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from minit.errors import PlanError
 from minit.manifest.pod import RuntimeApp
 from minit.paths import ANNOTATION_AFTER
-from minit.plan.app import AppSpec, Dependency
+from minit.plan.app import AppPlan, Dependency
 from minit.plan.restart import ALWAYS
 
 _COMPLETED = "completed"
@@ -28,7 +28,7 @@ def plan_after(runtime: RuntimeApp) -> tuple[Dependency, ...]:
     return tuple(dependencies)
 
 
-def check_order(apps: Sequence[AppSpec]) -> None:
+def check_order(apps: Sequence[AppPlan]) -> None:
     """Raise PlanError if an app of a whole pod waits for one that is not there, or for itself by way of others."""
     waits_for = {app.name: [dependency.app for dependency in app.after] for app in apps}
     for name, others in waits_for.items():

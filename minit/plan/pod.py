@@ -25,9 +25,10 @@ from minit.paths import (
     created_marker,
     started_marker,
 )
-from minit.plan.app import POD_ANNOTATIONS, STREAM_CONSOLE, AppSpec, check_keep_logs, plan_app
+from minit.plan.app import POD_ANNOTATIONS, STREAM_CONSOLE, AppPlan, check_keep_logs, plan_app
+from minit.plan.connection import connect
 from minit.plan.devices import DEFAULT_RULES, plan_hotplug
-from minit.plan.environment import with_metadata_url
+from minit.plan.environment import with_metadata
 from minit.plan.files import EtcTexts, plan_files
 from minit.plan.flags import RunFlags
 from minit.plan.guards import plan_guards
@@ -44,7 +45,7 @@ from minit.plan.logs import (
     plan_lost_output,
 )
 from minit.plan.mounts import SYSFS, SYSFS_AND_CGROUPS, TTY_GID, MountOp, pod_mounts
-from minit.plan.network import NetworkPlan, plan_networks
+from minit.plan.network import Connection, NetworkPlan, plan_networks
 from minit.plan.order import check_order, plan_after
 from minit.plan.origins import find_origins
 from minit.plan.ports import plan_ports
@@ -60,7 +61,6 @@ from minit.value import Value, replace
 T = TypeVar("T")
 
 _HOST_LOOPBACK = "127.0.0.1"
-_METADATA_PORT = 18112  # where rkt's metadata service listens
 _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
 _LIMITING_CONTROLLERS = frozenset(("cpu", "memory", "pids"))
 _EXPERIMENTS = (ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE)
@@ -93,15 +93,13 @@ class PodPlan(Value):
     `kubernetes_log_directory` is where the host has the log files of the log mode k8s-plain.
     `private_users` are the ids of its user namespace, None without one. A `mutable` pod lives until it is stopped,
     whatever becomes of its apps, and may get more of them, which may need `later_controllers` of control groups.
-    `sidecar_filter` is a program that the launcher adds, the filter of system calls of what reads the apps' output;
-    without it they have none.
     `tells_host` says that who started the pod is told when it is ready.
     """
 
     uuid: str
     hostname: str
     namespaces: tuple[str, ...]
-    apps: tuple[AppSpec, ...]
+    apps: tuple[AppPlan, ...]
     bounding: int | None
     mounts: tuple[MountOp, ...] = ()
     network: NetworkPlan | None = None
@@ -113,7 +111,6 @@ class PodPlan(Value):
     tells_host: bool = False
     warnings: tuple[str, ...] = ()
     debug: bool = False
-    sidecar_filter: bytes = b""
 
     @property
     def has_loopback_only(self) -> bool:
@@ -155,14 +152,17 @@ class PodPlan(Value):
         return lines + [line for app in self.apps for line in app.describe()]
 
 
-def plan_added_app(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
+def plan_added_app(pod: Pod, flags: RunFlags, facts: HostFacts, connection: Connection | None) -> PodPlan:
     """
     Return the plan of a pod with one app, which is added to those that run; PlanError as for a whole pod.
 
+    `connection` is what the networks of the pod offer, None if it has joined none.
     Only what it says about the app counts: its networks, and the limits of all apps together with the controllers that
     any may need, are there already.
     """
-    return replace(_Planning(pod, flags, facts, joined=True).plan(), limits=None, later_controllers=frozenset())
+    plan = _Planning(pod, flags, facts, joined=True).plan()
+    apps = plan.apps if connection is None else connect(plan.apps, connection, flags.mds_token)
+    return replace(plan, apps=apps, limits=None, later_controllers=frozenset())
 
 
 def plan_machine(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
@@ -250,7 +250,7 @@ class _Planning:
 
     def _plan_app(
         self, runtime: RuntimeApp, app: App, image: ImageManifest, mounts: tuple[VolumeMount, ...]
-    ) -> AppSpec:
+    ) -> AppPlan:
         """Return what an app is, but for its log, its isolators, and when it is started."""
         pod, flags = self._pod, self._flags
         uid, gid = self._ids(runtime, app, image, mounts)
@@ -292,8 +292,8 @@ class _Planning:
         return uid, gid
 
     def _confine(
-        self, spec: AppSpec, isolation: Isolation | None, runtime: RuntimeApp, app: App, image: ImageManifest
-    ) -> AppSpec:
+        self, spec: AppPlan, isolation: Isolation | None, runtime: RuntimeApp, app: App, image: ImageManifest
+    ) -> AppPlan:
         spec = replace(spec, guards=self._guards(spec, runtime, app, image))
         if isolation is not None:
             spec = replace(
@@ -304,7 +304,7 @@ class _Planning:
             )
         return replace(spec, bounding=None) if self._flags.disable_capabilities else spec
 
-    def _guards(self, spec: AppSpec, runtime: RuntimeApp, app: App, image: ImageManifest) -> frozenset[str]:
+    def _guards(self, spec: AppPlan, runtime: RuntimeApp, app: App, image: ImageManifest) -> frozenset[str]:
         flags = self._flags
         trusted = is_set(runtime, ANNOTATION_TRUSTED_ISOLATORS)
         wants_vsock = is_set(runtime, ANNOTATION_VSOCK, self._pod.manifest)
@@ -421,7 +421,7 @@ def _plan_isolation(
     return (limits if limits.controllers else None), isolations, warnings
 
 
-def _plan_log(spec: AppSpec, runtime: RuntimeApp, manifest: PodManifest, kubernetes: bool) -> AppSpec:
+def _plan_log(spec: AppPlan, runtime: RuntimeApp, manifest: PodManifest, kubernetes: bool) -> AppPlan:
     size_bytes, files = plan_log_size(runtime, manifest), plan_log_files(runtime, manifest)
     return replace(
         spec,
@@ -432,7 +432,7 @@ def _plan_log(spec: AppSpec, runtime: RuntimeApp, manifest: PodManifest, kuberne
     )
 
 
-def _plan_start(spec: AppSpec, runtime: RuntimeApp, image: ImageManifest, manifest: PodManifest) -> AppSpec:
+def _plan_start(spec: AppPlan, runtime: RuntimeApp, image: ImageManifest, manifest: PodManifest) -> AppPlan:
     """Return the spec with what says when the app is started, is ready, and is started again."""
     notifies, number = plan_readiness(runtime, image, len(spec.sockets))
     after = plan_after(runtime)
@@ -464,16 +464,11 @@ def joins_networks(networks: tuple[str, ...]) -> bool:
     return is_contained(networks) and "none" not in networks
 
 
-def metadata_url(token: str, address: str) -> str:
-    """Return where rkt's metadata service is for a pod with this token."""
-    return f"http://{address}:{_METADATA_PORT}/{token}"
-
-
 def _with_metadata(environment: tuple[tuple[str, str], ...], flags: RunFlags) -> tuple[tuple[str, str], ...]:
     """Return an app's variables with rkt's metadata service, if that is asked for and reached by the host's network."""
     if not flags.mds_token or is_contained(flags.networks):
         return environment
-    return with_metadata_url(environment, metadata_url(flags.mds_token, _HOST_LOOPBACK))
+    return with_metadata(environment, flags.mds_token, _HOST_LOOPBACK)
 
 
 def _plan_network(pod: Pod, flags: RunFlags, sections: Sequence[App]) -> NetworkPlan | None:

@@ -20,6 +20,7 @@ from minit.attributes import Attributes
 from minit.errors import EXIT_FAILURE, LaunchError, MinitError, Step, describe, step_of
 from minit.iottymux.spawner import Spawner
 from minit.messages import Socket, receive_message, send_message
+from minit.plan.app import AppSpec
 from minit.plan.pod import PodPlan
 from minit.process import join_cgroups
 from minit.reaper.record import write_file
@@ -71,9 +72,10 @@ class SupervisorEnds(Value):
     """
     What PID 1 takes over from the launcher, as descriptors opened while host paths could still be resolved.
 
-    `root` is a detached copy of the stage1 root and all below it. The working directory is where it came from: a
-    namespace copies that with its mounts, while a descriptor would still name the host's mount. `image` is the mount
-    that the interpreter was started from. `hierarchies` is a detached copy of the host's control groups, read-only,
+    `specs` are the apps, `sidecar_filter` is the filter of system calls of what reads their output. `root` is a
+    detached copy of the stage1 root and all below it. The working directory is where it came from: a namespace copies
+    that with its mounts, while a descriptor would still name the host's mount. `image` is the mount that the
+    interpreter was started from. `hierarchies` is a detached copy of the host's control groups, read-only,
     None if they are nowhere usual. `attributes` are the caller's, which the apps get. `trees` has a detached mount of
     each volume of each app, in the plan's order. So has `sockets` a descriptor of each socket of each app, None for one
     that PID 1 opens.
@@ -82,6 +84,8 @@ class SupervisorEnds(Value):
     machine of which PID 1 is the first process.
     """
 
+    specs: tuple[AppSpec, ...]
+    sidecar_filter: bytes
     launcher: Socket
     lock: int
     root: int
@@ -168,13 +172,13 @@ def _start(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor])
         with Step("bring up lo"):
             bring_up_loopback()
     with Step("open sockets"):
-        sockets = [open_sockets(app, fds) for app, fds in zip(plan.apps, ends.sockets)]
+        sockets = [open_sockets(app, fds) for app, fds in zip(ends.specs, ends.sockets)]
     with Step("drop capabilities"):
         drop_bounding_set(plan.bounding)
     with Step("join a session keyring"):
         leave_keyring()
     with Step("write the apps' environment"):
-        for spec in plan.apps:
+        for spec in ends.specs:
             write_environment(spec.name, spec.environment)
             write_file(paths.created_marker(spec.name), b"")
     master = slave = None
@@ -187,14 +191,14 @@ def _start(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor])
         _tell_launcher(ends.launcher, {"entered": True}, [] if master is None else [master])
         apps = []
         groups = {group.app: group for group in ends.groups}
-        devs = ends.made.apps or (None,) * len(plan.apps)
-        for spec, trees, listening, dev in zip(plan.apps, ends.trees, sockets, devs):
+        devs = ends.made.apps or (None,) * len(ends.specs)
+        for spec, trees, listening, dev in zip(ends.specs, ends.trees, sockets, devs):
             app = App(spec, groups[spec.name], ends.attributes, listening)
             spawn_app(app, trees, slave, dev)
             apps.append(app)
         # After the apps, which prepare themselves on another processor meanwhile.
         has_output = plan.mutable or any(app.run.streams.need_sidecar or app.spec.handlers for app in apps)
-        spawner = Spawner(plan.sidecar_filter) if has_output else None
+        spawner = Spawner(ends.sidecar_filter) if has_output else None
         ours = ends.root, *ends.tasks, *ends.made.apps, *(tree for trees in ends.trees for tree in trees)
         for fd in (*ours, *(fd for app in apps if not app.spec.is_joined_later for fd in app.ends.tasks)):
             os.close(fd)
@@ -211,6 +215,7 @@ def _start(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor])
             terminal=ends.terminal,
             console=master,
             attributes=ends.attributes,
+            sidecar_filter=ends.sidecar_filter,
         )
         supervisor.start(spawner)
     return supervisor
@@ -276,7 +281,7 @@ def _build_root(plan: PodPlan, ends: SupervisorEnds) -> None:
     # Slave before anything is attached: a mount made here must never reach the host.
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
     syscalls.move_mount(ends.root, syscalls.AT_FDCWD, to_path=".")
-    writable = [_STATE, *(paths.app_rootfs(spec.name) for spec in plan.apps)]
+    writable = [_STATE, *(paths.app_rootfs(spec.name) for spec in ends.specs)]
     for path in writable:
         tree = syscalls.open_tree(ends.root, path, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
         if path == _STATE:

@@ -66,6 +66,7 @@ class Supervisor:
         attributes: Attributes | None = None,
         terminal: CallerTerminal | None = None,
         console: int | None = None,
+        sidecar_filter: bytes = b"",
     ) -> None:
         self.plan = plan
         self.journal = journal
@@ -79,7 +80,7 @@ class Supervisor:
         self._lives = lives = Lives(journal)
         self._records = records = Records(journal, self._retry_soon)
         self.pod = pod = Pod(plan, apps, launcher, journal, lives.handle, lambda name: self._outputs.mark_log_end(name))
-        self._outputs = outputs = Outputs(pod, loop, records, journal, plan.sidecar_filter)
+        self._outputs = outputs = Outputs(pod, loop, records, journal, sidecar_filter)
         self._handlers = handlers = Handlers(journal, records, outputs.sidecars, lives.handle)
         self._listeners = listeners = Listeners(loop, journal, self._retry_soon, pod.on_progress)
         self._starts = starts = Starts(

@@ -13,8 +13,8 @@ from minit.errors import PlanError
 from minit.manifest.app import App, EventHandler, Isolator, Port
 from minit.manifest.capabilities import DEFAULT
 from minit.manifest.pod import RuntimeApp
-from minit.plan.app import AppSpec, plan_app, plan_executable
-from minit.plan.environment import plan_environment, with_metadata_url
+from minit.plan.app import AppPlan, plan_app, plan_executable
+from minit.plan.environment import plan_environment, with_metadata
 from minit.plan.files import AppFile
 from minit.plan.flags import RunFlags
 from minit.plan.mounts import SYSFS, BindTree, MakeDirectory, MountFilesystem, MountOp, app_mounts, pod_mounts
@@ -27,7 +27,7 @@ APP = App(exec=("/bin/app", "-v"), user="0", group="0")
 RUNTIME = RuntimeApp(name="web")
 
 
-def spec_of(**fields: object) -> AppSpec:
+def spec_of(**fields: object) -> AppPlan:
     """Return the spec of the least app with some fields changed; no warning may come with it."""
     spec, warnings = plan_app(RUNTIME, replace(APP, **fields), FLAGS)
     assert warnings == []
@@ -48,7 +48,7 @@ def annotated(name: str, value: str) -> RuntimeApp:
 
 def test_the_least_app() -> None:
     """An app that asks for nothing runs as root in /, with rkt's environment and capabilities, and is logged."""
-    assert spec_of() == AppSpec(
+    assert spec_of() == AppPlan(
         name="web",
         candidates=("/bin/app",),
         search=None,
@@ -180,7 +180,7 @@ def test_the_metadata_service() -> None:
     """An app is told where it is, whatever it says itself; without one its own variable stays."""
     own = (("AC_METADATA_URL", "http://evil"),)
     assert plan_environment("web", own)[-3:] == (*own, ("AC_APP_NAME", "web"), ("container", "rkt"))
-    told = with_metadata_url(spec_of(environment=own).environment, "http://127.0.0.1:18112/0a")
+    told = with_metadata(spec_of(environment=own).environment, "0a", "127.0.0.1")
     assert dict(told)["AC_METADATA_URL"] == "http://127.0.0.1:18112/0a"
     assert len(dict(told)) == len(told)
 

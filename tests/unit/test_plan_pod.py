@@ -147,13 +147,13 @@ def test_what_networks_offer_to_apps() -> None:
     """Each app gets name servers in a file of its own, and is told where the metadata service is."""
     plan = plan_of(flags=replace(FLAGS, networks=("default",)))
     connection = Connection(namespace="/n", host_address="172.16.28.1", resolv_conf="nameserver 1.2.3.4\n")
-    [spec] = connect(plan, connection, mds_token="0a").apps
+    [spec] = connect(plan.apps, connection, mds_token="0a")
     assert dict(spec.environment)["AC_METADATA_URL"] == "http://172.16.28.1:18112/0a"
     [file] = [file for file in spec.files if file.target == "/etc/resolv.conf"]
     assert (file.text, file.source) == (b"nameserver 1.2.3.4\n", "/rkt/minit/etc/web.resolv.conf")
-    assert connect(plan, Connection(namespace="/n"), mds_token="") == plan
+    assert connect(plan.apps, Connection(namespace="/n"), mds_token="") == plan.apps
     with pytest.raises(PlanError, match="--mds-token needs"):
-        connect(plan, Connection(namespace="/n"), mds_token="0a")
+        connect(plan.apps, Connection(namespace="/n"), mds_token="0a")
 
 
 def test_users_of_each_app() -> None:

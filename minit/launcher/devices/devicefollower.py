@@ -11,7 +11,7 @@ from minit.idrange import IdRange
 from minit.launcher.devices.devicepolicy import DeviceGroup, change_policy
 from minit.launcher.devices.exchange import Identity, exchange_mount, identify
 from minit.launcher.devices.volumes import is_device_source, open_tree
-from minit.plan.app import AppSpec
+from minit.plan.app import AppPlan
 from minit.plan.devices import Device, DeviceRule, common_rules, merge_rules
 from minit.plan.volumes import VolumeMount
 from minit.stdio import complain
@@ -27,7 +27,7 @@ class DeviceVolume(Value):
     They differ if the pod has `mapped` ids, where a node is another one for the same device.
     """
 
-    app: AppSpec
+    app: AppPlan
     volume: VolumeMount
     source: Identity | None
     identity: Identity | None

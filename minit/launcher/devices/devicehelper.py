@@ -24,7 +24,7 @@ from minit.launcher.leftbehind import settle, wait_settled
 from minit.launcher.ownimage import image_descriptor
 from minit.loop import wait_readable
 from minit.messages import Socket, receive_message, send_message, socket_pair
-from minit.plan.app import AppSpec
+from minit.plan.app import AppPlan
 from minit.plan.devices import Device, DeviceRule
 from minit.plan.pod import PodPlan
 from minit.stdio import complain, complain_at_once
@@ -77,7 +77,7 @@ class DeviceHelper:
         """Whether there is an app whose devices follow those of the host."""
         return _any_follows(self._volumes)
 
-    def find_rules(self, apps: Sequence[AppSpec]) -> list[Sequence[DeviceRule] | None]:
+    def find_rules(self, apps: Sequence[AppPlan]) -> list[Sequence[DeviceRule] | None]:
         """Return the rules of each app, and of the devices of its volumes; LaunchError if they cannot be found out."""
         found = list(zip(self._volumes, self._wait()))
         rules: list[Sequence[DeviceRule] | None] = []

@@ -15,7 +15,7 @@ from minit.errors import LaunchError, SourceMissing, describe
 from minit.idrange import IdRange
 from minit.launcher.devices.copyup import copy_up
 from minit.launcher.devices.devicenode import make_node
-from minit.plan.app import AppSpec
+from minit.plan.app import AppPlan
 from minit.plan.volumes import HOST, VolumeMount
 
 _DEVICES = "/dev"
@@ -25,7 +25,7 @@ _IDMAP_FLAGS = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
 _PRIVATE_MODE = 0o770  # until owner and mode are those that the volume asks for
 
 
-def open_volumes(app: AppSpec, mapped: IdRange | None = None) -> tuple[int, ...]:
+def open_volumes(app: AppPlan, mapped: IdRange | None = None) -> tuple[int, ...]:
     """
     Return a detached mount of each of the app's volumes, making the directories of empty ones in the pod directory.
 

@@ -20,7 +20,7 @@ from minit.launcher.health.healthstate import NEVER, AppHealth, CheckState
 from minit.launcher.leftbehind import settle, wait_settled
 from minit.loop import wait_readable
 from minit.messages import Socket, send_message, socket_pair
-from minit.plan.app import AppSpec
+from minit.plan.app import AppPlan
 from minit.plan.health import NONE
 from minit.plan.pod import PodPlan
 from minit.stdio import complain, complain_at_once
@@ -80,7 +80,7 @@ class HealthHelper:
 class _Watched:
     """An app with checks: the process that it was last, what is known of it, and the check that is being made."""
 
-    def __init__(self, spec: AppSpec) -> None:
+    def __init__(self, spec: AppPlan) -> None:
         self.spec = spec
         self.pid: object = None
         self.health: AppHealth | None = None

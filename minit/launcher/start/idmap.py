@@ -16,12 +16,12 @@ from minit.errors import LaunchError, describe
 from minit.forks import USER_NAMESPACE_HOLDER, clone
 from minit.idrange import IdRange
 from minit.launcher.start.privateusers import map_ids
-from minit.plan.app import AppSpec
+from minit.plan.app import AppPlan
 from minit.plan.volumes import VolumeMount
 from minit.stdio import complain
 
 
-def map_owners(apps: Sequence[AppSpec], trees: Sequence[Sequence[int]], mapped: IdRange) -> None:
+def map_owners(apps: Sequence[AppPlan], trees: Sequence[Sequence[int]], mapped: IdRange) -> None:
     """
     Map the owners of the volumes that ask for it to the host's ids of a pod.
 

@@ -24,10 +24,11 @@ from minit.launcher.start.network import NetworkHelper
 from minit.launcher.start.preparation import open_host_sockets, place_groups, prepare, raise_descriptor_limit
 from minit.launcher.start.privateusers import admit, make_mounts, open_network
 from minit.launcher.start.profiles import write_profiles
-from minit.launcher.start.seccomp import add_filters
+from minit.launcher.start.seccomp import add_filters, read_sidecar_filter
 from minit.launcher.start.sockets import AppSockets, InheritedSocket, find_sockets, match_sockets
 from minit.launcher.start.watch import FORWARDED, Watch
 from minit.messages import Socket, socket_pair
+from minit.plan.app import AppSpec
 from minit.plan.connection import connect
 from minit.plan.flags import RunFlags
 from minit.plan.network import Connection
@@ -91,6 +92,8 @@ class _Launch:
         with Step("find the control groups of this process"):
             hierarchies = read_hierarchies()
         plan = self._plan(hierarchies)
+        with Step("load seccomp filters"):
+            filtered, sidecar_filter = add_filters(plan.apps), read_sidecar_filter()
         host = _take_notify_socket()
         with Step("take over sockets"):
             matched = _match_sockets(plan, inherited)
@@ -109,12 +112,14 @@ class _Launch:
             shown = open_hierarchies(hierarchies)
         with Step("prepare the console"):
             terminal = _prepare_console(plan)
-        plan = self._join_network(plan)
+        specs = self._join_network(plan, filtered)
         with Step("prepare the user namespace"):
             made = _make_mounts(plan)
         with Step("make PID 1"):
             link, theirs = socket_pair()
             ends = SupervisorEnds(
+                specs=specs,
+                sidecar_filter=sidecar_filter,
                 launcher=theirs,
                 lock=self._lock,
                 root=open_stage1_root(),
@@ -130,7 +135,7 @@ class _Launch:
                 sockets=sockets,
             )
             pid, pidfd = _clone_supervisor(plan, ends, prepared.groups.supervisor)
-        self._complete(plan, pid, pidfd, link, attributes)
+        self._complete(plan, specs, pid, pidfd, link, attributes)
         with Step("wait for PID 1"):
             kept = [helper.fileno() for helper in self._helpers]
             syscalls.close_all_but((0, 1, 2, self._lock, pidfd, link.fileno(), *kept))
@@ -154,28 +159,31 @@ class _Launch:
             plan = plan_pod(pod, self._flags, collect_facts(hierarchies, pod, self._flags))
             for line in plan.notices():
                 complain(f"stage1: {line}")
-        with Step("load seccomp filters"):
-            return add_filters(plan)
+        return plan
 
-    def _join_network(self, plan: PodPlan) -> PodPlan:
-        """Return the plan with what the pod's network offers, which this process is then in."""
+    def _join_network(self, plan: PodPlan, apps: tuple[AppSpec, ...]) -> tuple[AppSpec, ...]:
+        """Return the apps with what the pod's network offers, which this process is then in."""
         connection: Connection | None = None
         if self._network is not None:
             with Step("setup network"):
-                plan, connection = _join_network(plan, self._network, self._flags)
+                connection = self._network.wait(FORWARDED)
+                apps = connect(apps, connection, self._flags.mds_token)
+                _enter_network(plan, connection)
         if plan.mutable:
             with Step("write the options of the pod"):
                 _remember_options(self._flags, connection)
-        return plan
+        return apps
 
-    def _complete(self, plan: PodPlan, pid: int, pidfd: int, link: Socket, attributes: Attributes) -> None:
+    def _complete(
+        self, plan: PodPlan, specs: Sequence[AppSpec], pid: int, pidfd: int, link: Socket, attributes: Attributes
+    ) -> None:
         """Do what needs PID 1 to be there; it is gone again if that fails."""
         try:
             with Step("make PID 1"):
                 _admit(plan, pid, link)
             with Step("write the profiles of the apps"):
                 # While PID 1 is already at work.
-                write_profiles(plan.apps, attributes)
+                write_profiles(specs, attributes)
             if any(app.health for app in plan.apps):
                 with Step("start checking the health of apps"):
                     self._helpers.append(HealthHelper(plan, pid, image_descriptor()))
@@ -248,21 +256,14 @@ def _start_network(plan: PodPlan, sockets: AppSockets, flags: RunFlags, lock: in
     return NetworkHelper(plan.network.without_ports(taken) if taken else plan.network, flags, lock)
 
 
-def _join_network(plan: PodPlan, network: NetworkHelper, flags: RunFlags) -> tuple[PodPlan, Connection]:
-    """
-    Move this process, from which PID 1 is made, into the pod's network.
-
-    Returns the plan with what it offers to the apps, and that.
-    """
-    connection = network.wait(FORWARDED)
-    plan = connect(plan, connection, flags.mds_token)
+def _enter_network(plan: PodPlan, connection: Connection) -> None:
+    """Move this process, from which PID 1 is made, into the pod's network."""
     namespace = os.open(connection.namespace, os.O_RDONLY | os.O_CLOEXEC)
     syscalls.setns(namespace, syscalls.CLONE_NEWNET)
     os.close(namespace)
     bring_up_loopback()
     if plan.private_users is not None:
         open_network(plan.private_users)
-    return plan, connection
 
 
 def _remember_options(flags: RunFlags, connection: Connection | None) -> None:

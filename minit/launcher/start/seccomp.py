@@ -8,17 +8,17 @@ compiled here, before PID 1 exists: a process of the pod only hands the bytes to
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from minit import paths
 from minit.launcher.ownimage import image_root
 from minit.libseccomp import compile_filter, is_system_call
 from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
+from minit.plan.app import AppPlan, AppSpec
 from minit.plan.guards import DEFAULT_GUARDS, TYPING
-from minit.plan.pod import PodPlan
 from minit.plan.sidecarfilter import SIDECAR_FILTER
 from minit.plan.syscallfilter import Filter, filters_of
 from minit.stdio import complain
-from minit.value import replace
 
 # A list, None for all system calls, and the guards.
 _Restriction = tuple[SeccompPolicy | None, frozenset[str]]
@@ -26,9 +26,9 @@ _Restriction = tuple[SeccompPolicy | None, frozenset[str]]
 _DEFAULT = (DEFAULT_POLICY, DEFAULT_GUARDS)
 
 
-def add_filters(plan: PodPlan) -> PodPlan:
+def add_filters(apps: Sequence[AppPlan]) -> tuple[AppSpec, ...]:
     """
-    Return the plan with the filters of its apps and sidecars, and say which system calls of theirs nobody knows.
+    Return the apps of a plan with their filters, and say which system calls of theirs nobody knows.
 
     OSError if the library is missing that compiles them.
     """
@@ -39,16 +39,21 @@ def add_filters(plan: PodPlan) -> PodPlan:
             compiled[restriction] = _load_filters(*restriction)
         return compiled[restriction]
 
-    apps = []
-    for app in plan.apps:
+    specs = []
+    for app in apps:
         filters = handler_filters = programs((app.seccomp, app.guards))
         if app.handlers and TYPING in app.guards and (app.seccomp, app.guards) != _DEFAULT:
             # It is root, whoever the app is: what the caller lets the app do is not meant for it.
             handler_filters += programs(_DEFAULT)
-        apps.append(replace(app, filters=filters, handler_filters=handler_filters))
+        specs.append(AppSpec(**vars(app), filters=filters, handler_filters=handler_filters))
         for name in () if app.seccomp is None else _unknown(app.seccomp):
             complain(f'stage1: warning: app "{app.name}": ignoring unknown system call {name}')
-    return replace(plan, apps=tuple(apps), sidecar_filter=_read(paths.SIDECAR_FILTER))
+    return tuple(specs)
+
+
+def read_sidecar_filter() -> bytes:
+    """Return the filter of what reads the apps' output."""
+    return _read(paths.SIDECAR_FILTER)
 
 
 def write_default_filters(directory: str) -> None:

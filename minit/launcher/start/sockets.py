@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from minit.errors import LaunchError, describe
-from minit.plan.app import AppSpec
+from minit.plan.app import AppPlan
 from minit.plan.sockets import TCP, UDP, ListenSocket
 from minit.value import Value
 
@@ -61,7 +61,7 @@ def find_sockets(environment: Mapping[str, str], pid: int) -> tuple[list[Inherit
     return sockets, warnings
 
 
-def match_sockets(apps: Sequence[AppSpec], inherited: Sequence[InheritedSocket]) -> tuple[AppSockets, list[str]]:
+def match_sockets(apps: Sequence[AppPlan], inherited: Sequence[InheritedSocket]) -> tuple[AppSockets, list[str]]:
     """
     Return for each socket of each app the descriptor of an inherited one, None without one, and the warnings to show.
 

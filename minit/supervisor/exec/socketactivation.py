@@ -9,14 +9,14 @@ import socket
 from collections.abc import Sequence
 
 from minit.errors import LaunchError, describe
-from minit.plan.app import AppSpec
+from minit.plan.app import AppPlan
 from minit.plan.sockets import TCP, ListenSocket
 
 _FIRST = 3  # SD_LISTEN_FDS_START
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
-def open_sockets(app: AppSpec, inherited: Sequence[int | None]) -> tuple[int, ...]:
+def open_sockets(app: AppPlan, inherited: Sequence[int | None]) -> tuple[int, ...]:
     """
     Return the app's sockets in the order of its ports: the inherited ones, and where there is none a new one.
 
@@ -50,7 +50,7 @@ def place_sockets(sockets: Sequence[int], others: Sequence[int]) -> list[int]:
     return moved[: len(others)]
 
 
-def socket_environment(app: AppSpec) -> dict[str, str]:
+def socket_environment(app: AppPlan) -> dict[str, str]:
     """Return the variables by which this process, the app, knows its sockets, sd_listen_fds(3)."""
     return {
         "LISTEN_FDS": str(len(app.sockets)),
