@@ -28,7 +28,8 @@ from minit.plan.app import STREAM_CONSOLE, AppSpec
 from minit.plan.appflags import AddFlags
 from minit.plan.flags import RunFlags
 from minit.plan.network import Connection
-from minit.plan.pod import PodPlan, joins_networks, plan_added_app
+from minit.plan.pod import PodPlan, plan_added_app
+from minit.plan.podnetwork import joins_networks
 from minit.plan.speccodec import encode_spec
 from minit.stdio import complain
 from minit.supervisor.apps.controlgroup import GroupEnds

@@ -11,25 +11,20 @@ from minit.idrange import IdRange, parse_id_range
 from minit.manifest.app import App
 from minit.manifest.capabilities import DEFAULT
 from minit.manifest.image import ImageManifest
-from minit.manifest.network import NetworkConfig
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.manifest.reader import place
 from minit.paths import (
-    ANNOTATION_KUBERNETES_DIRECTORY,
-    ANNOTATION_LOG_MODE,
     ANNOTATION_PIDS_LIMIT,
     ANNOTATION_TRUSTED_ISOLATORS,
     ANNOTATION_VSOCK,
     POD_MANIFEST,
     app_manifest,
-    created_marker,
-    started_marker,
 )
-from minit.plan.app import POD_ANNOTATIONS, STREAM_CONSOLE, AppPlan, check_keep_logs, plan_app
+from minit.plan.app import STREAM_CONSOLE, AppPlan, plan_app
 from minit.plan.connection import connect
 from minit.plan.devices import DEFAULT_RULES, plan_hotplug
 from minit.plan.environment import with_metadata
-from minit.plan.files import EtcTexts, plan_files
+from minit.plan.files import plan_files
 from minit.plan.flags import RunFlags
 from minit.plan.guards import plan_guards
 from minit.plan.health import plan_health
@@ -37,6 +32,7 @@ from minit.plan.hostfacts import HostFacts, check_host
 from minit.plan.idmap import plan_idmap
 from minit.plan.isolators import Isolation, plan_isolation, plan_pod_limits, plan_process_limit
 from minit.plan.limits import Limits
+from minit.plan.loadedpod import Pod, app_section, has_isolators, is_set
 from minit.plan.logs import (
     plan_kubernetes_directory,
     plan_kubernetes_log,
@@ -45,15 +41,16 @@ from minit.plan.logs import (
     plan_lost_output,
 )
 from minit.plan.mounts import SYSFS, SYSFS_AND_CGROUPS, TTY_GID, MountOp, pod_mounts
-from minit.plan.network import Connection, NetworkPlan, plan_networks
+from minit.plan.network import Connection, NetworkPlan
 from minit.plan.order import check_order, plan_after
 from minit.plan.origins import find_origins
-from minit.plan.ports import plan_ports
+from minit.plan.podnetwork import is_contained, plan_pod_network
 from minit.plan.protection import plan_protection
 from minit.plan.readiness import plan_readiness
+from minit.plan.refusals import refuse_shared_files, refuse_unbuilt, refuse_unknown_annotations
 from minit.plan.restart import plan_restart
 from minit.plan.sockets import plan_sockets
-from minit.plan.stopping import ANNOTATION_STOP_SIGNAL, plan_pod_grace, plan_stopping
+from minit.plan.stopping import plan_pod_grace, plan_stopping
 from minit.plan.users import AppLookups, check_mapped, plan_ids
 from minit.plan.volumes import VolumeMount, host_files, plan_volumes
 from minit.value import Value, replace
@@ -61,27 +58,7 @@ from minit.value import Value, replace
 T = TypeVar("T")
 
 _HOST_LOOPBACK = "127.0.0.1"
-_ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
 _LIMITING_CONTROLLERS = frozenset(("cpu", "memory", "pids"))
-_EXPERIMENTS = (ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE)
-
-
-class Pod(Value):
-    """
-    A pod directory as loaded: its manifest, of each app by name the image manifest and what was looked up in its
-    root, the texts that stage0 or the stage1 image has for files of /etc, and the networks there are to join.
-
-    `is_overlay` is looked at only for a pod with private users. `first` is the place in the file of the first app in
-    `manifest`, which is but one of several for an app that is added.
-    """
-
-    manifest: PodManifest
-    images: tuple[tuple[str, ImageManifest], ...]
-    lookups: tuple[tuple[str, AppLookups], ...] = ()
-    texts: EtcTexts = EtcTexts()
-    networks: tuple[NetworkConfig, ...] = ()
-    is_overlay: bool = False
-    first: int = 0
 
 
 class PodPlan(Value):
@@ -190,7 +167,7 @@ class _Planning:
 
     def __init__(self, pod: Pod, flags: RunFlags, facts: HostFacts, *, joined: bool) -> None:
         check_host(facts)
-        _refuse_unbuilt(pod.manifest, flags)
+        refuse_unbuilt(pod.manifest, flags)
         self._pod = pod
         self._flags = flags
         self._facts = facts
@@ -205,7 +182,7 @@ class _Planning:
     def plan(self) -> PodPlan:
         """Return the plan of the pod."""
         pod, flags, facts, mapped = self._pod, self._flags, self._facts, self._mapped
-        network = None if self._joined else _plan_network(pod, flags, self._sections)
+        network = None if self._joined else plan_pod_network(pod, flags, self._sections)
         volumes = self._heed(_plan_volumes(pod.manifest, self._sections, self._images, flags))
         limits, isolations, notes = _plan_isolation(pod, self._sections, facts)
         self._warnings += notes
@@ -214,7 +191,7 @@ class _Planning:
         apps = []
         each = zip(pod.manifest.apps, self._sections, self._images, volumes, isolations)
         for runtime, app, image, mounts, isolation in each:
-            _refuse_unknown_annotations(runtime, image)
+            refuse_unknown_annotations(runtime, image)
             spec = self._plan_app(runtime, app, image, mounts)
             spec = _plan_log(spec, runtime, pod.manifest, logs_for_kubernetes)
             spec = self._confine(spec, isolation, runtime, app, image)
@@ -335,47 +312,6 @@ class _Planning:
         return tuple(namespaces)
 
 
-def is_set(runtime: RuntimeApp, annotation: str, pod: PodManifest | None = None) -> bool:
-    """Return whether an annotation of an app, or of its pod, is true; PlanError if it is neither that nor false."""
-    value = runtime.annotation(annotation)
-    if value is None and pod is not None:
-        value = pod.annotation(annotation)
-    if value not in (None, "true", "false"):
-        raise PlanError(f'app "{runtime.name}": {annotation}: expected true or false, got "{value}"')
-    return value == "true"
-
-
-def app_section(runtime: RuntimeApp, image: ImageManifest) -> App:
-    """Return what describes an app: the pod's section, which replaces the image's as a whole (appc spec, pods.md)."""
-    app = runtime.app or image.app
-    if app is None:
-        raise PlanError(f'app "{runtime.name}" has no executable: neither the pod nor image {image.name} has an app')
-    return app
-
-
-def has_isolators(pod: Pod) -> bool:
-    """Tell whether anybody asks for more or less isolation than there is by default."""
-    images = dict(pod.images)
-    sections = [app_section(runtime, images[runtime.name]) for runtime in pod.manifest.apps]
-    annotations = [pod.manifest.annotations, *(runtime.annotations for runtime in pod.manifest.apps)]
-    return (
-        bool(pod.manifest.isolators)
-        or any(app.isolators for app in sections)
-        or any(name == ANNOTATION_PIDS_LIMIT for pairs in annotations for name, _ in pairs)
-    )
-
-
-def refuse_shared_files(manifest: PodManifest, about: str | None = None) -> None:
-    """Raise PlanError if files of one app would be taken for those of another, with one of them if `about` that."""
-    # The markers of app `x` lie beside the status files: `x-created` would look like the end of an app of that name.
-    names = {app.name for app in manifest.apps}
-    for name in names:
-        for marker in (created_marker(name), started_marker(name)):
-            other = marker.rpartition("/")[2]
-            if other in names and about in (None, name, other):
-                raise PlanError(f'app "{other}" cannot be in a pod with app "{name}": rename one of them')
-
-
 def _plan_private_users(pod: Pod, flags: RunFlags) -> IdRange | None:
     if not flags.private_users:
         return None
@@ -447,43 +383,11 @@ def _plan_start(spec: AppPlan, runtime: RuntimeApp, image: ImageManifest, manife
     )
 
 
-def _refuse_unknown_annotations(runtime: RuntimeApp, image: ImageManifest) -> None:
-    for name, _ in image.annotations:
-        if name.startswith("minit/") and name != ANNOTATION_STOP_SIGNAL:
-            raise PlanError(f'app "{runtime.name}": image {image.name}: unknown annotation "{name}"')
-
-
-def is_contained(networks: tuple[str, ...]) -> bool:
-    """Tell whether entries of --net mean that the pod is not in the host's network."""
-    # An absent list means the host's network, and `host` beats everything else (stage1 contract 15.1).
-    return bool(networks) and "host" not in networks
-
-
-def joins_networks(networks: tuple[str, ...]) -> bool:
-    """Tell whether entries of --net ask for networks that have to be set up."""
-    return is_contained(networks) and "none" not in networks
-
-
 def _with_metadata(environment: tuple[tuple[str, str], ...], flags: RunFlags) -> tuple[tuple[str, str], ...]:
     """Return an app's variables with rkt's metadata service, if that is asked for and reached by the host's network."""
     if not flags.mds_token or is_contained(flags.networks):
         return environment
     return with_metadata(environment, flags.mds_token, _HOST_LOOPBACK)
-
-
-def _plan_network(pod: Pod, flags: RunFlags, sections: Sequence[App]) -> NetworkPlan | None:
-    if not joins_networks(flags.networks):
-        if not is_contained(flags.networks):
-            return None
-        for what, wanted in (("--mds-token", flags.mds_token), ("forwarding ports", pod.manifest.ports)):
-            if wanted:
-                raise PlanError(f"failed to setup network: {what} needs a network, --net=none gives none")
-        return None
-    names = [runtime.name for runtime in pod.manifest.apps]
-    return NetworkPlan(
-        networks=plan_networks(pod.networks, flags.networks),
-        ports=plan_ports(pod.manifest, dict(zip(names, sections))),
-    )
 
 
 def _plan_hostname(flags: RunFlags) -> str:
@@ -493,19 +397,3 @@ def _plan_hostname(flags: RunFlags) -> str:
     if fault is not None:
         raise PlanError(f'hostname "{flags.hostname}" {fault}')
     return flags.hostname
-
-
-def _refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
-    """Raise PlanError for anything that would have an effect which is not built."""
-    if flags.ipc not in ("", "auto", "private", "parent"):
-        raise PlanError(f"unknown value for --ipc parameter: {flags.ipc}")
-    if not manifest.apps and not flags.mutable:
-        raise PlanError("the pod has no apps")
-    if any(isolator.name == "os/linux/apparmor-profile" for isolator in manifest.isolators):
-        raise PlanError("pod isolator os/linux/apparmor-profile is not supported yet")
-    for name, value in manifest.annotations:
-        check_keep_logs(name, value, "")
-        if name.startswith(_ANNOTATION_EXPERIMENT) and name not in _EXPERIMENTS:
-            raise PlanError(f"annotation {name} is not supported yet")
-        if name.startswith("minit/") and name not in POD_ANNOTATIONS:
-            raise PlanError(f'unknown annotation "{name}"')

@@ -21,9 +21,10 @@ from minit.plan.connection import connect
 from minit.plan.flags import RunFlags
 from minit.plan.hostfacts import HostFacts
 from minit.plan.limits import Limits
+from minit.plan.loadedpod import Pod, has_isolators
 from minit.plan.mounts import SYSFS_AND_CGROUPS, MadeFilesystem, MakeNode, MountFilesystem
 from minit.plan.network import Connection
-from minit.plan.pod import Pod, PodPlan, has_isolators, plan_machine, plan_pod
+from minit.plan.pod import PodPlan, plan_machine, plan_pod
 from minit.plan.protection import Protection
 from minit.plan.users import AppLookups, Lookup
 from minit.value import replace

@@ -10,7 +10,8 @@ from minit.manifest.image import ImageManifest
 from minit.manifest.pod import Mount, PodManifest, RuntimeApp, Volume
 from minit.plan.flags import RunFlags
 from minit.plan.hostfacts import HostFacts
-from minit.plan.pod import Pod, plan_pod
+from minit.plan.loadedpod import Pod
+from minit.plan.pod import plan_pod
 from minit.plan.volumes import VolumeMount, host_files, plan_volumes
 from minit.value import replace
 

@@ -17,7 +17,8 @@ from minit.manifest.pod import ExposedPort, PodManifest, RuntimeApp
 from minit.plan.app import AppSpec
 from minit.plan.flags import RunFlags
 from minit.plan.hostfacts import HostFacts
-from minit.plan.pod import Pod, plan_pod
+from minit.plan.loadedpod import Pod
+from minit.plan.pod import plan_pod
 from minit.plan.sockets import ListenSocket, plan_sockets
 from minit.value import replace
 

@@ -19,7 +19,9 @@ from minit.plan.devices import ANNOTATION_HOTPLUG
 from minit.plan.files import EtcTexts, text_sources
 from minit.plan.flags import RunFlags
 from minit.plan.hostfacts import HostFacts
-from minit.plan.pod import Pod, app_section, has_isolators, joins_networks, refuse_shared_files
+from minit.plan.loadedpod import Pod, app_section, has_isolators
+from minit.plan.podnetwork import joins_networks
+from minit.plan.refusals import refuse_shared_files
 from minit.plan.runtimeconfig import RuntimeConfig, decode_runtime_config
 from minit.plan.users import AppLookups, parse_id
 from minit.stdio import complain

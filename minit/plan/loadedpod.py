@@ -1,0 +1,61 @@
+"""A pod directory as planning gets it."""
+
+from __future__ import annotations
+
+from minit.errors import PlanError
+from minit.manifest.app import App
+from minit.manifest.image import ImageManifest
+from minit.manifest.network import NetworkConfig
+from minit.manifest.pod import PodManifest, RuntimeApp
+from minit.paths import ANNOTATION_PIDS_LIMIT
+from minit.plan.files import EtcTexts
+from minit.plan.users import AppLookups
+from minit.value import Value
+
+
+class Pod(Value):
+    """
+    A pod directory as loaded: its manifest, of each app by name the image manifest and what was looked up in its
+    root, the texts that stage0 or the stage1 image has for files of /etc, and the networks there are to join.
+
+    `is_overlay` is looked at only for a pod with private users. `first` is the place in the file of the first app in
+    `manifest`, which is but one of several for an app that is added.
+    """
+
+    manifest: PodManifest
+    images: tuple[tuple[str, ImageManifest], ...]
+    lookups: tuple[tuple[str, AppLookups], ...] = ()
+    texts: EtcTexts = EtcTexts()
+    networks: tuple[NetworkConfig, ...] = ()
+    is_overlay: bool = False
+    first: int = 0
+
+
+def app_section(runtime: RuntimeApp, image: ImageManifest) -> App:
+    """Return what describes an app: the pod's section, which replaces the image's as a whole (appc spec, pods.md)."""
+    app = runtime.app or image.app
+    if app is None:
+        raise PlanError(f'app "{runtime.name}" has no executable: neither the pod nor image {image.name} has an app')
+    return app
+
+
+def has_isolators(pod: Pod) -> bool:
+    """Tell whether anybody asks for more or less isolation than there is by default."""
+    images = dict(pod.images)
+    sections = [app_section(runtime, images[runtime.name]) for runtime in pod.manifest.apps]
+    annotations = [pod.manifest.annotations, *(runtime.annotations for runtime in pod.manifest.apps)]
+    return (
+        bool(pod.manifest.isolators)
+        or any(app.isolators for app in sections)
+        or any(name == ANNOTATION_PIDS_LIMIT for pairs in annotations for name, _ in pairs)
+    )
+
+
+def is_set(runtime: RuntimeApp, annotation: str, pod: PodManifest | None = None) -> bool:
+    """Return whether an annotation of an app, or of its pod, is true; PlanError if it is neither that nor false."""
+    value = runtime.annotation(annotation)
+    if value is None and pod is not None:
+        value = pod.annotation(annotation)
+    if value not in (None, "true", "false"):
+        raise PlanError(f'app "{runtime.name}": {annotation}: expected true or false, got "{value}"')
+    return value == "true"

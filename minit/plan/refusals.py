@@ -1,0 +1,48 @@
+"""What no pod can have: things that minit would have to leave out, and names that would be mixed up."""
+
+from __future__ import annotations
+
+from minit.errors import PlanError
+from minit.manifest.image import ImageManifest
+from minit.manifest.pod import PodManifest, RuntimeApp
+from minit.paths import ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE, created_marker, started_marker
+from minit.plan.app import POD_ANNOTATIONS, check_keep_logs
+from minit.plan.flags import RunFlags
+from minit.plan.stopping import ANNOTATION_STOP_SIGNAL
+
+_ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
+_EXPERIMENTS = (ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE)
+
+
+def refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
+    """Raise PlanError for anything that would have an effect which is not built."""
+    if flags.ipc not in ("", "auto", "private", "parent"):
+        raise PlanError(f"unknown value for --ipc parameter: {flags.ipc}")
+    if not manifest.apps and not flags.mutable:
+        raise PlanError("the pod has no apps")
+    if any(isolator.name == "os/linux/apparmor-profile" for isolator in manifest.isolators):
+        raise PlanError("pod isolator os/linux/apparmor-profile is not supported yet")
+    for name, value in manifest.annotations:
+        check_keep_logs(name, value, "")
+        if name.startswith(_ANNOTATION_EXPERIMENT) and name not in _EXPERIMENTS:
+            raise PlanError(f"annotation {name} is not supported yet")
+        if name.startswith("minit/") and name not in POD_ANNOTATIONS:
+            raise PlanError(f'unknown annotation "{name}"')
+
+
+def refuse_unknown_annotations(runtime: RuntimeApp, image: ImageManifest) -> None:
+    """Raise PlanError for an annotation of an image that is minit's by its name and means nothing."""
+    for name, _ in image.annotations:
+        if name.startswith("minit/") and name != ANNOTATION_STOP_SIGNAL:
+            raise PlanError(f'app "{runtime.name}": image {image.name}: unknown annotation "{name}"')
+
+
+def refuse_shared_files(manifest: PodManifest, about: str | None = None) -> None:
+    """Raise PlanError if files of one app would be taken for those of another, with one of them if `about` that."""
+    # The markers of app `x` lie beside the status files: `x-created` would look like the end of an app of that name.
+    names = {app.name for app in manifest.apps}
+    for name in names:
+        for marker in (created_marker(name), started_marker(name)):
+            other = marker.rpartition("/")[2]
+            if other in names and about in (None, name, other):
+                raise PlanError(f'app "{other}" cannot be in a pod with app "{name}": rename one of them')
