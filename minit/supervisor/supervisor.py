@@ -128,7 +128,7 @@ class Supervisor:
     @property
     def starting(self) -> bool:
         """Whether some app is being prepared or executed; one whose pre-start handler runs may take for ever."""
-        return self.pod.starting
+        return self.pod.order.starting
 
     @property
     def exit_code(self) -> int | None:

@@ -20,7 +20,7 @@ from minit.supervisor.apps.notifylistener import Listeners
 from minit.supervisor.apps.outputs import Outputs
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.podpolicy import Pod
-from minit.supervisor.apps.processes import Groups, arm_grace, describe_processes
+from minit.supervisor.apps.processes import Processes, arm_grace, describe_processes
 from minit.supervisor.apps.starts import Starts
 from minit.supervisor.journal import Journal
 
@@ -52,12 +52,12 @@ class Ends:
         self._records = records
         self._outputs = outputs
         self._starts = starts
-        self._groups = Groups(loop, self.check_groups)
+        self._processes = Processes(loop, self.check_groups)
         lives.actions |= {
             lifecycle.RECORD: self._record,
-            lifecycle.TERMINATE: self._groups.terminate,
-            lifecycle.KILL_GROUP: self._groups.kill,
-            lifecycle.CLEAR_GROUP: self._groups.clear,
+            lifecycle.TERMINATE: self._processes.terminate,
+            lifecycle.KILL_GROUP: self._processes.kill,
+            lifecycle.CLEAR_GROUP: self._processes.clear,
             lifecycle.CHECK_GROUP: self._check_group,
             lifecycle.RUN_POST_STOP: self._run_post_stop,
             lifecycle.ARM_GRACE: arm_grace,
@@ -69,7 +69,7 @@ class Ends:
     @property
     def recheck_at(self) -> float | None:
         """When a group that cannot tell has to be looked at again."""
-        return self._groups.recheck_at
+        return self._processes.recheck_at
 
     def on_death(self, app: App, status: ExitStatus) -> None:
         """Act on the end of the process of an app."""
@@ -94,7 +94,7 @@ class Ends:
 
     def recheck(self) -> None:
         """Look again at the groups that cannot tell."""
-        self._groups.recheck_at = None
+        self._processes.recheck_at = None
         self.check_groups()
 
     def check_groups(self) -> None:
@@ -107,11 +107,11 @@ class Ends:
         if app.run.handler is not None:
             return  # its end is a reason to look again
         if app.state == lifecycle.CLEARING:
-            if self._groups.is_clear(app):
+            if self._processes.is_clear(app):
                 app.run.deadline = None
                 self._lives.handle(app, lifecycle.GROUP_CLEAR)
             return
-        if not self._groups.is_empty(app):
+        if not self._processes.is_empty(app):
             return  # so is that
         if app.run.post_stop_due and not self._pod.forced and app.state != lifecycle.DELETING:
             self._lives.handle(app, lifecycle.HANDLE_STOP)
@@ -145,7 +145,7 @@ class Ends:
 
     def _finish(self, app: App) -> None:
         app.run.deadline = None
-        self._groups.forget(app)
+        self._processes.forget(app)
         if app.run.post_stop_due:
             self._journal.event("handler.skipped", app=app.name, handler=HANDLER_POST_STOP)
         if app.restarts is not None and app.restarts.delay_seconds is not None:
@@ -160,7 +160,7 @@ class Ends:
             self._loop.unwatch(app.run.pidfd)
         if app.run.report is not None:
             self._loop.unwatch(app.run.report.fileno())
-        self._groups.forget(app)
+        self._processes.forget(app)
         self._listeners.stop(app)
         for helper in app.helpers:
             self._loop.unwatch(helper.socket)

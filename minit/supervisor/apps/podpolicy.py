@@ -1,4 +1,4 @@
-"""What apps mean for each other: which may start now, when the pod is ready, which end is the end of all."""
+"""What apps mean for the pod: when it is ready, which are to end or to start again, which end is the end of all."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from minit.errors import EXIT_FAILURE, describe
 from minit.messages import Socket, send_message
 from minit.plan.pod import PodPlan
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
-from minit.reaper.record import write_file
 from minit.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprun import BEGUN, EXECUTED, READY, End
 from minit.supervisor.apps.backoff import Restarts
 from minit.supervisor.apps.podapp import App
-from minit.supervisor.apps.waiting import find_unmet, waits_in_vain
+from minit.supervisor.apps.startorder import StartOrder
 from minit.supervisor.journal import Journal
 
 # Who may ask for a stop.
@@ -30,7 +29,7 @@ BY_CONTROL = "control socket"
 class Pod:
     """
     The apps of a pod, by name, and whether it is ready or ending; `exit_code` is set when it begins to end, and it is
-    `forced` to when no app gets time to end by itself.
+    `forced` to when no app gets time to end by itself. `order` is that of the starts.
 
     `handle` feeds the lifecycle table, `on_rest` is called with the name of an app that will not be restarted after
     all. The host is told by `launcher`.
@@ -54,8 +53,7 @@ class Pod:
         self._journal = journal
         self._handle = handle
         self._on_rest = on_rest
-        # Those that are prepared, and others have to be ready first.
-        self._waiting: set[str] = set()
+        self.order = StartOrder(plan, self.apps, handle, lambda: self.exit_code is not None)
         self._requests = {BY_SIGNAL: 0, BY_LAUNCHER: 0, BY_CONTROL: 0}
 
     @property
@@ -65,32 +63,14 @@ class Pod:
             return False
         return all(app.state in lifecycle.RESTING and not app.is_restarting for app in self.apps.values())
 
-    @property
-    def starting(self) -> bool:
-        """Whether some app is being prepared or executed; one whose pre-start handler runs may take for ever."""
-        left_out = lifecycle.PRE_START
-        return any(
-            each.run.report is not None and each.state != left_out and each.name not in self._waiting
-            for each in self.apps.values()
-        )
-
     # Starts.
-
-    def on_prepared(self, app: App) -> None:
-        """Start an app that has prepared itself, at the pod's start not before all have."""
-        if self._plan.mutable or app.starts > 1:
-            self._go([app])
-        elif all(each.state == lifecycle.PREPARED and each.run.report is not None for each in self.apps.values()):
-            self._go([*self.apps.values()])
 
     def on_progress(self, app: App) -> None:
         """Start those that wait for what an app has become, and mark the pod as ready when it was the last one."""
         if app.is_ready and app.run.reached < READY:
             app.run.reached = READY
             self._journal.event("app.ready", app=app.name)
-        for each in self.apps.values():
-            if each.name in self._waiting:
-                self._go([each])
+        self.order.go_on()
         if all(each.is_ready for each in self.apps.values()):
             self.mark_ready()
 
@@ -101,37 +81,6 @@ class Pod:
             self.ready = True
             self._journal.event("pod.ready")
             self._tell_host({"ready": True})
-
-    def is_marked_at_exec(self, app: App) -> bool:
-        """Return whether a marker that cannot be written is the end of this start, not of the whole pod's."""
-        return app.spec.pre_start is not None or self._plan.mutable or app.starts > 1
-
-    def _go(self, apps: Sequence[App]) -> None:
-        """Start these apps, all of them being prepared, but for those that wait for others."""
-        apps = [app for app in apps if not self._is_held_up(app)]
-        ready = [app for app in apps if app.spec.pre_start is None]
-        for app in ready:
-            if not self.is_marked_at_exec(app):
-                write_file(paths.started_marker(app.name), b"")
-        for app in ready:
-            self._handle(app, lifecycle.GO)
-        for app in apps:
-            if app.spec.pre_start is not None:
-                self._handle(app, lifecycle.HANDLE_START)
-
-    def _is_held_up(self, app: App) -> bool:
-        """Return whether an app has to wait for others; one that would wait for ever has failed."""
-        if not app.spec.after or (app.starts > 1 and not self._plan.mutable):
-            return False
-        # Of a mutable pod one is started when somebody asks for it, who is told that it cannot be.
-        reason = (find_unmet if self._plan.mutable else waits_in_vain)(app, self.apps)
-        is_waiting = reason is None and find_unmet(app, self.apps) is not None
-        (self._waiting.add if is_waiting else self._waiting.discard)(app.name)
-        if reason is not None and self.exit_code is None:
-            app.run.failure = ExitStatus(step="wait for other apps", path=reason)
-            self._handle(app, lifecycle.KILL)
-            return True
-        return is_waiting
 
     def start_again(self, app: App) -> None:
         """
@@ -170,7 +119,7 @@ class Pod:
     def judge(self, app: App, status: ExitStatus, *, is_oom_killed: bool) -> End:
         """Return what the end of a start means: a number, and a status unless its turn to be executed had not come."""
         run, now = app.run, time.time_ns()
-        self._waiting.discard(app.name)
+        self.order.forget(app)
         if run.reached < EXECUTED and run.failure is None and run.is_stopped:
             status = ExitStatus(step="start", path="stopped before it was executed")
         elif run.reached < EXECUTED and run.failure is None and self.exit_code is not None:
@@ -240,7 +189,7 @@ class Pod:
             except OSError as error:
                 self._journal.info("pod.still-marked-ready", reason=describe(error))
         self.ready = False
-        self._waiting.clear()
+        self.order.give_up()
         for app in [*self.apps.values()]:
             self.cancel_restart(app)
             self._handle(app, lifecycle.STOP)

@@ -19,7 +19,7 @@ _RECHECK_SECONDS = 0.1
 _EVENTS_BYTES = 256
 
 
-class Groups:
+class Processes:
     """
     The control groups of the pod's apps; `on_change` is called when one that was not empty may be so.
 

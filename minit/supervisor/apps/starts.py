@@ -94,7 +94,7 @@ class Starts:
                 complain_at_once(f'stage1: warning: app "{app.name}": {note}')
             self._lives.handle(app, lifecycle.READY_TO_EXEC)
             if app.state == lifecycle.PREPARED:
-                self._pod.on_prepared(app)
+                self._pod.order.on_prepared(app)
             return
         if message is not None:
             step, number, path = message["step"], message.get("errno"), message.get("path")
@@ -110,7 +110,7 @@ class Starts:
             if self._plan.mutable:
                 self._records.note_state(app)
         self._lives.notify(app)
-        if not self._pod.starting:
+        if not self._pod.order.starting:
             # Before, they would take processors from apps that are being started; a pod that is ready has them.
             self._sidecars.start_all()
         self._pod.on_progress(app)
@@ -170,7 +170,7 @@ class Starts:
         run = app.run
         if run.report is None:
             return  # it failed after preparing itself, and is about to be reaped
-        if self._pod.is_marked_at_exec(app):
+        if self._pod.order.is_marked_at_exec(app):
             try:
                 mark_started(app)
             except OSError as error:
