@@ -179,11 +179,7 @@ APP_COMMANDS = {
     ),
 }
 _IMAGE_COMMANDS = {
-    "fetch": Listing(
-        place="commands.imagecommands:fetch",
-        help="Import images into the store and print their ids.",
-        section=_IMAGES,
-    ),
+    "fetch": COMMANDS["fetch"],
     "build": Listing(
         place="commands.imagecommands:build_image",
         help="Build an app image from a directory, from files of this machine, or both.",
@@ -237,11 +233,11 @@ def commands() -> None:
     """Run pods of apps without systemd, on rkt's directories and with rkt's command line."""
 
 
-@click.group("app", cls=MinitGroup, section=_RUNNING, commands=CommandTable(APP_COMMANDS))
+@click.group("app", cls=MinitGroup, commands=CommandTable(APP_COMMANDS))
 def app_group() -> None:
     """Make a pod whose apps come and go, and work with the apps of a running pod."""
 
 
-@click.group("image", cls=MinitGroup, section=_IMAGES, commands=CommandTable(_IMAGE_COMMANDS))
+@click.group("image", cls=MinitGroup, commands=CommandTable(_IMAGE_COMMANDS))
 def image_group() -> None:
     """Build images, and manage those of the store."""

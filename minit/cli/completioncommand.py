@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from minit.cli.commandgroups import COMMANDS
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 
@@ -16,7 +17,7 @@ ASK = "__complete"
 """The first word of a shell's question: `minit __complete SHELL …`, see `answer`."""
 
 
-@click.command(cls=MinitCommand, section="Other", short_help="Print what makes a shell complete command lines.")
+@click.command(cls=MinitCommand, short_help=COMMANDS["completion"].help)
 @click.argument("shell", metavar="SHELL", type=click.Choice(SHELLS))
 @click.pass_obj
 def completion(invocation: Invocation, shell: str) -> None:

@@ -8,13 +8,15 @@ click.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from enum import StrEnum
 
-from minit.cli.suggestion import suggest
 from minit.errors import UsageError
 from minit.goflags import take_value
 from minit.value import Value
+
+_LIKENESS = 0.75  # one letter of four may differ
 
 
 class FlagError(Exception):
@@ -34,6 +36,12 @@ class Flag(Value):
 
     kind: FlagKind
     bare: str = ""
+
+
+def suggest(word: str, names: Iterable[str]) -> str:
+    """Return `, did you mean NAME?` for the name most like the word, nothing if none is like it."""
+    matches = get_close_matches(word, list(names), n=1, cutoff=_LIKENESS)
+    return f", did you mean {matches[0]}?" if matches else ""
 
 
 def is_flag(word: str) -> bool:

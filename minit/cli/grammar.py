@@ -14,9 +14,8 @@ from typing import Any
 import click
 
 from minit.cli.commandtable import CommandTable
-from minit.cli.flagwords import Flag, FlagError, FlagKind, click_words, split_words
+from minit.cli.flagwords import Flag, FlagError, FlagKind, click_words, split_words, suggest
 from minit.cli.invocation import DEFAULT_DATA, DEFAULT_LOCAL_CONFIG, INSECURE_OPTIONS, Invocation
-from minit.cli.suggestion import suggest
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -149,11 +148,10 @@ def flag_table(parameters: Iterable[click.Parameter]) -> dict[str, Flag]:
 class MinitCommand(click.Command):
     """A command with rkt's grammar; with `stop_at_operand`, flags end at the first operand."""
 
-    def __init__(self, *arguments: Any, section: str = "", stop_at_operand: bool = False, **settings: Any) -> None:
+    def __init__(self, *arguments: Any, stop_at_operand: bool = False, **settings: Any) -> None:
         settings.setdefault("context_settings", _SETTINGS)
         super().__init__(*arguments, **settings)
         self.params.extend(global_options())
-        self.section = section
         self.stop_at_operand = stop_at_operand
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -184,11 +182,10 @@ class MinitGroup(click.Group):
 
     command_class = MinitCommand
 
-    def __init__(self, *arguments: Any, section: str = "", **settings: Any) -> None:
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
         settings.setdefault("context_settings", _SETTINGS)
         super().__init__(*arguments, **settings)
         self.params.extend(global_options())
-        self.section = section
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Split the global options before the command's name from the rest."""
@@ -228,7 +225,7 @@ class MinitGroup(click.Group):
                 yield name, listing.section, listing.short_help(limit)
             return
         for name, command in self.commands.items():
-            yield name, getattr(command, "section", ""), command.get_short_help_str(limit=limit)
+            yield name, "", command.get_short_help_str(limit=limit)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands in their sections, in the order in which they were added."""

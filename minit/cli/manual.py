@@ -22,7 +22,7 @@ from pathlib import Path
 import click
 
 from minit.cli.commandgroups import commands
-from minit.cli.grammar import AppOption, GlobalOption, OptionalValue, SharedAppOption
+from minit.cli.grammar import AppOption, GlobalOption, MinitGroup, OptionalValue, SharedAppOption
 from minit.value import Value
 
 _EXAMPLES = "\b"  # click's mark of a paragraph that is not filled
@@ -38,7 +38,7 @@ class _Block(Value):
     behind: tuple[str, ...]
 
 
-def render(source: str, root: click.Group) -> str:
+def render(source: str, root: MinitGroup) -> str:
     """Return the manual page; ValueError if the source and the commands do not fit."""
     lines = source.splitlines()
     written: list[str] = []
@@ -68,12 +68,12 @@ def render(source: str, root: click.Group) -> str:
     return "\n".join(written) + "\n"
 
 
-def _sections(group: click.Group, path: str = "", inherited: str = "") -> dict[str, set[str]]:
+def _sections(group: MinitGroup, path: str = "", inherited: str = "") -> dict[str, set[str]]:
     """Return the names of all commands that are no groups, by the section of the help that has them."""
     found: dict[str, set[str]] = {}
-    for name, command in group.commands.items():
-        section = inherited or getattr(command, "section", "") or "Commands"
-        if isinstance(command, click.Group):
+    for name, listed, _ in group.listed(limit=0):
+        command, section = group.commands[name], inherited or listed or "Commands"
+        if isinstance(command, MinitGroup):
             for title, names in _sections(command, f"{path}{name} ", section).items():
                 found.setdefault(title, set()).update(names)
         elif not command.hidden:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import click
 
+from minit.cli.commandgroups import APP_COMMANDS
 from minit.cli.commands.appcommands import failing_as
 from minit.cli.flags.imageargs import IMAGES, ImageCommand
-from minit.cli.flags.pullpolicy import pull_policy_option
 from minit.cli.flags.runoptions import added_app_options
+from minit.cli.flags.sharedoptions import pull_policy_option, quiet_option
 from minit.cli.flagwords import Flag, FlagError, is_flag, take_flag
 from minit.cli.grammar import invocation_of
 from minit.cli.text.progressdisplay import show_progress
@@ -43,10 +44,10 @@ class _AddCommand(ImageCommand):
         return found, [*uuid, *references]
 
 
-@click.command(cls=_AddCommand, short_help="Put an image as an app into a pod made by app sandbox.")
+@click.command(cls=_AddCommand, short_help=APP_COMMANDS["add"].help)
 @added_app_options
 @pull_policy_option(PullPolicy.NEW)
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @click.argument("uuid", metavar="UUID", required=False)
 @click.argument("image", nargs=-1, metavar="IMAGE [APP-OPTION]... [-- ARG...]", expose_value=False, type=click.Path())
 @click.pass_context

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from minit.cli.flags.sharedoptions import privileged_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
 from minit.errors import MinitError, PodError, describe
@@ -20,7 +21,6 @@ from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.mutablepods import require_controllable
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, find_pod
 
-_SECTION = "Running pods"
 _DEFAULT_COMMAND = "/bin/bash"
 
 
@@ -28,18 +28,14 @@ def _enter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for decorate in (
         click.argument("command", nargs=-1, metavar="[COMMAND [ARG]...]", type=click.UNPROCESSED),
         click.argument("uuid", metavar="UUID"),
-        click.option(
-            "--privileged",
-            is_flag=True,
-            help="With all capabilities that PID 1 has, and neither the app's filters of system calls nor its limits.",
-        ),
+        privileged_option,
         click.option("--app", metavar="NAME", help="App to enter, if the pod has several."),
     ):
         function = decorate(function)
     return function
 
 
-@click.command(cls=MinitCommand, section=_SECTION, stop_at_operand=True)
+@click.command(cls=MinitCommand, stop_at_operand=True)
 @_enter_options
 @click.pass_obj
 def enter(invocation: Invocation, /, **options: Any) -> None:

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 import click
 
+from minit.cli.flags.sharedoptions import no_legend_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.apptext import app_list_text, app_status_text
@@ -24,7 +25,7 @@ _LIFECYCLE_STATES = {APP_CREATED: "prepared", APP_RUNNING: "running", APP_EXITED
 
 
 @click.command("list", cls=MinitCommand)
-@click.option("--no-legend", is_flag=True, help="Leave out the headings.")
+@no_legend_option
 @format_option
 @click.argument("uuid", metavar="UUID", required=False)
 @click.pass_obj

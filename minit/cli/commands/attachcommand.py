@@ -12,7 +12,7 @@ from minit.stage0.pods.poddirectory import find_pod
 _SLOW_POLICIES = ("drop", "disconnect", "block")
 
 
-@click.command(cls=MinitCommand, section="Running pods")
+@click.command(cls=MinitCommand)
 @click.option("--app", metavar="NAME", help="App to attach to, if the pod has several.")
 @click.option(
     "--mode",

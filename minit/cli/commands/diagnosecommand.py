@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from minit.cli.commands.podcommands import SECTION, chosen_uuids, uuid_file_option
+from minit.cli.commands.podcommands import chosen_uuids, uuid_file_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.diagnosetext import report_text
@@ -15,7 +15,7 @@ from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.reports.diagnosis import diagnose as make_report
 
 
-@click.command(cls=MinitCommand, section=SECTION)
+@click.command(cls=MinitCommand)
 @click.option(
     "--lines",
     metavar="N",

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from minit.cli.commands.podcommands import SECTION, chosen_uuids, uuid_file_option
+from minit.cli.commands.podcommands import chosen_uuids, uuid_file_option
 from minit.cli.commands.stopcommand import for_each
-from minit.cli.flags.durationflag import read_duration
+from minit.cli.flags.sharedoptions import read_duration
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.errors import EXIT_FAILURE
@@ -19,7 +19,7 @@ from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import find_pod
 
 
-@click.command("rm", cls=MinitCommand, section=SECTION)
+@click.command("rm", cls=MinitCommand)
 @uuid_file_option
 @click.argument("uuids", metavar="UUID...", nargs=-1)
 @click.pass_obj
@@ -44,7 +44,7 @@ def remove(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...
         for_each(invocation, chosen, remove_one, "failed to remove one or more pods")
 
 
-@click.command(cls=MinitCommand, section=SECTION)
+@click.command(cls=MinitCommand)
 @click.option(
     "--grace-period",
     metavar="DURATION",

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from minit.cli.commands.podcommands import SECTION, chosen_uuids, uuid_file_option
+from minit.cli.commands.podcommands import chosen_uuids, uuid_file_option
+from minit.cli.flags.sharedoptions import apps_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.eventtext import json_line, text_line
@@ -15,8 +16,8 @@ from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.reports.podevents import Wanted, pod_events
 
 
-@click.command(cls=MinitCommand, section=SECTION)
-@click.option("--app", "apps", metavar="NAME", multiple=True, help="Only this app; may be given several times.")
+@click.command(cls=MinitCommand)
+@apps_option
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until the pod has ended.")
 @click.option("--since", metavar="SEQ", type=click.IntRange(min=0), help="Only events after number SEQ.")
 @click.option(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from minit.cli.flags.sharedoptions import quiet_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
@@ -16,10 +17,10 @@ from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import find_pod
 
 
-@click.command(cls=MinitCommand, section="Managing pods")
+@click.command(cls=MinitCommand)
 @click.option("--app", metavar="NAME", help="App to export, if the pod has several.")
 @click.option("--overwrite", is_flag=True, help="Replace the file if there is one.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @click.argument("uuid", metavar="UUID")
 @click.argument("output", metavar="FILE.aci", type=click.Path(path_type=Path))
 @click.pass_obj

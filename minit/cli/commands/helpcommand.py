@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
+from minit.cli.flagwords import suggest
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
-from minit.cli.suggestion import suggest
 
 
-@click.command("help", cls=MinitCommand, section="Other")
+@click.command("help", cls=MinitCommand)
 @click.argument("words", metavar="[COMMAND]...", nargs=-1)
 @click.pass_context
 def show_help(ctx: click.Context, words: tuple[str, ...]) -> None:

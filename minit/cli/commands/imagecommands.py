@@ -9,7 +9,7 @@ import click
 
 import minit
 from minit.cli.flags.environmentflags import parse_variable
-from minit.cli.flags.pullpolicy import pull_policy_option
+from minit.cli.flags.sharedoptions import pull_policy_option, quiet_option
 from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
@@ -22,14 +22,13 @@ from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 
-_SECTION = "Images"
 _SHORT_ID = len("sha512-") + 32
 
 
-@click.command(cls=MinitCommand, section=_SECTION)
+@click.command(cls=MinitCommand)
 @click.option("--full", is_flag=True, help="Print whole image ids.")
 @pull_policy_option(PullPolicy.UPDATE)
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @click.option(
     "--signature", metavar="FILE", multiple=True, expose_value=False, help="Accepted for rkt's sake; not read."
 )
@@ -55,7 +54,7 @@ def fetch(invocation: Invocation, full: bool, pull_policy: str, quiet: bool, ima
             invocation.say(image.id if full else image.id[:_SHORT_ID])
 
 
-@click.command("build", cls=MinitCommand, section=_SECTION)
+@click.command("build", cls=MinitCommand)
 @click.option("--output", metavar="FILE", required=True, type=click.Path(path_type=Path), help="Image to write (.aci).")
 @click.option("--name", metavar="NAME", help="Name of the image.  [default: that of the output file]")
 @click.option(
@@ -79,7 +78,7 @@ def fetch(invocation: Invocation, full: bool, pull_policy: str, quiet: bool, ima
 @click.option("--port", metavar="name=N,protocol=P,port=X", multiple=True, help="Port it listens on; repeatable.")
 @click.option("--mount", metavar="name=N,path=P", multiple=True, help="Where it expects a volume; repeatable.")
 @click.option("--label", metavar="NAME=VALUE", multiple=True, help="Label of the image, as `version`; repeatable.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @click.argument("arguments", metavar="[-- ARG...]", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def build_image(
@@ -128,7 +127,7 @@ def build_image(
         )
 
 
-@click.group("stage1", cls=MinitGroup, section=_SECTION)
+@click.group("stage1", cls=MinitGroup)
 def stage1_group() -> None:
     """Build minit's stage1 image."""
 
@@ -142,7 +141,7 @@ def stage1_group() -> None:
     help="Image to write.  [default: minit-stage1.aci]",
 )
 @click.option("--plain", is_flag=True, help="Do not dump the interpreter: pods take longer to start.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @click.pass_obj
 def build_stage1_image(invocation: Invocation, output: Path, plain: bool, quiet: bool) -> None:
     """
@@ -162,7 +161,7 @@ def build_stage1_image(invocation: Invocation, output: Path, plain: bool, quiet:
         invocation.note(warning)
 
 
-@click.command(cls=MinitCommand, section="Other")
+@click.command(cls=MinitCommand)
 @click.pass_obj
 def version(invocation: Invocation) -> None:
     """

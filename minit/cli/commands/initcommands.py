@@ -14,6 +14,7 @@ import click
 
 from minit.archives.compression import zstd
 from minit.cli.commands.podrequest import apps_of_manifest, choose_stage1
+from minit.cli.flags.sharedoptions import quiet_option, stage1_path_option
 from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
 from minit.cli.text.columns import align
@@ -29,7 +30,6 @@ from minit.stage0.files.temporary import scratch_directory
 from minit.stage0.images.store import Store
 from minit.stage0.start.machineroot import MachineParts, Part, lost_capabilities, make_machine_root
 
-_SECTION = "Images"
 _GZIP_LEVEL = 6
 _ZSTD_LEVEL = 9
 # Until the year 2286, which an initial file system can hold.
@@ -37,7 +37,7 @@ _MAXIMUM_TIME_DIGITS = 10
 _FORMATS = ("gzip", "zstd", "none", "directory")
 
 
-@click.group("init", cls=MinitGroup, section=_SECTION)
+@click.group("init", cls=MinitGroup)
 def init_group() -> None:
     """Build machines that minit boots, without any other system in them."""
 
@@ -71,10 +71,10 @@ def init_group() -> None:
     default="gzip",
     help="How the initial file system is compressed, or that it is a directory.  [default: gzip]",
 )
-@click.option("--stage1-path", metavar="FILE", help="Stage1 image to use: a file.  [default: minit's own]")
+@stage1_path_option
 @click.option("--overwrite", is_flag=True, help="Replace what is at the output.")
 @click.option("--dry-run", is_flag=True, help="Show what would go in and how large it is, and write nothing.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @click.pass_obj
 def build_machine(
     invocation: Invocation,

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from minit.cli.commands.podcommands import SECTION, chosen_uuids, uuid_file_option
+from minit.cli.commands.podcommands import chosen_uuids, uuid_file_option
 from minit.cli.flags.moments import parse_moment
+from minit.cli.flags.sharedoptions import apps_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.logview import Choice, reopen_logs, show_logs
@@ -33,8 +34,8 @@ def _read_tail(ctx: click.Context, parameter: click.Parameter, value: str) -> in
     return int(value)
 
 
-@click.command(cls=MinitCommand, section=SECTION)
-@click.option("--app", "apps", metavar="NAME", multiple=True, help="Only this app; may be given several times.")
+@click.command(cls=MinitCommand)
+@apps_option
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written, until the app or the pod has ended.")
 @click.option(
     "--since", metavar="TIME", callback=_read_moment, help="Only lines from TIME on: 10m, or 2026-11-21 18:00."

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 import click
 
 from minit import paths, syscalls
+from minit.cli.flags.sharedoptions import privileged_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.prompt import run_lines
@@ -29,11 +30,7 @@ _INIT = 1
 
 @click.command(cls=MinitCommand, stop_at_operand=True)
 @click.option("--app", metavar="NAME", help="App to enter; all operands are the command then.")
-@click.option(
-    "--privileged",
-    is_flag=True,
-    help="With all capabilities that PID 1 has, and neither the app's filters of system calls nor its limits.",
-)
+@privileged_option
 @click.argument("words", nargs=-1, metavar="APP [COMMAND [ARG]...]", type=click.UNPROCESSED)
 @click.pass_obj
 def enter(invocation: Invocation, app: str | None, privileged: bool, words: tuple[str, ...]) -> None:

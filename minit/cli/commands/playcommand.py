@@ -12,6 +12,7 @@ from minit.archives.transports import REGISTRY_SCHEMES, has_transport
 from minit.cli.commands.endingcommands import cleanup_of
 from minit.cli.commands.podrequest import request_of_manifest
 from minit.cli.commands.runcommands import collect_run_options
+from minit.cli.flags.sharedoptions import no_overlay_option, quiet_option, stage1_path_option
 from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation, flush_output
 from minit.cli.text.progressdisplay import show_progress
@@ -36,7 +37,7 @@ from minit.stage0.start.volumefiles import prepare_host_paths, write_volume_file
 _STANDARD_INPUT = "-"
 
 
-@click.command(cls=MinitCommand, section="Running pods")
+@click.command(cls=MinitCommand)
 @click.option("--down", is_flag=True, help="Stop the pods that were made of the file, and remove them.")
 @click.option("--detach", is_flag=True, help="Return once the pods run, and print their UUIDs.")
 @click.option(
@@ -52,9 +53,9 @@ _STANDARD_INPUT = "-"
     metavar="LIST",
     help=f"Networks, as for run; not for pods with hostNetwork.  [default: {DEFAULT_NETWORK}]",
 )
-@click.option("--stage1-path", metavar="FILE", help="Stage1 image to use: a file.  [default: minit's own]")
-@click.option("--no-overlay", is_flag=True, help="Copy images into the pod instead of using overlayfs.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@stage1_path_option
+@no_overlay_option
+@quiet_option
 @click.argument("file", metavar="FILE")
 @click.pass_obj
 def play(

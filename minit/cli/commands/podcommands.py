@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from minit import jsontext
-from minit.cli.flags.durationflag import read_duration
+from minit.cli.flags.sharedoptions import no_legend_option, pretty_print_option, read_duration
 from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
 from minit.cli.text.jsonoutput import format_option, json_text
@@ -22,7 +22,6 @@ from minit.stage0.pods.waiting import wait_until_ended, wait_until_ready
 from minit.stage0.reports.podtraces import read_lost_output
 from minit.stage0.stage1.control import read_live
 
-SECTION = "Managing pods"
 _UNREADABLE_UUID_FILE = 1  # rkt's exit code for it in status
 
 
@@ -40,9 +39,9 @@ uuid_file_option = click.option(
 )
 
 
-@click.command("list", cls=MinitCommand, section=SECTION)
+@click.command("list", cls=MinitCommand)
 @click.option("--full", is_flag=True, help="Show whole UUIDs, image ids and points in time.")
-@click.option("--no-legend", is_flag=True, help="Leave out the headings.")
+@no_legend_option
 @format_option
 @click.pass_obj
 def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format: str | None) -> None:
@@ -77,7 +76,7 @@ def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format
         )
 
 
-@click.command(cls=MinitCommand, section=SECTION)
+@click.command(cls=MinitCommand)
 @click.option(
     "--wait", cls=OptionalValue, bare="true", metavar="DURATION", callback=_read_wait, help="Wait until the pod exited."
 )
@@ -150,10 +149,8 @@ def _live(invocation: Invocation, pod: Pod) -> dict[str, dict[str, object]]:
         return {}
 
 
-@click.command("cat-manifest", cls=MinitCommand, section=SECTION)
-@click.option(
-    "--pretty-print", cls=OptionalValue, bare="true", type=bool, default=True, help="Indent.  [default: true]"
-)
+@click.command("cat-manifest", cls=MinitCommand)
+@pretty_print_option
 @uuid_file_option
 @click.argument("uuid", metavar="UUID", required=False)
 @click.pass_obj

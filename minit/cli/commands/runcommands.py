@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from minit.cli.commandgroups import COMMANDS
 from minit.cli.commands.podrequest import make_request
 from minit.cli.flags.dnsflags import parse_name_service
 from minit.cli.flags.imageargs import IMAGES, ImageCommand
@@ -26,13 +27,12 @@ from minit.stage0.stage1.entrypoints import RunOptions
 from minit.stage0.start.prepare import check_kernel, discarded_on_failure, finish, prepare_pod
 from minit.stage0.start.run import claim_prepared, run_pod
 
-_SECTION = "Running pods"
 _IMAGE_OPERANDS = "IMAGE [APP-OPTION]... [-- ARG...] [--- IMAGE...]"
 
 _WITHOUT_PORTS = ("host", "none")
 
 
-@click.command(cls=ImageCommand, section=_SECTION, short_help="Run images in a new pod, in the foreground.")
+@click.command(cls=ImageCommand)
 @prepare_options
 @run_options
 @uuid_file_save_option
@@ -77,7 +77,7 @@ def run(ctx: click.Context, /, uuid_file_save: Path | None, quiet: bool, **optio
             run_pod(pod, trees, how, invocation.note, flush_output)
 
 
-@click.command(cls=ImageCommand, section=_SECTION, short_help="Make a pod to be run later; print its UUID.")
+@click.command(cls=ImageCommand, short_help=COMMANDS["prepare"].help)
 @prepare_options
 @app_options
 @click.argument("image", nargs=-1, metavar=_IMAGE_OPERANDS, expose_value=False, type=click.Path())
@@ -109,7 +109,7 @@ def prepare(ctx: click.Context, /, quiet: bool, **options: Any) -> None:
             invocation.say(pod.uuid)
 
 
-@click.command("run-prepared", cls=MinitCommand, section=_SECTION)
+@click.command("run-prepared", cls=MinitCommand)
 @run_options
 @click.argument("uuid", metavar="UUID")
 @click.pass_obj

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
+from minit.cli.commandgroups import APP_COMMANDS
 from minit.cli.commands.appviewcommands import failed_in_app_group
 from minit.cli.commands.podrequest import make_sandbox_request
 from minit.cli.commands.runcommands import collect_run_options, refuse_ports, save_uuid
@@ -30,7 +31,7 @@ from minit.stage0.start.run import run_pod
 from minit.stdio import write_all
 
 
-@click.command(cls=MinitCommand, short_help="Start a pod without apps, which are added to it while it runs.")
+@click.command(cls=MinitCommand, short_help=APP_COMMANDS["sandbox"].help)
 @stage1_options
 @volume_option
 @required_network_option

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import click
 
 from minit import jsontext
-from minit.cli.flags.durationflag import read_duration
+from minit.cli.flags.sharedoptions import apps_option, read_duration
 from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
 from minit.cli.text.statstext import prometheus_text, samples_text, stats_json
@@ -33,7 +33,7 @@ def read_interval(ctx: click.Context, parameter: click.Parameter, value: str | N
 
 
 @click.command("stats", cls=MinitCommand)
-@click.option("--app", "apps", metavar="NAME", multiple=True, help="Only this app; may be given several times.")
+@apps_option
 @click.option(
     "--watch",
     cls=OptionalValue,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from minit.cli.commands.podcommands import SECTION, chosen_uuids, uuid_file_option
+from minit.cli.commands.podcommands import chosen_uuids, uuid_file_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.errors import MinitError, PodError, describe
@@ -15,7 +15,7 @@ from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.stage1.stop import stop_pod
 
 
-@click.command(cls=MinitCommand, section=SECTION)
+@click.command(cls=MinitCommand)
 @click.option("--force", is_flag=True, help="Kill the pod instead of letting its apps end.")
 @uuid_file_option
 @click.argument("uuids", metavar="UUID...", nargs=-1)

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from minit import jsontext
-from minit.cli.flags.durationflag import read_duration
+from minit.cli.flags.sharedoptions import no_legend_option, pretty_print_option, quiet_option, read_duration
 from minit.cli.flagwords import FlagError
-from minit.cli.grammar import MinitCommand, OptionalValue
+from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.imagelist import FIELDS, SORT_FIELDS, image_json, list_text, parse_fields, sort_images
 from minit.cli.text.jsonoutput import format_option, json_text
@@ -21,14 +21,11 @@ from minit.stage0.images.imageoutput import export_image, extract_image_to
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 
-_SECTION = "Images"
-
 _overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what is there.")
 _rootfs_option = click.option("--rootfs-only", is_flag=True, help="Only the root filesystem, without the manifest.")
-_quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 
 
-@click.command("list", cls=MinitCommand, section=_SECTION)
+@click.command("list", cls=MinitCommand)
 @click.option(
     "--fields", metavar="LIST", default=",".join(FIELDS), help=f"What to show.  [default: {','.join(FIELDS)}]"
 )
@@ -40,7 +37,7 @@ _quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 )
 @click.option("--order", type=click.Choice(["asc", "desc"], case_sensitive=False), default="asc", help="[default: asc]")
 @click.option("--full", is_flag=True, help="Show whole ids, sizes in bytes and points in time.")
-@click.option("--no-legend", is_flag=True, help="Leave out the headings.")
+@no_legend_option
 @format_option
 @click.pass_obj
 def list_images(
@@ -76,7 +73,7 @@ def list_images(
         )
 
 
-@click.command("rm", cls=MinitCommand, section=_SECTION)
+@click.command("rm", cls=MinitCommand)
 @click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
 @click.pass_obj
 def remove_images(invocation: Invocation, images: tuple[str, ...]) -> None:
@@ -105,7 +102,7 @@ def remove_images(invocation: Invocation, images: tuple[str, ...]) -> None:
         raise StoreError("failed to remove one or more images")
 
 
-@click.command("gc", cls=MinitCommand, section=_SECTION)
+@click.command("gc", cls=MinitCommand)
 @click.option(
     "--grace-period",
     metavar="DURATION",
@@ -129,10 +126,8 @@ def collect(invocation: Invocation, grace_period: float) -> None:
         _tell_removed(invocation, collect_images(invocation.data, store, grace_period, invocation.say, invocation.note))
 
 
-@click.command("cat-manifest", cls=MinitCommand, section=_SECTION)
-@click.option(
-    "--pretty-print", cls=OptionalValue, bare="true", type=bool, default=True, help="Indent.  [default: true]"
-)
+@click.command("cat-manifest", cls=MinitCommand)
+@pretty_print_option
 @click.argument("image", metavar="IMAGE")
 @click.pass_obj
 def cat_image_manifest(invocation: Invocation, pretty_print: bool, image: str) -> None:
@@ -149,9 +144,9 @@ def cat_image_manifest(invocation: Invocation, pretty_print: bool, image: str) -
     invocation.say(json_text(manifest, "json-pretty" if pretty_print else "json"))
 
 
-@click.command("export", cls=MinitCommand, section=_SECTION)
+@click.command("export", cls=MinitCommand)
 @_overwrite_option
-@_quiet_option
+@quiet_option
 @click.argument("image", metavar="IMAGE")
 @click.argument("output", metavar="FILE", type=click.Path(path_type=Path))
 @click.pass_obj
@@ -167,10 +162,10 @@ def export(invocation: Invocation, overwrite: bool, quiet: bool, image: str, out
         export_image(store, store.find(image).id, output, overwrite=overwrite, progress=progress)
 
 
-@click.command("extract", cls=MinitCommand, section=_SECTION)
+@click.command("extract", cls=MinitCommand)
 @_rootfs_option
 @_overwrite_option
-@_quiet_option
+@quiet_option
 @click.argument("image", metavar="IMAGE")
 @click.argument("output", metavar="DIR", type=click.Path(path_type=Path))
 @click.pass_obj
@@ -185,10 +180,10 @@ def extract(invocation: Invocation, rootfs_only: bool, overwrite: bool, quiet: b
     _unpack(invocation, image, output, rendered=False, rootfs_only=rootfs_only, overwrite=overwrite, quiet=quiet)
 
 
-@click.command("render", cls=MinitCommand, section=_SECTION)
+@click.command("render", cls=MinitCommand)
 @_rootfs_option
 @_overwrite_option
-@_quiet_option
+@quiet_option
 @click.argument("image", metavar="IMAGE")
 @click.argument("output", metavar="DIR", type=click.Path(path_type=Path))
 @click.pass_obj
@@ -203,8 +198,8 @@ def render(invocation: Invocation, rootfs_only: bool, overwrite: bool, quiet: bo
     _unpack(invocation, image, output, rendered=True, rootfs_only=rootfs_only, overwrite=overwrite, quiet=quiet)
 
 
-@click.command("verify", cls=MinitCommand, section=_SECTION)
-@_quiet_option
+@click.command("verify", cls=MinitCommand)
+@quiet_option
 @click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
 @click.pass_obj
 def verify(invocation: Invocation, quiet: bool, images: tuple[str, ...]) -> None:

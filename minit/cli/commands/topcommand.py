@@ -14,7 +14,7 @@ from minit.cli.text.terminalkeys import is_terminal
 from minit.cli.text.toptext import sort_rows, table_lines, top_rows
 
 
-@click.command(cls=MinitCommand, section="Managing pods")
+@click.command(cls=MinitCommand)
 @click.option(
     "--interval",
     metavar="DURATION",

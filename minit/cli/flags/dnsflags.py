@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minit.cli.flags.addresses import canonical_address
+from minit.cli.flags.scalars import canonical_address
 from minit.cli.flagwords import FlagError
 from minit.stage0.pods.nameservice import MODE_DEFAULT, MODE_HOST, MODE_NONE, MODE_STAGE0, NameService
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from minit.cli.flags.numberflags import parse_number
+from minit.cli.flags.scalars import parse_number
 from minit.cli.flagwords import FlagError
 from minit.manifest.app import Isolator
 from minit.manifest.quantity import BILLION, parse_quantity

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from minit.cli.flags.addresses import canonical_address
-from minit.cli.flags.numberflags import parse_number
+from minit.cli.flags.scalars import canonical_address, parse_number
 from minit.cli.flagwords import FlagError
 from minit.manifest.app import MAX_PORT, Port
 from minit.manifest.names import is_ac_name

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import click
 
 from minit.cli.flags.appflags import OUTPUT_MODES, STDIN_MODES
 from minit.cli.flags.portflags import PORT_FORM
-from minit.cli.flags.pullpolicy import pull_policy_option
+from minit.cli.flags.sharedoptions import (
+    Decorator,
+    no_overlay_option,
+    pull_policy_option,
+    quiet_option,
+    stage1_path_option,
+)
 from minit.cli.flags.stage1flags import STAGE1_IMAGES
 from minit.cli.flags.volumeflags import MOUNT_FORM, MOUNTED_VOLUME_FORM
 from minit.cli.grammar import AppOption, OptionalValue, SharedAppOption
 from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def _options(*decorators: Decorator) -> Decorator:
@@ -98,14 +100,14 @@ uuid_file_save_option = click.option(
 )
 
 stage1_options = _options(
-    click.option("--stage1-path", metavar="FILE", help="Stage1 image to use: a file.  [default: minit's own]"),
+    stage1_path_option,
     click.option("--stage1-name", metavar="NAME[:VERSION]", help="Stage1 image to use: one of the store, by name."),
     click.option("--stage1-hash", metavar="ID", help="Stage1 image to use: one of the store, by id."),
     click.option(
         "--stage1-from-dir", metavar="NAME", help=f"Stage1 image to use: one of those in {STAGE1_IMAGES}, by file name."
     ),
     click.option("--stage1-url", metavar="URL", help="Stage1 image to use: a file: URL."),
-    click.option("--no-overlay", is_flag=True, help="Copy images into the pod instead of using overlayfs."),
+    no_overlay_option,
     click.option(
         "--private-users",
         is_flag=True,
@@ -143,7 +145,7 @@ prepare_options = _options(
     ),
     pull_policy_option(PullPolicy.NEW),
     click.option("--inherit-env", is_flag=True, help="Give all apps minit's own environment, where they set nothing."),
-    click.option("--quiet", is_flag=True, help="Show no progress."),
+    quiet_option,
 )
 
 name_options = _options(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minit.cli.flags.numberflags import parse_number
+from minit.cli.flags.scalars import parse_number
 from minit.cli.flagwords import FlagError
 from minit.goflags import BOOLEANS
 from minit.manifest.app import MAX_ID

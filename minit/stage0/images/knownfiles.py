@@ -13,9 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from minit.errors import MinitError
-from minit.stage0.files.fileidentity import identity, is_settled
 from minit.stage0.files.temporary import scratch_directory
 
+# Two changes within the clock tick of a file system leave the same time; that of vfat is the slowest.
+_CLOCK_TICK_NS = 2_000_000_000
 _MAX_FILES = 100
 _MAX_BYTES = _MAX_FILES * 256
 
@@ -63,3 +64,14 @@ class KnownFiles:
             return {}
         pairs = [line.split(" ") for line in lines]
         return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+
+def identity(status: os.stat_result) -> str:
+    """Return a word that changes with the file, and with another one in its place."""
+    numbers = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return ":".join(map(str, numbers))
+
+
+def is_settled(status: os.stat_result, read_since_ns: int) -> bool:
+    """Tell whether a file that was read since then has another identity after its next change."""
+    return max(status.st_mtime_ns, status.st_ctime_ns) + _CLOCK_TICK_NS <= read_since_ns

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from minit.errors import MinitError
-from minit.stage0.files.fileidentity import identity, is_settled
 from minit.stage0.files.temporary import scratch_directory
+from minit.stage0.images.knownfiles import identity, is_settled
 
 _ABSENT = "absent"
 _END = "end"

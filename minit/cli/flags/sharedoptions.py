@@ -1,0 +1,60 @@
+"""Options that several commands have, each with its one help text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from minit.cli.grammar import OptionalValue
+from minit.goduration import parse_duration
+from minit.stage0.images.pullpolicy import PullPolicy
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
+
+no_legend_option = click.option("--no-legend", is_flag=True, help="Leave out the headings.")
+
+pretty_print_option = click.option(
+    "--pretty-print", cls=OptionalValue, bare="true", type=bool, default=True, help="Indent.  [default: true]"
+)
+
+apps_option = click.option(
+    "--app", "apps", metavar="NAME", multiple=True, help="Only this app; may be given several times."
+)
+
+privileged_option = click.option(
+    "--privileged",
+    is_flag=True,
+    help="With all capabilities that PID 1 has, and neither the app's filters of system calls nor its limits.",
+)
+
+stage1_path_option = click.option(
+    "--stage1-path", metavar="FILE", help="Stage1 image to use: a file.  [default: minit's own]"
+)
+
+no_overlay_option = click.option(
+    "--no-overlay", is_flag=True, help="Copy images into the pod instead of using overlayfs."
+)
+
+
+def pull_policy_option(default: PullPolicy) -> Decorator:
+    """Return the option that says when an image is fetched or converted again, with the default of its command."""
+    return click.option(
+        "--pull-policy",
+        type=click.Choice([policy.value for policy in PullPolicy]),
+        default=default.value,
+        help="When to read the file of an image, convert it, or fetch it from a registry: if the store does not have"
+        " it (new), always (update), or take one of a registry from the store only (never)."
+        f"  [default: {default.value}]",
+    )
+
+
+def read_duration(ctx: click.Context, parameter: click.Parameter, value: str) -> float:
+    """Return a Go duration in seconds; a callback of options."""
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, parameter) from error
