@@ -438,9 +438,9 @@ def set_dumpable(dumpable: bool) -> None:
     _prctl(_PR_SET_DUMPABLE, int(dumpable))
 
 
-def io_priority() -> int:
-    """Return class and level by which this process does I/O, ioprio_get(2)."""
-    return call(None, _SYS_IOPRIO_GET, _IOPRIO_WHO_PROCESS, 0)
+def io_priority(pid: int = 0) -> int:
+    """Return class and level by which a process does I/O, this one by default, ioprio_get(2)."""
+    return call(None, _SYS_IOPRIO_GET, _IOPRIO_WHO_PROCESS, pid)
 
 
 def set_io_priority(priority: int) -> None:

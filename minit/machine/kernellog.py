@@ -65,9 +65,9 @@ def start_recording() -> Recorder | None:
 class KernelLog:
     """Copies the kernel's log, from its beginning on or from where an earlier helper stopped."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = _DEVICE) -> None:
         """OSError if there is no such log, or it is not for us."""
-        self._fd = os.open(_DEVICE, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._fd = os.open(device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.makedirs(os.path.dirname(paths.MACHINE_LOG), exist_ok=True)
         self._file = BoundedLog(paths.MACHINE_LOG, FILE_BYTES)
         self._last = _last_time(paths.MACHINE_LOG)

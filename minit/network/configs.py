@@ -16,14 +16,16 @@ from minit.errors import ManifestError, MinitError, NetworkError, describe
 from minit.manifest.network import LIST_SUFFIX, NetworkConfig, parse_network_config, parse_network_name
 from minit.plan.network import wants_network
 
+VENDOR = "/usr/lib/rkt/net.d"
+"""Where packages of the host put configurations."""
+
 _SUFFIX = ".conf"
-_VENDOR = "/usr/lib/rkt/net.d"
 _MAX_CONFIG_BYTES = 1 << 20
 
 
 def config_directories(local_config: str) -> tuple[str, ...]:
     """Return where configurations are looked for, the pod directory being the working directory."""
-    return f"{paths.POD_STAGE1_ROOTFS}/etc/rkt/net.d", _VENDOR, f"{local_config}/net.d"
+    return f"{paths.POD_STAGE1_ROOTFS}/etc/rkt/net.d", VENDOR, f"{local_config}/net.d"
 
 
 def load_networks(local_config: str, wanted: tuple[str, ...]) -> tuple[list[NetworkConfig], list[str]]:

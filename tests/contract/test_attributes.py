@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import subprocess
@@ -30,7 +29,7 @@ def attributes_of(pid: int) -> dict[str, object]:
     attributes |= {name: Path(f"/proc/{pid}/{name}").read_text() for name in OF_FILES}
     attributes["nice"] = os.getpriority(os.PRIO_PROCESS, pid)
     attributes["policy"] = os.sched_getscheduler(pid)
-    attributes["io_priority"] = ctypes.CDLL(None).syscall(syscalls._SYS_IOPRIO_GET, 1, pid)
+    attributes["io_priority"] = syscalls.io_priority(pid)
     return attributes
 
 

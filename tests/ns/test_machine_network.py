@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,19 @@ def serve(wire: None, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen
     for process in started:
         process.kill()
         process.wait()
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> list[DhcpClient]:
+    """Those of the machine's interfaces, in the order in which they begin."""
+    begun: list[DhcpClient] = []
+
+    def begin(*arguments: Any) -> DhcpClient:
+        begun.append(DhcpClient(*arguments))
+        return begun[-1]
+
+    monkeypatch.setattr("minit.machine.network.DhcpClient", begin)
+    return begun
 
 
 def connect(tmp_path: Path, *interfaces: Interface, name_servers: tuple[str, ...] = ()) -> MachineNetwork:
@@ -135,12 +149,12 @@ def test_what_another_one_has_left(serve: Callable[..., object], tmp_path: Path)
     assert "nameserver 192.0.2.53" in (tmp_path / "resolv.conf").read_text()
 
 
-def test_a_lease_is_renewed(serve: Callable[..., object], tmp_path: Path) -> None:
+def test_a_lease_is_renewed(serve: Callable[..., object], clients: list[DhcpClient], tmp_path: Path) -> None:
     """When the time has come the server is asked, by its address, for the same lease."""
     serve()
     network = connect(tmp_path, Interface(name="client", dhcp=True, wait_seconds=30))
-    client = network._interfaces[0]._client
-    assert isinstance(client, DhcpClient) and client.state == BOUND
+    [client] = clients
+    assert client.state == BOUND
     before = client.deadline
     client.deadline = 0.0
     until = time.monotonic() + 20
@@ -153,7 +167,7 @@ def test_a_lease_is_renewed(serve: Callable[..., object], tmp_path: Path) -> Non
 
 
 def test_an_address_that_is_in_use(
-    serve: Callable[..., object], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    serve: Callable[..., object], clients: list[DhcpClient], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """An address that a server offers and another machine has is declined; when it is free it is taken."""
     serve()
@@ -167,8 +181,8 @@ def test_an_address_that_is_in_use(
         network.turn()
     assert said == f"minit: interface client: 192.0.2.20 is in use by {mac}\n"
     assert "192.0.2.20" not in run("ip", "-4", "address", "show", "client")
-    client = network._interfaces[0]._client
-    assert isinstance(client, DhcpClient) and client.deadline > time.monotonic() + 5
+    [client] = clients
+    assert client.deadline > time.monotonic() + 5
     run("ip", "-n", NAMESPACE, "address", "del", "192.0.2.20/24", "dev", "server")
     while client.state != BOUND:
         assert time.monotonic() < until

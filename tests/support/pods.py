@@ -146,7 +146,7 @@ class PodDirectory:
         (self.path / "pod-created").touch()
         if overlay:
             (self.path / "overlay-prepared").touch()
-            self._mount_overlay(stage1_tree / "rootfs", STAGE1_TREE_ID, self.stage1)
+            self.mount_overlay(stage1_tree / "rootfs", STAGE1_TREE_ID, self.stage1)
         else:
             _copy(stage1_tree / "rootfs", self.stage1)
         (self.stage1 / "rkt/status").touch()
@@ -155,7 +155,7 @@ class PodDirectory:
             app.mkdir(mode=0o750)
             shutil.copy(self.path / "appsinfo" / name / "manifest", app / "manifest")
             if overlay:
-                self._mount_overlay(app_rootfs, APP_TREE_ID, app / "rootfs", name)
+                self.mount_overlay(app_rootfs, APP_TREE_ID, app / "rootfs", name)
             else:
                 _copy(app_rootfs, app / "rootfs")
         if private_users is not None:
@@ -199,7 +199,8 @@ class PodDirectory:
         }
         (self.path / "pod").write_text(json.dumps(pod))
 
-    def _mount_overlay(self, lower: Path, tree_id: str, target: Path, suffix: str = "") -> None:
+    def mount_overlay(self, lower: Path, tree_id: str, target: Path, suffix: str = "") -> None:
+        """Mount a tree where an app or stage1 is, with an upper directory of the pod's own."""
         upper, work = (self.path / "overlay" / tree_id / part / suffix for part in ("upper", "work"))
         for directory in (upper, work, target):
             directory.mkdir(parents=True, exist_ok=True)

@@ -100,7 +100,7 @@ class Sandbox:
             (directory / "manifest").write_text(json.dumps(image))
         if pod.overlay:
             (information / "treeStoreID").write_text(APP_TREE_ID)
-            pod._mount_overlay(pod.app_rootfs, APP_TREE_ID, app / "rootfs", name)
+            pod.mount_overlay(pod.app_rootfs, APP_TREE_ID, app / "rootfs", name)
         else:
             subprocess.run(["cp", "-a", str(pod.app_rootfs), str(app / "rootfs")], check=True)
             shift_owners(app, pod.shift)

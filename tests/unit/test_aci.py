@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.archives import compression
 from minit.archives.aci import copy_image
 from minit.archives.compression import Limits
 from minit.errors import ImageError
@@ -24,6 +23,8 @@ from tests import tars
 from tests.support.zstandard import zstd
 
 SMALL = Limits(size_bytes=8 << 20, ratio_from_bytes=1 << 20)
+# The last is of a frame of zstd to be skipped.
+MAGICS = [b"", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18"]
 COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     "tar": bytes,
     "gzip": gzip.compress,
@@ -166,7 +167,7 @@ def test_the_manifest_may_come_last() -> None:
     assert copy(ROOTFS + tars.file("./rootfs/x", b"1") + MANIFEST + tars.END)[1] == tars.manifest()
 
 
-@given(st.sampled_from([b"", *(magic for magic, _, _ in compression._FORMATS)]), st.binary(max_size=300))
+@given(st.sampled_from(MAGICS), st.binary(max_size=300))
 def test_arbitrary_files_raise_nothing_but_image_error(magic: bytes, rest: bytes) -> None:
     """Whatever a file holds behind a magic number, it is no image and nothing breaks."""
     with pytest.raises(ImageError):

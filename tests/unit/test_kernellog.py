@@ -9,8 +9,7 @@ import pytest
 
 from minit import paths
 from minit.boundedlog import BoundedLog
-from minit.machine import kernellog
-from minit.machine.kernellog import parse_record
+from minit.machine.kernellog import KernelLog, parse_record
 
 
 @pytest.mark.parametrize(
@@ -30,17 +29,17 @@ def test_a_copy_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ju
     """Another helper copies what the one before it has not, whatever somebody else has written there."""
     # A pipe that keeps what is written apart, as the device does.
     reader, kernel = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
-    monkeypatch.setattr(kernellog, "_DEVICE", f"/proc/self/fd/{reader}")
+    device = f"/proc/self/fd/{reader}"
     monkeypatch.setattr(paths, "MACHINE_LOG", str(tmp_path / "log/kernel.log"))
     (tmp_path / "log").mkdir()
     (tmp_path / "log/kernel.log").write_bytes(junk)
     old = [b"6,1,99000000,-;one\n", b"6,2,123000000,-;two\n"]
     for record in old:
         os.write(kernel, record)
-    kernellog.KernelLog().copy()
+    KernelLog(device).copy()
     for record in (*old, b"6,3,123000001,-;three\n"):
         os.write(kernel, record)
-    kernellog.KernelLog().copy()
+    KernelLog(device).copy()
     expected = junk + b"   99.000000 one\n  123.000000 two\n  123.000001 three\n"
     assert (tmp_path / "log/kernel.log").read_bytes() == expected
     os.close(kernel)

@@ -144,7 +144,7 @@ def test_places_are_found(
         (path / ("web.log" if number == 0 else f"web.log.{number}")).write_bytes(block)
     # Small, so that the search has something to do.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logfiles, "_BLOCK_BYTES", 150)
+        patch.setattr(logfiles, "BLOCK_BYTES", 150)
         since = AppLog("web", directory)
         since.find_files()
         since.seek_time(time_of(second))
@@ -165,7 +165,7 @@ def test_places_are_found(
 
 def test_the_last_line_is_whole(tmp_path: Path, directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many records it came in."""
-    monkeypatch.setattr(logfiles, "_BLOCK_BYTES", 200)
+    monkeypatch.setattr(logfiles, "BLOCK_BYTES", 200)
     parts = [b"a" * 100, b"b" * 100, b"c" * 100 + b"\n"]
     for part in (b"before\n", *parts):
         with (tmp_path / "web.log").open("ab") as file:
@@ -265,7 +265,7 @@ def test_a_reader_that_is_behind_holds_files(
     tmp_path: Path, directory: int, monkeypatch: pytest.MonkeyPatch, rotations: int, has_gap: bool
 ) -> None:
     """Files that are deleted before their turn are read all the same, but not any number of them is held."""
-    monkeypatch.setattr(logfiles, "_CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(logfiles, "CHUNK_BYTES", 10_000)
     Log("web", directory).write("stdout", b"first\n" * 30_000)
     writer, log = Log("web", directory, 10_000, 2), AppLog("web", directory)
     log.find_files()

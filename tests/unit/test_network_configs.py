@@ -19,7 +19,7 @@ BUILT_IN = Path("stage1/rootfs/etc/rkt/net.d")
 def pod_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with the image's configurations; the vendor's are below it instead of /usr."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(configs, "_VENDOR", "vendor/net.d")
+    monkeypatch.setattr(configs, "VENDOR", "vendor/net.d")
     for directory in (BUILT_IN, Path("vendor/net.d"), Path("local/net.d")):
         directory.mkdir(parents=True)
     return tmp_path

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from minit.errors import MinitError, PodError
+from minit.stage0.files.locks import flock
+from minit.stage0.pods import poddirectory
 from minit.stage0.pods.poddirectory import (
     ADDRESSABLE_PLACES,
     PLACES,
@@ -403,24 +405,20 @@ def test_waiting_for_a_pod_that_dies(tmp_path: Path) -> None:
         wait_until_ready(pod, float("inf"))
 
 
-class MovedWhileProbed(Pod):
-    """A pod whose preparer finishes between the look at its place and the look at its lock."""
-
-    preparer: int
-
-    def _probe(self) -> bool:
-        if self.place == "embryo":  # not refreshed yet
-            os.rename(self.data / "pods/prepare" / UUID, self.data / "pods/prepared" / UUID)
-            self.place = "somewhere"
-            os.close(self.preparer)
-        return super()._probe()
-
-
-def test_free_lock_of_a_pod_on_the_move(tmp_path: Path) -> None:
+def test_free_lock_of_a_pod_on_the_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod that is finished while somebody looks at it is prepared, not aborted."""
     path = lay_down(tmp_path, "prepare")
     (tmp_path / "pods/prepared").mkdir()
-    with MovedWhileProbed(tmp_path, UUID, os.open(path, os.O_RDONLY)) as pod:
-        pod.preparer = holding(path)
+    preparer = holding(path)
+
+    def finish_first(fd: int, *, exclusive: bool, blocking: bool) -> None:
+        """Let the preparer finish between the look at the place and this look at the lock."""
+        if path.exists():
+            path.rename(tmp_path / "pods/prepared" / UUID)
+            os.close(preparer)
+        flock(fd, exclusive=exclusive, blocking=blocking)
+
+    with Pod(tmp_path, UUID, os.open(path, os.O_RDONLY)) as pod:
+        monkeypatch.setattr(poddirectory, "flock", finish_first)
         assert pod.refresh()
         assert pod.state is PodState.PREPARED

@@ -14,9 +14,12 @@ from collections.abc import Iterator
 from minit import syscalls
 from minit.stage0.reports.loglines import count_lines, find_time, torn_record
 
-_CHUNK_BYTES = 1 << 20
-# Larger than any record, and small enough to be read for each step of a search.
-_BLOCK_BYTES = 1 << 18
+CHUNK_BYTES = 1 << 20
+"""As much is read at once, and no record is so long."""
+
+BLOCK_BYTES = 1 << 18
+"""As much is read for each step of a search: larger than any record, and small enough for that."""
+
 _RESOLVE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 # A log that is rotated faster than its files can be opened would be looked for without end.
 _ATTEMPTS = 20
@@ -47,31 +50,31 @@ class LogFile:
         """Return some of the next whole lines, at most up to `end`; empty there, or before an unfinished one."""
         if self.size_bytes() < self.offset:
             self.offset = 0  # it was truncated, by logrotate's copytruncate perhaps
-        size_bytes = _CHUNK_BYTES if end is None else min(_CHUNK_BYTES, end - self.offset)
+        size_bytes = CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - self.offset)
         data = os.pread(self.fd, max(0, size_bytes), self.offset)
         taken = data.rfind(b"\n") + 1
-        if not taken and len(data) == _CHUNK_BYTES:
+        if not taken and len(data) == CHUNK_BYTES:
             taken = len(data)  # no record is so long: what it is does not matter
         self.offset += taken
         return data[:taken]
 
     def read_rest(self) -> bytes:
         """Return the unfinished line at the end."""
-        data = os.pread(self.fd, _CHUNK_BYTES, self.offset)
+        data = os.pread(self.fd, CHUNK_BYTES, self.offset)
         self.offset += len(data)
         return data
 
     def first_time(self) -> bytes | None:
         """Return the time of the first record; None without one."""
-        found = find_time(os.pread(self.fd, _BLOCK_BYTES, 0))
+        found = find_time(os.pread(self.fd, BLOCK_BYTES, 0))
         return found[1] if found else None
 
     def seek_time(self, moment: bytes) -> None:
         """Go to the first record that is not older than `moment`, by bisection: times do not go back."""
         low, high = 0, self.size_bytes()
-        while high - low > _BLOCK_BYTES:
+        while high - low > BLOCK_BYTES:
             middle = (low + high) // 2
-            data = os.pread(self.fd, _BLOCK_BYTES, middle)
+            data = os.pread(self.fd, BLOCK_BYTES, middle)
             found = find_time(data, data.find(b"\n") + 1)
             if found is None or middle + found[0] >= high or found[1] >= moment:
                 high = middle
@@ -93,7 +96,7 @@ class LogFile:
         self.offset = start
         at = end
         while at > start and count > 0:
-            begin = max(start, at - _BLOCK_BYTES)
+            begin = max(start, at - BLOCK_BYTES)
             data = os.pread(self.fd, at - begin, begin)
             if begin > start:
                 cut = data.find(b"\n") + 1
