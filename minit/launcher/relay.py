@@ -14,8 +14,10 @@ import select
 import signal
 import termios
 from collections.abc import Callable
+from functools import partial
 
 from minit import syscalls
+from minit.loop import Loop
 from minit.stdio import expect_raw_terminal, reopen_without_blocking
 from minit.supervisor.exec.podconsole import open_slave
 from minit.terminal import CallerTerminal, end_of_file_key, read_size
@@ -32,9 +34,14 @@ class Relay:
 
     Output goes to the caller's descriptor `output`. The caller's terminal, if it has one, is raw from the beginning
     until `close`, but for the time it is suspended. `hung_up` is called if the terminal goes away.
+    `rewatch` comes before each turn of `loop`.
     """
 
-    def __init__(self, master: int, terminal: CallerTerminal, *, hung_up: Callable[[], None], output: int = 1) -> None:
+    def __init__(
+        self, loop: Loop, master: int, terminal: CallerTerminal, *, hung_up: Callable[[], None], output: int = 1
+    ) -> None:
+        self._loop = loop
+        self._watched: dict[int, int] = {}
         self._terminal = terminal
         self._hung_up = hung_up
         self._master: int | None = master
@@ -53,8 +60,19 @@ class Relay:
             expect_raw_terminal()
         self._resume()
 
-    def interest(self) -> dict[int, int]:
-        """Return the descriptors that `handle` wants to hear of, with the events of poll(2)."""
+    def rewatch(self) -> None:
+        """Have the loop wait for what there is something to do with now."""
+        interest = self._interest()
+        for fd in self._watched.keys() - interest.keys():
+            self._loop.unwatch(fd)
+        for fd, events in interest.items():
+            if fd not in self._watched:
+                self._loop.watch(fd, partial(self._handle, fd), events)
+            elif events != self._watched[fd]:
+                self._loop.change(fd, events)
+        self._watched = interest
+
+    def _interest(self) -> dict[int, int]:
         interest = {self._signals: select.POLLIN}
         if self._input is not None and len(self._to_app) < _BUFFER_BYTES:
             interest[self._input] = select.POLLIN
@@ -67,8 +85,7 @@ class Relay:
                 interest[self._master] = events
         return interest
 
-    def handle(self, fd: int, events: int) -> None:
-        """Do what an event of poll(2) allows."""
+    def _handle(self, fd: int, events: int) -> None:
         if fd == self._signals:
             self._on_signals()
         elif fd == self._input:
@@ -197,6 +214,8 @@ class Relay:
 
     def _close_master(self) -> None:
         if self._master is not None:
+            self._loop.unwatch(self._master)
+            self._watched.pop(self._master, None)
             os.close(self._master)
             self._master = None
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from minit.errors import LaunchError, describe
 from minit.launcher.relay import Relay
+from minit.loop import Loop
 from minit.plan.mounts import TTY_GID
 from minit.supervisor.exec.podconsole import PTMX, open_pty
 from minit.terminal import CallerTerminal, keep_line_ends, look_at_terminal
@@ -25,9 +26,9 @@ class EnterConsole(Value):
     terminal: CallerTerminal
     output: int
 
-    def start_relay(self, hung_up: Callable[[], None]) -> Relay:
+    def start_relay(self, loop: Loop, hung_up: Callable[[], None]) -> Relay:
         """Begin to pass on what is typed and shown; `hung_up` is called if the caller's terminal goes away."""
-        return Relay(self.master, self.terminal, hung_up=hung_up, output=self.output)
+        return Relay(loop, self.master, self.terminal, hung_up=hung_up, output=self.output)
 
 
 def open_enter_console(pid: int, terminals: tuple[int, ...]) -> EnterConsole:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import time
@@ -14,6 +13,7 @@ from minit.errors import LaunchError
 from minit.launcher.enter.enterchild import GO
 from minit.launcher.enter.enterconsole import EnterConsole
 from minit.launcher.relay import Relay
+from minit.loop import Loop, wait_readable
 from minit.messages import Socket
 
 # What a terminal sends to all of a job would never arrive there: the command is in a session of its own.
@@ -52,13 +52,16 @@ class EnterWatch:
         self._status: int | None = None
         self._interrupted = False
         self._is_stop_wanted = False
-        # Of the monotonic clock: when what enters was found stopped for the first time, and is to be continued.
+        # Of the monotonic clock: when what enters was found stopped for the first time.
         self._stopped_at: float | None = None
-        self._continue_at: float | None = None
         # What the caller ignores, with nohup(1) say, is not for the command either.
         self._ignored = [number for number in _DEADLY if signal.getsignal(number) == signal.SIG_IGN]
         # The relay has its own way of being suspended and resumed.
         self._signals = syscalls.signalfd((*_HELD, *_WITHOUT_RELAY) if console is None else _HELD)
+        self._loop = Loop()
+        self._loop.watch(link.fileno(), lambda _: self._on_link())
+        self._loop.watch(self._signals, lambda _: self._on_signals())
+        self._next_continue = self._loop.deadline(self._continue)
 
     def run(self) -> int:
         """Return the command's exit code; dies as the command dies. LaunchError if there never was one."""
@@ -75,33 +78,20 @@ class EnterWatch:
         return os.waitstatus_to_exitcode(self._status)
 
     def _turn(self) -> None:
-        """Wait for events and handle them."""
-        relay = self._relay
-        poller = select.poll()
-        # Looked at first, so that a signal finds the command that it is for.
-        link = -1 if self._link is None else self._link.fileno()
-        for fd in (link, self._signals):
-            if fd >= 0:
-                poller.register(fd, select.POLLIN)
-        for fd, events in {} if relay is None else relay.interest().items():
-            poller.register(fd, events)
-        timeout_seconds = None if self._continue_at is None else max(0.0, self._continue_at - time.monotonic())
-        for fd, events in poller.poll(None if timeout_seconds is None else timeout_seconds * 1000):
-            if fd == link:
-                self._on_link()
-            elif fd == self._signals:
-                self._on_signals()
-            elif relay is not None:
-                relay.handle(fd, events)
-        if self._continue_at is not None and self._continue_at <= time.monotonic():
-            self._continue()
+        if self._relay is not None:
+            self._relay.rewatch()
+        self._loop.turn()
 
     def _on_link(self) -> None:
         """Learn what became of the first process, and let the second one be the command; later, that it is that."""
         assert self._link is not None
         if self._command is not None:
-            self._link.close()
-            self._link = self._continue_at = None
+            # It may have been read from already when its event is handled.
+            if wait_readable([self._link.fileno()], 0):
+                self._loop.unwatch(self._link.fileno())
+                self._link.close()
+                self._link = None
+                self._next_continue.clear()
             return
         try:
             text = self._link.recv(_REPORT_BYTES, socket.MSG_DONTWAIT).decode(errors="surrogateescape")
@@ -117,7 +107,7 @@ class EnterWatch:
         except BrokenPipeError:
             pass  # it has ended already, and has said why
         if self._console is not None:
-            self._relay = self._console.start_relay(self._hang_up)
+            self._relay = self._console.start_relay(self._loop, self._hang_up)
         # It may have ended by now.
         self._collect()
 
@@ -130,6 +120,8 @@ class EnterWatch:
         raise LaunchError(text)
 
     def _on_signals(self) -> None:
+        if self._link is not None and wait_readable([self._link.fileno()], 0):
+            self._on_link()  # so that a signal finds the command that it is for
         for number in syscalls.read_signals(self._signals):
             if number == signal.SIGCHLD:
                 self._collect()
@@ -164,7 +156,6 @@ class EnterWatch:
         if time.monotonic() >= self._stopped_at + _STOPPED_SECONDS:
             os.kill(self._command, signal.SIGKILL)
             raise LaunchError("what enters is stopped by a process of the pod, again and again")
-        self._continue_at = None
         os.kill(self._command, signal.SIGCONT)
 
     def _collect(self) -> None:
@@ -188,7 +179,7 @@ class EnterWatch:
             elif self._link is not None:
                 now = time.monotonic()
                 self._stopped_at = self._stopped_at or now
-                self._continue_at = now + _CONTINUE_SECONDS
+                self._next_continue.set(now + _CONTINUE_SECONDS)
             elif self._relay is not None:
                 self._relay.pause()
                 self._signal_all(signal.SIGCONT)

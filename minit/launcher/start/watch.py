@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import time
@@ -13,6 +12,7 @@ from minit import syscalls
 from minit.errors import EXIT_FAILURE
 from minit.launcher.relay import Relay
 from minit.launcher.start.hostnotify import READY, STOPPING, notify_host
+from minit.loop import Loop, wait_readable
 from minit.messages import Socket, receive_message, send_message
 from minit.podfile import record_failure
 from minit.stdio import complain
@@ -47,26 +47,26 @@ class Watch:
         self._relay: Relay | None = None
         self._interrupted = False
         self._code: int | None = None
-        self._patient_until: float | None = None
-        self._kill_at: float | None = None
         self._is_killed = False
         self._has_ended = False
         self._signals = syscalls.signalfd(FORWARDED)
-        # In this order: what PID 1 said is heard before its end, and that before signals, which are not for it then.
-        self._sources: dict[int, Callable[[], None]] = {
-            link.fileno(): self._on_link,
-            pidfd: self._on_end,
-            self._signals: self._on_signals,
-        }
+        self._loop = Loop()
+        self._loop.watch(link.fileno(), lambda _: self._on_link())
+        self._loop.watch(pidfd, lambda _: self._on_end())
+        self._loop.watch(self._signals, lambda _: self._on_signals())
+        self._patience = self._loop.deadline(lambda: self._loop.unwatch(pidfd))
+        # PID 1 is killed a little after `_due_at`, unless it ends before or says that it takes longer.
+        self._due_at = 0.0
+        self._due = self._loop.deadline(self._on_overdue)
 
     def add_helper(self, fd: int, died: Callable[[], None]) -> None:
         """Watch a helper of the pod by its socket, on which nothing but its end is expected."""
 
-        def on_death() -> None:
-            del self._sources[fd]
+        def on_death(_: int) -> None:
+            self._loop.unwatch(fd)
             died()
 
-        self._sources[fd] = on_death
+        self._loop.watch(fd, on_death)
 
     def notify_host(self, address: str) -> None:
         """Tell the host's service manager, at `address`, what PID 1 says about the whole pod."""
@@ -75,7 +75,7 @@ class Watch:
     def run(self) -> int:
         """Return the pod's exit code when PID 1 has ended and all output of the console is delivered."""
         try:
-            while self._pidfd in self._sources:
+            while self._pidfd in self._loop:
                 self._turn()
             if self._relay is not None:
                 self._drain(self._relay)
@@ -85,33 +85,21 @@ class Watch:
         return self._exit_code()
 
     def _turn(self) -> None:
-        """Wait for events and handle them."""
-        relay = self._relay
-        relayed = {} if relay is None else relay.interest()
-        poller = select.poll()
-        for fd in self._sources:
-            poller.register(fd, select.POLLIN)
-        for fd, events in relayed.items():
-            poller.register(fd, events)
-        for fd, events in poller.poll(self._timeout_milliseconds()):
-            if fd in self._sources:
-                self._sources[fd]()
-            elif relay is not None:
-                relay.handle(fd, events)
-        now = time.monotonic()
-        if self._kill_at is not None and now >= self._kill_at:
-            # Who was frozen together with PID 1 has no reason to complain.
-            was_away = now >= self._kill_at + _SLACK_SECONDS
-            self._kill_at = now + _SLACK_SECONDS
-            if not was_away:
-                self._kill()
-        if self._patient_until is not None and now >= self._patient_until:
-            self._patient_until = None
-            self._sources.pop(self._pidfd, None)
+        if self._relay is not None:
+            self._relay.rewatch()
+        self._loop.turn()
 
-    def _timeout_milliseconds(self) -> float | None:
-        moments = [moment for moment in (self._patient_until, self._kill_at) if moment is not None]
-        return max(0.0, min(moments) - time.monotonic()) * 1000 if moments else None
+    def _on_overdue(self) -> None:
+        now = time.monotonic()
+        if now < self._due_at + _SLACK_SECONDS:
+            self._kill()
+        else:
+            # Who was frozen together with PID 1 has no reason to complain.
+            self._set_due(now + _SLACK_SECONDS)
+
+    def _set_due(self, moment: float) -> None:
+        self._due_at = moment
+        self._due.set(moment)
 
     def _kill(self) -> None:
         """End a PID 1 that does not, whatever it waits for or was made to; what the apps did stays unknown."""
@@ -129,8 +117,10 @@ class Watch:
             self._turn()
 
     def _on_signals(self) -> None:
+        if self._pidfd in self._loop and wait_readable([self._pidfd], 0):
+            self._on_end()  # they are not for PID 1 then
         for number in syscalls.read_signals(self._signals):
-            self._interrupted = self._pidfd not in self._sources
+            self._interrupted = self._pidfd not in self._loop
             self._forward(number)
 
     def _forward(self, number: int) -> None:
@@ -145,15 +135,14 @@ class Watch:
 
     def _expect_answer(self) -> None:
         """Give PID 1 its time to say how long it takes to stop, which it does each time it is asked to."""
-        if self._pidfd not in self._sources:
-            return
         soon = time.monotonic() + _SLACK_SECONDS
-        self._kill_at = soon if self._kill_at is None else min(self._kill_at, soon)
+        if self._pidfd in self._loop and (self._due.moment is None or soon < self._due.moment):
+            self._set_due(soon)
 
     def _on_link(self) -> None:
         message, descriptors = receive_message(self._link)
         if message is None:
-            del self._sources[self._link.fileno()]
+            self._loop.unwatch(self._link.fileno())
             self._expect_end(self._code)
             return
         if "code" in message:
@@ -164,7 +153,7 @@ class Watch:
             return
         if "seconds" in message:
             assert isinstance(message["seconds"], (int, float))
-            self._kill_at = time.monotonic() + message["seconds"] + _SLACK_SECONDS
+            self._set_due(time.monotonic() + message["seconds"] + _SLACK_SECONDS)
             return
         if "ready" in message or "stopping" in message:
             if self._host is not None:
@@ -174,14 +163,14 @@ class Watch:
         self._entered()
         if descriptors and self._terminal is not None:
             [master] = descriptors
-            self._relay = Relay(master, self._terminal, hung_up=self._leave_console)
+            self._relay = Relay(self._loop, master, self._terminal, hung_up=self._leave_console)
 
     def _expect_end(self, code: int | None) -> None:
         """Wait for the end of PID 1 a little while only; None if it could not say its code."""
         self._code = code
-        self._kill_at = None
-        if self._pidfd in self._sources:
-            self._patient_until = time.monotonic() + _PATIENCE_SECONDS
+        self._due.clear()
+        if self._pidfd in self._loop:
+            self._patience.set(time.monotonic() + _PATIENCE_SECONDS)
 
     def _leave_console(self) -> None:
         """Have PID 1 stop the pod and let go of the console, as if this process were gone."""
@@ -189,8 +178,12 @@ class Watch:
         self._expect_answer()
 
     def _on_end(self) -> None:
-        del self._sources[self._pidfd]
-        self._patient_until = self._kill_at = None
+        # What PID 1 said is heard before.
+        while self._link.fileno() in self._loop and wait_readable([self._link.fileno()], 0):
+            self._on_link()
+        self._loop.unwatch(self._pidfd)
+        self._patience.clear()
+        self._due.clear()
         self._has_ended = True
 
     def _collect(self) -> os.waitid_result | None:
