@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
-import select
 import time
 
 from minit.errors import LaunchError, describe
+from minit.loop import wait_readable
 from minit.machine.devices import MachineDevices
 from minit.machine.filesystems import mount_filesystem
 from minit.machine.kernellog import KernelLog
@@ -93,15 +92,11 @@ def _serve(link: Socket, devices: MachineDevices, network: MachineNetwork | None
     buttons = PowerButtons()
     buttons.look()
     while True:
-        poll = select.poll()
-        own = (link.fileno(), devices.fileno(), *buttons.filenos())
-        for fd in (*own, *([] if network is None else network.filenos())):
-            poll.register(fd, select.POLLIN)
-        if kernel_log is not None:
-            poll.register(kernel_log.fileno(), select.POLLIN)
+        watched = [link.fileno(), devices.fileno(), *buttons.filenos()]
+        watched += [] if network is None else network.filenos()
+        watched += [] if kernel_log is None else [kernel_log.fileno()]
         deadline = None if network is None else network.deadline
-        wait = None if deadline in (None, math.inf) else max(0.0, deadline - time.monotonic()) * 1000
-        ready = {fd for fd, _ in poll.poll(wait)}
+        ready = wait_readable(watched, None if deadline is None else deadline - time.monotonic())
         if devices.fileno() in ready:
             devices.look()
             buttons.look()

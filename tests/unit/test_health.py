@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from minit.errors import MinitError
 from minit.launcher.health import healthchecks
-from minit.launcher.health.healthhelper import patience_milliseconds
 from minit.launcher.health.healthstate import NEVER, AppHealth, CheckState
 from minit.manifest.pod import RuntimeApp
 from minit.plan.health import HealthCheck, Target, plan_health
@@ -157,12 +156,3 @@ def test_what_is_written_as_fast_as_it_is_read_has_an_end(monkeypatch: pytest.Mo
     assert taken == size_bytes
     output.close()
     os.close(writer)
-
-
-@given(st.floats(min_value=-1e9, max_value=366 * 24 * 3600.0) | st.just(NEVER))
-def test_any_time_can_be_waited_for(seconds: float) -> None:
-    """Checks may be a year apart, and poll(2) waits for less than a month."""
-    milliseconds = patience_milliseconds(seconds)
-    assert 0 < milliseconds < 1 << 31
-    # Not so short that it would go round and round.
-    assert milliseconds > min(seconds, 3600) * 1000

@@ -8,7 +8,6 @@ PID 1 does what then has to be done to the app.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import time
 
@@ -29,8 +28,6 @@ from minit.supervisor.control.operations import OP_HEALTH, OP_STATE
 
 # How often PID 1 is asked whether an app that does not run does so now, or is another process by now.
 _LOOK_SECONDS = 0.5
-# poll(2) takes no more than 24 days.
-_LONGEST_WAIT_SECONDS = 24 * 3600.0
 _RUNNING = "running"
 _TOLD_BYTES = 64
 
@@ -129,19 +126,17 @@ class _Checker:
 
     def _wait(self) -> bool:
         """Wait until something is to be done, and return whether the other end of the socket is gone."""
-        poller = select.poll()
-        poller.register(self._socket.fileno(), select.POLLIN)
+        watched = [self._socket.fileno()]
         times = [self._look_at]
         for app in self._apps:
             if app.health is not None:
                 times.append(app.health.next_due())
             for running in app.running.values():
-                poller.register(running.pidfd, select.POLLIN)
+                watched.append(running.pidfd)
                 if running.output.fd is not None and running.output.is_wanted:
-                    poller.register(running.output.fd, select.POLLIN)
+                    watched.append(running.output.fd)
                 times.append(running.deadline)
-        events = dict(poller.poll(patience_milliseconds(min(times) - time.monotonic())))
-        if self._socket.fileno() not in events:
+        if self._socket.fileno() not in wait_readable(watched, min(times) - time.monotonic()):
             return False
         self._look_at = 0.0
         try:
@@ -214,9 +209,3 @@ class _Checker:
         if action != NONE:
             # It is stopped now, or another process soon.
             self._look_at = now
-
-
-def patience_milliseconds(seconds: float) -> float:
-    """Return how long poll(2) is to wait for a moment so far away, or NEVER: not longer than it can."""
-    # Rounded up: a millisecond too soon is a turn for nothing.
-    return min(max(0.0, seconds), _LONGEST_WAIT_SECONDS) * 1000 + 1
