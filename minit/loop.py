@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 _EVENTS_PER_TURN = 256
 _LONGEST_WAIT_SECONDS = 24 * 3600.0
@@ -120,6 +121,30 @@ class Deadline:
     def clear(self) -> None:
         """Have it at no moment."""
         self._moments.pop(self, None)
+
+
+class Interest:
+    """
+    Descriptors of a loop that are waited for while there is something to do with them, by what is known before a turn.
+
+    `handle` is called with a descriptor and its events.
+    """
+
+    def __init__(self, loop: Loop, handle: Callable[[int, int], object]) -> None:
+        self._loop = loop
+        self._handle = handle
+        self._events: dict[int, int] = {}
+
+    def set(self, events: Mapping[int, int]) -> None:
+        """Wait for these events by descriptor, and for no others; before one of them is closed, for none."""
+        for fd in self._events.keys() - events.keys():
+            self._loop.unwatch(fd)
+        for fd, wanted in events.items():
+            if fd not in self._events:
+                self._loop.watch(fd, partial(self._handle, fd), wanted)
+            elif wanted != self._events[fd]:
+                self._loop.change(fd, wanted)
+        self._events = dict(events)
 
 
 class Wait:

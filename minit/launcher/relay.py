@@ -14,10 +14,9 @@ import select
 import signal
 import termios
 from collections.abc import Callable
-from functools import partial
 
 from minit import syscalls
-from minit.loop import Loop
+from minit.loop import Interest, Loop
 from minit.stdio import expect_raw_terminal, reopen_without_blocking
 from minit.supervisor.exec.podconsole import open_slave
 from minit.terminal import CallerTerminal, end_of_file_key, read_size
@@ -40,8 +39,7 @@ class Relay:
     def __init__(
         self, loop: Loop, master: int, terminal: CallerTerminal, *, hung_up: Callable[[], None], output: int = 1
     ) -> None:
-        self._loop = loop
-        self._watched: dict[int, int] = {}
+        self._interest = Interest(loop, self._handle)
         self._terminal = terminal
         self._hung_up = hung_up
         self._master: int | None = master
@@ -62,17 +60,6 @@ class Relay:
 
     def rewatch(self) -> None:
         """Have the loop wait for what there is something to do with now."""
-        interest = self._interest()
-        for fd in self._watched.keys() - interest.keys():
-            self._loop.unwatch(fd)
-        for fd, events in interest.items():
-            if fd not in self._watched:
-                self._loop.watch(fd, partial(self._handle, fd), events)
-            elif events != self._watched[fd]:
-                self._loop.change(fd, events)
-        self._watched = interest
-
-    def _interest(self) -> dict[int, int]:
         interest = {self._signals: select.POLLIN}
         if self._input is not None and len(self._to_app) < _BUFFER_BYTES:
             interest[self._input] = select.POLLIN
@@ -83,7 +70,7 @@ class Relay:
             events |= select.POLLOUT if self._to_app else 0
             if events:
                 interest[self._master] = events
-        return interest
+        self._interest.set(interest)
 
     def _handle(self, fd: int, events: int) -> None:
         if fd == self._signals:
@@ -214,8 +201,7 @@ class Relay:
 
     def _close_master(self) -> None:
         if self._master is not None:
-            self._loop.unwatch(self._master)
-            self._watched.pop(self._master, None)
+            self._interest.set({})
             os.close(self._master)
             self._master = None
 

@@ -108,11 +108,28 @@ def importers_of(name: str) -> set[str]:
         ("pyudev", {"minit/devices/lookup.py"}),
         ("asyncio", set()),
         ("multiprocessing", set()),
+        ("selectors", set()),
     ],
 )
 def test_sole_importers(name: str, importers: set[str]) -> None:
     """Each of these has one module that may import it, if any."""
     assert importers_of(name) == importers
+
+
+def test_one_module_waits() -> None:
+    """Nothing but `minit/loop.py` calls poll(2), epoll(7) or select(2)."""
+    found = set()
+    for path in [*(PROJECT / "minit").rglob("*.py"), *(PROJECT / "entrypoints").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ImportFrom):
+                module = node.module
+            elif isinstance(node, ast.Attribute) and node.attr in ("epoll", "poll", "select"):
+                module = ast.unparse(node.value)
+            else:
+                continue
+            if module == "select":
+                found.add(str(path.relative_to(PROJECT)))
+    assert found == {"minit/loop.py"}
 
 
 def test_pid_1_never_runs_processes_by_a_library() -> None:

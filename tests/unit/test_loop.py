@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit.loop import Deadline, Loop, wait_events, wait_readable
+from minit.loop import Deadline, Interest, Loop, Wait, wait_events, wait_readable
 
 SOON_SECONDS = 0.02
 
@@ -251,6 +251,27 @@ def test_any_deadlines(settings_made: list[tuple[int, int | None]]) -> None:
     assert left == sorted(expected.keys() - set(heard))
 
 
+def test_an_interest_changes_before_each_turn(descriptors: Descriptors) -> None:
+    """What it was set to last is heard of, and nothing else; a descriptor may be closed when it is not in it."""
+    loop = Loop()
+    heard: list[tuple[int, int]] = []
+    interest = Interest(loop, lambda fd, events: heard.append((fd, events)))
+    first, second = descriptors.event(), descriptors.event()
+    interest.set({first: select.EPOLLIN, second: select.EPOLLOUT})
+    loop.turn()
+    assert sorted(heard) == sorted([(first, select.EPOLLIN), (second, select.EPOLLOUT)])
+    heard.clear()
+    interest.set({second: select.EPOLLIN})
+    loop.turn()
+    assert heard == [(second, select.EPOLLIN)] and first not in loop
+    interest.set({})
+    descriptors.close(second)
+    assert descriptors.event() == second
+    interest.set({second: select.EPOLLIN})
+    loop.turn()
+    assert heard == [(second, select.EPOLLIN)] * 2
+
+
 class Waits:
     """What poll(2) or epoll(7) was asked to wait for, instead of waiting."""
 
@@ -297,3 +318,7 @@ def test_a_wait_for_some(descriptors: Descriptors) -> None:
     assert wait_events({writer: select.POLLOUT, reader: select.POLLIN}, 0) == {writer: select.POLLOUT}
     descriptors.close(writer)
     assert wait_events({reader: 0}, None) == {reader: select.POLLHUP}
+    wait = Wait({idle: select.POLLIN})
+    assert wait.ready(0) == []
+    os.eventfd_write(idle, 1)
+    assert wait.ready() == wait.ready(0) == [(idle, select.POLLIN)]

@@ -12,7 +12,7 @@ from minit.iottymux.attach.calleroutput import CallerOutput
 from minit.iottymux.attach.detachkeys import DetachKeys
 from minit.iottymux.attach.session import Session
 from minit.iottymux.protocol import INPUTS
-from minit.loop import wait_readable
+from minit.loop import Loop, wait_readable
 from minit.stdio import reopen_without_blocking
 
 _CHUNK_BYTES = 128 * 1024
@@ -32,10 +32,11 @@ class CallerInput:
     `has_detached` that the caller wants no more.
     """
 
-    def __init__(self, streams: tuple[str, ...], detach_keys: bytes | None, output: CallerOutput) -> None:
+    def __init__(self, loop: Loop, streams: tuple[str, ...], detach_keys: bytes | None, output: CallerOutput) -> None:
         self.is_owner = self.is_lost = self.has_detached = False
         self._is_wanted = self.is_taken = any(name in INPUTS for name in streams)
-        self.keys_deadline: float | None = None
+        # Then what was held back is sent, as nothing else was typed.
+        self._keys_deadline = loop.deadline(lambda: self._send_typed(self._keys.release()))
         self._is_typed = detach_keys is not None
         self._keys = DetachKeys(detach_keys or b"")
         self._output = output
@@ -95,12 +96,6 @@ class CallerInput:
             return False
         return True
 
-    def check_keys(self, now: float) -> None:
-        """Send what was held back, as nothing else was typed until `keys_deadline`."""
-        if self.keys_deadline is not None and now >= self.keys_deadline:
-            self.keys_deadline = None
-            self._send_typed(self._keys.release())
-
     def _has_room(self) -> bool:
         if self._is_typed:
             return len(self._waiting) < _TYPED_BYTES
@@ -133,7 +128,9 @@ class CallerInput:
             self.has_detached = True
             return
         data, found = self._keys.feed(data)
-        self.keys_deadline = time.monotonic() + _KEYS_SECONDS if self._keys.is_holding else None
+        self._keys_deadline.clear()
+        if self._keys.is_holding:
+            self._keys_deadline.set(time.monotonic() + _KEYS_SECONDS)
         # For who only looks on, there is nobody else whom this could interrupt.
         self.has_detached = found or (not self._is_wanted and _INTERRUPT in data)
         self._send_typed(data)

@@ -32,7 +32,7 @@ from minit.iottymux.protocol import (
     Attach,
     Resize,
 )
-from minit.loop import wait_events, wait_readable
+from minit.loop import Interest, Loop, wait_readable
 from minit.value import Value
 
 _REPLY_SECONDS = 15.0
@@ -87,23 +87,25 @@ class _Client:
         self._options = options
         self._terminal = terminal
         self._output = output
-        self._input = CallerInput(streams, options.detach_keys if terminal.is_typed_on else None, output)
+        self._loop = Loop()
+        self._interest = Interest(self._loop, self._handle)
+        self._no_reply = self._loop.deadline(self._on_no_reply)
+        self._input = CallerInput(self._loop, streams, options.detach_keys if terminal.is_typed_on else None, output)
         self._signals = _open_signals()
+        self._loop.watch(self._signals, lambda _: self._on_signals())
         self._session: Session | None = None
         self._is_attached = self._has_been_attached = False
-        self._reply_deadline: float | None = None
         # Why it is over.
         self._app_has_ended = self._was_too_slow = self._is_interrupted = False
         self._signal: int | None = None
 
     def run(self) -> None:
         """Pass everything on until it is over."""
-        self._reply_deadline = time.monotonic() + _REPLY_SECONDS
+        self._no_reply.set(time.monotonic() + _REPLY_SECONDS)
         self._open_session()
         while not self._is_over():
-            for fd in wait_events(self._interest(), self._timeout_seconds()):
-                self._handle(fd)
-            self._check_deadlines()
+            self._rewatch()
+            self._loop.turn()
 
     def say_goodbye(self) -> None:
         """Say why it is over where that is not plain, or die of the signal that was the reason."""
@@ -118,31 +120,21 @@ class _Client:
     def _has_detached(self) -> bool:
         return self._is_interrupted or self._input.has_detached
 
-    def _interest(self) -> dict[int, int]:
-        interest = {self._signals: select.POLLIN}
-        if self._session is not None:
-            interest[self._session.fd] = select.POLLIN
+    def _rewatch(self) -> None:
+        interest = {} if self._session is None else {self._session.fd: select.POLLIN}
         # Not before the answer: what is there then is a replay.
         interest |= self._input.interest(is_read=self._is_attached)
-        return interest | self._output.interest(is_read=self._is_attached)
+        interest |= self._output.interest(is_read=self._is_attached)
+        self._interest.set(interest)
 
-    def _handle(self, fd: int) -> None:
-        if fd == self._signals:
-            self._on_signals()
-        elif self._session is not None and fd == self._session.fd:
+    def _handle(self, fd: int, _: int) -> None:
+        if self._session is not None and fd == self._session.fd:
             self._read_session(self._session)
         elif not self._input.handle(fd):
             self._output.handle(fd)
 
-    def _timeout_seconds(self) -> float | None:
-        deadlines = [moment for moment in (self._reply_deadline, self._input.keys_deadline) if moment is not None]
-        return min(deadlines) - time.monotonic() if deadlines else None
-
-    def _check_deadlines(self) -> None:
-        now = time.monotonic()
-        self._input.check_keys(now)
-        if self._reply_deadline is not None and now >= self._reply_deadline:
-            raise AttachError(f'app "{self._app}": no answer from its sidecar within {_REPLY_SECONDS:.0f} seconds')
+    def _on_no_reply(self) -> None:
+        raise AttachError(f'app "{self._app}": no answer from its sidecar within {_REPLY_SECONDS:.0f} seconds')
 
     def _is_over(self) -> bool:
         if self._has_detached or self._signal is not None:
@@ -195,7 +187,7 @@ class _Client:
         if reply.get("ok") is not True:
             raise AttachError(f'app "{self._app}": {reply.get("error")}')
         self._is_attached = self._has_been_attached = True
-        self._reply_deadline = None
+        self._no_reply.clear()
         self._terminal.make_raw()
         self._output.start(reply.get("positions"))
         stdin = reply.get("stdin")
@@ -223,6 +215,7 @@ class _Client:
     def _on_session_end(self, session: Session) -> None:
         # What was sent before is still there.
         self._output.drain()
+        self._interest.set({})
         session.close()
         self._input.use(None)
         self._session = None
@@ -230,7 +223,7 @@ class _Client:
             return
         if self._is_attached:
             self._output.say(f'the sidecar of app "{self._app}" was killed; attaching again')
-            self._reply_deadline = time.monotonic() + _REPLY_SECONDS
+            self._no_reply.set(time.monotonic() + _REPLY_SECONDS)
         else:
             # It has too many clients, which may change, or was killed as well.
             wait_readable([self._signals], _RETRY_SECONDS)

@@ -71,7 +71,10 @@ class Session:
     def close_input(self) -> None:
         """Send no more input, of which nobody takes any."""
         if self._input is not None:
-            self._input.close()
+            try:
+                self._input.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # nobody is there
         self._input = self.input = None
 
     def close(self) -> None:
