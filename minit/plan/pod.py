@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from minit.errors import PlanError
 from minit.hostname import find_fault
@@ -192,10 +192,13 @@ class _Planning:
         each = zip(pod.manifest.apps, self._sections, self._images, volumes, isolations)
         for runtime, app, image, mounts, isolation in each:
             refuse_unknown_annotations(runtime, image)
-            spec = self._plan_app(runtime, app, image, mounts)
-            spec = _plan_log(spec, runtime, pod.manifest, logs_for_kubernetes)
-            spec = self._confine(spec, isolation, runtime, app, image)
-            apps.append(_plan_start(spec, runtime, image, pod.manifest))
+            spec, fields = self._plan_app(runtime, app, image, mounts)
+            fields |= _plan_log(runtime, pod.manifest, logs_for_kubernetes)
+            fields |= self._confine(spec, isolation, runtime, app, image)
+            fields |= _plan_start(runtime, image, pod.manifest, len(fields["sockets"]), has_console=spec.has_console)
+            again = flags.mutable or fields["restart"] is not None
+            # At once: an app has many fields to copy.
+            apps.append(replace(spec, **fields, starts_again=again))
         if not flags.mutable:
             check_order(apps)
         namespaces = self._namespaces(network)
@@ -227,33 +230,31 @@ class _Planning:
 
     def _plan_app(
         self, runtime: RuntimeApp, app: App, image: ImageManifest, mounts: tuple[VolumeMount, ...]
-    ) -> AppPlan:
-        """Return what an app is, but for its log, its isolators, and when it is started."""
+    ) -> tuple[AppPlan, dict[str, Any]]:
+        """Return an app and what to change of it, but for its log, its isolators, and when it is started."""
         pod, flags = self._pod, self._flags
         uid, gid = self._ids(runtime, app, image, mounts)
         stopping = plan_stopping(runtime, image, plan_pod_grace(pod.manifest))
         spec = self._heed(plan_app(runtime, app, flags, self._facts.terminal_type))
         hotplug = plan_hotplug(runtime, pod.manifest)
         late = tuple(mount for mount in mounts if hotplug and mount.source in self._facts.missing_devices)
-        return replace(
-            spec,
-            uid=uid,
-            gid=gid,
-            environment=_with_metadata(spec.environment, flags),
+        return spec, {
+            "uid": uid,
+            "gid": gid,
+            "environment": _with_metadata(spec.environment, flags),
             # Stage1 contract 9.2.
-            sysfs=SYSFS_AND_CGROUPS if self._facts.is_unified or self._mapped is not None else SYSFS,
-            volumes=tuple(mount for mount in mounts if mount not in late),
-            late_volumes=late,
-            files=plan_files(runtime.name, self._hostname, flags, pod.texts),
-            protection=plan_protection(flags.disable_paths, is_contained(flags.networks)),
-            sockets=self._heed(plan_sockets(pod.manifest, runtime, app)),
-            devices=None if flags.disable_paths else DEFAULT_RULES,
-            hotplug=hotplug,
-            starts_again=flags.mutable,
-            health=plan_health(runtime, can_be_removed=flags.mutable and not self._joined),
-            stop_signal=stopping.signal,
-            stop_grace_seconds=stopping.grace_seconds,
-        )
+            "sysfs": SYSFS_AND_CGROUPS if self._facts.is_unified or self._mapped is not None else SYSFS,
+            "volumes": tuple(mount for mount in mounts if mount not in late),
+            "late_volumes": late,
+            "files": plan_files(runtime.name, self._hostname, flags, pod.texts),
+            "protection": plan_protection(flags.disable_paths, is_contained(flags.networks)),
+            "sockets": self._heed(plan_sockets(pod.manifest, runtime, app)),
+            "devices": None if flags.disable_paths else DEFAULT_RULES,
+            "hotplug": hotplug,
+            "health": plan_health(runtime, can_be_removed=flags.mutable and not self._joined),
+            "stop_signal": stopping.signal,
+            "stop_grace_seconds": stopping.grace_seconds,
+        }
 
     def _ids(
         self, runtime: RuntimeApp, app: App, image: ImageManifest, mounts: Sequence[VolumeMount]
@@ -270,16 +271,14 @@ class _Planning:
 
     def _confine(
         self, spec: AppPlan, isolation: Isolation | None, runtime: RuntimeApp, app: App, image: ImageManifest
-    ) -> AppPlan:
-        spec = replace(spec, guards=self._guards(spec, runtime, app, image))
+    ) -> dict[str, Any]:
+        fields: dict[str, Any] = {"guards": self._guards(spec, runtime, app, image)}
         if isolation is not None:
-            spec = replace(
-                spec,
-                bounding=isolation.bounding,
-                oom_score_adj=isolation.oom_score_adj,
-                limits=isolation.limits if isolation.limits.controllers else None,
-            )
-        return replace(spec, bounding=None) if self._flags.disable_capabilities else spec
+            limits = isolation.limits if isolation.limits.controllers else None
+            fields |= {"bounding": isolation.bounding, "oom_score_adj": isolation.oom_score_adj, "limits": limits}
+        if self._flags.disable_capabilities:
+            fields["bounding"] = None
+        return fields
 
     def _guards(self, spec: AppPlan, runtime: RuntimeApp, app: App, image: ImageManifest) -> frozenset[str]:
         flags = self._flags
@@ -357,30 +356,23 @@ def _plan_isolation(
     return (limits if limits.controllers else None), isolations, warnings
 
 
-def _plan_log(spec: AppPlan, runtime: RuntimeApp, manifest: PodManifest, kubernetes: bool) -> AppPlan:
-    size_bytes, files = plan_log_size(runtime, manifest), plan_log_files(runtime, manifest)
-    return replace(
-        spec,
-        log_size_bytes=spec.log_size_bytes if size_bytes is None else size_bytes,
-        log_files=spec.log_files if files is None else files,
-        lost_output_fails=plan_lost_output(runtime, manifest),
-        kubernetes_log=plan_kubernetes_log(runtime) if kubernetes else None,
-    )
+def _plan_log(runtime: RuntimeApp, manifest: PodManifest, kubernetes: bool) -> dict[str, Any]:
+    sizes = {"log_size_bytes": plan_log_size(runtime, manifest), "log_files": plan_log_files(runtime, manifest)}
+    return {
+        **{name: size for name, size in sizes.items() if size is not None},
+        "lost_output_fails": plan_lost_output(runtime, manifest),
+        "kubernetes_log": plan_kubernetes_log(runtime) if kubernetes else None,
+    }
 
 
-def _plan_start(spec: AppPlan, runtime: RuntimeApp, image: ImageManifest, manifest: PodManifest) -> AppPlan:
-    """Return the spec with what says when the app is started, is ready, and is started again."""
-    notifies, number = plan_readiness(runtime, image, len(spec.sockets))
+def _plan_start(
+    runtime: RuntimeApp, image: ImageManifest, manifest: PodManifest, sockets: int, *, has_console: bool
+) -> dict[str, Any]:
+    """Return the fields that say when an app is started, is ready, and is started again."""
+    notifies, number = plan_readiness(runtime, image, sockets)
     after = plan_after(runtime)
-    policy = plan_restart(runtime, manifest, has_console=spec.has_console)
-    return replace(
-        spec,
-        notifies=notifies,
-        notify_fd=number,
-        after=after,
-        restart=policy,
-        starts_again=spec.starts_again or policy is not None,
-    )
+    policy = plan_restart(runtime, manifest, has_console=has_console)
+    return {"notifies": notifies, "notify_fd": number, "after": after, "restart": policy}
 
 
 def _with_metadata(environment: tuple[tuple[str, str], ...], flags: RunFlags) -> tuple[tuple[str, str], ...]:
