@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from minit.archives.aci import image_id
+from minit.archives.acimanifest import convert_manifest
 from minit.archives.blobs import Section
 from minit.archives.compression import DEFAULT_LIMITS, Limits, Tee, Uncompressed
-from minit.archives.conversion import convert_manifest
 from minit.archives.layered import Layer, LayeredImage, digest_text, hasher
 from minit.archives.layertree import LayerTree, Plan
 from minit.archives.tar import Entry, Kind, TarReader

@@ -21,7 +21,7 @@ from pathlib import Path
 from minit.errors import ImageError, describe
 from minit.image.dump.program import LINKED_IN, build_dump
 from minit.image.libraries import LibrarySearch
-from minit.image.modules import Module, compile_modules, landmark
+from minit.image.pythonmodules import Module, compile_modules, landmark
 from minit.image.toolchain import run_tool
 from minit.libseccomp import LIBRARY as LIBSECCOMP
 

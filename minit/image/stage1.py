@@ -32,7 +32,7 @@ from minit.image.interpreter import (
     loaded_libraries,
 )
 from minit.image.libraries import LibrarySearch
-from minit.image.modules import (
+from minit.image.pythonmodules import (
     Module,
     entrypoint_names,
     package_versions,

@@ -8,7 +8,7 @@ from minit.errors import MinitError, NetworkError
 from minit.network import firewall
 from minit.network.cni import PluginSearch, attach, plugin_path
 from minit.network.namespace import make_namespace, namespace_path
-from minit.network.record import NetInfo, copy_configuration, forget_configuration, write_namespace, write_net_info
+from minit.network.netinfo import NetInfo, copy_configuration, forget_configuration, write_namespace, write_net_info
 from minit.network.request import Request
 from minit.network.result import Dns, Result, ipv4_address, ipv4_gateway, ipv4_mask
 from minit.plan.flags import RunFlags

@@ -6,7 +6,7 @@ from minit.errors import MinitError, describe
 from minit.network import firewall
 from minit.network.cni import PluginSearch, detach
 from minit.network.namespace import is_namespace, namespace_path, remove_namespace
-from minit.network.record import forget_configuration, read_attached
+from minit.network.netinfo import forget_configuration, read_attached
 from minit.network.request import Request
 from minit.plan.network import PlannedNetwork
 from minit.stdio import complain

@@ -11,7 +11,7 @@ import pytest
 from minit.errors import ImageError
 from minit.image.dump.program import LINKED_IN, build_dump, obstacle
 from minit.image.interpreter import copy_interpreter, loaded_libraries
-from minit.image.modules import Module, stage1_modules
+from minit.image.pythonmodules import Module, stage1_modules
 
 pytestmark = pytest.mark.skipif(obstacle() is not None, reason="this Python cannot be dumped")
 

@@ -19,7 +19,7 @@ import minit
 from minit.image import dump as dump_package
 from minit.image.dump.program import obstacle
 from minit.image.libraries import LibrarySearch
-from minit.image.modules import entrypoint_names
+from minit.image.pythonmodules import entrypoint_names
 from minit.image.stage1 import ENTRYPOINT_ANNOTATIONS, build_stage1
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.network import parse_network_config

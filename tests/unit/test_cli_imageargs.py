@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.cli.commandgroups import app_group, commands
-from minit.cli.flags.appflags import APP_FLAGS
+from minit.cli.flags.appoptions import APP_FLAGS
 from minit.cli.flags.imageargs import ImageArgument, scan_images
 from minit.cli.flagwords import Flag, FlagError, FlagKind
 from minit.cli.grammar import AppOption, SharedAppOption

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from minit import paths
 from minit.cli.text.eventtext import text_line
-from minit.stage0.reports.podevents import EventReader, Wanted
+from minit.stage0.reports.eventreader import EventReader, Wanted
 from minit.supervisor.podevents import FILE_BYTES, KEPT_EVENTS, Events
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import minit.image.modules
+import minit.image.pythonmodules
 from minit.errors import ImageError
 from minit.image.dump.command import command_modules
-from minit.image.modules import Module, compile_modules, stage1_modules
+from minit.image.pythonmodules import Module, compile_modules, stage1_modules
 from minit.image.stage1 import stage1_fingerprint
 from minit.image.toolchain import run_tool
 
@@ -81,7 +81,7 @@ def test_whatever_functions_import_is_dumped(modules: Callable[[], list[Module]]
 def test_a_module_in_the_place_of_another_is_carried(tmp_path: Path) -> None:
     """A module that is imported and puts another one in its own place is recorded, as collections.abc of 3.13.0 is."""
     (tmp_path / "replaced.py").write_text("import sys\nsys.modules[__name__] = sys\n")
-    script = Path(minit.image.modules.__file__).with_name("record_imports.py")
+    script = Path(minit.image.pythonmodules.__file__).with_name("record_imports.py")
     command = [sys.executable, "-I", "-S", "-B", str(script), "/nowhere", str(tmp_path), "replaced", "", "", "replaced"]
     recorded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert f"replaced\t{tmp_path}/replaced.py" in recorded

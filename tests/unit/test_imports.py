@@ -64,8 +64,8 @@ def test_looking_at_pods_imports_nothing_of_running_them(command: str) -> None:
     """`minit list` and `minit status` load neither the store nor what makes, runs or removes pods."""
     loaded = modules_of_command(f"from minit.cli.main import run; run(['{command}', '--help'])")
     assert not loaded & {
-        "minit.stage0.garbage.gc",
-        "minit.stage0.start.prepare",
+        "minit.stage0.garbage.podgc",
+        "minit.stage0.start.newpod",
         "minit.stage0.start.run",
         "minit.stage0.images.store",
     }

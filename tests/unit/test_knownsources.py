@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.image.modules import source_files
+from minit.image.pythonmodules import source_files
 from minit.image.stage1 import stage1_facts, stage1_fingerprint, stage1_sources
 from minit.stage0.images.knownsources import result_of_sources
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit.archives.conversion import check_machine, convert_manifest
+from minit.archives.acimanifest import check_machine, convert_manifest
 from minit.archives.layered import LayeredImage
 from minit.archives.opening import open_image
 from minit.archives.platforms import Platform, choose_platform

@@ -34,7 +34,7 @@ from minit.stage0.pods.podstatus import (
     read_shown_pid,
     read_started_ns,
 )
-from minit.stage0.pods.waiting import wait_until_ended, wait_until_ready
+from minit.stage0.pods.podwaiting import wait_until_ended, wait_until_ready
 
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
 OTHER = "f3690550-0000-4be7-839b-2359a85fb0d2"

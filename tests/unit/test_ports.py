@@ -7,7 +7,7 @@ import pytest
 from minit.errors import PodError
 from minit.manifest.app import App, Port
 from minit.manifest.pod import ExposedPort, PodManifest, RuntimeApp
-from minit.stage0.pods.ports import check_ports
+from minit.stage0.pods.exposedports import check_ports
 
 
 def app(name: str, *ports: Port) -> RuntimeApp:

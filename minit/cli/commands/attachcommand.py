@@ -6,7 +6,7 @@ import click
 
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
-from minit.stage0.apps.attach import attach as attach_app
+from minit.stage0.apps.appattach import attach as attach_app
 from minit.stage0.pods.poddirectory import find_pod
 
 _SLOW_POLICIES = ("drop", "disconnect", "block")

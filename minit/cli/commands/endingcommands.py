@@ -12,7 +12,7 @@ from minit.cli.flags.sharedoptions import read_duration
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.errors import EXIT_FAILURE
-from minit.stage0.garbage import gc as collection
+from minit.stage0.garbage import podgc as collection
 from minit.stage0.garbage.stage1gc import Stage1Cleanup
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore

@@ -13,7 +13,7 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.eventtext import json_line, text_line
 from minit.stage0.pods.poddirectory import find_pod
-from minit.stage0.reports.podevents import Wanted, pod_events
+from minit.stage0.reports.eventreader import Wanted, pod_events
 
 
 @click.command(cls=MinitCommand)

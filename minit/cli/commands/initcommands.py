@@ -25,7 +25,7 @@ from minit.image.kernelmodules import collect_modules
 from minit.image.toolchain import run_tool
 from minit.manifest.machine import MachineConfig, is_module_name, parse_machine
 from minit.progress import Progress
-from minit.stage0.files.output import output_directory, output_file
+from minit.stage0.files.outputpaths import output_directory, output_file
 from minit.stage0.files.temporary import scratch_directory
 from minit.stage0.images.store import Store
 from minit.stage0.start.machineroot import MachineParts, Part, lost_capabilities, make_machine_root

@@ -30,7 +30,7 @@ from minit.stage0.kubernetes.yamltext import MAX_BYTES
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.pods.podmanifest import PlannedApp
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
-from minit.stage0.start.prepare import discarded_on_failure, finish, prepare_pod
+from minit.stage0.start.newpod import discarded_on_failure, finish, prepare_pod
 from minit.stage0.start.run import run_pod
 from minit.stage0.start.volumefiles import prepare_host_paths, write_volume_files
 

@@ -18,9 +18,9 @@ from minit.errors import MinitError, PodError, describe
 from minit.goflags import BOOLEANS
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, DELETED_STATES, Pod, PodState, find_pod, walk_pods
 from minit.stage0.pods.podstatus import PodStatus, read_manifest_bytes, read_pod_status
-from minit.stage0.pods.waiting import wait_until_ended, wait_until_ready
+from minit.stage0.pods.podwaiting import wait_until_ended, wait_until_ready
 from minit.stage0.reports.podtraces import read_lost_output
-from minit.stage0.stage1.control import read_live
+from minit.stage0.stage1.controlcall import read_live
 
 _UNREADABLE_UUID_FILE = 1  # rkt's exit code for it in status
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from minit.cli.commands.ownprogram import renew_program
-from minit.cli.flags.appflags import parse_annotation, parse_pair
+from minit.cli.flags.appoptions import parse_annotation, parse_pair
 from minit.cli.flags.environmentflags import Variables, parse_environment_files, parse_variables
 from minit.cli.flags.imageargs import ImageArgument
 from minit.cli.flags.portflags import parse_direct_port, parse_port
@@ -39,7 +39,7 @@ from minit.stage0.pods.podmanifest import (
 )
 from minit.stage0.pods.privateusers import supports_user_namespaces
 from minit.stage0.stage1.entrypoints import require_mutable_support
-from minit.stage0.start.prepare import PodRequest
+from minit.stage0.start.newpod import PodRequest
 
 
 def make_request(

@@ -24,7 +24,7 @@ from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.pods.podmanifest import unused_volumes
 from minit.stage0.stage1.entrypoints import RunOptions
-from minit.stage0.start.prepare import check_kernel, discarded_on_failure, finish, prepare_pod
+from minit.stage0.start.newpod import check_kernel, discarded_on_failure, finish, prepare_pod
 from minit.stage0.start.run import claim_prepared, run_pod
 
 _IMAGE_OPERANDS = "IMAGE [APP-OPTION]... [-- ARG...] [--- IMAGE...]"

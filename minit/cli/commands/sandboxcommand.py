@@ -26,7 +26,7 @@ from minit.errors import MinitError, describe
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.start.detached import start_detached
-from minit.stage0.start.prepare import discarded_on_failure, prepare_pod
+from minit.stage0.start.newpod import discarded_on_failure, prepare_pod
 from minit.stage0.start.run import run_pod
 from minit.stdio import write_all
 

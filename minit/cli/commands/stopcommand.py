@@ -12,7 +12,7 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.errors import MinitError, PodError, describe
 from minit.stage0.pods.poddirectory import find_pod
-from minit.stage0.stage1.stop import stop_pod
+from minit.stage0.stage1.stopcall import stop_pod
 
 
 @click.command(cls=MinitCommand)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import click
 
-from minit.cli.flags.appflags import apply_app_flag
+from minit.cli.flags.appoptions import apply_app_flag
 from minit.cli.flagwords import Flag, FlagError, is_flag, take_flag
 from minit.cli.grammar import AppOption, MinitCommand, SharedAppOption
 from minit.stage0.pods.appsection import AppOverrides

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from minit.cli.flags.appflags import OUTPUT_MODES, STDIN_MODES
+from minit.cli.flags.appoptions import OUTPUT_MODES, STDIN_MODES
 from minit.cli.flags.portflags import PORT_FORM
 from minit.cli.flags.sharedoptions import (
     Decorator,

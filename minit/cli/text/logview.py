@@ -20,8 +20,8 @@ from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
 from minit.stage0.pods.podstatus import read_pod_manifest
 from minit.stage0.reports.logfiles import AppLog
 from minit.stage0.reports.loglines import LineAssembler, LogLine
-from minit.stage0.reports.logs import Pass, open_log_directory, passes
-from minit.stage0.stage1.control import ask_stage1
+from minit.stage0.reports.logreader import Pass, open_log_directory, passes
+from minit.stage0.stage1.controlcall import ask_stage1
 from minit.value import Value
 
 _BOTH_STREAMS = 2

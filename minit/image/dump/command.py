@@ -15,7 +15,7 @@ from minit.errors import ImageError
 from minit.image.dump.program import LINKED_IN, Recipe, link_dumper, make_profile, obstacle, static_library, write_dump
 from minit.image.dump.trainingcommands import run_commands
 from minit.image.libraries import LibrarySearch
-from minit.image.modules import Module, module_name, package_directories, record_modules
+from minit.image.pythonmodules import Module, module_name, package_directories, record_modules
 
 _PROJECT = Path(__file__).parents[3]
 _WHOLE = ("minit.archives", "minit.cli", "minit.containerinit", "minit.image", "minit.manifest", "minit.stage0")

@@ -19,7 +19,7 @@ from minit.launcher.ownimage import image_descriptor
 from minit.loop import wait_readable
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.network.cni import PluginSearch
-from minit.network.record import forget_network
+from minit.network.netinfo import forget_network
 from minit.network.setup import set_up
 from minit.network.teardown import tear_down
 from minit.plan.flags import RunFlags

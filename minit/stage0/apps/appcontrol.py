@@ -9,7 +9,7 @@ from minit.stage0.pods.mutablepods import read_mutable_manifest, require_app
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.pods.podstatus import APP_RUNNING, read_app_life
 from minit.stage0.stage1 import entrypoints
-from minit.stage0.stage1.control import read_app_states
+from minit.stage0.stage1.controlcall import read_app_states
 from minit.stage0.stage1.crossing import EntrypointFailed, call_crossing
 
 _NOT_STARTED = frozenset({"prepared", "exited"})

@@ -12,7 +12,7 @@ from minit.errors import PodError
 from minit.manifest.names import is_ac_name
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.pods.podstatus import read_pod_manifest, read_stage1_tree_id
-from minit.stage0.pods.waiting import wait_for_pid
+from minit.stage0.pods.podwaiting import wait_for_pid
 from minit.stage0.stage1 import entrypoints
 
 

@@ -19,7 +19,7 @@ from minit.idrange import IdRange, parse_id_range
 from minit.mountinfo import find_mounts
 from minit.progress import Progress, silent
 from minit.stage0.files.locks import flock
-from minit.stage0.files.output import output_file
+from minit.stage0.files.outputpaths import output_file
 from minit.stage0.files.treetar import TreeWriter
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import Note, Pod, PodState

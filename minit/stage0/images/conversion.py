@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from contextlib import ExitStack
 
-from minit.archives.conversion import check_machine, convert_manifest
+from minit.archives.acimanifest import check_machine, convert_manifest
 from minit.archives.imagenames import ImageName, parse_image_name
 from minit.archives.layered import LayeredImage
 from minit.archives.opening import open_image

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from minit.progress import Progress, silent
-from minit.stage0.files.output import output_directory, output_file
+from minit.stage0.files.outputpaths import output_directory, output_file
 from minit.stage0.images.extract import extract_layers
 from minit.stage0.images.rendering import ROOTFS, Layer, flatten
 from minit.stage0.images.store import Store

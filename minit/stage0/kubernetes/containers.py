@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from minit.manifest.app import MAX_PORT, Isolator
 from minit.manifest.quantity import BILLION, parse_quantity
 from minit.manifest.reader import Node
-from minit.stage0.kubernetes.configs import Config
+from minit.stage0.kubernetes.configmaps import Config
 from minit.stage0.kubernetes.environment import PodNames, expand, read_environment
 from minit.stage0.kubernetes.fields import Fields, Findings, read_name, read_quantity, read_text
 from minit.stage0.kubernetes.probes import read_probes

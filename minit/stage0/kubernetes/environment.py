@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from minit.manifest.names import is_environment_name
 from minit.manifest.reader import Node
-from minit.stage0.kubernetes.configs import CONFIG_MAP, SECRET, Config, find_config
+from minit.stage0.kubernetes.configmaps import CONFIG_MAP, SECRET, Config, find_config
 from minit.stage0.kubernetes.fields import Fields, Findings, read_text
 from minit.value import Value
 

@@ -12,8 +12,8 @@ from minit.stage0.images.store import StoredImage
 from minit.stage0.kubernetes.containers import Container, ContainerMount
 from minit.stage0.kubernetes.pods import KubernetesPod
 from minit.stage0.pods.appsection import AppOverrides, PodDefaults, pairs_json
+from minit.stage0.pods.exposedports import check_ports
 from minit.stage0.pods.podmanifest import PlannedApp, plan_apps
-from minit.stage0.pods.ports import check_ports
 
 Json = dict[str, object]
 

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from minit.errors import MinitError, PodError
-from minit.stage0.garbage import gc as collection
+from minit.stage0.garbage import podgc as collection
 from minit.stage0.garbage.stage1gc import Stage1Cleanup
 from minit.stage0.kubernetes.environment import PodNames
 from minit.stage0.kubernetes.manifest import NAME_ANNOTATION, NAMESPACE_ANNOTATION
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, DELETED_STATES, Note, PodState, open_pod, walk_pods
 from minit.stage0.pods.podstatus import read_pod_manifest, read_shown_pid
-from minit.stage0.pods.waiting import wait_until_ended
+from minit.stage0.pods.podwaiting import wait_until_ended
 from minit.stage0.reports.podtraces import read_failure
-from minit.stage0.stage1.stop import stop_pod
+from minit.stage0.stage1.stopcall import stop_pod
 
 _POLL_SECONDS = 0.05
 # After the grace period apps are killed; then what they leave in the kernel has to go.

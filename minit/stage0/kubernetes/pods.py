@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minit.errors import ManifestError
 from minit.manifest.reader import Node
-from minit.stage0.kubernetes.configs import CONFIG_MAP, SECRET, Config, read_config
+from minit.stage0.kubernetes.configmaps import CONFIG_MAP, SECRET, Config, read_config
 from minit.stage0.kubernetes.containers import Container, read_container
 from minit.stage0.kubernetes.environment import PodNames
 from minit.stage0.kubernetes.fields import Fields, Findings, read_name, read_text, read_texts

@@ -6,7 +6,7 @@ import posixpath
 
 from minit.manifest.pod import Volume
 from minit.manifest.reader import Node
-from minit.stage0.kubernetes.configs import CONFIG_MAP, SECRET, Config, find_config
+from minit.stage0.kubernetes.configmaps import CONFIG_MAP, SECRET, Config, find_config
 from minit.stage0.kubernetes.fields import Fields, Findings, read_name
 from minit.value import Value
 

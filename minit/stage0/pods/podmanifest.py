@@ -27,7 +27,7 @@ from minit.stage0.pods.appsection import (
     port_json,
     refuse_excess,
 )
-from minit.stage0.pods.ports import check_ports
+from minit.stage0.pods.exposedports import check_ports
 from minit.value import Value
 
 # In this order, after what --annotation gives.

@@ -11,7 +11,7 @@ from minit import paths
 from minit.errors import PodError, describe
 from minit.manifest.image import ImageManifest
 from minit.stage0.pods.poddirectory import Pod
-from minit.stage0.pods.waiting import wait_for_pid
+from minit.stage0.pods.podwaiting import wait_for_pid
 from minit.stage0.stage1 import entrypoints
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -15,7 +15,7 @@ from minit.loop import wait_readable
 from minit.stage0.pods.poddirectory import Pod, PodState, open_pod
 from minit.stage0.pods.podstatus import is_ready
 from minit.stage0.stage1.entrypoints import read_stage1_manifest
-from minit.stage0.start.prepare import discarded_on_failure
+from minit.stage0.start.newpod import discarded_on_failure
 
 # Nothing tells of the link that says that a pod is ready; rkt asks as often.
 _POLL_SECONDS = 0.05

@@ -9,7 +9,7 @@ from minit import jsontext, paths
 from minit.errors import ManifestError
 from minit.stage0.pods.poddirectory import Pod
 from minit.stage0.reports.logfiles import AppLog
-from minit.stage0.reports.logs import open_log_directory, passes
+from minit.stage0.reports.logreader import open_log_directory, passes
 from minit.value import Value
 
 GAP = "gap"
