@@ -1,4 +1,4 @@
-"""What tests of whole machines share: a kernel with its modules, and images of machines that it boots."""
+"""The common part of tests of whole machines: a kernel with its modules, and images of machines that it boots."""
 
 from __future__ import annotations
 

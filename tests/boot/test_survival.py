@@ -1,4 +1,4 @@
-"""What only a machine with a kernel of its own can go through, and what is left of it when its first program stops."""
+"""Trials that need a machine with a kernel of its own, and its remains when its first program stops."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def storm(world: World, count: int, killed_percent: int) -> list[tuple[list[str]
 
 @pytest.mark.parametrize("killed_percent", [0, 20])
 def test_a_storm_of_apps(world: World, killed_percent: int) -> None:
-    """Whatever they do at once, a part of them killed: no pod ends, and all apps can be removed and added again."""
+    """Commands at once, a part of them killed, end no pod, and all apps can be removed and added again."""
     sandbox = ("app", "sandbox", "--detach", "--net=none", f"--stage1-path={world.stage1}")
     pods = [world.minit(*sandbox, *more).stdout.strip() for more in ((), ("--no-overlay",))]
     unexpected = []

@@ -215,7 +215,7 @@ def test_a_failed_add_leaves_nothing(make_pod: MakePod) -> None:
 
 
 def test_a_duplicate_is_refused(make_pod: MakePod) -> None:
-    """What is there is not touched by it."""
+    """An existing app is not touched by it."""
     sandbox = Sandbox(make_pod)
     ok(sandbox.add("web", shell("exec sleep 1000")))
     result = sandbox.call("app/add", f"--uuid={sandbox.pod.uuid}", "--app=web")
@@ -334,7 +334,7 @@ def test_a_stop_while_a_handler_hangs(make_pod: MakePod) -> None:
 
 
 def test_a_client_that_dies(make_pod: MakePod) -> None:
-    """What it asked for is done all the same, and nobody waits for it."""
+    """Its request is carried out all the same, and nobody waits for it."""
     sandbox = Sandbox(make_pod)
     ok(sandbox.add("web", shell("trap '' TERM; touch /up; while :; do sleep 0.05; done", annotations=GRACE)))
     ok(sandbox.start("web"))
@@ -349,7 +349,7 @@ def test_a_client_that_dies(make_pod: MakePod) -> None:
 
 
 def test_start_and_stop_at_once(make_pod: MakePod) -> None:
-    """Whatever comes first: every start and stop is answered, and after the last stop the app does not run."""
+    """In any order every start and stop is answered, and after the last stop the app does not run."""
     sandbox = Sandbox(make_pod)
     for name in ("one", "two"):
         ok(sandbox.add(name, shell("trap 'exit 0' TERM; while :; do sleep 0.02; done")))

@@ -174,7 +174,7 @@ def test_helpers_end_with_the_launcher(make_pod: MakePod, loop: LoopDevice, numb
 
 @pytest.mark.private_users
 def test_a_failed_add_leaves_no_helper(make_pod: MakePod, loop: LoopDevice) -> None:
-    """Whether PID 1 has seen it or not."""
+    """Its helper ends in any case, seen by PID 1 or not."""
     sandbox = Sandbox(make_pod)
     mounts = [
         {"path": "/v", "volume": "d", "appVolume": {"name": "d", "kind": "host", "source": str(loop.path)}},

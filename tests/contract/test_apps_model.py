@@ -27,7 +27,7 @@ SELDOM = st.sampled_from((False, False, False, True))
 
 
 class Model:
-    """What should be so: of each app that is in the pod, its state, its last status and how often it was restarted."""
+    """The model: of each app in the pod its state, its last status and the number of its restarts."""
 
     def __init__(self) -> None:
         self.state: dict[str, str] = {}
@@ -138,7 +138,7 @@ def machine_of(sandbox: Sandbox) -> type[RuleBasedStateMachine]:
 
 
 def test_a_pod_beside_its_model(make_pod: MakePod) -> None:
-    """Whatever is asked in whatever order, states, statuses and restarts are those of the model, and nothing grows."""
+    """After requests in any order states, statuses and restarts are those of the model, and nothing grows."""
     sandbox = Sandbox(make_pod)
     length = settings(
         max_examples=campaign(10),

@@ -39,7 +39,7 @@ def test_listing(make_pod: MakePod) -> None:
 
 @pytest.mark.private_users
 def test_streams(make_pod: MakePod) -> None:
-    """What is piped in reaches the app with its end, and both outputs come out where they should."""
+    """A piped input reaches the app with its end, and both outputs come out where they should."""
     pod = start_app(make_pod, ECHO, STREAMS)
     result = pod.call("attach", *attach_words(pod)[1:], input="one\ntwo\n")
     assert (result.returncode, result.stdout, result.stderr) == (0, "o:one\no:two\nover\n", "e:one\ne:two\n")
@@ -107,7 +107,7 @@ def test_a_lot_of_input(make_pod: MakePod) -> None:
 
 
 def test_input_waits_for_its_turn(make_pod: MakePod) -> None:
-    """What is piped in while another client has the input is not lost: it comes when that one leaves."""
+    """Input that is piped in while another client has the input is not lost: it comes when that one leaves."""
     pod = start_app(make_pod, 'echo begun; while read x; do echo "$x"; done', {"stdin": "stream", "stdout": "stream"})
     first = attach(pod, **PIPES)
     assert first.stdin is not None and first.stdout is not None
@@ -250,7 +250,7 @@ def logging_pod(work_directory: Path, stage1_tree: Path, app_rootfs: Path) -> It
     ],
 )
 def test_refusals(logging_pod: PodDirectory, words: tuple[str, ...], code: int, message: str) -> None:
-    """What is not possible is said in one line, with rkt's code."""
+    """An impossible request is one line, with rkt's code."""
     result = logging_pod.call("attach", *words)
     assert (result.returncode, result.stdout) == (code, "")
     assert result.stderr.startswith("attach: ")

@@ -208,7 +208,7 @@ def test_the_size_at_first(make_pod: MakePod, rows: int, columns: int) -> None:
 
 
 def test_a_screen_is_given_back(make_pod: MakePod) -> None:
-    """Who detaches from a program of the whole screen has the screen from before, and the cursor where it was."""
+    """After detaching from a full-screen program the screen is as before, and the cursor at its place."""
     script = r"printf '\033[?1049h\033[?25l\033[?2004h\033[2;5r\033[1;31mediting'; read x"
     pod = start_app(make_pod, script, TERMINAL)
     screen = pyte.Screen(80, 24)
@@ -227,7 +227,7 @@ def test_a_screen_is_given_back(make_pod: MakePod) -> None:
 
 
 def test_a_screen_is_drawn_anew(make_pod: MakePod) -> None:
-    """Who comes back with a window of the same size sees all of a program of the whole screen, without any replay."""
+    """A client that comes back with a window of the same size sees all of a full-screen program, without any replay."""
     draw = r"printf '\033[2J\033[H%s\nline\n%s\033[H' top $(stty size | cut -d' ' -f1)"
     pod = start_app(make_pod, f'trap "{draw}" WINCH; {draw}; while :; do read x; done', TERMINAL)
     with Terminal(24, 80) as terminal:
@@ -341,7 +341,7 @@ def test_input_that_is_piped_into_a_terminal(make_pod: MakePod) -> None:
 
 
 def test_a_stream_and_a_terminal(make_pod: MakePod, terminal: Terminal) -> None:
-    """Where the app's input is a stream, lines are made by the caller's terminal, also if its output is a terminal."""
+    """Lines are made by the caller's terminal if the app's input is a stream, also if its output is a terminal."""
     pod = start_app(make_pod, 'while read x; do echo "got $x"; done', {"stdin": "stream", "stdout": "tty"})
     client = attach(pod, terminal=terminal)
     terminal.type(b"onf\x7fe\n")

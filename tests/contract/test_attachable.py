@@ -60,7 +60,7 @@ def test_rkts_files(make_pod: MakePod) -> None:
 
 
 def test_input_and_outputs_over_plain_sockets(make_pod: MakePod) -> None:
-    """What a client writes to rkt's socket of stdin reaches the app, whose outputs come from theirs."""
+    """Bytes of a client on rkt's socket of stdin reach the app, whose outputs come from theirs."""
     pod, directory = start(
         make_pod,
         'while read x; do echo "o:$x"; echo "e:$x" >&2; done',
@@ -131,7 +131,7 @@ def test_job_control_in_a_terminal_of_the_apps_own(make_pod: MakePod) -> None:
 
 
 def test_logged_and_attachable_streams_of_one_app(make_pod: MakePod) -> None:
-    """What is logged is logged and shown, what is not is neither."""
+    """A logged stream is logged and shown, any other is neither."""
     pod = make_pod(
         {"web": shell("read x; echo out $x; echo err $x >&2", annotations=modes(stdin="stream", stdout="stream"))}
     )
@@ -185,7 +185,7 @@ def test_the_end_of_input_reaches_the_app_through_pid_1(make_pod: MakePod) -> No
 
 
 def test_a_terminal_that_is_kept_open_after_the_apps_end(make_pod: MakePod) -> None:
-    """What the app leaves behind goes on writing to it until it is ended with the rest of the app's group."""
+    """A process that the app leaves behind goes on writing to it until it is ended with the rest of the app's group."""
     script = "(trap '' HUP; trap 'echo last words; exit' TERM; echo started; while :; do sleep 0.1; done) & sleep 0.3"
     pod, directory = start(make_pod, script, stdin="tty", stdout="tty", stderr="tty")
     with Session(directory, ["tty-out"]) as client:
@@ -268,7 +268,7 @@ def _lines_in(pod: PodDirectory) -> int:
 
 
 def test_a_paused_console_holds_up_no_client(make_pod: MakePod) -> None:
-    """Who does not read what an app logs keeps nobody from its other streams, and has every line later."""
+    """A reader that does not read an app's log keeps nobody from its other streams, and has every line later."""
     script = "seq 20000 >&2 & read x; echo got $x; wait"
     pod = make_pod({"web": shell(script, annotations=modes(stdin="stream", stdout="stream"))})
     process = pod.start()

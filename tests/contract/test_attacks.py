@@ -1,4 +1,4 @@
-"""What hostile images and apps have done to other runtimes (docs/security.md has the whole list)."""
+"""Attacks of hostile images and apps on other runtimes (docs/security.md has the whole list)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def pod_with_a_fifo(make_pod: MakePod, rootfs: Path, source: Path, apps: dict[st
 def test_the_interpreter_that_an_app_was_made_with_cannot_be_written(
     make_pod: MakePod, hostile_rootfs: Path, tmp_path: Path, command: list[str]
 ) -> None:
-    """What executes /proc/self/exe runs the stage1's interpreter (CVE-2019-5736), which is on a read-only mount."""
+    """A program that executes /proc/self/exe runs the stage1's interpreter (CVE-2019-5736), on a read-only mount."""
     apps = {"a": app_section(*command), "b": attacker("exe", FIFO)}
     pod = pod_with_a_fifo(make_pod, hostile_rootfs, tmp_path / "shared", apps)
     # As long as the launcher and PID 1 run it is busy as well.
@@ -133,7 +133,7 @@ def run_all_in_turns(pods: list[PodDirectory]) -> list[subprocess.CompletedProce
 @pytest.mark.parametrize("link", ["root", "cwd"])
 @pytest.mark.private_users
 def test_a_working_directory_is_not_pid_1s(make_pod: MakePod, hostile_rootfs: Path, link: str) -> None:
-    """Who may not look into PID 1 does not get there by having it done before its capabilities are dropped either."""
+    """A program that may not look into PID 1 does not get there through a process with more capabilities either."""
     result = make_pod({"a": shell("echo reached; ls", workingDirectory=f"/proc/1/{link}")}, hostile_rootfs).run()
     assert result.stdout == ""
     assert result.stderr == f'stage1: app "a": change directory to /proc/1/{link}: permission denied\n'
@@ -224,7 +224,7 @@ def test_what_enters_cannot_be_traced(make_pod: MakePod, hostile_rootfs: Path) -
 
 
 def test_what_enters_is_stopped(make_pod: MakePod, hostile_rootfs: Path) -> None:
-    """Whoever enters is not: it gives up, or its command can be ended, and nothing is left of that."""
+    """The caller is not stopped: it gives up, or its command can be ended, and nothing is left of that."""
     pod = make_pod({"a": app_section("/bin/sleep", "1000"), "b": attacker("stop", "/tmp/up")}, hostile_rootfs)
     process = pod.start()
     # Not what it says, as its sidecar is stopped too.
@@ -465,7 +465,7 @@ RACES = {
 def test_names_that_are_swapped_while_pods_start(
     make_pod: MakePod, hostile_rootfs: Path, tmp_path: Path, race: str
 ) -> None:
-    """Whoever exchanges a directory of a volume for a link has nothing made or mounted outside (CVE-2021-30465)."""
+    """Exchanging a directory of a volume for a link has nothing made or mounted outside (CVE-2021-30465)."""
     target, name, text = RACES[race]
     outer, inner = tmp_path / "outer", tmp_path / "inner"
     for directory in (outer, outer / name, inner):

@@ -133,7 +133,7 @@ def test_streams(world: World) -> None:
 
 
 def test_system_calls(world: World) -> None:
-    """What --seccomp takes away fails as it says, and --insecure-options=seccomp gives it back."""
+    """Calls that --seccomp takes away fail as it says, and --insecure-options=seccomp gives them back."""
     command = (world.app, "--seccomp=mode=remove,errno=EXFULL,chmod,fchmod,fchmodat", *shell("busybox chmod 755 /bin"))
     assert os.strerror(errno.EXFULL) in run(world, *command, code=1).stderr
     run(world, "--insecure-options=seccomp", *command)

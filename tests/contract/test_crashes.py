@@ -1,4 +1,4 @@
-"""What is left of a pod whose processes are killed one by one."""
+"""The remains of a pod whose processes are killed one by one."""
 
 from __future__ import annotations
 

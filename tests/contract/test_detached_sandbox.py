@@ -25,7 +25,7 @@ def minit(tmp_path: Path, stage1_image: Path) -> Iterator[Stage0]:
 
 
 def test_an_app_that_prints_where_nobody_reads(minit: Stage0) -> None:
-    """What apps print when the command has ended is in their logs, and does them no harm."""
+    """Output of apps after the end of the command is in their logs, and does them no harm."""
     made = minit.call("app", "sandbox", "--detach", "--net=none", "--no-overlay", minit.stage1_flag)
     assert made.returncode == 0, made.stderr
     uuid = made.stdout.removesuffix("\n")

@@ -64,7 +64,7 @@ def test_paths_can_be_disabled(make_pod: MakePod) -> None:
 
 
 def test_a_node_that_was_left_somewhere_cannot_be_used(make_pod: MakePod, work_directory: Path) -> None:
-    """Whoever made it: the policy of the app decides, even where its user may do anything."""
+    """The policy of the app decides about a node of any maker, even where its user may do anything."""
     node = work_directory / "node"
     os.mknod(node, 0o666 | 0o060000, os.stat("/dev/loop0").st_rdev)
     script = "cat /v/node; true > /v/node"
@@ -379,7 +379,7 @@ def test_a_directory_that_is_made_again(make_pod: MakePod, loop: LoopDevice) -> 
 
 @pytest.mark.host_users("nodes of the host belong to nobody in a user namespace, but for those that are volumes")
 def test_events_that_did_not_happen(make_pod: MakePod, loop: LoopDevice) -> None:
-    """Whoever may write to an uevent file can announce anything; what is there counts."""
+    """Anybody who may write to an uevent file can announce anything; only real devices count."""
     watched = Watched(make_pod, "/dev", path=f"/v/{loop.path.name}")
     watched.expect("opens")
     loop.announce("remove")

@@ -70,7 +70,7 @@ def test_an_app_that_failed(make_pod: MakePod) -> None:
 
 
 def test_a_pod_that_could_not_be_started(make_pod: MakePod) -> None:
-    """What stage1 said then was kept: by the launcher before there is a PID 1, and what PID 1 itself said."""
+    """Stage1's message was kept: by the launcher before there is a PID 1, and by PID 1 itself."""
     volume = {"name": "data", "kind": "host", "source": "/nonexistent"}
     pod = make_pod({"web": shell("true", mounts=[{"volume": "data", "path": "/data"}])}, volumes=[volume])
     result = pod.run()

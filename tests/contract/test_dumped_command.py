@@ -208,7 +208,7 @@ def page_faults(program: Path) -> int:
 
 @pytest.mark.skipif(not can_trace(), reason="writes are traced on x86-64 only")
 def test_it_copies_few_pages(work_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a command writes to lies together, and its process gets fewer pages than one of which that is not known."""
+    """A command's written memory lies together, and its process gets fewer pages than that of an untrained one."""
     program, scattered = work_directory / "program", work_directory / "scattered"
     build_command(program)
     monkeypatch.setattr("minit.image.dump.program.can_trace", lambda: False)
@@ -265,7 +265,7 @@ def test_a_program_without_a_beginning(kept: Installed) -> None:
 
 
 def test_a_program_is_written_before_it_is_named(kept: Installed, tmp_path: Path) -> None:
-    """What a crash of the machine leaves has all that the program is made of."""
+    """A crash of the machine leaves all parts of the program."""
     kept.program.unlink()
     trace = ["strace", "-qq", "-y", "-e", "trace=fsync,rename", "-o", str(tmp_path / "trace")]
     assert kept.renew("first", under=trace) != ""

@@ -290,7 +290,7 @@ def _command_of(pid: int) -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT, signal.SIGHUP])
 def test_what_a_terminal_sends_reaches_the_whole_job(pod: PodDirectory, number: signal.Signals) -> None:
-    """What the command runs in front of it too, though it is in a session of its own."""
+    """Programs of the command get it too, though it is in a session of its own."""
     name = number.name.removeprefix("SIG")
     with entered(pod, f"trap 'exit 33' {name}; (trap 'echo child' {name}; echo up; sleep 1000; true)") as process:
         assert process.stdout is not None
@@ -396,7 +396,7 @@ def _runs(pod: PodDirectory, word: str) -> bool:
 
 
 def test_an_app_that_is_frozen(pod: PodDirectory) -> None:
-    """Whoever waits for it to thaw can give up, and nothing is left once it has."""
+    """A caller that waits for it to thaw can give up, and nothing is left once it has."""
     [freezer] = [
         path for top in pod.control_groups() if (path := top / "system.slice/a.service/freezer.state").exists()
     ]

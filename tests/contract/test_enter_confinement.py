@@ -209,7 +209,7 @@ def test_a_list_under_which_nothing_can_be_said(make_pod: MakePod) -> None:
 
 
 def test_resources_are_the_apps(make_pod: MakePod) -> None:
-    """What a command uses counts, and ends at the app's limits of memory and processes (CVE-2019-10147)."""
+    """The use of a command counts, and ends at the app's limits of memory and processes (CVE-2019-10147)."""
     pod = make_pod(
         {
             "a": shell(
@@ -425,7 +425,7 @@ def test_a_pid_1_within_the_pod_is_refused(make_pod: MakePod) -> None:
 
 
 def test_a_directory_without_a_lock_is_refused(make_pod: MakePod, tmp_path: Path) -> None:
-    """Whatever lies in it and whoever its pid names, no pod runs there: not from another directory, say."""
+    """No pod runs there, whatever its files are and whoever its pid names: not from another directory, say."""
     pod = make_pod({"a": shell(FOREVER)})
     pod.start()
     pod.wait_ready()

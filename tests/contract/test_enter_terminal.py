@@ -154,7 +154,7 @@ def _is_in_front(process: subprocess.Popen[bytes]) -> bool:
 
 @pytest.mark.parametrize(("key", "number"), [(CTRL_C, signal.SIGINT), (CTRL_BACKSLASH, signal.SIGQUIT)])
 def test_keys_are_the_commands(pod: PodDirectory, terminal: Terminal, key: bytes, number: int) -> None:
-    """What ends it by a signal ends `enter` by the same, with the terminal as it was."""
+    """A signal that ends it ends `enter` too, with the terminal as it was."""
     before = terminal.settings
     process = enter(pod, terminal, "sh", "-c", "echo up; exec sleep 1000")
     terminal.expect(rb"up")
@@ -231,7 +231,7 @@ def test_output_to_a_file(pod: PodDirectory, terminal: Terminal, tmp_path: Path,
     [("not-there", 127), ("/etc", 126), ("true", 0)],
 )
 def test_the_settings_come_back(pod: PodDirectory, terminal: Terminal, command: str, code: int) -> None:
-    """Whatever became of the command; what there is to say is shown, on lines that begin in the first column."""
+    """The settings come back after any end; messages are shown, on lines that begin in the first column."""
     before = terminal.settings
     assert terminal.finish(enter(pod, terminal, command)) == code
     assert terminal.settings == before

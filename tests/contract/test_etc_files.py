@@ -1,4 +1,4 @@
-"""What an app finds in /etc: its host name, its hosts file, the configuration of DNS."""
+"""The files of an app in /etc: its host name, its hosts file, the configuration of DNS."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_hosts_that_an_app_has_stay(make_pod: MakePod, own_rootfs: Path, tmp_pat
 
 @pytest.mark.private_users
 def test_each_app_has_a_hosts_file_of_its_own(make_pod: MakePod) -> None:
-    """What one app writes into it, no other app sees."""
+    """Changes by one app are seen by no other app."""
     pod = make_pod(
         {
             "a": shell("echo changed >> /etc/hosts && touch /dev/shm/done"),
@@ -138,7 +138,7 @@ def test_dns_of_the_image_stays(make_pod: MakePod, own_rootfs: Path, mode: str) 
 
 @BOTH
 def test_dns_from_stage0_beats_a_volume(make_pod: MakePod, tmp_path: Path, overlay: bool) -> None:
-    """What the user said for the pod is bound over a volume, each app having a copy of its own."""
+    """The user's files for the pod are bound over a volume, each app having a copy of its own."""
     (tmp_path / "file").write_text("volume\n")
     section = shell(
         "echo more >> /etc/resolv.conf; cat /etc/resolv.conf", mounts=[{"volume": "v", "path": "/etc/resolv.conf"}]
@@ -163,7 +163,7 @@ def test_a_file_that_stage0_did_not_write(make_pod: MakePod, mode: str, name: st
 
 @pytest.mark.parametrize("mode", ["hosts=default", "hosts=stage0", "hosts=host", "resolv=stage0", "resolv=host"])
 def test_a_read_only_volume_over_etc(make_pod: MakePod, tmp_path: Path, mode: str) -> None:
-    """What the user did not ask for is left out; what the user asked for is an error that names it."""
+    """A file that the user did not ask for is left out; one that the user asked for is an error that names it."""
     tmp_path.chmod(0o755)
     section = shell("ls /etc", mounts=[{"volume": "v", "path": "/etc"}])
     volumes = [{"name": "v", "kind": "host", "source": str(tmp_path), "readOnly": True}]

@@ -80,7 +80,7 @@ def test_going_on_after_a_number(make_pod: MakePod) -> None:
 
 @pytest.mark.private_users
 def test_clients_that_come_and_go(make_pod: MakePod) -> None:
-    """Who attaches and detaches is an event with how many there are then."""
+    """Attaching and detaching are events with the number of clients."""
     pod = start_app(make_pod, "echo begun; read x", STREAMS)
     # Not its input, which would end the app when it ends.
     client = attach(pod, "--stdout=true", action="custom-attach", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)

@@ -149,7 +149,7 @@ def test_a_subcgroup_that_is_not_the_pods_is_refused(make_pod: MakePod, subcgrou
 
 
 def test_a_subcgroup_that_is_no_file(make_pod: MakePod) -> None:
-    """What cannot be read is an error of one line, and nothing is waited for."""
+    """A file that cannot be read is an error of one line, and nothing is waited for."""
     pod = exited(make_pod({"a": shell("exit 0")}))
     file = pod.path / "subcgroup"
     kept = file.rename(pod.path / "kept")

@@ -18,7 +18,7 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """Whatever a test does, its pods leave nothing in the host's network once they are collected."""
+    """Pods of any test leave nothing in the host's network once they are collected."""
     yield
     assert leftovers() == []
 
@@ -109,7 +109,7 @@ def test_what_befalls_one_pod_is_no_others(make_pod: MakePod, local: LocalConfig
 
 
 def test_when_it_is_killed_nothing_goes_on(make_pod: MakePod, local: LocalConfig, tmp_path: Path) -> None:
-    """Who learns that it was killed may start another one at once."""
+    """The caller that learns of its death may start another one at once."""
     local.plugin("lan", DEL={"hang": True})
     pod = exited(make_pod, local.flag, net="lan")
     program = subprocess.Popen(

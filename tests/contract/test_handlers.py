@@ -277,7 +277,7 @@ def test_handlers_of_many_apps_at_once(make_pod: MakePod) -> None:
 
 
 def test_a_killed_sidecar_of_a_handler_loses_nothing(make_pod: MakePod, tmp_path: Path) -> None:
-    """What it had not written is still in the handler's pipe, and another one takes over."""
+    """Its unwritten output is still in the handler's pipe, and another one takes over."""
     count = "seq 5000; touch /tmp/up; while [ ! -e /tmp/go ]; do sleep 0.01; done; seq 5001 10000"
     pod = make_pod({"a": shell("exit 0", eventHandlers=scripts(pre_start=count))})
     with (tmp_path / "out").open("wb") as file:

@@ -98,7 +98,7 @@ def test_http_and_tcp(make_pod: MakePod) -> None:
     ids=["silent", "noisy", "good", "bad"],
 )
 def test_servers_that_do_not_answer(make_pod: MakePod, server: str, said: str) -> None:
-    """Whatever a server does, a check ends in its time, with the reason, and takes little memory."""
+    """A check of any server ends in its time, with the reason, and takes little memory."""
     check = {"http": {"port": 8080}, "timeout": "2s", "action": "none", "failures": 1}
     pod = make_pod({"web": annotated(f"exec busybox nc -ll -p 8080 -e {server}", liveness=check)})
     pod.start(stdout=subprocess.DEVNULL)
@@ -138,7 +138,7 @@ def test_a_check_that_takes_too_long(make_pod: MakePod) -> None:
 
 
 def test_readiness_and_restarts(make_pod: MakePod) -> None:
-    """What waits for an app waits for its checks, and an app that fails one is started again by its policy."""
+    """Apps that wait for an app wait for its checks; an app that fails one is started again by its policy."""
     flag = {"exec": ["/bin/sh", "-c", "[ -e /tmp/up ]"]}
     web = annotated(
         "touch /tmp/begun; exec sleep 1000", readiness=flag, liveness={"exec": ["/bin/sh", "-c", "[ ! -e /tmp/bad ]"]}

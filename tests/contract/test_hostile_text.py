@@ -1,4 +1,4 @@
-"""What an image says, and what its files hold, reaches nobody's terminal as it is."""
+"""Texts of an image and of its files reach nobody's terminal as they are."""
 
 from __future__ import annotations
 

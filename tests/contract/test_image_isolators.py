@@ -1,4 +1,4 @@
-"""What an image may ask for, which a pod manifest repeats as its own: to have less, and under rkt a little more."""
+"""Requests of an image, which a pod manifest repeats as its own: to have less, and under rkt a little more."""
 
 from __future__ import annotations
 

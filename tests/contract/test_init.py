@@ -45,7 +45,7 @@ while True:
 
 @pytest.fixture(params=[[], AS_PROCESS_1], ids=["any process", "process 1"])
 def wrapper(request: pytest.FixtureRequest) -> list[str]:
-    """What the init is started by."""
+    """The program that starts the init."""
     return list(request.param)
 
 
@@ -87,7 +87,7 @@ def test_the_exit_code_is_the_commands(wrapper: list[str], script: str, code: in
 
 
 def test_a_caller_that_ignores_its_children(wrapper: list[str]) -> None:
-    """Where SIGCHLD is ignored the exit code is kept all the same, and the command finds it ignored."""
+    """The exit code is kept where SIGCHLD is ignored, and the command finds it ignored."""
     command = ["sh", "-c", "grep SigIgn /proc/self/status; exit 9"]
     ignoring: dict[str, Any] = {"preexec_fn": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)}
     bare = subprocess.run([*wrapper, *command], capture_output=True, text=True, check=False, **ignoring)
@@ -130,7 +130,7 @@ def test_one_process_or_the_group(wrapper: list[str]) -> None:
 
 
 def test_orphans_are_reaped(wrapper: list[str]) -> None:
-    """Whatever loses its parent becomes the init's child and leaves no zombie, while the command goes on."""
+    """A process that loses its parent becomes the init's child and leaves no zombie, while the command goes on."""
     storm = "for i in $(seq 100); do (sh -c 'exit 3' &) ; done; (sleep 60 &); echo ready; exec sleep 60"
     with started("--", "sh", "-c", storm, wrapper=wrapper) as (process, init):
         wait_for(

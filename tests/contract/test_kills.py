@@ -37,7 +37,7 @@ PORTS = itertools.count(20000)
 
 
 class Kill(NamedTuple):
-    """Who is killed at which of its calls, in a pod of which network and scripts, and what is run right after."""
+    """A kill: the process and its call, the pod's network and scripts, and the command that is run right after."""
 
     who: str
     nth: int

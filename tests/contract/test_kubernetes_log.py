@@ -46,7 +46,7 @@ def test_lines_are_in_the_file(make_pod: MakePod, tmp_path: Path) -> None:
 
 
 def test_the_file_is_let_go_of(make_pod: MakePod, tmp_path: Path) -> None:
-    """Who rotates it asks for a new one as for other logs."""
+    """A program that rotates it asks for a new one as for other logs."""
     pod = make_pod(
         {"web": logging_app("echo one; until [ -e /tmp/end ]; do sleep 0.02; done; echo two", "0.log")},
         annotations={MODE: "k8s-plain", DIRECTORY: str(tmp_path)},

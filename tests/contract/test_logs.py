@@ -141,7 +141,7 @@ def test_files_are_limited(make_pod: MakePod) -> None:
 
 
 def test_an_app_that_ends_before_its_pod(make_pod: MakePod) -> None:
-    """Who follows one app is done when that and its handler have written everything, though others run on."""
+    """Following one app ends when that and its handler have written everything, though others run on."""
     late = handlers(post_stop=["/bin/sh", "-c", "echo late"])
     pod = make_pod({"web": shell(f"echo early; {UNTIL_TOLD}", eventHandlers=late), "other": shell(UNTIL_TOLD)})
     process = pod.start()

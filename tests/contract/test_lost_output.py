@@ -90,7 +90,7 @@ def test_sidecars_that_cannot_live(make_pod: MakePod, annotation: str | None, co
 
 
 def test_a_pod_that_ends_before_its_output_is_read(make_pod: MakePod) -> None:
-    """What a stopped sidecar left behind is counted when the pod gives up waiting for it."""
+    """Output that a stopped sidecar left is counted when the pod gives up waiting for it."""
     pod = make_pod({"a": shell("while ! [ -e /go ]; do sleep 0.01; done; printf 'one\\ntwo\\n'"), "b": shell("echo b")})
     process = pod.start()
     pod.wait_ready()

@@ -100,7 +100,7 @@ def test_a_machine_that_stays(boot: Boot) -> None:
 
 
 def test_a_signal_before_the_machine_is_prepared(boot: Boot) -> None:
-    """Whoever wants the end need not wait for what apps would wait for; no app starts."""
+    """A stop need not wait for the things that apps would wait for; no app starts."""
     machine = boot({"one": shell("true")}, '[[interface]]\nname = "missing"\nwait_seconds = 86400\n', "minit.word")
     machine.wait_for_line("ignoring minit.word")
     machine.signal(signal.SIGINT)
@@ -129,7 +129,7 @@ def test_the_power_button_of_a_machine_that_stays(boot: Boot, command_line: str)
 
 
 def test_a_broken_configuration(boot: Boot) -> None:
-    """What is wrong with machine.toml is said in one line, and the machine does what it would without."""
+    """An error in machine.toml is one line, and the machine goes on as without it."""
     machine = boot({"one": shell("echo hello")}, 'on_exit = "explode"').wait()
     expected = '/etc/minit/machine.toml: on_exit: expected "poweroff" or "reboot" or "halt" or "stay", got "explode"'
     assert f"minit: {expected}: going on as without it" in machine.lines
@@ -163,7 +163,7 @@ def test_another_manifest_by_the_command_line(boot: Boot) -> None:
     ],
 )
 def test_what_is_missing(boot: Boot, config: str, line: str) -> None:
-    """What the configuration names and the machine does not have is one line, and the app runs without it."""
+    """A thing that the configuration names and the machine lacks is one line, and the app runs without it."""
     machine = boot({"one": shell("echo hello")}, config).wait()
     assert [said for said in machine.lines if said.startswith("minit: ")] == [
         *(f"minit: {line}", "minit: the pod has ended with 0", "minit: poweroff")
@@ -180,7 +180,7 @@ def test_an_app_that_crashes_at_once(boot: Boot) -> None:
 
 
 def test_a_console_that_takes_nothing(boot: Boot) -> None:
-    """What nobody reads, as at the end of a serial line that was told to wait, holds nothing up."""
+    """Output that nobody reads, as at the end of a serial line that was told to wait, holds nothing up."""
     machine = boot({"one": shell("echo up; sleep 1000")})
     machine.wait_for_line("up")
     assert machine.process.stdout is not None

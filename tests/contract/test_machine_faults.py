@@ -80,7 +80,7 @@ def fail(make_pod: MakePod, faults: Faults, call: Call, number: int) -> str:
 
 
 def test_no_failure_ends_the_first_program(make_pod: MakePod, faults: Faults) -> None:
-    """Whatever fails, the machine ends as it is configured to, and has run its app or said why it could not."""
+    """After any failure the machine ends as configured, and has run its app or told why it could not."""
     calls = record(make_pod, faults)
     if not LONG:
         calls = list({call.name: call for call in calls}.values())

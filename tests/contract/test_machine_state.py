@@ -1,4 +1,4 @@
-"""What outlives a boot: a directory for each on a disk, and what apps wrote into their roots; and what if none can."""
+"""Files that outlive a boot: a directory for each on a disk, and files in apps' roots; and a machine without either."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_every_boot_has_a_directory_of_its_own(boot: Boot, disk: Path) -> None:
 
 
 def test_what_is_no_boot(boot: Boot, disk: Path, tmp_path: Path) -> None:
-    """What else is in the places of boots is removed with the oldest of them, and no symlink is followed."""
+    """Other files in the places of boots are removed with the oldest of them, and no symlink is followed."""
     kept = tmp_path / "tree/kept/minit"
     kept.mkdir(parents=True)
     (kept / "000001").write_text("")
@@ -164,7 +164,7 @@ def test_without_its_file_system_the_boot_is_not_kept(boot: Boot, disk: Path) ->
     ],
 )
 def test_a_disk_is_checked(boot: Boot, checker: str, line: str, is_mounted: bool) -> None:
-    """What the root's program for that cannot repair is not mounted, nor what it cannot look at."""
+    """A file system that the root's program cannot repair, or cannot look at, is not mounted."""
     volume = {"name": "data", "kind": "host", "source": "/data"}
     mounts = [{"volume": "data", "path": "/data"}]
     machine = boot("grep -c ' /data ext4 ' /proc/mounts", "", checker=checker, mounts=mounts, volumes=[volume])
@@ -181,7 +181,7 @@ def test_a_read_only_disk(boot: Boot, disk: Path) -> None:
 
 
 def test_a_full_disk(boot: Boot, disk: Path) -> None:
-    """What there is no space for is said in a line each, a status and then a whole boot, and nothing is half there."""
+    """Missing space is a line each, for a status and then a whole boot, and nothing is half there."""
     data = {"volumes": [{"name": "data", "kind": "host", "source": "/data"}]}
     mounts = [{"volume": "data", "path": "/data"}]
     machine = boot("yes 2>/dev/null > /data/ballast; echo full; exit 3", _STATE, mounts=mounts, **data)

@@ -88,7 +88,7 @@ def cases(calls: list[Call]) -> list[Case]:
 
 
 class Outcome(NamedTuple):
-    """What a start that nothing went wrong with came to: output of the app, and how much there was until gc."""
+    """The result of a good start: output of the app, and the number of its remains until gc."""
 
     output: str
     parts: int

@@ -31,7 +31,7 @@ RESTRICTED = ipaddress.ip_network("172.31.0.0/16")
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """Whatever a test does, its pods leave nothing in the host's network once they are collected."""
+    """Pods of any test leave nothing in the host's network once they are collected."""
     assert leftovers() == []
     yield
     assert leftovers() == []
@@ -59,7 +59,7 @@ class LocalConfig:
 
     @property
     def calls(self) -> list[str]:
-        """What plugins were asked to do, with the network's name."""
+        """The requests to plugins, with the network's name."""
         return [
             f"{call['environment']['CNI_COMMAND']} {json.loads(call['stdin'])['name']}" for call in calls(self.record)
         ]
@@ -308,7 +308,7 @@ def test_every_network(make_pod: MakePod, local: LocalConfig) -> None:
 
 @BY_RAW_SOCKET
 def test_a_list_of_built_in_and_other_plugins(make_pod: MakePod, local: LocalConfig) -> None:
-    """What a built-in plugin came to is passed to programs of the distribution, and what these did is undone."""
+    """The result of a built-in plugin is passed to programs of the distribution, and their work is undone."""
     bridge = {"type": "bridge", "bridge": "br-test", "isGateway": True, "ipMasq": True}
     local.write(
         "lan.conflist",
@@ -385,7 +385,7 @@ def test_a_missing_plugin(make_pod: MakePod, local: LocalConfig) -> None:
     ],
 )
 def test_a_failing_plugin(make_pod: MakePod, local: LocalConfig, action: dict[str, Any], text: str) -> None:
-    """What it says is shown, it is told to undo what it did, and so are those before it, the last one first."""
+    """Its message is shown; it is told to undo its work, and so are those before it, the last one first."""
     local.plugin("a")
     local.plugin("b", ADD=action)
     local.plugin("c")

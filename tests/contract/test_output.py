@@ -270,7 +270,7 @@ def test_a_sidecar_killed_while_the_pod_drains_loses_nothing(make_pod: MakePod) 
 
 
 def test_a_caller_that_does_not_read_does_not_hold_up_pid_1(make_pod: MakePod) -> None:
-    """What PID 1 has to say of an app is lost where the others have filled the pipe: the pod ends as it should."""
+    """PID 1's message about an app is lost where the others have filled the pipe: the pod ends as it should."""
     late = [{"name": "minit/restart", "value": "on-failure"}, {"name": "minit/restart-limit", "value": "0"}]
     pod = make_pod(
         {"full": shell("yes >&2"), "b": shell("until [ -e /tmp/go ]; do sleep 0.1; done; exit 7", annotations=late)}

@@ -73,7 +73,7 @@ def package(work_directory: Path, stage1_image: Path) -> Path:
 
 @pytest.mark.skipif(obstacle() is not None, reason="this Python cannot be dumped")
 def test_what_the_stage1_of_a_package_lacks(tmp_path: Path) -> None:
-    """Whoever builds a package or an image is told that its interpreter is not dumped, and why."""
+    """The builder of a package or an image is told that its interpreter is not dumped, and why."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/objcopy").write_text("#!/bin/sh\necho no objcopy here >&2\nexit 1\n")
     (tmp_path / "bin/objcopy").chmod(0o755)

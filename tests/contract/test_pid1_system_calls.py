@@ -1,4 +1,4 @@
-"""What PID 1 asks the kernel for, seen by strace."""
+"""The system calls of PID 1, seen by strace."""
 
 from __future__ import annotations
 

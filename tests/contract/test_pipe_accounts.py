@@ -122,7 +122,7 @@ def say_and_kill_the_sidecar(pod: PodDirectory, line: str) -> None:
 
 
 def test_sidecars_have_no_pipes_of_their_own(make_pod: MakePod) -> None:
-    """What a sidecar has was made by PID 1, which has the capability to make it as large as it should be."""
+    """Pipes of a sidecar were made by PID 1, which has the capability to make them as large as they should be."""
     pod = make_pod({"a": shell("sleep 60"), "b": shell("read x", annotations=STREAMS)})
     pod.start()
     for app in ("a", "b"):

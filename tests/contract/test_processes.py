@@ -281,7 +281,7 @@ def test_standard_streams_are_passed_through(make_pod: MakePod) -> None:
 
 @pytest.mark.private_users
 def test_privileges(make_pod: MakePod) -> None:
-    """What no app may retain is out of the bounding set of PID 1; spawner and sidecars have no capability."""
+    """Capabilities that no app may retain are out of the bounding set of PID 1; spawner and sidecars have none."""
     pod, processes = running_pod(make_pod)
     own = int(status_of(os.getpid())["CapEff"], 16)
     own_bounding = int(status_of(os.getpid())["CapBnd"], 16)

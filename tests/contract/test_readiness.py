@@ -213,7 +213,7 @@ def test_an_app_is_started_after_those_that_it_needs(make_pod: MakePod, notifyin
 
 
 def test_an_app_that_would_wait_for_ever(make_pod: MakePod, notifying_rootfs: Path) -> None:
-    """What it waits for ended before it was ready: it fails, which ends the pod."""
+    """An app whose predecessor ended before it was ready fails, which ends the pod."""
     apps = {"a": notifier("forever", after="b"), "b": notifier("exit", "0", notify_fd="3"), "c": notifier("forever")}
     pod = make_pod(apps, notifying_rootfs)
     result = pod.run()

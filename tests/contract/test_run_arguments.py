@@ -1,4 +1,4 @@
-"""What `run` is given: its flags, its environment and the manifests, and what it refuses."""
+"""The input of `run`: its flags, its environment and the manifests, and its refusals."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_a_missing_manifest_is_one_line(make_pod: MakePod, name: str) -> None:
 
 
 def test_an_app_that_only_the_image_describes_is_run(make_pod: MakePod) -> None:
-    """Where the pod manifest has no app section the image's counts, as a whole."""
+    """The image's app section counts as a whole if the pod manifest has none."""
     pod = make_pod({"a": shell("exit 9")}, app_in_image=True)
     assert pod.run().returncode == 9
 

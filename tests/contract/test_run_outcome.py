@@ -1,4 +1,4 @@
-"""What `run` leaves for stage0: exit codes, statuses, markers, readiness, subcgroup and pid."""
+"""The results of `run` for stage0: exit codes, statuses, markers, readiness, subcgroup and pid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of the system calls of an app: the default filters, those of isolators, and who gets none."""
+"""The system calls of an app: the default filters, those of isolators, and apps without any."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_seccomp_can_be_disabled(make_pod: MakePod, uid: int, isolators: list[di
 
 @pytest.mark.parametrize("uid", [0, 1000])
 def test_without_both_restrictions_there_is_no_filter(make_pod: MakePod, uid: int) -> None:
-    """Who disables capabilities and system calls at once has disabled the guards, too."""
+    """Disabling capabilities and system calls at once disables the guards, too."""
     report, results = ask(
         *(make_pod, NEW_MOUNT),
         flags=("--disable-seccomp", "--disable-capabilities-restriction"),
@@ -209,7 +209,7 @@ def test_no_new_privileges_stays_with_seccomp_disabled(make_pod: MakePod) -> Non
 
 @pytest.mark.parametrize("app_in_image", [False, True], ids=["pod", "image"])
 def test_each_app_has_its_own(make_pod: MakePod, app_in_image: bool) -> None:
-    """What one app of a pod may call says nothing about another, wherever the app section stands."""
+    """The calls of one app say nothing about another, wherever the app section stands."""
     apps = {
         "plain": guest("calls", "/tmp/report", GETPPID, UMOUNT),
         "strict": guest("calls", "/tmp/report", GETPPID, isolators=[seccomp(REMOVE, "getppid", error="EDOM")]),
@@ -254,7 +254,7 @@ def test_event_handlers_have_the_filter_of_their_app(make_pod: MakePod, uid: int
 
 @pytest.mark.parametrize("flags", [("--disable-seccomp",), ("--disable-seccomp", "--disable-capabilities-restriction")])
 def test_event_handlers_without_seccomp(make_pod: MakePod, flags: tuple[str, ...]) -> None:
-    """Who disables the filters does so for handlers, too."""
+    """Disabling the filters disables them for handlers, too."""
     section = guest(
         "calls", "/tmp/report", UNSHARE, eventHandlers=handlers(pre_start=(GUEST, "calls", "/tmp/before", UNSHARE))
     )
@@ -387,7 +387,7 @@ def test_debug_shows_the_decision(make_pod: MakePod) -> None:
 
 
 def test_the_default_filters_are_in_the_image(stage1_tree: Path) -> None:
-    """What sidecars get, and an app that asks for nothing, was compiled with it."""
+    """The filters of sidecars, and of an app that asks for nothing, were compiled with it."""
     directory = stage1_tree / "rootfs" / paths.STAGE1_FILTERS.lstrip("/")
     assert (directory / paths.SIDECAR_FILTER).read_bytes() == compile_sidecar_filter()
     assert tuple((directory / name).read_bytes() for name in paths.DEFAULT_FILTERS) == compile_filters(

@@ -1,4 +1,4 @@
-"""Whether an app can change what the host executes, through the files PID 1 was loaded from."""
+"""An app cannot change programs of the host through the files PID 1 was loaded from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ echo tried $(ls /proc/1/map_files | wc -l)
 def test_an_app_that_reaches_pid_1_cannot_write_the_interpreter(
     make_pod: MakePod, retained: list[str] | None, flags: list[str]
 ) -> None:
-    """Whoever holds the capabilities for it, every file PID 1 runs from is on a read-only mount, or busy."""
+    """Even with the capabilities for it, every file PID 1 runs from is on a read-only mount, or busy."""
     isolators = [] if retained is None else [{"name": "os/linux/capabilities-retain-set", "value": {"set": retained}}]
     pod = make_pod({"a": shell(_TRY_TO_WRITE, isolators=isolators)})
     result = pod.run(*flags)

@@ -208,7 +208,7 @@ def test_they_are_the_apps_alone(make_pod: MakePod) -> None:
 
 
 def test_variables_of_the_app_itself(make_pod: MakePod) -> None:
-    """What its image says in LISTEN_FDS counts for an app without sockets, and for no other."""
+    """LISTEN_FDS of its image counts for an app without sockets, and for no other."""
     own = [{"name": "LISTEN_FDS", "value": "7"}]
     pod = make_pod({"a": answering(port("http", PORT), environment=own), "b": shell("env", environment=own)})
     process = pod.start()
@@ -286,7 +286,7 @@ def test_a_socket_of_the_caller(make_pod: MakePod, flags: tuple[str, ...], net: 
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
 def test_a_socket_of_the_caller_is_no_port_to_forward(make_pod: MakePod, protocol: str) -> None:
-    """What is said to the host's port reaches the app by the host's socket, though the pod has another network."""
+    """A message to the host's port reaches the app by the host's socket, though the pod has another network."""
     with listener(protocol) as bound:
         number = number_of(bound)
         ports = [{"name": "http", "hostPort": number}]
@@ -380,7 +380,7 @@ def test_what_was_passed_to_another_process(make_pod: MakePod) -> None:
 
 
 def test_more_announced_than_passed(make_pod: MakePod) -> None:
-    """What is not there is said, and no descriptor of ours is taken for it."""
+    """A missing descriptor is told, and none of ours is taken for it."""
     with listener() as bound:
         pod = make_pod({"a": answering(port("http", number_of(bound)))})
         process = pod.start(env={"LISTEN_FDS": "4", "LISTEN_FDNAMES": "x"}, **activated(bound.fileno()))

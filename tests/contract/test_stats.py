@@ -87,7 +87,7 @@ def test_memory_that_ran_out(make_pod: MakePod) -> None:
 
 
 def test_an_interface_of_the_pod(make_pod: MakePod) -> None:
-    """What goes through it is counted as the pod sees it."""
+    """Traffic through it is counted as the pod sees it."""
     pod = start(make_pod)
     enter = ["nsenter", f"--net=/proc/{pod.pid}/ns/net"]
     for words in (
@@ -126,7 +126,7 @@ class Screen:
 
     @property
     def lines(self) -> list[str]:
-        """What is shown now, each gap one space wide."""
+        """The present screen, each gap one space wide."""
         self._terminal.read_until(lambda: True)
         self._stream.feed(self._terminal.seen)
         self._terminal.seen = b""

@@ -86,7 +86,7 @@ def test_what_an_app_says_while_it_is_stopped_does_not_count(make_pod: MakePod) 
 @pytest.mark.parametrize("first", ["stop", "TERM", "INT"])
 @pytest.mark.parametrize("second", ["stop", "TERM", "INT"])
 def test_a_second_stop_kills_at_once(make_pod: MakePod, first: str, second: str) -> None:
-    """Whoever asks again, in whatever way, does not wait for the grace period."""
+    """A second request, in any way, does not wait for the grace period."""
 
     def ask(how: str) -> None:
         if how == "stop":
@@ -239,7 +239,7 @@ def test_force_kills_apps_that_ignore_sigterm(make_pod: MakePod, overlay: bool) 
 
 
 def test_force_after_stop_cuts_the_grace_short(make_pod: MakePod) -> None:
-    """Whoever has lost patience does not wait for the ten seconds."""
+    """A second request does not wait for the ten seconds."""
     pod = make_pod({"a": guest("stubborn", "/tmp/up")})
     process = started(pod)
     pod.wait_file("a", "/tmp/up")

@@ -1,4 +1,4 @@
-"""What people see of tables: on a terminal they fit it, anywhere else they are rkt's."""
+"""Tables for people: on a terminal they fit it, anywhere else they are rkt's."""
 
 from __future__ import annotations
 

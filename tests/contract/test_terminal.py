@@ -88,7 +88,7 @@ def test_without_a_console_nothing_of_it_is_there(make_pod: MakePod) -> None:
 
 
 def test_no_sidecar_and_no_prefix(make_pod: MakePod) -> None:
-    """What the app writes is shown as it is, at once, and goes to no log."""
+    """The app's output is shown as it is, at once, and goes to no log."""
     pod = make_pod({"a": shell(f"printf 'no end of line'; {FOREVER}")})
     with Terminal() as terminal:
         terminal.run(pod)

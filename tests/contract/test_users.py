@@ -177,7 +177,7 @@ def _magic(path: Path) -> None:
     ids=["fifo", "device", "socket", "directory", "loop", "sparse", "magic", "nothing"],
 )
 def test_a_passwd_that_is_none(make_pod: MakePod, rootfs: Path, make: Callable[[Path], None], reason: str) -> None:
-    """Whatever an image has in its place is named, and neither waited for, nor opened, nor read without bound."""
+    """Any file of an image in its place is named, and neither waited for, nor opened, nor read without bound."""
     path = rootfs / "etc/passwd"
     path.unlink()
     make(path)

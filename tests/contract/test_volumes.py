@@ -564,7 +564,7 @@ def test_a_read_only_root(make_pod: MakePod, source: Path, overlay: bool) -> Non
 
 
 def test_a_read_only_root_of_an_image_without_anything(make_pod: MakePod, own_rootfs: Path) -> None:
-    """Whatever minit needs in the root is made before it becomes read-only."""
+    """Everything that minit needs in the root is made before it becomes read-only."""
     for name in ("dev", "proc", "sys", "tmp", "etc"):
         shutil.rmtree(own_rootfs / name)
     section = shell("cat /etc/hostname; [ -d /tmp -a -d /sys/kernel ] && touch /tmp/x", readOnlyRootFS=True)

@@ -241,7 +241,7 @@ def test_an_interrupted_add(world: World, flat_pod: RunningPod, number: int) -> 
 
 
 def test_an_add_that_was_killed(world: World, pod: RunningPod) -> None:
-    """What it left can be removed, or replaced by another app of the name."""
+    """Its remains can be removed, or replaced by another app of the name."""
     before = contents(world, pod)
     process = _add_until_stage1(world, pod)
     process.kill()
@@ -347,7 +347,7 @@ def test_stopping(world: World, flat_pod: RunningPod) -> None:
 
 
 def test_bad_calls(world: World, flat_pod: RunningPod) -> None:
-    """What is missing or unknown is said."""
+    """A missing or unknown name is told."""
     for words, text in (
         (["start"], "must provide the pod UUID"),
         (["stop", flat_pod.uuid], "must provide the app to stop"),

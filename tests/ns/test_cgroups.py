@@ -117,7 +117,7 @@ def test_every_hierarchy_gets_the_same_groups(hierarchies: list[Hierarchy], subc
 
 
 def test_only_the_pods_own_cpuset_is_filled(hierarchies: list[Hierarchy], subcgroup: str, groups: PodGroups) -> None:
-    """Whatever is made in it, by whomever, begins with the processors and nodes of the group around."""
+    """Each group in it, made by anybody, begins with the processors and nodes of the group around."""
     tops = [f"{hierarchy.mount_point}/{subcgroup}" for hierarchy in hierarchies if "cpuset" in hierarchy.controllers]
     if not tops:
         pytest.skip("needs the v1 controller cpuset")

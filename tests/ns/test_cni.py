@@ -149,7 +149,7 @@ def test_a_plugin_is_a_process_of_its_own(world: World) -> None:
 
 
 def test_a_plugin_has_the_signals_of_a_fresh_program(world: World) -> None:
-    """What the caller ignores or blocks the plugin does not; Python's own SIGPIPE among it."""
+    """A plugin does not inherit signals that the caller ignores or blocks; Python's own SIGPIPE among them."""
     world.plugins.mkdir(parents=True)
     plugin = world.plugins / "shell"
     plugin.write_text(f"#!/bin/sh\ngrep ^SigIgn /proc/self/status >{world.local}/ignored\necho '{{}}'\n")
@@ -287,7 +287,7 @@ def test_the_result_is_kept_until_the_network_is_left(world: World) -> None:
 
 
 def test_a_failed_delete_keeps_the_result(world: World) -> None:
-    """Who tries once more has the same to go by."""
+    """A second try has the same to go by."""
     network = world.chain({"ADD": {"print": NEW_RESULT}, "DEL": {"exit": 1}}, {"ADD": {"print": NEW_RESULT}})
     world.attach(network)
     for _ in range(2):
@@ -364,7 +364,7 @@ def test_what_a_failing_plugin_leads_to(world: World, action: dict[str, Any], ex
 
 
 def test_a_long_message_is_cut(world: World) -> None:
-    """What a plugin prints is shown up to a bound."""
+    """Output of a plugin is shown up to a bound."""
     message = world.refusal(world.stub(ADD={"exit": 1, "print": "x" * 5000}))
     assert message.endswith("xxx...") and len(message) < 1100
 

@@ -168,7 +168,7 @@ def group() -> Iterator[DeviceGroup]:
 def test_a_supervisor_that_is_not_ready(
     other: OtherNamespace, place: Path, group: DeviceGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has to be allowed and denied does not wait for it; the mount is made up for at the next look."""
+    """Allowing and denying do not wait for it; the mount is made up for at the next look."""
     monkeypatch.chdir(place)
     control = Control(other.fd)
     device = LoopDevice()

@@ -81,7 +81,7 @@ def making(kind: int, major: int, minor: int) -> Callable[[], object]:
 
 
 def test_a_policy(group: DeviceGroup, can: Can) -> None:
-    """What is listed may be used and made as the list says, nothing else; as much before there is a policy."""
+    """Listed devices may be used and made as the list says, no others; before there is a policy all of these may."""
     assert can(making(stat.S_IFBLK, 7, 0))
     set_policy(group, DEFAULT_RULES)
     assert can(opening("/dev/null")) and can(opening("/dev/ptmx"))

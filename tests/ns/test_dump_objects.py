@@ -123,7 +123,7 @@ def test_an_object_is_what_the_loader_makes_it(interpreter: Path, modules: list[
 
 @pytest.mark.parametrize("reason", REFUSED)
 def test_an_object_that_cannot_be_loaded_is_named(interpreter: Path, tmp_path: Path, reason: str) -> None:
-    """What the loader cannot do is no dump, and a message that says which object needs what."""
+    """An object that the loader cannot take makes no dump, and the message names the object and its need."""
     other = make_object(tmp_path / "other.so.1", OTHER)
     probe = make_object(tmp_path / "probe.so.1", REFUSED[reason], str(other))
     with pytest.raises(ImageError, match=rf"probe\.so\.1 .*{reason}"):

@@ -182,7 +182,7 @@ def test_owners_of_private_users_are_shifted_back(world: World, minit: Command) 
 
 
 def test_a_pod_with_private_users_comes_back_as_its_image(world: World, minit: Command) -> None:
-    """What was shifted when the pod was prepared is shifted back: the exported image renders like the first one."""
+    """Ids that were shifted for the pod are shifted back: the exported image renders like the first one."""
     image = tars.write_image(
         world.root / "busybox.aci",
         tars.file("rootfs/x", b"x", mode=0o4750, uid=5, gid=65535),

@@ -575,7 +575,7 @@ ENTRIES = st.one_of(
 def test_no_order_of_links_and_files_leads_outside(
     extraction: Extraction, entries: list[tuple[bytes, str, str]]
 ) -> None:
-    """Whatever links, files, directories and devices an image has in whatever order, nothing outside changes."""
+    """No order of links, files, directories and devices in an image changes anything outside."""
     archive = []
     for typeflag, name, target in entries:
         link = target.replace("OUT", str(extraction.outside))

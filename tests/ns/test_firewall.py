@@ -151,7 +151,7 @@ def test_a_port_from_everywhere(pods: Pods, topology: Topology, protocol: str) -
 
 @PROTOCOLS
 def test_a_port_of_one_address(pods: Pods, topology: Topology, protocol: str) -> None:
-    """What is sent to another address of the host does not get to the pod."""
+    """Packets to another address of the host do not get to the pod."""
     server = topology.add_pod(POD).listen(protocol, 80)
     pods.forward(port(protocol, host_ip=OTHER_HOST))
     assert topology.outside.send(protocol, OTHER_HOST, 8080, server) == (OUTSIDE, 0)
@@ -208,7 +208,7 @@ def test_pods_on_a_bridge(pods: Pods, topology: Topology, protocol: str) -> None
 
 @PROTOCOLS
 def test_pods_on_a_filtered_bridge(pods: Pods, topology: Topology, protocol: str) -> None:
-    """Where the bridge redirects it translates the answers too, and the pod's own port needs hairpin mode."""
+    """A bridge that redirects translates the answers too, and the pod's own port needs hairpin mode."""
     pod, neighbour = topology.add_bridged_pod(POD), topology.add_bridged_pod(SECOND_POD)
     topology.filter_bridged(True)
     topology.host.run(f"ip link set {topology.link_of(POD)} type bridge_slave hairpin on")
@@ -345,7 +345,7 @@ def test_route_localnet_of_a_bridge(pods: Pods, topology: Topology) -> None:
 
 
 def test_route_localnet_of_somebody_else(pods: Pods, topology: Topology) -> None:
-    """What was on before stays on."""
+    """A setting that was on before stays on."""
     topology.add_bridged_pod(POD)
     topology.host.sysctl(f"conf/{BRIDGE}/route_localnet", "1")
     pods.delete(pods.forward(port()))
@@ -448,7 +448,7 @@ LISTENERS = {
 @PROTOCOLS
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_a_port_that_a_program_has(pods: Pods, topology: Topology, protocol: str, listener: str) -> None:
-    """What listens on the host is found, IPv4 or not, and said where."""
+    """Programs that listen on the host are found, IPv4 or not, with their addresses."""
     topology.add_pod(POD)
     family, address, shown = LISTENERS[listener]
     kind = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}[protocol]
@@ -469,7 +469,7 @@ def test_a_port_that_a_program_has(pods: Pods, topology: Topology, protocol: str
 
 @PROTOCOLS
 def test_a_port_that_only_ipv6_has(pods: Pods, topology: Topology, protocol: str) -> None:
-    """What takes no IPv4 is in nobody's way."""
+    """A socket that takes no IPv4 is in nobody's way."""
     topology.add_pod(POD)
     kind = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}[protocol]
     with topology.host.do(lambda: socket.socket(socket.AF_INET6, kind)) as server:

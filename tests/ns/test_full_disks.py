@@ -43,7 +43,7 @@ def last_line(result: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_images_that_are_on_a_disk_of_their_own(world: World) -> None:
-    """What is imported, and what an archive expands to, is on the file system of minit's own store."""
+    """Imported images and expanded archives are on the file system of minit's own store."""
     archive = world.root / "archive.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add("/usr/bin/busybox", "layer.tar")
@@ -55,7 +55,7 @@ def test_images_that_are_on_a_disk_of_their_own(world: World) -> None:
 
 
 def test_trees_that_are_on_a_disk_of_their_own(world: World) -> None:
-    """What is rendered is on the file system of the tree store."""
+    """Rendered trees are on the file system of the tree store."""
     world.minit("fetch", world.app, world.stage1)
     with small_disk(world.data / "cas", 256) as disk:
         line = last_line(world.minit("prepare", f"--stage1-path={world.stage1}", world.app, code=254))
@@ -63,7 +63,7 @@ def test_trees_that_are_on_a_disk_of_their_own(world: World) -> None:
 
 
 def test_pods_that_are_on_a_disk_of_their_own(world: World) -> None:
-    """What is prepared is on the file system of the pods."""
+    """Prepared pods are on the file system of the pods."""
     world.minit("rm", world.prepare())
     with small_disk(world.data / "pods", 4) as disk:
         line = last_line(world.minit("prepare", f"--stage1-path={world.stage1}", world.app, code=254))
@@ -71,7 +71,7 @@ def test_pods_that_are_on_a_disk_of_their_own(world: World) -> None:
 
 
 def test_outputs(world: World) -> None:
-    """What a command writes for the user is where he wanted it, also by a link, and --dir does not change that."""
+    """Output for the user is at the place he named, also by a link, and --dir does not change that."""
     image = world.minit("fetch", "--full", world.app).stdout.strip()
     with small_disk(world.root / "disk", 64) as disk:
         link = world.root / "link"

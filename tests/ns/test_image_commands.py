@@ -1,4 +1,4 @@
-"""What `minit image` does with the images of the store."""
+"""`minit image` with the images of the store."""
 
 from __future__ import annotations
 

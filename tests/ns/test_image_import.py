@@ -141,7 +141,7 @@ def test_what_was_removed_is_converted_again(store: Store, tmp_path: Path) -> No
 
 
 def test_an_archive_without_its_word(store: Store, tmp_path: Path) -> None:
-    """Who gives an archive of layers as if it were an ACI is told the word that goes before it."""
+    """An archive of layers that is given as an ACI is refused, with the word that goes before it."""
     path = tmp_path / "box.tar"
     busybox_layout().write_archive(path)
     with pytest.raises(ImageError, match=f"no app container image: give it as oci-archive:{path}"):
@@ -232,7 +232,7 @@ def test_an_image_of_a_registry(store: Store, skopeo: Path) -> None:
 
 
 def test_skopeo_fails(store: Store, skopeo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What skopeo says becomes one line, and nothing is left."""
+    """An error of skopeo becomes one line, and nothing is left."""
     monkeypatch.setenv("FAIL", "1")
     with pytest.raises(StoreError) as caught:
         resolve_image(store, "docker://busybox", silent)
@@ -255,7 +255,7 @@ def test_no_skopeo(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.skipif(shutil.which("skopeo") is None, reason="no skopeo on PATH")
 def test_what_skopeo_writes(tmp_path: Path, store: Store) -> None:
-    """What the real skopeo makes of an image, in every form it has, is read and is the same image."""
+    """The real skopeo's copies of an image, in every form it has, are read and are the same image."""
     layout = busybox_layout(Cmd=["/bin/sh"]).write_directory(tmp_path / "box")
     ids = set()
     for target in (f"oci-archive:{tmp_path}/a/box.tar:1.0", f"oci:{tmp_path}/b/box:1.0"):
@@ -300,7 +300,7 @@ def by_umoci(*words: object) -> None:
 
 
 def listing(root: Path) -> dict[str, tuple[object, ...]]:
-    """What is below a directory, each with kind, mode, owner, links, time to the second, device, target or content."""
+    """A directory's contents, each with kind, mode, owner, links, time to the second, device, target or content."""
     found: dict[str, tuple[object, ...]] = {}
     for path in sorted(root.rglob("*")):
         status = path.lstat()

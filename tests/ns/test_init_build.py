@@ -51,7 +51,7 @@ class Builder:
 
 @pytest.fixture
 def builder(tmp_path: Path, stage1_image: Path) -> Builder:
-    """What builds machines from the pod manifest pod.json."""
+    """A builder of machines from the pod manifest pod.json."""
     return Builder(tmp_path, stage1_image)
 
 
@@ -130,7 +130,7 @@ def test_a_dry_run(builder: Builder, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_refused(builder: Builder, tmp_path: Path, words: list[str], message: str) -> None:
-    """What is wrong is one line, and there is no output."""
+    """An error is one line, and there is no output."""
     done = builder.build(*(word.format(root=tmp_path) for word in words))
     assert done.returncode == 254 and done.stdout == ""
     assert message.format(root=tmp_path) in done.stderr and done.stderr.count("\n") == 1

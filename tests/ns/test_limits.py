@@ -99,7 +99,7 @@ def test_a_limit_that_cannot_be_written(hierarchies: list[Hierarchy], subcgroup:
 
 
 def test_a_controller_that_is_not_there(hierarchies: list[Hierarchy], subcgroup: str) -> None:
-    """What cannot be limited is said."""
+    """A limit that cannot be set is told."""
     others = [hierarchy for hierarchy in hierarchies if "pids" not in hierarchy.controllers and not hierarchy.is_v2]
     assert set_limits(limited(Limits(processes=5)), others, subcgroup) == [
         'warning: app "a": no limit of pids: its control group has no such controller'

@@ -112,7 +112,7 @@ def test_addresses_of_the_configuration(wire: None, tmp_path: Path) -> None:
 
 
 def test_addresses_that_are_there(wire: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Who takes over an interface, as a helper that is started again does, leaves what it finds as it is."""
+    """A helper that takes over an interface, as one that is started again does, leaves its addresses as they are."""
     interface = Interface(name="client", dhcp=True, addresses=("2001:db8::7/64",), gateway6="2001:db8::1")
     for _ in range(2):
         connect(tmp_path, interface)
@@ -193,7 +193,7 @@ def test_an_address_that_is_in_use(
 
 
 def test_no_server(wire: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Where nobody answers, the apps start after a time, and that is said."""
+    """Apps start after a time if no server answers, with a message."""
     network = connect(tmp_path, Interface(name="client", dhcp=True, wait_seconds=1))
     assert capfd.readouterr().err == "minit: interface client: no answer from a DHCP server after 1 s\n"
     assert network.deadline is not None

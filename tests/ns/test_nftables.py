@@ -76,7 +76,7 @@ def test_comments(comment: str) -> None:
 
 
 def test_comments_of_nft() -> None:
-    """What nft itself wrote is read, other families and names are left out, and so are other chains."""
+    """Rules of nft itself are read; other families, names and chains are left out."""
     nft('add table ip minit-nft { comment "by hand"; }')
     nft('add table ip6 minit-six; add table ip other { comment "no"; }')
     nft("add chain ip minit-nft a; add chain ip minit-nft b")
@@ -105,7 +105,7 @@ def refusal_of(table: Table) -> str:
 
 
 def test_a_kernel_without_a_part() -> None:
-    """What a kernel lacks is named by its configuration options; to it, a misspelt part is one that it lacks."""
+    """A feature that the kernel lacks is named by its options; a misspelt part is such a feature to it."""
     start = "cannot write nftables table minit-test: the kernel's nf_tables "
     chain = table_with(hook=Hook(kind="nat-misspelt", point=0, priority=0))
     assert refusal_of(chain) == start + "has no NAT (CONFIG_NFT_NAT, CONFIG_NF_NAT)"

@@ -1,4 +1,4 @@
-"""What an app's process is given: executable, arguments, environment, ids, privileges, signals, descriptors."""
+"""The start of an app's process: executable, arguments, environment, ids, privileges, signals, descriptors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def variables(**values: str) -> list[dict[str, str]]:
 
 
 def test_arguments_arrive_byte_for_byte(make_pod: MakePod) -> None:
-    """Whatever is in them; argv[0] is the path."""
+    """Arguments arrive byte for byte; argv[0] is the path."""
     words = ["a b", "", "'\"`", "$HOME ${X} $(id)", "%n%s", "new\nline", "tab\t\\", "*?[a]", "ünïcödé", "-", "\x01\x7f"]
     pod = make_pod({"a": guest("report", "/tmp/report", *words)})
     assert pod.run().returncode == 0

@@ -180,7 +180,7 @@ def _mount_inside(pid: int, target: str) -> None:
 
 
 def test_a_mount_made_on_the_host_later_stays_out_of_the_apps(make_pod: MakePod, tmp_path: Path) -> None:
-    """What the host mounts below the pod directory is no business of a running app."""
+    """Mounts of the host below the pod directory do not reach a running app."""
     pod = make_pod({"a": shell(FOREVER)})
     pod.start()
     pod.wait_ready()

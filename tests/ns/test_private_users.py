@@ -226,7 +226,7 @@ def test_no_two_pods_have_the_same_ids(world: World) -> None:
 
 
 def test_ids_of_the_users_of_the_host(world: World) -> None:
-    """What subuid(5) and subgid(5) give to rootless containers is no pod's."""
+    """Ids that subuid(5) and subgid(5) give to rootless containers are no pod's."""
     free = 815 * 65536
     upper, work = world.root / "upper", world.root / "work"
     work.mkdir()

@@ -131,7 +131,7 @@ def test_in_every_app(make_pod: MakePod) -> None:
 
 
 def test_a_volume_does_not_lift_it(make_pod: MakePod) -> None:
-    """Where the host's own /sys is mounted the protected paths in it are protected, too."""
+    """The protected paths of the host's own /sys are protected too where it is mounted."""
     volumes = [{"name": "sys", "kind": "host", "source": "/sys", "readOnly": False, "recursive": True}]
     section = shell("stat -c %a /sys/firmware /sys/fs; touch /sys/kernel/x", mounts=[{"volume": "sys", "path": "/sys"}])
     result = make_pod({"a": section}, volumes=volumes).run()
@@ -140,7 +140,7 @@ def test_a_volume_does_not_lift_it(make_pod: MakePod) -> None:
 
 
 def test_a_mount_point_of_an_image_does_not_lift_it(make_pod: MakePod) -> None:
-    """Where only the image wants a volume the protected path stays hidden, whether its volume is given or implicit."""
+    """A protected path stays hidden where only the image wants a volume, given or implicit."""
     volumes = [
         {"name": "sys", "kind": "host", "source": "/sys", "readOnly": True, "recursive": True},
         {"name": "given", "kind": "empty"},
@@ -151,7 +151,7 @@ def test_a_mount_point_of_an_image_does_not_lift_it(make_pod: MakePod) -> None:
 
 
 def test_a_mount_of_the_pod_lifts_it(make_pod: MakePod) -> None:
-    """Where the pod mounts a volume nothing is hidden, nor where without sysfs there is nothing to hide."""
+    """Nothing is hidden where the pod mounts a volume, nor without sysfs, where there is nothing to hide."""
     volumes = [{"name": name, "kind": "empty", "mode": "0751", "uid": 0, "gid": 0} for name in ("a", "b")]
     points = [{"name": "b", "path": "/sys/fs/cgroup"}]
     mounts = [{"volume": "a", "path": "/proc/acpi"}]

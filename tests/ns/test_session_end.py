@@ -1,4 +1,4 @@
-"""What a session of tests leaves on the machine, however it ends: nothing."""
+"""A session of tests leaves nothing on the machine, however it ends."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_session_that_is_ended(tmp_path: Path, words: tuple[str, ...], number:
 
 
 def test_a_worker_that_is_killed(tmp_path: Path) -> None:
-    """What it had goes at once, and not with the session."""
+    """Its things go at once, and not with the session."""
     session = Session(tmp_path / "session", "-n1", "--max-worker-restart=0")
     os.kill(session.runner, signal.SIGKILL)
     session.wait_gone()
@@ -102,7 +102,7 @@ def test_a_session_that_passes(tmp_path: Path) -> None:
 
 
 def test_the_next_session_cleans_up(tmp_path: Path) -> None:
-    """What was killed with all its helpers is removed by the next session, which leaves those that run alone."""
+    """A session that was killed with all its helpers is removed by the next one, which leaves running ones alone."""
     # Its processes have numbers that mean nothing to others, as those of a container have.
     other = Session(tmp_path / "other", under=("unshare", "--pid", "--fork", "--mount-proc", "--kill-child"))
     killed = Session(tmp_path / "killed")

@@ -31,7 +31,7 @@ class Builder:
 
     @property
     def count(self) -> int:
-        """How often it was called, by any process."""
+        """The number of its calls, by any process."""
         return len(list(self.builds.iterdir()))
 
 

@@ -1,4 +1,4 @@
-"""How stage0 collects many pods: by one program where stage1 has one for that, and with several of its own."""
+"""The collection of many pods: by one program where stage1 has one for that, and with several of stage0's own."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_one_program_for_many_pods(world: World) -> None:
 
 
 def test_each_pod_has_a_result_of_its_own(world: World) -> None:
-    """What becomes of one pod is said and decided as if it were alone, and the others are collected."""
+    """The outcome of one pod is told and decided as if it were alone, and the others are collected."""
     uuids = run(world, 5)
     acts = ("code=4", "code=75", "code=-9", "echo of itself >&2")
     for uuid, act in zip(uuids, acts):

@@ -289,7 +289,7 @@ def test_rm(world: World, exited: str) -> None:
 
 
 def test_a_damaged_pod_can_be_removed(world: World, exited: str) -> None:
-    """What is a file in the place of a directory goes as well."""
+    """A file in the place of a directory goes as well."""
     world.clean_up()
     overlay = world.pod_path("run", exited) / "overlay"
     shutil.rmtree(overlay)

@@ -1,4 +1,4 @@
-"""What prepare leaves in the pod directory, and what it leaves behind when it fails."""
+"""The files that prepare leaves in the pod directory, and its remains when it fails."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_user_manifest(world: World) -> None:
 
 
 def test_manifest_of_the_command_line(world: World) -> None:
-    """What options say about a pod and its apps arrives in the manifest, and `status` shows the mounts."""
+    """Options about a pod and its apps arrive in the manifest, and `status` shows the mounts."""
     with_port = world.root / "web.aci"
     ports = [{"name": "http", "protocol": "tcp", "port": 80, "count": 1, "socketActivated": False}]
     points = [{"name": "cache", "path": "/cache", "readOnly": True}]

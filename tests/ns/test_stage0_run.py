@@ -1,4 +1,4 @@
-"""How stage0 calls the entrypoints of stage1: words, environment, directory, descriptors and mounts."""
+"""Calls of stage1's entrypoints by stage0: words, environment, directory, descriptors and mounts."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_what_is_inherited(world: World) -> None:
 
 
 def test_sockets_of_the_caller(world: World) -> None:
-    """What a service manager passes reaches the entrypoint: the descriptor, and the variables that speak of it."""
+    """A descriptor of a service manager reaches the entrypoint, with the variables about it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         fd = fcntl.fcntl(server.fileno(), fcntl.F_DUPFD, 50)
     command = world.command("run", f"--stage1-path={world.stage1}", world.app)

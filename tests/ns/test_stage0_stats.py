@@ -1,4 +1,4 @@
-"""What apps use in a pod of a stage1 that is not minit's: it only says where its control groups are."""
+"""The use of apps in a pod of another stage1, which only tells where its control groups are."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def unexpected_lines(command: str, lines: list[str]) -> list[str]:
 
 
 def test_a_storm_of_commands(world: World) -> None:
-    """Whatever they do at once: no pod is lost, none loses its tree, no command hangs or fails but for a reason."""
+    """Commands at once lose no pod and no tree of a pod; none hangs, and none fails but for a reason."""
     calls = storm(world, campaign(6), 0)
     prepared: set[str] = set()
     removed: set[str] = set()

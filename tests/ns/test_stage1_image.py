@@ -232,7 +232,7 @@ print(f"{ctypes.addressof(ctypes.c_char.from_buffer(anonymous)):x}")
 
 
 def test_keys_that_collide_cost_little(root: Path) -> None:
-    """Who knows the seed finds keys that want one place of a dictionary; a manifest of them is read as any other."""
+    """The seed gives keys that want one place of a dictionary; a manifest of them is read as any other."""
     code = """\
 import time
 from minit.jsontext import dump, parse
@@ -489,7 +489,7 @@ def test_nothing_of_the_host_is_opened(each_root: Path, tmp_path: Path) -> None:
 
 
 def test_an_error_in_minit(each_root: Path) -> None:
-    """Which nobody expects, it ends an entrypoint with a traceback and the code of failures."""
+    """An unexpected error ends an entrypoint with a traceback and the code of failures."""
     script = "from entrypoints._main import run_entrypoint; run_entrypoint('stage1', '', lambda words: 1 // 0)"
     done = subprocess.run([*python(each_root), script], capture_output=True, text=True, check=False)
     assert done.returncode == 254
@@ -498,14 +498,14 @@ def test_an_error_in_minit(each_root: Path) -> None:
 
 
 def test_trio_and_structlog_work_on_the_stand_ins(each_root: Path) -> None:
-    """What stands in for ssl, asyncio, idna and ctypes.util is enough for a running trio program that logs."""
+    """The stand-ins for ssl, asyncio, idna and ctypes.util are enough for a running trio program that logs."""
     done = subprocess.run([*python(each_root), RUN_TRIO], capture_output=True, text=True, env={"LC_ALL": "C"})
     assert done.returncode == 0, done.stderr
     assert "works" in done.stdout
 
 
 def test_netlink_works_on_the_stand_ins(each_root: Path) -> None:
-    """What stands in for parts of pyroute2 is enough to make links, addresses and routes and to read them."""
+    """The stand-ins for parts of pyroute2 are enough to make links, addresses and routes and to read them."""
     script = 'ip tuntap add tun0 mode tun; exec "$@"'
     done = subprocess.run(
         ["unshare", "--net", "sh", "-c", script, "sh", *python(each_root), RUN_NETLINK],

@@ -341,7 +341,7 @@ def test_clone3_forks_with_a_pidfd() -> None:
 
 
 def test_clone3_runs_the_interpreters_fork_hooks() -> None:
-    """What os.register_at_fork() was given runs before, in the parent and in the child, as for os.fork()."""
+    """Functions of os.register_at_fork() run before, in the parent and in the child, as for os.fork()."""
     program = """
 import os
 from minit import syscalls

@@ -44,7 +44,7 @@ class Trees:
         return self.trees.path(self.trees.render(image.id))
 
     def scratch(self) -> list[Path]:
-        """What lies in the directories of work in progress."""
+        """The files in the directories of work in progress."""
         return [path for tmp in ("cas/tmp", "minit/cas/tmp") for path in (self.data / tmp).glob("*")]
 
 
@@ -134,7 +134,7 @@ def test_a_damaged_blob_is_not_rendered(trees: Trees) -> None:
 
 
 def test_an_unrendered_tree_is_rendered_anew(trees: Trees) -> None:
-    """What a program that died left without its marker is replaced as a whole."""
+    """A tree that a dead program left without its marker is replaced as a whole."""
     image = trees.add(tars.file("rootfs/x"))
     half = trees.trees.path(trees.trees.tree_id_of(image.id))
     (half / "rootfs" / "stale").mkdir(parents=True)
@@ -269,7 +269,7 @@ def test_removed_trees_are_gone(trees: Trees) -> None:
 
 
 def test_a_packaged_hosts_group_bits_stay_out_of_trees(trees: Trees) -> None:
-    """Where rkt's directories are set-group-ID, trees and their files do not inherit that."""
+    """Trees and their files do not inherit the set-group-ID bit of rkt's directories."""
     for path in (trees.data / "cas", trees.data / "cas" / "tree", trees.data / "cas" / "tmp"):
         make_directory(path, 0o755)
         os.chown(path, 0, 4321)

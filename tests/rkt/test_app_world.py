@@ -1,4 +1,4 @@
-"""What users of `run` expect for their apps, from the command line on, by minit's own stage0 and by a real rkt."""
+"""The expectations of users of `run` for their apps, from the command line on, by minit's own stage0 and a real rkt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.commands import Stage0
 
 
 def test_a_host_volume(stage0: Stage0, tmp_path: Path) -> None:
-    """What the app writes is on the host, and stays there when the pod is removed."""
+    """Files of the app on a volume are on the host, and stay there when the pod is removed."""
     (tmp_path / "host").mkdir()
     volume = (f"--volume=data,kind=host,source={tmp_path}/host", "--mount=volume=data,target=/deep/down/data")
     stage0.shell("echo kept > /deep/down/data/file", *volume)

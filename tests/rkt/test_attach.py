@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("experiment")
 
 @pytest.fixture
 def experiment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What rkt wants to be told before it attaches."""
+    """The request that rkt wants before it attaches."""
     monkeypatch.setenv("RKT_EXPERIMENT_ATTACH", "true")
 
 

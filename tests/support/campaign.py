@@ -1,4 +1,4 @@
-"""How long a campaign is: a sample in an ordinary run, ten times that with MINIT_TEST_LONG=1."""
+"""The length of a campaign: a sample in an ordinary run, ten times that with MINIT_TEST_LONG=1."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Faults:
 
 
 class Roles:
-    """Who is who among the processes of a recorded start."""
+    """The roles of the processes of a recorded start."""
 
     def __init__(self, calls: Iterable[Call]) -> None:
         calls = list(calls)

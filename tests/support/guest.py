@@ -20,7 +20,7 @@ def build_program(name: str, output: Path) -> None:
 
 
 class Report:
-    """What `guest report` wrote: how an app found itself."""
+    """The report of `guest report` about an app's surroundings."""
 
     def __init__(self, path: Path) -> None:
         self._values: dict[str, list[bytes]] = {}

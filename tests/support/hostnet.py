@@ -1,4 +1,4 @@
-"""What pods leave in the network of the host, which for the tests is a namespace of their session's."""
+"""Remains of pods in the network of the host, which for the tests is a namespace of their session's."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from minit.cli.main import run
 
 
 class Outcome:
-    """What a command line did."""
+    """The outcome of a command line."""
 
     def __init__(self, code: int, stdout: str, stderr: str) -> None:
         self.code = code

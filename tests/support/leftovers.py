@@ -1,4 +1,4 @@
-"""What a test leaves on the machine, which the next ones would meet."""
+"""Remains of a test on the machine, which the next ones would meet."""
 
 from __future__ import annotations
 

@@ -318,7 +318,7 @@ class PodDirectory:
 
     @property
     def status_root(self) -> Path:
-        """Where stage0 reads statuses: the overlay's upper directory, behind the mount."""
+        """The directory where stage0 reads statuses: the overlay's upper directory, behind the mount."""
         return self.path / "overlay" / STAGE1_TREE_ID / "upper" if self.overlay else self.stage1
 
     @property

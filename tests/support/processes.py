@@ -1,4 +1,4 @@
-"""What the host's /proc says about a process."""
+"""Facts of the host's /proc about a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pod that cannot be leaves behind: one line, and nothing else."""
+"""The remains of a pod that is refused: one line, and nothing else."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ class World:
 
 
 class Call:
-    """How an entrypoint was called."""
+    """A call of an entrypoint."""
 
     def __init__(self, base: Path) -> None:
         self.argv = base.with_suffix(".argv").read_text().split("\0")[:-1]

@@ -49,12 +49,12 @@ class Terminal:
 
     @property
     def settings(self) -> list[Any]:
-        """What tcgetattr(3) says."""
+        """The settings by tcgetattr(3)."""
         return termios.tcgetattr(self.slave)
 
     @property
     def is_raw(self) -> bool:
-        """Whether the terminal leaves every byte as it is."""
+        """Tell whether the terminal leaves every byte as it is."""
         return not self.settings[_LOCAL_MODES] & (termios.ICANON | termios.ISIG | termios.ECHO)
 
     def run(self, pod: PodDirectory, *flags: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -67,7 +67,7 @@ class Terminal:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What subprocess.Popen needs for a program in front of the terminal."""
+        """Arguments of subprocess.Popen for a program in front of the terminal."""
         streams = {"stdin": self.slave, "stdout": self.slave, "stderr": self.slave}
         return {**streams, "start_new_session": True, "preexec_fn": self._become_controlling}
 

@@ -35,7 +35,7 @@ class Tmux:
 
     @property
     def screen(self) -> str:
-        """What is seen, without spaces at the ends of lines."""
+        """The screen, without spaces at the ends of lines."""
         return self._call("capture-pane", "-p")
 
     def show(self, fact: str) -> str:

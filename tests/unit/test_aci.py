@@ -53,7 +53,7 @@ def test_every_compression_gives_the_same_image(compression: str) -> None:
 
 @pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz", "zstd"])
 def test_concatenated_streams_and_padding_are_one_image(compression: str) -> None:
-    """What cat of two compressed halves gives is read to its end, zeros between and after it skipped."""
+    """Two compressed halves by cat are read to their end, zeros between and after them skipped."""
     data = tars.image(tars.file("rootfs/x", os.urandom(5000)))
     compress = COMPRESSIONS[compression]
     assert copy(compress(data[:3000]) + bytes(8) + compress(data[3000:]) + bytes(512))[2] == data
@@ -169,7 +169,7 @@ def test_the_manifest_may_come_last() -> None:
 
 @given(st.sampled_from(MAGICS), st.binary(max_size=300))
 def test_arbitrary_files_raise_nothing_but_image_error(magic: bytes, rest: bytes) -> None:
-    """Whatever a file holds behind a magic number, it is no image and nothing breaks."""
+    """Any content behind a magic number is no image, and nothing breaks."""
     with pytest.raises(ImageError):
         copy(magic + rest)
 

@@ -141,7 +141,7 @@ def test_end_of_archive(end: bytes) -> None:
 
 
 def test_unread_data_is_skipped() -> None:
-    """Whoever does not read an entry's data finds the next entry all the same."""
+    """A reader that skips an entry's data finds the next entry all the same."""
     data = tars.file("a", b"x" * 1000) + tars.file("b") + tars.END
     assert [item.path for item in TarReader(io.BytesIO(data), "x.aci")] == ["a", "b"]
 
@@ -281,7 +281,7 @@ def test_damaged_archives_raise_nothing_but_image_error(blocks: list[bytes], dat
     )
 )
 def test_arbitrary_pax_values_raise_nothing_but_image_error(records: dict[str, bytes]) -> None:
-    """Whatever a pax header says, the entry is read or refused."""
+    """With any pax header the entry is read or refused."""
     try:
         for item, _ in read(tars.pax(dict(records)) + tars.file("x") + tars.END):
             assert not item.path.startswith(("/", "../")) and "/../" not in item.path

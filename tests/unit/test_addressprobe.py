@@ -40,7 +40,7 @@ def test_a_question() -> None:
     ],
 )
 def test_who_has_an_address(data: bytes, owner: bytes | None) -> None:
-    """Whoever sends as the address, or asks for it to take it too; not who looks for it, and not this machine."""
+    """A sender from the address has it, or asks for it too; not one that looks for it, and not this machine."""
     assert find_owner(data, MAC, ADDRESS) == owner
 
 

@@ -1,4 +1,4 @@
-"""Which streams `attach` connects, and how the command tells it."""
+"""The streams that `attach` connects, and the command's words for them."""
 
 from __future__ import annotations
 

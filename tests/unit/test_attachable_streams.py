@@ -113,7 +113,7 @@ def test_what_nobody_could_get_is_told(serve: Serve) -> None:
 
 
 def test_a_prompt_is_sent_at_once(serve: Serve) -> None:
-    """What has no end of line does not wait for one."""
+    """Output without an end of line does not wait for one."""
     served = serve(stdout="stream")
     with served.connect("stdout") as client:
         served.write(b"name? ")
@@ -226,7 +226,7 @@ def test_a_client_can_ask_the_app_to_wait(serve: Serve) -> None:
 
 
 def test_a_slow_client_gets_the_rest_after_the_app_has_ended(serve: Serve) -> None:
-    """What waits is sent for as long as the client takes something."""
+    """Waiting output is sent for as long as the client takes something."""
     served = serve(stdout="stream")
     text = numbered(9_000)
     with served.session("stdout", queue_bytes=1 << 20) as client:
@@ -324,7 +324,7 @@ def test_the_input_has_one_owner(serve: Serve) -> None:
 
 
 def test_the_input_can_be_taken_over(serve: Serve) -> None:
-    """Whoever had it is told, and gets it back when the other one leaves."""
+    """The former owner is told, and gets it back when the other one leaves."""
     served = serve(stdin="stream", stdout="stream")
     with served.session("stdin") as first:
         with served.session("stdin", take_stdin=True) as second:
@@ -389,7 +389,7 @@ def test_every_client_of_a_terminal_sees_all(serve: Serve) -> None:
 
 
 def test_a_terminal_is_typed_into_by_one(serve: Serve) -> None:
-    """What others type meanwhile is not kept for later."""
+    """Keys of others meanwhile are not kept for later."""
     served = serve(stdin="tty", stdout="tty", stderr="tty")
     with served.session("tty-in", "tty-out") as first, served.connect("tty") as second:
         wait_for(lambda: served.status()["clients"] == 2, "both")
@@ -680,7 +680,7 @@ def test_a_session_that_is_attached_twice(serve: Serve) -> None:
 
 
 def test_garbage_on_an_output(serve: Serve) -> None:
-    """What a client writes to a socket of an output goes nowhere."""
+    """Input to a socket of an output goes nowhere."""
     served = serve(stdin="stream", stdout="stream")
     with served.connect("stdout") as client:
         client.sendall(b"garbage" * 100)

@@ -36,7 +36,7 @@ def test_a_larger_file(opened: int) -> None:
 
 
 def test_a_failed_read_names_the_file(tmp_path: Path) -> None:
-    """What cannot be read is said with the name, which read(2) does not know."""
+    """A failed read is told with the name, which read(2) does not know."""
     fd = os.open(tmp_path, os.O_RDONLY)
     with pytest.raises(IsADirectoryError) as caught:
         read_bounded(fd, "directory", LIMIT)
@@ -63,7 +63,7 @@ def test_files_that_say_no_size() -> None:
 
 
 def test_a_file_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was added since its size was asked for is read, up to the limit."""
+    """Bytes added since its size was asked for are read, up to the limit."""
     path = tmp_path / "file"
     path.write_bytes(b"a" * 10)
     with open(path, "rb") as file:

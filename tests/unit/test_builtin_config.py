@@ -1,4 +1,4 @@
-"""What the built-in network plugins take on, and what they make of configurations, arguments and addresses."""
+"""The built-in network plugins: configurations that they take, and their reading of arguments and addresses."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_is_built_in(config: dict[str, object]) -> None:
     ],
 )
 def test_what_is_left_to_real_plugins(config: dict[str, object]) -> None:
-    """Whatever asks for more than is built in is not touched."""
+    """A configuration that asks for more than is built in is not touched."""
     assert not is_supported(config)
     assert find_builtin(config) is None
 
@@ -241,7 +241,7 @@ def test_arguments() -> None:
     ],
 )
 def test_arguments_that_are_refused(text: str, message: str) -> None:
-    """What cannot be done is named as it was given."""
+    """An impossible value is named as it was given."""
     with pytest.raises(NetworkError) as caught:
         parse_arguments(text)
     assert str(caught.value) == message

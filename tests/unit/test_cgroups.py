@@ -123,7 +123,7 @@ def test_in_a_container(root: str, path: str, visible: str) -> None:
 
 
 def test_this_host() -> None:
-    """What is found on this machine is there: every own path is a directory below its mount point."""
+    """The groups found on this machine exist: every own path is a directory below its mount point."""
     hierarchies = read_hierarchies()
     assert hierarchies
     for found in hierarchies:

@@ -321,7 +321,7 @@ def test_help_is_a_command_too(path: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_help_for_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is no command is named, with the command that was meant."""
+    """An unknown command is named, with the command that was meant."""
     assert call(capsys, "help", "image", "buidl") == (
         *(254, ""),
         'help: unknown command "buidl", did you mean build? (see minit help --help)\n',

@@ -51,7 +51,7 @@ def test_nothing_given() -> None:
     ],
 )
 def test_modes(given: dict[str, Any], service: NameService) -> None:
-    """What is given decides the modes of both files, each by itself."""
+    """The given options decide the modes of both files, each by itself."""
     assert parse(**given) == service
     assert not service.is_default
 
@@ -87,7 +87,7 @@ def test_modes(given: dict[str, Any], service: NameService) -> None:
     ],
 )
 def test_bad_values(given: dict[str, Any], message: str | None) -> None:
-    """What contradicts itself or could break a line of a file is refused, naming the option."""
+    """Contradictions, and text that could break a line of a file, are refused, naming the option."""
     with pytest.raises(FlagError) as caught:
         parse(**given)
     assert message is None or str(caught.value) == message
@@ -100,7 +100,7 @@ WORDS = st.lists(st.text(max_size=6), max_size=2)
 def test_no_value_breaks_a_line(
     dns: list[str], search: list[str], options: list[str], domain: str | None, hosts_entry: list[str]
 ) -> None:
-    """Whatever is taken makes files of exactly the lines there should be, each of its own words."""
+    """Accepted options make files of exactly the right lines, each of its own words."""
     try:
         service = parse_name_service(dns, search, options, domain, hosts_entry)
     except FlagError as error:

@@ -37,7 +37,7 @@ def test_comments_and_blank_lines() -> None:
     ],
 )
 def test_bad_files(text: str, message: str) -> None:
-    """What is wrong is said with the file and the line."""
+    """An error is told with the file and the line."""
     with pytest.raises(FlagError) as caught:
         parse_environment_files("--set-env-file", [("f", text)])
     assert str(caught.value) == message

@@ -53,7 +53,7 @@ def test_optional_value_leaves_the_next_word_alone() -> None:
     ],
 )
 def test_bad_flags(words: list[str], message: str) -> None:
-    """What is wrong with a flag is said in Go's words."""
+    """An error in a flag is told in Go's words."""
     with pytest.raises(FlagError, match=f"^{message}$"):
         split_words(words, FLAGS)
 
@@ -66,7 +66,7 @@ def test_everything_after_two_dashes_is_an_operand(before: list[str], after: lis
 
 @given(OPERANDS, st.lists(st.text()))
 def test_flags_may_end_at_the_first_operand(operand: str, rest: list[str]) -> None:
-    """What follows the first operand is then passed on as it is, a `--` included."""
+    """Words after the first operand are then passed on as they are, a `--` included."""
     words = ["--quiet", operand, *rest]
     assert split_words(words, FLAGS, stop_at_operand=True) == ([("--quiet", "true")], [operand, *rest])
 

@@ -156,7 +156,7 @@ def test_the_commands_have_these_flags() -> None:
     ],
 )
 def test_bad_lines(line: str, message: str | None) -> None:
-    """What is wrong is said in one line that names the flag."""
+    """An error is one line that names the flag."""
     with pytest.raises(FlagError) as caught:
         scan(line)
     assert message is None or str(caught.value) == message
@@ -164,7 +164,7 @@ def test_bad_lines(line: str, message: str | None) -> None:
 
 @given(st.lists(st.tuples(IMAGE_NAMES, ARGUMENTS), min_size=1))
 def test_arguments_survive_as_they_are(pods: list[tuple[str, list[str]]]) -> None:
-    """Whatever stands between `--` and `---` reaches the app unchanged."""
+    """Words between `--` and `---` reach the app unchanged."""
     words: list[str] = []
     for name, arguments in pods:
         words += [name, "--", *arguments, "---"]

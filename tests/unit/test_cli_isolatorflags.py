@@ -108,7 +108,7 @@ def test_isolators(flag: str, text: str, name: str, value: object) -> None:
     ],
 )
 def test_bad_values(flag: str, text: str, message: str) -> None:
-    """What is wrong is said with what was expected."""
+    """An error is told with the expected value."""
     with pytest.raises(FlagError) as caught:
         PARSERS[flag](flag, text)
     assert str(caught.value) == f"{flag}: {message}"

@@ -127,7 +127,7 @@ def test_a_terminal_is_not_controlled(text: bytes, shown: bytes) -> None:
 
 @given(st.binary(max_size=60))
 def test_nothing_gets_through(text: bytes) -> None:
-    """Whatever an app writes, only tabs, printable characters and colours reach a terminal."""
+    """Of an app's output only tabs, printable characters and colours reach a terminal."""
     shown = visible(text)
     without_colours = b"".join(part.partition(b"m")[2] if at else part for at, part in enumerate(shown.split(b"\x1b[")))
     assert not any(

@@ -50,7 +50,7 @@ def test_addresses_have_one_spelling() -> None:
     ],
 )
 def test_bad_ports(text: str, message: str) -> None:
-    """What is wrong with a port is said in one line."""
+    """An error in a port is one line."""
     with pytest.raises(FlagError) as caught:
         parse_port("--port", text)
     assert str(caught.value) == message
@@ -87,7 +87,7 @@ def test_direct_ports_read_back(
     ],
 )
 def test_bad_direct_ports(text: str, message: str) -> None:
-    """What is wrong with a port is said in one line."""
+    """An error in a port is one line."""
     with pytest.raises(FlagError) as caught:
         parse_direct_port("--port", text)
     assert str(caught.value) == message

@@ -1,4 +1,4 @@
-"""What list and status print, byte for byte."""
+"""The output of list and status, byte for byte."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ CONTROL = "".join(map(chr, (*range(9), *range(10, 32), *range(0x7F, 0xA0))))
 
 
 def test_an_image_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever stands in the manifest of an image, or in an error about one, is part of one line that shows it."""
+    """Any text in the manifest of an image, or in an error about one, is part of one line that shows it."""
     mount = AppMount(name="m", container_path=CONTROL, host_path="/", read_only=True)
     hostile = app(image_name=f"evil:{CONTROL}", mounts=(mount,))
     listed = list_text([pod(apps=(hostile,))], NOW_NS, full=False, legend=False)
@@ -189,7 +189,7 @@ def test_an_image_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_list_of_a_pod_without_apps() -> None:
-    """What has no manifest shows dashes for the app and nothing for times that do not exist."""
+    """A pod without a manifest has dashes for the app and nothing for times that do not exist."""
     aborted = pod(PodState.ABORTED_PREPARE, apps=(), created_ns=None, started_ns=None)
     text = list_text([aborted], NOW_NS, full=False, legend=False)
     assert [cell for cell in text.split("\t") if cell] == [
@@ -283,7 +283,7 @@ def test_written_durations(seconds: float, text: str) -> None:
 
 @given(st.integers(min_value=-(10**15), max_value=10**15))
 def test_a_written_duration_reads_back(microseconds: int) -> None:
-    """What is written is what was meant."""
+    """The written text reads back as the same."""
     seconds = microseconds / 1e6
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=1e-12, abs=1e-9)
 

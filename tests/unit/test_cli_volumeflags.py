@@ -104,7 +104,7 @@ VOLUME_EXPECTED = (
     ],
 )
 def test_bad_volumes(text: str, message: str) -> None:
-    """What is wrong with a volume is said with its name and the field."""
+    """An error in a volume is told with its name and the field."""
     with pytest.raises(FlagError) as caught:
         parse_volume("--volume", text)
     assert str(caught.value) == message
@@ -133,7 +133,7 @@ def test_mounts_read_back(volume: str, target: str) -> None:
     ],
 )
 def test_bad_mounts(text: str, message: str) -> None:
-    """What is wrong with a mount is said in one line."""
+    """An error in a mount is one line."""
     with pytest.raises(FlagError) as caught:
         parse_mount("--mount", text)
     assert str(caught.value) == message
@@ -202,7 +202,7 @@ def test_a_volume_of_one_app() -> None:
     ],
 )
 def test_bad_volumes_of_one_app(text: str, message: str) -> None:
-    """What is wrong is said in one line that names the option."""
+    """An error is one line that names the option."""
     with pytest.raises(FlagError) as caught:
         parse_mounted_volume("--mnt-volume", text)
     assert str(caught.value).startswith(message)

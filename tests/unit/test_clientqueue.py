@@ -28,7 +28,7 @@ MARKER = re.compile(rb"\n\[minit: (\d+) bytes dropped\]\n")
 
 @given(st.lists(st.one_of(st.integers(1, 9000), st.integers(-3000, -1)), max_size=60), st.integers(4096, 20_000))
 def test_a_queue_loses_only_what_it_tells(steps: list[int], limit: int) -> None:
-    """Whatever is put in and taken out, each byte comes out in order or is counted in a marker at its place."""
+    """Each byte comes out in order or is counted in a marker at its place, in any order of puts and takes."""
     queue = Queue(limit)
     text = bytes(97 + number % 26 for number in range(sum(step for step in steps if step > 0)))
     put = 0
@@ -128,7 +128,7 @@ def test_a_ring_keeps_what_it_is_asked_to(steps: list[tuple[bool, int, int]]) ->
 
 @pytest.mark.parametrize("request_", [Resize(size=(1, 65_535)), TakeStdin(), AskStatus()])
 def test_requests_are_read_as_they_are_written(request_: Resize | TakeStdin | AskStatus) -> None:
-    """What one side asks for is what the other understands."""
+    """The request of one side is understood by the other."""
     assert parse_request(request_.request()) == request_
 
 

@@ -37,7 +37,7 @@ def allows(rule: DeviceRule, access: int, kind: int, major: int, minor: int) -> 
     minor=NUMBERS,
 )
 def test_the_program_means_the_rules(rules: list[DeviceRule], access: int, kind: int, major: int, minor: int) -> None:
-    """What one rule allows all of is allowed, and nothing else."""
+    """Devices that one rule allows altogether are allowed, and no others."""
     expected = any(allows(rule, access, kind, major, minor) for rule in rules)
     assert run_device_filter(assemble_filter(rules), access, kind, major, minor) == expected
 

@@ -47,7 +47,7 @@ def test_what_is_for_somebody_else() -> None:
 
 
 def test_a_domain_that_would_be_lines() -> None:
-    """What becomes a part of resolv.conf cannot end its line."""
+    """Text that becomes a part of resolv.conf cannot end its line."""
     answer = parse_answer(reply(bytes.fromhex("350105") + b"\x0f\x05a\nb c\xff"), TRANSACTION, MAC)
     assert answer is not None and answer.domain == ""
 

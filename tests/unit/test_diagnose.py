@@ -226,7 +226,7 @@ CONTENT = st.one_of(
 @FILES
 @given(CONTENT)
 def test_any_content_gives_a_text(tmp_path: Path, content: bytes) -> None:
-    """Whatever an image calls its executable, the diagnosis is a text and never an error."""
+    """For any name of an executable the diagnosis is a text and never an error."""
     assert diagnose_exec(executable(tmp_path / "app", content))
 
 
@@ -304,7 +304,7 @@ def test_what_can_be_executed_is_let_through(tmp_path: Path, content: bytes) -> 
 @FILES
 @given(content=st.one_of(st.binary(max_size=300), st.binary(max_size=40).map(lambda tail: b"#!" + tail)))
 def test_nothing_is_foreseen_that_does_not_happen(tmp_path: Path, content: bytes) -> None:
-    """Whatever is in a file, an exec that would work is not given up, and nothing but its errors is raised."""
+    """For any file an exec that would work is not given up, and nothing but its errors is raised."""
     path = executable(tmp_path / "any", content)
     foreseen = errno_of_check(path)
     assert not foreseen or errno_of_exec(path)

@@ -1,4 +1,4 @@
-"""What `minit diagnose` concludes, hides and prints."""
+"""The conclusions of `minit diagnose`, its masks and its text."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ JSON_VALUES = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(sorted(PARTS)), JSON_VALUES))
 def test_text_of_anything(report: dict[str, object]) -> None:
-    """Whatever a report holds, it is printed, and nothing in it can control a terminal."""
+    """Any report is printed, and nothing in it can control a terminal."""
     text = report_text(report)
     assert text.replace("\n", "").replace("\t", "").isprintable()
     masked(report, find_secrets(report))
@@ -165,7 +165,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("place", ["prepare", "run"])
 def test_damaged_pods(tmp_path: Path, damage: str, place: str) -> None:
-    """Whatever is wrong with a pod directory, there is a whole report that can be printed."""
+    """For any damage of a pod directory there is a whole report that can be printed."""
     with create_pod(tmp_path) as made:
         made.move(place)
         (made.path / "pod").write_text(json.dumps({"apps": [{"name": "web"}]}))

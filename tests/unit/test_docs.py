@@ -82,14 +82,14 @@ MANUAL = plain_roff(MANUAL_ROFF)
 
 @pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if not isinstance(command, click.Group)])
 def test_the_manual_has_every_command_with_its_options(name: str) -> None:
-    """Whatever `minit COMMAND --help` shows is in minit(1)."""
+    """Every option of `minit COMMAND --help` is in minit(1)."""
     assert re.search(rf'^\.SY "minit {name}"$', MANUAL, re.MULTILINE)
     missing = {option for option in options_of(COMMANDS[name]) if not re.search(rf"{option}(?![\w-])", MANUAL)}
     assert not missing
 
 
 def test_the_manual_has_no_other_options() -> None:
-    """What minit(1) describes can be given."""
+    """Every option in minit(1) can be given."""
     known = set().union(*(options_of(command) for command in COMMANDS.values()))
     known |= set(re.findall(r"--[a-z][\w-]*", USAGE))
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", MANUAL)) <= known
@@ -110,7 +110,7 @@ def test_the_manual_has_no_other_commands() -> None:
     ],
 )
 def test_a_source_of_the_manual_that_does_not_fit(line: str, reason: str) -> None:
-    """What the source of minit(1) says more about must be there."""
+    """Commands and options in the source of minit(1) must exist."""
     with pytest.raises(ValueError, match=reason):
         render(f"{line}\n", commands)
 

@@ -45,7 +45,7 @@ PROFILES = st.builds(
 
 @given(PROFILES)
 def test_a_profile_survives(profile: EnterProfile) -> None:
-    """Whatever bytes its variables and filters hold, lines and equals signs included."""
+    """All bytes of its variables and filters are kept, lines and equals signs included."""
     assert decode_profile(encode_profile(profile), "test") == profile
 
 

@@ -34,7 +34,7 @@ def test_describe(error: BaseException, line: str) -> None:
 
 @given(st.text(), st.sampled_from([ValueError, MinitError, OSError]))
 def test_describe_gives_one_line(text: str, kind: type[Exception]) -> None:
-    """Whatever the text, the description has no line feed and is not empty."""
+    """The description of any text has no line feed and is not empty."""
     line = describe(kind(text))
     assert line
     assert "\n" not in line
@@ -63,12 +63,12 @@ def test_an_error_of_the_system_keeps_its_path() -> None:
 
 
 def test_an_error_tells_the_innermost_step() -> None:
-    """What is raised keeps its type, and says in which step that was, also from a function that the step calls."""
+    """An exception keeps its type, and names its step, also from a function that the step calls."""
     with pytest.raises(FileNotFoundError) as caught, Step("start the pod"), Step("open volumes"):
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/x")
     assert (step_of(caught.value), describe(caught.value)) == ("open volumes", "/x: no such file or directory")
 
 
 def test_an_error_outside_of_all_steps_has_a_name_for_it_too() -> None:
-    """Whoever reports it can always finish the sentence."""
+    """A report can always finish the sentence."""
     assert step_of(OSError()) == "go on"

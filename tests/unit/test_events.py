@@ -21,7 +21,7 @@ from minit.supervisor.podevents import FILE_BYTES, KEPT_EVENTS, Events
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the events are written."""
+    """The file of the events."""
     monkeypatch.setattr(paths, "STAGE1_EVENTS", str(tmp_path / "events.log"))
     return tmp_path / "events.log"
 
@@ -110,7 +110,7 @@ def test_a_file_that_somebody_removed_is_made_anew(file: Path) -> None:
 
 
 def test_a_file_that_somebody_emptied_is_not_full(file: Path) -> None:
-    """What it holds decides when it is moved, not what has been written to it."""
+    """Its size decides when it is moved, not the number of bytes written to it."""
     events = Events()
     for _ in range(2 * FILE_BYTES // 300):
         events.add("x", {"text": "y" * 300})
@@ -120,7 +120,7 @@ def test_a_file_that_somebody_emptied_is_not_full(file: Path) -> None:
 
 
 def test_a_full_disk_is_tried_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be written, or in part only, comes with the next events, in whole lines."""
+    """Events that could not be written, or in part only, come with the next ones, in whole lines."""
     events = Events()
     written = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: written(fd, data[:10]))
@@ -150,7 +150,7 @@ def test_missing_events_are_told() -> None:
 
 
 def test_text_is_harmless() -> None:
-    """Whatever an app says, a line of text is one line of printable ASCII."""
+    """Any text of an app is one line of printable ASCII."""
     event = {
         "seq": 7,
         "time": "2026-11-21T18:00:00.000000000Z",

@@ -24,7 +24,7 @@ def revision_3(rootid: int, flags: int = 1) -> bytes:
 
 
 def test_every_namespace_becomes_that_of_the_pod() -> None:
-    """What counts everywhere counts in the pod alone; flags and sets stay, and an image of it has it as before."""
+    """A capability of every namespace counts in the pod's alone; flags and sets stay, and it is shifted back."""
     for flags in (0, 1):
         assert shift_capabilities(revision_2(flags), IDS) == revision_3(0x30000, flags)
         assert unshift_capabilities(revision_3(0x30000, flags), IDS) == revision_2(flags)
@@ -41,7 +41,7 @@ def test_namespaces_below_that_of_the_pod() -> None:
 
 @given(st.binary(max_size=30))
 def test_other_values(value: bytes) -> None:
-    """What is no capability of a known form is left alone."""
+    """An attribute that is no capability of a known form is left alone."""
     if value[3:4] not in (b"\2", b"\3"):
         assert shift_capabilities(value, IDS) == unshift_capabilities(value, IDS) == value
     shift_capabilities(value, IDS)

@@ -62,7 +62,7 @@ def test_explicit_booleans(word: str, value: bool) -> None:
     ],
 )
 def test_refusals(arguments: list[str], text: str) -> None:
-    """What Go's package refuses is refused in its words."""
+    """Words that Go's package refuses are refused in its words."""
     with pytest.raises(UsageError) as caught:
         parse_flags(arguments, DEFAULTS)
     assert str(caught.value) == text

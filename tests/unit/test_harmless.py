@@ -1,4 +1,4 @@
-"""What texts of others become before anybody reads them."""
+"""Texts of others are harmless before anybody reads them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ LINES: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
 @given(text=TEXTS)
 def test_lines(line: Callable[[str], str], text: str) -> None:
-    """Whatever an image says, each is one line without anything that acts or hides."""
+    """Each text of an image is one line without anything that acts or hides."""
     try:
         os.fsencode(text)
     except UnicodeEncodeError:  # no name of a file
@@ -81,7 +81,7 @@ def test_lines(line: Callable[[str], str], text: str) -> None:
 @pytest.mark.parametrize("say", [complain, complain_at_once])
 @given(text=TEXTS)
 def test_complaints(say: Callable[[str], None], text: str) -> None:
-    """What goes to standard error, and to who records it, is one line and harmless."""
+    """A message to standard error, and to its record, is one line and harmless."""
     recorded: list[str] = []
     before, (reader, writer) = os.dup(2), os.pipe()
     os.dup2(writer, 2)

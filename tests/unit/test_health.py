@@ -80,7 +80,7 @@ def test_checks() -> None:
     ],
 )
 def test_errors(value: object, message: str) -> None:
-    """What is wrong is named with its place in the annotation."""
+    """An error is named with its place in the annotation."""
     with pytest.raises(MinitError, match="web.*minit/health") as raised:
         plan(value)
     assert message in str(raised.value)

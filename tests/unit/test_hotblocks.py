@@ -1,4 +1,4 @@
-"""Which blocks of a dump's memory are hot: those that were written to, of a size that several share a page."""
+"""The hot blocks of a dump's memory: those that were written to, of a size that several share a page."""
 
 from __future__ import annotations
 

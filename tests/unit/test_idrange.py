@@ -26,7 +26,7 @@ def test_ranges_read_back(ids: IdRange) -> None:
 
 @given(ranges(), st.integers(0, 2**32 - 1))
 def test_there_and_back(ids: IdRange, number: int) -> None:
-    """What is mapped to the host is mapped back, and the host's root belongs to no pod."""
+    """An id that is mapped to the host is mapped back, and the host's root belongs to no pod."""
     on_host = ids.to_host(number)
     assert (on_host is None) == (number >= ids.count)
     assert on_host is None or ids.from_host(on_host) == number

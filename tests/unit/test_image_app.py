@@ -102,7 +102,7 @@ def test_a_script_brings_its_interpreter(tmp_path: Path) -> None:
 
 
 def test_a_directory_in_the_place_of_a_symlink_is_bridged(tmp_path: Path) -> None:
-    """Where the rootfs has a directory and the machine a symlink, the program is reachable by its path here."""
+    """A program is reachable by its path here where the rootfs has a directory and the machine a symlink."""
     real, link, rootfs = tmp_path / "usr/bin", tmp_path / "bin", tmp_path / "rootfs"
     real.mkdir(parents=True)
     link.symlink_to("usr/bin")
@@ -115,7 +115,7 @@ def test_a_directory_in_the_place_of_a_symlink_is_bridged(tmp_path: Path) -> Non
 
 
 def test_a_library_in_an_unusual_directory_gets_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What only /etc/ld.so.conf leads to is linked into the loader's directory: the image has no loader cache."""
+    """Libraries found by /etc/ld.so.conf alone are linked into the loader's directory: the image has no loader cache."""
     configuration = tmp_path / "ld.so.conf"
     configuration.write_text(f"{tmp_path}/opt # a comment\n")
     monkeypatch.setattr("minit.image.libraries.LD_SO_CONF", configuration)
@@ -196,7 +196,7 @@ def test_a_missing_rootfs_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_manifest_is_never_written(tmp_path: Path, rootfs: Path, options: dict[str, Any]) -> None:
-    """What stage0 would refuse to read is refused when the image is built."""
+    """A file that stage0 would refuse to read is refused when the image is built."""
     with pytest.raises(ManifestError, match="^image manifest: "):
         build(tmp_path / "a.aci", rootfs=rootfs, **options)
     assert not (tmp_path / "a.aci").exists()

@@ -1,4 +1,4 @@
-"""What an image will contain, before it is written."""
+"""The contents of an image, before it is written."""
 
 from __future__ import annotations
 

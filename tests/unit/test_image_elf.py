@@ -34,7 +34,7 @@ def test_every_field_is_read_back(
     wide: bool,
     order: str,
 ) -> None:
-    """What a file says about its loading is read in both word sizes and both byte orders."""
+    """A file's headers about its loading are read in both word sizes and both byte orders."""
     data = elf_bytes(
         needed=needed,
         soname=soname,
@@ -53,7 +53,7 @@ def test_every_field_is_read_back(
 
 @given(st.data())
 def test_a_damaged_file_is_an_image_error(data: st.DataObject) -> None:
-    """Whatever bytes are changed or cut off, the answer is a result or one ImageError that names the file."""
+    """With any bytes changed or cut off the answer is a result or one ImageError that names the file."""
     damaged = bytearray(elf_bytes(needed=["libc.so.6"], interpreter="/lib/ld.so", runpath="$ORIGIN"))
     for _ in range(data.draw(st.integers(0, 4))):
         damaged[data.draw(st.integers(4, len(damaged) - 1))] = data.draw(st.integers(0, 255))

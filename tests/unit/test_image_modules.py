@@ -88,7 +88,7 @@ def test_a_module_in_the_place_of_another_is_carried(tmp_path: Path) -> None:
 
 
 def test_large_modules_have_stand_ins() -> None:
-    """What PID 1 imports and never calls comes from minit's own stand-ins."""
+    """Modules that PID 1 imports and never calls come from minit's own stand-ins."""
     sources = {module.name: module.source for module in stage1_modules()}
     for name in (
         "asyncio",
@@ -112,7 +112,7 @@ def test_of_pyroute2_only_messages_are_carried() -> None:
 
 
 def test_of_pyudev_no_toolkits_are_carried() -> None:
-    """What it has for the event loops of graphical toolkits stays out."""
+    """Its modules for the event loops of graphical toolkits stay out."""
     names = {module.name for module in stage1_modules()}
     assert {"pyudev.core", "pyudev.monitor", "pyudev.device"} <= names
     assert not names & {"pyudev.glib", "pyudev.pyqt5", "pyudev.pyside6", "pyudev._qt_base"}
@@ -175,6 +175,6 @@ def test_a_missing_tool_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_a_failing_tool_gives_its_reason(tmp_path: Path) -> None:
-    """What a tool complains about is in the message."""
+    """A tool's complaint is in the message."""
     with pytest.raises(ImageError, match=r"^strip .*/none: .*No such file"):
         run_tool("strip", str(tmp_path / "none"))

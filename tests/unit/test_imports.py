@@ -1,4 +1,4 @@
-"""What each program imports, which is most of what its start costs, and who may import whom."""
+"""The imports of each program, most of the cost of its start, and the importers of some modules."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def attached(journal: Journal) -> Events:
 
 
 def test_events_before_and_after_attaching_come_in_order() -> None:
-    """What happened before structlog was imported is written first, each event once."""
+    """Events before the import of structlog are written first, each event once."""
     journal = Journal(debug=False)
     journal.info("pod.one", n=1)
     journal.info("pod.two")

@@ -52,7 +52,7 @@ def test_the_json_package_agrees(value: object) -> None:
 @SEARCH
 @given(st.binary() | st.text(alphabet='[]{}",:\\u0123dDeE.-+ \ntfn', max_size=40).map(str.encode))
 def test_arbitrary_bytes_are_parsed_or_refused(data: bytes) -> None:
-    """Whatever `json` refuses is refused with one line that names the source."""
+    """Text that `json` refuses is refused with one line that names the source."""
     try:
         value = jsontext.parse(data, "pod")
     except ManifestError as error:

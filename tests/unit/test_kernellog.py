@@ -61,7 +61,7 @@ def test_a_bounded_log(tmp_path: Path) -> None:
 
 
 def test_a_bounded_log_in_the_place_of_a_fifo(tmp_path: Path) -> None:
-    """What somebody has put there keeps nobody waiting."""
+    """A file that somebody has put there keeps nobody waiting."""
     log = BoundedLog(str(tmp_path / "log"), 12)
     os.mkfifo(tmp_path / "log")
     with pytest.raises(OSError, match="No such device or address"):

@@ -1,4 +1,4 @@
-"""What is known of image files: the same file is not read twice, and no other one is taken for it."""
+"""The record of image files: the same file is not read twice, and no other one is taken for it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_young_file_is_read_again(store: Store, tmp_path: Path) -> None:
 
 
 def test_an_image_that_was_removed_is_imported(store: Store, tmp_path: Path, later: None) -> None:
-    """What is known of its file does not count then."""
+    """The record of its file does not count then."""
     path = tars.write_image(tmp_path / "x.aci")
     assert reads(store, path)
     store.remove(resolve_image(store, str(path), lambda *report: None).id)

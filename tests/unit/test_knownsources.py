@@ -1,4 +1,4 @@
-"""What is made of many files: not made again while these are the same, and never of files as they were."""
+"""A result from many files: not made again while these are the same, and never of files as they were."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ def test_what_is_not_supported_is_named(spec: str, unsupported: str) -> None:
 
 
 def test_what_has_no_effect_is_told() -> None:
-    """What only a cluster could do is accepted with a note."""
+    """A field that only a cluster could serve is accepted with a note."""
     findings = Findings()
     read_file((HEAD + "  nodeName: x\n  tolerations: []\n" + container()).encode(), "pod.yaml", findings)
     assert findings.notes == ["pod.yaml: spec.nodeName has no effect", "pod.yaml: spec.tolerations has no effect"]
@@ -299,7 +299,7 @@ def test_what_has_no_effect_is_told() -> None:
     ],
 )
 def test_errors(text: str, message: str) -> None:
-    """What is wrong is one line, with its place in the file."""
+    """An error is one line, with its place in the file."""
     with pytest.raises(ManifestError) as raised:
         read_file(text.encode(), "pod.yaml", Findings())
     assert message in str(raised.value) and "\n" not in str(raised.value)
@@ -315,7 +315,7 @@ def test_plain_values() -> None:
 
 @given(st.binary(max_size=200) | st.text(alphabet="{}[]:,-&*!|>'\"#?% \nab1~.", max_size=80).map(str.encode))
 def test_any_text(data: bytes) -> None:
-    """Whatever a file holds, it is documents or one clear error."""
+    """Any file is documents or one clear error."""
     try:
         parse_documents(data, "pod.yaml")
     except ManifestError as error:
@@ -324,6 +324,6 @@ def test_any_text(data: bytes) -> None:
 
 @given(st.text(alphabet="$()AB x", max_size=30))
 def test_expansion_ends(text: str) -> None:
-    """What was put in is not looked at again."""
+    """Text that was put in is not looked at again."""
     assert expand(text.replace("$", "$$"), {"A": "$(A)"}) == text
     assert expand(text, {}).count("$") <= text.count("$")

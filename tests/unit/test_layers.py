@@ -60,7 +60,7 @@ Tree = dict[str, object]
 
 
 def tree_of(aci: bytes) -> Tree:
-    """What is in the rootfs of an ACI: data, the target of a link after `->`, None for a directory."""
+    """The rootfs of an ACI: data, the target of a link after `->`, None for a directory."""
     tree: Tree = {}
     with tarfile.open(fileobj=io.BytesIO(aci)) as tar:
         for member in tar:
@@ -97,14 +97,14 @@ def test_a_whiteout_hides_a_file_of_a_lower_layer() -> None:
 
 
 def test_a_whiteout_hides_a_directory_with_all_that_is_in_it() -> None:
-    """What is below a directory that is whited out goes with it."""
+    """Entries below a directory that is whited out go with it."""
     lower = layer(tars.directory("d"), tars.directory("d/e"), tars.file("d/e/a", b"1"), tars.file("x"))
     assert merged(lower, layer(whiteout("d"))) == {"x": b""}
 
 
 @pytest.mark.parametrize("whiteout_first", [True, False])
 def test_a_whiteout_leaves_its_own_layer_alone(whiteout_first: bool) -> None:
-    """What a layer brings under a name that it whites out stays, whichever comes first in its tar."""
+    """A layer's entry under a name that it whites out stays, whichever comes first in its tar."""
     entries = [whiteout("d"), tars.directory("d", 0o700) + tars.file("d/new", b"new")]
     upper = layer(*(entries if whiteout_first else entries[::-1]))
     assert merged(layer(tars.directory("d"), tars.file("d/old", b"old")), upper) == {"d": None, "d/new": b"new"}
@@ -205,7 +205,7 @@ def test_a_name_leads_through_a_symbolic_link_inside_the_image() -> None:
 
 
 def test_a_whiteout_leads_through_a_symbolic_link() -> None:
-    """What is whited out below a link to a directory is what the link leads to."""
+    """A whiteout below a link to a directory means the file that the link leads to."""
     lower = layer(tars.directory("usr/lib"), tars.file("usr/lib/c"), tars.symlink("lib", "usr/lib"))
     assert merged(lower, layer(whiteout("lib/c"))) == {"usr/lib": None, "lib": "-> usr/lib"}
 
@@ -288,7 +288,7 @@ def test_everything_tar_records_is_kept() -> None:
     ],
 )
 def test_layers_that_cannot_be_applied_are_refused(entries: list[bytes], reason: str) -> None:
-    """What no builder writes is refused with layer, entry and reason, rather than guessed at."""
+    """A layer that no builder writes is refused with layer, entry and reason, rather than guessed at."""
     if not reason:
         squashed(layer(*entries))  # an old tar's way of writing a directory
         return
@@ -432,7 +432,7 @@ def parents_of(path: str) -> list[str]:
 @settings(deadline=None)
 @given(st.lists(st.lists(operations, max_size=6), max_size=4))
 def test_layers_give_what_applying_them_gives(layers: list[list[tuple[str, ...]]]) -> None:
-    """Whatever layers do to each other, the ACI holds the files, and the data, that applying them one by one leaves."""
+    """For any layers the ACI holds the files, and the data, that applying them one by one leaves."""
     model = Model()
     tree = merged(*[model.apply(number, operations) for number, operations in enumerate(layers)])
     files = {name: inode[0] for name, (_, inode) in model.names.items() if inode is not None}

@@ -90,7 +90,7 @@ def test_a_removed_app_stays_so() -> None:
 
 
 def test_a_removed_app_has_been_killed() -> None:
-    """Whatever leads to REMOVED, SIGKILL was sent before to what there might be, or the root was never made."""
+    """Every way to REMOVED has SIGKILL before it for any process there might be, or the root was never made."""
     for state, event in product(STATES, EVENTS):
         after, actions = next_state(state, event)
         if after in (lifecycle.DELETING, lifecycle.ABANDONED) and after != state:

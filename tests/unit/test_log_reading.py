@@ -57,7 +57,7 @@ writes = st.lists(
 @given(writes)
 @example([("stdout", b"begun"), ("stderr", b"between\n"), ("stdout", b" ended\n")])
 def test_lines_survive_the_format(chunks: list[tuple[str, bytes]]) -> None:
-    """What was written to each stream comes out of its records, however it was cut."""
+    """The output of each stream comes out of its records, however it was cut."""
     data = b"".join(format_records(stream, text, START_NS) for stream, text in chunks)
     lines = lines_of(data)
     for stream in ("stdout", "stderr"):
@@ -109,7 +109,7 @@ def test_an_endless_line_is_shown_in_pieces() -> None:
 
 
 def test_a_torn_record_is_a_part() -> None:
-    """What is there of the last line is shown as the beginning of one."""
+    """An unfinished last line is shown as the beginning of one."""
     record = format_records("stdout", b"text\n", START_NS)
     assert [line[2:] for line in lines_of(torn_record(record[:-3]))] == [(b"te", False)]
     assert torn_record(record[:20]) == b""
@@ -282,7 +282,7 @@ def test_a_reader_that_is_behind_holds_files(
 
 
 def test_without_following_a_busy_log_has_an_end(tmp_path: Path, directory: int) -> None:
-    """What is written after the reading began is left out, or it would never end."""
+    """Lines that are written after the reading began are left out, or it would never end."""
     writer, log = Log("web", directory), AppLog("web", directory)
     writer.write("stdout", b"line\n")
     log.find_files()

@@ -214,7 +214,7 @@ def test_a_truncated_file_is_continued(tmp_path: Path, directory: int) -> None:
 
 
 def test_a_torn_line_is_cut_off(tmp_path: Path, directory: int) -> None:
-    """What a killed sidecar had begun is written again by its successor, also where that rotates first."""
+    """A record that a killed sidecar had begun is written again by its successor, also where that rotates first."""
     Log("web", directory, 100, 2).write("stdout", b"one\n")
     with (tmp_path / "web.log").open("ab") as file:
         file.write(HEAD + b"F to")
@@ -223,7 +223,7 @@ def test_a_torn_line_is_cut_off(tmp_path: Path, directory: int) -> None:
 
 
 def test_a_finished_log_has_whole_lines(tmp_path: Path, directory: int) -> None:
-    """What the last sidecar had begun is cut off; where another one writes, that has done so and is not waited for."""
+    """A record that the last sidecar had begun is cut off; another writer has done so and is not waited for."""
     with pytest.raises(FileNotFoundError):
         finish_log("web", str(tmp_path))
     Log("web", directory).write("stdout", b"one\n")

@@ -232,7 +232,7 @@ def test_a_deadline_may_change_others() -> None:
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-3, 3) | st.none()), max_size=20))
 @settings(deadline=None)
 def test_any_deadlines(settings_made: list[tuple[int, int | None]]) -> None:
-    """Whatever was set and cleared: what has passed is called, first what was due first, and the rest stays."""
+    """After any settings and clearings passed deadlines are called in their order, and the rest stays."""
     loop = Loop()
     heard: list[int] = []
     deadlines = [loop.deadline(lambda number=number: heard.append(number)) for number in range(5)]  # type: ignore[misc]
@@ -273,7 +273,7 @@ def test_an_interest_changes_before_each_turn(descriptors: Descriptors) -> None:
 
 
 class Waits:
-    """What poll(2) or epoll(7) was asked to wait for, instead of waiting."""
+    """The timeouts that poll(2) or epoll(7) was given, instead of waiting."""
 
     def __init__(self) -> None:
         self.timeout: float | None = None

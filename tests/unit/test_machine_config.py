@@ -162,7 +162,7 @@ def test_what_is_wrong_has_a_place(text: str, message: str) -> None:
 
 
 def test_the_command_line_comes_last() -> None:
-    """What the kernel was told counts more than the file, and what cannot be understood is said."""
+    """The kernel's command line counts more than the file, and unknown words are told."""
     text = "quiet minit.debug minit.console minit.on_exit=stay minit.manifest=/data/pod minit.on_exit=no minit.other\n"
     config, problems = with_command_line(MachineConfig(on_exit="reboot"), text)
     assert config == MachineConfig(on_exit="stay", debug=True, console=True, manifest="/data/pod")
@@ -170,7 +170,7 @@ def test_the_command_line_comes_last() -> None:
 
 
 def test_a_rescue_stays_with_a_prompt() -> None:
-    """Whatever else is said."""
+    """It does so beside any other options."""
     config, problems = with_command_line(MachineConfig(), "minit.rescue minit.console=0 minit.on_exit=poweroff")
     assert (config, problems) == (MachineConfig(rescue=True, console=True, on_exit="stay"), [])
 

@@ -77,7 +77,7 @@ def test_what_cannot_be_collected(package: Path, name: str, message: str) -> Non
 
 
 def test_a_directory_without_modules(tmp_path: Path) -> None:
-    """What is no kernel package is refused."""
+    """A file that is no kernel package is refused."""
     with pytest.raises(ImageError, match="has no kernel modules"):
         collect_modules(tmp_path, ["x"])
 

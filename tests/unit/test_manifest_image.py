@@ -138,7 +138,7 @@ def test_keys_match_in_any_case_and_unknown_ones_are_ignored() -> None:
 
 
 def test_a_key_in_two_spellings_is_refused() -> None:
-    """Which of the two would count depends on the reader."""
+    """The one that counts would depend on the reader."""
     assert refusal(image(app=app(User="1"))) == 'image: app: expected each field once, got "User" in two spellings'
 
 

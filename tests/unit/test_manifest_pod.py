@@ -338,7 +338,7 @@ def read(data: bytes) -> None:
 @SEARCH
 @given(mutated(FULL_POD) | mutated(FULL_IMAGE))
 def test_a_mutated_manifest_is_read_or_refused(data: bytes) -> None:
-    """Whatever is wrong in a manifest, nothing but ManifestError comes out."""
+    """Any error in a manifest is a ManifestError and nothing else."""
     read(data)
 
 

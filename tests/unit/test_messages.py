@@ -46,7 +46,7 @@ def test_messages_keep_their_bounds(pair: tuple[Socket, Socket]) -> None:
 
 
 def test_descriptors_arrive_in_order_and_close_on_exec(pair: tuple[Socket, Socket]) -> None:
-    """What comes out names the same files, belongs to the receiver and does not survive an exec."""
+    """Received descriptors name the same files, belong to the receiver and do not survive an exec."""
     files = [os.memfd_create(f"file{index}") for index in range(16)]
     send_message(pair[0], {}, files)
     _, received = receive_message(pair[1])
@@ -64,7 +64,7 @@ def test_end_of_file_is_none(pair: tuple[Socket, Socket]) -> None:
 
 
 def test_a_peer_that_went_away_without_reading_was_heard(pair: tuple[Socket, Socket]) -> None:
-    """What it said before is received, and then its end."""
+    """Its earlier messages are received, and then its end."""
     send_message(pair[1], {"for": "nobody"})
     send_message(pair[0], {"last": "words"})
     pair[0].close()
@@ -81,7 +81,7 @@ def test_a_peer_that_is_gone_is_an_error_not_a_signal(pair: tuple[Socket, Socket
 
 @pytest.mark.parametrize("data", [b"x", b"[]", b'"text"', b"1", b"null", b"{", b'{"a":1,"a":2}', b"\xff", b"{}{}"])
 def test_garbage_is_a_value_error_and_its_descriptors_are_closed(pair: tuple[Socket, Socket], data: bytes) -> None:
-    """What is no JSON object leaves nothing open in the receiver, and the next message is read as ever."""
+    """A message that is no JSON object leaves nothing open in the receiver, and the next one is read as ever."""
     file = os.memfd_create("file")
     before = open_descriptors()
     pair[0].sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file, file]))])

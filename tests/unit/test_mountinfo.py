@@ -49,7 +49,7 @@ def test_a_private_mount_has_no_tags() -> None:
 
 @given(st.lists(TEXTS, min_size=3, max_size=3))
 def test_escapes_round_trip(texts: list[str]) -> None:
-    """Whatever a path or a source holds comes back as it was, backslashes before digits included."""
+    """A path or a source comes back as it was, backslashes before digits included."""
     root, point, source = f"/{texts[0]}", f"/{texts[1]}", texts[2]
     line = f"36 35 98:0 {escape(root)} {escape(point)} rw - tmpfs {escape(source)} rw\n"
     mount = parse_line(line)

@@ -93,7 +93,7 @@ def test_an_etc_that_is_a_link(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("odd", ["etc is a file", "fallback is a link", "fallback is a fifo", "fallback is endless"])
 def test_an_odd_etc(tmp_path: Path, odd: str) -> None:
-    """What cannot be read or written is one line that says where."""
+    """A failed read or write is one line with its place."""
     etc = tmp_path / "etc"
     if odd == "etc is a file":
         etc.write_text("")

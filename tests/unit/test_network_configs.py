@@ -89,7 +89,7 @@ def test_the_first_file_of_a_directory_wins() -> None:
 
 
 def test_nothing_is_said_about_networks_nobody_asked_for() -> None:
-    """What is overridden or defined twice does not matter unless it is used."""
+    """A network that is overridden or defined twice does not matter unless it is used."""
     for file_name in ("10.conf", "20.conf"):
         write("local/net.d", file_name, "lan")
         write("vendor/net.d", file_name, "lan")
@@ -131,7 +131,7 @@ def test_a_broken_file_ends_it(text: str) -> None:
 
 
 def test_a_broken_file_of_another_network_does_no_harm() -> None:
-    """What is wrong in a file matters only if its network is wanted."""
+    """An error in a file matters only if its network is wanted."""
     write("local/net.d", "10.conf", "lan")
     write("local/net.d", "20.conf", "broken", cniVersion="7.0.0")
     write("local/net.d", "30.conf", "../x")

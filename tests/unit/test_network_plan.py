@@ -19,7 +19,7 @@ def config(name: str, file_name: str | None = None, directory: str = "/etc/rkt/n
 
 
 def test_networks_are_joined_in_the_order_of_their_files() -> None:
-    """What counts is the file's name: neither the directory, nor the network's name, nor the order in --net."""
+    """The file's name counts: neither the directory, nor the network's name, nor the order in --net."""
     configs = [config("a", "30.conf", "/a"), config("b", "10.conf", "/z"), config("c", "20.conflist", "/b")]
     planned = plan_networks(configs, ("a", "c", "b:IP=10.0.0.9;K=V"))
     assert [(network.config.name, network.interface, network.args) for network in planned] == [

@@ -131,7 +131,7 @@ def test_addresses_of_the_host_are_not_the_pods() -> None:
     ],
 )
 def test_garbage(value: object, expected: str) -> None:
-    """What is no result is refused with the place of it."""
+    """An answer that is no result is refused with its place."""
     with pytest.raises(ManifestError) as caught:
         read(value, "1.0.0")
     assert expected in str(caught.value)
@@ -164,7 +164,7 @@ _RESULTS = st.builds(
 
 @given(_RESULTS, st.sampled_from(WITH_FAMILY + NEW))
 def test_a_new_result_survives_being_passed_on(result: Result, version: str) -> None:
-    """What is written in a version with lists is read as the same."""
+    """A result in a version with lists is read as the same."""
     assert read(write_result(result, version), "0.1.0") == result
 
 

@@ -77,14 +77,14 @@ def refusal(reference: str) -> str:
 
 
 def named(pairs: object) -> dict[str, str]:
-    """What a manifest lists as names and values."""
+    """The list of names and values in a manifest."""
     assert isinstance(pairs, list)
     return {pair["name"]: pair["value"] for pair in pairs}
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the image of a test lies."""
+    """The directory of a test's image."""
     return tmp_path / "web.tar"
 
 
@@ -151,7 +151,7 @@ def test_the_tag_chooses_the_image(path: Path) -> None:
 
 
 def test_a_path_may_have_colons(tmp_path: Path) -> None:
-    """What exists is the path, whatever colons are in it."""
+    """An existing path counts, with any colons in it."""
     layout = Layout()
     layout.add(ONE, tag="1")
     odd = layout.write_directory(tmp_path / "a:b@c")
@@ -401,7 +401,7 @@ documents = st.recursive(
 @settings(deadline=None)
 @given(st.sampled_from(["index", "manifest", "config", "docker", "docker-config"]), documents)
 def test_no_document_breaks_the_reader(which: str, document: object) -> None:
-    """Whatever a document says, the image is read or refused with one line."""
+    """For any document the image is read or refused with one line."""
     layout = Layout()
     text = json.dumps(document).encode()
     if which.startswith("docker"):
@@ -508,7 +508,7 @@ def test_links_inside_a_docker_archive_are_followed(path: Path) -> None:
 
 
 def test_a_docker_archive_with_a_layout_in_it(path: Path) -> None:
-    """What Docker 25 saves can be read as either kind, and is the same image."""
+    """An archive of Docker 25 can be read as either kind, and is the same image."""
     layout = Layout()
     descriptor = layout.add(ONE, compress=gzipped, suffix="+gzip")
     descriptor["annotations"] = {"io.containerd.image.name": "docker.io/library/busybox:1", REF_NAME: "1"}
@@ -622,7 +622,7 @@ def test_users(path: Path, user: str, expected: tuple[str, str]) -> None:
 
 
 def test_an_old_image_names_its_parent(path: Path) -> None:
-    """What an old configuration says of its parent and its commit becomes annotations."""
+    """The parent and the commit of an old configuration become annotations."""
     document = config_document([ONE], parent="sha256:" + "1" * 64, comment="by hand", created="yesterday")
     path.write_bytes(archive(docker_files(ONE, config=document)))
     annotations = named(manifest_of(f"docker-archive:{path}")["annotations"])
@@ -644,6 +644,6 @@ def test_an_old_image_names_its_parent(path: Path) -> None:
     ],
 )
 def test_configurations_without_a_meaning(path: Path, config: Json, reason: str) -> None:
-    """What an app could not be given is refused with its place, not dropped."""
+    """A setting that an app could not be given is refused with its place, not dropped."""
     path.write_bytes(archive(docker_files(ONE, config=config_document([ONE], config))))
     assert reason in refusal(f"docker-archive:{path}")

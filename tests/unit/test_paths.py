@@ -17,7 +17,7 @@ def test_names_that_stage0_looks_for() -> None:
 
 
 def test_names_of_our_own_lie_below_rkt_minit() -> None:
-    """What rkt does not know of is kept apart."""
+    """Paths that rkt does not know of are kept apart."""
     assert paths.state_file("web") == "/rkt/minit/state/web.json"
     assert paths.log_file("web") == "/rkt/minit/log/web.log"
     assert paths.POD_CONTROL == paths.POD_STAGE1_ROOTFS + paths.STAGE1_CONTROL

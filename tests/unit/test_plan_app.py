@@ -110,7 +110,7 @@ def test_where_the_executable_may_be(
     st.none() | st.text("ab./:", max_size=10),
 )
 def test_candidates_are_absolute_and_normal(command: str, working_directory: str, path: str | None) -> None:
-    """Whatever is searched where, each candidate is the absolute path that POSIX's rules for the text give."""
+    """Each candidate of a search is the absolute path that POSIX's rules for the text give."""
     environment = () if path is None else (("PATH", path),)
     app = replace(APP, exec=(command,), environment=environment)
     candidates, search = plan_executable("web", app, working_directory)
@@ -130,7 +130,7 @@ def test_an_app_needs_an_executable(command: tuple[str, ...]) -> None:
 
 
 def test_arguments_stay_as_they_are() -> None:
-    """What a shell would touch reaches the app byte for byte."""
+    """Characters that a shell would touch reach the app byte for byte."""
     arguments = ("a b", "$HOME", "%n", 'quote"', "line\nfeed", "", "ü")
     assert spec_of(exec=("/bin/app", *arguments)).arguments == arguments
 
@@ -313,7 +313,7 @@ def test_a_stdin_that_needs_nothing_is_accepted(mode: str) -> None:
     ],
 )
 def test_what_is_refused(runtime: dict[str, object], fields: dict[str, object], reason: str) -> None:
-    """What would have an effect that is not built is refused in a line that names the app and the thing."""
+    """A field whose effect is not built is refused in a line that names the app and the field."""
     text = refusal_of(replace(RUNTIME, **runtime), **fields)
     assert text.startswith(f'app "web": {reason}')
     assert "\n" not in text
@@ -381,7 +381,7 @@ def test_describe_what_the_pod_asks_for() -> None:
 
 
 def test_a_read_only_root() -> None:
-    """What the pod says about the app's root is in the plan."""
+    """The pod's settings of the app's root are in the plan."""
     spec, _ = plan_app(replace(RUNTIME, read_only_root_fs=True), APP, FLAGS)
     assert spec.read_only_root
 

@@ -58,7 +58,7 @@ def test_merging(rules: list[DeviceRule]) -> None:
 
 @given(old=st.lists(RULES).map(merge_rules), new=st.lists(RULES).map(merge_rules))
 def test_changing(old: tuple[DeviceRule, ...], new: tuple[DeviceRule, ...]) -> None:
-    """What is denied and allowed leads from the one to the other, by what both have, and touches nothing else."""
+    """The denied and allowed devices lead from the one to the other, by what both have, and touch nothing else."""
     denied, allowed = rule_changes(old, new)
     assert grants(denied) == grants(old) - grants(new)
     assert grants(allowed) == grants(new) - grants(old)

@@ -71,7 +71,7 @@ def test_by_default() -> None:
 
 
 def test_from_stage0() -> None:
-    """What the user said on the command line is bound over whatever there is, or the app does not start."""
+    """The user's options are bound over any file, or the app does not start."""
     texts = EtcTexts(hosts=b"10.1.1.1 x\n", resolv_conf=b"nameserver 10.1.1.2\n")
     flags = replace(FLAGS, hosts_mode="stage0", resolv_mode="stage0")
     assert plan_files("web", "pod", flags, texts) == (

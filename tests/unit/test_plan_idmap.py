@@ -52,7 +52,7 @@ def test_names_of_no_volume_of_the_host(text: str) -> None:
 
 
 def test_nothing_to_map() -> None:
-    """Who asks for all volumes of the host must have one."""
+    """A request for all volumes of the host needs one."""
     with pytest.raises(PlanError, match='^app "app0": annotation minit/idmap: there is no volume of the host$'):
         mapped("true", volumes="cache")
 

@@ -118,12 +118,12 @@ def test_retaining_and_removing(retained: list[str], removed: list[str], swapped
     ],
 )
 def test_bad_sets(name: str, value: object, message: str) -> None:
-    """What is no set of known capabilities is refused with its place, whether it would retain or remove."""
+    """A value that is no set of known capabilities is refused with its place, whether it would retain or remove."""
     assert refusal_of(("a/b", None), (name, value)) == f"{PLACE}[1].value{message}"
 
 
 def test_capabilities_that_nobody_has() -> None:
-    """What the caller cannot pass on is worth a warning; it stays in the set, and changes nothing."""
+    """A capability that the caller cannot pass on is worth a warning; it stays in the set, and changes nothing."""
     facts = replace(FACTS, capabilities=EVERY & ~capability_mask("CAP_SYS_TIME", "CAP_BPF"))
     wanted = isolators((RETAIN, {"set": ["CAP_BPF", "CAP_KILL", "CAP_SYS_TIME"]}))
     _, warnings = plan_isolation(wanted, WHERE, facts)
@@ -206,7 +206,7 @@ _QUANTITY = 'a quantity such as "500m", "16M" or "1.5Gi"'
     ],
 )
 def test_bad_limits(name: str, value: object, message: str) -> None:
-    """What is no quantity, or absurd, is refused with its place."""
+    """A value that is no quantity, or absurd, is refused with its place."""
     assert refusal_of((f"resource/{name}", value)) == f"{PLACE}[0].value{message}"
 
 
@@ -266,7 +266,7 @@ def test_bad_numbers(name: str, values: tuple[object, ...], bounds: str) -> None
     ],
 )
 def test_isolators_that_are_not_applied(name: str) -> None:
-    """What rkt's stage1 reads and leaves alone is said to be left alone."""
+    """Isolators that rkt's stage1 reads and leaves alone have a warning."""
     assert warnings_of((name, {"limit": "1"})) == [f"warning: isolator {name} is not applied ({PLACE}[0])"]
 
 
@@ -329,7 +329,7 @@ NAMES_OF_ISOLATORS = st.sampled_from(
 
 @given(st.lists(st.tuples(NAMES_OF_ISOLATORS, JSON), max_size=3))
 def test_any_values(pairs: list[Pairs]) -> None:
-    """Whatever the values are, they come to an isolation within bounds, or to an error of one line with the place."""
+    """Any values come to an isolation within bounds, or to an error of one line with the place."""
     try:
         isolation, warnings = plan_isolation(isolators(*pairs), WHERE, FACTS)
     except ManifestError as error:

@@ -59,7 +59,7 @@ def test_weights(shares: int, weight: int) -> None:
 
 @given(st.integers(2, 262144), st.integers(2, 262144))
 def test_weights_are_in_order(one: int, other: int) -> None:
-    """Whatever the shares, the weight is one that the kernel takes, and more shares never weigh less."""
+    """For any shares the weight is one that the kernel takes, and more shares never weigh less."""
     assert 1 <= shares_to_weight(one) <= 10000
     assert one > other or shares_to_weight(one) <= shares_to_weight(other)
 

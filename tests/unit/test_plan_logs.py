@@ -123,7 +123,7 @@ def test_apps_without_streams() -> None:
 
 @given(st.text(max_size=30))
 def test_any_path_is_a_name_or_refused(path: str) -> None:
-    """What is accepted is one name."""
+    """An accepted path is one name."""
     annotations = {f"{STREAM}stdout": "stream", f"{EXPERIMENT}kubernetes-log-path": path}
     try:
         name = plan_kubernetes_log(app(**annotations))

@@ -269,7 +269,7 @@ def test_ids_that_private_users_do_not_have() -> None:
     ],
 )
 def test_machines_that_will_not_do(facts: HostFacts, text: str) -> None:
-    """What the machine lacks is said in one line."""
+    """A feature that the machine lacks is one line."""
     assert refusal_of(facts=facts) == text
 
 
@@ -306,7 +306,7 @@ def test_hostnames_that_are_too_long(hostname: str) -> None:
     "hostname", ["a\nb", "a/b", "../a", "-a", "a-", "a.-b", "a..b", ".", "a.", "a b", "ü", "\udcff"]
 )
 def test_what_is_no_hostname(hostname: str) -> None:
-    """What would make a line of /etc/hosts, or a path, is refused."""
+    """A name that would make a line of /etc/hosts, or a path, is refused."""
     assert refusal_of(flags=replace(FLAGS, hostname=hostname)).startswith(f'hostname "{hostname}" is no host name: ')
 
 
@@ -327,7 +327,7 @@ def test_the_stop_signal_of_an_image() -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "soon", "-1s", "9" * 400 + "h"])
 def test_bad_grace(text: str) -> None:
-    """What is no duration is quoted, with an example."""
+    """A value that is no duration is quoted, with an example."""
     assert refusal_of(manifest=annotated("minit/stop-grace", text)) == (
         f'annotation minit/stop-grace: expected a duration such as "10s", got "{text}"'
     )
@@ -349,12 +349,12 @@ def test_bad_grace(text: str) -> None:
     ],
 )
 def test_pods_that_are_refused(fields: dict[str, object], text: str) -> None:
-    """What would have an effect that is not built is refused in one line."""
+    """A field whose effect is not built is refused in one line."""
     assert refusal_of(manifest=replace(MANIFEST, **fields)) == text
 
 
 def test_foreign_annotations_are_ignored() -> None:
-    """What is not ours and not rkt's changes nothing."""
+    """An annotation that is not ours and not rkt's changes nothing."""
     assert plan_of(annotated("example.com/x", "y")) == plan_of()
 
 

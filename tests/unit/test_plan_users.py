@@ -71,7 +71,7 @@ def test_negative_numbers(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["4294967295", "4294967296", "+99999999999", "0" * 9 + "1" * 5000])
 def test_numbers_that_are_too_large(text: str) -> None:
-    """What setresuid(2) would take for "unchanged", or cut off, is refused."""
+    """A number that setresuid(2) would take for "unchanged", or cut off, is refused."""
     assert refusal_of(text) == f'app "web": user "{text}": expected a number of at most 4294967294'
 
 

@@ -242,7 +242,7 @@ def mounts(*pairs: tuple[str, str]) -> tuple[Mount, ...]:
 
 
 def test_manifest_with_everything() -> None:
-    """What options say about pod and app stands in the manifest as rkt writes it, field by field."""
+    """Options about pod and app are in the manifest as rkt writes it, field by field."""
     overrides = AppOverrides(
         name="web",
         read_only_root_fs=True,
@@ -312,7 +312,7 @@ def test_own_mounts_come_first_and_win(own: list[str], shared: list[str]) -> Non
 
 @given(st.binary())
 def test_any_manifest_is_read_or_refused(data: bytes) -> None:
-    """Whatever a file holds, the only exception is one with a message."""
+    """For any file the only exception is one with a message."""
     with pytest.raises(MinitError):
         image_ids(data, "m")
 
@@ -356,7 +356,7 @@ def test_an_app_is_added_once() -> None:
 
 @pytest.mark.parametrize("name", ["server-x-created", "server-x-started"])
 def test_an_app_is_not_named_like_a_marker(name: str) -> None:
-    """What says when one app was added or started would be the status of the other."""
+    """The marker of one app's addition or start would be the status of the other."""
     for first, second in ((name, "server-x"), ("server-x", name)):
         _, entry = plan_added_app(parse_pod_manifest(SANDBOX, "pod"), image(), AppOverrides(name=first), DEFAULTS)
         pod = parse_pod_manifest(with_app(SANDBOX, "pod", entry), "pod")
@@ -490,7 +490,7 @@ def test_a_user_may_ask_for_the_same(name: str) -> None:
 
 
 def test_a_user_may_take_away_what_an_image_asks_for() -> None:
-    """What replaces the image's isolator decides alone."""
+    """An isolator that replaces the image's decides alone."""
     own = Isolator(name="os/linux/capabilities-remove-set", value={"set": ["CAP_CHOWN"]})
     for entry in plan_in_each_way(image_with(ADMIN), AppOverrides(isolators=(own,)), DEFAULTS):
         assert "annotations" not in entry

@@ -56,7 +56,7 @@ def holding(path: Path) -> int:
 
 @pytest.fixture
 def notes() -> list[str]:
-    """What was told to the user."""
+    """The messages to the user."""
     return []
 
 
@@ -102,7 +102,7 @@ def test_every_place_has_states() -> None:
 
 
 def test_looking_takes_no_lock(tmp_path: Path) -> None:
-    """Whoever looked at a pod and keeps it open does not keep others from locking it."""
+    """A reader that keeps a pod open does not keep others from locking it."""
     path = lay_down(tmp_path, "run")
     with open_pod(tmp_path, UUID):
         os.close(holding(path))
@@ -167,7 +167,7 @@ def test_finding_by_prefix(tmp_path: Path, notes: list[str], text: str) -> None:
 
 
 def test_not_found(tmp_path: Path, notes: list[str]) -> None:
-    """What is not found, or found twice, is an error; embryos and garbage are never found."""
+    """A pod that is not found, or found twice, is an error; embryos and garbage are never found."""
     lay_down(tmp_path, "run")
     lay_down(tmp_path, "prepared", OTHER)
     lay_down(tmp_path, "embryo", "a" + UUID[1:])

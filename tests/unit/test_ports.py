@@ -1,4 +1,4 @@
-"""Which ports of the host a pod may ask for."""
+"""The ports of the host that a pod may ask for."""
 
 from __future__ import annotations
 
@@ -87,6 +87,6 @@ def test_a_port_of_two_apps() -> None:
 
 
 def test_a_pod_without_ports() -> None:
-    """Where no app has a port the message says so."""
+    """The message tells if no app has a port."""
     with pytest.raises(PodError, match=r"\(ports of the apps: none\)"):
         check(want("http", 80), apps=(app("a"),))

@@ -102,7 +102,7 @@ def test_enter(supervisor: Supervisor) -> None:
     ],
 )
 def test_refusals(supervisor: Supervisor, request_: dict[str, object], error: str) -> None:
-    """What cannot be answered is refused with the reason, and nothing changes."""
+    """A request that cannot be answered is refused with the reason, and nothing changes."""
     assert answer(supervisor, request_) == ({"ok": False, "error": error}, [])
     assert supervisor.exit_code is None
 
@@ -120,7 +120,7 @@ def test_stop(supervisor: Supervisor, force: object, state: str) -> None:
 
 
 def test_a_second_stop_kills(supervisor: Supervisor) -> None:
-    """Whoever asks again has lost patience."""
+    """A second stop request kills at once."""
     for state in (lifecycle.STOPPING, lifecycle.KILLED):
         assert answer(supervisor, {"op": "stop"}) == ({"ok": True}, [])
         assert supervisor.apps["web"].state == state
@@ -139,7 +139,7 @@ JSON = st.recursive(
     | st.fixed_dictionaries({"op": st.sampled_from(["ping", "state", "namespace"]), "app": JSON})
 )
 def test_any_object_is_answered(supervisor: Supervisor, request_: dict[str, object]) -> None:
-    """Whatever a client sends, the reply is JSON and says whether it worked."""
+    """The reply to any request is JSON and tells whether it worked."""
     reply, _ = answer(supervisor, request_)
     assert isinstance(reply["ok"], bool)
     assert ("error" in reply) is not reply["ok"]

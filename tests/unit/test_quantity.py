@@ -51,7 +51,7 @@ def test_examples(text: str, billionths: int) -> None:
 
 
 def test_rounding_is_upwards() -> None:
-    """What is smaller than a billionth counts as one."""
+    """A value smaller than a billionth counts as one."""
     assert parse_quantity("0.0000000001") == 1
 
 

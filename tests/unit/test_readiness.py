@@ -52,7 +52,7 @@ def test_descriptors() -> None:
 
 
 def test_messages() -> None:
-    """What counts is whole lines, whatever is beside them."""
+    """Whole lines count, with anything beside them."""
     assert parse_notification(b"READY=1") == Notification(ready=True)
     assert parse_notification(b"X\n=\nSTATUS=a=b\nREADY=1\nSTOPPING=1\n") == Notification(
         ready=True, stopping=True, status="a=b"

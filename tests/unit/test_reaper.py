@@ -47,7 +47,7 @@ def test_all_are_reaped_and_those_known_have_a_status() -> None:
 
 
 def test_a_batch_is_bounded() -> None:
-    """What does not fit is in the next one; a batch that is not full was the last."""
+    """The rest is in the next one; a batch that is not full was the last."""
 
     def act(pids: list[int]) -> object:
         batches = [reap({*pids}, limit=3) for _ in range(3)]

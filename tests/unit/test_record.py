@@ -34,7 +34,7 @@ def test_a_new_file_has_content_and_mode(tmp_path: Path) -> None:
 
 
 def test_an_old_file_is_replaced_not_rewritten(tmp_path: Path) -> None:
-    """Whoever has the old file open still reads the old content."""
+    """A reader that has the old file open still reads the old content."""
     path = tmp_path / "app"
     path.write_bytes(b"old\n")
     with path.open("rb") as old:
@@ -63,7 +63,7 @@ def test_a_relative_name_is_written_here(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_left_over_temporary_file_is_no_obstacle(tmp_path: Path) -> None:
-    """What a crash between write and rename left is overwritten, even if it was longer."""
+    """A file that a crash between write and rename left is overwritten, even if it was longer."""
     (tmp_path / ".app.new").write_bytes(b"much more than that\n")
     write_durably(str(tmp_path / "app"), b"1\n")
     assert (tmp_path / "app").read_bytes() == b"1\n"

@@ -34,7 +34,7 @@ def test_what_minit_has(name: str) -> None:
 
 
 def test_what_minit_does_not_have() -> None:
-    """What is left out has a reason."""
+    """A command that is left out has a reason."""
     left_out = {name for name, (_, verdict) in ROWS.items() if verdict.startswith("no: ")}
     assert left_out == {"api-service", "config", "metadata-service", "trust"}
     assert not left_out & set(COMMANDS)

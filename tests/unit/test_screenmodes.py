@@ -1,4 +1,4 @@
-"""What a client switches back on its terminal, checked with a terminal emulator."""
+"""The modes that a client switches back on its terminal, checked with a terminal emulator."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def show(output: bytes) -> pyte.Screen:
 
 @given(st.lists(_SWITCHES | _OTHERS, max_size=20), st.data())
 def test_everything_is_switched_back(parts: list[bytes], data: st.DataObject) -> None:
-    """Whatever an app switched, and however its output is cut, the screen ends as a new one."""
+    """After any switches of an app, with its output cut anywhere, the screen ends as a new one."""
     output = b"".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(output)), max_size=6)))
     modes = ScreenModes()

@@ -81,7 +81,7 @@ KNOWN = sorted(set().union(*(calls.names.values() for calls in TABLES.values()))
     error=st.none() | st.sampled_from([errno.EPERM, errno.ENOSYS, errno.EMULTIHOP]),
 )
 def test_any_list(names: frozenset[str], is_blacklist: bool, error: int | None) -> None:
-    """Whatever is in a list, every number of every architecture gets the answer of its name."""
+    """For any list every number of every architecture gets the answer of its name."""
     assert_enforced(SeccompPolicy(is_blacklist=is_blacklist, names=names, error=error))
 
 
@@ -107,7 +107,7 @@ def test_typing_into_a_terminal_is_refused(policy: SeccompPolicy, request_number
 
 
 def test_a_list_without_ioctl_refuses_all_of_it() -> None:
-    """What is refused altogether is so for these requests too."""
+    """A call that is refused altogether is refused for these requests too."""
     for policy in (
         SeccompPolicy(names=frozenset({"read"})),
         SeccompPolicy(is_blacklist=True, names=frozenset({"ioctl"})),
@@ -181,7 +181,7 @@ def test_socketcall_makes_no_sockets() -> None:
 
 
 def test_what_no_image_opens() -> None:
-    """Whatever an image lists, mounts, namespaces, keys and handles of files are refused, and clone3 is not there."""
+    """For any list of an image mounts, namespaces, keys and handles of files are refused, and clone3 is not there."""
     programs = programs_of(None, frozenset({HOST}))
     for architecture, calls in TABLES.items():
         for name in (
@@ -202,7 +202,7 @@ def test_what_no_image_opens() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_other_architectures_are_fatal(policy: SeccompPolicy) -> None:
-    """Where a number means another call, no list of calls holds; nor for x32, whose calls have several numbers."""
+    """No list of calls holds where a number means another call; nor for x32, whose calls have several numbers."""
     programs = programs_of(policy)
     for architecture in {X86_64, I386, ARM, AARCH64, 0, 0xC0000015} - set(TABLES):
         for number in (0, 1, 39, 500):

@@ -74,7 +74,7 @@ def test_all_and_empty() -> None:
     ],
 )
 def test_the_first_of_all_and_empty_decides(name: str, words: tuple[str, ...], policy: SeccompPolicy | None) -> None:
-    """What stands beside it is ignored, as in rkt, and that is said."""
+    """Fields beside it are ignored, as in rkt, with a warning."""
     planned, warnings = plan_seccomp("web", [isolator(name, *words)])
     first = next(word for word in words if word in (ALL, EMPTY))
     assert planned == policy
@@ -184,7 +184,7 @@ def test_no_new_privileges(values: list[bool], result: bool) -> None:
 
 @pytest.mark.parametrize("value", [None, 1, "true", [True]])
 def test_no_new_privileges_is_a_boolean(value: object) -> None:
-    """Whatever else is refused, also behind one that says yes."""
+    """Any other value is refused, also behind one that says yes."""
     isolators = [Isolator(name=NO_NEW_PRIVILEGES, value=each) for each in (True, value)]
     with pytest.raises(ManifestError, match="expected true or false"):
         plan_no_new_privileges("web", isolators)
@@ -203,7 +203,7 @@ def test_no_new_privileges_is_a_boolean(value: object) -> None:
     ],
 )
 def test_who_sheds_privileges(uid: int, flag: bool, words: str | None, isolated: bool, sheds: bool) -> None:
-    """Whoever asks for it, and with a filter whoever is not root."""
+    """An app that asks for it has it, and with a filter any that is not root."""
     isolators: list[Isolator] = [] if words is None else [isolator(RETAIN, words)]
     isolators += [Isolator(name=NO_NEW_PRIVILEGES, value=True)] if isolated else []
     app: App = replace(APP, isolators=tuple(isolators))

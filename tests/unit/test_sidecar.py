@@ -220,7 +220,7 @@ def test_a_stream_that_ends_early_does_not_end_the_other(tmp_path: Path) -> None
 
 
 def test_an_unfinished_last_line_is_a_part(output: Output) -> None:
-    """What has no line feed at the end is tagged as partial, and gets a line of its own on the console."""
+    """Output without a line feed at the end is tagged as partial, and gets a line of its own on the console."""
     output.start()
     output.write(b"one\nunfinished")
     output.end()
@@ -321,7 +321,7 @@ def test_a_console_that_nobody_reads_any_more(output: Output) -> None:
 
 
 def test_a_console_with_an_unusual_error(output: Output) -> None:
-    """Whatever writing to a console fails with, the log goes on."""
+    """The log goes on after any failure of a write to a console."""
     console, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     peer.close()
     output.start(console=console.fileno())
@@ -351,7 +351,7 @@ def test_a_slow_nonblocking_console_gets_everything(output: Output) -> None:
 
 
 def test_a_log_that_cannot_grow(output: Output) -> None:
-    """What does not fit is lost in the log but not on the console, and the app does not wait for it."""
+    """Lines that do not fit are lost in the log but not on the console, and the app does not wait for it."""
 
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -395,7 +395,7 @@ def test_an_old_log_is_continued(output: Output) -> None:
 
 
 def test_a_successor_begins_a_line_of_its_own(output: Output) -> None:
-    """What a killed sidecar was writing to the console may have no end."""
+    """The line that a killed sidecar was writing to the console may have no end."""
     output.start(renewed=True)
     output.write(b"one\n")
     output.end()

@@ -59,7 +59,7 @@ def archived(form: str, size: int, pieces: list[Piece]) -> bytes:
 @pytest.mark.parametrize("form", FORMATS)
 @given(model=sparse_files(), step=st.sampled_from([1 << 20, 4096, 700, 512]))
 def test_content_is_that_of_the_file(form: str, model: tuple[int, list[Piece]], step: int) -> None:
-    """Whatever holes a file has, its content reads as it was, in any steps, and the next entry follows it."""
+    """A file with any holes reads as it was, in any steps, and the next entry follows it."""
     size, pieces = model
     content = bytearray(size)
     for offset, data in pieces:
@@ -79,7 +79,7 @@ def test_content_is_that_of_the_file(form: str, model: tuple[int, list[Piece]], 
 @pytest.mark.parametrize("form", FORMATS)
 @given(model=sparse_files(), step=st.sampled_from([1 << 20, 700]))
 def test_pieces_are_what_is_no_hole(form: str, model: tuple[int, list[Piece]], step: int) -> None:
-    """Who wants to keep holes is given the data with its offsets, and nothing of the holes."""
+    """A reader that keeps holes is given the data with its offsets, and nothing of the holes."""
     size, pieces = model
     tar = reader(archived(form, size, pieces))
     next(iter(tar))
@@ -190,7 +190,7 @@ def data_map(text: bytes) -> bytes:
 
 
 def test_the_unchanged_records_are_good() -> None:
-    """What the refused records differ from is read."""
+    """The valid records beside the refused ones are read."""
     assert [read(records(form))[0][1] for form in ("0.1", "1.0")] == [bytes(512) + PAGE] * 2
 
 

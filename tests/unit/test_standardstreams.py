@@ -37,7 +37,7 @@ def small_socket() -> Ends:
 
 @pytest.fixture(params=[small_pipe, small_socket])
 def full(request: pytest.FixtureRequest) -> Iterator[Ends]:
-    """What is read and written, the latter full and without blocking."""
+    """The input and the output, the latter full and without blocking."""
     make: Callable[[], Ends] = request.param
     reader, writer = make()
     os.set_blocking(writer, False)
@@ -93,7 +93,7 @@ def test_a_complaint_waits_for_room(tmp_path: Path, full: Ends) -> None:
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("line", LINES)
 def test_an_output_that_takes_nothing_is_named(tmp_path: Path, line: str, unbuffered: str) -> None:
-    """What cannot be written is an error of one line, though it was buffered until the end."""
+    """A failed write is an error of one line, though it was buffered until the end."""
     command = [sys.executable, "-m", "minit", f"--dir={tmp_path}", *LINES[line]]
     with open("/dev/full", "w") as full:
         environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
@@ -103,7 +103,7 @@ def test_an_output_that_takes_nothing_is_named(tmp_path: Path, line: str, unbuff
 
 
 def test_an_entrypoint_waits_for_room(full: Ends) -> None:
-    """What stage1 writes is whole, as what the command writes is."""
+    """Output of stage1 is whole, as that of the command is."""
     reader, writer = full
     text = b"x" * 300_000
     pid = os.fork()

@@ -1,4 +1,4 @@
-"""What `app stats` and `top` print of samples."""
+"""The output of `app stats` and `top` from samples."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_several_pods() -> None:
 
 
 def test_json() -> None:
-    """What is not known is left out, and so are the networks of a pod that has the host's."""
+    """Unknown values are left out, and so are the networks of a pod that has the host's."""
     shown: Any = stats_json(LATE)
     web, db = shown["apps"]
     assert db == {"name": "db", "oom_kills": 2}

@@ -106,7 +106,7 @@ def test_two_processes_import_the_same_file(tmp_path: Path) -> None:
 
 
 def test_orphaned_blobs_are_collected(store: Store, tmp_path: Path) -> None:
-    """What an import killed between blob and manifest left is removed by the next import, unless it is in use."""
+    """Remains of an import killed between blob and manifest are removed by the next import, unless in use."""
     image = add(store, tmp_path, name="a")
     orphan = store.blob_path(image.id)
     (store.data / "minit/cas/imageManifest/sha512" / image.id[7:9] / image.id).unlink()
@@ -119,7 +119,7 @@ def test_orphaned_blobs_are_collected(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_killed_removal_leaves_nothing(store: Store, tmp_path: Path) -> None:
-    """What it has not removed is removed by the next collection, wherever it was killed."""
+    """Anything it has not removed is removed by the next collection, wherever it was killed."""
     step = 0
     was_killed = True
     while was_killed:
@@ -145,7 +145,7 @@ def test_imports_report_progress(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_bad_file_leaves_nothing(store: Store, tmp_path: Path) -> None:
-    """What is no image, no file, or not there is refused in one line and leaves no trace."""
+    """A source that is no image, no file, or not there is refused in one line and leaves no trace."""
     (tmp_path / "html.aci").write_bytes(b"<html>" * 100)
     whole = gzip.compress(tars.image(tars.file("rootfs/x", os.urandom(1 << 20))))
     (tmp_path / "cut.aci").write_bytes(whole[:-9])
@@ -266,7 +266,7 @@ def test_removed_images_are_gone(store: Store, tmp_path: Path) -> None:
 
 
 def test_an_open_blob_survives_its_removal(store: Store, tmp_path: Path) -> None:
-    """Who is reading a blob reads it to its end."""
+    """A reader of a blob reads it to its end."""
     image = add(store, tmp_path, name="a")
     with store.open_blob(image.id) as blob:
         store.remove(image.id)

@@ -101,7 +101,7 @@ def test_a_scratch_directory_is_private_and_short_lived(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_killed_processes_are_collected(tmp_path: Path) -> None:
-    """What a killed process left is removed by the next user; what is in use, and what is not ours, stays."""
+    """Remains of a killed process are removed by the next user; files in use, and those of others, stay."""
     foreign = tmp_path / "rkt-1234"
     foreign.mkdir()
 

@@ -1,4 +1,4 @@
-"""Which images a rendered image is made of, in which order, and which file comes from which of them."""
+"""The images that a rendered image is made of, their order, and the source of each file."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def entry(path: str) -> Entry:
 
 
 def taken(layers: tuple[Layer, ...], *contents: list[str]) -> list[list[str]]:
-    """What the selection takes of each layer's paths."""
+    """The part of each layer's paths that the selection takes."""
     selection = Selection(layers)
     result = []
     for layer, paths in zip(layers, contents, strict=True):
@@ -108,7 +108,7 @@ def test_only_the_rootfs_is_taken() -> None:
 
 
 def test_upper_images_hide_lower_ones() -> None:
-    """What an upper image has is not taken from a lower one, directories neither."""
+    """A path of an upper image is not taken from a lower one, directories neither."""
     layers = flat(stored("a", "b"), stored("b"))
     upper = ["rootfs/", "rootfs/d/", "rootfs/d/x", "rootfs/implied/x"]
     lower = ["rootfs/", "rootfs/d/", "rootfs/d/x", "rootfs/d/y", "rootfs/implied/", "rootfs/implied/x"]

@@ -84,7 +84,7 @@ def groups() -> Iterator[Mapping[str, GroupEnds]]:
 
 
 class Outcome:
-    """What a supervisor left: its result, the exit code it chose, the statuses, logs and what it said on stderr."""
+    """The result of a supervisor: its exit code, its statuses and logs, and its messages on stderr."""
 
     def __init__(self, root: Path, answer: dict[str, Any], errors: str) -> None:
         self.result = answer["result"]
@@ -293,7 +293,7 @@ def test_a_death_by_signal_is_128_more(root: Path, groups: Mapping[str, GroupEnd
 
 
 def test_the_first_failure_decides(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """What fails during the shutdown is recorded but does not change the pod's code."""
+    """A failure during the shutdown is recorded but does not change the pod's code."""
 
     def exits_7_on_sigterm(report: Socket) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -714,7 +714,7 @@ def test_an_app_that_was_never_begun_has_no_post_stop(root: Path, groups: Mappin
 
 @pytest.mark.parametrize("pre_start", ["exit 1", None], ids=["pre-start", "exec"])
 def test_a_failed_start_has_a_post_stop(root: Path, groups: Mapping[str, GroupEnds], pre_start: str | None) -> None:
-    """What was begun is followed by the handler."""
+    """A start that was begun is followed by the handler."""
 
     def fails(report: Socket) -> None:
         prepare(report)
@@ -1014,7 +1014,7 @@ def test_a_status_that_is_lost_is_said(root: Path, groups: Mapping[str, GroupEnd
 
 
 def test_output_is_drained_before_the_end(root: Path, groups: Mapping[str, GroupEnds]) -> None:
-    """What an app wrote right before its exit is in its log, in order, and on the console."""
+    """Output right before an app's exit is in its log, in order, and on the console."""
 
     def writes(report: Socket) -> None:
         execute(report)

@@ -140,7 +140,7 @@ def test_a_directory_and_a_file_do_not_fit(root: Path) -> None:
 
 
 def test_a_file_on_the_way(root: Path) -> None:
-    """What lies below a file cannot be."""
+    """Nothing can lie below a file."""
     (root / "file").touch()
     with pytest.raises(NotADirectoryError):
         make(root, "/file/x")
@@ -224,7 +224,7 @@ def model(tree: dict[tuple[str, ...], str | None], target: str) -> tuple[str, ..
 @settings(deadline=None)
 @given(TREES, PATHS)
 def test_any_tree_is_walked_as_the_model_says(entries: dict[tuple[str, ...], str | None], target: str) -> None:
-    """Whatever links there are, they lead to the same place as in a model that cannot leave its root."""
+    """Any links lead to the same place as in a model that cannot leave its root."""
     tree: dict[tuple[str, ...], str | None] = {}
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory, "outer/root")
@@ -280,7 +280,7 @@ def exchange(first: Path, second: Path) -> None:
 
 @pytest.mark.parametrize("text", ["../../outside", "OUTSIDE", "/../../outside"])
 def test_a_directory_exchanged_for_a_link(root: Path, text: str) -> None:
-    """Whoever exchanges names of the way leads nobody out of the root: what is opened and made is inside."""
+    """Exchanging names of the way leads nobody out of the root: everything that is opened and made is inside."""
     (root / "shared/dir").mkdir(parents=True)
     (root / "shared/link").symlink_to(text.replace("OUTSIDE", str(root.parent / "outside")))
     fd = os.open(root, os.O_PATH)

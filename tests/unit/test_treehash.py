@@ -34,7 +34,7 @@ def test_strings_are_gos(name: str) -> None:
 
 @given(st.text())
 def test_strings_are_json(text: str) -> None:
-    """Whatever a name is, it is one valid JSON string and reads back, unless it holds lone surrogates."""
+    """Any name is one valid JSON string and reads back, unless it holds lone surrogates."""
     assert json.loads(go_string(text)) == "".join("�" if "\ud800" <= c <= "\udfff" else c for c in text)
 
 

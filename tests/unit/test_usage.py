@@ -1,4 +1,4 @@
-"""What control groups say about what they used, on files laid out as a kernel of v1, v2 or both has them."""
+"""The accounts of control groups, on files laid out as a kernel of v1, v2 or both has them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_v1(tmp_path: Path) -> None:
 
 
 def test_a_hybrid_machine(tmp_path: Path) -> None:
-    """What both count is taken from v1, in whatever order they are mounted; what only v2 has, from there."""
+    """Counts of both are taken from v1, in any order of mounts; counts of v2 alone from there."""
     hierarchies = v1_groups(tmp_path)
     write(tmp_path / "unified/g", {"cpu.stat": "usage_usec 1\nuser_usec 1\nsystem_usec 1\n"})
     unified = Hierarchy(mount_point=str(tmp_path / "unified"))
@@ -145,6 +145,6 @@ def test_hierarchies_among_mounts() -> None:
 
 @given(st.text())
 def test_files_of_any_content(text: str) -> None:
-    """Whatever stands in a file, reading it finds numbers or nothing."""
+    """Reading any file finds numbers or nothing."""
     for parse in (parse_table, parse_io, parse_blkio):
         assert all(isinstance(value, int) for value in parse(text).values())
