@@ -115,7 +115,7 @@ def test_a_directory_in_the_place_of_a_symlink_is_bridged(tmp_path: Path) -> Non
 
 
 def test_a_library_in_an_unusual_directory_gets_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Libraries found by /etc/ld.so.conf alone are linked into the loader's directory: the image has no loader cache."""
+    """Libraries found by /etc/ld.so.conf only are linked into the loader's directory: an image has no loader cache."""
     configuration = tmp_path / "ld.so.conf"
     configuration.write_text(f"{tmp_path}/opt # a comment\n")
     monkeypatch.setattr("minit.image.libraries.LD_SO_CONF", configuration)
