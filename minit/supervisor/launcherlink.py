@@ -11,7 +11,7 @@ from typing import Protocol
 from minit.jsontext import dump
 from minit.loop import Loop
 from minit.messages import Socket, receive_message
-from minit.supervisor.apps.podpolicy import BY_LAUNCHER, Pod
+from minit.supervisor.apps.podpolicy import BY_LAUNCHER, PodPolicy
 from minit.terminal import CallerTerminal
 
 
@@ -23,7 +23,7 @@ class RequestStop(Protocol):
 
 class LauncherLink:
     """
-    PID 1's end of the socket, and what there is only as long as the launcher: the caller's terminal, the console.
+    PID 1's end of the socket, with the caller's terminal and the console, which end with the launcher.
 
     The launcher kills a PID 1 that hangs, so it is told until when an app may make a pod wait that is to end.
     """
@@ -31,7 +31,7 @@ class LauncherLink:
     def __init__(
         self,
         launcher: Socket,
-        pod: Pod,
+        pod: PodPolicy,
         loop: Loop,
         request_stop: RequestStop,
         terminal: CallerTerminal | None = None,

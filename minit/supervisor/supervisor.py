@@ -1,8 +1,8 @@
 """
-What PID 1 does with every event, without waiting for any: signals, the reports and deaths of apps, deadlines.
+The events of PID 1, handled without waiting for any: signals, the reports and deaths of apps, deadlines.
 
-Each is fed to the life-cycle table (`lives`), whose actions are carried out by what knows how to start apps (`starts`)
-and how to end them (`ends`). What apps mean for each other is the pod's (`podpolicy`).
+Each is fed to the life-cycle table (`lives`), whose actions start apps (`starts`) and end them (`ends`). The effects of
+one app on the others are the pod's to decide (`podpolicy`).
 
 One loop gathers all sources of events. During start-up it is polled directly; afterwards trio waits for it. So the
 same code runs in both phases, and no event is lost between them.
@@ -30,7 +30,7 @@ from minit.supervisor.apps.lives import Lives
 from minit.supervisor.apps.notifylistener import Listeners
 from minit.supervisor.apps.outputs import Outputs
 from minit.supervisor.apps.podapp import App
-from minit.supervisor.apps.podpolicy import BY_CONTROL, BY_SIGNAL, Pod
+from minit.supervisor.apps.podpolicy import BY_CONTROL, BY_SIGNAL, PodPolicy
 from minit.supervisor.apps.starts import Starts
 from minit.supervisor.journal import Journal
 from minit.supervisor.launcherlink import LauncherLink
@@ -79,7 +79,9 @@ class Supervisor:
         self._loop = loop = Loop(begin=self._hold_limits)
         self._lives = lives = Lives(journal)
         self._records = records = Records(journal, self._retry_soon)
-        self.pod = pod = Pod(plan, apps, launcher, journal, lives.handle, lambda name: self._outputs.mark_log_end(name))
+        self.pod = pod = PodPolicy(
+            plan, apps, launcher, journal, lives.handle, lambda name: self._outputs.mark_log_end(name)
+        )
         self._outputs = outputs = Outputs(pod, loop, records, journal, sidecar_filter)
         self._handlers = handlers = Handlers(journal, records, outputs.sidecars, lives.handle)
         self._listeners = listeners = Listeners(loop, journal, self._retry_soon, pod.on_progress)

@@ -1,4 +1,4 @@
-"""One start of an app, from the fork of its process until the next one: what is known of it, and how it ended."""
+"""One start of an app, from the fork of its process until the next one: its progress, its failures and its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Handler:
 
 class End(Value):
     """
-    How a start ended, at `ns` since 1970: with the exit code `number`, for one of minit's reasons.
+    The end of a start, at `ns` since 1970: with the exit code `number`, for one of minit's reasons.
 
     `status` is None if its turn to be executed had not come, and nobody can say how it would have ended.
     """
@@ -42,8 +42,8 @@ class Run:
 
     `report` is open until the process has executed its program, or ended. `reached` is how far it has come, `executed`
     of that at `executed_at` of the monotonic clock, `started_ns` since 1970. `handler` is the event handler that runs.
-    `failure` is why it failed, if that is known from elsewhere than from the end of its process, `reaped` is that end,
-    and `end` what the pod makes of both. `is_stopped` says that somebody wants it to end, the app alone.
+    `failure` is a reason that is known from elsewhere than from the end of its process, `reaped` is that end, and `end`
+    the judgement of the pod about both. `is_stopped` says that somebody wants it to end, the app alone.
     `deadline`, of the monotonic clock, is that of whatever is waited for. `oom_kills` is the count of the app's group
     from before the start.
     """

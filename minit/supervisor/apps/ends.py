@@ -1,4 +1,4 @@
-"""Ends of apps: the death of a process, the emptying of its group, and what is let go of and written down then."""
+"""Ends of apps: the death of a process, the emptying of its group, the record of both, and the release of an app."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from minit.supervisor.apps.lives import Lives
 from minit.supervisor.apps.notifylistener import Listeners
 from minit.supervisor.apps.outputs import Outputs
 from minit.supervisor.apps.podapp import App
-from minit.supervisor.apps.podpolicy import Pod
+from minit.supervisor.apps.podpolicy import PodPolicy
 from minit.supervisor.apps.processes import Processes, arm_grace, describe_processes
 from minit.supervisor.apps.starts import Starts
 from minit.supervisor.journal import Journal
@@ -31,7 +31,7 @@ class Ends:
     def __init__(
         self,
         plan: PodPlan,
-        pod: Pod,
+        pod: PodPolicy,
         lives: Lives,
         loop: Loop,
         journal: Journal,

@@ -1,4 +1,4 @@
-"""The life-cycle table at work: here alone the state of an app changes, and what the table asks for then is done."""
+"""The life-cycle table at work: here alone the state of an app changes, and the actions that follow are carried out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Lives:
     """
     Feeds events to the table.
 
-    `actions` carry out what it answers, by the name that it has for each. `observers` are called when anything about an
+    `actions` are the functions by the names that the table has for them. `observers` are called when anything about an
     app has changed.
     """
 
@@ -23,7 +23,7 @@ class Lives:
         self._journal = journal
 
     def handle(self, app: App, event: str) -> None:
-        """Change the state of an app as the table has it for an event, and do what that asks for."""
+        """Change the state of an app as the table has it for an event, and carry out the actions."""
         before = app.state
         app.state, actions = next_state(app.state, event)
         if app.state != before:

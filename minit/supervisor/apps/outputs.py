@@ -1,4 +1,4 @@
-"""What becomes of the output of apps: whether a log is complete, and how much is lost that nobody could read."""
+"""The output of apps: complete logs are marked, losses counted, and the rest is waited for at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minit.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprecords import Records
 from minit.supervisor.apps.podapp import App
-from minit.supervisor.apps.podpolicy import Pod
+from minit.supervisor.apps.podpolicy import PodPolicy
 from minit.supervisor.journal import Journal
 from minit.supervisor.output.sidecars import Sidecars
 
@@ -22,7 +22,7 @@ _DRAIN_TURN_SECONDS = 0.25
 class Outputs:
     """The output of a pod's apps; `sidecars` read it, through the filter of system calls `sidecar_filter`."""
 
-    def __init__(self, pod: Pod, loop: Loop, records: Records, journal: Journal, sidecar_filter: bytes) -> None:
+    def __init__(self, pod: PodPolicy, loop: Loop, records: Records, journal: Journal, sidecar_filter: bytes) -> None:
         self.sidecars = Sidecars(loop, journal, self._on_end, self._on_loss, sidecar_filter)
         self._pod = pod
         self._records = records

@@ -1,4 +1,4 @@
-"""An app of the pod as PID 1 holds it: what lasts as long as the app is there, however often it is started."""
+"""An app of the pod as PID 1 holds it, for as long as it is there, however often it is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What apps mean for the pod: when it is ready, which are to end or to start again, which end is the end of all."""
+"""The policy of a pod about its apps: readiness, stops and restarts, and the end of all after the end of one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BY_LAUNCHER = "launcher"
 BY_CONTROL = "control socket"
 
 
-class Pod:
+class PodPolicy:
     """
     The apps of a pod, by name, and whether it is ready or ending; `exit_code` is set when it begins to end, and it is
     `forced` to when no app gets time to end by itself. `order` is that of the starts.

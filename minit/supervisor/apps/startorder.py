@@ -1,4 +1,4 @@
-"""The order of starts: which of the prepared apps may be told to go, which wait for others, and which in vain."""
+"""The order of starts: prepared apps go on, wait for others, or are given up because they wait in vain."""
 
 from __future__ import annotations
 

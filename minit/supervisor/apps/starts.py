@@ -1,4 +1,4 @@
-"""Starts of apps: their processes are forked, watched, and told to go; what they say of that is heard."""
+"""Starts of apps: their processes are forked, watched, heard and told to go."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minit.supervisor.apps.handlers import Handlers
 from minit.supervisor.apps.lives import Lives
 from minit.supervisor.apps.notifylistener import Listeners
 from minit.supervisor.apps.podapp import App
-from minit.supervisor.apps.podpolicy import Pod
+from minit.supervisor.apps.podpolicy import PodPolicy
 from minit.supervisor.apps.processes import describe_processes
 from minit.supervisor.apps.spawnapp import spawn_app
 from minit.supervisor.journal import Journal
@@ -36,7 +36,7 @@ class Starts:
     def __init__(
         self,
         plan: PodPlan,
-        pod: Pod,
+        pod: PodPolicy,
         lives: Lives,
         loop: Loop,
         journal: Journal,
