@@ -18,7 +18,7 @@ import hypothesis
 import pytest
 
 from minit import syscalls
-from minit.supervisor.loopback import bring_up_loopback
+from minit.supervisor.netdevice import bring_up_loopback
 from tests.support.afterwards import Afterwards
 from tests.support.campaign import LONG, campaign
 from tests.support.guest import GUEST, build_guest

@@ -43,7 +43,7 @@ from minit.podfile import write_pod_file
 from minit.process import forget_imports, read_attributes
 from minit.stdio import complain_at_once, open_standard_streams
 from minit.supervisor.boot import SupervisorEnds, run_apps
-from minit.supervisor.loopback import bring_up_loopback
+from minit.supervisor.netdevice import bring_up_loopback
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 
 _MAXIMUM_BYTES = 1 << 20

@@ -34,7 +34,7 @@ from minit.supervisor.exec.podconsole import open_console
 from minit.supervisor.exec.privileges import become_user, drop_bounding_set, leave_keyring
 from minit.supervisor.exec.socketactivation import open_sockets
 from minit.supervisor.journal import Journal
-from minit.supervisor.loopback import bring_up_loopback
+from minit.supervisor.netdevice import bring_up_loopback
 from minit.supervisor.root.applymounts import apply_mounts, enter_root
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
 from minit.terminal import CallerTerminal

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from minit import syscalls
-from minit.supervisor.loopback import bring_up_loopback
+from minit.supervisor.netdevice import bring_up_loopback
 
 T = TypeVar("T")
 

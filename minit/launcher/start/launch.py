@@ -38,7 +38,7 @@ from minit.podfile import write_pod_file
 from minit.process import leave_realtime, read_attributes
 from minit.stdio import complain, open_standard_streams
 from minit.supervisor.boot import MadeMounts, SupervisorEnds, run_supervisor
-from minit.supervisor.loopback import bring_up_loopback
+from minit.supervisor.netdevice import bring_up_loopback
 from minit.supervisor.supervisor import WATCHED_SIGNALS
 from minit.terminal import CallerTerminal, look_at_terminal
 
