@@ -28,6 +28,7 @@ from tests.support.owndisk import OwnDisk, remove_stale_disks
 from tests.support.owngroup import OwnGroup, remove_stale_groups
 from tests.support.pods import PRIVATE_USERS, STAGE1_TREE_ID, MakePod, PodDirectory, make_rootfs
 from tests.support.skips import ALLOWED_SKIPS
+from tests.support.stage0_world import World, worlds
 from tests.support.unpack import unpack
 
 STRICT = os.environ.get("MINIT_TEST_STRICT") == "1"
@@ -231,6 +232,12 @@ def private_users(request: pytest.FixtureRequest) -> tuple[int, int] | None:
     """The ids of the host that pods have; None for those that are the host's."""
     ids: tuple[int, int] | None = getattr(request, "param", None)
     return ids
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A data directory of its own, and a stage1 that records its calls."""
+    yield from worlds(tmp_path)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.campaign import LONG
-from tests.support.stage0_world import REPOSITORY, World, worlds, write_app
+from tests.support.stage0_world import REPOSITORY, World, write_app
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
@@ -35,17 +35,16 @@ _LOSSES = re.compile(
 
 
 @pytest.fixture
-def world(tmp_path: Path, stage1_image: Path) -> Iterator[World]:
+def world(world: World, stage1_image: Path) -> Iterator[World]:
     """A data directory of its own, with minit's own stage1 and an app that ends on SIGTERM."""
-    for world in worlds(tmp_path):
-        world.stage1 = stage1_image
-        write_app(world.app, app={"exec": ["/bin/busybox", "sleep", "1000"], "user": "0", "group": "0"})
-        try:
-            yield world
-        finally:
-            for pod in world.pods("run"):
-                world.succeeds("stop", "--force", pod)
-                world.succeeds("status", "--wait", pod)
+    world.stage1 = stage1_image
+    write_app(world.app, app={"exec": ["/bin/busybox", "sleep", "1000"], "user": "0", "group": "0"})
+    try:
+        yield world
+    finally:
+        for pod in world.pods("run"):
+            world.succeeds("stop", "--force", pod)
+            world.succeeds("status", "--wait", pod)
 
 
 def storm(world: World, count: int, killed_percent: int) -> list[tuple[list[str], int, str]]:

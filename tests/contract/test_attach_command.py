@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import children_of
-from tests.support.stage0_world import World, worlds
+from tests.support.stage0_world import World
 from tests.support.terminal import Terminal
 from tests.support.tmux import Tmux
 from tests.support.waiting import wait_for
@@ -24,11 +24,10 @@ pytestmark = [
 
 
 @pytest.fixture
-def world(tmp_path: Path, stage1_image: Path) -> Iterator[World]:
+def world(world: World, stage1_image: Path) -> World:
     """A data directory of its own, with the real stage1."""
-    for world in worlds(tmp_path):
-        world.stage1 = stage1_image
-        yield world
+    world.stage1 = stage1_image
+    return world
 
 
 @pytest.fixture

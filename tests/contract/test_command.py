@@ -5,23 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.pods import LOOPBACK_ONLY
-from tests.support.stage0_world import DEFAULT_APP, World, worlds, write_app
+from tests.support.stage0_world import DEFAULT_APP, World, write_app
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 
 @pytest.fixture
-def world(tmp_path: Path, stage1_image: Path) -> Iterator[World]:
+def world(world: World, stage1_image: Path) -> World:
     """A data directory of its own, with the real stage1."""
-    for world in worlds(tmp_path):
-        world.stage1 = stage1_image
-        yield world
+    world.stage1 = stage1_image
+    return world
 
 
 def run(world: World, *words: object, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:

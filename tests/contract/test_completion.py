@@ -14,7 +14,7 @@ import pytest
 
 from minit.cli.commandgroups import commands
 from minit.cli.completion import DIRECTORIES, FILES, NOTHING, complete, split_line
-from tests.support.stage0_world import REPOSITORY, World, worlds
+from tests.support.stage0_world import REPOSITORY, World
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="prepares pods, which needs root")
@@ -100,12 +100,6 @@ def test_paths(line: str, expected: str) -> None:
 def test_lines(line: str, expected: list[str]) -> None:
     """A line is split by the shell's rules, its last word being what was typed of it so far."""
     assert split_line(line) == expected
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A data directory of its own."""
-    yield from worlds(tmp_path)
 
 
 def test_what_the_data_directory_has(world: World) -> None:

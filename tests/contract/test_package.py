@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,13 @@ import pytest
 
 from minit.image.dump.program import obstacle
 from tests.support.campaign import LONG
-from tests.support.stage0_world import REPOSITORY, World, worlds
+from tests.support.stage0_world import REPOSITORY, World
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 CONTRIB = REPOSITORY / "contrib"
 SCRIPTS = ["openrc/minit-pod", "sysv/minit-pod", "debian/postinst", "debian/postrm", "debian/prerm", "../bin/minit"]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A data directory of its own."""
-    yield from worlds(tmp_path)
 
 
 def call(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:

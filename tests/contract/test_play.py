@@ -5,24 +5,22 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.pods import LOOPBACK_ONLY
-from tests.support.stage0_world import World, worlds
+from tests.support.stage0_world import World
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 
 @pytest.fixture
-def world(tmp_path: Path, stage1_image: Path) -> Iterator[World]:
+def world(world: World, stage1_image: Path) -> World:
     """A data directory of its own, with the real stage1."""
-    for world in worlds(tmp_path):
-        world.stage1 = stage1_image
-        yield world
+    world.stage1 = stage1_image
+    return world
 
 
 def play(world: World, text: str, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.pods import control_group_name
 from tests.support.processes import named, status_of
-from tests.support.stage0_world import World, worlds
+from tests.support.stage0_world import World
 from tests.support.stuckfs import StuckFilesystem
 from tests.support.waiting import wait_for
 
@@ -22,11 +21,10 @@ pytestmark = [
 
 
 @pytest.fixture
-def world(tmp_path: Path, stage1_image: Path) -> Iterator[World]:
+def world(world: World, stage1_image: Path) -> World:
     """A data directory of its own, with the real stage1."""
-    for world in worlds(tmp_path):
-        world.stage1 = stage1_image
-        yield world
+    world.stage1 = stage1_image
+    return world
 
 
 def groups_of(uuid: str) -> list[Path]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.stage0_world import World, worlds, write_app
+from tests.support.stage0_world import World, write_app
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="prepares pods, which needs root")
@@ -18,12 +16,11 @@ NAME = "registry.example.com/a-team-with-a-name/web-server-of-the-team"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(world: World) -> World:
     """A data directory with a pod of an image with a long name."""
-    for world in worlds(tmp_path):
-        write_app(world.app, NAME)
-        world.prepare()
-        yield world
+    write_app(world.app, NAME)
+    world.prepare()
+    return world
 
 
 @pytest.mark.parametrize("words", [["list"], ["image", "list"]], ids=" ".join)

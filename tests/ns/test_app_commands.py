@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stage0_world import RunningPod, World, image_id, worlds, write_app, write_stage1
+from tests.support.stage0_world import RunningPod, World, image_id, write_app, write_stage1
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
@@ -23,11 +23,10 @@ ENTRYPOINTS = ("run", "enter", "gc", "stop", *APP_ENTRYPOINTS)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(world: World) -> World:
     """A data directory of its own, and a stage1 for mutable pods."""
-    for world in worlds(tmp_path):
-        write_stage1(world.stage1, entrypoints=ENTRYPOINTS)
-        yield world
+    write_stage1(world.stage1, entrypoints=ENTRYPOINTS)
+    return world
 
 
 @pytest.fixture(params=[[], ["--no-overlay"]], ids=["overlay", "flat"])

@@ -7,15 +7,14 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
 from tests.ns.test_app_commands import ENTRYPOINTS, contents
 from tests.support.campaign import LONG
 from tests.support.faults import KILL, LAUNCHER, Call, Faults
-from tests.support.stage0_world import RunningPod, World, worlds, write_stage1
+from tests.support.stage0_world import RunningPod, World, write_stage1
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
@@ -36,11 +35,10 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Faults:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(world: World) -> World:
     """A data directory of its own, and a stage1 for mutable pods."""
-    for world in worlds(tmp_path):
-        write_stage1(world.stage1, entrypoints=ENTRYPOINTS)
-        yield world
+    write_stage1(world.stage1, entrypoints=ENTRYPOINTS)
+    return world
 
 
 class Pod:

@@ -12,7 +12,6 @@ import stat
 import struct
 import subprocess
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,19 +20,13 @@ from minit.manifest.image import parse_image_manifest
 from minit.stage0.images.treehash import tree_hash
 from tests import tars
 from tests.support.incommand import Command, command_on
-from tests.support.stage0_world import World, image_id, worlds, write_app
+from tests.support.stage0_world import World, image_id, write_app
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 # An effective and permitted CAP_NET_RAW, revision 2 and revision 3 with the root of a namespace, linux/capability.h.
 CAPABILITY = struct.pack("<5I", 0x02000001, 1 << 13, 0, 0, 0)
 SHIFT = 1 << 20
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A data directory with a stage1 that records its calls."""
-    yield from worlds(tmp_path)
 
 
 @pytest.fixture

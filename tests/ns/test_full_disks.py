@@ -12,18 +12,12 @@ from pathlib import Path
 import pytest
 
 from minit import syscalls
-from tests.support.stage0_world import World, worlds
+from tests.support.stage0_world import World
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which needs root")
 
 FULL = "no space left on device"
 OTHER = f"{FULL}: free some on the file system at"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A data directory of its own."""
-    yield from worlds(tmp_path)
 
 
 @contextmanager

@@ -6,14 +6,13 @@ import json
 import os
 import stat
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import tars
 from tests.support.incommand import Command, command_on
-from tests.support.stage0_world import World, image_id, worlds
+from tests.support.stage0_world import World, image_id
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="extracts images, which needs root")
 
@@ -218,12 +217,6 @@ def test_verify_checks_blobs_and_trees(data: Path, tmp_path: Path, image: str, m
     assert 'image "example.com/lower" not rendered' in failed.stdout
     minit("fetch", tmp_path / "app.aci")
     assert minit("image", "verify", image).stdout == ok
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A data directory with a stage1 that records its calls."""
-    yield from worlds(tmp_path)
 
 
 def trees(world: World) -> set[str]:

@@ -20,7 +20,7 @@ from minit.stage0.images.store import Store
 from tests import tars
 from tests.support.layers import Layout, archive, busybox_layer, docker_files, gzipped, layer, whiteout
 from tests.support.pods import LOOPBACK_ONLY
-from tests.support.stage0_world import World, worlds
+from tests.support.stage0_world import World
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
@@ -35,11 +35,10 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, stage1_image: Path) -> Iterator[World]:
+def world(world: World, stage1_image: Path) -> World:
     """A data directory of its own, with the real stage1."""
-    for world in worlds(tmp_path):
-        world.stage1 = stage1_image
-        yield world
+    world.stage1 = stage1_image
+    return world
 
 
 def busybox_layout(**config: object) -> Layout:

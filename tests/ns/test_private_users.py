@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from minit.idrange import IdRange, parse_id_range
 from minit.stage0.files.locks import key_lock
 from tests import tars
-from tests.support.stage0_world import World, without_progress, worlds
+from tests.support.stage0_world import World, without_progress
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="prepares pods, which needs root")
@@ -23,12 +22,6 @@ APP = {"exec": ["/bin/sh"], "user": "0", "group": "0"}
 # vfs_cap_data of linux/capability.h: cap_net_raw=ep of revision 2, and of revision 3 for the root of one namespace
 CAP_NET_RAW = b"\x01\x00\x00\x02\x00\x20\x00\x00" + bytes(12)
 CAP_NET_RAW_OF = b"\x01\x00\x00\x03\x00\x20\x00\x00" + bytes(12)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A data directory of its own."""
-    yield from worlds(tmp_path)
 
 
 def write_image(world: World, *entries: bytes) -> Path:

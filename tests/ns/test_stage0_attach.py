@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.stage0_world import World, worlds, write_stage1
+from tests.support.stage0_world import World, write_stage1
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
@@ -20,11 +18,10 @@ OPTIONS = "minit/stage1/attach-options"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(world: World) -> World:
     """A data directory of its own, and a stage1 that declares `attach`."""
-    for world in worlds(tmp_path):
-        write_stage1(world.stage1, entrypoints=ENTRYPOINTS)
-        yield world
+    write_stage1(world.stage1, entrypoints=ENTRYPOINTS)
+    return world
 
 
 def test_attach(world: World) -> None:

@@ -5,24 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from minit.stage0.pods.poddirectory import PLACES
-from tests.support.stage0_world import World, worlds, write_stage1
+from tests.support.stage0_world import World, write_stage1
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(world: World) -> World:
     """A data directory of its own, with a stage1 that has `gc-many`."""
-    for world in worlds(tmp_path):
-        write_stage1(world.stage1, entrypoints=("run", "gc", "gc-many"))
-        yield world
+    write_stage1(world.stage1, entrypoints=("run", "gc", "gc-many"))
+    return world
 
 
 def run(world: World, count: int, *options: str) -> list[str]:

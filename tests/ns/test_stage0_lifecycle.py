@@ -9,23 +9,15 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from minit.stage0.files.emptying import remove_content
-from tests.support.stage0_world import World, image_id, worlds, write_app
+from tests.support.stage0_world import World, image_id, write_app
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 PLACES = ("embryo", "prepare", "prepared", "run", "exited-garbage", "garbage")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A data directory of its own."""
-    yield from worlds(tmp_path)
 
 
 @pytest.fixture

@@ -15,15 +15,9 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.stage0_world import DEFAULT_APP, World, image_id, worlds, write_app, write_stage1
+from tests.support.stage0_world import DEFAULT_APP, World, image_id, write_app, write_stage1
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="prepares pods, which needs root")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A data directory of its own."""
-    yield from worlds(tmp_path)
 
 
 def tree_id(image: Path) -> str:

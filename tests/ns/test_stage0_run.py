@@ -8,21 +8,14 @@ import signal
 import socket
 import stat
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.stage0_world import Call, World, worlds, write_app, write_stage1
+from tests.support.stage0_world import Call, World, write_app, write_stage1
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A data directory of its own."""
-    yield from worlds(tmp_path)
 
 
 def words(call: Call) -> list[str]:

@@ -11,15 +11,9 @@ import pytest
 
 from minit.mountinfo import read_mountinfo
 from minit.stage0.reports.usage import find_hierarchies
-from tests.support.stage0_world import World, worlds
+from tests.support.stage0_world import World
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A data directory of its own."""
-    yield from worlds(tmp_path)
 
 
 @pytest.fixture

@@ -8,14 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from minit.stage0.files.locks import flock
 from tests.support.campaign import LONG, campaign
-from tests.support.stage0_world import REPOSITORY, World, worlds
+from tests.support.stage0_world import REPOSITORY, World
 from tests.support.storm import write_images
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
@@ -39,12 +37,6 @@ _LOSSES = re.compile(
     r"|[0-9]+ image\(s\) successfully removed"
     r")"
 )
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A data directory of its own."""
-    yield from worlds(tmp_path)
 
 
 def storm(world: World, count: int, killed_percent: int) -> list[tuple[list[str], int, list[str]]]:
