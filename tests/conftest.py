@@ -1,5 +1,5 @@
 """
-What all tests share: the stage1 image, built once, and pods on it; the strict mode; and what a session has for itself.
+The common part of all tests: the stage1 image, built once, and pods on it; the strict mode; a session's own things.
 """
 
 from __future__ import annotations

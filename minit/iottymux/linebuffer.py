@@ -1,5 +1,5 @@
 """
-What a sidecar has taken from an app's pipe and not passed on yet, such as the beginning of a line.
+Output that a sidecar has taken from an app's pipe and not passed on yet, such as the beginning of a line.
 
 It is in a file in memory, which PID 1 makes and keeps (memfd_create(2)): it outlives the sidecar. It is no pipe, since
 pipes are counted for each user (pipe(7), pipe-user-pages-soft), and any app of the host that is root can use those up.

@@ -1,5 +1,5 @@
 """
-How a client attaches to the streams of an app through `sock-minit`, and what both sides say afterwards.
+The messages of a client that attaches to the streams of an app through `sock-minit`, and of the sidecar.
 
 Each message is a JSON object in a packet of its own (minit.messages). A client begins with an `attach`, which carries
 one descriptor for each of its streams, in their order: the sidecar's end of a pair of stream sockets. These hold
@@ -12,7 +12,7 @@ From the client:
     {"op": "take-stdin"}                      become the one whose input the app gets
     {"op": "status"}                          also without an attach
 
-Each of them is answered by {"ok": true, ...} or {"ok": false, "error": ...}; so is what is no request at all, and a
+Each of them is answered by {"ok": true, ...} or {"ok": false, "error": ...}; so is a message that is no request, and a
 failed `attach` or a message that cannot be understood ends the session. The answer to `attach` has `stdin`, one of
 STDIN_STATES, and `positions`: for each output where the client begins. With all that comes there added, and for each
 `dropped` what is missing less its marker, it is how many bytes the app had written before what comes next.
@@ -84,7 +84,7 @@ class ProtocolError(MinitError):
 
 class Attach(Value):
     """
-    What a client wants: `streams` of STREAMS, each at most once.
+    The request of a client: `streams` of STREAMS, each at most once.
 
     `queue_bytes` is how much output of one stream waits for the client before `policy` applies. With `replay` it gets
     the last output from before too, at first. `resume` has the positions of streams of which it had an earlier part:

@@ -83,7 +83,7 @@ def run_sidecar(
 
 
 class _Readers:
-    """What copies logged output, line by line, to the first of the logs and to the console; it reopens all of them."""
+    """The readers of logged output, which goes line by line to the first log and the console; they reopen all logs."""
 
     def __init__(
         self, loop: Loop, streams: Sequence[Stream], prefix: bytes, logs: Sequence[LineLog], renewed: bool
@@ -105,7 +105,7 @@ class _Readers:
 
     @property
     def all_ended(self) -> bool:
-        """Whether every stream is at its end."""
+        """Tell whether every stream is at its end."""
         return not self._open
 
     def go_on(self) -> None:

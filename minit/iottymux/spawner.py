@@ -138,7 +138,7 @@ class Spawner:
 
 class _Belongings(Value):
     """
-    What a sidecar gets from the spawner: the open directories of the logs, /dev/null, a filter of system calls.
+    Things that a sidecar gets from the spawner: the open directories of the logs, /dev/null, a filter of system calls.
 
     `kubernetes_log` is None if no app has the log mode k8s-plain.
     """

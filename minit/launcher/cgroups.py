@@ -44,7 +44,7 @@ class Hierarchy(Value):
 
     @property
     def is_v2(self) -> bool:
-        """Whether this is the unified hierarchy."""
+        """Tell whether this is the unified hierarchy."""
         return not self.controllers
 
 

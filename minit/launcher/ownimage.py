@@ -1,7 +1,7 @@
 """
-Where this interpreter was started from: a read-only mount of the stage1 image that only a descriptor leads to.
+The place that this interpreter was started from: a read-only mount of the stage1 image that only a descriptor leads to.
 
-minit/image/launcher.c makes it, and says why. Started in another way, by a test say, it is an ordinary path.
+minit/image/launcher.c makes it, and has the reason. Started in another way, by a test say, it is an ordinary path.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from minit.manifest.network import LIST_SUFFIX, NetworkConfig, parse_network_con
 from minit.plan.network import wants_network
 
 VENDOR = "/usr/lib/rkt/net.d"
-"""Where packages of the host put configurations."""
+"""The directory where packages of the host put configurations."""
 
 _SUFFIX = ".conf"
 _MAX_CONFIG_BYTES = 1 << 20

@@ -1,4 +1,4 @@
-"""Which network a pod is in, by the entries of --net."""
+"""The network of a pod, by the entries of --net."""
 
 from __future__ import annotations
 

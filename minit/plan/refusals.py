@@ -1,4 +1,4 @@
-"""What no pod can have: things that minit would have to leave out, and names that would be mixed up."""
+"""Refusals of pods: requests that minit would have to leave out, and names that would be mixed up."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class MadeMounts(Value):
 
 class SupervisorEnds(Value):
     """
-    What PID 1 takes over from the launcher, as descriptors opened while host paths could still be resolved.
+    Descriptors that PID 1 takes over from the launcher, opened while host paths could still be resolved.
 
     `specs` are the apps, `sidecar_filter` is the filter of system calls of what reads their output. `root` is a
     detached copy of the stage1 root and all below it. The working directory is where it came from: a namespace copies

@@ -1,5 +1,5 @@
 """
-What happened in the pod, for its users: numbered, the last of it in memory, all in a file that outlives the pod.
+The events of the pod, for its users: numbered, the last ones in memory, all in a file that outlives the pod.
 
 Whoever reads gets all of it from that file, or knows by the numbers how much is missing: nobody can hold PID 1 up. What
 the events mean is in docs/events.md.

@@ -124,12 +124,12 @@ class Supervisor:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of any app is left, once the pod is to end if apps may be started by request."""
+        """Tell whether nothing of any app is left, once the pod is to end if apps may be started by request."""
         return self.pod.finished
 
     @property
     def starting(self) -> bool:
-        """Whether some app is being prepared or executed; one whose pre-start handler runs may take for ever."""
+        """Tell whether some app is being prepared or executed; one whose pre-start handler runs may take for ever."""
         return self.pod.order.starting
 
     @property
@@ -139,7 +139,7 @@ class Supervisor:
 
     @property
     def ready(self) -> bool:
-        """Whether the pod is ready."""
+        """Tell whether the pod is ready."""
         return self.pod.ready
 
     def next_deadline(self) -> float | None:

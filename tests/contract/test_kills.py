@@ -190,7 +190,7 @@ def _processes(pod: str) -> list[str]:
 @pytest.mark.parametrize("network", KILLS)
 def test_kills_at_any_moment_leave_nothing(stage1_image: Path, tmp_path: Path, network: str) -> None:
     """
-    Whatever is killed, the commands work at once, no status is torn or invented, and after rm nothing is left.
+    After any kill the commands work at once, no status is torn or invented, and after rm nothing is left.
 
     What a mount, a group, a process, a lock or a network would show is looked at after each kill.
     """

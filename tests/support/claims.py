@@ -1,5 +1,5 @@
 """
-Who a directory belongs to: a session of tests, until every process that has its claim open has ended.
+The owner of a directory: a session of tests, until every process that has its claim open has ended.
 
 The kernel knows that of a session in another PID namespace too, or with other mounts, and of the directory of a control
 group.

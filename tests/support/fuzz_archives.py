@@ -1,5 +1,5 @@
 """
-What reads archives, under atheris: `python -m tests.support.fuzz_archives CORPUS [OPTION...]`, the options libFuzzer's.
+The readers of archives under atheris: `python -m tests.support.fuzz_archives CORPUS [OPTION...]`, options of libFuzzer.
 
 An input is a tar, whose checksums are made right first, since chance hits none; or with a magic number in front a
 compressed image. Anything but an ImageError of one line, or a path that leaves the archive, is a find.

@@ -1,5 +1,5 @@
 """
-Why a test may be skipped although MINIT_TEST_STRICT=1 asks for every one: the only list of it.
+Reasons why a test may be skipped although MINIT_TEST_STRICT=1 asks for every one: the only list of them.
 
 Each entry is the reason of a skip, word for word.
 """

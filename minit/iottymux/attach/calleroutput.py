@@ -46,17 +46,17 @@ class CallerOutput:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether any stream is an output."""
+        """Tell whether any stream is an output."""
         return bool(self._sources)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something waits for room."""
+        """Tell whether something waits for room."""
         return any(descriptor.waiting for descriptor in self._descriptors)
 
     @property
     def has_ended(self) -> bool:
-        """Whether every output is at its end."""
+        """Tell whether every output is at its end."""
         return all(source.has_ended for source in self._sources.values())
 
     def positions(self) -> tuple[tuple[str, int], ...]:
@@ -212,5 +212,5 @@ class _Source:
 
     @property
     def position(self) -> int | None:
-        """How much the app had written before what comes next, None if that is not known."""
+        """The number of bytes that the app had written before the next ones, None if that is not known."""
         return None if self.start is None else max(0, self.start + self.received)

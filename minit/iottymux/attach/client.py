@@ -43,7 +43,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class AttachOptions(Value):
-    """How to attach; `detach_keys` are the bytes that they send, empty for none."""
+    """The options of attaching; `detach_keys` are the bytes that they send, empty for none."""
 
     detach_keys: bytes
     replay: bool = True

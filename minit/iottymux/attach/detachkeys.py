@@ -48,7 +48,7 @@ class DetachKeys:
 
     @property
     def is_holding(self) -> bool:
-        """Whether something is held back."""
+        """Tell whether something is held back."""
         return bool(self._held)
 
     def feed(self, typed: bytes) -> tuple[bytes, bool]:

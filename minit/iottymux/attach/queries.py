@@ -1,8 +1,8 @@
 """
-What asks a terminal something, to be left out of old output that is shown again.
+Queries to a terminal, to be left out of old output that is shown again.
 
-The terminal would answer, and the app, which has had its answer, would take that for what somebody types (ECMA-48,
-xterm's control sequences).
+The terminal would answer, and the app, which has had its answer, would take that for typed keys (ECMA-48, xterm's
+control sequences).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an app has switched its terminal to, so that the caller's can be switched back (ECMA-48, DEC STD 070, xterm)."""
+"""The modes an app has switched on, so that the caller's terminal gets its own back (ECMA-48, DEC STD 070, xterm)."""
 
 from __future__ import annotations
 

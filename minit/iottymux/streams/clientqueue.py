@@ -32,7 +32,7 @@ class Queue:
 
     @property
     def is_over_limit(self) -> bool:
-        """Whether there is more than there should be."""
+        """Tell whether there is more than there should be."""
         return self._excess > 0
 
     @property

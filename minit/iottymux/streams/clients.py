@@ -69,7 +69,7 @@ class Client(PeerOwner):
 
     @property
     def is_flushing(self) -> bool:
-        """Whether output waits for it."""
+        """Tell whether output waits for it."""
         return any(peer.is_waiting for peer in self._peers)
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
 """
-What the sidecar of an app counts, in a file in memory that outlives it: PID 1 makes and keeps it (memfd_create(2)).
+The counts of an app's sidecar, in a file in memory that outlives it: PID 1 makes and keeps it (memfd_create(2)).
 
 Each number has 64 bits. A sidecar that takes over from a killed one goes on with them.
 """

@@ -120,7 +120,7 @@ class Mux:
 
     @property
     def patience_seconds(self) -> float | None:
-        """How long the loop may wait before `check` has to be called again; None for ever."""
+        """The time that the loop may wait before `check` has to be called again; None for ever."""
         moments = [moment for moment in (self._await_until, self._stalled_at) if moment is not None]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 

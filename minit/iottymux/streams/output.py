@@ -282,7 +282,7 @@ class PipeOutput(Output):
 
 
 class TtyOutput(Output):
-    """What the app writes to its terminal: read until nothing is left, then sent as one piece."""
+    """Output of the app to its terminal: read until nothing is left, then sent as one piece."""
 
     line_end = b"\r\n"
 

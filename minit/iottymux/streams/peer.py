@@ -126,17 +126,17 @@ class Peer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits for it, so that output can go straight to it."""
+        """Tell whether nothing waits for it, so that output can go straight to it."""
         return not self._queue and not self.skip
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is something to be sent when it takes more."""
+        """Tell whether there is something to be sent when it takes more."""
         return bool(self._queue) or self.is_behind
 
     @property
     def waiting_bytes(self) -> int:
-        """How much output waits for it."""
+        """The number of bytes that wait for it."""
         return self._queue.size
 
     # Output.

@@ -73,7 +73,7 @@ class Ring:
 
     @property
     def peers(self) -> int:
-        """How many clients the output has; it outlives the sidecar, as the ring does."""
+        """The number of the output's clients; it outlives the sidecar, as the ring does."""
         return self._counters.peers(self._name)
 
     def note_peers(self, count: int) -> None:
@@ -82,7 +82,7 @@ class Ring:
 
     @property
     def is_seen(self) -> bool:
-        """Whether the output ever had a client."""
+        """Tell whether the output ever had a client."""
         return self._counters.is_seen(self._name)
 
     def see(self) -> bool:

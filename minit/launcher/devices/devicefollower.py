@@ -35,7 +35,7 @@ class DeviceVolume(Value):
 
     @property
     def is_directory(self) -> bool:
-        """Whether it was a directory of nodes."""
+        """Tell whether it was a directory of nodes."""
         return self.identity is not None and self.identity.device == 0
 
 

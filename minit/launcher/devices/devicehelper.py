@@ -74,7 +74,7 @@ class DeviceHelper:
 
     @property
     def follows(self) -> bool:
-        """Whether there is an app whose devices follow those of the host."""
+        """Tell whether there is an app whose devices follow those of the host."""
         return _any_follows(self._volumes)
 
     def find_rules(self, apps: Sequence[AppPlan]) -> list[Sequence[DeviceRule] | None]:

@@ -21,7 +21,7 @@ _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Identity(Value):
-    """What a mount shows at its top: a file system, a file in it, and the number of the device that it stands for."""
+    """The top of a mount: a file system, a file in it, and the number of the device that it stands for."""
 
     filesystem: int
     inode: int

@@ -77,7 +77,7 @@ def enter(entrance: Entrance, command: Sequence[str], link: Socket) -> int:
 
 
 class _Command:
-    """What becomes the command: the first process, and once `is_second` the other one, which tells a person."""
+    """The process that becomes the command: the first one, and once `is_second` the other, which tells a person."""
 
     def __init__(self, entrance: Entrance, words: Sequence[str], link: Socket) -> None:
         self._entrance = entrance

@@ -26,7 +26,7 @@ _GOOD_STATUSES = range(200, 400)
 
 
 class Output:
-    """What a check says, of which only the end is kept: its process must not wait for somebody to read it."""
+    """The output of a check, of which only the end is kept: its process must not wait for somebody to read it."""
 
     def __init__(self, fd: int) -> None:
         self.fd: int | None = fd
@@ -35,7 +35,7 @@ class Output:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether more of it is to be read while the check runs."""
+        """Tell whether more of it is to be read while the check runs."""
         return self.fd is not None and self._taken_bytes < _MOST_OUTPUT_BYTES
 
     def read(self) -> None:

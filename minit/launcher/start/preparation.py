@@ -1,5 +1,5 @@
 """
-What apps need of the host before they can start: control groups with limits, volumes, devices, modules.
+The host's part in the start of apps: control groups with limits, volumes, devices, modules.
 
 The launcher of a pod prepares it, `app/add` for one app more, and PID 1 itself on a machine that has no launcher.
 """
@@ -31,7 +31,7 @@ from minit.value import Value
 
 class Preparation(Value):
     """
-    What the apps of a plan have of the host, in the order of the plan.
+    Things of the host for the apps of a plan, in the order of the plan.
 
     `trees` has a detached mount of each volume of each app, but for devices that may come later. `devices` is the
     helper by which these come, if any can, into the groups that are `followed`, by app.

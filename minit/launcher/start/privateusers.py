@@ -1,5 +1,5 @@
 """
-What the launcher does for a pod with a user namespace, where PID 1 is root of the pod only: user_namespaces(7).
+The launcher's work for a pod with a user namespace, where PID 1 is root of the pod only: user_namespaces(7).
 
 Its ids are mapped from here, and what its root may not make it gets ready: device nodes, and the sysfs of a network
 namespace that is not the pod's own.

@@ -1,5 +1,5 @@
 """
-What is written down about apps: how each of them ended, and the markers of what it has come to.
+The records of apps: the end of each of them, and the markers of its progress.
 
 An end that cannot be written, on a full disk say, is kept and written later.
 """

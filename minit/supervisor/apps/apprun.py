@@ -70,15 +70,15 @@ class Run:
 
     @property
     def has_executed(self) -> bool:
-        """Whether the app's own program was executed, and nothing is known to have failed."""
+        """Tell whether the app's own program was executed, and nothing is known to have failed."""
         return self.reached >= EXECUTED and self.report is None and self.failure is None
 
     @property
     def post_stop_due(self) -> bool:
-        """Whether the post-stop handler has to run after the end, and has not."""
+        """Tell whether the post-stop handler has to run after the end, and has not."""
         return self.post_stop_pending and self.reached >= BEGUN
 
     @property
     def status(self) -> ExitStatus | None:
-        """Why it failed, or how its process ended; None if neither is known."""
+        """The reason of its failure, or the end of its process; None if neither is known."""
         return self.failure or self.reaped

@@ -7,7 +7,7 @@ from minit.plan.restart import ALWAYS, RestartPolicy
 
 class Restarts:
     """
-    What is counted of an app with a restart policy.
+    The counts of an app with a restart policy.
 
     `count` is all its restarts, `in_a_row` those since it last ran for the policy's `reset_seconds`. `delay_seconds` is
     set from an end until the restart that follows it; `gave_up` says that there is none because of the policy's limit.

@@ -45,7 +45,7 @@ class GroupEnds(Value):
 
     @property
     def starts_processes(self) -> bool:
-        """Whether PID 1 may start processes in the group: v2, unless it is root of a user namespace only."""
+        """Tell whether PID 1 may start processes in the group: v2, unless it is root of a user namespace only."""
         return self.is_v2 and not self.files
 
     def descriptors(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""What apps say of themselves by sd_notify(3), heard by PID 1 while they run."""
+"""Messages of apps by sd_notify(3), heard by PID 1 while they run."""
 
 from __future__ import annotations
 

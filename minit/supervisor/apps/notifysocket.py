@@ -1,5 +1,5 @@
 """
-How PID 1 hears from an app that it is ready: sd_notify(3) on a socket, or a line feed on a descriptor, as for s6.
+The word of an app to PID 1 that it is ready: sd_notify(3) on a socket, or a line feed on a descriptor, as for s6.
 
 What is said there is an app's, so nothing of it is trusted: messages are bounded, and descriptors that come along are
 closed where that can hold up nobody. Loaded by the launcher if any app tells.
@@ -34,7 +34,7 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(_UCRED_BYTES) + socket.CMSG_SPACE(_MOST_DES
 
 
 class Notification(Value):
-    """What a message says of those things that minit acts on."""
+    """The variables of a message that minit acts on."""
 
     ready: bool = False
     stopping: bool = False
@@ -54,7 +54,7 @@ def parse_notification(data: bytes) -> Notification:
 
 class Readiness:
     """
-    What one app says of itself; the socket lives as long as the app's root, all else as long as its process.
+    The readiness of one app; the socket lives as long as the app's root, all else as long as its process.
 
     `refused` tells why the last message was that counted for nothing, None if there was none.
     """

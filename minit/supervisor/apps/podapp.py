@@ -60,7 +60,7 @@ class App:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it was executed, is ready by what it says and by its checks, and did not fail to start."""
+        """Tell whether it was executed, is ready by what it says and by its checks, and did not fail to start."""
         if not self.run.has_executed or self.is_restarting or not (self.readiness is None or self.readiness.is_ready):
             return False
         health = self.run.health
@@ -68,7 +68,7 @@ class App:
 
     @property
     def is_restarting(self) -> bool:
-        """Whether it has ended and will be started again by itself."""
+        """Tell whether it has ended and will be started again by itself."""
         return self.restarts is not None and self.restarts.delay_seconds is not None
 
     @property
@@ -78,12 +78,12 @@ class App:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its main process has ended for good."""
+        """Tell whether its main process has ended for good."""
         return self.run.end is not None and not self.is_restarting
 
     @property
     def is_killed(self) -> bool:
-        """Whether processes of it were sent SIGKILL and nothing else can be done but wait."""
+        """Tell whether processes of it were sent SIGKILL and nothing else can be done but wait."""
         return self.state in (CLEARING, KILLED, REMNANTS, DELETING, ABANDONED)
 
     def begin_again(self) -> None:

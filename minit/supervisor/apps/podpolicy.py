@@ -58,7 +58,7 @@ class PodPolicy:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of any app is left, once the pod is to end if apps may be started by request."""
+        """Tell whether nothing of any app is left, once the pod is to end if apps may be started by request."""
         if self.exit_code is None and (self._plan.mutable or any(app.run.is_stopped for app in self.apps.values())):
             return False
         return all(app.state in lifecycle.RESTING and not app.is_restarting for app in self.apps.values())

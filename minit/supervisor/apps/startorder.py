@@ -31,7 +31,7 @@ class StartOrder:
 
     @property
     def starting(self) -> bool:
-        """Whether some app is being prepared or executed; one whose pre-start handler runs may take for ever."""
+        """Tell whether some app is being prepared or executed; one whose pre-start handler runs may take for ever."""
         left_out = lifecycle.PRE_START
         return any(
             each.run.report is not None and each.state != left_out and each.name not in self._waiting

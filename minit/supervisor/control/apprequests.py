@@ -1,6 +1,6 @@
 """
-What is asked about single apps: adding, starting, stopping and removing one of a mutable pod, or what of that a machine
-that minit boots allows.
+Requests about single apps: adding, starting, stopping and removing one of a mutable pod, or those of them that a
+machine that minit boots allows.
 
 An answer may have to wait for the app. It is then a `Pending`, which looks again whenever the app has changed; nobody
 else waits for that, and whether its client is still there does not matter to the app. Loaded with the control socket.

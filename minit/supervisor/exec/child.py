@@ -39,7 +39,7 @@ from minit.value import Value
 
 class ChildEnds(Value):
     """
-    What an app's process takes over from PID 1: the report socket, its streams (None for null) and cgroup files.
+    Descriptors for an app's process from PID 1: the report socket, its streams (None for null) and cgroup files.
 
     `console` is the slave of the pod's console for the streams that are it, `tty` that of the app's own terminal.
     `attributes` are what it gets in place of PID 1's. `trees` are detached mounts, one of each of its volumes,

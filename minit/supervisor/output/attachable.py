@@ -110,12 +110,12 @@ class Attachable:
 
     @property
     def outputs(self) -> list[int]:
-        """What the app's output comes from."""
+        """The sources of the app's output."""
         return [self.held[name] for name in (STDOUT, STDERR, MASTER) if name in self.held]
 
     @property
     def at_end(self) -> bool:
-        """Whether no output is left or can come; without any, whether nobody reads the input."""
+        """Tell whether no output is left or can come; without any, whether nobody reads the input."""
         if outputs := self.outputs:
             return all(wait_events({fd: select.POLLIN}, 0) == {fd: select.POLLHUP} for fd in outputs)
         return STDIN not in self.held or wait_events({self.held[STDIN]: 0}, 0) == {self.held[STDIN]: select.POLLERR}

@@ -58,7 +58,7 @@ class Sidecars:
 
     @property
     def all_ended(self) -> bool:
-        """Whether all output has been read to its end."""
+        """Tell whether all output has been read to its end."""
         return not self._read
 
     @property

@@ -73,18 +73,18 @@ class Streams:
 
     @property
     def need_sidecar(self) -> bool:
-        """Whether there is anything to read or to attach to."""
+        """Tell whether there is anything to read or to attach to."""
         return bool(self.ends or self.abandoned) or self.attachable is not None
 
     @property
     def at_end(self) -> bool:
-        """Whether every pipe is empty and has no writer left, and all of it is passed on."""
+        """Tell whether every pipe is empty and has no writer left, and all of it is passed on."""
         logged = all(_at_end(fd) and not buffered_bytes(buffer) for _, fd, buffer in self.ends)
         return logged and not self.abandoned and (self.attachable is None or self.attachable.at_end)
 
     @property
     def has_clients(self) -> bool:
-        """Whether a sidecar that is gone has left clients behind, and not ended well."""
+        """Tell whether a sidecar that is gone has left clients behind, and not ended well."""
         return self.attachable is not None and self.attachable.counters()["clients"] > 0
 
     def unread_bytes(self) -> int:
