@@ -25,7 +25,7 @@ _USED = ("ptp", "host-local")
 # The helper process of `run`, from its fork to its answer, or from the end of its socket to its own end.
 _HELPER = """
 import os, sys, time
-from minit.launcher.start.network import NetworkHelper
+from minit.launcher.start.networkhelper import NetworkHelper
 from minit.network.configs import load_networks
 from minit.plan.flags import parse_run_flags
 from minit.plan.network import NetworkPlan, plan_networks

@@ -44,7 +44,7 @@ pyudev.Context()
 """
 _WRITE_FILTERS = """\
 import sys
-from minit.launcher.start.seccomp import write_default_filters
+from minit.launcher.start.filterprograms import write_default_filters
 write_default_filters(sys.argv[1])
 """
 _PRINT_FILES = """\

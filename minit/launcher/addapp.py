@@ -18,11 +18,11 @@ from minit.launcher.cgroups import Hierarchy, read_hierarchies, read_subcgroup, 
 from minit.launcher.devices.devicehelper import DeviceHelper
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
+from minit.launcher.start.enterprofiles import write_profile
+from minit.launcher.start.filterprograms import add_filters
 from minit.launcher.start.load import collect_facts, load_app, read_pod_manifest, read_runtime_config
 from minit.launcher.start.preparation import open_host_sockets, prepare
-from minit.launcher.start.privateusers import make_dev
-from minit.launcher.start.profiles import write_profile
-from minit.launcher.start.seccomp import add_filters
+from minit.launcher.start.usernamespace import make_dev
 from minit.launcher.stop import read_pid
 from minit.plan.app import STREAM_CONSOLE, AppSpec
 from minit.plan.appflags import AddFlags

@@ -22,10 +22,10 @@ from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.start.delegation import place_pod
+from minit.launcher.start.enterprofiles import write_profiles
+from minit.launcher.start.filterprograms import add_filters, read_sidecar_filter
 from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root
 from minit.launcher.start.preparation import open_host_sockets, prepare, raise_descriptor_limit
-from minit.launcher.start.profiles import write_profiles
-from minit.launcher.start.seccomp import add_filters, read_sidecar_filter
 from minit.machine.clock import correct_clock
 from minit.machine.console import keep_console
 from minit.machine.ending import end_machine

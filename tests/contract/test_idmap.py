@@ -15,7 +15,7 @@ import pytest
 
 from minit import syscalls
 from minit.idrange import IdRange
-from minit.launcher.start.idmap import open_user_namespace
+from minit.launcher.start.idmappedmounts import open_user_namespace
 from tests.support.pods import MakePod, PodDirectory, shell
 from tests.support.refusals import assert_refused
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from minit import paths
-from minit.launcher.start.seccomp import compile_filters, compile_sidecar_filter
+from minit.launcher.start.filterprograms import compile_filters, compile_sidecar_filter
 from minit.manifest.seccomp import DEFAULT_POLICY
 from minit.plan.guards import DEFAULT_GUARDS
 from tests.support.bpf import AARCH64, I386, X86_64, Calls

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-from minit.launcher.start.seccomp import compile_sidecar_filter
+from minit.launcher.start.filterprograms import compile_sidecar_filter
 
 sidecar_filter = cache(compile_sidecar_filter)

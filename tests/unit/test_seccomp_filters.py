@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit.launcher.start.seccomp import compile_filters, compile_sidecar_filter
+from minit.launcher.start.filterprograms import compile_filters, compile_sidecar_filter
 from minit.libseccomp import compile_filter, is_system_call
 from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM, SETS

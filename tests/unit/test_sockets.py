@@ -1,4 +1,4 @@
-"""minit.plan.sockets and minit.launcher.start.sockets: which sockets an app is started with, and which are there."""
+"""minit.plan.sockets and minit.launcher.start.listenfds: which sockets an app is started with, and which are there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import LaunchError, PlanError
-from minit.launcher.start.sockets import InheritedSocket, find_sockets, match_sockets
+from minit.launcher.start.listenfds import InheritedSocket, find_sockets, match_sockets
 from minit.manifest.app import App, Port
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import ExposedPort, PodManifest, RuntimeApp

@@ -10,8 +10,8 @@ from minit.errors import LaunchError
 from minit.forks import numbers
 from minit.launcher.enter.enterchild import Entrance, enter
 from minit.launcher.enter.enterconsole import open_enter_console
-from minit.launcher.enter.enterprofile import find_app, open_groups
 from minit.launcher.enter.enterwatch import EnterWatch, hold_signals
+from minit.launcher.enter.findapp import find_app, open_groups
 from minit.launcher.stop import has_ended, open_supervisor
 from minit.messages import socket_pair
 from minit.plan.entering import EnterProfile

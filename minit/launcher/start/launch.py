@@ -17,15 +17,15 @@ from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies
 from minit.launcher.devices.devicehelper import DeviceHelper
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
+from minit.launcher.start.enterprofiles import write_profiles
+from minit.launcher.start.filterprograms import add_filters, read_sidecar_filter
 from minit.launcher.start.hostnotify import is_usable
 from minit.launcher.start.kuberneteslog import open_kubernetes_log
+from minit.launcher.start.listenfds import AppSockets, InheritedSocket, find_sockets, match_sockets
 from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root
-from minit.launcher.start.network import NetworkHelper
+from minit.launcher.start.networkhelper import NetworkHelper
 from minit.launcher.start.preparation import open_host_sockets, place_groups, prepare, raise_descriptor_limit
-from minit.launcher.start.privateusers import admit, make_mounts, open_network
-from minit.launcher.start.profiles import write_profiles
-from minit.launcher.start.seccomp import add_filters, read_sidecar_filter
-from minit.launcher.start.sockets import AppSockets, InheritedSocket, find_sockets, match_sockets
+from minit.launcher.start.usernamespace import admit, make_mounts, open_network
 from minit.launcher.start.watch import FORWARDED, Watch
 from minit.messages import Socket, socket_pair
 from minit.plan.app import AppSpec

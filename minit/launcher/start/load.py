@@ -9,7 +9,7 @@ from minit import paths, syscalls
 from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, ManifestError, PlanError, describe
 from minit.launcher.cgroups import Hierarchy, offered_controllers
-from minit.launcher.start.users import look_up_ids
+from minit.launcher.start.userlookup import look_up_ids
 from minit.manifest.app import App
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.network import NetworkConfig

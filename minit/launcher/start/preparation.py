@@ -18,10 +18,10 @@ from minit.launcher.devices.devicehelper import DeviceHelper, find_device_volume
 from minit.launcher.devices.devicepolicy import DeviceGroup, apply_policies, device_group
 from minit.launcher.devices.volumes import has_devices, open_volumes
 from minit.launcher.health.healthhelper import HealthHelper
+from minit.launcher.start.cgrouplimits import set_limits
 from minit.launcher.start.delegation import place_pod
-from minit.launcher.start.idmap import map_owners
-from minit.launcher.start.limits import set_limits
-from minit.launcher.start.sockets import AppSockets
+from minit.launcher.start.idmappedmounts import map_owners
+from minit.launcher.start.listenfds import AppSockets
 from minit.plan.pod import PodPlan
 from minit.podfile import write_pod_file
 from minit.stdio import complain
