@@ -17,13 +17,12 @@ import pytest
 
 from minit import syscalls
 from minit.manifest.capabilities import DEFAULT, capability_mask
-from tests.support.bpf import AARCH64, X86_64, Calls
+from tests.support.bpf import native
 from tests.support.guest import GUEST, Report
 from tests.support.pods import MakePod, PodDirectory, app_section, shell
 from tests.support.processes import children_of, control_groups_of, named, namespace_of, status_of
 from tests.support.waiting import wait_for
 
-NATIVE = Calls({"x86_64": X86_64, "aarch64": AARCH64}[os.uname().machine])
 pytestmark = pytest.mark.private_users
 
 FOREVER = "while :; do sleep 1; done"
@@ -39,11 +38,6 @@ OF_A_SHELL = {"PWD", "OLDPWD", "SHLVL", "_"}
 def isolator(name: str, **value: Any) -> dict[str, Any]:
     """Return an isolator of an app."""
     return {"name": name, "value": value}
-
-
-def native(name: str, *arguments: int) -> str:
-    """Return a system call for the guest."""
-    return ":".join(["native", str(NATIVE.number(name)), *map(str, arguments)])
 
 
 ISOLATORS = [

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from minit.manifest.capabilities import DEFAULT, capability_mask
-from tests.support.bpf import AARCH64, X86_64, Calls
+from tests.support.bpf import native
 from tests.support.guest import GUEST
 from tests.support.pods import MakePod, PodDirectory, guest, handlers
 
 RETAIN, REMOVE = "os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set"
 CAPABILITIES = "os/linux/capabilities-retain-set"
 TRUSTED = {"minit/trusted-isolators": "true"}
-NATIVE = Calls({"x86_64": X86_64, "aarch64": AARCH64}[os.uname().machine])
 
 ALL_CALLS = {"name": RETAIN, "value": {"set": ["@appc.io/all"]}}
 MOUNTS = {"name": RETAIN, "value": {"set": ["@rkt/default-whitelist", "@systemd/mount"]}}
 ADMIN = {"name": CAPABILITIES, "value": {"set": ["CAP_SYS_ADMIN", "CAP_SYS_CHROOT"]}}
 
 Isolators = Sequence[dict[str, Any]]
-
-
-def native(name: str, *arguments: int) -> str:
-    """Return a call for the guest."""
-    return ":".join(["native", str(NATIVE.number(name)), *map(str, arguments)])
 
 
 UNSHARE, MOUNT, BIND = native("unshare", 0), native("mount", 0, 1, 0, 0, 0), native("mount", 0, 1, 0, 0x1000, 0)

@@ -14,12 +14,11 @@ from minit import paths
 from minit.launcher.start.filterprograms import compile_filters, compile_sidecar_filter
 from minit.manifest.seccomp import DEFAULT_POLICY
 from minit.plan.guards import DEFAULT_GUARDS
-from tests.support.bpf import AARCH64, I386, X86_64, Calls
+from tests.support.bpf import I386, NATIVE, Calls, native
 from tests.support.guest import GUEST, Report
 from tests.support.pods import MakePod, app_section, guest, handlers, shell
 
 MACHINE = os.uname().machine
-NATIVE = Calls({"x86_64": X86_64, "aarch64": AARCH64}[MACHINE])
 RETAIN, REMOVE = "os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set"
 WHITELIST, BLACKLIST = "@rkt/default-whitelist", "@rkt/default-blacklist"
 FATAL = f"signal {signal.SIGSYS}"
@@ -33,11 +32,6 @@ needs_x86 = pytest.mark.skipif(MACHINE != "x86_64", reason="other machines run n
 def fails(name: str) -> str:
     """Return how the guest reports a call that failed."""
     return f"errno {getattr(errno, name)}"
-
-
-def native(name: str, *arguments: int) -> str:
-    """Return a call for the guest."""
-    return ":".join(["native", str(NATIVE.number(name)), *map(str, arguments)])
 
 
 def seccomp(name: str, *words: str, error: str = "") -> dict[str, Any]:

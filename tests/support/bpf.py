@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 from collections.abc import Callable, Sequence
 
@@ -74,3 +75,11 @@ class Calls:
     def number(self, name: str) -> int:
         """Return the number of a call."""
         return next(number for number, other in self.names.items() if other == name)
+
+
+NATIVE = Calls({"x86_64": X86_64, "aarch64": AARCH64}[os.uname().machine])
+
+
+def native(name: str, *arguments: int) -> str:
+    """Return a system call of this machine, as the guest is told to make it."""
+    return ":".join(["native", str(NATIVE.number(name)), *map(str, arguments)])
