@@ -24,7 +24,7 @@ SAME = "the parent's"
 NULL = "/dev/null"
 CLOSED = "closed"
 
-Kept = int | Iterable[int] | None
+Kept = int | Iterable[int | None] | None
 _NOTHING: Mapping[str, Kept] = {}
 
 
@@ -59,6 +59,46 @@ NETWORK_HELPER = Forked(
     has_session=True,
 )
 USER_NAMESPACE_HOLDER = Forked(who="holder of a user namespace", keeps=("pipe",), streams=(CLOSED, CLOSED, CLOSED))
+# What the terminal sends reaches the launcher. Dumpable it is again with a user namespace of the pod's.
+PID_1 = Forked(
+    who="PID 1",
+    name="minit",
+    keeps=(
+        *("launcher", "lock", "image", "stage1 root", "volumes", "other mounts", "hierarchies", "control groups"),
+        *("sockets", "logs of kubernetes", "of the machine"),
+    ),
+    has_session=True,
+    is_dumpable=False,
+    death_signal=signal.SIGTERM,
+)
+SPAWNER = Forked(
+    who="spawner",
+    name="minit-spawner",
+    keeps=("socket",),
+    # What the caller types is nothing to it and its children.
+    streams=(NULL, SAME, SAME),
+    is_dumpable=False,
+)
+SIDECAR = Forked(who="sidecar", name="iottymux-", keeps=("log directories", "null", "streams"))
+# Dumpable as PID 1 is until it enters its root: files in /proc of a process that is not belong to root of the host.
+APP = Forked(
+    who="app, before its exec",
+    keeps=(
+        *("report", "streams", "terminals", "mount namespace", "control groups", "root", "volumes", "/dev"),
+        *("notification", "sockets"),
+    ),
+    has_session=True,
+)
+# The pod's /dev/null is one that no app can have replaced.
+HANDLER = Forked(
+    who="event handler, before its exec",
+    keeps=("mount namespace", "control groups"),
+    streams=(NULL, "stdout", "stderr"),
+    has_session=True,
+)
+CLOSER = Forked(
+    who="what closes descriptors of an app", keeps=("pipe", "descriptors"), streams=(CLOSED, CLOSED, CLOSED)
+)
 # The death signal of helpers is a second line: the first, the end of the socket, is not seen by one that is stopped.
 DEVICE_HELPER = Forked(
     who="device helper",
@@ -136,7 +176,7 @@ def fork(
     /dev/null for a stream. `of` ends its name. An error that nobody handles goes to `tell`, which returns the code, or
     None for EXIT_FAILURE; without it, to standard error. It may say how the process ends as SystemExit, too.
     """
-    parent = _check(row, kept)
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         _be(row, run, kept, tell, of, parent)
@@ -154,7 +194,7 @@ def clone(
     of: str = "",
 ) -> tuple[int, int]:
     """Do as fork(), into new namespaces, and into the cgroup v2 directory `cgroup`, and return number and pidfd."""
-    parent = _check(row, kept)
+    parent = os.getpid()
     pid, pidfd = syscalls.clone3(flags, cgroup)
     if pid == 0:
         _be(row, run, kept, tell, of, parent)
@@ -163,6 +203,8 @@ def clone(
 
 def settle(row: Forked, kept: Mapping[str, Kept], parent: int = 0, of: str = "") -> None:
     """Make this process what the row says; that the process `parent` forked it is given where it has a death signal."""
+    # Or the table would not tell the truth.
+    assert kept.keys() == row.descriptors(), f"{row.who}: {', '.join(kept)}"
     if row.has_session:
         # First: what a terminal sends reaches the parent, which decides, and must not arrive twice.
         os.setsid()
@@ -189,18 +231,14 @@ def settle(row: Forked, kept: Mapping[str, Kept], parent: int = 0, of: str = "")
 
 
 def numbers(kept: Iterable[Kept]) -> list[int]:
-    """Return all of these descriptors."""
+    """Return all of these descriptors that there are."""
     found: list[int] = []
     for fds in kept:
-        if fds is not None:
-            found += (fds,) if isinstance(fds, int) else fds
+        if isinstance(fds, int):
+            found.append(fds)
+        elif fds is not None:
+            found += (fd for fd in fds if fd is not None)
     return found
-
-
-def _check(row: Forked, kept: Mapping[str, Kept]) -> int:
-    """Return who forks; the descriptors are those of the row, or the table would not tell the truth."""
-    assert kept.keys() == row.descriptors(), f"{row.who}: {', '.join(kept)}"
-    return os.getpid()
 
 
 def _be(

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
-from typing import NoReturn
 
 from minit import paths, syscalls
-from minit.errors import EXIT_FAILURE, LaunchError, Step, describe, step_of
+from minit.errors import LaunchError, Step, describe, step_of
+from minit.forks import SIDECAR, SPAWNER, clone
 from minit.iottymux.logfile import Log
 from minit.iottymux.plainlog import PlainLog
 from minit.iottymux.sidecar import Stream, run_sidecar
@@ -40,9 +40,12 @@ class Spawner:
 
     def __init__(self, filter: bytes = b"") -> None:
         ours, theirs = socket_pair()
-        self.pid, self._pidfd = syscalls.clone3()
-        if self.pid == 0:
-            _run_as_spawner(theirs, filter)
+        self.pid, self._pidfd = clone(
+            SPAWNER,
+            lambda: _run_as_spawner(theirs, filter),
+            {"socket": theirs.fileno()},
+            tell=lambda error: send_message(theirs, {"error": f"{step_of(error)}: {describe(error)}"}),
+        )
         theirs.close()
         self._socket = ours
 
@@ -148,31 +151,17 @@ class _Belongings(Value):
     null: int
     filter: bytes
 
-    def descriptors(self) -> tuple[int, ...]:
-        """Return all of them."""
-        return tuple(fd for fd in (self.log_directory, self.kubernetes_log, self.null) if fd is not None)
+
+def _run_as_spawner(socket: Socket, filter: bytes) -> None:
+    with Step("set up the spawner"):
+        belongings = _set_up(filter)
+    with Step("answer PID 1"):
+        while _answer_request(socket, belongings):
+            pass
 
 
-def _run_as_spawner(socket: Socket, filter: bytes) -> NoReturn:
-    try:
-        with Step("set up the spawner"):
-            belongings = _set_up(socket, filter)
-        with Step("answer PID 1"):
-            while _answer_request(socket, belongings):
-                pass
-        os._exit(0)
-    except BaseException as error:
-        # The last frame of a forked process: returning would run PID 1's code twice.
-        try:
-            send_message(socket, {"error": f"{step_of(error)}: {describe(error)}"})
-        finally:
-            os._exit(EXIT_FAILURE)
-
-
-def _set_up(socket: Socket, filter: bytes) -> _Belongings:
+def _set_up(filter: bytes) -> _Belongings:
     """Give up all that neither the spawner nor a sidecar needs, and return what these get."""
-    syscalls.set_process_name("minit-spawner")
-    syscalls.set_dumpable(False)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     belongings = _Belongings(
         log_directory=os.open(paths.STAGE1_LOG, _DIRECTORY),
@@ -180,10 +169,8 @@ def _set_up(socket: Socket, filter: bytes) -> _Belongings:
         null=os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC),
         filter=filter,
     )
-    syscalls.close_all_but((0, 1, 2, socket.fileno(), *belongings.descriptors()))
     # Here and so in every sidecar: they only touch what they hold already, and files of their own user in the one
-    # directory where they make some. What the caller types is nothing to them.
-    os.dup2(belongings.null, 0)
+    # directory where they make some.
     os.fchdir(belongings.log_directory)
     os.chroot(".")
     syscalls.set_capabilities(0, 0, 0)
@@ -203,13 +190,18 @@ def _answer_request(socket: Socket, belongings: _Belongings) -> bool:
     message, descriptors = receive_message(socket)
     if message is None:
         return False
+    logs = belongings.log_directory, belongings.kubernetes_log
     try:
-        pid, pidfd = syscalls.clone3()
+        _, pidfd = clone(
+            SIDECAR,
+            lambda: _run_as_sidecar(message, descriptors, belongings),
+            {"log directories": logs, "null": belongings.null, "streams": descriptors},
+            of=str(message["app"]),
+            tell=lambda error: complain(f"iottymux: app {message['app']}: {describe(error)}"),
+        )
     except OSError as error:
         send_message(socket, {"error": describe(error)})
     else:
-        if pid == 0:
-            _run_as_sidecar(message, descriptors, belongings)
         send_message(socket, {}, [pidfd])
         os.close(pidfd)
     for fd in descriptors:
@@ -217,28 +209,18 @@ def _answer_request(socket: Socket, belongings: _Belongings) -> bool:
     return True
 
 
-def _run_as_sidecar(message: dict[str, object], descriptors: list[int], belongings: _Belongings) -> NoReturn:
-    try:
-        app, pid, names, limits = message["app"], message["pid"], message["streams"], message["log"]
-        assert isinstance(app, str) and isinstance(pid, int) and isinstance(names, list) and isinstance(limits, list)
-        others = message["attachable"]
-        assert isinstance(others, list)
-        syscalls.set_process_name(f"iottymux-{app}")
-        syscalls.close_all_but((0, 1, 2, *belongings.descriptors(), *descriptors))
-        own = zip(names, descriptors[::2], descriptors[1::2])
-        streams = [Stream(name=name, fd=fd, buffer=buffer, console=_CONSOLE[name]) for name, fd, buffer in own]
-        log = Log(app, belongings.log_directory, *limits)
-        attachable = dict(zip(others, descriptors[2 * len(names) :]))
-        renewed = message["renewed"] is True
-        plain_log = None
-        if isinstance(message["plain_log"], str):
-            assert belongings.kubernetes_log is not None
-            plain_log = PlainLog(message["plain_log"], belongings.kubernetes_log, renewed)
-        run_sidecar(
-            app, pid, streams, log, renewed, attachable, plain_log, null=belongings.null, filter=belongings.filter
-        )
-        os._exit(0)
-    except BaseException as error:
-        # The last frame of a forked process: returning would run the spawner's loop twice.
-        complain(f"iottymux: app {message['app']}: {describe(error)}")
-        os._exit(EXIT_FAILURE)
+def _run_as_sidecar(message: dict[str, object], descriptors: list[int], belongings: _Belongings) -> None:
+    app, pid, names, limits = message["app"], message["pid"], message["streams"], message["log"]
+    assert isinstance(app, str) and isinstance(pid, int) and isinstance(names, list) and isinstance(limits, list)
+    others = message["attachable"]
+    assert isinstance(others, list)
+    own = zip(names, descriptors[::2], descriptors[1::2])
+    streams = [Stream(name=name, fd=fd, buffer=buffer, console=_CONSOLE[name]) for name, fd, buffer in own]
+    log = Log(app, belongings.log_directory, *limits)
+    attachable = dict(zip(others, descriptors[2 * len(names) :]))
+    renewed = message["renewed"] is True
+    plain_log = None
+    if isinstance(message["plain_log"], str):
+        assert belongings.kubernetes_log is not None
+        plain_log = PlainLog(message["plain_log"], belongings.kubernetes_log, renewed)
+    run_sidecar(app, pid, streams, log, renewed, attachable, plain_log, null=belongings.null, filter=belongings.filter)

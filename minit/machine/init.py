@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from minit import paths, syscalls
 from minit.attributes import Attributes
 from minit.errors import EXIT_FAILURE, MinitError, describe
+from minit.forks import PID_1, settle
 from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies, write_group_file
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
@@ -213,6 +214,7 @@ def _run_pod(machine: Machine) -> int:
         machine.supervised = True
         return MachineSupervisor(machine, *arguments, **options)
 
+    settle(PID_1, ends.descriptors())
     return run_apps(plan, ends, make)
 
 

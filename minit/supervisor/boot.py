@@ -12,12 +12,12 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
 
 from minit import paths, syscalls
 from minit.attributes import Attributes
 from minit.errors import EXIT_FAILURE, LaunchError, MinitError, Step, describe, step_of
+from minit.forks import Kept
 from minit.iottymux.spawner import Spawner
 from minit.messages import Socket, receive_message, send_message
 from minit.plan.app import AppSpec
@@ -101,31 +101,42 @@ class SupervisorEnds(Value):
     made: MadeMounts = MadeMounts()
     kept: tuple[int, ...] = ()
 
-    def descriptors(self) -> list[int]:
+    def descriptors(self) -> Mapping[str, Kept]:
         """Return the descriptors that PID 1 keeps; all others of the launcher are closed."""
-        own = [self.launcher.fileno(), self.lock, self.root, *self.tasks, *self.kept]
-        own += [fd for fd in (self.image, self.hierarchies, self.kubernetes_log) if fd is not None]
-        own += [tree for trees in self.trees for tree in trees]
-        own += self.made.descriptors()
-        own += [fd for sockets in self.sockets for fd in sockets if fd is not None]
-        return own + [fd for group in self.groups for fd in group.descriptors()]
+        return {
+            "launcher": self.launcher.fileno(),
+            "lock": self.lock,
+            "image": self.image,
+            "stage1 root": self.root,
+            "volumes": [tree for trees in self.trees for tree in trees],
+            "other mounts": self.made.descriptors(),
+            "hierarchies": self.hierarchies,
+            "control groups": [*self.tasks, *(fd for group in self.groups for fd in group.descriptors())],
+            "sockets": [fd for sockets in self.sockets for fd in sockets if fd is not None],
+            "logs of kubernetes": self.kubernetes_log,
+            "of the machine": self.kept,
+        }
 
 
-def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> NoReturn:
-    """Be PID 1 of the pod until it ends; exits with the pod's code."""
-    failure: dict[str, object] = {}
-    try:
-        code = run_apps(plan, ends)
-    except (MinitError, OSError) as error:
-        complain_at_once(f"stage1: {describe(error)}")
-        code, failure = EXIT_FAILURE, {"failed": describe(error)[:_MAX_FAILURE_LENGTH]}
-    except BaseException:
-        # A defect of ours: the pod cannot go on, and only the traceback says why.
-        traceback.print_exc()
-        code = EXIT_FAILURE
+def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> int:
+    """Be PID 1 of the pod until it ends; returns the pod's code."""
+    code = run_apps(plan, ends)
     # Said before: the kernel keeps PID 1 until every process of the pod has been reaped, perhaps by others.
-    _tell_launcher(ends.launcher, {"code": code, **failure})
-    os._exit(code)
+    _tell_launcher(ends.launcher, {"code": code})
+    return code
+
+
+def tell_failure(launcher: Socket, error: BaseException) -> None:
+    """Say why PID 1 ends, to the user and to the launcher."""
+    failure: dict[str, object] = {"code": EXIT_FAILURE}
+    if isinstance(error, (MinitError, OSError)):
+        line = describe(error) if isinstance(error, MinitError) else f"{step_of(error)}: {describe(error)}"
+        complain_at_once(f"stage1: {line}")
+        failure["failed"] = line[:_MAX_FAILURE_LENGTH]
+    else:
+        # A defect of ours: the pod cannot go on, and only the traceback says why.
+        traceback.print_exception(error)
+    _tell_launcher(launcher, failure)
 
 
 def run_apps(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor] = Supervisor) -> int:
@@ -141,13 +152,7 @@ def _boot(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) 
 
 
 def _start(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor]) -> Supervisor:
-    with Step("become PID 1"):
-        syscalls.set_process_name("minit")
-        # Before anything else: a terminal's Ctrl-C reaches the launcher, which forwards it, and must not arrive twice.
-        os.setsid()
-        syscalls.set_dumpable(False)
-        syscalls.set_parent_death_signal(signal.SIGTERM)
-        syscalls.close_all_but((0, 1, 2, *ends.descriptors()))
+    with Step("listen to signals"):
         signals = syscalls.signalfd(WATCHED_SIGNALS)
     if plan.private_users is not None:
         with Step("become root of the user namespace"):
@@ -267,7 +272,7 @@ def _become_root(launcher: Socket) -> None:
     message, _ = receive_message(launcher)
     if message is None:
         # It says why itself.
-        os._exit(EXIT_FAILURE)
+        raise SystemExit(EXIT_FAILURE)
     become_user(0, 0, ())
     # This memory belongs to the host's user namespace, as the launcher's did: were it not dumpable, even a process of
     # the pod with CAP_SYS_PTRACE could not look at /proc/1, nor PID 1 at its own files there. Processes without that

@@ -72,7 +72,7 @@ def test_a_process_keeps_what_its_row_names() -> None:
         # The last one is that of the directory.
         assert told(row, lambda: str(len(os.listdir("/proc/self/fd")) - 1), pair=pair, other=None) == "6"
         with pytest.raises(AssertionError, match="test: nothing"):
-            fork(row, lambda: 0, {"nothing": leak})
+            settle(row, {"nothing": leak})
     finally:
         for fd in (*pair, leak):
             os.close(fd)

@@ -108,7 +108,7 @@ def test_descriptors_are_closed_without_another_process() -> None:
     """A fork that fails leaves nothing open."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
 
-    def fail() -> tuple[int, int]:
+    def fail(*_: object) -> tuple[int, int]:
         raise OSError("no processes")
 
     before = len(os.listdir("/proc/self/fd"))

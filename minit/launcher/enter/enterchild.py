@@ -55,7 +55,7 @@ class Entrance(Value):
     terminal: int | None = None
     terminal_streams: tuple[int, ...] = ()
 
-    def kept(self) -> Mapping[str, Kept]:
+    def descriptors(self) -> Mapping[str, Kept]:
         """Return what the first process takes over."""
         return {
             "pidfd of PID 1": self.supervisor,
@@ -73,7 +73,7 @@ def enter(entrance: Entrance, command: Sequence[str], link: Socket) -> int:
     executes nothing until it is told to "go": a parent that dies leaves nobody behind.
     """
     process = _Command(entrance, command, link)
-    return fork(ENTERING, process.run, {"link": link.fileno(), **entrance.kept()}, tell=process.fail)
+    return fork(ENTERING, process.run, {"link": link.fileno(), **entrance.descriptors()}, tell=process.fail)
 
 
 class _Command:

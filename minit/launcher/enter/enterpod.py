@@ -68,7 +68,7 @@ def enter_pod(pid: int, app: str | None, command: Sequence[str], *, privileged: 
     ours, theirs = socket_pair()
     first = enter(entrance, command, theirs)
     theirs.close()
-    for fd in numbers(entrance.kept().values()):
+    for fd in numbers(entrance.descriptors().values()):
         os.close(fd)
     return EnterWatch(first, ours, console).run()
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from minit import paths, syscalls
 from minit.attributes import Attributes
 from minit.errors import LaunchError, Step, describe, step_of
+from minit.forks import PID_1, clone
 from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies
 from minit.launcher.devices.devicehelper import DeviceHelper
 from minit.launcher.health.healthhelper import HealthHelper
@@ -37,7 +38,7 @@ from minit.plan.runtimeconfig import RuntimeConfig, encode_runtime_config
 from minit.podfile import write_pod_file
 from minit.process import leave_realtime, read_attributes
 from minit.stdio import complain, open_standard_streams
-from minit.supervisor.boot import MadeMounts, SupervisorEnds, run_supervisor
+from minit.supervisor.boot import MadeMounts, SupervisorEnds, run_supervisor, tell_failure
 from minit.supervisor.netdevice import bring_up_loopback
 from minit.supervisor.supervisor import WATCHED_SIGNALS
 from minit.terminal import CallerTerminal, look_at_terminal
@@ -312,11 +313,16 @@ def _clone_supervisor(plan: PodPlan, ends: SupervisorEnds, supervisor_group: int
     pod_directory = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     os.chdir(paths.POD_STAGE1_ROOTFS)
     try:
-        pid, pidfd = syscalls.clone3(flags, supervisor_group)
+        pid, pidfd = clone(
+            PID_1,
+            lambda: run_supervisor(plan, ends),
+            ends.descriptors(),
+            flags=flags,
+            cgroup=supervisor_group,
+            tell=lambda error: tell_failure(ends.launcher, error),
+        )
     except OSError as error:
         raise LaunchError(f"failed to make the pod's namespaces: {describe(error)}") from error
-    if pid == 0:
-        run_supervisor(plan, ends)
     os.fchdir(pod_directory)
     ends.launcher.close()
     return pid, pidfd

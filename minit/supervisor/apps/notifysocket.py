@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from minit import paths, syscalls
+from minit.forks import CLOSER, clone
 from minit.plan.app import AppSpec
 from minit.supervisor.apps.controlgroup import Group
 from minit.supervisor.exec.notifyends import NotifyEnds
@@ -215,7 +216,7 @@ def _is_gone(pid: int) -> bool:
         return True
 
 
-def _close_elsewhere(fds: Sequence[int], fork: Callable[[], tuple[int, int]] = syscalls.clone3) -> None:
+def _close_elsewhere(fds: Sequence[int], fork: Callable[..., tuple[int, int]] = clone) -> None:
     """
     Close descriptors that an app has sent, the last time in another process.
 
@@ -226,9 +227,7 @@ def _close_elsewhere(fds: Sequence[int], fork: Callable[[], tuple[int, int]] = s
     ends: tuple[int, ...] = ()
     try:
         ends = reader, _ = os.pipe2(os.O_CLOEXEC)
-        pid, pidfd = fork()
-        if pid == 0:
-            _hold(reader, fds)
+        _, pidfd = fork(CLOSER, lambda: _wait(reader), {"pipe": reader, "descriptors": fds})
         os.close(pidfd)
     except OSError:
         # Without a process, or a descriptor for it, there is no other way.
@@ -255,9 +254,5 @@ def _stop_lingering(fd: int) -> None:
         sock.detach()
 
 
-def _hold(reader: int, fds: Sequence[int]) -> None:
-    try:
-        syscalls.close_all_but((reader, *fds))
-        os.read(reader, 1)
-    finally:
-        os._exit(0)
+def _wait(reader: int) -> None:
+    os.read(reader, 1)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 
-from minit import syscalls
 from minit.messages import socket_pair
 from minit.paths import app_rootfs
 from minit.plan.app import STREAM_LOG
 from minit.supervisor.apps.podapp import App
-from minit.supervisor.exec.child import ChildEnds, become_app
+from minit.supervisor.exec.child import ChildEnds, fork_app
 from minit.supervisor.exec.notifyends import NotifyEnds
 
 
@@ -45,9 +44,7 @@ def spawn_app(app: App, trees: tuple[int, ...] = (), console: int | None = None,
             group=app.ends.directory if app.ends.starts_processes and birthplace is None else None,
         )
         # Fork and registration: nothing may be reaped between them.
-        app.run.pid, app.run.pidfd = syscalls.clone3(cgroup=birthplace)
-        if app.run.pid == 0:
-            become_app(app.spec, app_rootfs(app.name), child)
+        app.run.pid, app.run.pidfd = fork_app(app.spec, app_rootfs(app.name), child, birthplace)
     except OSError:
         ours.close()
         app.run.streams.close()

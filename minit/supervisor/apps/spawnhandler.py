@@ -11,10 +11,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, Step, step_of
+from minit.forks import HANDLER, Kept, clone
 from minit.harmless import harmless
 from minit.plan.app import STREAM_NULL, AppSpec
 from minit.plan.confinement import confinement_of_handler
@@ -34,9 +36,14 @@ def spawn_handler(app: App, name: str) -> Handler:
     modes = {"stdout": app.spec.stdout, "stderr": app.spec.stderr}
     writers = streams.open(name for name, mode in modes.items() if mode != STREAM_NULL)
     try:
-        pid, pidfd = syscalls.clone3()
-        if pid == 0:
-            _become_handler(app, name, writers)
+        words = app.spec.handlers[name]
+        kept: dict[str, Kept] = {
+            "mount namespace": app.namespace,
+            "control groups": (app.ends.directory, *app.ends.tasks),
+            "stdout": writers.get("stdout"),
+            "stderr": writers.get("stderr"),
+        }
+        pid, pidfd = clone(HANDLER, lambda: _run(app, words), kept, tell=lambda error: _fail(words, error))
     except OSError:
         streams.close()
         raise
@@ -47,37 +54,25 @@ def spawn_handler(app: App, name: str) -> Handler:
     return Handler(name, pid, pidfd, streams)
 
 
-def _become_handler(app: App, name: str, writers: dict[str, int]) -> NoReturn:
-    """Turn this forked process into the handler; never returns."""
-    words = app.spec.handlers[name]
-    try:
-        _enter_app(app, writers)
-        confinement = confinement_of_handler(app.spec)
-        execute(confinement, lambda: _change_directory(app.spec), lambda: _encode(app.spec, words))
-    except BaseException as error:
-        # The last frame of a forked process: whatever went wrong is said, and nothing returns to PID 1's code.
-        step = step_of(error)
-        try:
-            if step == STEP_EXEC and isinstance(error, OSError):
-                reason = diagnose_exec(words[0], errno.ENOENT if error.errno is None else error.errno)
-            else:
-                reason = _describe_step(step, error)
-            os.write(2, f"Error: {harmless(reason)}\n".encode())
-        finally:
-            os._exit(EXIT_EXEC_FAILED if step == STEP_EXEC else EXIT_FAILURE)
+def _run(app: App, words: Sequence[str]) -> NoReturn:
+    _enter_app(app)
+    confinement = confinement_of_handler(app.spec)
+    execute(confinement, lambda: _change_directory(app.spec), lambda: _encode(app.spec, words))
 
 
-def _enter_app(app: App, writers: dict[str, int]) -> None:
-    with Step("close descriptors"):
-        assert app.namespace is not None
-        syscalls.close_all_but((0, 1, 2, app.namespace, app.ends.directory, *app.ends.tasks, *writers.values()))
-    with Step("open standard streams"):
-        # Before the app's root is entered: the pod's /dev/null is one that no app can have replaced.
-        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        for number, fd in enumerate((null, writers.get("stdout", null), writers.get("stderr", null))):
-            os.dup2(fd, number)
-    with Step("start session"):
-        os.setsid()
+def _fail(words: Sequence[str], error: BaseException) -> int:
+    step = step_of(error)
+    if step == STEP_EXEC and isinstance(error, OSError):
+        reason = diagnose_exec(words[0], errno.ENOENT if error.errno is None else error.errno)
+    else:
+        reason = _describe_step(step, error)
+    with suppress(OSError):
+        os.write(2, f"Error: {harmless(reason)}\n".encode())
+    return EXIT_EXEC_FAILED if step == STEP_EXEC else EXIT_FAILURE
+
+
+def _enter_app(app: App) -> None:
+    assert app.namespace is not None
     with Step("join control groups"):
         if app.ends.starts_processes:
             join_v2_group(app.ends.directory)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from minit import paths, syscalls
+from minit import paths
 from minit.attributes import Attributes
 from minit.boundedfile import read_bounded
 from minit.errors import ControlError
@@ -23,7 +23,7 @@ from minit.supervisor.apps.apprecords import write_environment
 from minit.supervisor.apps.controlgroup import GroupEnds
 from minit.supervisor.apps.lifecycle import BUILDING
 from minit.supervisor.apps.podapp import App
-from minit.supervisor.exec.child import ChildEnds, become_app
+from minit.supervisor.exec.child import ChildEnds, fork_app
 from minit.supervisor.exec.notifyends import NotifyEnds
 from minit.supervisor.exec.socketactivation import open_sockets
 
@@ -110,9 +110,7 @@ def _fork_builder(
         notify=notify,
         is_builder=True,
     )
-    app.run.pid, app.run.pidfd = syscalls.clone3()
-    if app.run.pid == 0:
-        become_app(app.spec, paths.app_rootfs(app.name), child)
+    app.run.pid, app.run.pidfd = fork_app(app.spec, paths.app_rootfs(app.name), child)
 
 
 def _only(of_role: dict[str, list[int]], role: str) -> int:

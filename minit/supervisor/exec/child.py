@@ -13,11 +13,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import NoReturn
 
 from minit import syscalls
 from minit.attributes import Attributes
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError, Step, step_of
+from minit.forks import APP, Kept, clone
 from minit.harmless import harmless
 from minit.messages import Socket, send_message
 from minit.plan.app import STREAM_CONSOLE, STREAM_TTY, AppSpec
@@ -68,27 +71,34 @@ class ChildEnds(Value):
     namespace: int | None = None
     group: int | None = None
 
-    def descriptors(self) -> list[int]:
+    def descriptors(self) -> Mapping[str, Kept]:
         """Return the descriptors that the process keeps; all others of PID 1 are closed."""
-        streams = (self.stdin, self.stdout, self.stderr, self.console, self.tty)
-        possible = (*streams, self.dev, self.root, self.namespace, self.group)
-        single = [fd for fd in possible if fd is not None]
-        single += [] if self.notify is None else self.notify.descriptors()
-        return [self.report.fileno(), *single, *self.cgroup_tasks, *self.trees, *self.sockets]
+        return {
+            "report": self.report.fileno(),
+            "streams": (self.stdin, self.stdout, self.stderr),
+            "terminals": (self.console, self.tty),
+            "mount namespace": self.namespace,
+            "control groups": (self.group, *self.cgroup_tasks),
+            "root": self.root,
+            "volumes": self.trees,
+            "/dev": self.dev,
+            "notification": None if self.notify is None else self.notify.descriptors(),
+            "sockets": self.sockets,
+        }
 
 
 class NotFound(Exception):
     """No candidate for the executable exists in the app's root."""
 
 
-def become_app(spec: AppSpec, rootfs: str, ends: ChildEnds) -> NoReturn:
-    """Turn this forked process into the app whose root is at `rootfs` in the stage1 root; never returns."""
+def fork_app(spec: AppSpec, rootfs: str, ends: ChildEnds, birthplace: int | None = None) -> tuple[int, int]:
+    """
+    Fork the process that becomes the app whose root is at `rootfs` in the stage1 root, and return its number and pidfd.
+
+    It starts in the v2 group of the directory `birthplace`.
+    """
     child = _Child(spec, rootfs, ends)
-    try:
-        child.run()
-    except BaseException as error:
-        # The last frame of a forked process: whatever went wrong is reported, and nothing returns to PID 1's code.
-        child.fail(error)
+    return clone(APP, child.run, ends.descriptors(), cgroup=birthplace, tell=child.fail)
 
 
 class _Child:
@@ -113,31 +123,24 @@ class _Child:
 
     def run(self) -> NoReturn:
         """Go all the way to execve(2)."""
-        self._leave_supervisor()
+        self._take_terminal()
         self._join_groups()
         arguments, environment = self._encode()
         self._enter_root()
         execute(confinement_of(self._spec), self._look_up, lambda: self._get_ready(arguments, environment))
 
-    def fail(self, error: BaseException) -> NoReturn:
-        """Tell PID 1, and who reads the app's errors if it is about the executable, what went wrong; then end."""
+    def fail(self, error: BaseException) -> int:
+        """Tell PID 1, and who reads the app's errors if it is about the executable, what went wrong; return a code."""
         step = step_of(error)
-        is_exec = step == STEP_EXEC
-        try:
+        with suppress(OSError):
             _report(self._report, step, error)
-            if is_exec:
+            if step == STEP_EXEC:
                 number = error.errno if isinstance(error, OSError) else None
                 reason = diagnose_exec(self._path, errno.ENOENT if number is None else number)
                 os.write(2, f"Error: {harmless(reason)}\n".encode())
-        finally:
-            os._exit(EXIT_EXEC_FAILED if is_exec else EXIT_FAILURE)
+        return EXIT_EXEC_FAILED if step == STEP_EXEC else EXIT_FAILURE
 
-    def _leave_supervisor(self) -> None:
-        """Keep nothing of PID 1's, and take the terminal if there is one."""
-        with Step("close descriptors"):
-            syscalls.close_all_but((0, 1, 2, *self._ends.descriptors()))
-        with Step("start session"):
-            os.setsid()
+    def _take_terminal(self) -> None:
         has_console = self._spec.stdin == STREAM_CONSOLE
         terminal = self._ends.console if has_console else self._ends.tty
         if terminal is not None:
@@ -202,7 +205,7 @@ class _Child:
         if self._ends.is_builder:
             with Step("report"):
                 send_message(self._report, {"prepared": self._notes}, [self.namespace])
-                os._exit(0)
+                raise SystemExit
         with Step("change directory to"):
             os.chdir(self._spec.working_directory)
 
@@ -232,7 +235,7 @@ class _Child:
             is_new = self._ends.namespace is None
             send_message(self._report, {"prepared": self._notes}, [self.namespace] if is_new else [])
             if self._report.recv(16) != b"go":
-                os._exit(EXIT_FAILURE)
+                raise SystemExit(EXIT_FAILURE)
 
 
 def find_executable(spec: AppSpec) -> str:
