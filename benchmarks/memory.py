@@ -1,7 +1,7 @@
 """
 Memory of idle pods, all processes of the supervisor together: of one app against supervisord with one program, of
-twenty pods at once against machines of systemd with its log daemon. What an app adds is shown twice, by pods with more
-apps, and by the private memory of the process that reads its output, against conmon.
+twenty pods at once against machines of systemd with its log daemon. The cost of an app is shown twice, by pods with
+more apps, and by the private memory of the process that reads its output, against conmon.
 """
 
 from __future__ import annotations

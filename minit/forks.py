@@ -1,8 +1,8 @@
 """
-The processes that minit forks: what each is from its first moment on, and the last frame of all of them.
+The processes that minit forks: the state of each from its first moment on, and the last frame of all of them.
 
-A row is what a process does with what it has of its parent's. The table of docs/design.md shows the rows, and a test
-compares both. What a process opens later, and what it gives up with its work, is no part of a row.
+A row tells what a process does with its parent's things. The table of docs/design.md shows the rows, and a test
+compares both. Things that a process opens later, or gives up with its work, are no part of a row.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 JSON text to values and back: strict and bounded.
 
-What the values mean is left to `minit.manifest` and the control protocol.
+The meaning of values is left to `minit.manifest` and the control protocol.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
 A strict, streaming reader of tar archives: ustar, GNU and pax headers, tar(5).
 
-Whatever two readers could understand differently is refused rather than guessed: links that claim to have
-data, maps of sparse files in disorder, NULs in names, global pax headers that set anything. Memory stays
-bounded however the archive lies about itself, and every fault is an ImageError that names the archive and the
-entry.
+Anything that two readers could understand differently is refused rather than guessed: links that claim to have data,
+maps of sparse files in disorder, NULs in names, global pax headers that set anything. Memory stays bounded however the
+archive lies about itself, and every fault is an ImageError that names the archive and the entry.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 The words that may come next on a command line: the shells ask for them at each Tab, by `minit completion`.
 
-The line is read by the rules of `flagwords` and `imageargs`, as far as it goes. What a value can be is told by the type
-and the metavar of its option or operand, so that a new command is completed without more.
+The line is read by the rules of `flagwords` and `imageargs`, as far as it goes. The type and the metavar of an option
+or operand tell its values, so that a new command is completed without more.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class _Output(io.BufferedWriter):
     """
     A descriptor that is written to, and stays open.
 
-    What is written has been counted when a signal is handled, so that nothing is written twice after Ctrl-C; a raw file
+    Written bytes have been counted when a signal is handled, so that nothing is written twice after Ctrl-C; a raw file
     in Python could not do that.
     """
 

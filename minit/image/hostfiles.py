@@ -1,8 +1,8 @@
 """
 Collects programs of this machine with all they need to run in a root of their own.
 
-Nothing collected is executed: what a program needs is read from its `#!` line or its ELF headers. What it
-opens by itself while it runs (plug-ins, data) is not known, except for a Python interpreter's standard library.
+Nothing collected is executed: the needs of a program are read from its `#!` line or its ELF headers. Files that it
+opens by itself while it runs (plug-ins, data) are not known, except for a Python interpreter's standard library.
 """
 
 from __future__ import annotations

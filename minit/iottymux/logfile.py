@@ -1,7 +1,7 @@
 """
 The log file of an app: how its records look, and how the sidecars of its processes share and rotate it.
 
-What readers can rely on is in docs/logs.md: a rotated file is complete as soon as it has its new name.
+docs/logs.md has the guarantees for readers: a rotated file is complete as soon as it has its new name.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def format_records(stream: str, data: bytes, now_ns: int) -> bytes:
     """
     Return output of an app as records of the CRI log format, `TIME STREAM F|P TEXT`, the time in UTC.
 
-    What has no line feed at its end, and all but the last part of a line that is longer than LINE_BYTES, has the tag P.
+    Text without a line feed, and all but the last part of a line that is longer than LINE_BYTES, has the tag P.
     """
     seconds, fraction = divmod(now_ns, 10**9)
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))

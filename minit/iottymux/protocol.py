@@ -149,7 +149,7 @@ Request = Attach | Resize | TakeStdin | AskStatus
 
 
 def parse_request(message: Mapping[str, object]) -> Request:
-    """Return what a client's message asks for; ProtocolError if it is no request. What it does not know it ignores."""
+    """Return the request of a client's message; ProtocolError if it is none. Unknown fields are ignored."""
     op = message.get("op")
     if op == OP_ATTACH:
         return _parse_attach(message)

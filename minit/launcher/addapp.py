@@ -1,9 +1,9 @@
 """
 The `app/add` entrypoint's work: an app for a pod that runs.
 
-It is planned here, on the host, by the same code as the apps of a pod that starts. What only the host can make or open
-is made here too: control groups with their limits and device policy, volumes, the root as stage0 has mounted it. All
-of that goes to PID 1 as descriptors, so that nothing depends on how mounts are propagated on the host.
+It is planned here, on the host, by the same code as the apps of a pod that starts. Things that only the host can make
+or open are made here too: control groups with their limits and device policy, volumes, the root as stage0 has mounted
+it. All of that goes to PID 1 as descriptors, so that nothing depends on how mounts are propagated on the host.
 """
 
 from __future__ import annotations

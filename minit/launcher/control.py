@@ -15,7 +15,7 @@ def relay_requests() -> None:
     """
     Answer each line of standard input, a request of minit.supervisor.control.operations, by a line with its reply.
 
-    What cannot be asked is answered too: `{"ok": false, "error": ...}`. The working directory is the pod directory.
+    An impossible request is answered too: `{"ok": false, "error": ...}`. The working directory is the pod directory.
     """
     with open(0, "rb", closefd=False) as requests:
         while line := requests.readline(MAXIMUM_MESSAGE_BYTES + 1):

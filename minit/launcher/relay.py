@@ -2,8 +2,8 @@
 The relay between the caller's terminal, pipe or file and a terminal in the pod: its console, or that of an `enter`.
 
 Bytes pass unchanged, in both directions at once. Nothing here waits: each direction has a buffer of its own, and when
-that is full its source is not read. What a terminal's user types for programs (Ctrl-C, Ctrl-Z) are bytes for the
-pod's terminal; job control of the caller's shell meets the launcher alone.
+that is full its source is not read. Keys for programs (Ctrl-C, Ctrl-Z) are bytes for the pod's terminal; job control of
+the caller's shell meets the launcher alone.
 """
 
 from __future__ import annotations

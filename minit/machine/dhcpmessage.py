@@ -1,7 +1,7 @@
 """
 The messages of DHCP for IPv4 as values (RFC 2131, RFC 2132), and the packets they travel in while there is no address.
 
-Pure. Whatever comes from the network is a message or nothing.
+Pure. Any packet from the network is a message or nothing.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 The first program of a machine: from the kernel's exec to a running pod, and from its end to that of the machine.
 
 PID 1 is the supervisor itself, without a launcher around it: it plans the pod, makes control groups and opens volumes
-as the launcher does elsewhere, in the machine's mounts, then moves to a mount namespace of the pod's. What takes heavy
-libraries or may hang is done by the helper. No way leads out of here but switching the machine off.
+as the launcher does elsewhere, in the machine's mounts, then moves to a mount namespace of the pod's. The helper does
+all that takes heavy libraries or may hang. No way leads out of here but switching the machine off.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The files that outlive a boot, in a directory on a file system of the machine:
     DIRECTORY/000012/   the files of the twelfth boot: /rkt of its stage1 root, with statuses, logs and events
     DIRECTORY/roots/    files that apps have written into their own roots, as overlayfs keeps them
 
-Each boot begins with a directory of its own, so that nothing in it is of another one. Whoever writes there does so at
-the pod's usual paths. Without the directory all of that is where the pod is, and forgotten at the next boot.
+Each boot begins with a directory of its own, so that nothing in it is of another one. Its paths are those of any pod.
+Without the directory all of that is where the pod is, and forgotten at the next boot.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def prepare_state(config: MachineConfig, modules: Modules) -> None:
     """
     Make the pod writable where its root is not, and have written down below the state directory what the boot does.
 
-    What keeps the directory from being used is one line. LaunchError if no app could write to a read-only root.
+    A reason why the directory cannot be used is one line. LaunchError if no app could write to a read-only root.
     """
     state = config.state
     obstacle = None if state is None else _obstacle(config, state)

@@ -1,7 +1,7 @@
 """
 The `app` section, which a pod manifest and an image manifest share: what to execute, as whom and with what.
 
-What an isolator's value means is left to the planner; here only the list of isolators is checked.
+The values of isolators are left to the planner; here only the list of isolators is checked.
 """
 
 from __future__ import annotations

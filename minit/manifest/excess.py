@@ -1,7 +1,7 @@
 """
 The excess of isolators over the defaults of an app.
 
-An image may take away from that. Whatever is more is the administrator's to give.
+An image may take away from the defaults. More is the administrator's to give.
 """
 
 from __future__ import annotations

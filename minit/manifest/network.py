@@ -1,7 +1,7 @@
 """
 Network configurations: one plugin of the CNI (`*.conf`) or a list of them (`*.conflist`).
 
-The CNI specification, section 1, has the format. What a plugin's own settings mean is left to the plugin.
+The CNI specification, section 1, has the format. A plugin's own settings are left to the plugin.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def _read_output(name: str, output: int, pidfd: int, timeout_seconds: float, can
     """
     Return what the plugin prints until it ends, which it has when this returns.
 
-    What it leaves running may keep the output open for ever: such a process is nobody's concern here.
+    A process that it leaves running may keep the output open for ever: that is nobody's concern here.
     """
     watched = {output, pidfd} if cancelled is None else {output, pidfd, cancelled}
     end = time.monotonic() + timeout_seconds

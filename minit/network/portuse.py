@@ -1,7 +1,7 @@
 """
 The users of ports of the host that a pod wants: other pods, or programs that listen there.
 
-nf_tables itself lets any number of tables claim a port. What a pod has is in the comments of its table's rules.
+nf_tables itself lets any number of tables claim a port. A pod's ports are in the comments of its table's rules.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ def tear_down(uuid: str, search: PluginSearch, *, is_last: bool = True, debug: b
     """
     Detach the pod in the working directory from its networks, the last one first, and return what went wrong.
 
-    Nothing needs to be there any more: neither the namespace, nor plugins, nor records. What fails is not tried again
-    if this is the last time, as in rkt: a plugin that cannot detach a network would keep the pod for ever. With `debug`
+    Nothing needs to be there any more: neither the namespace, nor plugins, nor records. A failure is not tried again if
+    this is the last time, as in rkt: a plugin that cannot detach a network would keep the pod for ever. With `debug`
     each network is a line on stderr.
     """
     problems = []

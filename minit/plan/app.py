@@ -232,8 +232,8 @@ class AppSpec(AppPlan):
     """
     An app as PID 1 carries it out: its plan, and what is known only once that is made.
 
-    `filters` are the programs made of `seccomp` and `guards`, `handler_filters` those of the event handlers. What the
-    pod's networks offer is in `environment` and `files`.
+    `filters` are the programs made of `seccomp` and `guards`, `handler_filters` those of the event handlers. The offers
+    of the pod's networks are in `environment` and `files`.
     """
 
     filters: tuple[bytes, ...] = ()
@@ -249,8 +249,8 @@ def plan_app(
     """
     Return the spec of an app and the warnings to show; PlanError for what it cannot have.
 
-    What is decided elsewhere still has its defaults: ids, volumes, files, protected paths, sockets, isolation, and how
-    it is stopped. `terminal_type` is the caller's TERM.
+    Fields that are decided elsewhere still have their defaults: ids, volumes, files, protected paths, sockets,
+    isolation, and how it is stopped. `terminal_type` is the caller's TERM.
     """
     name = runtime.name
     _refuse_unbuilt(runtime, app)

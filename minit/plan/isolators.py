@@ -2,8 +2,8 @@
 Deciding what the isolators of an app or a pod come to: capabilities, limits, the OOM killer's score.
 
 stage1 contract 10; appc spec, ace.md, "Isolators". A value that makes no sense is refused with its place in the
-manifest, and so is a contradiction. What rkt's stage1 reads and does not apply, what nobody knows, and what this
-machine cannot do is worth a warning.
+manifest, and so is a contradiction. An isolator that rkt's stage1 does not apply, that is unknown, or that this machine
+cannot keep is worth a warning.
 """
 
 from __future__ import annotations

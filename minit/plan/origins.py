@@ -1,8 +1,8 @@
 """
 Whose isolators an app has: its image's, or the caller's.
 
-stage0 copies those of the image into the pod manifest, or puts what the caller asks for in their place. What the image
-has as well is taken for the image's, unless the pod manifest says that it is trusted.
+stage0 copies those of the image into the pod manifest, or puts those of the caller in their place. An isolator that the
+image has as well is taken for the image's, unless the pod manifest says that it is trusted.
 """
 
 from __future__ import annotations

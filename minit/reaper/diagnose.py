@@ -30,7 +30,7 @@ def check_exec(path: str) -> None:
     """
     Raise the OSError with which execve(2) of `path` will fail because the file or its interpreter is missing.
 
-    For a process that can report nothing once it has tried. What cannot be read is taken to be in order.
+    For a process that can report nothing once it has tried. An unreadable file is taken to be in order.
     """
     file = path
     for _ in range(_KERNEL_DEPTH):

@@ -16,8 +16,8 @@ def reap(known: set[int], limit: int = BATCH) -> tuple[list[tuple[int, ExitStatu
 
     All others are orphans, for which nothing is made: there may be thousands. SIGCHLD coalesces, so the caller repeats
     until a batch is not full. A child that was forked but not yet registered cannot be in a batch: fork and
-    registration have no checkpoint between them. What is found is taken out of `known`, as another process may have
-    its pid from now on.
+    registration have no checkpoint between them. A dead child is taken out of `known`, as another process may have its
+    pid from now on.
     """
     dead: list[tuple[int, ExitStatus]] = []
     wait, flags = os.waitpid, os.WNOHANG

@@ -1,8 +1,8 @@
 """
 The events of the pod, for its users: numbered, the last ones in memory, all in a file that outlives the pod.
 
-Whoever reads gets all of it from that file, or knows by the numbers how much is missing: nobody can hold PID 1 up. What
-the events mean is in docs/events.md.
+A reader gets all events from that file, or sees by their numbers how many are missing: nobody can hold PID 1 up.
+docs/events.md has their meaning.
 """
 
 from __future__ import annotations

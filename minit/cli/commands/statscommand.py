@@ -57,7 +57,8 @@ def stats(
     """
     Show what the apps of running pods use: processors, memory, processes, block devices and networks.
 
-    Without a UUID it is about all running pods. What the machine does not count is a dash, or left out of JSON.
+    Without a UUID it is about all running pods. Numbers that the machine does not count are dashes, or left out of
+    JSON.
 
     \b
       minit app stats 2d381b2a

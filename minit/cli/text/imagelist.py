@@ -52,7 +52,8 @@ def list_text(
     """
     Return the images as lines of columns; `full` has whole ids, bytes and points in time.
 
-    `width` is that of the terminal that it is for, None for anything else. What is asked for in full is not shortened.
+    `width` is that of the terminal that it is for, None for anything else. Columns that are asked for in full are not
+    shortened.
     """
     rows: list[Sequence[str]] = [tuple(_LEGEND[field] for field in fields)] if legend else []
     rows += [tuple(_cell(image, field, now_ns, full=full) for field in fields) for image in images]

@@ -30,7 +30,8 @@ def list_text(pods: Sequence[PodStatus], now_ns: int, *, full: bool, legend: boo
     """
     Return the table of `list`: a row per app, with what belongs to the pod in its first row only.
 
-    `width` is that of the terminal that it is for, None for anything else. What is asked for in full is not shortened.
+    `width` is that of the terminal that it is for, None for anything else. Columns that are asked for in full are not
+    shortened.
     """
     rows: list[Sequence[str]] = []
     if legend:

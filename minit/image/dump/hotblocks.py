@@ -1,9 +1,8 @@
 """
 Has what a program writes to lie together in its memory, so that its processes copy fewer pages.
 
-To use an object CPython counts it, and so writes to it. What is used lies anywhere among what is not, and with each
-object a page is copied. profile.c has how it is found out what is written to, noting.py how it is told from a list of
-functions.
+To use an object CPython counts it, and so writes to it. Used objects lie anywhere among unused ones, and with each a
+page is copied. profile.c finds the memory that is written to, noting.py tells it from a list of functions.
 """
 
 from __future__ import annotations

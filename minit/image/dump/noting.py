@@ -2,8 +2,8 @@
 Run by a dumped program: prints where lies what is written to while certain functions run.
 
 CPython 3.11 counts the references to whatever it uses, and so writes to it; later ones write to code while they
-specialize it. What a function uses is found by its code: constants, names and their values. Behind this text follows a
-line that calls `print_addresses` with the functions of called.txt.
+specialize it. The code of a function tells its uses: constants, names and their values. Behind this text follows a line
+that calls `print_addresses` with the functions of called.txt.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class DetachKeys:
     """
     Finds a sequence of keys in what is typed.
 
-    What may be its beginning is held back until it turns out not to be, so that the app never sees a part of it.
+    A possible beginning of it is held back until it turns out to be none, so that the app never sees a part of it.
     """
 
     def __init__(self, sequence: bytes) -> None:

@@ -151,7 +151,7 @@ class TtyInput(Input):
     """
     The app's terminal, by the descriptor of the master that nobody else waits for.
 
-    What is typed by others than the owner is not kept: a terminal that comes to life with old input would do harm.
+    Keys of others than the owner are not kept: a terminal that comes to life with old input would do harm.
     """
 
     def __init__(self, fd: int, loop: Loop, count: Callable[[int], None], on_end: Callable[[], None]) -> None:

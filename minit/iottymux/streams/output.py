@@ -68,8 +68,8 @@ class Output:
         Send a peer the last output, and from now on all that comes; returns where the peer is before that.
 
         With all that it gets added, and what it is told about the markers of lost output, it knows where it is later.
-        With `resume` it gets what comes after that position instead, without a word about an interruption, of which it
-        knows. What is lost is marked then, and also if no client was there before.
+        With `resume` it gets the output after that position instead, without a word about an interruption, of which it
+        knows. Lost output is marked then, and also if no client was there before.
         """
         seen = self.ring.see()
         kept = self.ring.read()

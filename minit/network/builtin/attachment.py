@@ -1,8 +1,8 @@
 """
 The common part of ptp and bridge: leasing, the pair of links between pod and host, masquerading, and undoing all of it.
 
-What an attachment leaves outside of the pod has a name that follows from container and interface: the lease, the host's
-end of the pair, and the nf_tables table. So all of it is found again, whenever whoever made it was killed.
+The remains of an attachment outside of the pod have names that follow from container and interface: the lease, the
+host's end of the pair, and the nf_tables table. So all of it is found again, even if its maker was killed.
 """
 
 from __future__ import annotations

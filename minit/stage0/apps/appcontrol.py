@@ -19,7 +19,7 @@ def start_app(pod: Pod, app: str, *, debug: bool) -> None:
     """
     Start an app that was added, or has exited; one that runs goes on. PodError if it cannot be started.
 
-    Whatever fails, the markers do not say of an app that does not run that it does, as rkt leaves them.
+    After any failure the markers do not tell that an app runs which does not, as rkt's do.
     """
     require_app(read_mutable_manifest(pod), app)
     if read_app_life(pod, app).state != APP_RUNNING:

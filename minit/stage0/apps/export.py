@@ -2,7 +2,7 @@
 `export`: the root filesystem of an ended app, with all that the app made of it, as an image.
 
 An overlay is looked at through a mount of its own that lies nowhere and cannot be written to, so nothing is left
-mounted whatever happens. What the app left there is read by descriptors, and no link of it is followed.
+mounted in any case. The app's files there are read by descriptors, and no link of it is followed.
 """
 
 from __future__ import annotations

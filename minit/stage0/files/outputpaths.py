@@ -52,7 +52,7 @@ def output_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
     """
     Yield an empty directory, 0755, that becomes `path` when the with block ends well; parents are made.
 
-    What was there before goes only then, and not what is mounted below it: that is an error, and stays.
+    The old file goes only then. A mount below it is an error, and stays.
     """
     target = Path(os.path.abspath(path))
     if os.path.lexists(target) and not overwrite:

@@ -148,7 +148,7 @@ class Store:
         """
         Add the image whose uncompressed tar `produce` hands to its argument; it returns image ID and manifest.
 
-        What fails leaves nothing. StoreError, with `action` in it, if the disk is at fault.
+        A failure leaves nothing. StoreError, with `action` in it, if the disk is at fault.
         """
         with disk_errors(action, self._own), scratch_directory(self.temporary) as scratch:
             self._collect_orphans()

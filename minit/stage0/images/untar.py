@@ -1,10 +1,10 @@
 """
 The extractor's child process: writes entries of images into a directory it cannot leave.
 
-It pivots into the directory in a mount namespace of its own before it looks at a single byte of an image,
-and then still resolves every parent with openat2(2) below the new root, following no link. Nothing can be
-imported from that moment on, or a python file of the image would run with our privileges. What it has to
-tell goes through one pipe as lines; `minit.stage0.images.extract` is the other end.
+It pivots into the directory in a mount namespace of its own before it looks at a single byte of an image, and then
+still resolves every parent with openat2(2) below the new root, following no link. Nothing can be imported from that
+moment on, or a python file of the image would run with our privileges. Its messages go through one pipe as lines;
+`minit.stage0.images.extract` is the other end.
 """
 
 from __future__ import annotations

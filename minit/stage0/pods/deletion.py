@@ -34,7 +34,7 @@ class Deletions:
     """
     Pods that are deleted by other processes while the caller goes on; a context manager that waits for the last ones.
 
-    What goes wrong with a pod is noted when the next batch begins, or at the end.
+    The failure of a pod is noted when the next batch begins, or at the end.
     """
 
     def __init__(self, note: Note) -> None:

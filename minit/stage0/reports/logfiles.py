@@ -1,7 +1,7 @@
 """
 The files of an app's log: finding, reading and searching them while they are written and rotated.
 
-Takes no lock, so that a reader that stands still holds up no app. What a reader can rely on instead is in docs/logs.md.
+Takes no lock, so that a reader that stands still holds up no app. docs/logs.md has the guarantees for readers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
 Calls of a stage1: which entrypoints its image declares, with which words each is called, and what it answers.
 
-Whatever acts on a pod calls it. What is behind an entrypoint is not its business. Read `entrypoints.py` first.
+Everything that acts on a pod calls it. The inside of an entrypoint is not its business. Read `entrypoints.py` first.
 """

@@ -1,7 +1,7 @@
 """
 The files that stage0 keeps for each app of a pod, written when it is prepared or added, and removed with it.
 
-What is removed is reached by descriptor from the pod directory, without following a link: apps write to their roots.
+Files to remove are reached by descriptor from the pod directory, without following a link: apps write to their roots.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def remove_app_files(pod: Pod, app: str) -> None:
     """
     Undo the mounts of an app in this mount namespace, and remove its root and its image's manifest.
 
-    What is gone already is no error, so that a removal that was cut off can be repeated. PodError if a mount stays,
-    OSError if a file does.
+    A file that is gone already is no error, so that a removal that was cut off can be repeated. PodError if a mount
+    stays, OSError if a file does.
     """
     home = f"{stage1_root(pod)}/opt/stage2/{app}"
     unmount_below(pod.path / paths.POD_STAGE1_ROOTFS / "opt/stage2" / app)

@@ -1,8 +1,8 @@
 """
 Preparing a pod: a new pod directory with everything in it that stage1 needs to run.
 
-The directory is locked from its first moment. Whatever fails, it is deleted again; whoever dies leaves a pod in
-`prepare` without a lock, which gc collects.
+The directory is locked from its first moment. After any failure it is deleted again. A process that dies leaves a pod
+in `prepare` without a lock, which gc collects.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
 Event handlers: a program of the image that runs as root in an app's surroundings before it starts or after it ended.
 
-PID 1's half forks it; the other half runs in a process of its own, first with PID 1's view of the pod, then inside
-the app's mount namespace, where nothing may be imported. What goes wrong there before the exec is a line on the
-handler's standard error, which is logged like the app's.
+PID 1's half forks it; the other half runs in a process of its own, first with PID 1's view of the pod, then inside the
+app's mount namespace, where nothing may be imported. A failure there before the exec is a line on the handler's
+standard error, which is logged like the app's.
 """
 
 from __future__ import annotations

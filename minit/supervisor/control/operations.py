@@ -13,7 +13,7 @@ state                {"uuid", "state", "ready", "apps": [{"name", "state", "life
 stop {"force"?}      {} at once; the pod ends later, at once with force or when asked a second time
 reopen-logs {"app"?} {} when the sidecars have been told; a log file that was moved is then let go of
 events {"since"?}    {"events", "last"}: those after number `since` that are kept, as many as fit; `last` is the number
-                     of the last one of them, to go on with. What they are is in docs/events.md
+                     of the last one of them, to go on with. docs/events.md has their list
 health {"app", "pid", "check", "healthy", "text", "action"}
                      {} when the result of a check is noted, and what follows from it has begun
 namespace {"app"}    {} and a descriptor of the app's mount namespace

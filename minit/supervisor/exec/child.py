@@ -49,9 +49,9 @@ class ChildEnds(Value):
     `dev` is one of a /dev that the launcher made. `sockets` are what it listens on. By `notify` it tells that it is
     ready, if it does.
 
-    What only builds the root of an app that is added (`is_builder`) gets that as the detached mount `root`. An app
-    whose root is there already has `namespace`, the mount namespace in which it is, and `group`, the directory
-    of its v2 group, if it has to join that.
+    The builder of the root of an app that is added (`is_builder`) gets that as the detached mount `root`. An app whose
+    root is there already has `namespace`, the mount namespace in which it is, and `group`, the directory of its v2
+    group, if it has to join that.
     """
 
     report: Socket

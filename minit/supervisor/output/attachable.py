@@ -83,7 +83,7 @@ class Attachable:
         """
         Return a socket for the next sidecar, the caller's, and all that the sidecar gets, by name.
 
-        What that one has to say comes from `supervisor`.
+        Messages of the sidecar come from `supervisor`.
         """
         assert self.supervisor is None
         self.supervisor, theirs = socket_pair()

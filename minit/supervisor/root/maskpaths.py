@@ -1,8 +1,8 @@
 """
 Hiding paths of an app's root and making them read-only, in the app's own mount namespace.
 
-What covers a masked path comes from a filesystem of PID 1's that no app ever sees: nobody can exchange it for something
-else before it is mounted (the class of CVE-2025-31133).
+The cover of a masked path comes from a filesystem of PID 1's that no app ever sees: nobody can exchange it for
+something else before it is mounted (the class of CVE-2025-31133).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """
 Finding and making the places inside an app's root where something is mounted.
 
-The image, and whoever else writes to a volume, decides what symlinks lie on the way, and may change them meanwhile.
-So every name is looked up by itself, in a directory that is held by a descriptor, and never through a symlink: links
-are read and followed as text, and ".." goes back to the descriptor that led here. Whatever is renamed or exchanged,
-nothing outside the root is ever opened. Unlike with openat2(RESOLVE_IN_ROOT) what is missing on the way can be made,
-and 255 links may be followed rather than 40 (stage1 contract 8.3). Where nothing is to be made that call comes first.
+The image, and whoever else writes to a volume, decides what symlinks lie on the way, and may change them meanwhile. So
+every name is looked up by itself, in a directory that is held by a descriptor, and never through a symlink: links are
+read and followed as text, and ".." goes back to the descriptor that led here. Nothing outside the root is ever opened,
+even if names are exchanged. Unlike with openat2(RESOLVE_IN_ROOT) missing directories on the way can be made, and 255
+links may be followed rather than 40 (stage1 contract 8.3). Where nothing is to be made that call comes first.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def open_target(root: int, target: str, *, is_directory: bool) -> int:
     """
     Return an O_PATH descriptor of `target` inside the directory `root`, for mounting on it.
 
-    What is missing is made: directories with mode 0755, and unless the target `is_directory` an empty file. LaunchError
+    Missing names are made: directories with mode 0755, and unless the target `is_directory` an empty file. LaunchError
     if it is the root itself, or not of the kind that is mounted; OSError for what resolving or making it met.
     """
     for attempt in range(1, _ATTEMPTS + 1):
