@@ -72,6 +72,11 @@ class Loop:
         """Return a deadline, not set yet, at which `callback` is called."""
         return Deadline(self._moments, callback)
 
+    @property
+    def next_deadline(self) -> float | None:
+        """The moment of the first deadline, None if none is set."""
+        return min(self._moments.values(), default=None)
+
     def turn(self, timeout_seconds: float | None = None) -> None:
         """Handle the events at hand, waiting at most so long for the first, then the deadlines that have passed."""
         if self._moments:

@@ -20,11 +20,11 @@ _RESTARTS = RestartPolicy(condition=ALWAYS, delay_seconds=1.0, reset_seconds=60.
 
 
 class HelperLink(LauncherLink):
-    """The socket to the helper; `due` is when another one is started, by the monotonic clock, None if there is one."""
+    """The socket to the helper."""
 
     def __init__(self, machine: Machine, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.due: float | None = None
+        self._start_due = self._loop.deadline(self._start)
         self._machine = machine
         self._restarts = Restarts(_RESTARTS)
         self._begun = time.monotonic()
@@ -32,9 +32,8 @@ class HelperLink(LauncherLink):
     def tell_seconds(self, seconds: float) -> None:
         """Do nothing: the helper kills nobody; the watchdog does."""
 
-    def start(self) -> None:
+    def _start(self) -> None:
         """Start another helper, unless nobody needs it any more."""
-        self.due = None
         if self._pod.exit_code is not None:
             return
         self._restarts.begin()
@@ -67,5 +66,5 @@ class HelperLink(LauncherLink):
         self._restarts.end(failed=True, ran_seconds=now - self._begun)
         delay_seconds = self._restarts.delay_seconds
         assert delay_seconds is not None
-        self.due = now + delay_seconds
+        self._start_due.set(now + delay_seconds)
         complain_at_once(f"minit: the machine's helper {reason}: another one starts in {delay_seconds:g} s")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,16 +29,14 @@ class MachineSupervisor(Supervisor):
             self._loop.watch(helper.fileno(), lambda _, helper=helper: self._on_helper_end(helper))  # type: ignore[misc]
 
     def next_deadline(self) -> float | None:
-        """Return the time of the next deadline, be it the watchdog's next meal or the helper's next start."""
+        """Return the time of the next deadline, which may be the watchdog's next meal."""
         feeder = self._machine.feeder
-        deadlines = super().next_deadline(), self._link.due, None if feeder is None else feeder.next_meal
+        deadlines = super().next_deadline(), None if feeder is None else feeder.next_meal
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def turn(self, timeout_seconds: float = 0.0) -> None:
         """Handle what there is, which only a supervisor that works does."""
         super().turn(timeout_seconds)
-        if self._link.due is not None and self._link.due <= time.monotonic():
-            self._link.start()
         self._machine.feed()
 
     def admits(self, pid: int, uid: int) -> bool:

@@ -77,13 +77,14 @@ class Supervisor:
         self._is_exposed = any(LIMITS not in app.spec.guards for app in apps)
         self._signals = signals
         self._loop = loop = Loop(begin=self._hold_limits)
+        self._retry = loop.deadline(self._try_again)
         self._lives = lives = Lives(journal)
         self._records = records = Records(journal, self._retry_soon)
         self.pod = pod = PodPolicy(
             plan, apps, launcher, journal, lives.handle, lambda name: self._outputs.mark_log_end(name)
         )
         self._outputs = outputs = Outputs(pod, loop, records, journal, sidecar_filter)
-        self._handlers = handlers = Handlers(journal, records, outputs.sidecars, lives.handle)
+        self._handlers = handlers = Handlers(pod.apps, loop, journal, records, outputs.sidecars, lives.handle)
         self._listeners = listeners = Listeners(loop, journal, self._retry_soon, pod.on_progress)
         self._starts = starts = Starts(
             plan,
@@ -109,7 +110,6 @@ class Supervisor:
             outputs=outputs,
             starts=starts,
         )
-        self._retry_at: float | None = None
         self._reap_again = False
         self.apps = pod.apps
         self.sidecars = outputs.sidecars
@@ -145,7 +145,7 @@ class Supervisor:
     def next_deadline(self) -> float | None:
         """Return the monotonic time at which `turn` is due without an event, None if there is none."""
         deadlines = [app.run.deadline for app in self.apps.values() if app.run.deadline is not None]
-        others = self._retry_at, self._handlers.retry_at, self._ends.recheck_at, self.sidecars.renew_at
+        others = self._loop.next_deadline, self.sidecars.renew_at
         deadlines += [moment for moment in others if moment is not None]
         return time.monotonic() if self._reap_again else min(deadlines, default=None)
 
@@ -161,16 +161,8 @@ class Supervisor:
         for app in [*self.apps.values()]:
             if app.run.deadline is not None and app.run.deadline <= now:
                 self._meet_deadline(app)
-        if self._retry_at is not None and self._retry_at <= now:
-            self._retry_at = None
-            self._records.write_ends()
-            self._listeners.resume()
         if self.sidecars.renew_at is not None and self.sidecars.renew_at <= now:
             self.sidecars.renew()
-        if self._handlers.retry_at is not None and self._handlers.retry_at <= now:
-            self._handlers.run_put_off(self.apps.values())
-        if self._ends.recheck_at is not None and self._ends.recheck_at <= now:
-            self._ends.recheck()
         self._link.announce_end()
 
     def start(self, spawner: Spawner | None) -> None:
@@ -277,4 +269,8 @@ class Supervisor:
             self.hold_limits()
 
     def _retry_soon(self) -> None:
-        self._retry_at = time.monotonic() + _RETRY_SECONDS
+        self._retry.set(time.monotonic() + _RETRY_SECONDS)
+
+    def _try_again(self) -> None:
+        self._records.write_ends()
+        self._listeners.resume()

@@ -26,7 +26,7 @@ from minit.supervisor.journal import Journal
 
 
 class Ends:
-    """The ends of a pod's apps; `recheck_at` is when `recheck` is due, by the monotonic clock, None if it is not."""
+    """The ends of a pod's apps."""
 
     def __init__(
         self,
@@ -66,11 +66,6 @@ class Ends:
             lifecycle.RELEASE: self._release,
         }
 
-    @property
-    def recheck_at(self) -> float | None:
-        """When a group that cannot tell has to be looked at again."""
-        return self._processes.recheck_at
-
     def on_death(self, app: App, status: ExitStatus) -> None:
         """Act on the end of the process of an app."""
         run = app.run
@@ -91,11 +86,6 @@ class Ends:
         self._listeners.hear_last_words(app)
         run.reaped = status
         self._lives.handle(app, lifecycle.DIED)
-
-    def recheck(self) -> None:
-        """Look again at the groups that cannot tell."""
-        self._processes.recheck_at = None
-        self.check_groups()
 
     def check_groups(self) -> None:
         """Look whether any group that has to become empty is so."""

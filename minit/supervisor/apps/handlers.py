@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 from minit.errors import describe
+from minit.loop import Loop
 from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.reaper.exit_status import ExitStatus
 from minit.stdio import complain_at_once
@@ -27,14 +28,19 @@ _HANDLER_OF = {lifecycle.PRE_START: HANDLER_PRE_START, lifecycle.POST_STOP: HAND
 class Handlers:
     """
     Runs the handler that the state of an app calls for; `handle` feeds the lifecycle table with what comes of it.
-
-    `retry_at` is the monotonic time at which `run_put_off` is due, None if no handler is put off.
     """
 
     def __init__(
-        self, journal: Journal, records: Records, sidecars: Sidecars, handle: Callable[[App, str], None]
+        self,
+        apps: Mapping[str, App],
+        loop: Loop,
+        journal: Journal,
+        records: Records,
+        sidecars: Sidecars,
+        handle: Callable[[App, str], None],
     ) -> None:
-        self.retry_at: float | None = None
+        self._apps = apps
+        self._retry = loop.deadline(self._run_put_off)
         self._failed_forks: dict[str, int] = {}
         self._journal = journal
         self._records = records
@@ -45,13 +51,6 @@ class Handlers:
         """Start the handler of an app that has come to the state for it."""
         self._failed_forks.pop(app.name, None)
         self._run(app)
-
-    def run_put_off(self, apps: Iterable[App]) -> None:
-        """Start those that could not be started before."""
-        self.retry_at = None
-        for app in [*apps]:
-            if app.run.handler is None and app.state in _HANDLER_OF:
-                self._run(app)
 
     def on_end(self, app: App, status: ExitStatus) -> None:
         """Act on the end of the handler of an app, which has been reaped."""
@@ -77,13 +76,18 @@ class Handlers:
         if app.run.handler.streams.ends:
             self._sidecars.start(app.run.handler.streams)
 
+    def _run_put_off(self) -> None:
+        for app in [*self._apps.values()]:
+            if app.run.handler is None and app.state in _HANDLER_OF:
+                self._run(app)
+
     def _put_off(self, app: App, name: str, error: OSError) -> None:
         """Fork the handler a little later; after many attempts it has failed."""
         failed_forks = self._failed_forks[app.name] = self._failed_forks.get(app.name, 0) + 1
         self._journal.info("handler.not-started", app=app.name, handler=name, reason=describe(error))
         if failed_forks < _FORK_ATTEMPTS:
             delay_seconds = min(_FORK_PAUSE_SECONDS * 2**failed_forks, _LONGEST_PAUSE_SECONDS)
-            self.retry_at = time.monotonic() + delay_seconds
+            self._retry.set(time.monotonic() + delay_seconds)
         else:
             self._fail(app, name, ExitStatus(step="fork", errno=error.errno))
 

@@ -23,11 +23,11 @@ class Processes:
     """
     The control groups of the pod's apps; `on_change` is called when one that was not empty may be so.
 
-    `recheck_at` is the monotonic time at which to look again without that, None if there is no need.
+    Of one that cannot tell it is called again and again.
     """
 
     def __init__(self, loop: Loop, on_change: Callable[[], None]) -> None:
-        self.recheck_at: float | None = None
+        self._recheck = loop.deadline(on_change)
         self._loop = loop
         self._on_change = on_change
         self._events: dict[str, int] = {}
@@ -57,7 +57,7 @@ class Processes:
         if app.group.processes() in ([], [app.run.pid]):
             return True
         app.group.kill_others(app.run.pid)
-        self.recheck_at = time.monotonic() + _RECHECK_SECONDS
+        self._recheck.set(time.monotonic() + _RECHECK_SECONDS)
         return False
 
     def is_empty(self, app: App) -> bool:
@@ -73,7 +73,7 @@ class Processes:
         if app.name not in self._events:
             if app.is_killed:
                 app.group.kill()
-            self.recheck_at = time.monotonic() + _RECHECK_SECONDS
+            self._recheck.set(time.monotonic() + _RECHECK_SECONDS)
         return False
 
     def forget(self, app: App) -> None:
