@@ -1,1 +1,5 @@
-"""Building images: the stage1 image minit itself is, and app images from what a machine has."""
+"""
+The images that minit builds: its own stage1 image, images of apps, and the initramfs of a machine.
+
+The command calls it, and so does whoever builds minit. Read `stage1.py` first.
+"""

@@ -1,1 +1,5 @@
-"""A machine of which minit is the first program: what a launcher does where there is no host."""
+"""
+A machine of which minit is the first program: the work of a launcher and of a host, where there is none.
+
+Only `entrypoints/init.py` calls it. Read `init.py` first.
+"""

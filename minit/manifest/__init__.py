@@ -1,1 +1,5 @@
-"""The appc manifests: JSON as stage0 and images carry it, read into immutable values."""
+"""
+The appc manifests, and the configurations of machines and networks: JSON and TOML to immutable values.
+
+Everybody may call it, and it touches nothing. Read `reader.py` first.
+"""

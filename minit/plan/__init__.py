@@ -1,1 +1,5 @@
-"""Deciding everything about a pod before touching anything: values in, values out, no effects."""
+"""
+Everything that is decided about a pod before anything is touched: values in, values out, no effects.
+
+The launcher and a machine plan by it, and PID 1 reads what was planned. Read `pod.py` first.
+"""

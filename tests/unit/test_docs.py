@@ -37,6 +37,7 @@ from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL
 ROOT = Path(__file__).parents[2]
 MARKDOWN = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 MANUALS = sorted((ROOT / "docs/man").iterdir())
+FOLDERS = [path.parent for path in sorted((ROOT / "minit").rglob("*/__init__.py")) if "standins" not in path.parts]
 DOCUMENTS = [*MARKDOWN, *MANUALS]
 
 # First directories of the absolute paths a reader can look up: of any Linux, of the stage1 image, of the demo's app.
@@ -136,6 +137,14 @@ def test_files_of_the_project_that_are_named_exist(document: Path) -> None:
         text_of(document),
     )
     assert not [path for path in named if not (ROOT / path).is_file()]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_folder_says_what_to_read_first(folder: Path) -> None:
+    """The docstring of a package names one of its files that a reader begins with."""
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    [file] = re.findall(r"Read `([\w./]+)`(?: and `[\w./]+`)?\s+first\b", docstring)
+    assert (folder / file).is_file()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -1,6 +1,8 @@
 """
 The program of a stage1 image that starts with everything imported: an interpreter that has written itself to a file.
 
+The stage1 image is built by it, and so is the program of the command. Read `dump.h` first.
+
     dump.h          how it works, and what the parts have of each other
     guard.c         looks whether the file of a program is whole, before anything else
     main.c          builds the interpreter, and writes it or goes on from there

@@ -1,7 +1,8 @@
 """
 The plugins that are built in: loopback, and ptp and bridge with the addresses of host-local, for IPv4.
 
-They do what the reference plugins of these names do, for machines that have none.
+They do what the reference plugins of these names do, for machines that have none. Only `minit/network/cni.py` calls
+them. Read `attachment.py` first.
 """
 
 from __future__ import annotations

@@ -1,1 +1,5 @@
-"""Pods as Kubernetes writes them in YAML, and what of them becomes a pod of this machine; all pure."""
+"""
+Pods as Kubernetes writes them in YAML, and the pod manifests and mounts that they become.
+
+`minit play` calls it, and it touches nothing. Read `manifest.py` first.
+"""
