@@ -41,7 +41,9 @@ from minit.terminal import CallerTerminal
 HALT_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGPWR, signal.SIGRTMIN + 3)
 WATCHED_SIGNALS = (signal.SIGCHLD, signal.SIGHUP, *HALT_SIGNALS)
 
-_RETRY_SECONDS = 1.0
+RETRY_SECONDS = 1.0
+"""When a record that could not be written, and a connection that could not be accepted, are tried again."""
+
 # As most systems have it.
 _OPEN_FILES = (1024, 4096)
 
@@ -269,7 +271,7 @@ class Supervisor:
             self.hold_limits()
 
     def _retry_soon(self) -> None:
-        self._retry.set(time.monotonic() + _RETRY_SECONDS)
+        self._retry.set(time.monotonic() + RETRY_SECONDS)
 
     def _try_again(self) -> None:
         self._records.write_ends()

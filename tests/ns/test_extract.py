@@ -668,7 +668,7 @@ def test_the_time_is_bounded(extraction: Extraction, monkeypatch: pytest.MonkeyP
 
 def test_memory_is_bounded(extraction: Extraction, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image that needs more memory than there is for it is refused in one line."""
-    monkeypatch.setattr(untar, "_extract", lambda *arguments: bytearray(2 << 30))
+    monkeypatch.setattr(untar, "TarReader", lambda *arguments: bytearray(2 << 30))
     with pytest.raises(ImageError, match=r"image example.com/app: needs more than 1073741824 bytes of memory"):
         extraction()
     assert os.listdir(extraction.destination) == []
@@ -681,7 +681,7 @@ def test_nothing_can_be_imported_inside(tmp_path: Path) -> None:
     def run() -> int:
         refused = 0
         sys.path.insert(0, "/")
-        untar._confine(str(tmp_path))
+        untar.confine(str(tmp_path))
         assert os.path.exists("/nobodys.py")
         try:
             __import__("nobodys")
@@ -703,7 +703,7 @@ def test_a_confined_process_sees_nothing_else(tmp_path: Path) -> None:
     kept, tell = os.pipe()
 
     def run() -> None:
-        untar._confine(str(tmp_path))
+        untar.confine(str(tmp_path))
         open_fds = []
         for fd in range(256):
             with suppress(OSError):

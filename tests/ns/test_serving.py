@@ -226,7 +226,7 @@ def make_served(
             monkeypatch.setattr(paths, name, str(tmp_path / Path(value).name))
     for name in ("log", "state", "status"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(supervisor_module, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor_module, "RETRY_SECONDS", 0.01)
     made: list[Served] = []
 
     def make(stdout: str = STREAM_LOG, grace_seconds: float = 3600.0) -> Served:
@@ -242,7 +242,7 @@ def make_served(
 def served(make_served: Callable[..., Served], nursery: trio.Nursery) -> Served:
     """The pod with a log, being served."""
     pod = make_served()
-    nursery.start_soon(serve._serve, pod.supervisor)
+    nursery.start_soon(serve.serve_until_finished, pod.supervisor)
     return pod
 
 
@@ -253,7 +253,7 @@ def served(make_served: Callable[..., Served], nursery: trio.Nursery) -> Served:
 async def test_clients_that_come_and_go_are_counted(make_served: Callable[..., Served], nursery: trio.Nursery) -> None:
     """The state tells how many there are and what the app wrote, the events that they came and went."""
     pod = make_served(STREAM_STREAM)
-    nursery.start_soon(serve._serve, pod.supervisor)
+    nursery.start_soon(serve.serve_until_finished, pod.supervisor)
     with trio.fail_after(PATIENCE_SECONDS):
         async with pod.client() as client:
 
@@ -346,7 +346,7 @@ async def test_a_request_sets_a_deadline_during_a_wait_without_one(
 ) -> None:
     """An app that ignores its stop signal is killed after its grace period, though no event wakes PID 1."""
     pod = make_served(grace_seconds=0.05)
-    nursery.start_soon(serve._serve, pod.supervisor)
+    nursery.start_soon(serve.serve_until_finished, pod.supervisor)
     with trio.fail_after(PATIENCE_SECONDS):
         await trio.testing.wait_all_tasks_blocked()
         assert pod.supervisor.next_deadline() is None
@@ -444,7 +444,7 @@ async def test_the_loop_ends_with_the_pod(make_served: Callable[..., Served]) ->
     pod = make_served()
     with trio.fail_after(PATIENCE_SECONDS):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve._serve, pod.supervisor)
+            nursery.start_soon(serve.serve_until_finished, pod.supervisor)
             async with pod.client() as client, pod.client() as silent:
                 await trio.testing.wait_all_tasks_blocked()
                 assert await client.ask(op="stop", force=True) == {"ok": True}
@@ -468,7 +468,7 @@ async def test_clients_wait_while_descriptors_are_short(served: Served) -> None:
             async with client:
                 await client.socket.send(b'{"op": "ping"}')
                 await until(lambda: "client.not-accepted" in served.events)
-                await trio.sleep(2 * serve._ACCEPT_PAUSE_SECONDS)
+                await trio.sleep(2 * serve.ACCEPT_PAUSE_SECONDS)
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
                 assert (await client.receive())["ok"] is True
         finally:

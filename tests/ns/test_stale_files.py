@@ -12,7 +12,7 @@ import pytest
 from minit import paths
 from minit.launcher.removal import remove_traces
 from minit.plan.app import AppSpec
-from minit.supervisor.control.adding import _write_files
+from minit.supervisor.control.adding import write_app_files
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="overlays need root")
 
@@ -51,7 +51,7 @@ def test_an_app_is_added_and_removed_under_the_name_of_one_that_stage0_took_back
             for name in ("env_file", "created_marker"):
                 path = getattr(paths, name)(APP)
                 inside.setattr(paths, name, lambda app, path=path: f"{stage1}{path}")
-            _write_files(AppSpec(name=APP, candidates=("/x",), environment=(("A", value),)))
+            write_app_files(AppSpec(name=APP, candidates=("/x",), environment=(("A", value),)))
         assert environment.read_text() == f"A={value}\n"
         Path(f"upper{paths.env_file(APP)}").unlink(missing_ok=True)
     with pytest.raises(OSError, match="Stale file handle"):

@@ -241,7 +241,7 @@ def test_a_slow_client_gets_the_rest_after_the_app_has_ended(serve: Serve) -> No
 
 def test_a_client_that_is_stuck_does_not_keep_the_sidecar(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any progress the sidecar gives up, and ends."""
-    monkeypatch.setattr(mux, "_FLUSH_STALL_SECONDS", 0.2)
+    monkeypatch.setattr(mux, "FLUSH_STALL_SECONDS", 0.2)
     served = serve(stdout="stream")
     with served.connect("stdout") as client:
         served.write(numbered(60_000))
@@ -556,14 +556,14 @@ class Follower:
             data = stream.recv(size, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return True
-        self._check(data)
+        self.check(data)
         return bool(data)
 
     def read_to_end(self) -> None:
         """Read and check all that is left."""
-        self._check(read_all(self.session.streams["stdout"]))
+        self.check(read_all(self.session.streams["stdout"]))
 
-    def _check(self, data: bytes) -> None:
+    def check(self, data: bytes) -> None:
         data = self._unchecked + data
         # A marker, or what may be the beginning of one, is looked at when it is whole.
         parts = MARKER.split(data)
@@ -618,7 +618,7 @@ def test_nobody_is_told_anything_wrong(serve: Serve) -> None:
         served.close_app()
         for follower in followers:
             follower.read_to_end()
-            follower._check(b"\n")
+            follower.check(b"\n")
         served.wait_end()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -113,7 +114,9 @@ def test_what_a_process_is_besides() -> None:
     def look() -> str:
         own = os.getsid(0) == os.getpid()
         blocked = len(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        return f"{Path('/proc/self/comm').read_text().strip()} {own} {blocked} {syscalls._prctl(_PR_GET_DUMPABLE)}"
+        return (
+            f"{Path('/proc/self/comm').read_text().strip()} {own} {blocked} {ctypes.CDLL(None).prctl(_PR_GET_DUMPABLE)}"
+        )
 
     name = Path("/proc/self/comm").read_text().strip()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1,))

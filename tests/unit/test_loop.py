@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minit.loop import Deadline, Interest, Loop, Wait, wait_events, wait_readable
+from minit.loop import Interest, Loop, Wait, wait_events, wait_readable
 
 SOON_SECONDS = 0.02
 
@@ -299,7 +299,7 @@ def test_any_time_can_be_waited_for(seconds: float) -> None:
         # Not so short that it would go round and round.
         assert waits.timeout >= min(seconds, 3600) * 1000
         loop = Loop()
-        deadline = Deadline(loop._moments, lambda: None)
+        deadline = loop.deadline(lambda: None)
         patch.setattr(time, "monotonic", lambda: 1000.0)
         deadline.set(1000.0 + seconds)
         loop.turn()

@@ -22,7 +22,7 @@ from minit.manifest.pod import RuntimeApp
 from minit.plan.app import AppSpec
 from minit.plan.readiness import plan_readiness
 from minit.supervisor.apps.controlgroup import Group
-from minit.supervisor.apps.notifysocket import Notification, Readiness, _close_elsewhere, parse_notification
+from minit.supervisor.apps.notifysocket import Notification, Readiness, close_elsewhere, parse_notification
 
 
 class Nobody:
@@ -94,7 +94,7 @@ def test_an_app_that_says_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_descriptors_are_closed_by_another_process() -> None:
     """They are gone from here, and from there soon after."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    _close_elsewhere([writer])
+    close_elsewhere([writer])
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(writer)
     poller = select.poll()
@@ -112,7 +112,7 @@ def test_descriptors_are_closed_without_another_process() -> None:
         raise OSError("no processes")
 
     before = len(os.listdir("/proc/self/fd"))
-    _close_elsewhere([reader, writer], fail)
+    close_elsewhere([reader, writer], fail)
     assert len(os.listdir("/proc/self/fd")) == before - 2
 
 
@@ -137,7 +137,7 @@ def test_a_socket_that_lingers_is_closed_at_once_without_another_process(
     try:
         if missing == "a descriptor":
             monkeypatch.setattr(os, "pipe2", fail)
-        _close_elsewhere([fd], fail)
+        close_elsewhere([fd], fail)
         assert sender.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER) == 0
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)

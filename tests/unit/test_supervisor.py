@@ -830,7 +830,7 @@ def test_a_handler_that_can_never_be_forked_has_failed(root: Path, groups: Mappi
     """A pre-start handler fails its app, a post-stop handler is reported, and PID 1 lives on."""
 
     def drive(supervisor: Supervisor, launcher: Socket) -> None:
-        handlers_module._FORK_PAUSE_SECONDS = 0.0001
+        pytest.MonkeyPatch().setattr(handlers_module, "FORK_PAUSE_SECONDS", 0.0001)
 
         def refuse(app: App, name: str) -> object:
             raise BlockingIOError(11, os.strerror(11))

@@ -38,13 +38,14 @@ SUPERVISOR = "supervisor"
 INPUT_ENDED = "input-ended"
 COUNTED = "counted"
 
+FLUSH_STALL_SECONDS = 5.0
+"""As long as somebody reads what is left, the sidecar waits; it stops after so long without any progress."""
+
 # The sidecar raises its limit of descriptors to so many, as far as it may.
 _OPEN_FILES = 4096
 _SPARE_FILES = 64
 _FILES_PER_SESSION = 5
 _ACCEPTS_PER_TURN = 64
-# As long as somebody reads what is left, the sidecar waits; it stops after so long without any progress.
-_FLUSH_STALL_SECONDS = 5.0
 # How long clients of a killed sidecar have to come back; they wait in the backlog already, if they are quick.
 _AWAIT_SECONDS = 1.0
 
@@ -115,7 +116,7 @@ class Mux:
         if not all(ended):
             return False
         if self._stalled_at is None:
-            self._stalled_at = now + _FLUSH_STALL_SECONDS
+            self._stalled_at = now + FLUSH_STALL_SECONDS
         return now >= self._stalled_at or not any(client.is_flushing for client in self._clients)
 
     @property
@@ -185,7 +186,7 @@ class Mux:
         """Note that a client reads, here and for PID 1."""
         self._counters[FLUSHES] += 1
         if self._stalled_at is not None:
-            self._stalled_at = time.monotonic() + _FLUSH_STALL_SECONDS
+            self._stalled_at = time.monotonic() + FLUSH_STALL_SECONDS
 
     # Streams.
 

@@ -105,14 +105,14 @@ class _Node:
 
     def __init__(self, image: StoredImage, upper: _Node | None) -> None:
         self.image = image
-        self._upper = upper
+        self.upper = upper
 
     def branch(self) -> Iterable[_Node]:
         """Return this node and all above it, nearest first."""
         node: _Node | None = self
         while node is not None:
             yield node
-            node = node._upper
+            node = node.upper
 
     def layer(self) -> Layer:
         whitelists = [_whitelist(node.image) for node in self.branch()]

@@ -73,7 +73,7 @@ def extract(destination: str, layers: Sequence[Layer], blobs: Sequence[int], ids
     With `ids` the owners are shifted. This process is in no place for anything else then.
     """
     digests = [hashlib.sha512() for _ in layers]  # made before the pivot: OpenSSL may read files for it
-    _confine(destination)
+    confine(destination)
     _extract(layers, blobs, digests, ids, report)
 
 
@@ -96,7 +96,8 @@ def _tell(report: int, line: str) -> None:
         os.write(report, line.replace("\n", " ").encode("utf-8", "backslashreplace") + b"\n")
 
 
-def _confine(destination: str) -> None:
+def confine(destination: str) -> None:
+    """Leave this process nothing but a directory, as its root, and bounded time, memory and size of files."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     _limit()

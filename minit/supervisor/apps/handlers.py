@@ -18,9 +18,11 @@ from minit.supervisor.apps.spawnhandler import spawn_handler
 from minit.supervisor.journal import Journal
 from minit.supervisor.output.sidecars import Sidecars
 
+FORK_PAUSE_SECONDS = 0.005
+"""Before the second attempt to fork; it doubles with each."""
+
 # A fork can fail for a moment, while a neighbour takes all processes, say.
 _FORK_ATTEMPTS = 10
-_FORK_PAUSE_SECONDS = 0.005
 _LONGEST_PAUSE_SECONDS = 1.0
 _HANDLER_OF = {lifecycle.PRE_START: HANDLER_PRE_START, lifecycle.POST_STOP: HANDLER_POST_STOP}
 
@@ -86,7 +88,7 @@ class Handlers:
         failed_forks = self._failed_forks[app.name] = self._failed_forks.get(app.name, 0) + 1
         self._journal.info("handler.not-started", app=app.name, handler=name, reason=describe(error))
         if failed_forks < _FORK_ATTEMPTS:
-            delay_seconds = min(_FORK_PAUSE_SECONDS * 2**failed_forks, _LONGEST_PAUSE_SECONDS)
+            delay_seconds = min(FORK_PAUSE_SECONDS * 2**failed_forks, _LONGEST_PAUSE_SECONDS)
             self._retry.set(time.monotonic() + delay_seconds)
         else:
             self._fail(app, name, ExitStatus(step="fork", errno=error.errno))

@@ -191,7 +191,7 @@ class Readiness:
                 ends = range(0, len(content) - _INT_BYTES + 1, _INT_BYTES)
                 taken += [int.from_bytes(content[at : at + _INT_BYTES], "little") for at in ends]
         # Before the next message: the kernel closes those for which there is no room, in PID 1.
-        _close_elsewhere(taken)
+        close_elsewhere(taken)
         return None if flags & socket.MSG_TRUNC else data, sender
 
     def _discard(self) -> None:
@@ -216,7 +216,7 @@ def _is_gone(pid: int) -> bool:
         return True
 
 
-def _close_elsewhere(fds: Sequence[int], fork: Callable[..., tuple[int, int]] = clone) -> None:
+def close_elsewhere(fds: Sequence[int], fork: Callable[..., tuple[int, int]] = clone) -> None:
     """
     Close descriptors that an app has sent, the last time in another process.
 

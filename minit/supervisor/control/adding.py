@@ -62,7 +62,7 @@ def take_in(request: dict[str, object], descriptors: Sequence[int], attributes: 
         # Those that were passed are among the descriptors.
         opened = [fd for fd in sockets if fd not in descriptors]
         try:
-            _write_files(spec)
+            write_app_files(spec)
             app = App(spec, ends, attributes, sockets, BUILDING)
             _spawn_builder(app, root, trees, dev)
         except BaseException:
@@ -152,7 +152,8 @@ def _read_spec(fd: int) -> bytes:
     return read_bounded(os.dup(fd), "spec", _MAXIMUM_SPEC_BYTES)
 
 
-def _write_files(spec: AppSpec) -> None:
+def write_app_files(spec: AppSpec) -> None:
+    """Write what `enter` reads about an app, instead of what there may be."""
     # stage0's own may belong to the host's root.
     remove_file(paths.env_file(spec.name))
     write_environment(spec.name, spec.environment)

@@ -28,9 +28,11 @@ from minit.supervisor.control.operations import APP_OPS, MAXIMUM_DESCRIPTORS, an
 from minit.supervisor.journal import Journal
 from minit.supervisor.supervisor import Supervisor
 
+ACCEPT_PAUSE_SECONDS = 0.1
+"""How long clients wait at least when there was no descriptor or memory for one."""
+
 _MAXIMUM_CLIENTS = 64
 _CLIENT_TIMEOUT_SECONDS = 5.0
-_ACCEPT_PAUSE_SECONDS = 0.1
 _PEER_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 
@@ -41,7 +43,7 @@ def serve(supervisor: Supervisor) -> None:
     _attach_log(supervisor.journal)
     _keep_plan(supervisor.plan)
     try:
-        trio.run(_serve, supervisor)
+        trio.run(serve_until_finished, supervisor)
     except BaseExceptionGroup as group:
         raise _only(group) from None
 
@@ -70,7 +72,8 @@ def _only(error: BaseException) -> BaseException:
     return error
 
 
-async def _serve(supervisor: Supervisor) -> None:
+async def serve_until_finished(supervisor: Supervisor) -> None:
+    """Wait for events, deadlines and clients, and do what they ask for, until nothing of any app is left."""
     waiting = trio.CancelScope()
     async with trio.open_nursery() as nursery:
         # What a client asks for may set a deadline earlier than the one that is waited for.
@@ -108,7 +111,7 @@ async def _accept(listener: trio.socket.SocketType, supervisor: Supervisor) -> t
             failed = True
             supervisor.hold_limits()
             # The listener stays readable, and accept(2) would fail over and over.
-            await trio.sleep(_ACCEPT_PAUSE_SECONDS)
+            await trio.sleep(ACCEPT_PAUSE_SECONDS)
         else:
             return client
 
