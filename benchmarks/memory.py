@@ -77,7 +77,7 @@ def main() -> None:
             "minit's sidecar": lambda: sidecar(bench),
             "conmon": missing("conmon") or (lambda: conmon(bench)),
         }
-        compare("private memory of what reads an app's output", "MB", readers, RUNS)
+        compare("private memory of the reader of an app's output", "MB", readers, RUNS)
 
 
 def minit(bench: World, pods: int = 1) -> float:

@@ -96,9 +96,7 @@ HANDLER = Forked(
     streams=(NULL, "stdout", "stderr"),
     has_session=True,
 )
-CLOSER = Forked(
-    who="what closes descriptors of an app", keeps=("pipe", "descriptors"), streams=(CLOSED, CLOSED, CLOSED)
-)
+CLOSER = Forked(who="closer of an app's descriptors", keeps=("pipe", "descriptors"), streams=(CLOSED, CLOSED, CLOSED))
 # The death signal of helpers is a second line: the first, the end of the socket, is not seen by one that is stopped.
 DEVICE_HELPER = Forked(
     who="device helper",
@@ -125,7 +123,7 @@ COLLECTOR = Forked(
     who="collector of a pod with networks", keeps=None, streams=(NULL, NULL, SAME), death_signal=signal.SIGKILL
 )
 ENTERING = Forked(
-    who="what enters a pod", keeps=("link", "pidfd of PID 1", "mount namespace", "control groups", "terminal")
+    who="process that enters a pod", keeps=("link", "pidfd of PID 1", "mount namespace", "control groups", "terminal")
 )
 # By /dev/tty a command reaches the terminal of its session, which must not be the caller's.
 ENTERED = Forked(who="command that has entered", keeps=("link",), has_session=True)
@@ -144,7 +142,7 @@ MACHINE_HELPER = Forked(
     is_dumpable=False,
     unblocks=True,
 )
-CONSOLE_KEEPER = Forked(who="what waits at a console", name="minit-console", keeps=("image",), unblocks=True)
+CONSOLE_KEEPER = Forked(who="watcher of a console", name="minit-console", keeps=("image",), unblocks=True)
 CONSOLE_SESSION = Forked(who="session at a console", streams=("console", "console", "console"), has_session=True)
 # What a command is told and says on its terminal is not for what goes on behind it.
 DETACHED = Forked(who="pod in the background", keeps=None, streams=(NULL, NULL, "errors"), has_session=True)
@@ -158,7 +156,7 @@ EXTRACTOR = Forked(
     death_signal=signal.SIGKILL,
 )
 PROMPT_COMMAND = Forked(who="command of a prompt", keeps=None)
-UNMOUNTER = Forked(who="what unmounts file systems at the end of a machine", keeps=None)
+UNMOUNTER = Forked(who="unmounter at the end of a machine", keeps=None)
 
 
 def fork(

@@ -235,7 +235,7 @@ def test_what_enters_is_stopped(make_pod: MakePod, hostile_rootfs: Path) -> None
         with subprocess.Popen(words, cwd=pod.path, stderr=subprocess.PIPE, text=True) as enter:
             try:
                 _, said = enter.communicate(timeout=20)
-                assert said == "enter: what enters is stopped by a process of the pod, again and again\n"
+                assert said == "enter: the process that enters is stopped by another of the pod, again and again\n"
                 assert enter.returncode == 254
             except subprocess.TimeoutExpired:
                 enter.send_signal(number)

@@ -155,7 +155,7 @@ class EnterWatch:
         assert self._command is not None and self._stopped_at is not None
         if time.monotonic() >= self._stopped_at + _STOPPED_SECONDS:
             os.kill(self._command, signal.SIGKILL)
-            raise LaunchError("what enters is stopped by a process of the pod, again and again")
+            raise LaunchError("the process that enters is stopped by another of the pod, again and again")
         os.kill(self._command, signal.SIGCONT)
 
     def _collect(self) -> None:
