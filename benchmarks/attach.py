@@ -305,7 +305,7 @@ class _Bench:
             for fd, _ in poller.poll():
                 by_fd[fd].recv_into(self.buffer)
 
-    # What they have in common.
+    # The common part.
 
     @contextmanager
     def served(self, mode: str, *, log: bool = False) -> Iterator[_Served]:

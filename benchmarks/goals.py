@@ -18,7 +18,7 @@ _MANY = "proportional set size of each of many at once"
 _ROW = "10 pods in a row, each"
 _BOOT = "init to first app, 10⁹ instructions/s"
 
-# What the goals are about is measured by these.
+# The benchmarks that measure the goals.
 MEASURED_BY = (
     *("isolation", "whole-run", "networks", "many-apps", "commands", "enter", "gc", "memory", "pods-in-a-row"),
     *("boot-instructions", "orphans", "image-size"),

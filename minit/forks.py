@@ -19,7 +19,7 @@ from minit.errors import EXIT_FAILURE, MinitError, Step, describe
 from minit.stdio import complain
 from minit.value import Value
 
-# What stands for a standard stream beside the name of a descriptor.
+# The words for a standard stream beside the name of a descriptor.
 SAME = "the parent's"
 NULL = "/dev/null"
 CLOSED = "closed"
@@ -59,7 +59,7 @@ NETWORK_HELPER = Forked(
     has_session=True,
 )
 USER_NAMESPACE_HOLDER = Forked(who="holder of a user namespace", keeps=("pipe",), streams=(CLOSED, CLOSED, CLOSED))
-# What the terminal sends reaches the launcher. Dumpable it is again with a user namespace of the pod's.
+# Signals of the terminal reach the launcher. With a user namespace of the pod's it becomes dumpable again.
 PID_1 = Forked(
     who="PID 1",
     name="minit",
@@ -75,7 +75,7 @@ SPAWNER = Forked(
     who="spawner",
     name="minit-spawner",
     keeps=("socket",),
-    # What the caller types is nothing to it and its children.
+    # Keys of the caller are nothing to it and its children.
     streams=(NULL, SAME, SAME),
     is_dumpable=False,
 )
@@ -144,7 +144,7 @@ MACHINE_HELPER = Forked(
 )
 CONSOLE_KEEPER = Forked(who="watcher of a console", name="minit-console", keeps=("image",), unblocks=True)
 CONSOLE_SESSION = Forked(who="session at a console", streams=("console", "console", "console"), has_session=True)
-# What a command is told and says on its terminal is not for what goes on behind it.
+# Input and output of a command on its terminal are not for the processes behind it.
 DETACHED = Forked(who="pod in the background", keeps=None, streams=(NULL, NULL, "errors"), has_session=True)
 # Or the locks of other pods would end with it.
 REMOVER = Forked(who="remover of pods", keeps=("report", "pods"), death_signal=signal.SIGKILL)

@@ -26,7 +26,7 @@ _MASKED_EQUAL = 7  # SCMP_CMP_MASKED_EQ
 _UNKNOWN_CALL = -1  # __NR_SCMP_ERROR
 _KILL = 0x80000000  # SCMP_ACT_KILL_PROCESS
 
-# What else a machine may run: SCMP_ARCH_X86, SCMP_ARCH_ARM.
+# Other architectures that a machine may run: SCMP_ARCH_X86, SCMP_ARCH_ARM.
 _SECONDARY = {"x86_64": 0x40000003, "aarch64": 0x40000028}
 
 

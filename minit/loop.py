@@ -27,9 +27,9 @@ class Loop:
         self._epoll = select.epoll()
         self._begin = begin
         self._callbacks: dict[int, Callable[[int], object]] = {}
-        # What epoll(7) does not take, and poll(2) always finds ready.
+        # Files that epoll(7) does not take, and poll(2) always finds ready.
         self._files: dict[int, int] = {}
-        # What is watched since the last wait, to which no event belongs that was found by it.
+        # Descriptors watched since the last wait: no event that was found by it belongs to them.
         self._new: set[int] = set()
         self._moments: dict[Deadline, float] = {}
 

@@ -97,7 +97,7 @@ ANNOTATION_LOG_MODE = "coreos.com/rkt/experiment/logmode"
 ANNOTATION_KUBERNETES_DIRECTORY = "coreos.com/rkt/experiment/kubernetes-log-dir"
 INTERFACE_VERSION = 6
 
-# What our `attach` takes beyond rkt's flags; the value of ANNOTATION_ATTACH_OPTIONS in our image, joined by commas.
+# Flags of our `attach` beyond rkt's; the value of ANNOTATION_ATTACH_OPTIONS in our image, joined by commas.
 ATTACH_OPTIONS = ("detach-keys", "no-replay", "on-slow", "read-only", "take-stdin")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from minit.harmless import harmless
 from minit.loop import wait_events
 
-# Whatever is ready to be written to takes so much at once: PIPE_BUF for a pipe, and more for all else.
+# A descriptor that is ready takes so much at once: PIPE_BUF for a pipe, and more for all else.
 _READY_BYTES = 4096
 
 _raw_terminal = False

@@ -15,7 +15,7 @@ from minit.value import Value
 
 WHITEOUT_PREFIX = ".wh."
 OPAQUE = ".wh..wh..opq"
-# What aufs itself needed, in old images: no whiteouts, and gone when the layer is complete.
+# Files that aufs itself needed, in old images: no whiteouts, and gone when the layer is complete.
 _AUFS_PREFIX = ".wh..wh."
 
 ENTRIES_LIMIT = 2_000_000  # of all layers together

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 SEGMENTS_LIMIT = 1 << 20  # of one file; a map has 16 bytes of memory for each
 PREFIX = "GNU.sparse."
 MAP = PREFIX + "map"
-# What format 0.0 has instead of a map: two records for each segment.
+# The map of format 0.0: two records for each segment.
 OFFSET, LENGTH = PREFIX + "offset", PREFIX + "numbytes"
 
 _BLOCK = 512

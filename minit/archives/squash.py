@@ -31,7 +31,7 @@ ROOTFS = "rootfs"
 MANIFEST = "manifest"
 
 _CHUNK = 1 << 20
-# What programs in Docker's images expect to find, with docker2aci's targets.
+# Links that programs in Docker's images expect to find, with docker2aci's targets.
 _STDIO_LINKS = (
     ("dev/fd", "/proc/self/fd"),
     ("dev/stderr", "/dev/console"),

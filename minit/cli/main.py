@@ -33,7 +33,7 @@ def run_here(root: click.Group) -> NoReturn:
     open_standard_streams()
     open_streams()
     for number in (signal.SIGHUP, signal.SIGTERM):
-        # What is ignored (nohup) stays so.
+        # An ignored signal (nohup) stays ignored.
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _end)
     if sys.argv[1:2] == [completioncommand.ASK]:
@@ -63,7 +63,7 @@ def run(arguments: Sequence[str], root: click.Group = commands) -> int:
         flush_output()
     except OSError as error:
         abandon_output()
-        # Who reads our output may have enough of it, and a command that has failed has said why.
+        # The reader of our output may have enough of it, and a command that has failed has told why.
         if code == 0 and not isinstance(error, BrokenPipeError):
             return _fail(invocation, describe(error), error)
         return code or EXIT_FAILURE

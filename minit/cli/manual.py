@@ -245,7 +245,7 @@ def text(sentences: str) -> str:
     return re.sub(r"(?<=[.:]) (?=[A-Z])", "\n", joined).replace("\n.", "\n\\&.").replace("\n'", "\n\\&'")
 
 
-# What is in capitals and stands for nothing else.
+# Words in capitals that stand for nothing else.
 _NAMES = frozenset(
     {
         "UUID",

@@ -29,7 +29,7 @@ def run_lines(root: click.Group) -> None:
             signal.signal(number, _forget_line)
         try:
             if settings is not None:
-                # Whatever was killed may have left it raw.
+                # A killed command may have left it raw.
                 termios.tcsetattr(0, termios.TCSADRAIN, settings)
                 if not _is_typed():
                     write_all(1, f"{os.uname().nodename}> ".encode())
@@ -46,7 +46,7 @@ def run_lines(root: click.Group) -> None:
         except ValueError as error:
             os.write(2, f"minit: {str(error).lower()}\n".encode())
         else:
-            # Whoever comes from a shell types it.
+            # Users of a shell type it.
             if words[:1] == [root.name]:
                 words = words[1:]
             if words:

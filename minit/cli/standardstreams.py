@@ -65,7 +65,7 @@ def abandon_output() -> None:
     """Forget what standard output could not take; Python would try, and complain, once more at the end."""
     buffer = getattr(sys.stdout, "buffer", None)
     if isinstance(buffer, _Output):
-        # What is above a raw file that is closed has nothing left to write.
+        # The layers above a raw file that is closed have nothing left to write.
         buffer.raw.close()
     sys.stdout = None
 

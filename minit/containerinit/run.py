@@ -24,7 +24,7 @@ from minit.errors import EXIT_FAILURE, EXIT_USAGE, describe
 from minit.reaper.exit_status import from_wait_status
 from minit.stdio import complain, open_standard_streams
 
-# What a process does to itself; to wait for these would hide a fault of our own.
+# Signals that a process causes itself; to wait for these would hide a fault of our own.
 _FAULTS = (
     *(signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGBUS),
     *(signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS),
@@ -85,7 +85,7 @@ def run_command(command: list[str], options: InitOptions) -> int:
     os.close(reporter)
     # End of file when the command is executed: from there on its process group is there to be signalled.
     os.read(reports, 1)
-    # What the caller passed is the command's alone, or nobody would see it closed; nor is a file system held in use.
+    # Descriptors of the caller are the command's alone, or nobody would see them closed; nor is a file system in use.
     os.closerange(3, _LAST_DESCRIPTOR)
     os.chdir("/")
     return _Watch(child, options, None if options.session else terminal, waited).run()

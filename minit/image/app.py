@@ -18,7 +18,7 @@ from minit.progress import Progress
 # appc's names of what uname calls a machine, where they differ.
 _ARCHITECTURES = {"x86_64": "amd64", "i686": "i386", "i586": "i386", "armv8l": "armv7l"}
 
-# What a program expects of any root, beside itself and its libraries.
+# Directories that a program expects of any root, beside itself and its libraries.
 _BASICS = (
     (PurePosixPath("/"), Directory()),
     (PurePosixPath("/etc"), Directory()),

@@ -65,6 +65,6 @@ sys.meta_path.insert(0, Gate)
 for module_name in wanted:
     __import__(module_name)
 for name, specification in found.items():
-    # What was found may not have been imported; frozen and built-in modules have no file.
+    # A found module may not have been imported; frozen and built-in modules have no file.
     if name in sys.modules and specification is not None and specification.has_location:
         print(name, specification.origin, sep="\t")

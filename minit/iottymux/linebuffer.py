@@ -13,7 +13,7 @@ import struct
 
 _FIONREAD = 0x541B
 _SPLICE_NONBLOCK = 2
-# What is passed on stays in the file until it is that much, since it costs time to let go of it.
+# Passed-on bytes stay in the file until they are that many, since it costs time to let go of them.
 _WASTED_BYTES = 64 * 1024
 # At the beginning of the file: where in it what is not passed on begins, how much was passed on so far, and how much of
 # what is not is logged already.

@@ -59,7 +59,7 @@ EVENT_DROPPED = "dropped"
 EVENT_TOO_SLOW = "too-slow"
 EVENT_ENDED = "ended"
 
-# What becomes of output that a client does not read in time.
+# The policies for output that a client does not read in time.
 POLICY_DROP = "drop"
 POLICY_DISCONNECT = "disconnect"
 POLICY_BLOCK = "block"

@@ -26,7 +26,7 @@ from minit.value import Value
 
 # A write of at most PIPE_BUF bytes reaches a pipe whole, so lines of several apps do not mix on the console.
 _CONSOLE_BYTES = 4096
-# What an app's pipe holds, most often; then others have their turn.
+# So many empty an app's pipe, most often; then others have their turn.
 _PASSES_PER_TURN = 4
 
 
@@ -93,7 +93,7 @@ class _Readers:
         self._buffers = {stream.fd: LineBuffer(stream.buffer, LINE_BYTES) for stream in streams}
         self._consoles = {stream.fd: _Console(stream.console, prefix, renewed) for stream in streams}
         self._open = {stream.fd: stream for stream in streams}
-        # What is logged, and leaves the buffer when the console has it too.
+        # Logged bytes, which leave the buffer when the console has them too.
         self._logged = dict.fromkeys(self._open, 0)
         # Streams that wait for a console.
         self._held: set[int] = set()

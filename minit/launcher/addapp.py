@@ -67,7 +67,7 @@ def _add(options: AddFlags) -> None:
     [spec] = add_filters(plan.apps)
     hierarchies = read_hierarchies()
     subcgroup = read_subcgroup()
-    # What an `app/add` that was killed has left: somebody's limits, or a group that cgroup.kill was written to.
+    # Remains of a killed `app/add`: somebody's limits, or a group that cgroup.kill was written to.
     remove_app_groups(hierarchies, subcgroup, spec.name)
     helpers: list[DeviceHelper | HealthHelper] = []
     try:

@@ -62,7 +62,7 @@ def _ask_until_done(op: str, app: str) -> None:
         try:
             check_running()
         except LaunchError:
-            # What is left to remove of an app is stage0's, which learns that the pod has ended.
+            # The removal of the rest is stage0's, which learns that the pod has ended.
             if op == OP_APP_STOP or isinstance(error, NoAnswerError):
                 return
             raise

@@ -14,7 +14,7 @@ from minit.podlock import is_locked
 from minit.supervisor.control.ask import ask
 from minit.supervisor.control.operations import OP_STOP
 
-# What a forced stop leaves the supervisor for killing the apps and recording it, before it is killed itself.
+# The supervisor's time in a forced stop for killing the apps and recording it, before it is killed itself.
 _FORCE_SECONDS = 3.0
 # A machine may be so busy that an answer, or the end of what was killed, takes part of this.
 _REQUEST_SECONDS = 10.0

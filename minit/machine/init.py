@@ -61,7 +61,7 @@ def run_machine() -> NoReturn:
     try:
         _run(machine)
     finally:
-        # Whatever is raised there: the first program of a machine must not end.
+        # For any exception there: the first program of a machine must not end.
         end_machine(machine)
 
 
@@ -117,14 +117,14 @@ def _prepare(machine: Machine) -> None:
         complain_at_once(f"minit: {describe(error)}")
     machine.helper = Helper(machine.config, machine.image, machine.namespace)
     if not machine.config.rescue:
-        # Whoever asks at the prompt is told that the pod runs, though it is not ready.
+        # A user at the prompt is told that the pod runs, though it is not ready.
         machine.lock = _lock(machine.lock)
     if machine.config.console:
         keep_console()
     try:
         machine.helper.wait(machine.feed)
     finally:
-        # What drives it may be a module.
+        # Its driver may be a module.
         _open_watchdog(machine, is_last=True)
         # So may the one that the kernel has read the time from now.
         _correct_clock()
@@ -222,7 +222,7 @@ def _check_health(machine: Machine, plan: PodPlan, specs: Sequence[AppSpec], att
     """Start what checks the apps, if any has a check."""
     if not any(app.health for app in plan.apps):
         return
-    # What a check runs in an app is entered into it.
+    # A command of a check is entered into the app.
     write_profiles(specs, attributes)
     machine.pod_helpers.append(HealthHelper(plan, os.getpid(), image_descriptor()))
 

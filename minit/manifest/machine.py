@@ -29,7 +29,7 @@ _WORD = "minit."
 _SWITCH = ("", "0", "1")
 # Of which there may be several, each named for one.
 _TABLES = {"devices": "device", "filesystems": "filesystem", "interfaces": "interface"}
-# What only the kernel's command line says.
+# Options of the kernel's command line alone.
 _OF_THE_KERNEL = ("debug", "manifest", "rescue")
 _MAXIMUM_ID = 0xFFFFFFFE
 

@@ -35,7 +35,7 @@ _RKT_VERSION = "0.1.0"
 _CHECK_SINCE = "0.4.0"
 _RESULT_ON_DELETE_SINCE = "0.4.0"
 
-# What a plugin out of a list has from the list, or not at all (CNI specification, "Deriving request configuration").
+# Keys of a plugin in a list that come from the list, or not at all (CNI, "Deriving request configuration").
 _DERIVED = ("cniversion", "name", "prevresult", "capabilities")
 
 

@@ -36,7 +36,7 @@ def run_plugin(
     it started, if it takes too long, prints too much, or the descriptor `cancelled` becomes readable.
     """
     name = f'plugin "{os.path.basename(path)}"'
-    # Who ignores it is not told how a child ended.
+    # A process that ignores it is not told how a child ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         pid, output = _start(path, request, environment)

@@ -92,7 +92,7 @@ def filters_of(policy: SeccompPolicy | None, guards: frozenset[str]) -> tuple[Fi
 
 
 def _guard_filter(rules: Iterable[Rule]) -> Filter:
-    # What one guard refuses altogether needs no rule of another about some uses of it.
+    # A call that one guard refuses altogether needs no rule of another about some uses of it.
     flat = {rule.call: rule for rule in rules if not rule.tests}
     return Filter(default=ALLOW, rules=(*flat.values(), *(rule for rule in rules if rule.call not in flat)))
 

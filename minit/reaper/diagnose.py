@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 
-# What a look at the file explains; anything else, too many arguments say, is not its fault.
+# Errors that a look at the file explains; anything else, too many arguments say, is not its fault.
 _FAULTS_OF_FILES = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP, errno.ELIBBAD)
 _MAXIMUM_DEPTH = 8
 _KERNEL_DEPTH = 5  # of interpreters of interpreters, fs/exec.c

@@ -51,7 +51,7 @@ _STATE = "rkt"
 _STATE_ATTRIBUTES = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
 # -1000 would exempt PID 1 altogether; one more keeps it the last choice.
 _OOM_SCORE = b"-999"
-# What crosses to the launcher fits into a message.
+# Everything for the launcher fits into a message.
 _MAX_FAILURE_LENGTH = 4000
 
 

@@ -226,7 +226,7 @@ class Supervisor:
         if count:
             self._ends.check_groups()
 
-    # What a supervisor of another kind does in another way.
+    # Steps that a supervisor of another kind does in another way.
 
     def admits(self, pid: int, uid: int) -> bool:
         """Return whether a process may ask on the control socket: one that PID 1 cannot see, with pid 0 here."""

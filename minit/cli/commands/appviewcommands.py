@@ -20,7 +20,7 @@ from minit.stage0.stage1.controlcall import read_app_states
 EXIT_FAILURE = 1
 """rkt's for all that fails in sandbox, list and status of `app`, and only there."""
 
-# What rkt's words are in those of the app-level API, where there is no supervisor to ask.
+# rkt's words in those of the app-level API, where there is no supervisor to ask.
 _LIFECYCLE_STATES = {APP_CREATED: "prepared", APP_RUNNING: "running", APP_EXITED: "exited"}
 
 

@@ -209,7 +209,7 @@ def _run_in_background(invocation: Invocation, pod: Pod, options: dict[str, obje
         said = process.stderr.read().decode(errors="replace").strip().splitlines() if process.poll() is not None else []
         raise PodError(said[-1] if said else str(error)) from error
     finally:
-        # What is written from now on has nobody to read it; the logs have it too.
+        # Output from now on has nobody to read it; the logs have it too.
         process.stderr.close()
     invocation.say(pod.uuid)
 

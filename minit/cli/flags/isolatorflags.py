@@ -85,7 +85,7 @@ def _quantity(flag: str, text: str) -> int:
 
 
 def _limit(name: str, text: str) -> Isolator:
-    # What is asked for is both guaranteed and the limit, as rkt has it.
+    # A request is both guaranteed and the limit, as rkt has it.
     return Isolator(name=name, value={"default": False, "request": text, "limit": text})
 
 

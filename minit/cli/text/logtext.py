@@ -12,8 +12,8 @@ from minit.stage0.reports.loglines import LogLine
 Format = Callable[[str, LogLine], bytes]
 """Makes of an app's name and a line what is printed, with its line feed."""
 
-# What a terminal would act on: all control characters but tab, and what changes the direction of text or ends a line.
-# Colours are harmless, and wanted; so is what joins letters.
+# Characters that a terminal acts on: all control characters but tab, and those that turn text around or end a line.
+# Colours are harmless, and wanted; so are characters that join letters.
 _COLOUR = r"\x1b\[[0-9;:]*m"
 _DIRECTION = r"\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 _CONTROL = re.compile(rf"({_COLOUR})|[\x00-\x08\x0a-\x1f\x7f-\x9f{_DIRECTION}]")

@@ -18,7 +18,7 @@ _CHARACTERS = 6
 _NO_CHARACTER = b"\0"
 _READ_BYTES = 64
 _ESCAPE = b"\x1b"
-# What arrows and the like are, ECMA-48; the rest of one follows its first byte at once.
+# The codes of arrows and the like, ECMA-48; the rest of one follows its first byte at once.
 _SEQUENCE = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|O.)")
 _REST_SECONDS = 0.05
 

@@ -16,7 +16,7 @@ from minit.loop import Loop, wait_readable
 from minit.stdio import reopen_without_blocking
 
 _CHUNK_BYTES = 128 * 1024
-# What is typed is read beyond what the app takes, or nobody could detach from an app that reads nothing.
+# Keys are read beyond the app's appetite, or nobody could detach from an app that reads nothing.
 _TYPED_BYTES = 1 << 20
 # If nothing else is typed for so long, the first of the detach keys is meant for the app.
 _KEYS_SECONDS = 1.0
@@ -136,7 +136,7 @@ class CallerInput:
         self._send_typed(data)
 
     def _send_typed(self, data: bytes) -> None:
-        # What is typed while it is for nobody must not reach the app later.
+        # Keys that are for nobody must not reach the app later.
         if self.is_owner and self.is_taken:
             self._waiting += data
             self._write()

@@ -159,7 +159,7 @@ class _Client:
             streams=self._streams,
             policy=self._options.policy,
             replay=self._options.replay,
-            # Who had the input before the sidecar was killed has it after that.
+            # The client that had the input before the sidecar was killed has it after that.
             take_stdin=self._options.take_stdin or self._input.is_owner,
             size=self._terminal.size(),
             resume=self._output.positions(),
@@ -213,7 +213,7 @@ class _Client:
             self._input.end()
 
     def _on_session_end(self, session: Session) -> None:
-        # What was sent before is still there.
+        # Bytes that were sent before are still there.
         self._output.drain()
         self._interest.set({})
         session.close()

@@ -65,7 +65,7 @@ def _control(output: bytes, at: int) -> tuple[int, bool]:
         is_query = parameters.startswith(b"?")
     else:
         is_query = final in (b"c", b"x")
-    # What is no final byte belongs to what comes next.
+    # A byte that is no final one belongs to the next ones.
     return at + (0x40 <= ord(final or b"\0") <= 0x7E), is_query
 
 

@@ -87,7 +87,7 @@ class Client(PeerOwner):
             self._peers.remove(peer)
             peer.close()
 
-    # What its peers tell.
+    # Reports of its peers.
 
     def on_dropped(self, size_bytes: int) -> None:
         """Count output that the client will not get."""
@@ -165,7 +165,7 @@ class Session(Client):
             self._tell({"event": EVENT_ENDED})
             self.close()
 
-    # What its peers tell.
+    # Reports of its peers.
 
     def on_gone(self, peer: Peer) -> None:
         """Detach one stream; the others go on for as long as the session does."""
@@ -259,7 +259,7 @@ class Session(Client):
         stdin = STDIN_NONE
         positions = {}
         if request.size is not None:
-            # What is shown again may be too little for a program of the whole screen to look right.
+            # Old output may be too little for a full-screen program to look right.
             returns = TTY_OUT in outputs and TTY_OUT not in resume and outputs[TTY_OUT].ring.is_seen
             self._mux.resize(request.size, redraw=returns)
         self._held = []

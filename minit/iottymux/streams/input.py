@@ -18,7 +18,7 @@ from minit.terminal import end_of_file_key
 
 _SPLICE_NONBLOCK = 2
 _CHUNK_BYTES = 64 * 1024
-# What a terminal in line mode takes at most before a reader has taken it (n_tty).
+# The most that a terminal in line mode takes before a reader has taken it (n_tty).
 _TTY_CHUNK_BYTES = 2048
 
 

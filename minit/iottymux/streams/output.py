@@ -24,7 +24,7 @@ class LineLog(Protocol):
         """Let go of a file that somebody moved."""
 
 
-# What comes in one turn of the loop at most, so that one stream cannot keep the others waiting.
+# The most bytes of one turn of the loop, so that one stream cannot keep the others waiting.
 _TTY_BURST_BYTES = 64 * 1024
 # One read of a full terminal returns one byte less than this (n_tty); much less means that there is no more for now.
 _TTY_READ_BYTES = 4096

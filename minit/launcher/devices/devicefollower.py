@@ -57,7 +57,7 @@ class DeviceFollower:
     ) -> None:
         self._volumes = [volume for volume, _ in volumes]
         self._devices = [tuple(found) for _, found in volumes]
-        # What the mounts in the app show, and of which source; None for one that has been taken off.
+        # The tops of the mounts in the app, by source; None for one that has been taken off.
         self._attached = [volume.identity for volume in self._volumes]
         self._shown = [volume.source for volume in self._volumes]
         self._app = self._volumes[0].app

@@ -53,7 +53,7 @@ def enter_pod(pid: int, app: str | None, command: Sequence[str], *, privileged: 
     terminals = tuple(fd for fd in _STREAMS if os.isatty(fd))
     console = open_enter_console(pid, terminals) if terminals else None
     if has_ended(pidfd):
-        # What was opened by its number may be another process's.
+        # The process that was opened by its number may be another one.
         raise LaunchError(f"pod is not running any more: process {pid} has ended")
     entrance = Entrance(
         supervisor=pidfd,

@@ -16,7 +16,7 @@ from minit.launcher.relay import Relay
 from minit.loop import Loop, wait_readable
 from minit.messages import Socket
 
-# What a terminal sends to all of a job would never arrive there: the command is in a session of its own.
+# Signals of a terminal to a job would never arrive there: the command is in a session of its own.
 _FOR_ALL = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 _ENDING = (*_FOR_ALL, signal.SIGTERM)
 _FOR_THE_COMMAND = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -54,7 +54,7 @@ class EnterWatch:
         self._is_stop_wanted = False
         # Of the monotonic clock: when what enters was found stopped for the first time.
         self._stopped_at: float | None = None
-        # What the caller ignores, with nohup(1) say, is not for the command either.
+        # A signal that the caller ignores, with nohup(1) say, is not for the command either.
         self._ignored = [number for number in _DEADLY if signal.getsignal(number) == signal.SIG_IGN]
         # The relay has its own way of being suspended and resumed.
         self._signals = syscalls.signalfd((*_HELD, *_WITHOUT_RELAY) if console is None else _HELD)
@@ -173,7 +173,7 @@ class EnterWatch:
             if not os.WIFSTOPPED(status):
                 self._status = status
             elif self._is_stop_wanted:
-                # What ends this stop is a SIGCONT, which is passed on as any other signal is.
+                # A SIGCONT ends this stop, and is passed on as any other signal is.
                 self._is_stop_wanted = False
                 os.kill(os.getpid(), signal.SIGSTOP)
             elif self._link is not None:

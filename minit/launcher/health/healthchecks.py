@@ -47,7 +47,7 @@ class Output:
             for _ in range(fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ) // _OUTPUT_BYTES):
                 block = os.read(self.fd, _OUTPUT_BYTES)
                 if not block:
-                    # Whoever waits for it would be woken over and over.
+                    # A loop that waits for it would be woken over and over.
                     self.close()
                     break
                 self._taken_bytes += len(block)

@@ -210,7 +210,7 @@ def _shed(lock: int) -> tuple[Attributes, list[InheritedSocket]]:
     # Callers leak descriptors into rkt; one that reached an app or outlived us would be a hole or hold a lock.
     syscalls.close_all_but([0, 1, 2, *own, *(socket.fd for socket in sockets)])
     syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
-    # What the caller made of these must not decide about the pod's files, nor have the kernel reap its children.
+    # The caller's settings of these must not decide about the pod's files, nor have the kernel reap its children.
     os.umask(0o022)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     leave_realtime()
@@ -247,7 +247,7 @@ def _start_network(plan: PodPlan, sockets: AppSockets, flags: RunFlags, lock: in
             # As rkt's: the pod has networks, none of them.
             write_pod_file(paths.POD_NET_INFO, b"null")
         return None
-    # What is said to the host's own socket already reaches the app.
+    # Packets to the host's own socket already reach the app.
     taken = [
         (socket.protocol, socket.port)
         for app, fds in zip(plan.apps, sockets)

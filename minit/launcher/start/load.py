@@ -28,7 +28,7 @@ from minit.stdio import complain
 from minit.value import replace
 
 _MAXIMUM_BYTES = 4 << 20
-# What rkt and the host's service manager hand on to a stage1, and this one cannot use yet.
+# Variables of rkt and the host's service manager that this stage1 cannot use yet.
 _UNSUPPORTED_VARIABLES = ("RKT_SELINUX_CONTEXT", "RKT_SELINUX_MOUNT_CONTEXT")
 
 

@@ -94,7 +94,7 @@ class Watch:
         if now < self._due_at + _SLACK_SECONDS:
             self._kill()
         else:
-            # Who was frozen together with PID 1 has no reason to complain.
+            # A launcher that was frozen together with PID 1 has no reason to complain.
             self._set_due(now + _SLACK_SECONDS)
 
     def _set_due(self, moment: float) -> None:

@@ -19,7 +19,7 @@ from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.stage1 import entrypoints
 from minit.stage0.stage1.crossing import crossing_environment
 
-# What comes of the terminal reaches stage1 without that, too, and a second time means nothing more to it.
+# Signals of the terminal reach stage1 without that, too, and a second time means nothing more to it.
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
@@ -57,7 +57,7 @@ def attach(
             raise PodError(f"attach failed: error executing stage1 entrypoint: exit status {code}")
         return
     if settings is not None:
-        # Whoever was killed left it raw.
+        # A killed client left it raw.
         termios.tcsetattr(0, termios.TCSADRAIN, settings)
     number = os.WTERMSIG(status)
     if number in _FORWARDED:

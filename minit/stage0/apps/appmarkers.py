@@ -21,7 +21,7 @@ from minit.stage0.start.appfiles import remove_directory, stage1_root
 _WITHIN = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _FILE_MODE = 0o644
 
-# What rkt gives an app that does not set it, to be found by `enter` of its own stage1.
+# rkt's value for an app that does not set it, to be found by `enter` of its own stage1.
 _DEFAULT_ENVIRONMENT = (
     ("PATH", DEFAULT_PATH),
     ("SHELL", "/bin/sh"),

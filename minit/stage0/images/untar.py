@@ -355,7 +355,7 @@ def _set_attributes(fd: int, entry: Entry, tar: TarReader) -> None:
             os.setxattr(fd, key, value)
         except OSError as error:
             number = error.errno or 0
-            # What a file system says when its room for the attributes of one file is used up, not its disk.
+            # The error of a file system whose room for the attributes of one file is used up, not its disk.
             if number in (errno.E2BIG, errno.ERANGE) or (number == errno.ENOSPC and os.fstatvfs(fd).f_bfree):
                 total = sum(len(key) + len(value) for key, value in kept)
                 reason = f"its attributes have {total} bytes, more than the file system takes for one file"

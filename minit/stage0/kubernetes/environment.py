@@ -66,7 +66,7 @@ def _read_source(node: Node, findings: Findings, configs: tuple[Config, ...]) ->
                 optional = reference["optional"].optional(Node.boolean) or False
                 config = find_config(configs, kind, reference["name"], optional)
             for key, data in config.data if config is not None else ():
-                # What is no name of a variable is left out in Kubernetes too.
+                # A key that is no name of a variable is left out in Kubernetes too.
                 if is_environment_name(prefix + key):
                     found[prefix + key] = _text(data, node)
     return found

@@ -8,7 +8,7 @@ from minit.stage0.kubernetes.fields import Fields
 from minit.stage0.pods.appsection import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, NO_NEW_PRIVILEGES, SECCOMP_RETAIN
 from minit.value import Value
 
-# What container runtimes leave a container by default, which is appc's default too.
+# The default capabilities of container runtimes, which are appc's default too.
 _DEFAULT_CAPABILITIES = (
     *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "NET_RAW"),
     *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
@@ -64,7 +64,7 @@ def read_security(fields: Fields, pod: PodSecurity) -> Security:
         group = fields["runAsGroup"].optional(_read_id)
         not_root = fields["runAsNonRoot"].optional(Node.boolean)
         if (pod.not_root if not_root is None else not_root) and not user:
-            # Who the image's user is is only known when its root is there.
+            # The image's user is only known when its root is there.
             fields.findings.refuse(fields["runAsNonRoot"], "without runAsUser, another one than 0")
         if fields["privileged"].optional(Node.boolean):
             fields.findings.refuse(fields["privileged"], _PRIVILEGED)

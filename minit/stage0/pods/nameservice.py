@@ -25,7 +25,7 @@ _HOSTS = "rkt-hosts"
 _HOSTS_FALLBACK = "hosts-fallback"
 _MAX_FALLBACK_BYTES = 1 << 20
 
-# What rkt takes where a stage1 image brings no hosts-fallback.
+# rkt's file where a stage1 image brings no hosts-fallback.
 _DEFAULT_HOSTS = b"#created by rkt stage0\n127.0.0.1 localhost localhost.localdomain\n"
 
 

@@ -202,7 +202,7 @@ def _new_manifest(
         **(others or {}),
     }
     data = jsontext.dump(manifest)
-    # What no reader would take, such as bytes of the command line that are no text, is better refused now.
+    # Text that no reader would take, such as bytes of the command line, is better refused now.
     check_ports(parse_pod_manifest(data, "new pod"), "--port")
     return data
 

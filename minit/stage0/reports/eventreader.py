@@ -45,7 +45,7 @@ class EventReader:
         if self.last is not None and number > self.last + 1:
             yield {"seq": number - 1, "event": GAP, "lost": number - self.last - 1}
         self.last = number
-        # What has no app is about the whole pod.
+        # An event without an app is about the whole pod.
         if not self._wanted.apps or event.get("app") in self._wanted.apps:
             yield event
 

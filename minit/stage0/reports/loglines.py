@@ -38,7 +38,7 @@ class LineAssembler:
         heads: dict[bytes, tuple[bytes, bytes, bool] | None] = {}
         for record in data.split(b"\n")[:-1]:
             head = record[:_HEAD_BYTES]
-            # What was written at once has the same head, so few are looked at.
+            # Records that were written at once have the same head, so few are looked at.
             if head not in heads:
                 heads[head] = _parse_head(head)
             parsed = heads[head]

@@ -116,7 +116,7 @@ def _chosen_apps(pod: Pod, wanted: Sequence[str]) -> tuple[str, ...]:
 def _app_usage(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str) -> Usage:
     around = os.path.join(subcgroup, APPS)
     usage = read_usage(find_group(hierarchies, os.path.join(around, f"{app}.service")))
-    # What the group around allows all apps together is the limit of each, too.
+    # The limit of the group around is the limit of each app, too.
     outer = read_usage(find_group(hierarchies, around))
     return replace(
         usage,

@@ -38,7 +38,7 @@ class Records:
             assert app.run.end is not None
             try:
                 if name not in self._recorded:
-                    # Whoever sees the status finds the reason too, and waits for the disk once only.
+                    # A reader of the status finds the reason too, and waits for the disk once only.
                     note_state(name, state_of(app))
                     record_exit(name, app.run.end.number)
                     self._recorded.add(name)

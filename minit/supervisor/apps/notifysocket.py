@@ -163,7 +163,7 @@ class Readiness:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             sock.bind(path)
-            # Whoever of the app's users.
+            # For any of the app's users.
             os.chmod(path, 0o666)
             tree = syscalls.open_tree(syscalls.AT_FDCWD, path, syscalls.OPEN_TREE_CLONE)
         except OSError:

@@ -20,7 +20,7 @@ from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.startorder import StartOrder
 from minit.supervisor.journal import Journal
 
-# Who may ask for a stop.
+# Those that may ask for a stop.
 BY_SIGNAL = "signal"
 BY_LAUNCHER = "launcher"
 BY_CONTROL = "control socket"

@@ -35,7 +35,7 @@ class Processes:
     def terminate(self, app: App) -> None:
         """Ask all of an app to end, and give it its time for that."""
         arm_grace(app)
-        # What a dead main process left behind may not know the app's own signal.
+        # Children that a dead main process left behind may not know the app's own signal.
         app.group.signal(app.spec.stop_signal if app.run.end is None else signal.SIGTERM, signal.SIGCONT)
 
     def kill(self, app: App) -> None:

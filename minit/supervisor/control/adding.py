@@ -27,7 +27,7 @@ from minit.supervisor.exec.child import ChildEnds, fork_app
 from minit.supervisor.exec.notifyends import NotifyEnds
 from minit.supervisor.exec.socketactivation import open_sockets
 
-# What each descriptor is for.
+# The purpose of each descriptor.
 SPEC, ROOT, DEV, TREE, SOCKET = "spec", "root", "dev", "tree", "socket"
 GROUP, TASKS, FREEZER, OOM, FILE = "group", "tasks", "freezer", "oom", "file:"
 # Of a helper, with its kind: its socket, its pidfd, and what it lives by.

@@ -155,7 +155,7 @@ class AppRequests:
         if op == OP_APP_START:
             return self._refuse(name, f'no app "{name}" in this pod') if app is None else self._start(app)
         if app is None:
-            # What is wanted is so already.
+            # The wanted state is there already.
             return {"ok": True}
         return self._stop(app) if op == OP_APP_STOP else self._remove(app)
 

@@ -76,7 +76,7 @@ async def serve_until_finished(supervisor: Supervisor) -> None:
     """Wait for events, deadlines and clients, and do what they ask for, until nothing of any app is left."""
     waiting = trio.CancelScope()
     async with trio.open_nursery() as nursery:
-        # What a client asks for may set a deadline earlier than the one that is waited for.
+        # A client's request may set a deadline earlier than the one that is waited for.
         nursery.start_soon(_serve_control, supervisor, lambda: waiting.cancel())
         while not supervisor.finished:
             supervisor.journal.events.flush()

@@ -27,7 +27,7 @@ Command: TypeAlias = tuple[str | bytes, list[bytes], Mapping[bytes, bytes]]
 _UNTIL_EXEC = capability_mask("CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_SYS_ADMIN")
 
 
-# What this process, or one that forked it, has removed from the bounding set.
+# Capabilities that this process, or one that forked it, has removed from the bounding set.
 _dropped = 0
 
 

@@ -237,7 +237,7 @@ class Sidecars:
         os.close(streams.sidecar)
         streams.sidecar = None
         self._stop_hearing(streams)
-        # What a killed one had not sent is in the rings, and its clients may come back for it.
+        # Unsent output of a killed one is in the rings, and its clients may come back for it.
         if streams.at_end and not streams.has_clients:
             self._give_up(streams)
         else:
@@ -276,7 +276,7 @@ class Sidecars:
         """Give up output, and count what is lost by that."""
         if streams.sidecar is not None:
             self._kill(streams.sidecar)
-            # What it still does before it is dead is not lost.
+            # Its work before it is dead is not lost.
             wait_readable([streams.sidecar], _DEATH_SECONDS)
         self._finish_log(streams)
         unkept_bytes = streams.unkept_bytes()
