@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from minit.archives.compression import DEFAULT_LIMITS, Limits, Tee, Uncompressed
-from minit.archives.tar import Kind, TarReader
+from minit.archives.tar import TarReader
+from minit.archives.tarentry import Kind
 from minit.errors import ImageError, ManifestError
 from minit.manifest.image import ImageManifest, parse_image_manifest
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from minit import syscalls
 from minit.archives.compression import Uncompressed
-from minit.archives.tar import Kind, TarReader, shown
+from minit.archives.tar import TarReader, shown
+from minit.archives.tarentry import Kind
 from minit.errors import ImageError, describe
 
 if TYPE_CHECKING:

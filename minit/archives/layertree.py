@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES, Entry, Kind, TarReader
+from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES, TarReader
+from minit.archives.tarentry import Entry, Kind
 from minit.value import Value
 
 WHITEOUT_PREFIX = ".wh."

@@ -21,7 +21,8 @@ from minit.archives.blobs import Section
 from minit.archives.compression import DEFAULT_LIMITS, Limits, Tee, Uncompressed
 from minit.archives.layered import Layer, LayeredImage, digest_text, hasher
 from minit.archives.layertree import LayerTree, Plan
-from minit.archives.tar import Entry, Kind, TarReader
+from minit.archives.tar import TarReader
+from minit.archives.tarentry import Entry, Kind
 from minit.archives.tarwriter import TarWriter, new_entry, padding
 from minit.errors import ImageError
 from minit.progress import Progress, silent

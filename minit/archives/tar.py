@@ -12,15 +12,14 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator
-from enum import Enum
 from functools import partial
 from typing import BinaryIO, NoReturn
 
 from minit.archives import sparse
 from minit.archives.sparse import BadMapError, SparseFile
+from minit.archives.tarentry import Entry, Kind
 from minit.errors import ImageError
 from minit.harmless import harmless
-from minit.value import Value
 
 ENTRIES_LIMIT = 2_000_000
 NAME_LIMIT_BYTES = 4096
@@ -49,18 +48,6 @@ _SECONDS = re.compile(rb"(-?)([0-9]{1,16})(?:\.([0-9]{0,32}))?\Z")
 _RECORD_LENGTH = re.compile(rb"([1-9][0-9]{0,7}) ")
 
 
-class Kind(Enum):
-    """The kind of file that an entry creates."""
-
-    FILE = "regular file"
-    HARD_LINK = "hard link"
-    SYMLINK = "symbolic link"
-    CHARACTER_DEVICE = "character device"
-    BLOCK_DEVICE = "block device"
-    DIRECTORY = "directory"
-    FIFO = "fifo"
-
-
 _KINDS = {
     b"0": Kind.FILE,
     b"\0": Kind.FILE,
@@ -74,23 +61,6 @@ _KINDS = {
     b"6": Kind.FIFO,
 }
 _REFUSED = {b"M": "part of a multi-volume archive"}
-
-
-class Entry(Value):
-    """One entry, its numbers checked, its path cleaned and relative (empty for the top directory)."""
-
-    path: str
-    kind: Kind
-    mode: int  # permission, set-id and sticky bits
-    uid: int
-    gid: int
-    size_bytes: int  # of the file, holes included
-    mtime_ns: int
-    atime_ns: int  # mtime_ns if the archive records none
-    link_target: str = ""  # as written for a symbolic link, cleaned and relative for a hard link
-    device: int = 0  # as mknod(2) takes it
-    xattrs: tuple[tuple[str, bytes], ...] = ()
-    hole_bytes: int = 0  # of size_bytes those that the archive does not have: the holes of a sparse file
 
 
 class TarReader:

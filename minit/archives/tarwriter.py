@@ -11,7 +11,7 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable
 
-from minit.archives.tar import Entry, Kind
+from minit.archives.tarentry import Entry, Kind
 from minit.value import replace
 
 _BLOCK_BYTES = 512

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from minit.archives.aci import kept_attributes
-from minit.archives.tar import Kind
+from minit.archives.tarentry import Kind
 from minit.archives.tarwriter import KINDS, TarWriter, entry_of, new_entry
 from minit.errors import ImageError, describe, reason_of
 

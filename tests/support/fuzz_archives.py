@@ -17,7 +17,8 @@ import atheris
 with atheris.instrument_imports(include=["minit"]):
     from minit.archives.aci import copy_image
     from minit.archives.compression import Limits
-    from minit.archives.tar import DEPTH_LIMIT, Kind, TarReader
+    from minit.archives.tar import DEPTH_LIMIT, TarReader
+    from minit.archives.tarentry import Kind
     from minit.errors import ImageError
 
 from tests import tars

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minit.archives import tar as tar_module
-from minit.archives.tar import Entry, Kind, TarReader, shown
+from minit.archives.tar import TarReader, shown
+from minit.archives.tarentry import Entry, Kind
 from minit.errors import ImageError
 from tests import tars
 

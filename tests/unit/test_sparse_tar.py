@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from minit.archives import sparse
 from minit.archives.aci import copy_image
 from minit.archives.blobs import ArchiveBlobs
-from minit.archives.tar import Entry, TarReader
+from minit.archives.tar import TarReader
+from minit.archives.tarentry import Entry
 from minit.errors import ImageError
 from tests import tars
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minit.archives.tar import Entry, Kind
+from minit.archives.tarentry import Entry, Kind
 from minit.errors import ImageError
 from minit.manifest.image import Dependency, parse_image_manifest
 from minit.stage0.images.rendering import Layer, Selection, flatten, tree_id

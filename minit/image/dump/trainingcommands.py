@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from minit import jsontext
-from minit.archives.tar import Kind
+from minit.archives.tarentry import Kind
 from minit.archives.tarwriter import TarWriter, new_entry
 from minit.manifest.image import APPC_VERSION
 

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from posixpath import normpath
 
-from minit.archives.tar import Entry, Kind
+from minit.archives.tarentry import Entry, Kind
 from minit.errors import ImageError
 from minit.manifest.image import Dependency
 from minit.stage0.images.store import StoredImage

@@ -22,7 +22,8 @@ from contextlib import suppress
 from minit import syscalls
 from minit.archives.aci import CAPABILITIES, MANIFEST_LIMIT_BYTES, image_id, is_kept_attribute
 from minit.archives.compression import Tee
-from minit.archives.tar import Entry, Kind, TarReader, shown
+from minit.archives.tar import TarReader, shown
+from minit.archives.tarentry import Entry, Kind
 from minit.errors import ImageError, reason_of
 from minit.idrange import IdRange
 from minit.stage0.files.filecapabilities import shift_capabilities

@@ -1,0 +1,36 @@
+"""An entry of a tar archive as a value, for what reads archives and what writes them."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from minit.value import Value
+
+
+class Kind(Enum):
+    """The kind of file that an entry creates."""
+
+    FILE = "regular file"
+    HARD_LINK = "hard link"
+    SYMLINK = "symbolic link"
+    CHARACTER_DEVICE = "character device"
+    BLOCK_DEVICE = "block device"
+    DIRECTORY = "directory"
+    FIFO = "fifo"
+
+
+class Entry(Value):
+    """One entry, its numbers checked, its path cleaned and relative (empty for the top directory)."""
+
+    path: str
+    kind: Kind
+    mode: int  # permission, set-id and sticky bits
+    uid: int
+    gid: int
+    size_bytes: int  # of the file, holes included
+    mtime_ns: int
+    atime_ns: int  # mtime_ns if the archive records none
+    link_target: str = ""  # as written for a symbolic link, cleaned and relative for a hard link
+    device: int = 0  # as mknod(2) takes it
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+    hole_bytes: int = 0  # of size_bytes those that the archive does not have: the holes of a sparse file
