@@ -200,7 +200,7 @@ def clone(
 
 
 def settle(row: Forked, kept: Mapping[str, Kept], parent: int = 0, of: str = "") -> None:
-    """Make this process what the row says; that the process `parent` forked it is given where it has a death signal."""
+    """Make this process what the row says; `parent` is the one that forked it, which a death signal is about."""
     # Or the table would not tell the truth.
     assert kept.keys() == row.descriptors(), f"{row.who}: {', '.join(kept)}"
     if row.has_session:
