@@ -9,7 +9,7 @@ from benchmarks.first_instruction import RUNS, minit, oci, peer
 from benchmarks.table import Measure, compare
 from benchmarks.world import world
 from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM
-from minit.plan.protection import plan_protection
+from minit.plan.rights.protection import plan_protection
 
 ALLOWED = sorted(MINIMUM | DEFAULT)
 _PROTECTION = plan_protection(disabled=False, own_network=True)

@@ -27,8 +27,8 @@ _HELPER = """
 import os, sys, time
 from minit.launcher.start.networkhelper import NetworkHelper
 from minit.network.configs import load_networks
-from minit.plan.flags import parse_run_flags
-from minit.plan.network import NetworkPlan, plan_networks
+from minit.plan.inputs.runflags import parse_run_flags
+from minit.plan.networks.networkplan import NetworkPlan, plan_networks
 
 flags = parse_run_flags(sys.argv[1:])
 networks, _ = load_networks(flags.local_config, flags.networks)

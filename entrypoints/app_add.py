@@ -7,7 +7,7 @@ from typing import NoReturn
 from entrypoints._main import run_entrypoint
 from minit.goflags import usage
 from minit.launcher.addapp import add_app
-from minit.plan.appflags import ADD_FLAGS, parse_add_flags
+from minit.plan.inputs.appflags import ADD_FLAGS, parse_add_flags
 
 
 def main() -> NoReturn:

@@ -7,7 +7,7 @@ from typing import NoReturn
 from entrypoints._main import run_entrypoint
 from minit.goflags import usage
 from minit.launcher.apps import remove_app
-from minit.plan.appflags import APP_FLAGS, parse_app
+from minit.plan.inputs.appflags import APP_FLAGS, parse_app
 
 
 def main() -> NoReturn:

@@ -8,7 +8,7 @@ from entrypoints._main import run_entrypoint
 from minit.errors import AttachError
 from minit.goflags import parse_flags, usage
 from minit.launcher.attach import attach_app, list_endpoints
-from minit.plan.flags import refuse_operands
+from minit.plan.inputs.runflags import refuse_operands
 from minit.stdio import open_standard_streams
 
 _STREAMS = ("stdin", "stdout", "stderr", "tty-in", "tty-out")

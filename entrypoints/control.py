@@ -7,7 +7,7 @@ from typing import NoReturn
 from entrypoints._main import run_entrypoint
 from minit.goflags import parse_flags, usage
 from minit.launcher.control import relay_requests
-from minit.plan.flags import only_operand, parse_uuid
+from minit.plan.inputs.runflags import only_operand, parse_uuid
 
 _FLAGS: dict[str, bool | str] = {"debug": False}
 

@@ -8,7 +8,7 @@ from entrypoints._main import run_entrypoint
 from minit.goflags import parse_flags, usage
 from minit.launcher.cgroups import read_hierarchies
 from minit.launcher.gc import collect
-from minit.plan.flags import only_operand, parse_uuid
+from minit.plan.inputs.runflags import only_operand, parse_uuid
 
 FLAGS: dict[str, bool | str] = {"debug": False, "local-config": "/etc/rkt"}
 

@@ -11,7 +11,7 @@ from minit.errors import UsageError
 from minit.goflags import parse_flags, usage
 from minit.launcher.cgroups import read_hierarchies
 from minit.launcher.gc import collect, collect_each
-from minit.plan.flags import parse_uuid
+from minit.plan.inputs.runflags import parse_uuid
 
 
 def main() -> NoReturn:

@@ -9,7 +9,7 @@ from entrypoints._main import run_entrypoint
 from minit.errors import MinitError, describe
 from minit.goflags import usage
 from minit.launcher.start.launch import launch, lock_descriptor
-from minit.plan.flags import RUN_FLAGS, RUN_OPERANDS, parse_run_flags
+from minit.plan.inputs.runflags import RUN_FLAGS, RUN_OPERANDS, parse_run_flags
 from minit.podfile import record_failure
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pyudev
 
-from minit.plan.devices import BLOCK, CHARACTER, Device
+from minit.plan.root.devicevolumes import BLOCK, CHARACTER, Device
 
 _PYUDEV_KINDS = {BLOCK: "block", CHARACTER: "char"}
 

@@ -25,11 +25,11 @@ from minit.launcher.start.preparation import open_host_sockets, prepare
 from minit.launcher.start.usernamespace import make_dev
 from minit.launcher.stop import read_pid
 from minit.plan.app import STREAM_CONSOLE, AppSpec
-from minit.plan.appflags import AddFlags
-from minit.plan.flags import RunFlags
-from minit.plan.network import Connection
+from minit.plan.inputs.appflags import AddFlags
+from minit.plan.inputs.runflags import RunFlags
+from minit.plan.networks.networkplan import Connection
+from minit.plan.networks.podnetwork import joins_networks
 from minit.plan.pod import PodPlan, plan_added_app
-from minit.plan.podnetwork import joins_networks
 from minit.plan.speccodec import encode_spec
 from minit.stdio import complain
 from minit.supervisor.apps.controlgroup import GroupEnds

@@ -8,7 +8,7 @@ from minit import syscalls
 from minit.errors import LaunchError, describe
 from minit.machine.devices import MachineDevices, find_block_device
 from minit.manifest.machine import Filesystem
-from minit.plan.mounts import MountFilesystem
+from minit.plan.root.mountoperations import MountFilesystem
 from minit.supervisor.root.applymounts import new_filesystem
 
 # Those without a device, and those whose source is no node.

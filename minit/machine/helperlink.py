@@ -10,7 +10,7 @@ from minit.machine.helper import Helper
 from minit.machine.machine import Machine
 from minit.machine.powerbutton import POWER_BUTTON
 from minit.messages import receive_message
-from minit.plan.restart import ALWAYS, RestartPolicy
+from minit.plan.life.restart import ALWAYS, RestartPolicy
 from minit.stdio import complain_at_once
 from minit.supervisor.apps.backoff import Restarts
 from minit.supervisor.apps.podpolicy import BY_LAUNCHER

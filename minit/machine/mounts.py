@@ -7,7 +7,7 @@ import os
 from minit import syscalls
 from minit.errors import describe
 from minit.mountinfo import Mount, read_mountinfo
-from minit.plan.mounts import TTY_GID, MakeDirectory, MountFilesystem, MountOp
+from minit.plan.root.mountoperations import TTY_GID, MakeDirectory, MountFilesystem, MountOp
 from minit.stdio import complain_at_once
 from minit.supervisor.root.applymounts import apply_mounts
 

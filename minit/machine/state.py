@@ -17,7 +17,7 @@ from minit import paths, syscalls
 from minit.errors import LaunchError, describe
 from minit.machine.modules import Modules
 from minit.manifest.machine import MachineConfig, State
-from minit.plan.mounts import MountFilesystem
+from minit.plan.root.mountoperations import MountFilesystem
 from minit.stdio import complain_at_once
 from minit.supervisor.root.applymounts import new_filesystem
 

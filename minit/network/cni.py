@@ -20,7 +20,7 @@ from minit.network.builtin import find_builtin
 from minit.network.plugin import first_line, run_plugin
 from minit.network.request import Request
 from minit.network.result import Result, read_result, write_result
-from minit.plan.network import PlannedNetwork
+from minit.plan.networks.networkplan import PlannedNetwork
 
 JsonObject = dict[str, object]
 

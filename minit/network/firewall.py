@@ -17,7 +17,7 @@ from minit.network.conntrack import forget_datagrams
 from minit.network.hostlink import host_addresses, host_interface
 from minit.network.nftables import Chain, Hook, Rule, Table
 from minit.network.portuse import PORTS_CHAIN, port_comment, ports_table, read_ports, refuse_taken_ports
-from minit.plan.network import ForwardedPort
+from minit.plan.networks.networkplan import ForwardedPort
 
 __all__ = ["delete_table", "forward_ports", "masquerade", "ports_table", "refuse_taken_ports", "table_name"]
 

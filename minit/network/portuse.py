@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 
 from minit.errors import NetworkError, describe
 from minit.network.nftables import read_rule_comments, read_tables
-from minit.plan.network import ForwardedPort
-from minit.plan.ports import EVERY_ADDRESS, overlap
+from minit.plan.networks.networkplan import ForwardedPort
+from minit.plan.networks.ports import EVERY_ADDRESS, overlap
 from minit.podlock import is_locked
 
 PORTS_CHAIN = "ports"

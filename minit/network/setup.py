@@ -11,8 +11,8 @@ from minit.network.namespace import make_namespace, namespace_path
 from minit.network.netinfo import NetInfo, copy_configuration, forget_configuration, write_namespace, write_net_info
 from minit.network.request import Request
 from minit.network.result import Dns, Result, ipv4_address, ipv4_gateway, ipv4_mask
-from minit.plan.flags import RunFlags
-from minit.plan.network import Connection, NetworkPlan
+from minit.plan.inputs.runflags import RunFlags
+from minit.plan.networks.networkplan import Connection, NetworkPlan
 from minit.stdio import complain
 from minit.value import replace
 

@@ -8,7 +8,7 @@ from minit.network.cni import PluginSearch, detach
 from minit.network.namespace import is_namespace, namespace_path, remove_namespace
 from minit.network.netinfo import forget_configuration, read_attached
 from minit.network.request import Request
-from minit.plan.network import PlannedNetwork
+from minit.plan.networks.networkplan import PlannedNetwork
 from minit.stdio import complain
 
 

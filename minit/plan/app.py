@@ -27,19 +27,19 @@ from minit.paths import (
     ANNOTATION_TRUSTED_ISOLATORS,
     ANNOTATION_VSOCK,
 )
-from minit.plan.devices import ANNOTATION_HOTPLUG, DeviceRule
-from minit.plan.environment import DEFAULT_TERM, TTY_TERM, plan_environment
-from minit.plan.files import AppFile
-from minit.plan.flags import RunFlags
-from minit.plan.guards import DEFAULT_GUARDS
-from minit.plan.health import HealthCheck
-from minit.plan.limits import Limits
-from minit.plan.mounts import SYSFS, BindTree, MountOp, app_mounts
-from minit.plan.protection import Protection
-from minit.plan.restart import RestartPolicy
-from minit.plan.sockets import ListenSocket
-from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, DEFAULT_STOPPING
-from minit.plan.volumes import VolumeMount
+from minit.plan.inputs.runflags import RunFlags
+from minit.plan.life.appenvironment import DEFAULT_TERM, TTY_TERM, plan_environment
+from minit.plan.life.health import HealthCheck
+from minit.plan.life.restart import RestartPolicy
+from minit.plan.life.sockets import ListenSocket
+from minit.plan.life.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL, DEFAULT_STOPPING
+from minit.plan.rights.guards import DEFAULT_GUARDS
+from minit.plan.rights.limits import Limits
+from minit.plan.rights.protection import Protection
+from minit.plan.root.devicevolumes import ANNOTATION_HOTPLUG, DeviceRule
+from minit.plan.root.files import AppFile
+from minit.plan.root.mountoperations import SYSFS, BindTree, MountOp, app_mounts
+from minit.plan.root.volumes import VolumeMount
 from minit.value import Value
 
 DEFAULT_LOG_SIZE_BYTES = 10 << 20
@@ -76,7 +76,7 @@ _ANNOTATIONS = (
     *(*POD_ANNOTATIONS, ANNOTATION_AFTER, ANNOTATION_HEALTH, ANNOTATION_NOTIFY_FD, ANNOTATION_STOP_SIGNAL),
     ANNOTATION_TRUSTED_ISOLATORS,
 )
-# All others are decided in minit.plan.isolators, and those of system calls in minit.manifest.seccompisolators.
+# All others are decided in minit.plan.rights.isolators, and those of system calls in minit.manifest.seccompisolators.
 _UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
 
 

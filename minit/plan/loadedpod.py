@@ -8,8 +8,8 @@ from minit.manifest.image import ImageManifest
 from minit.manifest.network import NetworkConfig
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import ANNOTATION_PIDS_LIMIT
-from minit.plan.files import EtcTexts
-from minit.plan.users import AppLookups
+from minit.plan.rights.users import AppLookups
+from minit.plan.root.files import EtcTexts
 from minit.value import Value
 
 

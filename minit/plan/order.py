@@ -8,7 +8,7 @@ from minit.errors import PlanError
 from minit.manifest.pod import RuntimeApp
 from minit.paths import ANNOTATION_AFTER
 from minit.plan.app import AppPlan, Dependency
-from minit.plan.restart import ALWAYS
+from minit.plan.life.restart import ALWAYS
 
 _COMPLETED = "completed"
 

@@ -21,38 +21,38 @@ from minit.paths import (
     app_manifest,
 )
 from minit.plan.app import STREAM_CONSOLE, AppPlan, plan_app
-from minit.plan.connection import connect
-from minit.plan.devices import DEFAULT_RULES, plan_hotplug
-from minit.plan.environment import with_metadata
-from minit.plan.files import plan_files
-from minit.plan.flags import RunFlags
-from minit.plan.guards import plan_guards
-from minit.plan.health import plan_health
-from minit.plan.hostfacts import HostFacts, check_host
-from minit.plan.idmap import plan_idmap
-from minit.plan.isolators import Isolation, plan_isolation, plan_pod_limits, plan_process_limit
-from minit.plan.limits import Limits
-from minit.plan.loadedpod import Pod, app_section, has_isolators, is_set
-from minit.plan.logs import (
+from minit.plan.inputs.hostfacts import HostFacts, check_host
+from minit.plan.inputs.origins import find_origins
+from minit.plan.inputs.runflags import RunFlags
+from minit.plan.life.appenvironment import with_metadata
+from minit.plan.life.health import plan_health
+from minit.plan.life.logs import (
     plan_kubernetes_directory,
     plan_kubernetes_log,
     plan_log_files,
     plan_log_size,
     plan_lost_output,
 )
-from minit.plan.mounts import SYSFS, SYSFS_AND_CGROUPS, TTY_GID, MountOp, pod_mounts
-from minit.plan.network import Connection, NetworkPlan
+from minit.plan.life.readiness import plan_readiness
+from minit.plan.life.restart import plan_restart
+from minit.plan.life.sockets import plan_sockets
+from minit.plan.life.stopping import plan_pod_grace, plan_stopping
+from minit.plan.loadedpod import Pod, app_section, has_isolators, is_set
+from minit.plan.networks.connection import connect
+from minit.plan.networks.networkplan import Connection, NetworkPlan
+from minit.plan.networks.podnetwork import is_contained, plan_pod_network
 from minit.plan.order import check_order, plan_after
-from minit.plan.origins import find_origins
-from minit.plan.podnetwork import is_contained, plan_pod_network
-from minit.plan.protection import plan_protection
-from minit.plan.readiness import plan_readiness
 from minit.plan.refusals import refuse_shared_files, refuse_unbuilt, refuse_unknown_annotations
-from minit.plan.restart import plan_restart
-from minit.plan.sockets import plan_sockets
-from minit.plan.stopping import plan_pod_grace, plan_stopping
-from minit.plan.users import AppLookups, check_mapped, plan_ids
-from minit.plan.volumes import VolumeMount, host_files, plan_volumes
+from minit.plan.rights.guards import plan_guards
+from minit.plan.rights.isolators import Isolation, plan_isolation, plan_pod_limits, plan_process_limit
+from minit.plan.rights.limits import Limits
+from minit.plan.rights.protection import plan_protection
+from minit.plan.rights.users import AppLookups, check_mapped, plan_ids
+from minit.plan.root.devicevolumes import DEFAULT_RULES, plan_hotplug
+from minit.plan.root.files import plan_files
+from minit.plan.root.idmap import plan_idmap
+from minit.plan.root.mountoperations import SYSFS, SYSFS_AND_CGROUPS, TTY_GID, MountOp, pod_mounts
+from minit.plan.root.volumes import VolumeMount, host_files, plan_volumes
 from minit.value import Value, replace
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE, created_marker, started_marker
 from minit.plan.app import POD_ANNOTATIONS, check_keep_logs
-from minit.plan.flags import RunFlags
-from minit.plan.stopping import ANNOTATION_STOP_SIGNAL
+from minit.plan.inputs.runflags import RunFlags
+from minit.plan.life.stopping import ANNOTATION_STOP_SIGNAL
 
 _ANNOTATION_EXPERIMENT = "coreos.com/rkt/experiment/"
 _EXPERIMENTS = (ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE)

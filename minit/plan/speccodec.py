@@ -10,15 +10,23 @@ from minit.errors import ControlError, ManifestError
 from minit.jsontext import dump, parse
 from minit.manifest.seccomp import SeccompPolicy
 from minit.plan.app import AppSpec, Dependency
-from minit.plan.devices import DeviceRule
-from minit.plan.files import AppFile
-from minit.plan.health import HealthCheck, Target
-from minit.plan.limits import Limits
-from minit.plan.mounts import BindTree, MadeFilesystem, MakeDirectory, MakeFile, MakeNode, MakeSymlink, MountFilesystem
-from minit.plan.protection import Protection
-from minit.plan.restart import RestartPolicy
-from minit.plan.sockets import ListenSocket
-from minit.plan.volumes import VolumeMount
+from minit.plan.life.health import HealthCheck, Target
+from minit.plan.life.restart import RestartPolicy
+from minit.plan.life.sockets import ListenSocket
+from minit.plan.rights.limits import Limits
+from minit.plan.rights.protection import Protection
+from minit.plan.root.devicevolumes import DeviceRule
+from minit.plan.root.files import AppFile
+from minit.plan.root.mountoperations import (
+    BindTree,
+    MadeFilesystem,
+    MakeDirectory,
+    MakeFile,
+    MakeNode,
+    MakeSymlink,
+    MountFilesystem,
+)
+from minit.plan.root.volumes import VolumeMount
 from minit.value import Value
 
 _CLASSES: dict[str, type[Value]] = {

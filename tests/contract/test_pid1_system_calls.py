@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.plan.protection import plan_protection
+from minit.plan.rights.protection import plan_protection
 from tests.support.pods import MakePod, handlers, shell
 
 RLIM_NLIMITS = 16

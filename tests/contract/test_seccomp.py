@@ -13,7 +13,7 @@ import pytest
 from minit import paths
 from minit.launcher.start.filterprograms import compile_filters, compile_sidecar_filter
 from minit.manifest.seccomp import DEFAULT_POLICY
-from minit.plan.guards import DEFAULT_GUARDS
+from minit.plan.rights.guards import DEFAULT_GUARDS
 from tests.support.bpf import I386, NATIVE, Calls, native
 from tests.support.guest import GUEST, Report
 from tests.support.pods import MakePod, app_section, guest, handlers, shell

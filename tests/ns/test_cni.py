@@ -16,7 +16,7 @@ from minit.manifest.network import parse_network_config
 from minit.network.cni import PluginSearch, attach, check, detach, plugin_path
 from minit.network.request import Request
 from minit.network.result import Address, Dns, Result, ipv4_address
-from minit.plan.network import PlannedNetwork
+from minit.plan.networks.networkplan import PlannedNetwork
 from tests.support.cniplugin import calls, install_plugin
 from tests.support.inotify import MOVED_TO, Watch
 from tests.support.processes import is_alive

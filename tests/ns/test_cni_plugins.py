@@ -16,7 +16,7 @@ from minit.manifest.network import parse_network_config
 from minit.network.cni import PluginSearch, attach, check, detach, plugin_path
 from minit.network.request import Request
 from minit.network.result import Result, ipv4_address, ipv4_gateway
-from minit.plan.network import PlannedNetwork
+from minit.plan.networks.networkplan import PlannedNetwork
 from tests.support.networks import make_network, own_network, remove_network, within
 from tests.support.waiting import TIMEOUT_SECONDS
 

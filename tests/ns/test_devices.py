@@ -19,7 +19,7 @@ from minit.devices.events import DeviceEvents
 from minit.devices.lookup import DeviceLookup
 from minit.launcher.cgroups import read_hierarchies
 from minit.launcher.devices.devicepolicy import DeviceGroup, NoDeviceControl, change_policy, device_group, set_policy
-from minit.plan.devices import DEFAULT_RULES, DeviceRule, merge_rules
+from minit.plan.root.devicevolumes import DEFAULT_RULES, DeviceRule, merge_rules
 from tests.support.loopdevices import LoopDevice
 from tests.support.owngroup import group_below_own
 

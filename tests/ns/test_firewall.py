@@ -22,7 +22,7 @@ from minit.network.firewall import (
     refuse_taken_ports,
     table_name,
 )
-from minit.plan.network import ForwardedPort
+from minit.plan.networks.networkplan import ForwardedPort
 from tests.support.effects import killed_child
 from tests.support.topology import (
     BRIDGE,

@@ -25,8 +25,8 @@ from minit.launcher.cgroups import (
 from minit.launcher.start.cgrouplimits import set_limits
 from minit.launcher.start.delegation import give_controllers, place_pod
 from minit.plan.app import AppSpec
-from minit.plan.limits import Limits
 from minit.plan.pod import PodPlan
+from minit.plan.rights.limits import Limits
 from minit.value import replace
 from tests.support.owngroup import group_elsewhere
 

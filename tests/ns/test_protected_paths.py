@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.plan.protection import Protection, plan_protection
+from minit.plan.rights.protection import Protection, plan_protection
 from tests.support.pods import MakePod, shell
 
 ALL: Protection = plan_protection(disabled=False, own_network=True)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.launcher.devices.devicefilter import assemble_filter
-from minit.plan.devices import DEFAULT_RULES, DeviceRule
+from minit.plan.root.devicevolumes import DEFAULT_RULES, DeviceRule
 from tests.support.ebpf import run_device_filter
 
 # enum of linux/bpf.h

@@ -31,8 +31,8 @@ from minit.paths import (
     ANNOTATION_VSOCK,
 )
 from minit.plan.app import RESTART_ANNOTATIONS
-from minit.plan.devices import ANNOTATION_HOTPLUG
-from minit.plan.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL
+from minit.plan.life.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL
+from minit.plan.root.devicevolumes import ANNOTATION_HOTPLUG
 
 ROOT = Path(__file__).parents[2]
 MARKDOWN = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -14,7 +14,7 @@ from minit.errors import MinitError
 from minit.launcher.health import healthchecks
 from minit.launcher.health.healthstate import NEVER, AppHealth, CheckState
 from minit.manifest.pod import RuntimeApp
-from minit.plan.health import HealthCheck, Target, plan_health
+from minit.plan.life.health import HealthCheck, Target, plan_health
 
 
 def plan(value: object, *, can_be_removed: bool = False) -> tuple[HealthCheck, ...]:

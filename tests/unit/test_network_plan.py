@@ -1,4 +1,4 @@
-"""minit.plan.network: which networks are joined, in which order, by which interfaces."""
+"""minit.plan.networks.networkplan: which networks are joined, in which order, by which interfaces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from minit.errors import PlanError
 from minit.manifest.network import NetworkConfig
-from minit.plan.network import NetworkPlan, plan_networks, wants_network
+from minit.plan.networks.networkplan import NetworkPlan, plan_networks, wants_network
 
 
 def config(name: str, file_name: str | None = None, directory: str = "/etc/rkt/net.d", **fields: Any) -> NetworkConfig:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from minit.errors import PlanError
 from minit.manifest.pod import RuntimeApp
 from minit.plan.app import AppSpec, Dependency
+from minit.plan.life.restart import ALWAYS, ON_FAILURE, RestartPolicy
 from minit.plan.order import check_order, plan_after
-from minit.plan.restart import ALWAYS, ON_FAILURE, RestartPolicy
 
 NAMES = st.sampled_from("abcdef")
 

@@ -14,12 +14,20 @@ from minit.manifest.app import App, EventHandler, Isolator, Port
 from minit.manifest.capabilities import DEFAULT
 from minit.manifest.pod import RuntimeApp
 from minit.plan.app import AppPlan, plan_app, plan_executable
-from minit.plan.environment import plan_environment, with_metadata
-from minit.plan.files import AppFile
-from minit.plan.flags import RunFlags
-from minit.plan.mounts import SYSFS, BindTree, MakeDirectory, MountFilesystem, MountOp, app_mounts, pod_mounts
-from minit.plan.protection import Protection
-from minit.plan.volumes import VolumeMount
+from minit.plan.inputs.runflags import RunFlags
+from minit.plan.life.appenvironment import plan_environment, with_metadata
+from minit.plan.rights.protection import Protection
+from minit.plan.root.files import AppFile
+from minit.plan.root.mountoperations import (
+    SYSFS,
+    BindTree,
+    MakeDirectory,
+    MountFilesystem,
+    MountOp,
+    app_mounts,
+    pod_mounts,
+)
+from minit.plan.root.volumes import VolumeMount
 from minit.value import replace
 
 FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11")

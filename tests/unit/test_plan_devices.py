@@ -1,4 +1,4 @@
-"""minit.plan.devices: rules about devices, what two sets of them differ in, and who asks for hotplug."""
+"""minit.plan.root.devicevolumes: rules about devices, what two sets of them differ in, and who asks for hotplug."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minit.errors import PlanError
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.plan.devices import (
+from minit.plan.root.devicevolumes import (
     DEFAULT_RULES,
     Device,
     DeviceRule,

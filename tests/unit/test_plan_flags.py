@@ -1,4 +1,4 @@
-"""minit.plan.flags: the arguments of `run`, in every spelling stage0 or a user may choose."""
+"""minit.plan.inputs.runflags: the arguments of `run`, in every spelling stage0 or a user may choose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import MinitError, UsageError
-from minit.plan.flags import RUN_FLAGS, MalformedUUID, RunFlags, parse_run_flags, parse_uuid
+from minit.plan.inputs.runflags import RUN_FLAGS, MalformedUUID, RunFlags, parse_run_flags, parse_uuid
 from minit.value import replace
 
 UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"

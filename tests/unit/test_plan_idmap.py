@@ -1,4 +1,4 @@
-"""minit.plan.idmap: whose volumes show their owners in a pod with a user namespace."""
+"""minit.plan.root.idmap: whose volumes show their owners in a pod with a user namespace."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from minit.errors import PlanError
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.plan.idmap import plan_idmap
-from minit.plan.volumes import EMPTY, HOST, VolumeMount
+from minit.plan.root.idmap import plan_idmap
+from minit.plan.root.volumes import EMPTY, HOST, VolumeMount
 
 KINDS = {"data": HOST, "logs": HOST, "cache": EMPTY}
 

@@ -1,4 +1,4 @@
-"""minit.plan.isolators: what isolators come to, and what is wrong with those that make no sense."""
+"""minit.plan.rights.isolators: what isolators come to, and what is wrong with those that make no sense."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from minit.errors import ManifestError
 from minit.manifest.app import Isolator
 from minit.manifest.capabilities import DEFAULT, NAMES, capability_mask
 from minit.manifest.reader import place
-from minit.plan.hostfacts import HostFacts
-from minit.plan.isolators import Isolation, plan_isolation, plan_pod_limits
-from minit.plan.limits import Limits
+from minit.plan.inputs.hostfacts import HostFacts
+from minit.plan.rights.isolators import Isolation, plan_isolation, plan_pod_limits
+from minit.plan.rights.limits import Limits
 from minit.value import replace
 
 RETAIN, REMOVE = "os/linux/capabilities-retain-set", "os/linux/capabilities-remove-set"

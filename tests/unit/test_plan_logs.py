@@ -1,4 +1,4 @@
-"""minit.plan.logs: the limits of logs, and where k8s-plain writes."""
+"""minit.plan.life.logs: the limits of logs, and where k8s-plain writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minit.errors import PlanError
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.plan.logs import (
+from minit.plan.life.logs import (
     plan_kubernetes_directory,
     plan_kubernetes_log,
     plan_log_files,

@@ -17,16 +17,16 @@ from minit.manifest.capabilities import NAMES as CAPABILITIES
 from minit.manifest.image import ImageManifest
 from minit.manifest.network import NetworkConfig
 from minit.manifest.pod import ExposedPort, Mount, PodManifest, RuntimeApp, Volume
-from minit.plan.connection import connect
-from minit.plan.flags import RunFlags
-from minit.plan.hostfacts import HostFacts
-from minit.plan.limits import Limits
+from minit.plan.inputs.hostfacts import HostFacts
+from minit.plan.inputs.runflags import RunFlags
 from minit.plan.loadedpod import Pod, has_isolators
-from minit.plan.mounts import SYSFS_AND_CGROUPS, MadeFilesystem, MakeNode, MountFilesystem
-from minit.plan.network import Connection
+from minit.plan.networks.connection import connect
+from minit.plan.networks.networkplan import Connection
 from minit.plan.pod import PodPlan, plan_machine, plan_pod
-from minit.plan.protection import Protection
-from minit.plan.users import AppLookups, Lookup
+from minit.plan.rights.limits import Limits
+from minit.plan.rights.protection import Protection
+from minit.plan.rights.users import AppLookups, Lookup
+from minit.plan.root.mountoperations import SYSFS_AND_CGROUPS, MadeFilesystem, MakeNode, MountFilesystem
 from minit.value import replace
 
 UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"

@@ -1,4 +1,4 @@
-"""minit.plan.ports: which ports of the host lead to which ports of the pod."""
+"""minit.plan.networks.ports: which ports of the host lead to which ports of the pod."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from minit.errors import PlanError
 from minit.manifest.app import App, Port
 from minit.manifest.pod import ExposedPort, PodManifest, RuntimeApp
 from minit.network.portuse import parse_port_comment, port_comment
-from minit.plan.network import ForwardedPort, NetworkPlan
-from minit.plan.ports import overlap, plan_ports
-from minit.plan.sockets import plan_sockets
+from minit.plan.life.sockets import plan_sockets
+from minit.plan.networks.networkplan import ForwardedPort, NetworkPlan
+from minit.plan.networks.ports import overlap, plan_ports
 
 HTTP = Port(name="http", protocol="tcp", port=80)
 HTTPS = Port(name="https", protocol="tcp", port=443)

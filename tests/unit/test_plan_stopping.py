@@ -1,4 +1,4 @@
-"""minit.plan.stopping: the signal that stops an app, and how long it has to end."""
+"""minit.plan.life.stopping: the signal that stops an app, and how long it has to end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from minit.errors import PlanError
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.plan.stopping import Stopping, parse_signal, plan_pod_grace, plan_stopping
+from minit.plan.life.stopping import Stopping, parse_signal, plan_pod_grace, plan_stopping
 
 SIGNAL, GRACE = "minit/stop-signal", "minit/stop-grace"
 GRACE_SECONDS = 30.0

@@ -1,4 +1,4 @@
-"""minit.plan.users: user and group by number, by the owner of a file, by name, and the exception for Docker images."""
+"""minit.plan.rights.users: user and group by number, by a file's owner, by name; Docker images as an exception."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minit.errors import PlanError
 from minit.idrange import IdRange
 from minit.manifest.app import App
 from minit.manifest.image import ImageManifest
-from minit.plan.users import AppLookups, Lookup, parse_id, plan_ids
+from minit.plan.rights.users import AppLookups, Lookup, parse_id, plan_ids
 from minit.userdatabase import find_id
 from minit.value import replace
 

@@ -1,4 +1,4 @@
-"""minit.plan.volumes: which volume is mounted where in each app, and what is said about it."""
+"""minit.plan.root.volumes: which volume is mounted where in each app, and what is said about it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from minit.errors import PlanError
 from minit.manifest.app import App, MountPoint
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import Mount, PodManifest, RuntimeApp, Volume
-from minit.plan.flags import RunFlags
-from minit.plan.hostfacts import HostFacts
+from minit.plan.inputs.hostfacts import HostFacts
+from minit.plan.inputs.runflags import RunFlags
 from minit.plan.loadedpod import Pod
 from minit.plan.pod import plan_pod
-from minit.plan.volumes import VolumeMount, host_files, plan_volumes
+from minit.plan.root.volumes import VolumeMount, host_files, plan_volumes
 from minit.value import replace
 
 FLAGS = RunFlags(uuid="6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11", networks=("none",))

@@ -1,4 +1,4 @@
-"""minit.plan.readiness and minit.supervisor.apps.notifysocket: annotations, messages, descriptors that come along."""
+"""minit.plan.life.readiness and minit.supervisor.apps.notifysocket: annotations, messages and passed descriptors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minit.errors import PlanError
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import RuntimeApp
 from minit.plan.app import AppSpec
-from minit.plan.readiness import plan_readiness
+from minit.plan.life.readiness import plan_readiness
 from minit.supervisor.apps.controlgroup import Group
 from minit.supervisor.apps.notifysocket import Notification, Readiness, close_elsewhere, parse_notification
 

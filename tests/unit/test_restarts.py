@@ -1,4 +1,4 @@
-"""minit.plan.restart and minit.supervisor.apps.backoff: the annotations, and what follows the ends of an app."""
+"""minit.plan.life.restart and minit.supervisor.apps.backoff: the annotations, and what follows the ends of an app."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minit.errors import PlanError
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.plan.restart import ALWAYS, ON_FAILURE, RestartPolicy, plan_restart
+from minit.plan.life.restart import ALWAYS, ON_FAILURE, RestartPolicy, plan_restart
 from minit.supervisor.apps.backoff import Restarts
 
 DURATION = 'expected a duration from 10ms to a year, such as "5s"'

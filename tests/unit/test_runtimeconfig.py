@@ -1,4 +1,4 @@
-"""minit.plan.runtimeconfig: what `run` writes is what `app/add` reads."""
+"""minit.plan.inputs.runtimeconfig: what `run` writes is what `app/add` reads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import ManifestError
-from minit.plan.flags import RunFlags
-from minit.plan.runtimeconfig import RuntimeConfig, decode_runtime_config, encode_runtime_config
+from minit.plan.inputs.runflags import RunFlags
+from minit.plan.inputs.runtimeconfig import RuntimeConfig, decode_runtime_config, encode_runtime_config
 
 UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -1,4 +1,4 @@
-"""minit.plan.syscallfilter and minit.libseccomp: what the compiled filters answer, against the policy they are from."""
+"""minit.plan.rights.syscallfilter and minit.libseccomp: compiled filters answer as their policy says."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from minit.launcher.start.filterprograms import compile_filters, compile_sidecar
 from minit.libseccomp import compile_filter, is_system_call
 from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM, SETS
-from minit.plan.guards import DEFAULT_GUARDS, FILESYSTEMS, HOST, LIMITS, TYPING, VSOCK
-from minit.plan.syscallfilter import ALLOW, KILL, fail_with
+from minit.plan.rights.guards import DEFAULT_GUARDS, FILESYSTEMS, HOST, LIMITS, TYPING, VSOCK
+from minit.plan.rights.syscallfilter import ALLOW, KILL, fail_with
 from tests.support.bpf import AARCH64, ARM, I386, X32_BIT, X86_64, Calls, Program, answer
 
 NATIVE, SECONDARY = {"x86_64": (X86_64, I386), "aarch64": (AARCH64, ARM)}[os.uname().machine]

@@ -16,9 +16,9 @@ from minit.manifest.seccomp import DEFAULT_POLICY, NO_NEW_PRIVILEGES, REMOVE, RE
 from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
 from minit.manifest.syscallsets import ALL, ANCIENT, DEFAULT, EMPTY, MINIMUM, SETS
 from minit.plan.app import plan_app
-from minit.plan.flags import RunFlags
-from minit.plan.guards import DEFAULT_GUARDS, FILESYSTEMS
-from minit.plan.syscallfilter import ALLOW, KILL, fail_with, filters_of
+from minit.plan.inputs.runflags import RunFlags
+from minit.plan.rights.guards import DEFAULT_GUARDS, FILESYSTEMS
+from minit.plan.rights.syscallfilter import ALLOW, KILL, fail_with, filters_of
 from minit.value import replace
 
 WORDS = st.sampled_from(["read", "umount2", "mmap", "no_such_call", "@docker/x", "@x", "@", ALL, EMPTY, *SETS])

@@ -1,4 +1,4 @@
-"""minit.plan.sockets and minit.launcher.start.listenfds: which sockets an app is started with, and which are there."""
+"""minit.plan.life.sockets and minit.launcher.start.listenfds: the sockets of an app, wanted and passed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from minit.manifest.app import App, Port
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import ExposedPort, PodManifest, RuntimeApp
 from minit.plan.app import AppSpec
-from minit.plan.flags import RunFlags
-from minit.plan.hostfacts import HostFacts
+from minit.plan.inputs.hostfacts import HostFacts
+from minit.plan.inputs.runflags import RunFlags
+from minit.plan.life.sockets import ListenSocket, plan_sockets
 from minit.plan.loadedpod import Pod
 from minit.plan.pod import plan_pod
-from minit.plan.sockets import ListenSocket, plan_sockets
 from minit.value import replace
 
 RUNTIME = RuntimeApp(name="web")

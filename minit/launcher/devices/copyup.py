@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 
 from minit import paths
-from minit.plan.volumes import VolumeMount
+from minit.plan.root.volumes import VolumeMount
 from minit.supervisor.root.targets import open_existing
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable
 
 from minit import syscalls
-from minit.plan.devices import BLOCK, CHARACTER, DeviceRule
+from minit.plan.root.devicevolumes import BLOCK, CHARACTER, DeviceRule
 
 _NAME = "minit_devices"
 

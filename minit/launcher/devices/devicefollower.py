@@ -12,8 +12,8 @@ from minit.launcher.devices.devicepolicy import DeviceGroup, change_policy
 from minit.launcher.devices.exchange import Identity, exchange_mount, identify
 from minit.launcher.devices.volumes import is_device_source, open_tree
 from minit.plan.app import AppPlan
-from minit.plan.devices import Device, DeviceRule, common_rules, merge_rules
-from minit.plan.volumes import VolumeMount
+from minit.plan.root.devicevolumes import Device, DeviceRule, common_rules, merge_rules
+from minit.plan.root.volumes import VolumeMount
 from minit.stdio import complain
 from minit.supervisor.control.ask import ask
 from minit.supervisor.control.operations import OP_NAMESPACE

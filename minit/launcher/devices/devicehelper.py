@@ -25,8 +25,8 @@ from minit.launcher.ownimage import image_descriptor
 from minit.loop import wait_readable
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.plan.app import AppPlan
-from minit.plan.devices import Device, DeviceRule
 from minit.plan.pod import PodPlan
+from minit.plan.root.devicevolumes import Device, DeviceRule
 from minit.stdio import complain, complain_at_once
 
 _RETRY_SECONDS = 1.0

@@ -7,8 +7,8 @@ import stat
 
 from minit import syscalls
 from minit.idrange import IdRange
-from minit.plan.mounts import MountFilesystem
-from minit.plan.volumes import VolumeMount
+from minit.plan.root.mountoperations import MountFilesystem
+from minit.plan.root.volumes import VolumeMount
 from minit.supervisor.root.applymounts import new_filesystem
 
 _NODE = "node"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from minit.errors import LaunchError, describe
 from minit.launcher.cgroups import Hierarchy, app_group
 from minit.launcher.devices.devicefilter import set_filter
-from minit.plan.devices import DeviceRule, rule_changes
+from minit.plan.root.devicevolumes import DeviceRule, rule_changes
 from minit.value import Value
 
 _CONTROLLER = "devices"

@@ -16,7 +16,7 @@ from minit.idrange import IdRange
 from minit.launcher.devices.copyup import copy_up
 from minit.launcher.devices.devicenode import make_node
 from minit.plan.app import AppPlan
-from minit.plan.volumes import HOST, VolumeMount
+from minit.plan.root.volumes import HOST, VolumeMount
 
 _DEVICES = "/dev"
 _MODE = 0o755

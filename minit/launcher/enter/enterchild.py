@@ -19,7 +19,7 @@ from minit.errors import EXIT_FAILURE, Step, describe, step_of
 from minit.forks import ENTERED, ENTERING, Kept, fork, settle
 from minit.messages import Socket
 from minit.plan.entering import EnterProfile
-from minit.plan.environment import DEFAULT_PATH
+from minit.plan.life.appenvironment import DEFAULT_PATH
 from minit.process import join_cgroups, leave_realtime, set_oom_score, take_attributes
 from minit.reaper.diagnose import check_exec, diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC

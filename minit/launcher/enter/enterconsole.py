@@ -12,7 +12,7 @@ from collections.abc import Callable
 from minit.errors import LaunchError, describe
 from minit.launcher.relay import Relay
 from minit.loop import Loop
-from minit.plan.mounts import TTY_GID
+from minit.plan.root.mountoperations import TTY_GID
 from minit.supervisor.exec.podconsole import PTMX, open_pty
 from minit.terminal import CallerTerminal, keep_line_ends, look_at_terminal
 from minit.value import Value

@@ -15,7 +15,7 @@ from minit.launcher.enter.findapp import find_app, open_groups
 from minit.launcher.stop import has_ended, open_supervisor
 from minit.messages import socket_pair
 from minit.plan.entering import EnterProfile
-from minit.plan.environment import DEFAULT_TERM
+from minit.plan.life.appenvironment import DEFAULT_TERM
 from minit.stdio import open_standard_streams
 from minit.value import replace
 

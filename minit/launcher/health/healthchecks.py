@@ -15,7 +15,7 @@ import socket
 from minit.errors import describe
 from minit.forks import HEALTH_CHECK, fork
 from minit.launcher.enter.enterpod import enter_pod
-from minit.plan.health import HealthCheck, Target
+from minit.plan.life.health import HealthCheck, Target
 from minit.value import Value
 
 _STATUS_BYTES = 4096

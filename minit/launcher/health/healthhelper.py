@@ -20,7 +20,7 @@ from minit.launcher.leftbehind import settle, wait_settled
 from minit.loop import wait_readable
 from minit.messages import Socket, send_message, socket_pair
 from minit.plan.app import AppPlan
-from minit.plan.health import NONE
+from minit.plan.life.health import NONE
 from minit.plan.pod import PodPlan
 from minit.stdio import complain, complain_at_once
 from minit.supervisor.control.ask import ask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minit.plan.health import LIVENESS, READINESS, STARTUP, HealthCheck
+from minit.plan.life.health import LIVENESS, READINESS, STARTUP, HealthCheck
 
 NEVER = float("inf")
 

@@ -15,9 +15,9 @@ from minit.launcher.ownimage import image_root
 from minit.libseccomp import compile_filter, is_system_call
 from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.plan.app import AppPlan, AppSpec
-from minit.plan.guards import DEFAULT_GUARDS, TYPING
-from minit.plan.sidecarfilter import SIDECAR_FILTER
-from minit.plan.syscallfilter import Filter, filters_of
+from minit.plan.rights.guards import DEFAULT_GUARDS, TYPING
+from minit.plan.rights.sidecarfilter import SIDECAR_FILTER
+from minit.plan.rights.syscallfilter import Filter, filters_of
 from minit.stdio import complain
 
 # A list, None for all system calls, and the guards.

@@ -17,7 +17,7 @@ from minit.forks import USER_NAMESPACE_HOLDER, clone
 from minit.idrange import IdRange
 from minit.launcher.start.usernamespace import map_ids
 from minit.plan.app import AppPlan
-from minit.plan.volumes import VolumeMount
+from minit.plan.root.volumes import VolumeMount
 from minit.stdio import complain
 
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from minit.errors import LaunchError, describe
 from minit.plan.app import AppPlan
-from minit.plan.sockets import TCP, UDP, ListenSocket
+from minit.plan.life.sockets import TCP, UDP, ListenSocket
 from minit.value import Value
 
 _FIRST = 3  # SD_LISTEN_FDS_START

@@ -15,15 +15,15 @@ from minit.manifest.image import parse_image_manifest
 from minit.manifest.network import NetworkConfig
 from minit.manifest.pod import PodManifest, parse_pod_manifest
 from minit.network.configs import load_networks
-from minit.plan.devices import ANNOTATION_HOTPLUG
-from minit.plan.files import EtcTexts, text_sources
-from minit.plan.flags import RunFlags
-from minit.plan.hostfacts import HostFacts
+from minit.plan.inputs.hostfacts import HostFacts
+from minit.plan.inputs.runflags import RunFlags
+from minit.plan.inputs.runtimeconfig import RuntimeConfig, decode_runtime_config
 from minit.plan.loadedpod import Pod, app_section, has_isolators
-from minit.plan.podnetwork import joins_networks
+from minit.plan.networks.podnetwork import joins_networks
 from minit.plan.refusals import refuse_shared_files
-from minit.plan.runtimeconfig import RuntimeConfig, decode_runtime_config
-from minit.plan.users import AppLookups, parse_id
+from minit.plan.rights.users import AppLookups, parse_id
+from minit.plan.root.devicevolumes import ANNOTATION_HOTPLUG
+from minit.plan.root.files import EtcTexts, text_sources
 from minit.stdio import complain
 from minit.value import replace
 

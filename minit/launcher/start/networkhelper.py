@@ -22,8 +22,8 @@ from minit.network.cni import PluginSearch
 from minit.network.netinfo import forget_network
 from minit.network.setup import set_up
 from minit.network.teardown import tear_down
-from minit.plan.flags import RunFlags
-from minit.plan.network import Connection, NetworkPlan
+from minit.plan.inputs.runflags import RunFlags
+from minit.plan.networks.networkplan import Connection, NetworkPlan
 from minit.stdio import complain
 
 _DIED = "the process that did it died"

@@ -14,7 +14,7 @@ from minit import paths, syscalls
 from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, describe
 from minit.manifest.app import App
-from minit.plan.users import AppLookups, Lookup, is_path, parse_id
+from minit.plan.rights.users import AppLookups, Lookup, is_path, parse_id
 from minit.userdatabase import DATABASES, GROUP, USER
 
 _MAXIMUM_DATABASE_BYTES = 1 << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minit.plan.restart import ALWAYS, RestartPolicy
+from minit.plan.life.restart import ALWAYS, RestartPolicy
 
 
 class Restarts:

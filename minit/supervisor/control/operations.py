@@ -35,7 +35,7 @@ import time
 
 from minit.jsontext import parse
 from minit.plan.entering import encode_profile, profile_of
-from minit.plan.health import KINDS, NONE, STOP_POD
+from minit.plan.life.health import KINDS, NONE, STOP_POD
 from minit.supervisor.apps.lifecycle import RUNNING, api_state
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.supervisor import Supervisor

@@ -25,8 +25,8 @@ from minit.harmless import harmless
 from minit.messages import Socket, send_message
 from minit.plan.app import STREAM_CONSOLE, STREAM_TTY, AppSpec
 from minit.plan.confinement import confinement_of
-from minit.plan.mounts import DEV
-from minit.plan.readiness import NOTIFY_SOCKET
+from minit.plan.life.readiness import NOTIFY_SOCKET
+from minit.plan.root.mountoperations import DEV
 from minit.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.reaper.diagnose import diagnose_exec
 from minit.reaper.exit_status import STEP_EXEC

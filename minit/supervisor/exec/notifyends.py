@@ -6,7 +6,7 @@ import fcntl
 import os
 from collections.abc import Sequence
 
-from minit.plan.readiness import NOTIFY_SOCKET
+from minit.plan.life.readiness import NOTIFY_SOCKET
 from minit.supervisor.root.attachvolumes import attach_tree
 from minit.value import Value
 

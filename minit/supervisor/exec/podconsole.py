@@ -7,7 +7,7 @@ import os
 import termios
 
 from minit import syscalls
-from minit.plan.mounts import CONSOLE, TTY_GID
+from minit.plan.root.mountoperations import CONSOLE, TTY_GID
 from minit.terminal import CallerTerminal
 
 # Of the pod's own devpts: /dev/ptmx of another place would make a pty there.

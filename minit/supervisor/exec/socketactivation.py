@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from minit.errors import LaunchError, describe
 from minit.plan.app import AppPlan
-from minit.plan.sockets import TCP, ListenSocket
+from minit.plan.life.sockets import TCP, ListenSocket
 
 _FIRST = 3  # SD_LISTEN_FDS_START
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable, Mapping
 
 from minit import syscalls
-from minit.plan.mounts import (
+from minit.plan.root.mountoperations import (
     BindTree,
     MadeFilesystem,
     MakeDirectory,

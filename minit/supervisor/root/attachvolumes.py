@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 from minit import syscalls
 from minit.errors import LaunchError, MinitError, describe
-from minit.plan.files import AppFile
-from minit.plan.mounts import BindTree
-from minit.plan.volumes import VolumeMount
+from minit.plan.root.files import AppFile
+from minit.plan.root.mountoperations import BindTree
+from minit.plan.root.volumes import VolumeMount
 from minit.reaper.record import write_file
 from minit.supervisor.root.applymounts import apply_mounts
 from minit.supervisor.root.targets import open_existing, open_target, resolve_target

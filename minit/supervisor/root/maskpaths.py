@@ -12,9 +12,9 @@ import stat
 from collections.abc import Sequence
 
 from minit import syscalls
-from minit.plan.mounts import COVERS, EMPTY_DIRECTORY, EMPTY_FILE
-from minit.plan.protection import Protection
-from minit.plan.volumes import VolumeMount
+from minit.plan.rights.protection import Protection
+from minit.plan.root.mountoperations import COVERS, EMPTY_DIRECTORY, EMPTY_FILE
+from minit.plan.root.volumes import VolumeMount
 from minit.supervisor.root.targets import open_existing
 
 Names = tuple[str, ...]

@@ -1,14 +1,14 @@
 """
 Refusals of system calls that an app's list allows, because they could harm others.
 
-A guard is a few rules in a filter of its own, which no list can undo (`minit.plan.syscallfilter`).
+A guard is a few rules in a filter of its own, which no list can undo (`minit.plan.rights.syscallfilter`).
 """
 
 from __future__ import annotations
 
 from minit.manifest.seccomp import SeccompPolicy
-from minit.plan.flags import RunFlags
-from minit.plan.origins import Origins
+from minit.plan.inputs.origins import Origins
+from minit.plan.inputs.runflags import RunFlags
 
 TYPING = "typing"  # into a terminal, for whoever reads from it next
 LIMITS = "limits"  # those of other processes

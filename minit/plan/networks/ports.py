@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from minit.errors import PlanError
 from minit.manifest.app import App, Port
 from minit.manifest.pod import ExposedPort, PodManifest
-from minit.plan.network import ForwardedPort
+from minit.plan.networks.networkplan import ForwardedPort
 
 EVERY_ADDRESS = "0.0.0.0"
 _PROTOCOLS = ("tcp", "udp")

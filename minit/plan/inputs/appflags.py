@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from minit.errors import UsageError
 from minit.goflags import given_flags, parse_flags
 from minit.manifest.names import is_ac_name
-from minit.plan.flags import parse_uuid, refuse_operands
+from minit.plan.inputs.runflags import parse_uuid, refuse_operands
 from minit.value import Value
 
 APP_FLAGS: dict[str, bool | str] = {"debug": False, "app": ""}

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from minit.manifest.seccomp import SeccompPolicy
 from minit.manifest.syscallsets import ANCIENT, DEFAULT, MINIMUM
-from minit.plan.guards import FILESYSTEMS, HOST, LIMITS, TYPING, VSOCK
+from minit.plan.rights.guards import FILESYSTEMS, HOST, LIMITS, TYPING, VSOCK
 from minit.value import Value
 
 KILL = 0x80000000  # SECCOMP_RET_KILL_PROCESS

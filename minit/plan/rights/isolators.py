@@ -17,8 +17,8 @@ from minit.manifest.capabilityisolators import REMOVE, RETAIN, read_capability_s
 from minit.manifest.quantity import BILLION, parse_quantity
 from minit.manifest.reader import Node
 from minit.paths import ANNOTATION_PIDS_LIMIT
-from minit.plan.hostfacts import HostFacts
-from minit.plan.limits import CPU, MAX_CPU_SHARES, MEMORY, MIN_CPU_SHARES, PIDS, Limits
+from minit.plan.inputs.hostfacts import HostFacts
+from minit.plan.rights.limits import CPU, MAX_CPU_SHARES, MEMORY, MIN_CPU_SHARES, PIDS, Limits
 from minit.value import Value, replace
 
 _MEMORY = "resource/memory"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 
-from minit.plan.syscallfilter import ALLOW, INT_MASK, Filter, Rule, Test, fail_with
+from minit.plan.rights.syscallfilter import ALLOW, INT_MASK, Filter, Rule, Test, fail_with
 
 
 def _names(text: str) -> list[str]:

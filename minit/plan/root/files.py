@@ -8,7 +8,7 @@ Each app gets its own copies, so that one may change its own and nobody else's. 
 from __future__ import annotations
 
 from minit import paths
-from minit.plan.flags import RunFlags
+from minit.plan.inputs.runflags import RunFlags
 from minit.value import Value, replace
 
 _HOSTNAME = "/proc/sys/kernel/hostname"

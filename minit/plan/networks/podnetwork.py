@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from minit.errors import PlanError
 from minit.manifest.app import App
-from minit.plan.flags import RunFlags
+from minit.plan.inputs.runflags import RunFlags
 from minit.plan.loadedpod import Pod
-from minit.plan.network import NetworkPlan, plan_networks
-from minit.plan.ports import plan_ports
+from minit.plan.networks.networkplan import NetworkPlan, plan_networks
+from minit.plan.networks.ports import plan_ports
 
 
 def is_contained(networks: tuple[str, ...]) -> bool:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from minit.errors import ManifestError
 from minit.jsontext import dump, parse
-from minit.plan.flags import RunFlags
+from minit.plan.inputs.runflags import RunFlags
 from minit.value import Value
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from minit.manifest.image import ImageManifest
 from minit.manifest.seccomp import REMOVE, RETAIN
 from minit.manifest.seccompisolators import plan_seccomp
 from minit.paths import ANNOTATION_TRUSTED_ISOLATORS
-from minit.plan.flags import RunFlags
+from minit.plan.inputs.runflags import RunFlags
 from minit.value import Value
 
 

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from minit.errors import PlanError
 from minit.plan.app import AppPlan
-from minit.plan.environment import with_metadata
-from minit.plan.files import resolv_conf
-from minit.plan.network import Connection
+from minit.plan.life.appenvironment import with_metadata
+from minit.plan.networks.networkplan import Connection
+from minit.plan.root.files import resolv_conf
 from minit.value import replace
 
 A = TypeVar("A", bound=AppPlan)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from minit.errors import PlanError
 from minit.manifest.pod import PodManifest
 from minit.paths import ANNOTATION_IDMAP
-from minit.plan.volumes import HOST, VolumeMount
+from minit.plan.root.volumes import HOST, VolumeMount
 from minit.value import replace
 
 _ALL = "true"

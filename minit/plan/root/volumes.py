@@ -14,7 +14,7 @@ from minit.errors import PlanError
 from minit.manifest.app import App, MountPoint
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, Volume
-from minit.plan.flags import RunFlags
+from minit.plan.inputs.runflags import RunFlags
 from minit.value import Value, replace
 
 HOST = "host"
