@@ -28,7 +28,7 @@ from minit.iottymux.logfile import Log
 from minit.iottymux.plainlog import PlainLog
 from minit.iottymux.sidecar import run_sidecar
 from minit.iottymux.streams.ring import APP_PIPE_BYTES, enlarge_pipe
-from minit.plan.app import AppSpec
+from minit.plan.appplan import AppSpec
 from minit.supervisor.output.attachable import Attachable
 from tests.support.attached import Session
 

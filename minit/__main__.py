@@ -11,9 +11,9 @@ def main() -> NoReturn:
     words = sys.argv[1:]
     # Options may stand before it, but no command does.
     if "--" in words and words[0].startswith("--"):
-        from minit.containerinit import run
+        from minit.containerinit import supervise
 
-        code = run.main(words)
+        code = supervise.main(words)
         if code is not None:
             sys.exit(code)
     from minit.cli.main import main as run_command_line

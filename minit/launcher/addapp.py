@@ -24,12 +24,12 @@ from minit.launcher.start.load import collect_facts, load_app, read_pod_manifest
 from minit.launcher.start.preparation import open_host_sockets, prepare
 from minit.launcher.start.usernamespace import make_dev
 from minit.launcher.stop import read_pid
-from minit.plan.app import STREAM_CONSOLE, AppSpec
+from minit.plan.appplan import STREAM_CONSOLE, AppSpec
 from minit.plan.inputs.appflags import AddFlags
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.networks.networkplan import Connection
 from minit.plan.networks.podnetwork import joins_networks
-from minit.plan.pod import PodPlan, plan_added_app
+from minit.plan.podplan import PodPlan, plan_added_app
 from minit.plan.speccodec import encode_spec
 from minit.stdio import complain
 from minit.supervisor.apps.controlgroup import GroupEnds

@@ -16,7 +16,7 @@ from minit.errors import describe
 from minit.loop import wait_readable
 from minit.machine.modules import Modules
 from minit.machine.volumeids import read_volume_ids
-from minit.manifest.machine import DeviceRule
+from minit.manifest.machineconfig import DeviceRule
 from minit.stdio import complain_at_once
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from minit.machine.modules import Modules, read_modules
 from minit.machine.network import MachineNetwork
 from minit.machine.powerbutton import POWER_BUTTON, PowerButtons
 from minit.machine.state import prepare_state
-from minit.manifest.machine import DeviceRule, MachineConfig
+from minit.manifest.machineconfig import DeviceRule, MachineConfig
 from minit.messages import Socket, receive_message, send_message
 from minit.stdio import complain_at_once
 

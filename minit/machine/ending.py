@@ -13,7 +13,7 @@ from minit.errors import EXIT_FAILURE, describe
 from minit.forks import UNMOUNTER, fork
 from minit.machine.machine import Machine
 from minit.machine.mounts import unmount_all
-from minit.manifest.machine import HALT, POWEROFF, REBOOT, STAY
+from minit.manifest.machineconfig import HALT, POWEROFF, REBOOT, STAY
 from minit.reaper.reaper import has_children, reap
 from minit.stdio import complain_at_once
 from minit.supervisor.supervisor import HALT_SIGNALS, WATCHED_SIGNALS

@@ -7,7 +7,7 @@ import os
 from minit import syscalls
 from minit.errors import LaunchError, describe
 from minit.machine.devices import MachineDevices, find_block_device
-from minit.manifest.machine import Filesystem
+from minit.manifest.machineconfig import Filesystem
 from minit.plan.root.mountoperations import MountFilesystem
 from minit.supervisor.root.applymounts import new_filesystem
 

@@ -23,7 +23,7 @@ from minit.machine.duties import do_duties
 from minit.machine.kernellog import start_recording
 from minit.machine.mounts import CGROUPS
 from minit.machine.powerbutton import POWER_BUTTON
-from minit.manifest.machine import MachineConfig
+from minit.manifest.machineconfig import MachineConfig
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.process import set_oom_score
 from minit.stdio import complain_at_once

@@ -36,10 +36,10 @@ from minit.machine.machine import Machine
 from minit.machine.machinesupervisor import MachineSupervisor
 from minit.machine.mounts import enter_mountable_root, mount_early
 from minit.machine.watchdog import Feeder
-from minit.manifest.machine import MachineConfig, parse_machine, with_command_line
-from minit.plan.app import AppSpec
+from minit.manifest.machineconfig import MachineConfig, parse_machine, with_command_line
+from minit.plan.appplan import AppSpec
 from minit.plan.inputs.runflags import RunFlags
-from minit.plan.pod import PodPlan, plan_machine
+from minit.plan.podplan import PodPlan, plan_machine
 from minit.podfile import write_pod_file
 from minit.process import forget_imports, read_attributes
 from minit.stdio import complain_at_once, open_standard_streams

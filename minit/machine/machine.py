@@ -12,7 +12,7 @@ from minit.launcher.ownimage import image_descriptor
 from minit.machine.helper import Helper
 from minit.machine.kernellog import Recorder
 from minit.machine.watchdog import Feeder
-from minit.manifest.machine import POWEROFF, REBOOT, STAY, MachineConfig
+from minit.manifest.machineconfig import POWEROFF, REBOOT, STAY, MachineConfig
 
 
 class Machine:

@@ -16,7 +16,7 @@ import shutil
 from minit import paths, syscalls
 from minit.errors import LaunchError, describe
 from minit.machine.modules import Modules
-from minit.manifest.machine import MachineConfig, State
+from minit.manifest.machineconfig import MachineConfig, State
 from minit.plan.root.mountoperations import MountFilesystem
 from minit.stdio import complain_at_once
 from minit.supervisor.root.applymounts import new_filesystem

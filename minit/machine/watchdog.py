@@ -7,7 +7,7 @@ import os
 import time
 
 from minit.errors import describe
-from minit.manifest.machine import Watchdog
+from minit.manifest.machineconfig import Watchdog
 from minit.stdio import complain_at_once
 
 _WDIOC_SETTIMEOUT = 0xC0045706

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from minit import jsontext, paths
 from minit.errors import ManifestError, MinitError, NetworkError, describe
-from minit.manifest.network import NetworkConfig, PluginConfig, is_at_least
+from minit.manifest.networkconfig import NetworkConfig, PluginConfig, is_at_least
 from minit.network import cache
 from minit.network.builtin import find_builtin
 from minit.network.plugin import first_line, run_plugin

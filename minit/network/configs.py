@@ -13,7 +13,7 @@ import stat
 from minit import paths
 from minit.boundedfile import read_bounded
 from minit.errors import ManifestError, MinitError, NetworkError, describe
-from minit.manifest.network import LIST_SUFFIX, NetworkConfig, parse_network_config, parse_network_name
+from minit.manifest.networkconfig import LIST_SUFFIX, NetworkConfig, parse_network_config, parse_network_name
 from minit.plan.networks.networkplan import wants_network
 
 VENDOR = "/usr/lib/rkt/net.d"

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from minit import jsontext, paths
 from minit.errors import MinitError, NetworkError, describe
-from minit.manifest.network import parse_network_config
+from minit.manifest.networkconfig import parse_network_config
 from minit.plan.networks.networkplan import PlannedNetwork, interface_name
 from minit.podfile import remove_pod_file, write_pod_file
 from minit.value import Value

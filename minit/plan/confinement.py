@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minit.manifest.seccomp import DEFAULT_POLICY
-from minit.plan.app import AppSpec
+from minit.plan.appplan import AppSpec
 from minit.value import Value, replace
 
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from minit.attributes import Attributes
 from minit.errors import LaunchError, ManifestError
 from minit.jsontext import dump, parse
-from minit.plan.app import AppSpec
+from minit.plan.appplan import AppSpec
 from minit.plan.confinement import Confinement, confinement_of_command
 from minit.value import Value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from minit.errors import PlanError
 from minit.manifest.app import App
 from minit.manifest.image import ImageManifest
-from minit.manifest.network import NetworkConfig
+from minit.manifest.networkconfig import NetworkConfig
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import ANNOTATION_PIDS_LIMIT
 from minit.plan.rights.users import AppLookups

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from minit.errors import PlanError
 from minit.manifest.pod import RuntimeApp
 from minit.paths import ANNOTATION_AFTER
-from minit.plan.app import AppPlan, Dependency
+from minit.plan.appplan import AppPlan, Dependency
 from minit.plan.life.restart import ALWAYS
 
 _COMPLETED = "completed"

@@ -6,7 +6,7 @@ from minit.errors import PlanError
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.paths import ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE, created_marker, started_marker
-from minit.plan.app import POD_ANNOTATIONS, check_keep_logs
+from minit.plan.appplan import POD_ANNOTATIONS, check_keep_logs
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.life.stopping import ANNOTATION_STOP_SIGNAL
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from minit.errors import ControlError, ManifestError
 from minit.jsontext import dump, parse
 from minit.manifest.seccomp import SeccompPolicy
-from minit.plan.app import AppSpec, Dependency
+from minit.plan.appplan import AppSpec, Dependency
 from minit.plan.life.health import HealthCheck, Target
 from minit.plan.life.restart import RestartPolicy
 from minit.plan.life.sockets import ListenSocket

@@ -20,8 +20,8 @@ from minit.errors import EXIT_FAILURE, LaunchError, MinitError, Step, describe, 
 from minit.forks import Kept
 from minit.iottymux.spawner import Spawner
 from minit.messages import Socket, receive_message, send_message
-from minit.plan.app import AppSpec
-from minit.plan.pod import PodPlan
+from minit.plan.appplan import AppSpec
+from minit.plan.podplan import PodPlan
 from minit.process import join_cgroups
 from minit.reaper.record import write_file
 from minit.stdio import complain_at_once, expect_raw_terminal

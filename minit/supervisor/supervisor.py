@@ -18,7 +18,7 @@ from minit.attributes import Attributes
 from minit.iottymux.spawner import Spawner
 from minit.loop import Loop
 from minit.messages import Socket
-from minit.plan.pod import PodPlan
+from minit.plan.podplan import PodPlan
 from minit.plan.rights.guards import LIMITS
 from minit.process import hold_limits, read_attributes, read_limits
 from minit.reaper.reaper import BATCH, read_zombie, reap

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import minit
-from minit.image.app import build_app_image
+from minit.image.appimage import build_app_image
 from minit.progress import silent
 from tests.support.unpack import unpack
 
@@ -24,7 +24,7 @@ BUILD_ON_A_FULL_DISK = """
 import os, subprocess, sys
 from pathlib import Path
 from minit.errors import ImageError
-from minit.image.app import build_app_image
+from minit.image.appimage import build_app_image
 from minit.progress import silent
 directory = sys.argv[1]
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", directory], check=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from minit.errors import MinitError, NetworkError
-from minit.manifest.network import parse_network_config
+from minit.manifest.networkconfig import parse_network_config
 from minit.network.cni import PluginSearch, attach, check, detach, plugin_path
 from minit.network.request import Request
 from minit.network.result import Address, Dns, Result, ipv4_address

@@ -20,7 +20,7 @@ from minit.launcher.devices.devicefollower import DeviceFollower, DeviceVolume
 from minit.launcher.devices.devicepolicy import DeviceGroup
 from minit.launcher.devices.exchange import exchange_mount, identify
 from minit.messages import Socket, receive_message, send_message
-from minit.plan.app import AppSpec
+from minit.plan.appplan import AppSpec
 from minit.plan.root.volumes import HOST, VolumeMount
 from tests.support.loopdevices import LoopDevice
 from tests.support.owngroup import group_below_own

@@ -15,7 +15,7 @@ from minit.machine.devices import MachineDevices
 from minit.machine.dhcp import BOUND, INIT, DhcpClient
 from minit.machine.modules import Modules
 from minit.machine.network import MachineNetwork
-from minit.manifest.machine import Interface, MachineConfig
+from minit.manifest.machineconfig import Interface, MachineConfig
 from tests.support.pods import BUSYBOX
 
 NAMESPACE = "minit-dhcp"

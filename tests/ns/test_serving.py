@@ -28,8 +28,8 @@ from minit import paths
 from minit.iottymux.spawner import Spawner
 from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies, remove_pod_groups
 from minit.messages import encode_message, socket_pair
-from minit.plan.app import STREAM_LOG, STREAM_NULL, STREAM_STREAM, AppSpec
-from minit.plan.pod import PodPlan
+from minit.plan.appplan import STREAM_LOG, STREAM_NULL, STREAM_STREAM, AppSpec
+from minit.plan.podplan import PodPlan
 from minit.plan.speccodec import encode_spec
 from minit.process import join_cgroups, read_attributes
 from minit.supervisor import supervisor as supervisor_module

@@ -22,7 +22,7 @@ from minit.image.libraries import LibrarySearch
 from minit.image.pythonmodules import entrypoint_names
 from minit.image.stage1 import ENTRYPOINT_ANNOTATIONS, build_stage1
 from minit.manifest.image import parse_image_manifest
-from minit.manifest.network import parse_network_config
+from minit.manifest.networkconfig import parse_network_config
 from minit.progress import silent
 from tests.support.unpack import unpack
 

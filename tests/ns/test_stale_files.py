@@ -11,7 +11,7 @@ import pytest
 
 from minit import paths
 from minit.launcher.removal import remove_traces
-from minit.plan.app import AppSpec
+from minit.plan.appplan import AppSpec
 from minit.supervisor.control.adding import write_app_files
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="overlays need root")

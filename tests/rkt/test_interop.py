@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.image.app import build_app_image
+from minit.image.appimage import build_app_image
 from minit.progress import silent
 from minit.stage0.images.treehash import tree_hash
 from tests.rkt.conftest import NEEDS_RKT

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.image.app import build_app_image
+from minit.image.appimage import build_app_image
 from minit.progress import silent
 from tests.support.pods import BUSYBOX
 

@@ -15,7 +15,7 @@ import pytest
 from minit import paths, syscalls
 from minit.iottymux.logfile import Log
 from minit.iottymux.sidecar import run_sidecar
-from minit.plan.app import AppSpec
+from minit.plan.appplan import AppSpec
 from minit.supervisor.output.attachable import Attachable
 from tests.support.attached import Session, connect
 from tests.support.sidecarfilter import sidecar_filter

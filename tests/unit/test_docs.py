@@ -30,7 +30,7 @@ from minit.paths import (
     ANNOTATION_TRUSTED_ISOLATORS,
     ANNOTATION_VSOCK,
 )
-from minit.plan.app import RESTART_ANNOTATIONS
+from minit.plan.appplan import RESTART_ANNOTATIONS
 from minit.plan.life.stopping import ANNOTATION_STOP_GRACE, ANNOTATION_STOP_SIGNAL
 from minit.plan.root.devicevolumes import ANNOTATION_HOTPLUG
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from minit.attributes import Attributes
 from minit.errors import LaunchError
 from minit.jsontext import dump
-from minit.plan.app import AppSpec
+from minit.plan.appplan import AppSpec
 from minit.plan.confinement import Confinement, confinement_of
 from minit.plan.entering import EnterProfile, decode_profile, encode_profile, profile_of
 from minit.process import read_attributes

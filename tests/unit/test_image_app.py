@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from minit.errors import ImageError, ManifestError
-from minit.image.app import build_app_image
+from minit.image.appimage import build_app_image
 from minit.image.contents import Contents
 from minit.image.hostfiles import HostFiles
 from minit.manifest.image import ImageManifest, parse_image_manifest

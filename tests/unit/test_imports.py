@@ -28,12 +28,12 @@ def modules_of_command(statement: str) -> set[str]:
 
 def test_the_init_of_a_container_is_little() -> None:
     """`minit -- COMMAND` loads neither click nor the rest of minit, and as process 1 not even ctypes."""
-    loaded = modules_after("import minit.__main__, minit.containerinit.run")
+    loaded = modules_after("import minit.__main__, minit.containerinit.supervise")
     ours = {module for module in loaded if module.partition(".")[0] in ("minit", "entrypoints")}
     assert ours == {
         *("minit", "minit.__main__", "minit.errors", "minit.harmless", "minit.loop", "minit.stdio", "minit.value"),
         *("minit.containerinit", "minit.containerinit.foreground", "minit.containerinit.options"),
-        *("minit.containerinit.program", "minit.containerinit.run"),
+        *("minit.containerinit.execution", "minit.containerinit.supervise"),
         *("minit.reaper", "minit.reaper.diagnose", "minit.reaper.exit_status"),
     }
     assert not loaded & {"click", "ctypes", "dataclasses", "json"}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import ManifestError
-from minit.manifest.machine import (
+from minit.manifest.machineconfig import (
     DeviceRule,
     Filesystem,
     Interface,

@@ -1,4 +1,4 @@
-"""minit.manifest.network: configurations of the CNI, plain and in lists."""
+"""minit.manifest.networkconfig: configurations of the CNI, plain and in lists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import ManifestError
-from minit.manifest.network import (
+from minit.manifest.networkconfig import (
     CNI_VERSIONS,
     NetworkConfig,
     PluginConfig,

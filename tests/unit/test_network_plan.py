@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import PlanError
-from minit.manifest.network import NetworkConfig
+from minit.manifest.networkconfig import NetworkConfig
 from minit.plan.networks.networkplan import NetworkPlan, plan_networks, wants_network
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import ManifestError
-from minit.manifest.network import CNI_VERSIONS
+from minit.manifest.networkconfig import CNI_VERSIONS
 from minit.network.result import (
     Address,
     Dns,

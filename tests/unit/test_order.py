@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minit.errors import PlanError
 from minit.manifest.pod import RuntimeApp
-from minit.plan.app import AppSpec, Dependency
+from minit.plan.appplan import AppSpec, Dependency
 from minit.plan.life.restart import ALWAYS, ON_FAILURE, RestartPolicy
 from minit.plan.order import check_order, plan_after
 

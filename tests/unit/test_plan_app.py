@@ -1,4 +1,4 @@
-"""minit.plan.app: what is executed, as whom, with which environment and streams."""
+"""minit.plan.appplan: what is executed, as whom, with which environment and streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minit.errors import PlanError
 from minit.manifest.app import App, EventHandler, Isolator, Port
 from minit.manifest.capabilities import DEFAULT
 from minit.manifest.pod import RuntimeApp
-from minit.plan.app import AppPlan, plan_app, plan_executable
+from minit.plan.appplan import AppPlan, plan_app, plan_executable
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.life.appenvironment import plan_environment, with_metadata
 from minit.plan.rights.protection import Protection

@@ -1,4 +1,4 @@
-"""minit.plan.pod: namespaces, host name, grace, and what a pod or a machine cannot have."""
+"""minit.plan.podplan: namespaces, host name, grace, and what a pod or a machine cannot have."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from minit.manifest.app import MAX_ID, App, EventHandler, Isolator, MountPoint, 
 from minit.manifest.capabilities import DEFAULT, capability_mask, capability_names
 from minit.manifest.capabilities import NAMES as CAPABILITIES
 from minit.manifest.image import ImageManifest
-from minit.manifest.network import NetworkConfig
+from minit.manifest.networkconfig import NetworkConfig
 from minit.manifest.pod import ExposedPort, Mount, PodManifest, RuntimeApp, Volume
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.loadedpod import Pod, has_isolators
 from minit.plan.networks.connection import connect
 from minit.plan.networks.networkplan import Connection
-from minit.plan.pod import PodPlan, plan_machine, plan_pod
+from minit.plan.podplan import PodPlan, plan_machine, plan_pod
 from minit.plan.rights.limits import Limits
 from minit.plan.rights.protection import Protection
 from minit.plan.rights.users import AppLookups, Lookup

@@ -11,7 +11,7 @@ from minit.manifest.pod import Mount, PodManifest, RuntimeApp, Volume
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.loadedpod import Pod
-from minit.plan.pod import plan_pod
+from minit.plan.podplan import plan_pod
 from minit.plan.root.volumes import VolumeMount, host_files, plan_volumes
 from minit.value import replace
 

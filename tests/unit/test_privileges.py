@@ -11,7 +11,7 @@ import pytest
 
 import minit
 from minit import syscalls
-from minit.plan.app import AppSpec
+from minit.plan.appplan import AppSpec
 from minit.plan.confinement import Confinement, confinement_of, confinement_of_command, confinement_of_handler
 from minit.supervisor.exec import privileges
 from minit.value import replace

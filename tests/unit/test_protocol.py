@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from minit import jsontext, syscalls
 from minit.messages import socket_pair
-from minit.plan.app import AppSpec
+from minit.plan.appplan import AppSpec
 from minit.plan.entering import decode_profile, profile_of
-from minit.plan.pod import PodPlan
+from minit.plan.podplan import PodPlan
 from minit.process import read_attributes
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprun import End

@@ -15,7 +15,7 @@ from minit.manifest.pod import RuntimeApp
 from minit.manifest.seccomp import DEFAULT_POLICY, NO_NEW_PRIVILEGES, REMOVE, RETAIN, SeccompPolicy
 from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
 from minit.manifest.syscallsets import ALL, ANCIENT, DEFAULT, EMPTY, MINIMUM, SETS
-from minit.plan.app import plan_app
+from minit.plan.appplan import plan_app
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.rights.guards import DEFAULT_GUARDS, FILESYSTEMS
 from minit.plan.rights.syscallfilter import ALLOW, KILL, fail_with, filters_of

@@ -28,9 +28,9 @@ from minit import syscalls
 from minit.iottymux.spawner import Spawner
 from minit.launcher.cgroups import make_pod_groups, pod_subcgroup, read_hierarchies, remove_pod_groups
 from minit.messages import Socket, receive_message, send_message, socket_pair
-from minit.plan.app import STREAM_LOG, STREAM_NULL, AppSpec
+from minit.plan.appplan import STREAM_LOG, STREAM_NULL, AppSpec
 from minit.plan.life.restart import ALWAYS, RestartPolicy
-from minit.plan.pod import PodPlan
+from minit.plan.podplan import PodPlan
 from minit.process import join_cgroups, read_attributes, reset_signals
 from minit.supervisor.apps import handlers as handlers_module
 from minit.supervisor.apps import lifecycle

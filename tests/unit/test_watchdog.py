@@ -7,7 +7,7 @@ import os
 import pytest
 
 from minit.machine.watchdog import Feeder
-from minit.manifest.machine import Watchdog
+from minit.manifest.machineconfig import Watchdog
 
 
 def test_a_watchdog_that_refuses_its_food_does_not_end_pid_1(capfd: pytest.CaptureFixture[str]) -> None:

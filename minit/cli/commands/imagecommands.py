@@ -14,7 +14,7 @@ from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
-from minit.image.app import build_app_image
+from minit.image.appimage import build_app_image
 from minit.image.stage1 import build_stage1
 from minit.manifest.image import APPC_VERSION
 from minit.stage0.images.imagechoice import resolve_image

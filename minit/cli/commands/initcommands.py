@@ -23,7 +23,7 @@ from minit.errors import PodError, describe
 from minit.image.cpio import write_cpio
 from minit.image.kernelmodules import collect_modules
 from minit.image.toolchain import run_tool
-from minit.manifest.machine import MachineConfig, is_module_name, parse_machine
+from minit.manifest.machineconfig import MachineConfig, is_module_name, parse_machine
 from minit.progress import Progress
 from minit.stage0.files.outputpaths import output_directory, output_file
 from minit.stage0.files.temporary import scratch_directory

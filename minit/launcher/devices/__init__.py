@@ -1,5 +1,5 @@
 """
 Volumes of apps, and the devices among them: found, allowed to the app's control group, and followed while it runs.
 
-The start of a pod and `app/add` call it. Read `volumes.py` first, then `devicehelper.py`.
+The start of a pod and `app/add` call it. Read `openvolumes.py` first, then `devicehelper.py`.
 """

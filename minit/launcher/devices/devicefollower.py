@@ -10,8 +10,8 @@ from minit.errors import ControlError, LaunchError, describe
 from minit.idrange import IdRange
 from minit.launcher.devices.devicepolicy import DeviceGroup, change_policy
 from minit.launcher.devices.exchange import Identity, exchange_mount, identify
-from minit.launcher.devices.volumes import is_device_source, open_tree
-from minit.plan.app import AppPlan
+from minit.launcher.devices.openvolumes import is_device_source, open_tree
+from minit.plan.appplan import AppPlan
 from minit.plan.root.devicevolumes import Device, DeviceRule, common_rules, merge_rules
 from minit.plan.root.volumes import VolumeMount
 from minit.stdio import complain

@@ -19,13 +19,13 @@ from minit.forks import DEVICE_HELPER, fork
 from minit.launcher.devices.devicefollower import DeviceFollower, DeviceVolume, device_rules, identify_source
 from minit.launcher.devices.devicepolicy import DeviceGroup
 from minit.launcher.devices.exchange import identify
-from minit.launcher.devices.volumes import has_devices
+from minit.launcher.devices.openvolumes import has_devices
 from minit.launcher.leftbehind import settle, wait_settled
 from minit.launcher.ownimage import image_descriptor
 from minit.loop import wait_readable
 from minit.messages import Socket, receive_message, send_message, socket_pair
-from minit.plan.app import AppPlan
-from minit.plan.pod import PodPlan
+from minit.plan.appplan import AppPlan
+from minit.plan.podplan import PodPlan
 from minit.plan.root.devicevolumes import Device, DeviceRule
 from minit.stdio import complain, complain_at_once
 

@@ -19,9 +19,9 @@ from minit.launcher.health.healthstate import NEVER, AppHealth, CheckState
 from minit.launcher.leftbehind import settle, wait_settled
 from minit.loop import wait_readable
 from minit.messages import Socket, send_message, socket_pair
-from minit.plan.app import AppPlan
+from minit.plan.appplan import AppPlan
 from minit.plan.life.health import NONE
-from minit.plan.pod import PodPlan
+from minit.plan.podplan import PodPlan
 from minit.stdio import complain, complain_at_once
 from minit.supervisor.control.ask import ask
 from minit.supervisor.control.operations import OP_HEALTH, OP_STATE

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from minit.errors import LaunchError, describe
 from minit.launcher.cgroups import APPS, Hierarchy, app_group, apps_group, read_controllers, write_group_file
 from minit.launcher.start.delegation import give_controllers
-from minit.plan.pod import PodPlan
+from minit.plan.podplan import PodPlan
 from minit.plan.rights.limits import CFS_QUOTA, Limits
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from minit import paths
 from minit.attributes import Attributes
 from minit.boundedfile import read_bounded
-from minit.plan.app import AppSpec
+from minit.plan.appplan import AppSpec
 from minit.plan.entering import MAXIMUM_PROFILE_BYTES, encode_profile, profile_of
 
 

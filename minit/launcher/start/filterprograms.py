@@ -14,7 +14,7 @@ from minit import paths
 from minit.launcher.ownimage import image_root
 from minit.libseccomp import compile_filter, is_system_call
 from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
-from minit.plan.app import AppPlan, AppSpec
+from minit.plan.appplan import AppPlan, AppSpec
 from minit.plan.rights.guards import DEFAULT_GUARDS, TYPING
 from minit.plan.rights.sidecarfilter import SIDECAR_FILTER
 from minit.plan.rights.syscallfilter import Filter, filters_of

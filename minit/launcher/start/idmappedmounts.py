@@ -16,7 +16,7 @@ from minit.errors import LaunchError, describe
 from minit.forks import USER_NAMESPACE_HOLDER, clone
 from minit.idrange import IdRange
 from minit.launcher.start.usernamespace import map_ids
-from minit.plan.app import AppPlan
+from minit.plan.appplan import AppPlan
 from minit.plan.root.volumes import VolumeMount
 from minit.stdio import complain
 

@@ -29,12 +29,12 @@ from minit.launcher.start.preparation import open_host_sockets, place_groups, pr
 from minit.launcher.start.usernamespace import admit, make_mounts, open_network
 from minit.launcher.start.watch import FORWARDED, Watch
 from minit.messages import Socket, socket_pair
-from minit.plan.app import AppSpec
+from minit.plan.appplan import AppSpec
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.runtimeconfig import RuntimeConfig, encode_runtime_config
 from minit.plan.networks.connection import connect
 from minit.plan.networks.networkplan import Connection
-from minit.plan.pod import PodPlan, plan_pod
+from minit.plan.podplan import PodPlan, plan_pod
 from minit.podfile import write_pod_file
 from minit.process import leave_realtime, read_attributes
 from minit.stdio import complain, open_standard_streams

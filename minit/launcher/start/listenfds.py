@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from minit.errors import LaunchError, describe
-from minit.plan.app import AppPlan
+from minit.plan.appplan import AppPlan
 from minit.plan.life.sockets import TCP, UDP, ListenSocket
 from minit.value import Value
 

@@ -12,7 +12,7 @@ from minit.launcher.cgroups import Hierarchy, offered_controllers
 from minit.launcher.start.userlookup import look_up_ids
 from minit.manifest.app import App
 from minit.manifest.image import parse_image_manifest
-from minit.manifest.network import NetworkConfig
+from minit.manifest.networkconfig import NetworkConfig
 from minit.manifest.pod import PodManifest, parse_pod_manifest
 from minit.network.configs import load_networks
 from minit.plan.inputs.hostfacts import HostFacts

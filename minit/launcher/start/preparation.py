@@ -16,13 +16,13 @@ from minit.launcher.cgroups import Hierarchy, PodGroups, make_pod_groups, pod_su
 from minit.launcher.devices.devicefollower import DeviceVolume
 from minit.launcher.devices.devicehelper import DeviceHelper, find_device_volumes
 from minit.launcher.devices.devicepolicy import DeviceGroup, apply_policies, device_group
-from minit.launcher.devices.volumes import has_devices, open_volumes
+from minit.launcher.devices.openvolumes import has_devices, open_volumes
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.start.cgrouplimits import set_limits
 from minit.launcher.start.delegation import place_pod
 from minit.launcher.start.idmappedmounts import map_owners
 from minit.launcher.start.listenfds import AppSockets
-from minit.plan.pod import PodPlan
+from minit.plan.podplan import PodPlan
 from minit.podfile import write_pod_file
 from minit.stdio import complain
 from minit.supervisor.exec.socketactivation import open_sockets

@@ -12,7 +12,7 @@ import os
 from minit.errors import LaunchError, describe
 from minit.idrange import IdRange
 from minit.messages import Socket, send_message
-from minit.plan.pod import PodPlan
+from minit.plan.podplan import PodPlan
 from minit.plan.root.mountoperations import DEV, DEV_FILESYSTEM, DEVICES, MadeFilesystem
 from minit.stdio import complain
 from minit.supervisor.boot import MadeMounts

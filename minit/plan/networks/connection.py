@@ -6,7 +6,7 @@ import os
 from typing import TypeVar
 
 from minit.errors import PlanError
-from minit.plan.app import AppPlan
+from minit.plan.appplan import AppPlan
 from minit.plan.life.appenvironment import with_metadata
 from minit.plan.networks.networkplan import Connection
 from minit.plan.root.files import resolv_conf

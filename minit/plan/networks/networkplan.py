@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from minit.errors import PlanError
-from minit.manifest.network import NetworkConfig
+from minit.manifest.networkconfig import NetworkConfig
 from minit.value import Value, replace
 
 _ALL = "all"

@@ -29,7 +29,7 @@ _UNAPPLIED = (
     *("resource/block-bandwidth", "resource/block-iops", "resource/network-bandwidth"),
     *("os/linux/selinux-context", "os/unix/sysctl"),
 )
-# Decided in other modules, or refused by `minit.plan.app`.
+# Decided in other modules, or refused by `minit.plan.appplan`.
 _ELSEWHERE = (
     *("os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set", "os/linux/no-new-privileges"),
     "os/linux/apparmor-profile",

@@ -8,8 +8,8 @@ from minit.stage0.kubernetes.configmaps import CONFIG_MAP, SECRET, Config, read_
 from minit.stage0.kubernetes.containers import Container, read_container
 from minit.stage0.kubernetes.environment import PodNames
 from minit.stage0.kubernetes.fields import Fields, Findings, read_name, read_text, read_texts
+from minit.stage0.kubernetes.podvolumes import PodVolume, read_volume
 from minit.stage0.kubernetes.security import PodSecurity, read_pod_security
-from minit.stage0.kubernetes.volumes import PodVolume, read_volume
 from minit.stage0.kubernetes.yamltext import parse_documents
 from minit.value import Value
 

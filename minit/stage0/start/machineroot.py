@@ -18,7 +18,7 @@ from pathlib import Path
 
 from minit import paths
 from minit.errors import PodError
-from minit.manifest.machine import MachineConfig
+from minit.manifest.machineconfig import MachineConfig
 from minit.progress import Progress
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.images.extract import extract_image

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from minit import paths
 from minit.errors import PodError, describe
-from minit.stage0.kubernetes.volumes import PodVolume
+from minit.stage0.kubernetes.podvolumes import PodVolume
 from minit.stage0.pods.poddirectory import Pod
 
 _IS_THERE: dict[str, Callable[[int], bool]] = {

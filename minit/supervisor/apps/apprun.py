@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minit.messages import Socket
-from minit.plan.app import AppSpec
+from minit.plan.appplan import AppSpec
 from minit.reaper.exit_status import ExitStatus
 from minit.supervisor.output.streams import Streams
 from minit.value import Value

@@ -7,8 +7,8 @@ import time
 
 from minit.errors import EXIT_FAILURE
 from minit.loop import Loop
-from minit.plan.app import HANDLER_POST_STOP
-from minit.plan.pod import PodPlan
+from minit.plan.appplan import HANDLER_POST_STOP
+from minit.plan.podplan import PodPlan
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle

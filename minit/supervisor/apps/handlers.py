@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from minit.errors import describe
 from minit.loop import Loop
-from minit.plan.app import HANDLER_POST_STOP, HANDLER_PRE_START
+from minit.plan.appplan import HANDLER_POST_STOP, HANDLER_PRE_START
 from minit.reaper.exit_status import ExitStatus
 from minit.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from minit import paths, syscalls
 from minit.forks import CLOSER, clone
-from minit.plan.app import AppSpec
+from minit.plan.appplan import AppSpec
 from minit.supervisor.apps.controlgroup import Group
 from minit.supervisor.exec.notifyends import NotifyEnds
 from minit.value import Value, replace

@@ -6,7 +6,7 @@ import os
 import time
 
 from minit.attributes import Attributes
-from minit.plan.app import AppSpec
+from minit.plan.appplan import AppSpec
 from minit.supervisor.apps.apphelper import AppHelper
 from minit.supervisor.apps.apprun import Run
 from minit.supervisor.apps.backoff import Restarts

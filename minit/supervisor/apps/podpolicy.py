@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from minit import paths
 from minit.errors import EXIT_FAILURE, describe
 from minit.messages import Socket, send_message
-from minit.plan.pod import PodPlan
+from minit.plan.podplan import PodPlan
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle

@@ -6,7 +6,7 @@ import os
 
 from minit.messages import socket_pair
 from minit.paths import app_rootfs
-from minit.plan.app import STREAM_LOG
+from minit.plan.appplan import STREAM_LOG
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.exec.child import ChildEnds, fork_app
 from minit.supervisor.exec.notifyends import NotifyEnds

@@ -18,7 +18,7 @@ from minit import syscalls
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, Step, step_of
 from minit.forks import HANDLER, Kept, clone
 from minit.harmless import harmless
-from minit.plan.app import STREAM_NULL, AppSpec
+from minit.plan.appplan import STREAM_NULL, AppSpec
 from minit.plan.confinement import confinement_of_handler
 from minit.process import join_cgroups, join_v2_group, set_oom_score, take_attributes
 from minit.reaper.diagnose import diagnose_exec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from minit import paths
-from minit.plan.pod import PodPlan
+from minit.plan.podplan import PodPlan
 from minit.reaper.exit_status import ExitStatus
 from minit.reaper.record import write_file
 from minit.supervisor.apps import lifecycle

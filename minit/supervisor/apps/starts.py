@@ -8,8 +8,8 @@ from collections.abc import Callable
 from minit import paths
 from minit.loop import Loop
 from minit.messages import receive_message
-from minit.plan.app import HANDLER_PRE_START
-from minit.plan.pod import PodPlan
+from minit.plan.appplan import HANDLER_PRE_START
+from minit.plan.podplan import PodPlan
 from minit.reaper.exit_status import ExitStatus
 from minit.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle

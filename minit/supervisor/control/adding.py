@@ -15,7 +15,7 @@ from minit.attributes import Attributes
 from minit.boundedfile import read_bounded
 from minit.errors import ControlError
 from minit.messages import Socket, socket_pair
-from minit.plan.app import AppSpec
+from minit.plan.appplan import AppSpec
 from minit.plan.speccodec import decode_spec
 from minit.reaper.record import remove_file, write_file
 from minit.supervisor.apps.apphelper import AppHelper

@@ -20,7 +20,7 @@ from minit.harmless import harmless
 from minit.jsontext import parse
 from minit.log import open_journal
 from minit.messages import IN_FILE, MAXIMUM_MESSAGE_BYTES, encode_message
-from minit.plan.pod import PodPlan
+from minit.plan.podplan import PodPlan
 from minit.reaper.record import write_file
 from minit.stdio import complain_at_once
 from minit.supervisor.control.apprequests import AppRequests, Pending

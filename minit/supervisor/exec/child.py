@@ -23,7 +23,7 @@ from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, MinitError, Step, step_
 from minit.forks import APP, Kept, clone
 from minit.harmless import harmless
 from minit.messages import Socket, send_message
-from minit.plan.app import STREAM_CONSOLE, STREAM_TTY, AppSpec
+from minit.plan.appplan import STREAM_CONSOLE, STREAM_TTY, AppSpec
 from minit.plan.confinement import confinement_of
 from minit.plan.life.readiness import NOTIFY_SOCKET
 from minit.plan.root.mountoperations import DEV

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Sequence
 
 from minit.errors import LaunchError, describe
-from minit.plan.app import AppPlan
+from minit.plan.appplan import AppPlan
 from minit.plan.life.sockets import TCP, ListenSocket
 
 _FIRST = 3  # SD_LISTEN_FDS_START

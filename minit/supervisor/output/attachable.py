@@ -22,7 +22,7 @@ from minit.iottymux.streams.mux import COUNTERS, INPUT_ENDED, LISTENER, MASTER, 
 from minit.iottymux.streams.ring import APP_PIPE_BYTES, enlarge_pipe, make_pipe
 from minit.loop import wait_events
 from minit.messages import Socket, receive_message, socket_pair
-from minit.plan.app import STREAM_STREAM, AppSpec
+from minit.plan.appplan import STREAM_STREAM, AppSpec
 from minit.plan.root.mountoperations import TTY_GID
 from minit.reaper.record import write_file
 from minit.supervisor.exec.podconsole import PTMX, open_pty

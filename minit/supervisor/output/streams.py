@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from minit.iottymux.linebuffer import buffered_bytes, make_buffer, passed_bytes, unlogged_bytes, unread_bytes
 from minit.loop import wait_events
-from minit.plan.app import AppSpec
+from minit.plan.appplan import AppSpec
 from minit.supervisor.output.attachable import Attachable
 
 _DROPPED_AT_ONCE_BYTES = 64 * 1024

@@ -15,7 +15,7 @@ from minit.errors import LaunchError, SourceMissing, describe
 from minit.idrange import IdRange
 from minit.launcher.devices.copyup import copy_up
 from minit.launcher.devices.devicenode import make_node
-from minit.plan.app import AppPlan
+from minit.plan.appplan import AppPlan
 from minit.plan.root.volumes import HOST, VolumeMount
 
 _DEVICES = "/dev"

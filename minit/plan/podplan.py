@@ -20,7 +20,7 @@ from minit.paths import (
     POD_MANIFEST,
     app_manifest,
 )
-from minit.plan.app import STREAM_CONSOLE, AppPlan, plan_app
+from minit.plan.appplan import STREAM_CONSOLE, AppPlan, plan_app
 from minit.plan.inputs.hostfacts import HostFacts, check_host
 from minit.plan.inputs.origins import find_origins
 from minit.plan.inputs.runflags import RunFlags

@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Collection, Iterator, Sequence
 
+from minit.containerinit.execution import execute
 from minit.containerinit.foreground import (
     become_group,
     become_session,
@@ -19,7 +20,6 @@ from minit.containerinit.foreground import (
     leave_terminal,
 )
 from minit.containerinit.options import USAGE, InitOptions, split_command
-from minit.containerinit.program import execute
 from minit.errors import EXIT_FAILURE, EXIT_USAGE, describe
 from minit.reaper.exit_status import from_wait_status
 from minit.stdio import complain, open_standard_streams
