@@ -34,6 +34,7 @@ DESCRIPTORS = {
     "launcher": {
         POD_DIRECTORY: 1,  # the lock
         SIGNALFD: 1,
+        EPOLL: 1,
         PIDFD: 1,
         SOCKET: 1,  # to PID 1
     },
@@ -120,7 +121,7 @@ def test_descriptors_of_a_pod_with_a_console(make_pod: MakePod) -> None:
         console = {"/dev/pts/ptmx": 1}
         slaves = r"/dev/pts/\d+"  # the console's, and the caller's for reading and for writing
         tables: dict[int, dict[str, int]] = {
-            process.pid: {POD_DIRECTORY: 1, SIGNALFD: 2, PIDFD: 1, SOCKET: 1, slaves: 3, **console},
+            process.pid: {POD_DIRECTORY: 1, SIGNALFD: 2, EPOLL: 1, PIDFD: 1, SOCKET: 1, slaves: 3, **console},
             pod.pid: {
                 **{POD_DIRECTORY: 1, SIGNALFD: 1, EPOLL: 2, PIDFD: 1, r"mnt:\[\d+\]": 1},
                 SOCKET: 6,  # launcher, control, and two pairs of trio's
@@ -229,7 +230,7 @@ def test_both_processes_of_enter(make_pod: MakePod) -> None:
     parent = subprocess.Popen(command, cwd=pod.path, stdin=subprocess.DEVNULL)
     try:
         child = wait_for(lambda: _child_called("sleep", parent.pid), "the command")
-        expect_descriptors(parent.pid, {SIGNALFD: 1, IMAGE: 1})
+        expect_descriptors(parent.pid, {SIGNALFD: 1, EPOLL: 1, IMAGE: 1})
         assert sorted(descriptors_of(child)) == [0, 1, 2]
         assert status_of(child)["CapEff"] == status_of(pod.pid)["CapBnd"]
         assert str(Path(f"/proc/{child}/exe").readlink()) == "/bin/busybox"
