@@ -58,5 +58,6 @@ def _write_hot_blocks(profile: Path, hot: set[int], granules: Counter[int]) -> N
     table = bytearray(max(hot, default=0))
     for number in hot:
         table[number - 1] = 1
-    size_bytes = sum(granules[number] for number in hot) * _GRANULE_BYTES
+    # With room for blocks that were freed: these are counted only by the granules that no later one took.
+    size_bytes = sum(granules[number] for number in hot) * _GRANULE_BYTES * 33 // 32
     (profile / "hot").write_bytes(struct.pack("N", size_bytes) + table)
