@@ -22,17 +22,20 @@ class PlainLog:
         self._flags = _FLAGS if renewed else _FLAGS | os.O_TRUNC
         self._fd: int | None = None
         self._lost_bytes = 0
+        self._is_in_line = False
 
     def write(self, stream: str, data: bytes) -> None:
         """Append output; a full disk loses it here, with a note once there is space, but blocks no app."""
         now_ns = time.time_ns()
         lines = format_lines(stream, data, now_ns)
-        note = b""
+        note = b"\n" if self._is_in_line else b""
         if self._lost_bytes:
-            note = format_lines(stream, b"minit: %d bytes of log were lost\n" % self._lost_bytes, now_ns)
+            note += format_lines(stream, b"minit: %d bytes of log were lost\n" % self._lost_bytes, now_ns)
         try:
             self._append(note + lines)
             self._lost_bytes = 0
+            # The end of one stream may have no newline, and the other one goes on.
+            self._is_in_line = not lines.endswith(b"\n")
         except OSError:
             self._lost_bytes += len(lines)
 
@@ -41,6 +44,7 @@ class PlainLog:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+        self._is_in_line = False
         try:
             self._open()
         except OSError:

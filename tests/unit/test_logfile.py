@@ -120,6 +120,15 @@ def test_a_plain_log_begins_anew(tmp_path: Path, directory: int) -> None:
     assert [line.split(" ", 1)[1] for line in lines] == ["stdout new", "stderr newer"]
 
 
+def test_an_unfinished_line_of_a_plain_log(tmp_path: Path, directory: int) -> None:
+    """A stream that ends without a newline leaves the next line of the other stream whole."""
+    log = PlainLog("0.log", directory)
+    log.write("stdout", b"no end")
+    log.write("stderr", b"error\n")
+    lines = (tmp_path / "0.log").read_text().splitlines()
+    assert [line.split(" ", 1)[1] for line in lines] == ["stdout no end", "stderr error"]
+
+
 def test_reopening_a_plain_log(tmp_path: Path, directory: int) -> None:
     """A renamed file is let go of, and the new one is there at once."""
     log = PlainLog("0.log", directory)
