@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from collections.abc import Callable
 from typing import BinaryIO
 
@@ -25,22 +24,6 @@ _ID_DIGITS = 64  # rkt keeps half of SHA-512's 128 hex digits, everywhere
 # Files by which archives of other kinds are known.
 _MARKERS = {"oci-layout": "oci-archive", "manifest.json": "docker-archive"}
 _CHUNK = 256 << 10
-
-CAPABILITIES = "security.capability"
-
-
-def is_kept_attribute(name: str) -> bool:
-    """Return whether images keep an extended attribute of this name; the same two kinds as in rkt."""
-    return name == CAPABILITIES or name.startswith("user.")
-
-
-def kept_attributes(fd: int) -> tuple[tuple[str, bytes], ...]:
-    """Return the extended attributes of an open file that images keep, in the order of their names."""
-    try:
-        names = os.listxattr(fd)
-    except OSError:
-        return ()  # the filesystem has none
-    return tuple((name, os.getxattr(fd, name)) for name in sorted(filter(is_kept_attribute, names)))
 
 
 def image_id(digest: hashlib._Hash) -> str:

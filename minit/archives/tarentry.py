@@ -1,10 +1,13 @@
-"""An entry of a tar archive as a value, for what reads archives and what writes them."""
+"""An entry of a tar archive as a value, and the extended attributes that entries of images keep."""
 
 from __future__ import annotations
 
+import os
 from enum import Enum
 
 from minit.value import Value
+
+CAPABILITIES = "security.capability"
 
 
 class Kind(Enum):
@@ -34,3 +37,17 @@ class Entry(Value):
     device: int = 0  # as mknod(2) takes it
     xattrs: tuple[tuple[str, bytes], ...] = ()
     hole_bytes: int = 0  # of size_bytes those that the archive does not have: the holes of a sparse file
+
+
+def is_kept_attribute(name: str) -> bool:
+    """Return whether images keep an extended attribute of this name; the same two kinds as in rkt."""
+    return name == CAPABILITIES or name.startswith("user.")
+
+
+def kept_attributes(fd: int) -> tuple[tuple[str, bytes], ...]:
+    """Return the extended attributes of an open file that images keep, in the order of their names."""
+    try:
+        names = os.listxattr(fd)
+    except OSError:
+        return ()  # the filesystem has none
+    return tuple((name, os.getxattr(fd, name)) for name in sorted(filter(is_kept_attribute, names)))

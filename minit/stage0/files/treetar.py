@@ -12,9 +12,8 @@ import stat
 from collections.abc import Callable
 
 from minit import syscalls
-from minit.archives.aci import CAPABILITIES, kept_attributes
 from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES, shown
-from minit.archives.tarentry import Kind
+from minit.archives.tarentry import CAPABILITIES, Kind, kept_attributes
 from minit.archives.tarwriter import KINDS, TarWriter, entry_of, new_entry
 from minit.errors import PodError
 from minit.idrange import IdRange

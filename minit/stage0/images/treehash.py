@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from minit.archives.aci import is_kept_attribute
+from minit.archives.tarentry import is_kept_attribute
 
 HASH = "hash"
 OWN_HASH = "minit-hash"

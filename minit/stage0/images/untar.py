@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from minit import syscalls
-from minit.archives.aci import CAPABILITIES, MANIFEST_LIMIT_BYTES, image_id, is_kept_attribute
+from minit.archives.aci import MANIFEST_LIMIT_BYTES, image_id
 from minit.archives.compression import Tee
 from minit.archives.tar import TarReader, shown
-from minit.archives.tarentry import Entry, Kind
+from minit.archives.tarentry import CAPABILITIES, Entry, Kind, is_kept_attribute
 from minit.errors import ImageError, reason_of
 from minit.idrange import IdRange
 from minit.stage0.files.filecapabilities import shift_capabilities
