@@ -42,7 +42,7 @@ def choose_hot_blocks(profile: Path) -> bool:
     granules = Counter(number for number in numbers if number in hot)
     hot = {number for number in hot if granules[number] * _GRANULE_BYTES <= _MAX_BYTES}
     if hot:
-        _write_hot_blocks(profile, hot, granules)
+        _write_hot_blocks(profile, hot, sum(granules[number] for number in hot) * _GRANULE_BYTES)
     return bool(hot)
 
 
@@ -51,13 +51,13 @@ def choose_blocks_at(profile: Path, addresses: Iterable[int]) -> None:
     numbers = array("I", (profile / "numbers").read_bytes())
     places = ((address - ARENA_ADDRESS) // _GRANULE_BYTES for address in addresses)
     hot = {numbers[place] for place in places if 0 <= place < len(numbers)} - {0}
-    _write_hot_blocks(profile, hot, Counter(number for number in numbers if number in hot))
+    # With room for blocks that were freed: these are counted only by the granules that no later one took.
+    size_bytes = sum(number in hot for number in numbers) * _GRANULE_BYTES * 33 // 32
+    _write_hot_blocks(profile, hot, size_bytes)
 
 
-def _write_hot_blocks(profile: Path, hot: set[int], granules: Counter[int]) -> None:
+def _write_hot_blocks(profile: Path, hot: set[int], size_bytes: int) -> None:
     table = bytearray(max(hot, default=0))
     for number in hot:
         table[number - 1] = 1
-    # With room for blocks that were freed: these are counted only by the granules that no later one took.
-    size_bytes = sum(granules[number] for number in hot) * _GRANULE_BYTES * 33 // 32
     (profile / "hot").write_bytes(struct.pack("N", size_bytes) + table)
