@@ -125,7 +125,9 @@ def test_init_containers_and_probes(world: World) -> None:
     file = INIT.replace("ROOT", str(world.root))
     [uuid] = play(world, file, "--detach").stdout.split()
     world.minit("status", "--wait-ready=60s", uuid)
-    assert (world.root / "v/order").read_text().split() == ["first", "first", "side", "main"]
+    order = (world.root / "v/order").read_text().split()
+    # The sidecar is executed before the others, which says nothing of whose shell is quicker.
+    assert (order[:2], sorted(order[2:])) == (["first", "first"], ["main", "side"])
     status = json.loads(world.minit("status", "--format=json", uuid).stdout)
     [main] = [app for app in status["apps"] if app["name"] == "main"]
     assert main["health"]["readiness"]["healthy"] is True
