@@ -128,6 +128,8 @@ class _Client:
         self._interest.set(interest)
 
     def _handle(self, fd: int, _: int) -> None:
+        if self._is_interrupted:
+            return  # in this turn: the end of the input is the caller's, not the app's
         if self._session is not None and fd == self._session.fd:
             self._read_session(self._session)
         elif not self._input.handle(fd):
