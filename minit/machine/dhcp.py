@@ -16,7 +16,7 @@ from collections.abc import Callable
 from minit.machine import dhcpmessage
 from minit.machine.addressprobe import AddressProbe
 from minit.machine.dhcpmessage import INFINITE_SECONDS, Answer
-from minit.network.builtin.ipv4 import format_address
+from minit.network.ipv4 import format_address
 from minit.stdio import complain_at_once
 from minit.value import replace
 

@@ -13,8 +13,8 @@ from minit.machine.devices import MachineDevices
 from minit.machine.dhcp import DhcpClient
 from minit.machine.dhcpmessage import Answer
 from minit.manifest.machineconfig import Interface, MachineConfig, is_ipv6
-from minit.network.builtin.ipv4 import Subnet, format_address, parse_address
-from minit.network.builtin.links import Link, Links
+from minit.network.ipv4 import Subnet, format_address, parse_address
+from minit.network.netlink.links import Link, Links
 from minit.stdio import complain_at_once
 
 _RTMGRP_LINK = 1

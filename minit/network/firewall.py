@@ -12,10 +12,10 @@ import os
 from collections.abc import Sequence
 
 from minit.errors import NetworkError, describe
-from minit.network import nftables, nftexpressions
-from minit.network.conntrack import forget_datagrams
 from minit.network.hostlink import host_addresses, host_interface
-from minit.network.nftables import Chain, Hook, Rule, Table
+from minit.network.netlink import nftables, nftexpressions
+from minit.network.netlink.conntrack import forget_datagrams
+from minit.network.netlink.nftables import Chain, Hook, Rule, Table
 from minit.network.portuse import PORTS_CHAIN, port_comment, ports_table, read_ports, refuse_taken_ports
 from minit.plan.networks.networkplan import ForwardedPort
 

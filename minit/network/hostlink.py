@@ -9,7 +9,7 @@ from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from minit.errors import NetworkError, describe
-from minit.network.netlink import NETLINK_ROUTE, Netlink
+from minit.network.netlink.transport import NETLINK_ROUTE, Netlink
 
 _ADDRESS_BITS = 32
 

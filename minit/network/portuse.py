@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from minit.errors import NetworkError, describe
-from minit.network.nftables import read_rule_comments, read_tables
+from minit.network.netlink.nftables import read_rule_comments, read_tables
 from minit.plan.networks.networkplan import ForwardedPort
 from minit.plan.networks.ports import EVERY_ADDRESS, overlap
 from minit.podlock import is_locked

@@ -20,8 +20,8 @@ from minit.network.builtin import Builtin, find_builtin
 from minit.network.builtin.attachment import host_end
 from minit.network.builtin.config import read_ptp
 from minit.network.builtin.hostlocal import reserve
-from minit.network.builtin.ipv4 import parse_address, parse_subnet
-from minit.network.builtin.links import Links
+from minit.network.ipv4 import parse_address, parse_subnet
+from minit.network.netlink.links import Links
 from minit.network.request import Request
 from minit.network.result import Dns, Result, Route
 from minit.value import replace

@@ -1,4 +1,4 @@
-"""minit.network.nftables and minit.network.netlink: tables and their comments, and what is said of what is refused."""
+"""minit.network.netlink: tables of nf_tables and their comments, and the reasons that the kernel has for a refusal."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pyroute2.netlink.rtnl import RTM_GETROUTE, RTM_NEWROUTE
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from minit.errors import NetworkError, describe
-from minit.network import nftables, nftexpressions
-from minit.network.netlink import NETLINK_ROUTE, Netlink, NetlinkError
-from minit.network.nftables import Chain, Hook, Rule, Table
+from minit.network.netlink import nftables, nftexpressions
+from minit.network.netlink.nftables import Chain, Hook, Rule, Table
+from minit.network.netlink.transport import NETLINK_ROUTE, Netlink, NetlinkError
 from tests.support.networks import own_network
 
 # pyroute2 can encode it, but no kernel has an expression of this name.

@@ -63,8 +63,8 @@ trio.run(main)
 
 # Run in a network namespace with a link of a kind that the image's pyroute2 has no class for.
 RUN_NETLINK = """\
-from minit.network.builtin.ipv4 import parse_address, parse_subnet
-from minit.network.builtin.links import Links
+from minit.network.ipv4 import parse_address, parse_subnet
+from minit.network.netlink.links import Links
 links = Links()
 links.add_bridge("br0", 1400)
 bridge = links.get("br0")

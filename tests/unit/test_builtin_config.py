@@ -12,7 +12,8 @@ from minit.errors import ManifestError, MinitError, NetworkError
 from minit.network.builtin import find_builtin
 from minit.network.builtin.arguments import parse_arguments
 from minit.network.builtin.config import is_supported, lease_parent, read_bridge, read_ptp
-from minit.network.builtin.ipv4 import (
+from minit.network.builtin.resolvconf import parse_resolv_conf
+from minit.network.ipv4 import (
     Subnet,
     format_address,
     parse_address,
@@ -20,7 +21,6 @@ from minit.network.builtin.ipv4 import (
     parse_subnet,
     subnet_of,
 )
-from minit.network.builtin.resolvconf import parse_resolv_conf
 from minit.network.result import Dns
 
 IPAM = {"type": "host-local", "subnet": "10.1.0.0/16"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minit import jsontext
 from minit.errors import NetworkError
-from minit.network.builtin.ipv4 import parse_address
+from minit.network.ipv4 import parse_address
 from minit.value import Value
 
 _TRUTHS = {"1": True, "true": True, "0": False, "false": False}

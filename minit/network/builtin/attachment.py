@@ -15,10 +15,10 @@ from minit.errors import MinitError, NetworkError, describe, reason_of
 from minit.network.builtin.arguments import parse_arguments
 from minit.network.builtin.config import ConfiguredRoute, Ipam, lease_parent, masquerades, network_name
 from minit.network.builtin.hostlocal import lease_directory, release, reserve
-from minit.network.builtin.ipv4 import Subnet, format_address
-from minit.network.builtin.links import Link, Links, open_namespace, write_sysctl
 from minit.network.builtin.resolvconf import read_resolv_conf
 from minit.network.firewall import delete_table, masquerade, table_name
+from minit.network.ipv4 import Subnet, format_address
+from minit.network.netlink.links import Link, Links, open_namespace, write_sysctl
 from minit.network.request import Request
 from minit.network.result import Address, Dns, Route
 from minit.value import Value

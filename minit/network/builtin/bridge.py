@@ -9,8 +9,8 @@ from minit.network.builtin import attachment
 from minit.network.builtin.attachment import Lease, Sides
 from minit.network.builtin.checks import check_attachment
 from minit.network.builtin.config import BridgeConfig, ConfiguredRoute, read_bridge
-from minit.network.builtin.ipv4 import Subnet, format_address
-from minit.network.builtin.links import Link, Links, run_in_namespace, write_sysctl
+from minit.network.ipv4 import Subnet, format_address
+from minit.network.netlink.links import Link, Links, run_in_namespace, write_sysctl
 from minit.network.request import Request
 from minit.network.result import Address, Interface, Result
 

@@ -8,8 +8,8 @@ from minit.errors import NetworkError
 from minit.network.builtin.attachment import Sides, host_end
 from minit.network.builtin.config import lease_parent, network_name, uses_leases
 from minit.network.builtin.hostlocal import holds_lease, lease_directory
-from minit.network.builtin.ipv4 import parse_address, parse_interface, subnet_of
-from minit.network.builtin.links import Link
+from minit.network.ipv4 import parse_address, parse_interface, subnet_of
+from minit.network.netlink.links import Link
 from minit.network.request import Request
 from minit.network.result import Result
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from minit.manifest.reader import Node
 from minit.network.builtin.hostlocal import DEFAULT_DIRECTORY, Pool
-from minit.network.builtin.ipv4 import Subnet, parse_address, parse_interface, parse_subnet, subnet_of
+from minit.network.ipv4 import Subnet, parse_address, parse_interface, parse_subnet, subnet_of
 from minit.network.result import Dns
 from minit.value import Value
 

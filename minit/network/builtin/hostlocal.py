@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from minit.errors import NetworkError, describe
-from minit.network.builtin.ipv4 import Subnet, format_address, parse_address
+from minit.network.ipv4 import Subnet, format_address, parse_address
 from minit.network.request import Request
 from minit.value import Value
 

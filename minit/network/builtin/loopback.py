@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 
 from minit.errors import NetworkError
-from minit.network.builtin.ipv4 import format_address
-from minit.network.builtin.links import Links, open_namespace
+from minit.network.ipv4 import format_address
+from minit.network.netlink.links import Links, open_namespace
 from minit.network.request import Request
 from minit.network.result import Address, Interface, Result
 

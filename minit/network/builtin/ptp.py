@@ -8,8 +8,8 @@ from minit.network.builtin import attachment
 from minit.network.builtin.attachment import Lease, Sides
 from minit.network.builtin.checks import check_attachment
 from minit.network.builtin.config import Ipam, read_ptp
-from minit.network.builtin.ipv4 import Subnet
-from minit.network.builtin.links import SCOPE_HOST, SCOPE_LINK, Link
+from minit.network.ipv4 import Subnet
+from minit.network.netlink.links import SCOPE_HOST, SCOPE_LINK, Link
 from minit.network.request import Request
 from minit.network.result import Interface, Result
 

@@ -11,7 +11,7 @@ from pyroute2.netlink import NLA_F_NESTED, nla
 from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_CTNETLINK, nfgen_msg
 
 from minit.errors import NetworkError, describe
-from minit.network.netlink import NETLINK_NETFILTER, Netlink
+from minit.network.netlink.transport import NETLINK_NETFILTER, Netlink
 
 _MESSAGE_GET = 1
 _MESSAGE_DELETE = 2

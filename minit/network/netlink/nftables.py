@@ -1,7 +1,7 @@
 """
 Tables of nf_tables, the kernel's packet filter, which are written and removed as a whole (nft(8)).
 
-Everything is of family `ip`. The expressions of rules are in `minit/network/nftexpressions.py`.
+Everything is of family `ip`. The expressions of rules are in `minit/network/netlink/nftexpressions.py`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pyroute2.netlink.nfnetlink.nftsocket import (
 )
 
 from minit.errors import NetworkError, describe
-from minit.network.netlink import NETLINK_NETFILTER, Netlink, NetlinkError
-from minit.network.nftexpressions import Expression
+from minit.network.netlink.nftexpressions import Expression
+from minit.network.netlink.transport import NETLINK_NETFILTER, Netlink, NetlinkError
 from minit.value import Value
 
 NAT = "nat"

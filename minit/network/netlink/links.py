@@ -26,9 +26,9 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from minit import syscalls
 from minit.errors import NetworkError
-from minit.network.builtin.ipv4 import Subnet, format_address, parse_address
+from minit.network.ipv4 import Subnet, format_address, parse_address
 from minit.network.namespace import return_to
-from minit.network.netlink import NETLINK_ROUTE, Netlink
+from minit.network.netlink.transport import NETLINK_ROUTE, Netlink
 from minit.value import Value
 
 T = TypeVar("T")

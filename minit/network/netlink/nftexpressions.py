@@ -1,7 +1,7 @@
 """
 The matches and actions of a rule of nf_tables, as expressions of the kernel: linux/netfilter/nf_tables.h.
 
-Everything is of family `ip`. `minit/network/nftables.py` has the tables that rules stand in.
+Everything is of family `ip`. `minit/network/netlink/nftables.py` has the tables that rules stand in.
 """
 
 from __future__ import annotations
