@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
 
 from minit.manifest.networkconfig import CNI_VERSIONS, is_at_least
 from minit.manifest.reader import Node
@@ -13,16 +12,26 @@ JsonObject = dict[str, object]
 
 _LISTS_SINCE = "0.3.0"  # before, a result had at most one address of each family, with its own routes
 _FAMILY_OMITTED_SINCE = "1.0.0"
+_DETAILS_SINCE = "1.1.0"
 _FAMILIES = {"4": (socket.AF_INET, 32), "6": (socket.AF_INET6, 128)}
 _LARGEST_INDEX = (1 << 31) - 1
+_LARGEST_NUMBER = (1 << 32) - 1  # rtnetlink(7) has attributes of 32 bits
 
 
 class Interface(Value):
-    """A link that a plugin made; `sandbox` is the path of its network namespace, empty for the host's."""
+    """
+    A link that a plugin made; `sandbox` is the path of its network namespace, empty for the host's.
+
+    From `mtu` on the fields are those of 1.1.0: its number of bytes, the socket of a user-space network, and the
+    address on the PCI bus of a network card.
+    """
 
     name: str
     mac: str = ""
     sandbox: str = ""
+    mtu: int | None = None
+    socket_path: str = ""
+    pci_id: str = ""
 
 
 class Address(Value):
@@ -48,10 +57,20 @@ class Address(Value):
 
 
 class Route(Value):
-    """A route of the pod; without a gateway it goes by the address's own."""
+    """
+    A route of the pod; without a gateway it goes by the address's own.
+
+    From `mtu` on the fields are those of 1.1.0: bytes of a packet and of a TCP segment in it, and the metric, table and
+    scope of ip-route(8).
+    """
 
     destination: str
     gateway: str | None = None
+    mtu: int | None = None
+    advertised_mss: int | None = None
+    priority: int | None = None
+    table: int | None = None
+    scope: int | None = None
 
 
 class Dns(Value):
@@ -128,19 +147,21 @@ def write_result(result: Result, version: str) -> JsonObject:
     """
     Return `result` as the JSON object of a version of the specification.
 
-    Before 0.3.0 only the first address of each family has a place, and the routes of these families.
+    Before 0.3.0 only the first address of each family has a place, and the routes of these families; before 1.1.0 of
+    an interface and of a route only the first fields.
     """
     written: JsonObject = {"cniVersion": version}
+    has_details = is_at_least(version, _DETAILS_SINCE)
     if not is_at_least(version, _LISTS_SINCE):
         _write_old(result, written)
     else:
         with_family = not is_at_least(version, _FAMILY_OMITTED_SINCE)
         if result.interfaces:
-            written["interfaces"] = [_write_interface(interface) for interface in result.interfaces]
+            written["interfaces"] = [_write_interface(interface, has_details) for interface in result.interfaces]
         if result.addresses:
             written["ips"] = [_write_address(address, with_family) for address in result.addresses]
         if result.routes:
-            written["routes"] = _write_routes(result.routes)
+            written["routes"] = [_write_route(route, has_details) for route in result.routes]
     written["dns"] = _write_dns(result.dns)
     return written
 
@@ -163,6 +184,9 @@ def _read_interface(node: Node) -> Interface:
         name=node["name"].string(),
         mac=node["mac"].optional(Node.string) or "",
         sandbox=node["sandbox"].optional(Node.string) or "",
+        mtu=node["mtu"].optional(_read_number) or None,
+        socket_path=node["socketPath"].optional(Node.string) or "",
+        pci_id=node["pciID"].optional(Node.string) or "",
     )
 
 
@@ -180,7 +204,20 @@ def _read_index(node: Node) -> int:
 
 def _read_route(node: Node) -> Route:
     destination = node["dst"].matching(_is_cidr, "a destination in CIDR notation")
-    return Route(destination=destination, gateway=_read_ip(node["gw"]))
+    return Route(
+        destination=destination,
+        gateway=_read_ip(node["gw"]),
+        # The reference plugins write these of no value as 0.
+        mtu=node["mtu"].optional(_read_number) or None,
+        advertised_mss=node["advmss"].optional(_read_number) or None,
+        priority=node["priority"].optional(_read_number) or None,
+        table=node["table"].optional(_read_number),
+        scope=node["scope"].optional(_read_number),
+    )
+
+
+def _read_number(node: Node) -> int:
+    return node.integer(0, _LARGEST_NUMBER)
 
 
 def _read_ip(node: Node) -> str | None:
@@ -202,12 +239,16 @@ def _write_old(result: Result, written: JsonObject) -> None:
         address = result.first_address(family)
         if address is not None:
             routes = [route for route in result.routes if _family(route.destination) == family]
-            section: JsonObject = {"gateway": address.gateway, "routes": _write_routes(routes)}
+            written_routes = [_write_route(route, False) for route in routes]
+            section: JsonObject = {"gateway": address.gateway, "routes": written_routes}
             written[f"ip{family}"] = {"ip": address.address, **_without_empty(section)}
 
 
-def _write_interface(interface: Interface) -> JsonObject:
-    return {"name": interface.name, **_without_empty({"mac": interface.mac, "sandbox": interface.sandbox})}
+def _write_interface(interface: Interface, has_details: bool) -> JsonObject:
+    fields: JsonObject = {"mac": interface.mac, "sandbox": interface.sandbox}
+    if has_details:
+        fields |= {"mtu": interface.mtu, "socketPath": interface.socket_path, "pciID": interface.pci_id}
+    return {"name": interface.name, **_without_empty(fields)}
 
 
 def _write_address(address: Address, with_family: bool) -> JsonObject:
@@ -220,8 +261,12 @@ def _write_address(address: Address, with_family: bool) -> JsonObject:
     return written
 
 
-def _write_routes(routes: Iterable[Route]) -> list[JsonObject]:
-    return [_without_empty({"dst": route.destination, "gw": route.gateway}) for route in routes]
+def _write_route(route: Route, has_details: bool) -> JsonObject:
+    fields: JsonObject = {"gw": route.gateway}
+    if has_details:
+        fields |= {"mtu": route.mtu, "advmss": route.advertised_mss, "priority": route.priority}
+        fields |= {"table": route.table, "scope": route.scope}
+    return {"dst": route.destination, **_without_empty(fields)}
 
 
 def _write_dns(dns: Dns) -> JsonObject:
@@ -230,7 +275,7 @@ def _write_dns(dns: Dns) -> JsonObject:
 
 
 def _without_empty(fields: JsonObject) -> JsonObject:
-    return {name: value for name, value in fields.items() if value}
+    return {name: value for name, value in fields.items() if value not in (None, "", [])}
 
 
 def _mask(prefix_bits: int) -> int:
