@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from minit import syscalls
 from tests.support.cniplugin import calls, install_plugin
 from tests.support.hostnet import LEASES, leftovers
 from tests.support.networks import within
@@ -477,6 +478,25 @@ def test_what_could_not_be_undone_is_left_to_gc(make_pod: MakePod, local: LocalC
     assert local.calls[-1] == "DEL a"
     assert collect(pod, local) == 'networking: error deleting "a": not now\n'
     assert local.calls[-3:] == ["DEL b", "DEL a", "DEL a"]
+    assert collect(pod, local) == ""
+
+
+def test_records_that_cannot_be_removed_are_named(make_pod: MakePod, local: LocalConfig) -> None:
+    """A network that was undone but could not be forgotten is told beside the reason, and gc has nothing to say."""
+    local.plugin("a", ADD={"hang": True})
+    pod = make_pod({"a": shell("true")})
+    process = pod.start(local.flag, net="a")
+    wait_for((local.record / "hanging").exists, "the plugin")
+    records = str(pod.path / "net-info.json")
+    # A mount point can be read, and not be removed.
+    syscalls.mount(records, records, None, syscalls.MS_BIND)
+    process.terminate()
+    result = pod.finish(process)
+    syscalls.umount2(records, 0)
+    assert result.stderr.splitlines() == [
+        "networking: error forgetting the networks: net-info.json: device or resource busy",
+        "stage1: failed to setup network: interrupted by signal 15",
+    ]
     assert collect(pod, local) == ""
 
 

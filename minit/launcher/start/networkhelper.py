@@ -147,7 +147,10 @@ def undo_networks(uuid: str, local_config: str) -> None:
     if not os.path.lexists(paths.POD_NETNS):
         return
     problems = tear_down(uuid, PluginSearch(local_config), is_last=False)
+    if not problems:
+        try:
+            forget_network()
+        except OSError as error:
+            problems = [f"error forgetting the networks: {describe(error)}"]
     for problem in problems:
         complain(f"networking: {problem}")
-    if not problems:
-        forget_network()
