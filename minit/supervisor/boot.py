@@ -234,23 +234,24 @@ def _supervise(supervisor: Supervisor, ends: SupervisorEnds) -> int:
 
 
 def _run(supervisor: Supervisor, ends: SupervisorEnds) -> int:
+    pod = supervisor.pod
     start_until = time.monotonic() + _START_SECONDS
-    while supervisor.starting and not supervisor.finished and (left := start_until - time.monotonic()) > 0:
+    while pod.order.starting and not pod.finished and (left := start_until - time.monotonic()) > 0:
         supervisor.turn(left)
     supervisor.sidecars.start_all()
     quick_until = time.monotonic() + _QUICK_SECONDS
-    while not supervisor.finished and (left := quick_until - time.monotonic()) > 0:
+    while not pod.finished and (left := quick_until - time.monotonic()) > 0:
         supervisor.turn(left)
-    if not supervisor.finished:
+    if not pod.finished:
         if ends.image is not None:
             os.close(ends.image)
         serve(supervisor)
     supervisor.drain()
     # A launcher that was killed meanwhile has left the caller's terminal to PID 1.
     supervisor.turn()
-    supervisor.journal.event("pod.ended", status=supervisor.exit_code or 0)
+    supervisor.journal.event("pod.ended", status=pod.exit_code or 0)
     supervisor.journal.events.flush()
-    return supervisor.exit_code or 0
+    return pod.exit_code or 0
 
 
 def _tell_launcher(launcher: Socket, message: dict[str, object], descriptors: Sequence[int] = ()) -> None:

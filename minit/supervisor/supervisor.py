@@ -124,26 +124,6 @@ class Supervisor:
         """The descriptor that is readable when `turn` has something to do."""
         return self._loop.fileno()
 
-    @property
-    def finished(self) -> bool:
-        """Tell whether nothing of any app is left, once the pod is to end if apps may be started by request."""
-        return self.pod.finished
-
-    @property
-    def starting(self) -> bool:
-        """Tell whether some app is being prepared or executed; one whose pre-start handler runs may take for ever."""
-        return self.pod.order.starting
-
-    @property
-    def exit_code(self) -> int | None:
-        """The pod's exit code, None before it begins to end."""
-        return self.pod.exit_code
-
-    @property
-    def ready(self) -> bool:
-        """Tell whether the pod is ready."""
-        return self.pod.ready
-
     def next_deadline(self) -> float | None:
         """Return the monotonic time at which `turn` is due without an event, None if there is none."""
         deadlines = [app.run.deadline for app in self.apps.values() if app.run.deadline is not None]

@@ -449,7 +449,7 @@ async def test_the_loop_ends_with_the_pod(make_served: Callable[..., Served]) ->
                 await trio.testing.wait_all_tasks_blocked()
                 assert await client.ask(op="stop", force=True) == {"ok": True}
                 assert await silent.receive() == {}
-    assert (pod.supervisor.exit_code, pod.number) == (0, 137)
+    assert (pod.supervisor.pod.exit_code, pod.number) == (0, 137)
 
 
 @pytest.mark.trio

@@ -104,7 +104,7 @@ def test_enter(supervisor: Supervisor) -> None:
 def test_refusals(supervisor: Supervisor, request_: dict[str, object], error: str) -> None:
     """A request that cannot be answered is refused with the reason, and nothing changes."""
     assert answer(supervisor, request_) == ({"ok": False, "error": error}, [])
-    assert supervisor.exit_code is None
+    assert supervisor.pod.exit_code is None
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_stop(supervisor: Supervisor, force: object, state: str) -> None:
     """The answer comes at once; only a true `force` kills."""
     request: dict[str, object] = {"op": "stop"} if force is None else {"op": "stop", "force": force}
     assert answer(supervisor, request) == ({"ok": True}, [])
-    assert supervisor.exit_code == 0
+    assert supervisor.pod.exit_code == 0
     assert supervisor.apps["web"].state == state
     assert answer(supervisor, {"op": "state"})[0]["state"] == "stopping"
 

@@ -168,9 +168,9 @@ def _supervise(
     supervisor = Supervisor(plan, apps, launcher=theirs, control=control, signals=signals, journal=journal)
     supervisor.start(spawner)
     result = drive(supervisor, launcher)
-    turn_until(supervisor, lambda: supervisor.finished)
+    turn_until(supervisor, lambda: supervisor.pod.finished)
     supervisor.drain()
-    return {"result": result, "exit_code": supervisor.exit_code, "events": events}
+    return {"result": result, "exit_code": supervisor.pod.exit_code, "events": events}
 
 
 def _fork_app(spec: AppSpec, ends: GroupEnds, script: Script, launcher: Socket) -> App:
@@ -261,7 +261,7 @@ def dies_of(number: int) -> Script:
 
 def running(supervisor: Supervisor) -> bool:
     """Tell whether every app was executed."""
-    return not supervisor.starting
+    return not supervisor.pod.order.starting
 
 
 def dead(app: App) -> None:
@@ -330,7 +330,7 @@ def test_what_ignores_a_stop_is_killed_after_the_grace_period(root: Path, groups
         turn_until(supervisor, lambda: running(supervisor))
         started = time.monotonic()
         supervisor.request_stop()
-        turn_until(supervisor, lambda: supervisor.finished)
+        turn_until(supervisor, lambda: supervisor.pod.finished)
         return time.monotonic() - started
 
     outcome = supervise(root, groups, {"a": ignores_sigterm, "b": sleeps}, drive, grace_seconds=0.2)
@@ -420,7 +420,7 @@ def test_the_pod_is_ready_from_all_starts_to_the_first_stop(root: Path, groups: 
     def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
         link = Path("/rkt/supervisor-status")
         before = link.is_symlink()
-        turn_until(supervisor, lambda: supervisor.ready)
+        turn_until(supervisor, lambda: supervisor.pod.ready)
         during = [os.readlink(link), sorted(os.listdir("/rkt/status"))]
         supervisor.request_stop()
         return [before, *during, link.is_symlink()]
@@ -590,9 +590,9 @@ def test_a_pre_start_handler_comes_before_its_app_alone(root: Path, groups: Mapp
     def drive(supervisor: Supervisor, launcher: Socket) -> list[object]:
         a, b = supervisor.apps["a"], supervisor.apps["b"]
         turn_until(supervisor, lambda: b.state == lifecycle.RUNNING and a.run.handler is not None)
-        before = [a.state, a.run.reached == EXECUTED, supervisor.ready, sorted(os.listdir("/rkt/status"))]
+        before = [a.state, a.run.reached == EXECUTED, supervisor.pod.ready, sorted(os.listdir("/rkt/status"))]
         os.close(os.open("/gate", os.O_WRONLY))
-        turn_until(supervisor, lambda: supervisor.ready)
+        turn_until(supervisor, lambda: supervisor.pod.ready)
         after = [a.state, sorted(os.listdir("/rkt/status"))]
         supervisor.request_stop()
         return before + after
@@ -639,7 +639,7 @@ def test_a_stop_ends_a_hanging_pre_start_handler_at_once(root: Path, groups: Map
         turn_until(supervisor, Path("/up").exists, pause_seconds=0.01)
         started = time.monotonic()
         supervisor.request_stop()
-        turn_until(supervisor, lambda: supervisor.finished)
+        turn_until(supervisor, lambda: supervisor.pod.finished)
         return time.monotonic() - started
 
     fields = handlers(root, pre_start="trap '' TERM; touch {root}/up; while :; do sleep 1; done")
@@ -737,10 +737,10 @@ def test_a_post_stop_handler_has_no_limit_while_the_pod_goes_on(root: Path, grou
         app = supervisor.apps["a"]
         turn_until(supervisor, Path("/up").exists, pause_seconds=0.01)
         assert app.run.end is not None
-        before = [app.state, app.run.end.number, supervisor.next_deadline(), supervisor.finished]
+        before = [app.state, app.run.end.number, supervisor.next_deadline(), supervisor.pod.finished]
         started = time.monotonic()
         supervisor.request_stop()
-        turn_until(supervisor, lambda: supervisor.finished)
+        turn_until(supervisor, lambda: supervisor.pod.finished)
         return [*before, time.monotonic() - started]
 
     fields = handlers(root, post_stop="trap '' TERM; sleep 60 & touch {root}/up; while :; do sleep 1; done")
@@ -760,7 +760,7 @@ def test_a_second_stop_ends_a_post_stop_handler_at_once(root: Path, groups: Mapp
         turn_until(supervisor, Path("/up").exists, pause_seconds=0.01)
         started = time.monotonic()
         supervisor.request_stop()
-        turn_until(supervisor, lambda: supervisor.finished)
+        turn_until(supervisor, lambda: supervisor.pod.finished)
         return time.monotonic() - started
 
     fields = handlers(root, post_stop="touch {root}/up; sleep 60")
@@ -791,7 +791,7 @@ def test_a_handler_that_is_in_no_group_yet_is_killed_too(root: Path, groups: Map
         turn_until(supervisor, lambda: supervisor.apps["a"].run.handler is not None)
         started = time.monotonic()
         supervisor.request_stop()
-        turn_until(supervisor, lambda: supervisor.finished)
+        turn_until(supervisor, lambda: supervisor.pod.finished)
         return time.monotonic() - started
 
     def hang(app: App, name: str) -> Handler:
@@ -967,7 +967,7 @@ def test_what_counts_as_a_second_stop(
             else:
                 launcher.send(request.encode())
             supervisor.turn(PATIENCE_SECONDS)
-        reached: list[object] = [supervisor.exit_code, supervisor.apps["a"].state]
+        reached: list[object] = [supervisor.pod.exit_code, supervisor.apps["a"].state]
         supervisor.request_stop(force=True)
         return reached
 
@@ -985,7 +985,7 @@ def test_a_status_that_cannot_be_written_is_tried_again(root: Path, groups: Mapp
         turn_until(supervisor, lambda: running(supervisor))
         os.rename("/rkt/status", "/rkt/gone")
         os.close(os.open("/gate", os.O_WRONLY))
-        turn_until(supervisor, lambda: supervisor.finished)
+        turn_until(supervisor, lambda: supervisor.pod.finished)
         due = supervisor.next_deadline()
         os.rename("/rkt/gone", "/rkt/status")
         return due is not None

@@ -83,7 +83,7 @@ class Starting(Pending):
             return
         if app.is_removed:
             self.answer("it is being removed")
-        elif self.start is None and self._supervisor.exit_code is not None:
+        elif self.start is None and self._supervisor.pod.exit_code is not None:
             self.answer("the pod is ending")
         elif self.start is None:
             self._begin()
@@ -167,7 +167,7 @@ class AppRequests:
     def _add(self, name: str, request: dict[str, object], descriptors: list[int]) -> Pending | dict[str, object]:
         if request.get("version") != ADDING_VERSION:
             return self._refuse(name, f"version {request.get('version')} of app/add: expected {ADDING_VERSION}")
-        if self._supervisor.exit_code is not None:
+        if self._supervisor.pod.exit_code is not None:
             return self._refuse(name, "the pod is ending")
         if name in self._supervisor.apps:
             return self._refuse(name, f'app "{name}" is in this pod already')

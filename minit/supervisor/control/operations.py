@@ -166,8 +166,8 @@ def _state(supervisor: Supervisor) -> dict[str, object]:
         if app.run.health:
             entry["health"] = {kind: {**result} for kind, result in app.run.health.items()}
         apps.append(entry)
-    state = "running" if supervisor.exit_code is None else "stopping"
-    return {"uuid": supervisor.plan.uuid, "state": state, "ready": supervisor.ready, "apps": apps}
+    state = "running" if supervisor.pod.exit_code is None else "stopping"
+    return {"uuid": supervisor.plan.uuid, "state": state, "ready": supervisor.pod.ready, "apps": apps}
 
 
 def _refuse(reason: str) -> Reply:

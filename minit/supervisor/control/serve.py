@@ -78,7 +78,7 @@ async def serve_until_finished(supervisor: Supervisor) -> None:
     async with trio.open_nursery() as nursery:
         # A client's request may set a deadline earlier than the one that is waited for.
         nursery.start_soon(_serve_control, supervisor, lambda: waiting.cancel())
-        while not supervisor.finished:
+        while not supervisor.pod.finished:
             supervisor.journal.events.flush()
             deadline = supervisor.next_deadline()
             wait_seconds = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
