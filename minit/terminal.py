@@ -1,8 +1,4 @@
-"""
-The terminal of whoever called `run` or `enter`: its settings and its size, termios(3), ioctl_tty(2).
-
-Loaded only for a pod with a console, or an `enter` in front of a terminal.
-"""
+"""The terminal of whoever called `run`, `enter` or `attach`: its settings and its size, termios(3), ioctl_tty(2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line of `minit -- COMMAND`: what stands before the first `--`."""
+"""The command line of `minit -- COMMAND`: the options before the first `--`, and the command after it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
 The process that forks sidecars.
 
-PID 1 forks it before importing trio, so that a sidecar's private memory is a fraction of a megabyte. It answers each
+PID 1 forks it before starting trio, so that a sidecar's private memory is a fraction of a megabyte. It answers each
 request with the sidecar's pidfd. It never waits: its children are reaped by the kernel. If it fails, the last thing
 it sends is why.
 """

@@ -22,7 +22,7 @@ from minit.supervisor.exec.podconsole import open_slave
 from minit.terminal import CallerTerminal, end_of_file_key, read_size
 
 _BUFFER_BYTES = 64 * 1024
-# A write of so much does not block where poll(2) says that there is room, PIPE_BUF of pipe(7).
+# A write of so much does not block where epoll(7) says that there is room, PIPE_BUF of pipe(7).
 _WRITE_BYTES = 4096
 _SIGNALS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 

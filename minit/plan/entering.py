@@ -24,7 +24,7 @@ MAXIMUM_PROFILE_BYTES = 16 << 20
 
 class EnterProfile(Value):
     """
-    The part of a profile that is not in the app's namespaces and control groups.
+    The part of an app's surroundings that is not in its namespaces and control groups, and its confinement.
 
     `oom_score_adj` and `attributes` None leave the caller's.
     """

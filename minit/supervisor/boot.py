@@ -1,8 +1,8 @@
 """
 PID 1's way from clone3 to running apps: straight down, and lean.
 
-Until the apps run nothing heavy is imported. A failure ends the pod with one line; once the apps are executed the
-supervisor takes over, first in a short poll, so that a one-shot pod never pays for trio, then under trio.
+A failure ends the pod with one line; once the apps are executed the supervisor takes over, first in a short poll, so
+that a one-shot pod never pays for trio, then under trio.
 """
 
 from __future__ import annotations

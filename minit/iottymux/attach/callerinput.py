@@ -78,7 +78,7 @@ class CallerInput:
             self._read()
 
     def interest(self, *, is_read: bool) -> dict[int, int]:
-        """Return what to wait for, events of poll(2) by descriptors; the caller's is waited for if it is read."""
+        """Return what to wait for, events of epoll(7) by descriptors; the caller's is waited for if it is read."""
         interest = {}
         if self._fd is not None and is_read and self._has_room():
             interest[self._fd] = select.POLLIN

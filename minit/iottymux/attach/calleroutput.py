@@ -17,7 +17,7 @@ from minit.iottymux.protocol import INPUTS, STDERR, TTY_OUT
 from minit.stdio import complain, reopen_without_blocking
 
 _CHUNK_BYTES = 128 * 1024
-# A write of so much does not block where poll(2) says that there is room, PIPE_BUF of pipe(7).
+# A write of so much does not block where epoll(7) says that there is room, PIPE_BUF of pipe(7).
 _BLOCKING_BYTES = 4096
 # How often one stream is read before the others are looked at.
 _ROUNDS = 16
@@ -90,7 +90,7 @@ class CallerOutput:
             source.received += size_bytes - marker_bytes
 
     def interest(self, *, is_read: bool) -> dict[int, int]:
-        """Return what to wait for, events of poll(2) by descriptors; outputs are waited for if they are read."""
+        """Return what to wait for, events of epoll(7) by descriptors; outputs are waited for if they are read."""
         interest = {descriptor.fd: select.POLLOUT for descriptor in self._descriptors if descriptor.waiting}
         for fd, source in self._sources_by_fd.items() if is_read else ():
             if not source.has_ended and not source.descriptor.waiting:

@@ -1,7 +1,7 @@
 """
 The client of a sidecar: the caller's streams and terminal on one side, those of an app on the other.
 
-Bytes pass as they are. Nothing here waits but poll(2): what one side does not take stays in a small buffer, and then
+Bytes pass as they are. Nothing here waits but the loop: what one side does not take stays in a small buffer, and then
 its source is not read, so that it is the sidecar that decides about clients that are too slow.
 """
 

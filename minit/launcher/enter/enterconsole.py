@@ -1,8 +1,4 @@
-"""
-The terminal of an entered command: a pty of the pod in place of the caller's terminal, which stays outside.
-
-Loaded only for a caller in front of a terminal.
-"""
+"""The terminal of an entered command: a pty of the pod in place of the caller's terminal, which stays outside."""
 
 from __future__ import annotations
 

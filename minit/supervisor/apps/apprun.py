@@ -40,7 +40,7 @@ class Run:
     """
     One start of an app, or the making of its root; the supervisor alone changes it.
 
-    `report` is open until the process has executed its program, or ended. `reached` is how far it has come, `executed`
+    `report` is open until the process has executed its program, or ended. `reached` is how far it has come, EXECUTED
     of that at `executed_at` of the monotonic clock, `started_ns` since 1970. `handler` is the event handler that runs.
     `failure` is a reason that is known from elsewhere than from the end of its process, `reaped` is that end, and `end`
     the judgement of the pod about both. `is_stopped` says that somebody wants it to end, the app alone.

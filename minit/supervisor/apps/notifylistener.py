@@ -1,4 +1,4 @@
-"""Messages of apps by sd_notify(3), heard by PID 1 while they run."""
+"""The words of apps that they are ready, or about to end, heard by PID 1 while they run."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Listener:
 
 
 class Listeners:
-    """Those of a pod's apps that say anything; `retry` and `on_word` are as for Listener."""
+    """The listeners to those of a pod's apps that say anything; `retry` and `on_word` are as for Listener."""
 
     def __init__(self, loop: Loop, journal: Journal, retry: Callable[[], None], on_word: Callable[[App], None]) -> None:
         self._loop = loop

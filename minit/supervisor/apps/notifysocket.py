@@ -2,7 +2,7 @@
 The word of an app to PID 1 that it is ready: sd_notify(3) on a socket, or a line feed on a descriptor, as for s6.
 
 Messages there are an app's, so nothing of them is trusted: messages are bounded, and descriptors that come along are
-closed where that can hold up nobody. Loaded by the launcher if any app tells.
+closed where that can hold up nobody.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 Taking in an app that `app/add` has planned: its spec and everything that only the host can open arrive as descriptors.
 
 Its root is made at once, by a process that ends with that; what stays is the mount namespace in which the app is
-started, as often as somebody asks. Loaded when the first app is added.
+started, as often as somebody asks.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ Requests about single apps: adding, starting, stopping and removing one of a mut
 machine that minit boots allows.
 
 An answer may have to wait for the app. It is then a `Pending`, which looks again whenever the app has changed; nobody
-else waits for that, and whether its client is still there does not matter to the app. Loaded with the control socket.
+else waits for that, and whether its client is still there does not matter to the app.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 The streams of an app that clients attach to, as PID 1 makes and holds them.
 
 PID 1 keeps no end that the app has, or nobody would ever see end of file; but it keeps a duplicate of everything that
-the sidecar has, for another one. Loaded by the launcher if any app has such a stream.
+the sidecar has, for another one.
 """
 
 from __future__ import annotations
