@@ -91,7 +91,7 @@ def read_layout(blobs: Blobs, file_name: str, reference: str | None = None) -> L
     _check_layout(blobs)
     index = _read_index(_document(blobs, "index.json"), f"{source}: index.json")
     descriptor = _choose_named([entry for entry in index if entry.is_image], reference, source)
-    name = _name_of(descriptor, file_name, reference)
+    name = _full_name(descriptor) or name_of_file(file_name, descriptor.tag)
     for _ in range(_NESTING_LIMIT):
         document = _read_blob(blobs, descriptor)
         where = f"{source}: {descriptor.digest}"
@@ -254,13 +254,6 @@ def _full_name(entry: Descriptor) -> ImageName | None:
             except ImageError:
                 continue
     return None
-
-
-def _name_of(entry: Descriptor, file_name: str, reference: str | None) -> ImageName:
-    full = _full_name(entry)
-    if full is not None:
-        return full
-    return name_of_file(file_name, entry.tag)
 
 
 def _read_image(blobs: Blobs, descriptor: Descriptor, document: bytes, name: ImageName) -> LayeredImage:

@@ -86,9 +86,9 @@ class AciWriter:
         """Add a symlink owned by root."""
         self._tar.add(new_entry(_entry_name(name), Kind.SYMLINK, 0o777, link_target=target))
 
-    def add_bytes(self, name: str, data: bytes, mode: int = 0o644) -> None:
+    def add_bytes(self, name: str, data: bytes) -> None:
         """Add a regular file owned by root."""
-        self._tar.add(new_entry(_entry_name(name), Kind.FILE, mode), data=data)
+        self._tar.add(new_entry(_entry_name(name), Kind.FILE, 0o644), data=data)
 
     def add_file(self, name: str, source: Path, mode: int) -> None:
         """Add a copy of a file, owned by root, with the time of its source forgotten."""

@@ -24,11 +24,6 @@ class SeccompPolicy(Value):
     own: tuple[str, ...] = ()
     error: int | None = None
 
-    @property
-    def is_default_list(self) -> bool:
-        """Tell whether these are the calls of an app without an isolator about them."""
-        return self.names is None
-
     def describe(self) -> str:
         """Return the decision as a line for --debug."""
         if self.names is None:
