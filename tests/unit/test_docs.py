@@ -181,6 +181,16 @@ def test_links_resolve(document: Path) -> None:
         assert not anchor or anchor in anchors(file), target
 
 
+@pytest.mark.parametrize("document", MARKDOWN, ids=lambda path: path.name)
+def test_rows_and_items_have_lines_of_their_own(document: Path) -> None:
+    """Each row of a table has as many cells as the first one, and no item of a list begins within a line."""
+    text = document.read_text()
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.M):
+        rows = table.splitlines()
+        assert [row for row in rows if len(re.findall(r"(?<!\\)\|", row)) != rows[0].count("|")] == []
+    assert re.findall(r".*\S - \*\*.*", text) == []
+
+
 def anchors(document: Path) -> set[str]:
     """Return the anchors that GitHub gives a document's headings."""
     headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
