@@ -71,9 +71,10 @@ def test_help_lists_the_commands_in_sections(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("group", [commands, app_group, image_group])
 @pytest.mark.parametrize("limit", [100, 70])
 def test_the_tables_of_commands_say_what_the_commands_say(group: MinitGroup, limit: int) -> None:
-    """The lists of commands, which import none, have the beginnings of the commands' helps."""
+    """Lists of commands, which import none, have the beginnings of their helps, and a section for all or for none."""
     told = [(command.name, command.get_short_help_str(limit=limit)) for command in group.commands.values()]
     assert [(name, text) for name, _, text in group.listed(limit)] == told
+    assert len({section == "" for _, section, _ in group.listed(limit)}) == 1
     assert not any(command.hidden for command in group.commands.values())
 
 
