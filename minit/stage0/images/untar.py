@@ -71,7 +71,7 @@ def extract(destination: str, layers: Sequence[Layer], blobs: Sequence[int], ids
     """
     Extract the layers, whose tars are open as `blobs`, into `destination`, and tell `report`.
 
-    With `ids` the owners are shifted. This process is in no place for anything else then.
+    With `ids` the owners are shifted. The process is of no other use then: the directory is its root.
     """
     digests = [hashlib.sha512() for _ in layers]  # made before the pivot: OpenSSL may read files for it
     confine(destination)

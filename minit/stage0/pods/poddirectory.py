@@ -1,7 +1,7 @@
 """
 The pod directory as a state machine: where it lies and who holds its lock are the pod's state.
 
-Owns making, finding, locking and moving pod directories. Their contents belong to `prepare`, `podstatus` and
+Owns making, finding, locking and moving pod directories. Their contents belong to `newpod`, `podstatus` and
 `deletion`. Every lock is a flock(2) of a descriptor of the directory itself, so it follows each rename and ends with
 the last process that holds the descriptor.
 """
