@@ -11,27 +11,25 @@ import os
 
 from minit import jsontext, paths
 
+_MODE = 0o644
 
-def write_durably(path: str, data: bytes, mode: int = 0o644) -> None:
+
+def write_durably(path: str, data: bytes) -> None:
     """Replace the file at `path` so that a crash or power loss leaves the old or the new content."""
-    write_whole(path, data, mode, is_durable=True)
+    write_whole(path, data, is_durable=True)
 
 
-def write_whole(path: str, data: bytes, mode: int = 0o644, *, is_durable: bool = False) -> None:
+def write_whole(path: str, data: bytes, *, is_durable: bool = False) -> None:
     """Replace the file at `path` so that readers see the old or the new content."""
     directory, name = os.path.split(path)
     directory_fd = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         temporary = f".{name}.new"
-        fd = os.open(
-            temporary,
-            os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC,
-            mode,
-            dir_fd=directory_fd,
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(temporary, flags, _MODE, dir_fd=directory_fd)
         try:
             try:
-                os.fchmod(fd, mode)
+                os.fchmod(fd, _MODE)
                 while data:
                     data = data[os.write(fd, data) :]
                 if is_durable:
@@ -51,7 +49,7 @@ def write_whole(path: str, data: bytes, mode: int = 0o644, *, is_durable: bool =
 
 def write_file(path: str, data: bytes) -> None:
     """Write a file that may be lost with the machine: a marker, or what the next start writes anew."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
     try:
         # A disk that becomes full takes a part.
         while data:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import AttachError
-from minit.iottymux.attach.detachkeys import DEFAULT_KEYS, DetachKeys, parse_detach_keys
+from minit.iottymux.attach.detachkeys import DetachKeys, parse_detach_keys
 
 # Few letters, so that sequences begin and end alike.
 _WORDS = st.lists(st.sampled_from(b"ab\x10"), max_size=12).map(bytes)
@@ -17,7 +17,7 @@ _SEQUENCES = st.lists(st.sampled_from(b"ab\x10"), min_size=1, max_size=4).map(by
 @pytest.mark.parametrize(
     ("text", "sequence"),
     [
-        (DEFAULT_KEYS, b"\x10\x11"),
+        ("ctrl-p,ctrl-q", b"\x10\x11"),
         ("ctrl-@,ctrl-[,ctrl-\\,ctrl-],ctrl-^,ctrl-_", b"\x00\x1b\x1c\x1d\x1e\x1f"),
         ("ctrl-A,x,~", b"\x01x~"),
         ("none", b""),

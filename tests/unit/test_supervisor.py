@@ -35,7 +35,6 @@ from minit.process import join_cgroups, read_attributes, reset_signals
 from minit.supervisor.apps import handlers as handlers_module
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprun import EXECUTED, Handler
-from minit.supervisor.apps.backoff import Restarts  # noqa: F401  # an app with a policy imports it, in a root without it
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.processes import KILL_WAIT_SECONDS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from minit.errors import AttachError
 
-DEFAULT_KEYS = "ctrl-p,ctrl-q"
 _NONE = ("", "none")
 _CONTROL = "ctrl-"
 # The characters whose codes, less the bits that Ctrl takes away, are the control characters; ctrl-@ is NUL.
