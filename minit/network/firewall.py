@@ -1,29 +1,43 @@
 """
 A pod's rules in the kernel's packet filter: its packets masqueraded, and ports of the host that lead to it.
 
-One table for each purpose (`table_name`, `ports_table`), which is written and deleted as a whole, so that nobody else's
-rules are ever touched. Chains of other tables at the same hook are evaluated too, and may still refuse packets.
+Tables of its own for each interface (`table_name`) and for its ports (`ports_table`), which are written and deleted as
+a whole, so that nobody else's rules are ever touched. Chains of other tables at the same hook are evaluated too, and
+may still refuse packets.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
+from typing import TypeAlias
 
 from minit.errors import NetworkError, describe
 from minit.network.hostlink import host_addresses, host_interface
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.conntrack import forget_datagrams
 from minit.network.netlink.nftables import Chain, Hook, Rule, Table
+from minit.network.netlink.nftexpressions import Network
 from minit.network.portuse import PORTS_CHAIN, port_comment, ports_table, read_ports, refuse_taken_ports
 from minit.plan.networks.networkplan import ForwardedPort
 
-__all__ = ["delete_table", "forward_ports", "masquerade", "ports_table", "refuse_taken_ports", "table_name"]
+__all__ = [
+    "Interface",
+    "delete_table",
+    "forward_ports",
+    "ports_table",
+    "protect",
+    "refuse_taken_ports",
+    "table_name",
+]
+
+Interface: TypeAlias = IPv4Interface | IPv6Interface
 
 _PREFIX = "minit-"
-_LOOPBACK = "127.0.0.0/8"
-_MULTICAST = "224.0.0.0/4"
+_LOOPBACK = IPv4Network("127.0.0.0/8")
+_MULTICAST: dict[int, Network] = {nftables.IP: IPv4Network("224.0.0.0/4"), nftables.IP6: IPv6Network("ff00::/8")}
 _LOCALNET_COMMENT = "route_localnet of "
 _LOCK_DIRECTORY = "/run/minit"
 _LOCK = f"{_LOCK_DIRECTORY}/firewall.lock"
@@ -35,19 +49,19 @@ _FIRST = Hook(kind=nftables.FILTER, point=nftables.PREROUTING, priority=nftables
 
 
 def table_name(container_id: str, interface: str) -> str:
-    """Return the name of the table that masquerades what a pod sends by one of its interfaces."""
+    """Return the name of the tables of one of a pod's interfaces."""
     return f"{_PREFIX}{container_id}-{interface}"
 
 
-def masquerade(table: str, address: str, subnet: str) -> None:
-    """Hide a pod's `address` behind the host's, except from `subnet` (CIDR notation) and from multicast groups."""
-    source = nftexpressions.source_in(address)
-    rules = (
-        Rule(expressions=(*source, *nftexpressions.destination_in(subnet), *nftexpressions.leave())),
-        Rule(expressions=(*source, *nftexpressions.destination_not_in(_MULTICAST), *nftexpressions.masquerade())),
-    )
-    chain = Chain(name="postrouting", rules=rules, hook=_POSTROUTING)
-    nftables.replace_table(Table(name=table, chains=(chain,)))
+def protect(name: str, masqueraded: Sequence[Interface] = ()) -> None:
+    """
+    Write the tables of one of a pod's interfaces, all of them at once; NetworkError, and none is, if one is refused.
+
+    The addresses `masqueraded` are hidden behind the host's, except from their own subnets and from multicast groups.
+    """
+    tables = [_masquerading(name, family, addresses) for family, addresses in _by_family(masqueraded)]
+    if tables:
+        nftables.replace_tables(tables)
 
 
 def forward_ports(table: str, ports: Sequence[ForwardedPort], address: str, gateway: str) -> None:
@@ -78,31 +92,54 @@ def delete_table(table: str) -> None:
         os.close(lock)
 
 
+# The tables of an interface.
+
+
+def _by_family(interfaces: Sequence[Interface]) -> Iterator[tuple[int, list[Interface]]]:
+    for family, version in ((nftables.IP, 4), (nftables.IP6, 6)):
+        addresses = [interface for interface in interfaces if interface.version == version]
+        if addresses:
+            yield family, addresses
+
+
+def _masquerading(name: str, family: int, addresses: Sequence[Interface]) -> Table:
+    rules = []
+    for address in addresses:
+        source = nftexpressions.source_in(address.ip)
+        to_neighbour = nftexpressions.destination_in(address.network)
+        elsewhere = nftexpressions.destination_not_in(_MULTICAST[family])
+        rules.append(Rule(expressions=(*source, *to_neighbour, *nftexpressions.leave())))
+        rules.append(Rule(expressions=(*source, *elsewhere, *nftexpressions.masquerade())))
+    chain = Chain(name="postrouting", rules=tuple(rules), hook=_POSTROUTING)
+    return Table(family=family, name=name, chains=(chain,))
+
+
 # The table of forwarded ports.
 
 
 def _write(table: str, ports: Sequence[ForwardedPort], address: str, interface: str) -> None:
     chains = [_redirections(ports, address), *_redirecting(), _returning(address, interface)]
     if not any(port.host_ip is None or port.host_ip.startswith("127.") for port in ports):
-        nftables.replace_table(Table(name=table, chains=tuple(chains)))
+        nftables.replace_tables([Table(family=nftables.IP, name=table, chains=tuple(chains))])
         return
     chains.append(_guard(interface))
     # Written first: whoever deletes the table knows from the comment what else there is to undo.
     comment = f"{_LOCALNET_COMMENT}{interface}" if _is_ours_to_switch(interface) else ""
-    nftables.replace_table(Table(name=table, chains=tuple(chains), comment=comment))
+    nftables.replace_tables([Table(family=nftables.IP, name=table, chains=tuple(chains), comment=comment)])
     _switch_localnet(interface, "1")
 
 
 def _delete(table: str) -> None:
-    comment = nftables.read_tables(table).get(table)
-    if comment is None:
+    tables = [one for one in nftables.read_tables(table) if one.name == table]
+    if not tables:
         return
-    ports = read_ports(table)
+    ports = [port for one in tables for port in read_ports(one)]
+    comment = next((one.comment for one in tables if one.comment), "")
     interface = comment.removeprefix(_LOCALNET_COMMENT)
     if interface != comment and interface not in _switched_for_others(table):
         # Before the table goes, and its guard with it.
         _switch_localnet(interface, "0")
-    nftables.delete_table(table)
+    nftables.delete_tables(table)
     _forget_datagrams(ports)
 
 
@@ -116,9 +153,9 @@ def _forget_datagrams(ports: Sequence[ForwardedPort]) -> None:
 def _redirections(ports: Sequence[ForwardedPort], address: str) -> Chain:
     rules = []
     for port in ports:
-        place = nftexpressions.destination_in(port.host_ip) if port.host_ip else ()
-        match = (*place, *nftexpressions.destination_port(port.protocol, port.host_port))
-        action = nftexpressions.redirect_to(address, port.pod_port)
+        place = nftexpressions.destination_in(IPv4Address(port.host_ip)) if port.host_ip else ()
+        match = (*place, *nftexpressions.destination_ports(port.protocol, port.host_port))
+        action = nftexpressions.redirect_to(IPv4Address(address), port.pod_port)
         rules.append(Rule(expressions=(*match, *action), comment=port_comment(port)))
     return Chain(name=PORTS_CHAIN, rules=tuple(rules))
 
@@ -136,13 +173,13 @@ def _redirecting() -> tuple[Chain, ...]:
 
 def _returning(address: str, interface: str) -> Chain:
     """Return the chain that makes answers come back this way, where they would go another or nowhere."""
-    to_pod = nftexpressions.destination_in(address)
+    to_pod = nftexpressions.destination_in(IPv4Address(address))
     by_one_interface = (*nftexpressions.enters_by(interface), *nftexpressions.leaves_by(interface))
     rules = (
         # No answer to 127.0.0.1 leaves the pod.
         Rule(expressions=(*nftexpressions.source_in(_LOOPBACK), *to_pod, *nftexpressions.masquerade())),
         # The pod takes no packet that seems to come from itself.
-        Rule(expressions=(*nftexpressions.source_in(address), *to_pod, *nftexpressions.masquerade())),
+        Rule(expressions=(*nftexpressions.source_in(IPv4Address(address)), *to_pod, *nftexpressions.masquerade())),
         # A neighbour on the same bridge would be answered directly, by an address that it never spoke to.
         Rule(expressions=(*by_one_interface, *to_pod, *nftexpressions.was_redirected(), *nftexpressions.masquerade())),
     )
@@ -168,7 +205,7 @@ def _is_ours_to_switch(interface: str) -> bool:
 
 def _switched_for_others(table: str) -> list[str]:
     """Return the interfaces whose `route_localnet` was switched on for another table than this."""
-    comments = [comment for name, comment in nftables.read_tables(_PREFIX).items() if name != table]
+    comments = [one.comment for one in nftables.read_tables(_PREFIX) if one.name != table]
     return [comment.removeprefix(_LOCALNET_COMMENT) for comment in comments if comment.startswith(_LOCALNET_COMMENT)]
 
 

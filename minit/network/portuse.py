@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from minit.errors import NetworkError, describe
-from minit.network.netlink.nftables import read_rule_comments, read_tables
+from minit.network.netlink.nftables import Table, read_rule_comments, read_tables
 from minit.plan.networks.networkplan import ForwardedPort
 from minit.plan.networks.ports import EVERY_ADDRESS, overlap
 from minit.podlock import is_locked
@@ -52,7 +52,7 @@ def refuse_taken_ports(ports: Sequence[ForwardedPort], own_table: str) -> list[s
     return ended
 
 
-def read_ports(table: str) -> list[ForwardedPort]:
+def read_ports(table: Table) -> list[ForwardedPort]:
     """Return the ports that a table forwards."""
     ports = map(parse_port_comment, read_rule_comments(table, PORTS_CHAIN))
     return [port for port in ports if port is not None]
@@ -79,9 +79,9 @@ def parse_port_comment(text: str) -> ForwardedPort | None:
 
 
 def _tables(own_table: str) -> Iterator[tuple[str, list[ForwardedPort]]]:
-    for table in sorted(read_tables(_PREFIX)):
-        if table.endswith(_SUFFIX) and table != own_table:
-            yield table, read_ports(table)
+    for table in sorted(read_tables(_PREFIX), key=lambda table: table.name):
+        if table.name.endswith(_SUFFIX) and table.name != own_table:
+            yield table.name, read_ports(table)
 
 
 def _refuse_held(ports: Sequence[ForwardedPort], table: str, held: Sequence[ForwardedPort]) -> bool:

@@ -8,6 +8,7 @@ import select
 import socket
 import uuid
 from collections.abc import Iterator
+from ipaddress import IPv4Interface
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ from minit.errors import NetworkError
 from minit.network.firewall import (
     delete_table,
     forward_ports,
-    masquerade,
     ports_table,
+    protect,
     refuse_taken_ports,
     table_name,
 )
@@ -415,7 +416,7 @@ def test_a_client_that_goes_on_sending(pods: Pods, topology: Topology, host_ip: 
     """Its datagrams follow the port, to nobody, to a pod and to the next one, and what else it says goes on."""
     servers = [topology.add_pod(address).listen("udp", 80) for address in (POD, SECOND_POD)]
     # The kernel keeps track of connections as long as anybody's rules ask for it.
-    topology.host.do(lambda: masquerade("minit-x-eth0", SECOND_POD, SUBNET))
+    topology.host.do(lambda: protect("minit-x-eth0", [IPv4Interface(f"{SECOND_POD}/24")]))
     with topology.outside.do(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as client:
         client.bind((OUTSIDE, 4444))
         assert exchange(client, *servers) is None
@@ -537,7 +538,7 @@ def test_masquerading(topology: Topology, protocol: str) -> None:
     addresses = (OUTSIDE, HOST, SECOND_POD)
     outside, host, other = (place.listen(protocol, 7, address) for place, address in zip(places, addresses))
     assert pod.send(protocol, OUTSIDE, 7, outside) == (POD, 0)
-    topology.host.do(lambda: masquerade(table_name("x", "eth0"), POD, SUBNET))
+    topology.host.do(lambda: protect(table_name("x", "eth0"), [IPv4Interface(f"{POD}/24")]))
     assert pod.send(protocol, OUTSIDE, 7, outside) == (HOST, 0)
     assert pod.send(protocol, HOST, 7, host) == (POD, 0)
     assert pod.send(protocol, SECOND_POD, 7, other) == (POD, 0)
@@ -550,7 +551,7 @@ def test_masquerading_and_forwarding(pods: Pods, topology: Topology) -> None:
     """A pod with both has its port, sees who asks, and reaches itself by the host's address."""
     pod = topology.add_pod(POD)
     server = pod.listen("tcp", 80)
-    topology.host.do(lambda: masquerade(table_name(pods.own, "eth0"), POD, SUBNET))
+    topology.host.do(lambda: protect(table_name(pods.own, "eth0"), [IPv4Interface(f"{POD}/24")]))
     pods.forward(port())
     assert topology.outside.send("tcp", HOST, 8080, server) == (OUTSIDE, 0)
     assert pod.send("tcp", HOST, 8080, server) == (GATEWAY, 0)
@@ -559,8 +560,8 @@ def test_masquerading_and_forwarding(pods: Pods, topology: Topology) -> None:
 
 def test_multicast_is_not_masqueraded(topology: Topology) -> None:
     """A group is addressed by the pod itself, and a subnet may be given by any address in it."""
-    topology.host.do(lambda: masquerade("minit-x-eth0", POD, f"{POD}/20"))
-    topology.host.do(lambda: masquerade("minit-x-eth0", POD, f"{POD}/24"))
+    topology.host.do(lambda: protect("minit-x-eth0", [IPv4Interface(f"{POD}/20")]))
+    topology.host.do(lambda: protect("minit-x-eth0", [IPv4Interface(f"{POD}/24")]))
     assert topology.host.run("nft list table minit-x-eth0").split("\n")[3:5] == [
         f"\t\tip saddr {POD} ip daddr {SUBNET} return",
         f"\t\tip saddr {POD} ip daddr != 224.0.0.0/4 masquerade",
@@ -578,7 +579,7 @@ def test_rules_of_others(pods: Pods, topology: Topology, tmp_path: Path) -> None
     outside = topology.outside.listen("tcp", 7)
     server = topology.add_pod(POD).listen("tcp", 80)
     masqueraded = table_name(pods.own, "eth0")
-    topology.host.do(lambda: masquerade(masqueraded, POD, SUBNET))
+    topology.host.do(lambda: protect(masqueraded, [IPv4Interface(f"{POD}/24")]))
     forwarded = pods.forward(port())
     assert topology.outside.send("tcp", HOST, 8080, server) == (OUTSIDE, 0)
     assert topology.host.sysctl("ip_forward") == "1"
@@ -600,8 +601,8 @@ def test_rules_of_others(pods: Pods, topology: Topology, tmp_path: Path) -> None
 def test_deleting_takes_the_exact_name(pods: Pods, topology: Topology) -> None:
     """A table whose name only begins like another stays."""
     topology.add_pod(POD)
-    topology.host.do(lambda: masquerade("minit-x-eth0", POD, SUBNET))
-    topology.host.do(lambda: masquerade("minit-x-eth01", POD, SUBNET))
+    topology.host.do(lambda: protect("minit-x-eth0", [IPv4Interface(f"{POD}/24")]))
+    topology.host.do(lambda: protect("minit-x-eth01", [IPv4Interface(f"{POD}/24")]))
     pods.delete("minit-x-eth0")
     pods.delete("minit-x-eth")
     assert "table ip minit-x-eth01 " in topology.rules()
@@ -639,9 +640,9 @@ def test_without_the_right(topology: Topology) -> None:
     def work() -> None:
         syscalls.set_capabilities(0, 0, 0)
         try:
-            masquerade("minit-x-eth0", POD, SUBNET)
+            protect("minit-x-eth0", [IPv4Interface(f"{POD}/24")])
         except NetworkError as error:
-            expected = "cannot read nftables: operation not permitted"
+            expected = "cannot write nftables table minit-x-eth0: operation not permitted"
             os._exit(0 if str(error) == expected else 1)
         os._exit(2)
 

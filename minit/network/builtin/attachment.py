@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
+from ipaddress import IPv4Interface
 
 from minit.errors import MinitError, NetworkError, describe, reason_of
 from minit.network.builtin.arguments import parse_arguments
 from minit.network.builtin.config import ConfiguredRoute, Ipam, lease_parent, masquerades, network_name
 from minit.network.builtin.hostlocal import lease_directory, release, reserve
 from minit.network.builtin.resolvconf import read_resolv_conf
-from minit.network.firewall import delete_table, masquerade, table_name
+from minit.network.firewall import delete_table, protect, table_name
 from minit.network.ipv4 import Subnet, format_address
 from minit.network.netlink.links import Link, Links, open_namespace, write_sysctl
 from minit.network.request import Request
@@ -121,7 +122,7 @@ def hide(held: Lease, request: Request, undo: Undo) -> None:
     """Give packets from the pod to elsewhere the host's own address."""
     table = table_name(request.container_id, request.interface)
     undo.add(lambda: delete_table(table))
-    masquerade(table, format_address(held.address), str(held.subnet))
+    protect(table, masqueraded=[IPv4Interface((held.address, held.subnet.prefix))])
 
 
 def name_service(ipam: Ipam | None, configured: Dns) -> Dns:

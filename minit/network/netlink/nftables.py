@@ -1,16 +1,18 @@
 """
 Tables of nf_tables, the kernel's packet filter, which are written and removed as a whole (nft(8)).
 
-Everything is of family `ip`. The expressions of rules are in `minit/network/netlink/nftexpressions.py`.
+Tables of several families can have one name: they are written, and removed, together. The expressions of rules are in
+`minit/network/netlink/nftexpressions.py`.
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pyroute2.netlink import NLM_F_APPEND, NLM_F_CREATE
-from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_NFTABLES, nfgen_msg
+from pyroute2.netlink import NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL
+from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_NFTABLES
 from pyroute2.netlink.nfnetlink.nftsocket import (
     NFT_MSG_DELTABLE,
     NFT_MSG_GETRULE,
@@ -18,31 +20,40 @@ from pyroute2.netlink.nfnetlink.nftsocket import (
     NFT_MSG_NEWCHAIN,
     NFT_MSG_NEWRULE,
     NFT_MSG_NEWTABLE,
-    nft_chain_msg,
-    nft_map_be32,
     nft_rule_msg,
     nft_table_msg,
 )
 
 from minit.errors import NetworkError, describe
+from minit.network.netlink.attributes import attribute, nested, number, text
 from minit.network.netlink.nftexpressions import Expression
-from minit.network.netlink.transport import NETLINK_NETFILTER, Netlink, NetlinkError
+from minit.network.netlink.transport import NETLINK_NETFILTER, Netlink, NetlinkError, WrittenMessage
 from minit.value import Value
+
+# Families of tables: what a table sees of IPv4, of IPv6, and of whatever comes by one interface, NFPROTO_….
+IP = 2
+NETDEV = 5
+IP6 = 10
 
 NAT = "nat"
 FILTER = "filter"
 
-# Hooks and priorities of linux/netfilter.h and linux/netfilter_ipv4.h.
+# Hooks and priorities of linux/netfilter.h and linux/netfilter_ipv4.h; INGRESS is that of NETDEV.
+INGRESS = 0
 PREROUTING = 0
+FORWARD = 2
 OUTPUT = 3
 POSTROUTING = 4
 PRIORITY_RAW = -300
+PRIORITY_FILTER = 0
 PRIORITY_DSTNAT = -100
 PRIORITY_SRCNAT = 100
 
+_EVERY_FAMILY = 0
 _BATCH_BEGIN = 0x10
 _BATCH_END = 0x11
-_FAMILY_IPV4 = 2
+_NFNETLINK_VERSION = 0
+_DROP = 0
 _ACCEPT = 1
 _COMMENT_TYPE = 0  # NFTNL_UDATA_TABLE_COMMENT and NFTNL_UDATA_RULE_COMMENT of libnftnl
 _COMMENT_BYTES = 128
@@ -50,9 +61,15 @@ _COMMENT_BYTES = 128
 # Expressions that are modules of the kernel; the others come with nf_tables itself.
 _MODULES = {
     "ct": "CONFIG_NFT_CT",
-    "fib": "CONFIG_NFT_FIB_IPV4",
+    "fib": "CONFIG_NFT_FIB_IPV4, CONFIG_NFT_FIB_IPV6",
     "masq": "CONFIG_NFT_MASQ",
     "nat": "CONFIG_NFT_NAT",
+}
+# By the family of a table: a chain at a hook is refused because of it.
+_LACKING = {
+    IP: "the kernel's nf_tables has no NAT (CONFIG_NFT_NAT, CONFIG_NF_NAT)",
+    IP6: "the kernel's nf_tables has no NAT of IPv6 (CONFIG_NF_TABLES_IPV6, CONFIG_NFT_NAT, CONFIG_NF_NAT)",
+    NETDEV: "the kernel's nf_tables has no hook at interfaces (CONFIG_NF_TABLES_NETDEV, CONFIG_NETFILTER_INGRESS)",
 }
 
 
@@ -64,11 +81,17 @@ class Rule(Value):
 
 
 class Hook(Value):
-    """The point in a packet's way where a chain is evaluated; `kind` is NAT or FILTER."""
+    """
+    The point in a packet's way where a chain is evaluated; `kind` is NAT or FILTER.
+
+    `device` is the interface of a hook of NETDEV. What no rule decides about passes, or with `drops` it does not.
+    """
 
     kind: str
     point: int
     priority: int
+    device: str | None = None
+    drops: bool = False
 
 
 class Chain(Value):
@@ -80,8 +103,9 @@ class Chain(Value):
 
 
 class Table(Value):
-    """Chains, of which those that are jumped to come first."""
+    """Chains, of which those that are jumped to come first; `family` is IP, IP6 or NETDEV."""
 
+    family: int
     name: str
     chains: tuple[Chain, ...]
     comment: str = ""
@@ -90,51 +114,64 @@ class Table(Value):
 # Tables.
 
 
-def replace_table(table: Table) -> None:
-    """Write a table in place of the one of its name, if there is one; NetworkError if the kernel refuses it."""
-    messages = [_table_message(NFT_MSG_NEWTABLE, table)]
-    if table.name in read_tables(table.name):
-        # Deleting what is not there would fail, and making what is there does nothing. Not always: whoever has deleted
-        # something waits about ten milliseconds when the socket is closed, for the kernel to free it.
-        messages += [_table_message(NFT_MSG_DELTABLE, table), _table_message(NFT_MSG_NEWTABLE, table)]
-    messages += [_chain_message(table, chain) for chain in table.chains]
-    messages += [_rule_message(table, chain, rule) for chain in table.chains for rule in chain.rules]
+def replace_tables(tables: Sequence[Table]) -> None:
+    """
+    Write tables in place of those of their names and families, if there are any.
+
+    NetworkError, and nothing is changed, if the kernel refuses one.
+    """
+    contents = [message for table in tables for message in _content_messages(table)]
     try:
-        _commit(messages)
+        try:
+            _commit([*(_table_message(NFT_MSG_NEWTABLE, table, NLM_F_EXCL) for table in tables), *contents])
+        except NetlinkError as error:
+            if error.errno != errno.EEXIST:
+                raise
+            # Deleting what is not there would fail, and making what is there does nothing. Not always: whoever has
+            # deleted something waits about ten milliseconds when the socket is closed, for the kernel to free it.
+            kinds = (NFT_MSG_NEWTABLE, NFT_MSG_DELTABLE, NFT_MSG_NEWTABLE)
+            _commit([*(_table_message(kind, table) for table in tables for kind in kinds), *contents])
     except OSError as error:
-        raise NetworkError(f"cannot write nftables table {table.name}: {_reason(error)}") from error
+        raise NetworkError(f"cannot write nftables table {tables[0].name}: {_reason(error)}") from error
 
 
-def delete_table(name: str) -> None:
-    """Remove a table with everything in it; no error if there is none."""
-    try:
-        _commit([_table_message(NFT_MSG_DELTABLE, Table(name=name, chains=()))])
-    except OSError as error:
-        if error.errno != errno.ENOENT and not _is_unsupported(error):
-            raise NetworkError(f"cannot delete nftables table {name}: {_reason(error)}") from error
+def delete_tables(name: str) -> None:
+    """Remove the tables of this name, of whichever family, with everything in them; no error if there are none."""
+    tables = [table for table in read_tables(name) if table.name == name]
+    while tables:
+        try:
+            _commit([_table_message(NFT_MSG_DELTABLE, table) for table in tables])
+            return
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise NetworkError(f"cannot delete nftables table {name}: {_reason(error)}") from error
+        # Somebody else has deleted one of them, and so none was.
+        tables = [table for table in read_tables(name) if table.name == name]
 
 
-def read_tables(prefix: str) -> dict[str, str]:
-    """Return the comments of the tables whose names begin with `prefix`, by name."""
-    found = {}
-    for message in _dump(_message(_TableMessage, NFT_MSG_GETTABLE)):
+def read_tables(prefix: str) -> list[Table]:
+    """Return the tables of all families whose names begin with `prefix`, with their comments and without chains."""
+    tables = []
+    for message in _dump(_request(_TableMessage, NFT_MSG_GETTABLE, _EVERY_FAMILY)):
         name = message.get_attr("NFTA_TABLE_NAME")
-        if message["nfgen_family"] == _FAMILY_IPV4 and name.startswith(prefix):
-            found[name] = _read_comment(message.get_attr("NFTA_TABLE_USERDATA"))
-    return found
+        if name.startswith(prefix):
+            comment = _read_comment(message.get_attr("NFTA_TABLE_USERDATA"))
+            tables.append(Table(family=message["nfgen_family"], name=name, chains=(), comment=comment))
+    return tables
 
 
-def read_rule_comments(table: str, chain: str) -> list[str]:
-    """Return the comments of the rules of a chain, in order; none if there is no such chain."""
-    request = _message(_RuleMessage, NFT_MSG_GETRULE, NFTA_RULE_TABLE=table, NFTA_RULE_CHAIN=chain)
+def read_rule_comments(table: Table, chain: str) -> list[str]:
+    """Return the comments of the rules of a table's chain, in order; none if there is no such chain."""
+    request = _request(_RuleMessage, NFT_MSG_GETRULE, table.family, NFTA_RULE_TABLE=table.name, NFTA_RULE_CHAIN=chain)
     return [
         _read_comment(message.get_attr("NFTA_RULE_USERDATA"))
         for message in _dump(request)
-        if (message.get_attr("NFTA_RULE_TABLE"), message.get_attr("NFTA_RULE_CHAIN")) == (table, chain)
+        if (message.get_attr("NFTA_RULE_TABLE"), message.get_attr("NFTA_RULE_CHAIN")) == (table.name, chain)
     ]
 
 
-# Messages. pyroute2 takes user data for one comment, and cannot read that of other programs.
+# Messages, by the numbers of linux/netfilter/nf_tables.h. What is read has pyroute2's classes, but that it takes user
+# data for one comment, and cannot read that of other programs.
 
 
 class _TableMessage(nft_table_msg):  # type: ignore[misc]
@@ -142,19 +179,14 @@ class _TableMessage(nft_table_msg):  # type: ignore[misc]
 
 
 class _RuleMessage(nft_rule_msg):  # type: ignore[misc]
-    nla_map = tuple((name, "cdata" if name.endswith("_USERDATA") else kind) for name, kind in nft_rule_msg.nla_map)
-
-    class nft_expr(nft_rule_msg.nft_expr):  # type: ignore[misc]
-        class nft_fib(nft_rule_msg.nft_expr.nft_fib):  # type: ignore[misc]
-            class fib_result(nft_map_be32):  # type: ignore[misc]
-                """A number; pyroute2 takes it for a set of flags."""
+    # The expressions are nobody's concern, and are not decoded.
+    nla_map = tuple(
+        (name, "cdata" if name.endswith(("_USERDATA", "_EXPRESSIONS")) else kind) for name, kind in nft_rule_msg.nla_map
+    )
 
 
-def _commit(messages: list[Any]) -> None:
-    begin, end = nfgen_msg(), nfgen_msg()
-    begin["header"]["type"] = _BATCH_BEGIN
-    end["header"]["type"] = _BATCH_END
-    begin["res_id"] = end["res_id"] = NFNL_SUBSYS_NFTABLES
+def _commit(messages: Sequence[WrittenMessage]) -> None:
+    begin, end = (WrittenMessage(kind, 0, _header(0, NFNL_SUBSYS_NFTABLES)) for kind in (_BATCH_BEGIN, _BATCH_END))
     with Netlink(NETLINK_NETFILTER) as netlink:
         # Refusals come for every message, and an acknowledgement of the last means that all were read.
         netlink.batch([begin, *messages, end], acknowledged=messages[-1:])
@@ -170,62 +202,67 @@ def _dump(request: Any) -> list[Any]:
         raise NetworkError(f"cannot read nftables: {_reason(error)}") from error
 
 
-def _message(kind: type[Any], number: int, flags: int = 0, **attributes: object) -> Any:
+def _request(kind: type[Any], number: int, family: int, **attributes: object) -> Any:
     message = kind()
     message["header"]["type"] = NFNL_SUBSYS_NFTABLES << 8 | number
-    message["header"]["flags"] = flags
-    message["nfgen_family"] = _FAMILY_IPV4
-    message["attrs"] = [(name, value) for name, value in attributes.items() if value is not None]
+    message["nfgen_family"] = family
+    message["attrs"] = list(attributes.items())
     return message
 
 
-def _table_message(number: int, table: Table) -> Any:
-    comment = _comment(table.comment) if number == NFT_MSG_NEWTABLE else None
-    flags = NLM_F_CREATE if number == NFT_MSG_NEWTABLE else 0
-    return _message(_TableMessage, number, flags, NFTA_TABLE_NAME=table.name, NFTA_TABLE_USERDATA=comment)
+class _Written(WrittenMessage):
+    """A message about a table, and the `part` of it that it is about."""
+
+    def __init__(self, number: int, flags: int, table: Table, part: Table | Chain | Rule, *attributes: bytes) -> None:
+        body = _header(table.family) + b"".join(attributes)
+        super().__init__(NFNL_SUBSYS_NFTABLES << 8 | number, flags, body)
+        self.table = table
+        self.part = part
 
 
-def _chain_message(table: Table, chain: Chain) -> Any:
-    hook = None
+def _table_message(kind: int, table: Table, flags: int = 0) -> _Written:
+    if kind == NFT_MSG_DELTABLE:
+        return _Written(kind, flags, table, table, text(1, table.name))
+    return _Written(kind, flags | NLM_F_CREATE, table, table, text(1, table.name), *_comment(6, table.comment))
+
+
+def _content_messages(table: Table) -> Iterator[_Written]:
+    for chain in table.chains:
+        yield _chain_message(table, chain)
+    for chain in table.chains:
+        for rule in chain.rules:
+            yield _rule_message(table, chain, rule)
+
+
+def _chain_message(table: Table, chain: Chain) -> _Written:
+    attributes = [text(1, table.name), text(3, chain.name)]
     if chain.hook is not None:
-        numbers = (("NFTA_HOOK_HOOKNUM", chain.hook.point), ("NFTA_HOOK_PRIORITY", chain.hook.priority))
-        hook = {"attrs": list(numbers)}
-    return _message(
-        nft_chain_msg,
-        NFT_MSG_NEWCHAIN,
-        NLM_F_CREATE,
-        NFTA_CHAIN_TABLE=table.name,
-        NFTA_CHAIN_NAME=chain.name,
-        NFTA_CHAIN_HOOK=hook,
-        NFTA_CHAIN_POLICY=None if hook is None else _ACCEPT,
-        NFTA_CHAIN_TYPE=None if chain.hook is None else chain.hook.kind,
-    )
+        hook = [number(1, chain.hook.point), number(2, chain.hook.priority)]
+        if chain.hook.device is not None:
+            hook.append(text(3, chain.hook.device))
+        policy = _DROP if chain.hook.drops else _ACCEPT
+        attributes += [nested(4, *hook), number(5, policy), text(7, chain.hook.kind)]
+    return _Written(NFT_MSG_NEWCHAIN, NLM_F_CREATE, table, chain, *attributes)
 
 
-def _rule_message(table: Table, chain: Chain, rule: Rule) -> Any:
-    return _message(
-        _RuleMessage,
-        NFT_MSG_NEWRULE,
-        NLM_F_CREATE | NLM_F_APPEND,
-        NFTA_RULE_TABLE=table.name,
-        NFTA_RULE_CHAIN=chain.name,
-        NFTA_RULE_EXPRESSIONS=[_expression(expression) for expression in rule.expressions],
-        NFTA_RULE_USERDATA=_comment(rule.comment),
-    )
+def _rule_message(table: Table, chain: Chain, rule: Rule) -> _Written:
+    expressions = nested(4, *(nested(1, text(1, name), nested(2, data)) for name, data in rule.expressions))
+    place = (text(1, table.name), text(2, chain.name))
+    flags = NLM_F_CREATE | NLM_F_APPEND
+    return _Written(NFT_MSG_NEWRULE, flags, table, rule, *place, expressions, *_comment(7, rule.comment))
 
 
-def _expression(expression: Expression) -> dict[str, object]:
-    name, attributes = expression
-    data = [(f"NFTA_{name.upper()}_{key}", value) for key, value in attributes]
-    return {"attrs": [("NFTA_EXPR_NAME", name), ("NFTA_EXPR_DATA", {"attrs": data})]}
+def _header(family: int, resource: int = 0) -> bytes:
+    """Return `struct nfgenmsg`."""
+    return bytes([family, _NFNETLINK_VERSION]) + resource.to_bytes(2, "big")
 
 
-def _comment(text: str) -> bytes | None:
+def _comment(kind: int, text: str) -> tuple[bytes, ...]:
     """Return a comment as user data: its type, its length and a string that ends with a null byte."""
     if not text:
-        return None
+        return ()
     value = text.encode("utf-8", "surrogateescape")[: _COMMENT_BYTES - 1] + b"\0"
-    return bytes([_COMMENT_TYPE, len(value)]) + value
+    return (attribute(kind, bytes([_COMMENT_TYPE, len(value)]) + value),)
 
 
 def _read_comment(data: bytes | None) -> str:
@@ -244,7 +281,7 @@ def _read_comment(data: bytes | None) -> str:
 def _is_unsupported(error: OSError) -> bool:
     """Tell whether the kernel has no nf_tables at all, and so no table either."""
     message = error.message if isinstance(error, NetlinkError) else None
-    is_about_a_part = isinstance(message, (nft_chain_msg, nft_rule_msg))
+    is_about_a_part = isinstance(message, _Written) and not isinstance(message.part, Table)
     return error.errno in (errno.EPROTONOSUPPORT, errno.EOPNOTSUPP) and not is_about_a_part
 
 
@@ -252,10 +289,11 @@ def _reason(error: OSError) -> str:
     message = error.message if isinstance(error, NetlinkError) else None
     if _is_unsupported(error):
         return "the kernel has no nf_tables (CONFIG_NF_TABLES, CONFIG_NF_TABLES_IPV4)"
-    if error.errno == errno.ENOENT and isinstance(message, nft_chain_msg):
-        return "the kernel's nf_tables has no NAT (CONFIG_NFT_NAT, CONFIG_NF_NAT)"
-    if error.errno == errno.ENOENT and isinstance(message, _RuleMessage):
-        names = [one["attrs"][0][1] for one in message.get_attr("NFTA_RULE_EXPRESSIONS")]
-        missing = sorted({_MODULES[name] for name in names if name in _MODULES})
+    if not isinstance(message, _Written):
+        return describe(error)
+    if isinstance(message.part, Chain) and error.errno in (errno.ENOENT, errno.EOPNOTSUPP):
+        return _LACKING[message.table.family]
+    if isinstance(message.part, Rule) and error.errno == errno.ENOENT:
+        missing = sorted({_MODULES[name] for name, _ in message.part.expressions if name in _MODULES})
         return f"the kernel's nf_tables lacks one of {', '.join(missing)}"
     return describe(error)

@@ -1,33 +1,60 @@
 """
 The matches and actions of a rule of nf_tables, as expressions of the kernel: linux/netfilter/nf_tables.h.
 
-Everything is of family `ip`. `minit/network/netlink/nftables.py` has the tables that rules stand in.
+Addresses are IPv4's in a table of that family, IPv6's in one of that. A table of an interface sees both, and more: its
+rules say first which protocol they are about. `minit/network/netlink/nftables.py` has the tables that rules stand in.
 """
 
 from __future__ import annotations
 
 import sys
-from socket import inet_aton
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import TypeAlias
 
-# Name and attributes, the latter without the prefix that they share.
-Expression = tuple[str, tuple[tuple[str, object], ...]]
-Match = tuple[Expression, ...]
+from minit.network.netlink.attributes import attribute, nested, number, text
 
-_FAMILY_IPV4 = 2
-_PROTOCOLS = {"tcp": 6, "udp": 17}
+# The name of an expression, and its attributes.
+Expression: TypeAlias = tuple[str, bytes]
+Match: TypeAlias = tuple[Expression, ...]
+
+Address: TypeAlias = IPv4Address | IPv6Address
+Network: TypeAlias = IPv4Network | IPv6Network
+
+# Protocols of a link, linux/if_ether.h.
+IPV4 = 0x0800
+ARP = 0x0806
+IPV6 = 0x86DD
+# Messages of ICMPv6, RFC 4861 and RFC 3810.
+ROUTER_SOLICITATION = 133
+ROUTER_ADVERTISEMENT = 134
+NEIGHBOR_SOLICITATION = 135
+NEIGHBOR_ADVERTISEMENT = 136
+REDIRECT = 137
+LISTENER_REPORT = 143
+
+_FAMILIES = {4: 2, 6: 10}
+_PROTOCOLS = {"tcp": 6, "udp": 17, "icmpv6": 58}
 _REGISTER = 1
 _SECOND_REGISTER = 2
 _VERDICT_REGISTER = 0
 _DROP = 0
+_ACCEPT = 1
 _JUMP = -3
 _RETURN = -5
 _EQUAL = 0
 _UNEQUAL = 1
+_LINK_HEADER = 0
 _NETWORK_HEADER = 1
 _TRANSPORT_HEADER = 2
-_SOURCE_OFFSET = 12
-_DESTINATION_OFFSET = 16
+_LINK_SOURCE_OFFSET = 6
+_SOURCE_OFFSETS = {4: 12, 6: 8}
+_DESTINATION_OFFSETS = {4: 16, 6: 24}
+_SENDER_OFFSET = 8  # of an ARP packet: the hardware address, and then that of IPv4
+_SENDER_ADDRESS_OFFSET = 14
 _DESTINATION_PORT_OFFSET = 2
+_ICMPV6_TARGET_OFFSET = 8
+_HARDWARE_ADDRESS_BYTES = 6
+_META_LINK_PROTOCOL = 1
 _META_INPUT_NAME = 6
 _META_OUTPUT_NAME = 7
 _META_PROTOCOL = 16
@@ -43,35 +70,63 @@ _INTERFACE_NAME_BYTES = 16
 # Matches.
 
 
-def source_in(subnet: str) -> Match:
-    """Match packets from an address, or from a subnet in CIDR notation."""
-    return _address(_SOURCE_OFFSET, subnet, _EQUAL)
+def source_in(subnet: Address | Network) -> Match:
+    """Match packets from an address, or from a subnet."""
+    return _address(_SOURCE_OFFSETS, subnet, _EQUAL)
 
 
-def destination_in(subnet: str) -> Match:
-    """Match packets to an address, or to a subnet in CIDR notation."""
-    return _address(_DESTINATION_OFFSET, subnet, _EQUAL)
+def destination_in(subnet: Address | Network) -> Match:
+    """Match packets to an address, or to a subnet."""
+    return _address(_DESTINATION_OFFSETS, subnet, _EQUAL)
 
 
-def destination_not_in(subnet: str) -> Match:
-    """Match packets to anywhere but a subnet in CIDR notation."""
-    return _address(_DESTINATION_OFFSET, subnet, _UNEQUAL)
+def destination_not_in(subnet: Address | Network) -> Match:
+    """Match packets to anywhere but an address, or a subnet."""
+    return _address(_DESTINATION_OFFSETS, subnet, _UNEQUAL)
 
 
 def destination_is_local() -> Match:
     """Match packets to any address of this machine."""
-    lookup = ("fib", (("DREG", _REGISTER), ("RESULT", _FIB_RESULT_ADDRESS_TYPE), ("FLAGS", _FIB_OF_DESTINATION)))
+    lookup = _expression(
+        "fib", number(1, _REGISTER), number(2, _FIB_RESULT_ADDRESS_TYPE), number(3, _FIB_OF_DESTINATION)
+    )
     return (lookup, _compare(_RTN_LOCAL.to_bytes(4, sys.byteorder)))
 
 
-def destination_port(protocol: str, port: int) -> Match:
-    """Match packets to a port; `protocol` is tcp or udp."""
-    return (
-        _meta(_META_PROTOCOL),
-        _compare(bytes([_PROTOCOLS[protocol]])),
-        _payload(_TRANSPORT_HEADER, _DESTINATION_PORT_OFFSET, 2),
-        _compare(port.to_bytes(2, "big")),
-    )
+def destination_ports(protocol: str, first: int, count: int = 1) -> Match:
+    """Match packets to `count` ports from the first on; `protocol` is tcp or udp."""
+    if count == 1:
+        ports = _compare(first.to_bytes(2, "big"))
+    else:
+        ports = _in_range(first.to_bytes(2, "big"), (first + count - 1).to_bytes(2, "big"))
+    return (*_transports(protocol), _payload(_TRANSPORT_HEADER, _DESTINATION_PORT_OFFSET, 2), ports)
+
+
+def comes_from(mac: str) -> Match:
+    """Match what the link's address `mac` has sent, six octets in hexadecimal with colons."""
+    load = _payload(_LINK_HEADER, _LINK_SOURCE_OFFSET, _HARDWARE_ADDRESS_BYTES)
+    return (load, _compare(_octets(mac)))
+
+
+def carries(protocol: int) -> Match:
+    """Match what a link carries of one protocol: IPV4, ARP or IPV6."""
+    return (_meta(_META_LINK_PROTOCOL), _compare(protocol.to_bytes(2, "big")))
+
+
+def arp_sender(mac: str, address: IPv4Address | None = None) -> Match:
+    """Match packets of ARP whose sender says that it is at `mac`, and has the address."""
+    hardware = (_payload(_NETWORK_HEADER, _SENDER_OFFSET, _HARDWARE_ADDRESS_BYTES), _compare(_octets(mac)))
+    if address is None:
+        return hardware
+    return (*hardware, _payload(_NETWORK_HEADER, _SENDER_ADDRESS_OFFSET, 4), _compare(address.packed))
+
+
+def icmpv6(kind: int, target: IPv6Address | None = None) -> Match:
+    """Match messages of ICMPv6 of one type, of neighbour discovery also by the address that they are about."""
+    message = (*_transports("icmpv6"), _payload(_TRANSPORT_HEADER, 0, 1), _compare(bytes([kind])))
+    if target is None:
+        return message
+    return (*message, _payload(_TRANSPORT_HEADER, _ICMPV6_TARGET_OFFSET, 16), _compare(target.packed))
 
 
 def enters_by(interface: str) -> Match:
@@ -87,7 +142,7 @@ def leaves_by(interface: str) -> Match:
 def was_redirected() -> Match:
     """Match packets of connections whose destination was replaced."""
     mask = _IPS_DST_NAT.to_bytes(4, sys.byteorder)
-    status = ("ct", (("DREG", _REGISTER), ("KEY", _CT_STATUS)))
+    status = _expression("ct", number(1, _REGISTER), number(2, _CT_STATUS))
     return (status, _mask(mask), _compare(bytes(4), _UNEQUAL))
 
 
@@ -111,64 +166,83 @@ def jump(chain: str) -> Match:
 
 def masquerade() -> Match:
     """Replace the source by the address of the interface that the packet leaves by."""
-    return (("masq", ()),)
+    return (_expression("masq"),)
 
 
-def redirect_to(address: str, port: int) -> Match:
-    """Replace the destination."""
-    return (
-        ("immediate", (("DREG", _REGISTER), ("DATA", _data(inet_aton(address))))),
-        ("immediate", (("DREG", _SECOND_REGISTER), ("DATA", _data(port.to_bytes(2, "big"))))),
-        (
-            "nat",
-            (
-                ("TYPE", _NAT_OF_DESTINATION),
-                ("FAMILY", _FAMILY_IPV4),
-                ("REG_ADDR_MIN", _REGISTER),
-                ("REG_PROTO_MIN", _SECOND_REGISTER),
-            ),
-        ),
-    )
+def accept() -> Match:
+    """Let the packet pass; chains of other tables at the same hook may still refuse it."""
+    return (_verdict(_ACCEPT),)
+
+
+def redirect_to(address: Address, port: int | None) -> Match:
+    """Replace the destination, and its port unless that is None."""
+    loads = [_load(_REGISTER, address.packed)]
+    registers = [number(3, _REGISTER)]
+    if port is not None:
+        loads.append(_load(_SECOND_REGISTER, port.to_bytes(2, "big")))
+        registers.append(number(5, _SECOND_REGISTER))
+    nat = _expression("nat", number(1, _NAT_OF_DESTINATION), number(2, _FAMILIES[address.version]), *registers)
+    return (*loads, nat)
+
+
+# Expressions: their attributes are numbered from 1 on in the order of linux/netfilter/nf_tables.h.
+
+
+def _expression(name: str, *attributes: bytes) -> Expression:
+    return (name, b"".join(attributes))
 
 
 def _meta(key: int) -> Expression:
-    return ("meta", (("DREG", _REGISTER), ("KEY", key)))
+    return _expression("meta", number(1, _REGISTER), number(2, key))
 
 
 def _payload(base: int, offset: int, size_bytes: int) -> Expression:
-    return ("payload", (("DREG", _REGISTER), ("BASE", base), ("OFFSET", offset), ("LEN", size_bytes)))
+    return _expression("payload", number(1, _REGISTER), number(2, base), number(3, offset), number(4, size_bytes))
+
+
+def _load(register: int, value: bytes) -> Expression:
+    return _expression("immediate", number(1, register), _data(2, value))
 
 
 def _mask(mask: bytes) -> Expression:
-    attributes = (("LEN", len(mask)), ("MASK", _data(mask)), ("XOR", _data(bytes(len(mask)))))
-    return ("bitwise", (("SREG", _REGISTER), ("DREG", _REGISTER), *attributes))
+    registers = (number(1, _REGISTER), number(2, _REGISTER))
+    return _expression("bitwise", *registers, number(3, len(mask)), _data(4, mask), _data(5, bytes(len(mask))))
 
 
 def _compare(value: bytes, operation: int = _EQUAL) -> Expression:
-    return ("cmp", (("SREG", _REGISTER), ("OP", operation), ("DATA", _data(value))))
+    return _expression("cmp", number(1, _REGISTER), number(2, operation), _data(3, value))
+
+
+def _in_range(first: bytes, last: bytes) -> Expression:
+    return _expression("range", number(1, _REGISTER), number(2, _EQUAL), _data(3, first), _data(4, last))
 
 
 def _verdict(code: int, chain: str | None = None) -> Expression:
-    attributes: list[tuple[str, object]] = [("NFTA_VERDICT_CODE", code)]
-    if chain is not None:
-        attributes.append(("NFTA_VERDICT_CHAIN", chain))
-    data = {"attrs": [("NFTA_DATA_VERDICT", {"attrs": attributes})]}
-    return ("immediate", (("DREG", _VERDICT_REGISTER), ("DATA", data)))
+    attributes = (number(1, code),) if chain is None else (number(1, code), text(2, chain))
+    return _expression("immediate", number(1, _VERDICT_REGISTER), nested(2, nested(2, *attributes)))
 
 
-def _data(value: bytes) -> dict[str, object]:
-    return {"attrs": [("NFTA_DATA_VALUE", value)]}
+def _data(kind: int, value: bytes) -> bytes:
+    return nested(kind, attribute(1, value))
 
 
-def _address(offset: int, subnet: str, operation: int) -> Match:
-    address, _, length = subnet.partition("/")
-    bits = int(length or 32)
-    mask = ((1 << 32) - (1 << (32 - bits))).to_bytes(4, "big")
-    network = bytes(one & other for one, other in zip(inet_aton(address), mask))
-    load = _payload(_NETWORK_HEADER, offset, 4)
-    if bits == 32:
-        return (load, _compare(network, operation))
-    return (load, _mask(mask), _compare(network, operation))
+def _address(offsets: dict[int, int], subnet: Address | Network, operation: int) -> Match:
+    if isinstance(subnet, (IPv4Network, IPv6Network)) and subnet.prefixlen < subnet.max_prefixlen:
+        load = _payload(_NETWORK_HEADER, offsets[subnet.version], len(subnet.netmask.packed))
+        return (load, _mask(subnet.netmask.packed), _compare(subnet.network_address.packed, operation))
+    address = subnet if isinstance(subnet, (IPv4Address, IPv6Address)) else subnet.network_address
+    return (
+        _payload(_NETWORK_HEADER, offsets[address.version], len(address.packed)),
+        _compare(address.packed, operation),
+    )
+
+
+def _transports(protocol: str) -> Match:
+    return (_meta(_META_PROTOCOL), _compare(bytes([_PROTOCOLS[protocol]])))
+
+
+def _octets(mac: str) -> bytes:
+    return bytes.fromhex(mac.replace(":", ""))
 
 
 def _interface_name(interface: str) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ _SO_SNDBUFFORCE = 32
 _RECEIVE_BYTES = 1 << 18
 _USUAL_SEND_BYTES = 1 << 17
 _HEADER_BYTES = 16
+_HEADER = struct.Struct("=IHHII")
 _DUMP_ATTEMPTS = 10
 
 
@@ -41,12 +43,21 @@ class NetlinkError(OSError):
     message: Any = None
 
 
+class WrittenMessage:
+    """A message of which the part behind the header is written already; `flags` are those of `header["flags"]`."""
+
+    def __init__(self, kind: int, flags: int, body: bytes) -> None:
+        self.kind = kind
+        self.flags = flags
+        self.body = body
+
+
 class Netlink:
     """
     A netlink socket of one protocol in the network namespace that the process is in when it is made.
 
     Messages are pyroute2's (`ifinfmsg`, `nfgen_msg`, …) with `header["type"]` and, for flags beyond a request that is
-    acknowledged, `header["flags"]` set.
+    acknowledged, `header["flags"]` set; or a WrittenMessage, which is never answered but by an acknowledgement.
     """
 
     def __init__(self, protocol: int) -> None:
@@ -140,6 +151,9 @@ class Netlink:
 
     def _encode(self, message: Any, flags: int) -> bytes:
         self._sequence += 1
+        if isinstance(message, WrittenMessage):
+            header = (_HEADER_BYTES + len(message.body), message.kind, message.flags | NLM_F_REQUEST | flags)
+            return _HEADER.pack(*header, self._sequence, 0) + message.body
         message["header"]["sequence_number"] = self._sequence
         message["header"]["pid"] = 0
         message["header"]["flags"] = message["header"].get("flags", 0) | NLM_F_REQUEST | flags
