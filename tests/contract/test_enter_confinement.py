@@ -130,9 +130,9 @@ class Entered(NamedTuple):
 
 
 @contextmanager
-def entered_process(pod: PodDirectory, *command: str, app: str = "a", **options: Any) -> Iterator[Entered]:
+def entered_process(pod: PodDirectory, *command: str, **options: Any) -> Iterator[Entered]:
     """Run a command in an app for as long as the block takes; its last word tells it from all others."""
-    words = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", f"--appname={app}", "--", *command]
+    words = [pod.entrypoint("enter", from_tree=True), f"--pid={pod.pid}", "--appname=a", "--", *command]
     process = subprocess.Popen(words, cwd=pod.path, **{"stdin": subprocess.DEVNULL, **options})
     try:
         yield Entered(wait_for(lambda: _find_child(process.pid, command[-1]), command[0]), process)

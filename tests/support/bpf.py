@@ -14,6 +14,7 @@ I386 = 0x40000003
 ARM = 0x40000028
 AARCH64 = 0xC00000B7
 X32_BIT = 0x40000000
+_NUMBERS = 500  # of system calls, more than there are
 
 _JUMPS: dict[int, Callable[[int, int], bool]] = {
     0x15: lambda a, k: a == k,
@@ -64,11 +65,11 @@ def answer(programs: Sequence[Program], architecture: int, number: int, argument
 class Calls:
     """The system calls of an architecture, by number, as the library names them."""
 
-    def __init__(self, architecture: int, highest: int = 500) -> None:
+    def __init__(self, architecture: int) -> None:
         library = ctypes.CDLL(LIBRARY)
         library.seccomp_syscall_resolve_num_arch.restype = ctypes.c_void_p
         self.names: dict[int, str] = {}
-        for number in range(highest):
+        for number in range(_NUMBERS):
             if text := library.seccomp_syscall_resolve_num_arch(ctypes.c_uint32(architecture), number):
                 self.names[number] = ctypes.string_at(text).decode()
 

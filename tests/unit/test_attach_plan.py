@@ -9,8 +9,6 @@ from minit.iottymux.protocol import INPUTS, STREAMS
 from minit.launcher.attach import choose_streams
 from minit.stage0.stage1.entrypoints import attach_arguments
 
-STREAM_ENDPOINTS = ("stdin", "stdout", "stderr")
-
 
 def choose(
     endpoints: tuple[str, ...], chosen: tuple[str, ...] | None, *, is_read_only: bool = False, has_input: bool = True

@@ -46,9 +46,9 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
         served.close()
 
 
-def numbered(count: int, start: int = 0) -> bytes:
+def numbered(count: int) -> bytes:
     """Return numbered lines, by which every missing or repeated byte shows."""
-    return b"".join(b"line number %07d of the output\n" % number for number in range(start, start + count))
+    return b"".join(b"line number %07d of the output\n" % number for number in range(count))
 
 
 def closed(client: socket.socket) -> bool:

@@ -140,7 +140,6 @@ def test_text_of_anything(report: dict[str, object]) -> None:
     masked(report, find_secrets(report))
 
 
-ODD = '{"apps": [1, {"name": 2}, {"name": "a/../b"}, {"name": "a"}]}'
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "nothing": lambda path: None,
     "an empty manifest": lambda path: (path / "pod").write_bytes(b""),

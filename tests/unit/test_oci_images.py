@@ -42,7 +42,6 @@ from tests.support.layers import (
 from tests.support.zstandard import zstd
 
 ONE = layer(tars.file("a", b"data"))
-DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 
 
 @pytest.fixture(autouse=True)
