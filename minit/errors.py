@@ -47,6 +47,16 @@ class NetworkError(MinitError):
     """A pod's network could not be set up."""
 
 
+class PluginError(NetworkError):
+    """A plugin's failure in the terms of the CNI (its specification, "Error"): a code, a message, and details."""
+
+    def __init__(self, message: str, code: int, details: str = "") -> None:
+        super().__init__(f"{message}; {details}" if details else message)
+        self.message = message
+        self.code = code
+        self.details = details
+
+
 class UnfinishedError(MinitError):
     """Something of a pod that is removed has to be left for now, and must not be forgotten."""
 

@@ -30,6 +30,7 @@ POD_ENTER = "enter"
 POD_RUNTIME_CONFIG = "runtime-config"
 POD_CONTROL = "stage1/rootfs/rkt/minit/control"
 POD_FAILURE = "stage1/rootfs/rkt/minit/failure"
+POD_PLUGINS = "stage1/rootfs/usr/lib/rkt/plugins/net"
 
 STAGE1_CONTROL = "/rkt/minit/control"
 STAGE1_STATE = "/rkt/minit/state"
@@ -96,6 +97,11 @@ ANNOTATION_NOTIFY = "appc.io/executor/supports-systemd-notify"
 ANNOTATION_LOG_MODE = "coreos.com/rkt/experiment/logmode"
 ANNOTATION_KUBERNETES_DIRECTORY = "coreos.com/rkt/experiment/kubernetes-log-dir"
 INTERFACE_VERSION = 6
+
+# The plugins of networks that are built in: in the directory of rkt's own, links by these names to one entrypoint.
+PLUGINS = "usr/lib/rkt/plugins/net"
+PLUGIN_ENTRYPOINT = "cni"
+BUILT_IN_PLUGINS = ("bridge", "loopback", "ptp")
 
 # Flags of our `attach` beyond rkt's; the value of ANNOTATION_ATTACH_OPTIONS in our image, joined by commas.
 ATTACH_OPTIONS = ("detach-keys", "no-replay", "on-slow", "read-only", "take-stdin")

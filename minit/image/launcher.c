@@ -7,6 +7,8 @@
  * and runs entrypoints/NAME.py with the interpreter, loader and libraries of the image. Where these are
  * one program that was dumped, it executes that (IS_DUMPED).
  *
+ * The plugins of the CNI are symlinks to one entrypoint (PLUGINS), whose first argument is the name it was called by.
+ *
  * They are executed through a detached read-only mount of <root>. What an entrypoint makes, PID 1 or
  * a command in an app, is a copy of it at first, and an image can name /proc/self/exe as the program
  * that it becomes: whoever opens that file for writing later must find it read-only, or the host
@@ -30,6 +32,8 @@
 #define SIG_BLOCK 0
 #define SIGINT 2
 #define AT_RANDOM 25 /* of the auxiliary vector, getauxval(3) */
+#define AT_EXECFN 31
+#define PLUGINS "cni"
 #define EXIT_FAILURE 254 /* what rkt's stage1 ends with when it fails itself */
 
 /* The same on every architecture. */
@@ -141,14 +145,38 @@ static int starts_with(const char *text, const char *prefix)
     return 1;
 }
 
-/* Returns what the interpreter takes for a seed, of the bytes that the kernel gives every program. */
-static long random_number(char **auxiliary)
+static int equal(const char *text, const char *other)
 {
-    unsigned long *entry = (unsigned long *)auxiliary;
+    return starts_with(text, other) && starts_with(other, text);
+}
 
-    while (*entry && *entry != AT_RANDOM)
+/* Returns an entry of the vector that the kernel puts behind the environment, 0 if it has none of the type. */
+static unsigned long auxiliary(char **vector, unsigned long type)
+{
+    unsigned long *entry = (unsigned long *)vector;
+
+    while (*entry && *entry != type)
         entry += 2;
-    return *entry ? *(unsigned *)entry[1] : 0;
+    return *entry ? entry[1] : 0;
+}
+
+/* Returns what the interpreter takes for a seed, of the bytes that the kernel gives every program. */
+static long random_number(char **vector)
+{
+    unsigned *bytes = (unsigned *)auxiliary(vector, AT_RANDOM);
+
+    return bytes ? *bytes : 0;
+}
+
+/* Returns the last component of the path by which this program was executed, whatever the caller says in argv[0]. */
+static char *called_name(char **vector)
+{
+    char *path = (char *)auxiliary(vector, AT_EXECFN), *name = path ? path : "";
+
+    for (; path && *path; path++)
+        if (*path == '/')
+            name = path + 1;
+    return name;
 }
 
 /* Cuts the last component off path and returns it. */
@@ -168,7 +196,7 @@ __attribute__((noreturn, used)) void launch(long *stack)
     long environment_length = 0;
     char path[PATH_SIZE], program[PATH_SIZE], libraries[PATH_SIZE], python[PATH_SIZE], command[PATH_SIZE], seed[64];
     char *name, *letter;
-    long length, i, count, is_first = 0;
+    long length, i, count, is_plugin, is_first = 0;
 
     /* Leave room in the other buffers for what is put after the root. */
     length = system_call(SYS_readlinkat, AT_FDCWD, (long)"/proc/self/exe", (long)path, PATH_SIZE - 64, 0);
@@ -196,6 +224,7 @@ __attribute__((noreturn, used)) void launch(long *stack)
         append(command, name);
     else
         append(append(append(command, "from entrypoints."), name), " import main; main()");
+    is_plugin = equal(name, PLUGINS);
     cut(path, name - 1);
     use_read_only_mount(path);
 
@@ -228,9 +257,11 @@ __attribute__((noreturn, used)) void launch(long *stack)
     char *dumped[] = {program, command};
     char **head = IS_DUMPED ? dumped : interpreted;
     long head_length = IS_DUMPED ? sizeof dumped / sizeof *dumped : sizeof interpreted / sizeof *interpreted;
-    char *new_argv[head_length + argc + 1];
+    char *new_argv[head_length + argc + 2];
     for (count = 0; count < head_length; count++)
         new_argv[count] = head[count];
+    if (is_plugin)
+        new_argv[count++] = called_name(environment + environment_length + 1);
     for (i = 1; i < argc; i++)
         new_argv[count++] = argv[i];
     new_argv[count] = 0;

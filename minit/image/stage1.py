@@ -5,6 +5,7 @@ stage0 runs the entrypoints on the host, from the pod directory or from the tree
 after it has made that tree its root. So nothing in it may be found by a path of the machine it was built on.
 
     entrypoints/NAME    copies of one static launcher (launcher.c)
+    usr/lib/rkt/        links to one of them, which is the plugins of networks
     usr/lib/minit/      the interpreter with all it needs (interpreter.py), dumped where that is possible
     rkt/, opt/, etc/    what the stage1 contract asks for
 """
@@ -240,6 +241,11 @@ def _add_fixed_files(root: Path) -> None:
     for name, network in _NETWORKS.items():
         (root / "etc/rkt/net.d" / name).write_bytes(jsontext.dump(network) + b"\n")
     (root / "etc/mtab").symlink_to("../proc/self/mounts")
+    plugins = root / paths.PLUGINS
+    plugins.mkdir(parents=True)
+    to_root = os.path.relpath(root, plugins)
+    for name in paths.BUILT_IN_PLUGINS:
+        (plugins / name).symlink_to(f"{to_root}/entrypoints/{paths.PLUGIN_ENTRYPOINT}")
 
 
 def _add_entrypoints(directory: Path, is_dumped: bool) -> None:

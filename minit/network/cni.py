@@ -26,8 +26,7 @@ JsonObject = dict[str, object]
 
 TIMEOUT_SECONDS = 60.0
 
-_VENDOR_PLUGINS = "/usr/lib/rkt/plugins/net"
-_STAGE1_PLUGINS = f"{paths.POD_STAGE1_ROOTFS}/usr/lib/rkt/plugins/net"
+_VENDOR_PLUGINS = f"/{paths.PLUGINS}"
 _SYSTEM_PLUGINS = ("/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni")
 
 _BUILT_IN = "builtin:"
@@ -43,7 +42,7 @@ class PluginSearch:
     """The places of plugins: rkt's directories, then minit's own plugins, then those of distributions."""
 
     def __init__(self, local_config: str, system: Sequence[str] = _SYSTEM_PLUGINS) -> None:
-        self.directories = (f"{local_config}/net.d", _VENDOR_PLUGINS, _STAGE1_PLUGINS)
+        self.directories = (f"{local_config}/net.d", _VENDOR_PLUGINS, paths.POD_PLUGINS)
         self.system = tuple(system)
 
     def find(self, config: NetworkConfig, plugin: PluginConfig) -> str:
@@ -245,11 +244,19 @@ def _find_program(directories: Sequence[str], name: str) -> str | None:
     for directory in directories:
         path = f"{directory}/{name}"
         try:
-            if stat.S_ISREG(os.stat(path).st_mode):
+            if stat.S_ISREG(os.stat(path).st_mode) and not _is_own(path):
                 return path
         except OSError:
             pass
     return None
+
+
+def _is_own(path: str) -> bool:
+    """Tell whether a program is one of this image's own, of which each is a function, too."""
+    try:
+        return os.path.samefile(path, f"{paths.POD_STAGE1_ROOTFS}/entrypoints/{paths.PLUGIN_ENTRYPOINT}")
+    except OSError:
+        return False
 
 
 def _parse_answer(output: bytes, plugin: PluginConfig) -> JsonObject:

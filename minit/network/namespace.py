@@ -14,6 +14,7 @@ from minit import syscalls
 from minit.errors import NetworkError, StrandedError, describe
 
 _DIRECTORY = "/var/run/netns"
+_OWN = "/proc/self/ns/net"
 
 
 def namespace_path(uuid: str) -> str:
@@ -26,11 +27,11 @@ def make_namespace(path: str) -> None:
     try:
         _share_directory()
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
-        own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        own = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
         try:
             syscalls.unshare(syscalls.CLONE_NEWNET)
             try:
-                syscalls.mount("/proc/self/ns/net", path, None, syscalls.MS_BIND)
+                syscalls.mount(_OWN, path, None, syscalls.MS_BIND)
             finally:
                 return_to(own)
         finally:
@@ -64,8 +65,19 @@ def remove_namespace(path: str) -> None:
 
 
 def is_namespace(path: str) -> bool:
-    """Tell whether a namespace is mounted at `path`."""
-    return os.path.ismount(path)
+    """Tell whether `path` leads to a namespace: a mount of one, or a file of proc_pid_ns(5)."""
+    try:
+        return os.stat(path).st_dev == os.stat(_OWN).st_dev
+    except OSError:
+        return False
+
+
+def is_own_namespace(path: str) -> bool:
+    """Tell whether `path` leads to the network namespace of this process."""
+    try:
+        return os.path.samestat(os.stat(path), os.stat(_OWN))
+    except OSError:
+        return False
 
 
 def _share_directory() -> None:

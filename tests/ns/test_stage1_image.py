@@ -309,13 +309,13 @@ def test_the_image_is_smaller_than_stage1_fly(stage1_image: Path) -> None:
 
 
 def test_the_manifest_names_every_entrypoint(stage1_image: Path) -> None:
-    """Each annotation leads to an executable file, and all flags of interface version 6 may be used; two have none."""
+    """Each annotation leads to an executable file; all flags of interface version 6 may be used; three have none."""
     with tarfile.open(stage1_image) as image:
         data = image.extractfile("manifest")
         assert data is not None
         manifest = parse_image_manifest(data.read(), "manifest")
         assert image.getnames()[:2] == ["manifest", "rootfs"]
-        assert {*entrypoint_names()} - {*ENTRYPOINT_ANNOTATIONS} == {"init", "minit"}
+        assert {*entrypoint_names()} - {*ENTRYPOINT_ANNOTATIONS} == {"cni", "init", "minit"}
         for annotation in ENTRYPOINT_ANNOTATIONS.values():
             path = manifest.annotation(annotation)
             assert path is not None

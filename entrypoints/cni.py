@@ -1,0 +1,18 @@
+"""The `cni` entrypoint, minit's own: the built-in plugins of networks, by whose names there are links to it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from minit.network.program import run_program
+from minit.process import forget_imports
+from minit.stdio import open_standard_streams
+
+
+def main() -> NoReturn:
+    """Be the plugin by whose name this was called, which the image's launcher tells."""
+    forget_imports()
+    open_standard_streams()
+    os._exit(run_program(sys.argv[1], os.environ))

@@ -1,0 +1,168 @@
+"""
+A built-in plugin as a program of its own, by the protocol of the CNI: for other plugins, and for other runtimes.
+
+The request is in the environment and on standard input, the answer, also one about a failure, a line of JSON on
+standard output. `minit/network/parameters.py` has the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+
+from minit import jsontext, paths
+from minit.boundedfile import read_bounded
+from minit.errors import ManifestError, MinitError, PluginError, StrandedError, describe
+from minit.harmless import harmless
+from minit.manifest.networkconfig import CNI_VERSIONS, is_at_least
+from minit.manifest.reader import Node
+from minit.network.builtin import find_builtin
+from minit.network.namespace import is_namespace, is_own_namespace
+from minit.network.parameters import Parameters, is_valid_name, read_parameters
+from minit.network.request import Request
+from minit.network.result import read_result, write_result
+from minit.stdio import complain, write_all
+
+JsonObject = dict[str, object]
+
+# Those of the specification, "Error"; the last two are the reference plugins' own.
+_INCOMPATIBLE_VERSION = 1
+_UNSUPPORTED_FIELD = 2
+_IO_FAILURE = 5
+_DECODING_FAILURE = 6
+_INVALID_CONFIGURATION = 7
+_INVALID_NAMESPACE = 8
+_ANY_OTHER = 999
+
+_FAILED = 1  # the exit code
+_SINCE = {"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
+_SOURCE = "network configuration"
+_UMASK = 0o022
+
+
+def run_program(name: str, environment: Mapping[str, str]) -> int:
+    """Be the plugin `name` for one request, and return the exit code."""
+    os.umask(_UMASK)
+    answer, code = answer_request(name, environment, _read_request)
+    if answer is None:
+        return code
+    try:
+        write_all(1, jsontext.dump(answer) + b"\n")
+    except OSError as error:
+        # A result that nobody gets is a failure to the runtime, which then has the plugin delete what there is.
+        complain(f"{name}: cannot answer: {describe(error)}")
+        return _FAILED
+    return code
+
+
+def answer_request(
+    name: str, environment: Mapping[str, str], read_request: Callable[[], bytes]
+) -> tuple[JsonObject | None, int]:
+    """Do what a request to the plugin `name` asks for; return the answer, None for none, and the exit code."""
+    version = CNI_VERSIONS[-1]
+    try:
+        if name not in paths.BUILT_IN_PLUGINS:
+            known = ", ".join(paths.BUILT_IN_PLUGINS)
+            raise PluginError(f'there is no built-in plugin "{name}"', _ANY_OTHER, f"it has to be called as {known}")
+        parameters = read_parameters(environment)
+        if parameters.command == "VERSION":
+            return _versions(read_request), 0
+        config = _read_config(read_request)
+        version = _read_version(config)
+        _check_request(parameters, config, version)
+        return _call(name, parameters, config, version), 0
+    except (Exception, StrandedError) as error:
+        if not isinstance(error, (MinitError, OSError, StrandedError)):
+            sys.excepthook(type(error), error, error.__traceback__)  # an error in minit
+        return _error_answer(error, version), _FAILED
+
+
+def _read_request() -> bytes:
+    return read_bounded(os.dup(0), _SOURCE, jsontext.MAX_SIZE_BYTES)
+
+
+def _error_answer(error: BaseException, version: str) -> JsonObject:
+    message, details = describe(error), ""
+    code = _INVALID_CONFIGURATION if isinstance(error, ManifestError) else _ANY_OTHER
+    if isinstance(error, PluginError):
+        message, details, code = error.message, error.details, error.code
+    answer: JsonObject = {"cniVersion": version, "code": code, "msg": harmless(message)}
+    return {**answer, "details": harmless(details)} if details else answer
+
+
+def _versions(read_request: Callable[[], bytes]) -> JsonObject:
+    # Who asks by hand gives nothing on standard input, and old runtimes do not either.
+    asked = None
+    if not os.isatty(0):
+        try:
+            asked = Node(jsontext.parse(read_request(), ""), None, "")["cniVersion"].raw()
+        except (MinitError, OSError):
+            pass
+    return {"cniVersion": asked if asked in CNI_VERSIONS else CNI_VERSIONS[-1], "supportedVersions": CNI_VERSIONS}
+
+
+def _read_config(read_request: Callable[[], bytes]) -> Node:
+    try:
+        return Node(jsontext.parse(read_request(), _SOURCE), None, _SOURCE)
+    except OSError as error:
+        raise PluginError("error reading from stdin", _IO_FAILURE, describe(error)) from error
+    except MinitError as error:
+        raise PluginError("error parsing the network configuration", _DECODING_FAILURE, describe(error)) from error
+
+
+def _read_version(config: Node) -> str:
+    try:
+        version = config["cniVersion"].optional(Node.string) or CNI_VERSIONS[0]
+    except ManifestError as error:
+        raise PluginError("error parsing the network configuration", _DECODING_FAILURE, describe(error)) from error
+    if version not in CNI_VERSIONS:
+        details = f'config is "{version}", plugin supports {jsontext.dump(CNI_VERSIONS).decode()}'
+        raise PluginError("incompatible CNI versions", _INCOMPATIBLE_VERSION, details)
+    return version
+
+
+def _check_request(parameters: Parameters, config: Node, version: str) -> None:
+    command = parameters.command
+    if not is_at_least(version, _SINCE.get(command, version)):
+        details = f"{command} came with {_SINCE[command]}, the configuration is of {version}"
+        raise PluginError(f"config version does not allow {command}", _INCOMPATIBLE_VERSION, details)
+    name = config["name"].optional(Node.string)
+    if not name:
+        raise PluginError("missing network name", _INVALID_CONFIGURATION)
+    if not is_valid_name(name):
+        raise PluginError("invalid characters found in network name", _INVALID_CONFIGURATION, f"name is {name}")
+    if parameters.namespace and not parameters.may_be_own_namespace and is_own_namespace(parameters.namespace):
+        raise PluginError(
+            "plugin's netns and netns from CNI_NETNS should not be the same",
+            _INVALID_NAMESPACE,
+            f"CNI_NETNS is {parameters.namespace}; CNI_NETNS_OVERRIDE=1 allows it",
+        )
+
+
+def _call(name: str, parameters: Parameters, config: Node, version: str) -> JsonObject | None:
+    fields = config.raw()
+    assert isinstance(fields, dict)  # it has a name
+    # A plugin that is delegated to gets the configuration of the one that does so, with its type.
+    fields = {**fields, "type": name}
+    builtin = find_builtin(fields)
+    if builtin is None:
+        raise PluginError(f'the built-in plugin "{name}" cannot do all that is asked for', _UNSUPPORTED_FIELD)
+    given = config["prevResult"]
+    previous = read_result(given.raw(), f"{_SOURCE}: prevResult", version) if given.given else None
+    namespace = parameters.namespace
+    if parameters.command == "DEL" and not is_namespace(namespace):
+        namespace = ""
+    request = Request(
+        container_id=parameters.container_id,
+        namespace=namespace,
+        interface=parameters.interface,
+        args=parameters.args,
+    )
+    if parameters.command == "ADD":
+        return write_result(builtin.add(fields, request, previous), version)
+    if parameters.command == "CHECK":
+        builtin.check(fields, request, previous)
+    elif parameters.command == "DEL":
+        builtin.delete(fields, request)
+    return None

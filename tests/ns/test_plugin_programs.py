@@ -1,0 +1,262 @@
+"""The built-in plugins as programs of the stage1 image, called as another runtime calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minit import paths
+from minit.manifest.networkconfig import CNI_VERSIONS
+from tests.support.networks import make_network, own_network, remove_network
+from tests.support.unpack import unpack
+
+ID = "8f1b6a3e-3c3e-4b1c-9a57-000000000077"
+NEWEST = CNI_VERSIONS[-1]
+Answer = dict[str, Any]
+
+
+class Runtime:
+    """A runtime of containers on a machine with the plugins of one stage1 image, and a container."""
+
+    def __init__(self, plugins: Path, directory: Path, namespace: str) -> None:
+        self.plugins = plugins
+        self.directory = directory
+        self.namespace = namespace
+        self.leases = directory / "leases"
+
+    def config(self, kind: str, **more: Any) -> Answer:
+        """Return a configuration of the newest version, with addresses of 10.78.0.0/24."""
+        ipam = {"type": "host-local", "subnet": "10.78.0.0/24", "dataDir": str(self.leases)}
+        return {"cniVersion": NEWEST, "name": "lan", "type": kind, "ipam": ipam, **more}
+
+    def run(
+        self, command: str, config: object, program: Path | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Execute a plugin, that of the configuration unless a program is given."""
+        assert program is not None or isinstance(config, dict)
+        variables = {
+            "CNI_COMMAND": command,
+            "CNI_CONTAINERID": ID,
+            "CNI_NETNS": self.namespace,
+            "CNI_IFNAME": "eth0",
+            "CNI_PATH": str(self.plugins),
+            **environment,
+        }
+        return subprocess.run(
+            [program or self.plugins / config["type"]],  # type: ignore[index]
+            input=json.dumps(config),
+            env={name: value for name, value in variables.items() if value},
+            capture_output=True,
+            text=True,
+        )
+
+    def ask(self, command: str, config: Answer, program: Path | None = None, **environment: str) -> Answer:
+        """Return the answer of a plugin that must succeed, an empty one for none."""
+        done = self.run(command, config, program, **environment)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+        answer: Answer = json.loads(done.stdout or "{}")
+        return answer
+
+    def refused(self, command: str, config: object, program: Path | None = None, **environment: str) -> Answer:
+        """Return the error of a plugin that must fail, which is one line."""
+        done = self.run(command, config, program, **environment)
+        assert (done.returncode, done.stderr) == (1, "")
+        assert done.stdout.count("\n") == 1
+        answer: Answer = json.loads(done.stdout)
+        return answer
+
+    def in_pod(self, *command: str) -> str:
+        """Run a command in the container's network and return its output."""
+        return output("nsenter", f"--net={self.namespace}", *command)
+
+    def leased(self) -> list[str]:
+        """Return the addresses that are taken."""
+        return sorted(path.name for path in self.leases.glob("lan/*.*.*.*"))
+
+    def traces(self) -> str:
+        """Return what there is of links and of rules on the host."""
+        return output("ip", "-o", "link") + output("nft", "list", "ruleset")
+
+
+def output(*command: str) -> str:
+    """Run a command and return its output."""
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def runtime(stage1_tree: Path, tmp_path: Path) -> Iterator[Runtime]:
+    """A machine and a container, in network namespaces of this test alone."""
+    namespace = make_network(tmp_path / "netns")
+    with own_network():
+        yield Runtime(stage1_tree / "rootfs" / paths.PLUGINS, tmp_path, namespace)
+    remove_network(namespace)
+
+
+def test_every_plugin_is_a_link_in_the_image(stage1_tree: Path) -> None:
+    """The directory of rkt's plugins has all that are built in, by links that hold wherever the image is."""
+    root = stage1_tree / "rootfs"
+    plugins = root / paths.PLUGINS
+    assert sorted(path.name for path in plugins.iterdir()) == sorted(paths.BUILT_IN_PLUGINS)
+    for path in plugins.iterdir():
+        assert not os.readlink(path).startswith("/")
+        assert path.resolve() == (root / "entrypoints" / paths.PLUGIN_ENTRYPOINT).resolve()
+
+
+@pytest.mark.parametrize("name", paths.BUILT_IN_PLUGINS)
+def test_every_plugin_tells_its_versions(runtime: Runtime, name: str) -> None:
+    """VERSION needs neither variables nor standard input."""
+    done = subprocess.run(
+        [runtime.plugins / name], env={"CNI_COMMAND": "VERSION"}, stdin=subprocess.DEVNULL, capture_output=True
+    )
+    assert json.loads(done.stdout) == {"cniVersion": NEWEST, "supportedVersions": list(CNI_VERSIONS)}
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("kind", ["ptp", "bridge"])
+def test_the_life_of_an_attachment(runtime: Runtime, kind: str) -> None:
+    """ADD, CHECK, DEL and DEL once more do what they say, and leave nothing but what pods share."""
+    before = runtime.traces()
+    config = runtime.config(kind, ipMasq=True, **({"bridge": "br-lan", "isGateway": True} if kind == "bridge" else {}))
+    result = runtime.ask("ADD", config)
+    assert result["cniVersion"] == NEWEST
+    assert [address["address"] for address in result["ips"]] == ["10.78.0.2/24"]
+    assert result["interfaces"][-1]["sandbox"] == runtime.namespace
+    assert "10.78.0.2/24" in runtime.in_pod("ip", "-o", "address", "show", "eth0")
+    assert runtime.leased() == ["10.78.0.2"]
+    assert runtime.ask("CHECK", {**config, "prevResult": result}) == {}
+    runtime.in_pod("ip", "address", "flush", "dev", "eth0")
+    assert runtime.refused("CHECK", {**config, "prevResult": result})["code"] == 999
+    assert runtime.ask("DEL", {**config, "prevResult": result}) == {}
+    assert runtime.ask("DEL", config) == {}
+    assert runtime.leased() == []
+    if kind == "bridge":
+        output("ip", "link", "delete", "br-lan")
+    assert runtime.traces() == before
+
+
+@pytest.mark.parametrize("version", CNI_VERSIONS)
+def test_a_result_is_of_the_version_of_the_configuration(runtime: Runtime, version: str) -> None:
+    """Before 0.3.0 it has an address of each family, until 1.0.0 families, and then lists alone."""
+    config = runtime.config("ptp", cniVersion=version)
+    result = runtime.ask("ADD", config)
+    assert result["cniVersion"] == version
+    if version < "0.3.0":
+        assert result["ip4"]["ip"] == "10.78.0.2/24"
+    else:
+        assert result["ips"][0].get("version") == ("4" if version < "1.0.0" else None)
+    runtime.ask("DEL", config)
+
+
+def test_as_rkt_calls_a_plugin(runtime: Runtime) -> None:
+    """A configuration without a version, and rkt's variable of its own, give a result of the oldest version."""
+    config = {key: value for key, value in runtime.config("ptp").items() if key != "cniVersion"}
+    result = runtime.ask("ADD", config, CNI_VERSION="0.1.0", CNI_PATH="stage1/rootfs/usr/lib/rkt/plugins/net")
+    assert (result["cniVersion"], result["ip4"]["ip"]) == ("0.1.0", "10.78.0.2/24")
+    runtime.ask("DEL", config, CNI_VERSION="0.1.0")
+
+
+def test_a_container_that_is_gone(runtime: Runtime, tmp_path: Path) -> None:
+    """DEL gives the lease back when the namespace is not there, is no namespace, or is not told."""
+    (tmp_path / "file").touch()
+    config = runtime.config("ptp", ipMasq=True)
+    for namespace in (f"{tmp_path}/none", f"{tmp_path}/file", ""):
+        runtime.ask("ADD", config)
+        assert runtime.leased() != []
+        assert runtime.ask("DEL", config, CNI_NETNS=namespace) == {}
+        assert runtime.leased() == []
+
+
+def test_a_failed_add_leaves_nothing(runtime: Runtime) -> None:
+    """ADD of an interface that exists is refused and undone."""
+    runtime.in_pod("ip", "link", "add", "eth0", "type", "bridge")
+    before = runtime.traces()
+    answer = runtime.refused("ADD", runtime.config("ptp", ipMasq=True))
+    assert (answer["cniVersion"], answer["code"]) == (NEWEST, 999)
+    assert answer["msg"] == "interface eth0 exists already in the pod's network namespace"
+    assert runtime.leased() == []
+    assert runtime.traces() == before
+
+
+def test_a_wrong_configuration_is_named(runtime: Runtime) -> None:
+    """The error of a key has its place and the code of an invalid configuration."""
+    answer = runtime.refused("ADD", runtime.config("ptp", mtu=-1))
+    assert answer["code"] == 7
+    assert "mtu: expected an integer from 0" in answer["msg"]
+
+
+def test_the_network_of_the_host_itself(runtime: Runtime) -> None:
+    """It is changed only if the variable says so that reference plugins have for it."""
+    config = {"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}
+    own = f"/proc/{os.getpid()}/ns/net"
+    output("ip", "link", "set", "lo", "down")
+    assert runtime.refused("ADD", config, CNI_NETNS=own, CNI_IFNAME="lo")["code"] == 8
+    assert "UP" not in output("ip", "-br", "link", "show", "lo").split("<")[1]
+    runtime.ask("ADD", config, CNI_NETNS=own, CNI_IFNAME="lo", CNI_NETNS_OVERRIDE="1")
+    assert "UP" in output("ip", "-br", "link", "show", "lo").split("<")[1]
+
+
+def test_by_a_link_from_elsewhere(runtime: Runtime, tmp_path: Path) -> None:
+    """A link, or a chain of them, in the directory of a distribution is the plugin of its own name."""
+    (tmp_path / "ptp").symlink_to(runtime.plugins / "ptp")
+    (tmp_path / "loopback").symlink_to("ptp")
+    assert runtime.ask("ADD", runtime.config("ptp"), tmp_path / "ptp")["ips"]
+    assert runtime.ask("DEL", runtime.config("ptp"), tmp_path / "ptp") == {}
+    # By its own path, whatever the caller puts in the place of its name.
+    done = subprocess.run(["bridge"], executable=tmp_path / "loopback", capture_output=True, env={})
+    assert json.loads(done.stdout)["msg"] == "required env variables [CNI_COMMAND] missing"
+    result = runtime.ask("ADD", {"name": "lo", "cniVersion": "1.0.0"}, tmp_path / "loopback", CNI_IFNAME="lo")
+    assert result["interfaces"][0]["name"] == "lo"
+
+
+@pytest.mark.parametrize("name", ["calico", "cni", "..;x", "Bridge", " ptp"])
+def test_a_name_that_is_no_plugin(runtime: Runtime, tmp_path: Path, name: str) -> None:
+    """The error names it, and the plugins there are."""
+    (tmp_path / name).symlink_to(runtime.plugins / "ptp")
+    answer = runtime.refused("ADD", runtime.config("ptp"), tmp_path / name)
+    assert (answer["code"], answer["msg"]) == (999, f'there is no built-in plugin "{name}"')
+
+
+def test_the_entrypoint_itself_is_no_plugin(runtime: Runtime) -> None:
+    """It is called by the name of one only."""
+    answer = runtime.refused("ADD", {}, runtime.plugins.resolve() / "../../../../../entrypoints/cni")
+    assert answer["msg"] == 'there is no built-in plugin "cni"'
+
+
+def test_standard_streams_that_are_closed(runtime: Runtime) -> None:
+    """Without input the request is refused; without output it fails, since nobody gets the result."""
+    command = f"exec {runtime.plugins / 'loopback'}"
+    variables = {"CNI_CONTAINERID": ID, "CNI_NETNS": runtime.namespace, "CNI_IFNAME": "lo", "CNI_COMMAND": "ADD"}
+    done = subprocess.run(["sh", "-c", f"{command} <&-"], env=variables, capture_output=True, text=True)
+    assert json.loads(done.stdout)["code"] == 6
+    text = json.dumps({"name": "lo"})
+    done = subprocess.run(
+        ["sh", "-c", f"{command} >/dev/full"], input=text, env=variables, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr == "loopback: cannot answer: no space left on device\n"
+
+
+def test_an_image_that_is_not_dumped(work_directory: Path, tmp_path: Path, runtime: Runtime) -> None:
+    """Its plugins know their names, too, and do the same."""
+    from minit.image.stage1 import build_stage1
+    from minit.progress import silent
+
+    image = tmp_path / "plain.aci"
+    build_stage1(image, silent, plain=True)
+    unpack(image, tmp_path / "a place")
+    image.unlink()
+    plain = tmp_path / "a place/rootfs" / paths.PLUGINS
+    (tmp_path / "ptp").symlink_to(plain / "ptp")
+    config = runtime.config("ptp")
+    assert runtime.ask("ADD", config, tmp_path / "ptp")["ips"]
+    assert runtime.ask("DEL", config, plain / "ptp") == {}
+    (tmp_path / "host-less").symlink_to(plain / "ptp")
+    assert runtime.refused("ADD", config, tmp_path / "host-less")["msg"] == 'there is no built-in plugin "host-less"'
+    shutil.rmtree(tmp_path / "a place")
