@@ -65,15 +65,17 @@ def has_ended(pidfd: int) -> bool:
 def test_checks_of_an_added_app(make_pod: MakePod) -> None:
     """They are made at each of its starts, what they find is known and acted on, and the pod goes on."""
     sandbox = Sandbox(make_pod)
-    assert sandbox.add("web", checked("rm -f /tmp/bad; exec sleep 1000", liveness=fine())).stdout == ""
+    assert sandbox.add("web", checked(FOREVER, liveness=fine())).stdout == ""
+    bad = sandbox.pod.file("web", "/tmp/bad")
     for _ in range(2):
         assert sandbox.start("web").returncode == 0
         wait_for(lambda: health(sandbox) is True, "a good result")
-        sandbox.pod.file("web", "/tmp/bad").touch()
+        bad.touch()
         assert sandbox.pod.wait_status("web") == 254
         sandbox.wait_state("web", "exited")
         record = json.loads((sandbox.pod.status_root / "rkt/minit/state/web.json").read_text())
         assert (record["end"], record["reason"]) == ("liveness check: out of order", "unhealthy")
+        bad.unlink()
     assert sandbox.remove("web").returncode == 0
     assert sandbox.traces("web") == []
     assert sandbox.end().returncode == 0
