@@ -15,9 +15,8 @@ from minit import paths, syscalls
 from minit.errors import LaunchError, MinitError, PlanError, Step, describe, step_of
 from minit.launcher.apps import check_running, report_failure
 from minit.launcher.cgroups import Hierarchy, read_hierarchies, read_subcgroup, remove_app_groups
-from minit.launcher.devices.devicehelper import DeviceHelper
 from minit.launcher.health.healthhelper import HealthHelper
-from minit.launcher.ownimage import image_descriptor
+from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.enterprofiles import write_profile
 from minit.launcher.start.filterprograms import add_filters
 from minit.launcher.start.load import collect_facts, load_app, read_pod_manifest, read_runtime_config
@@ -69,7 +68,7 @@ def _add(options: AddFlags) -> None:
     subcgroup = read_subcgroup()
     # Remains of a killed `app/add`: somebody's limits, or a group that cgroup.kill was written to.
     remove_app_groups(hierarchies, subcgroup, spec.name)
-    helpers: list[DeviceHelper | HealthHelper] = []
+    helpers: list[PodHelper] = []
     try:
         _hand_over(plan, spec, hierarchies, subcgroup, helpers)
         try:
@@ -124,7 +123,7 @@ def _hand_over(
     spec: AppSpec,
     hierarchies: Sequence[Hierarchy],
     subcgroup: str,
-    helpers: list[DeviceHelper | HealthHelper],
+    helpers: list[PodHelper],
 ) -> None:
     """Make and open what the app needs, and have PID 1 take it in; its helpers, which stay, are added to the list."""
     try:
@@ -144,7 +143,7 @@ def _open_all(
     spec: AppSpec,
     hierarchies: Sequence[Hierarchy],
     subcgroup: str,
-    helpers: list[DeviceHelper | HealthHelper],
+    helpers: list[PodHelper],
 ) -> tuple[GroupEnds, list[tuple[str, int]]]:
     """Return the app's groups and the descriptors for PID 1, each with its role."""
     prepared = prepare(plan, hierarchies, subcgroup, helpers)
@@ -174,7 +173,7 @@ def _open_all(
 
 
 def _start_health(plan: PodPlan) -> tuple[HealthHelper, int]:
-    helper = HealthHelper(plan, read_pid(), image_descriptor(), stays=True)
+    helper = HealthHelper(plan, read_pid(), stays=True)
     try:
         return helper, helper.wait_settled()
     except BaseException:

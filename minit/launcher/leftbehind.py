@@ -15,7 +15,7 @@ from minit import syscalls
 from minit.errors import ControlError, LaunchError
 from minit.launcher.cgroups import hierarchies_of, write_group_file
 from minit.loop import wait_readable
-from minit.messages import Socket, receive_message, send_message
+from minit.messages import Socket, send_message
 from minit.supervisor.control.ask import ask
 from minit.supervisor.control.operations import OP_HELPERS
 
@@ -25,7 +25,7 @@ _F_SETSIG = 10  # missing in fcntl
 
 def settle(socket: Socket, pod: int) -> None:
     """
-    Have this process, a helper of the pod whose PID 1 is `pod`, outlive its parent, which waits for it to say so.
+    Have this process, a helper of the pod whose PID 1 is `pod`, outlive its parent, which is told that.
 
     From now on what it says goes to PID 1, by `socket`.
     """
@@ -47,17 +47,6 @@ def _die_at_end_of(pipe: int) -> None:
     fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(pipe, _F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)
-
-
-def wait_settled(socket: Socket) -> int:
-    """Wait until a helper has settled and return what it lives by, the end of a pipe; LaunchError if it cannot."""
-    message, descriptors = receive_message(socket)
-    if message is None:
-        raise LaunchError("it died")
-    if "failed" in message:
-        raise LaunchError(str(message["failed"]))
-    [life] = descriptors
-    return life
 
 
 def find_helpers(app: str) -> list[int]:

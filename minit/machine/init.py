@@ -21,7 +21,6 @@ from minit.errors import EXIT_FAILURE, MinitError, describe
 from minit.forks import PID_1, settle
 from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies, write_group_file
 from minit.launcher.health.healthhelper import HealthHelper
-from minit.launcher.ownimage import image_descriptor
 from minit.launcher.start.delegation import place_pod
 from minit.launcher.start.enterprofiles import write_profiles
 from minit.launcher.start.filterprograms import add_filters, read_sidecar_filter
@@ -224,7 +223,7 @@ def _check_health(machine: Machine, plan: PodPlan, specs: Sequence[AppSpec], att
         return
     # A command of a check is entered into the app.
     write_profiles(specs, attributes)
-    machine.pod_helpers.append(HealthHelper(plan, os.getpid(), image_descriptor()))
+    machine.pod_helpers.append(HealthHelper(plan, os.getpid()))
 
 
 def _join_group(hierarchies: list[Hierarchy], subcgroup: str) -> None:

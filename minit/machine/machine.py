@@ -6,9 +6,8 @@ import os
 import signal
 from collections.abc import Sequence
 
-from minit.launcher.devices.devicehelper import DeviceHelper
-from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
+from minit.launcher.podhelper import PodHelper
 from minit.machine.helper import Helper
 from minit.machine.kernellog import Recorder
 from minit.machine.watchdog import Feeder
@@ -32,7 +31,7 @@ class Machine:
         self.helper: Helper | None = None
         self.feeder: Feeder | None = None
         self.recorder: Recorder | None = None
-        self.pod_helpers: list[DeviceHelper | HealthHelper] = []
+        self.pod_helpers: list[PodHelper] = []
         self.namespace: int | None = None
         self.lock: int | None = None
         self.image = image_descriptor()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from minit.launcher.devices.devicehelper import DeviceHelper
-from minit.launcher.health.healthhelper import HealthHelper
+from minit.launcher.podhelper import PodHelper
 from minit.machine.helperlink import HelperLink
 from minit.machine.machine import Machine
 from minit.messages import Socket
@@ -59,6 +58,6 @@ class MachineSupervisor(Supervisor):
         self._machine.ask_to_end([number for number in numbers if number in HALT_SIGNALS])
         super()._on_signals(numbers)
 
-    def _on_helper_end(self, helper: DeviceHelper | HealthHelper) -> None:
+    def _on_helper_end(self, helper: PodHelper) -> None:
         self._loop.unwatch(helper.fileno())
         helper.report_death()

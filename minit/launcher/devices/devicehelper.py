@@ -9,25 +9,25 @@ allowed, then put there.
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Sequence
 
 from minit.devices.events import DeviceEvents
 from minit.devices.lookup import DeviceLookup
 from minit.errors import LaunchError, MinitError, describe
-from minit.forks import DEVICE_HELPER, fork
+from minit.forks import DEVICE_HELPER
 from minit.launcher.devices.devicefollower import DeviceFollower, DeviceVolume, device_rules, identify_source
 from minit.launcher.devices.devicepolicy import DeviceGroup
 from minit.launcher.devices.exchange import identify
 from minit.launcher.devices.openvolumes import has_devices
-from minit.launcher.leftbehind import settle, wait_settled
+from minit.launcher.leftbehind import settle
 from minit.launcher.ownimage import image_descriptor
+from minit.launcher.podhelper import PodHelper
 from minit.loop import wait_readable
-from minit.messages import Socket, receive_message, send_message, socket_pair
+from minit.messages import Socket, receive_message, send_message
 from minit.plan.appplan import AppPlan
 from minit.plan.podplan import PodPlan
 from minit.plan.root.devicevolumes import Device, DeviceRule
-from minit.stdio import complain, complain_at_once
+from minit.stdio import complain
 
 _RETRY_SECONDS = 1.0
 
@@ -54,23 +54,16 @@ def find_device_volumes(plan: PodPlan, trees: Sequence[Sequence[int]]) -> tuple[
     return present + late
 
 
-class DeviceHelper:
-    """The launcher's side of the helper; the process exists from the beginning until `end`."""
+class DeviceHelper(PodHelper):
+    """The launcher's side of the helper."""
 
     kind = "devices"
+    loss = "devices do not follow those of the host"
 
     def __init__(self, volumes: Sequence[DeviceVolume], *, debug: bool) -> None:
         self._volumes = volumes
         self._debug = debug
-        self._socket, theirs = socket_pair()
-        image = image_descriptor()
-        self.pid = fork(
-            DEVICE_HELPER,
-            lambda: _help(volumes, theirs, image, debug),
-            {"socket": theirs.fileno(), "image": image},
-            tell=lambda error: _fail(theirs, error),
-        )
-        theirs.close()
+        super().__init__(DEVICE_HELPER, lambda socket: _help(volumes, socket, debug), _fail)
 
     @property
     def follows(self) -> bool:
@@ -114,34 +107,18 @@ class DeviceHelper:
         Returns what it lives by from then on, the caller's; see minit.launcher.leftbehind.
         """
         self._follow(groups, pod)
-        return wait_settled(self._socket)
+        return self.wait_settled()
 
     def _follow(self, groups: dict[str, DeviceGroup | None], stays_with: int | None) -> None:
         places = {app: None if group is None else [group.directory, group.is_v2] for app, group in groups.items()}
         send_message(self._socket, {"follow": places, "stays_with": stays_with})
-
-    def fileno(self) -> int:
-        """Return a descriptor that can be read when the helper died."""
-        return self._socket.fileno()
-
-    def report_death(self) -> None:
-        """Say that nothing is followed any more."""
-        complain_at_once(
-            "stage1: warning: devices do not follow those of the host any more: the process that did it died"
-        )
-
-    def end(self) -> None:
-        """Have the helper gone."""
-        self._socket.close()
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
 
 
 def _any_follows(volumes: Sequence[DeviceVolume]) -> bool:
     return any(volume.app.hotplug for volume in volumes)
 
 
-def _help(volumes: Sequence[DeviceVolume], socket: Socket, image: int | None, debug: bool) -> None:
+def _help(volumes: Sequence[DeviceVolume], socket: Socket, debug: bool) -> None:
     is_following = False
     try:
         lookup = DeviceLookup()
@@ -161,7 +138,7 @@ def _help(volumes: Sequence[DeviceVolume], socket: Socket, image: int | None, de
         if isinstance(message["stays_with"], int):
             settle(socket, message["stays_with"])
         is_following = True
-        if image is not None:
+        if (image := image_descriptor()) is not None:
             os.close(image)
         _follow(_make_followers(volumes, devices, message["follow"], debug), lookup, events, socket)
     except BrokenPipeError:

@@ -8,21 +8,21 @@ PID 1 does what then has to be done to the app.
 from __future__ import annotations
 
 import os
-import signal
 import time
 
 from minit import syscalls
 from minit.errors import ControlError, describe
-from minit.forks import HEALTH_HELPER, fork
+from minit.forks import HEALTH_HELPER
 from minit.launcher.health.healthchecks import RunningCheck, finish_check, give_up_check, start_check
 from minit.launcher.health.healthstate import NEVER, AppHealth, CheckState
-from minit.launcher.leftbehind import settle, wait_settled
+from minit.launcher.leftbehind import settle
+from minit.launcher.podhelper import PodHelper
 from minit.loop import wait_readable
-from minit.messages import Socket, send_message, socket_pair
+from minit.messages import Socket, send_message
 from minit.plan.appplan import AppPlan
 from minit.plan.life.health import NONE
 from minit.plan.podplan import PodPlan
-from minit.stdio import complain, complain_at_once
+from minit.stdio import complain
 from minit.supervisor.control.ask import ask
 from minit.supervisor.control.operations import OP_HEALTH, OP_STATE
 
@@ -32,46 +32,18 @@ _RUNNING = "running"
 _TOLD_BYTES = 64
 
 
-class HealthHelper:
-    """
-    The launcher's side of the helper, which lives until `end`, or as long as the launcher.
-
-    That of an app that is added `stays` when this process ends, see minit.launcher.leftbehind.
-    """
+class HealthHelper(PodHelper):
+    """The launcher's side of the helper; `pid` is that of PID 1, and it `stays` for an app that is added."""
 
     kind = "health"
+    loss = "the health of apps is not checked"
 
-    def __init__(self, plan: PodPlan, pid: int, image: int | None, *, stays: bool = False) -> None:
-        self._socket, theirs = socket_pair()
-        self.pid = fork(
+    def __init__(self, plan: PodPlan, pid: int, *, stays: bool = False) -> None:
+        super().__init__(
             HEALTH_HELPER,
-            lambda: _help(plan, pid, theirs, stays),
-            {"socket": theirs.fileno(), "image": image},
-            tell=lambda error: _fail(theirs if stays else None, error),
+            lambda socket: _help(plan, pid, socket, stays),
+            lambda socket, error: _fail(socket if stays else None, error),
         )
-        theirs.close()
-
-    def wait_settled(self) -> int:
-        """
-        Wait until a helper that stays does without this process; LaunchError if it cannot.
-
-        Returns what it lives by from then on, the caller's.
-        """
-        return wait_settled(self._socket)
-
-    def fileno(self) -> int:
-        """Return a descriptor that can be read when the helper died."""
-        return self._socket.fileno()
-
-    def report_death(self) -> None:
-        """Say that nothing is checked any more."""
-        complain_at_once("stage1: warning: the health of apps is not checked any more: the process that did it died")
-
-    def end(self) -> None:
-        """Have the helper gone, and with it what it runs."""
-        self._socket.close()
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
 
 
 class _Watched:

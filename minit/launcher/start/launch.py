@@ -15,9 +15,9 @@ from minit.attributes import Attributes
 from minit.errors import LaunchError, Step, describe, step_of
 from minit.forks import PID_1, clone
 from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies
-from minit.launcher.devices.devicehelper import DeviceHelper
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
+from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.enterprofiles import write_profiles
 from minit.launcher.start.filterprograms import add_filters, read_sidecar_filter
 from minit.launcher.start.hostnotify import is_usable
@@ -84,7 +84,7 @@ class _Launch:
         self._flags = flags
         self._lock = lock
         self._network: NetworkHelper | None = None
-        self._helpers: list[DeviceHelper | HealthHelper] = []
+        self._helpers: list[PodHelper] = []
 
     def run(self) -> int:
         """Start the pod, wait for its end and return its exit code."""
@@ -187,7 +187,7 @@ class _Launch:
                 write_profiles(specs, attributes)
             if any(app.health for app in plan.apps):
                 with Step("start checking the health of apps"):
-                    self._helpers.append(HealthHelper(plan, pid, image_descriptor()))
+                    self._helpers.append(HealthHelper(plan, pid))
             with Step("setup network"):
                 if self._network is not None:
                     self._network.release()

@@ -17,7 +17,7 @@ from minit.launcher.devices.devicefollower import DeviceVolume
 from minit.launcher.devices.devicehelper import DeviceHelper, find_device_volumes
 from minit.launcher.devices.devicepolicy import DeviceGroup, apply_policies, device_group
 from minit.launcher.devices.openvolumes import has_devices, open_volumes
-from minit.launcher.health.healthhelper import HealthHelper
+from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.cgrouplimits import set_limits
 from minit.launcher.start.delegation import place_pod
 from minit.launcher.start.idmappedmounts import map_owners
@@ -61,7 +61,7 @@ def prepare(
     plan: PodPlan,
     hierarchies: Sequence[Hierarchy],
     subcgroup: str,
-    helpers: list[DeviceHelper | HealthHelper],
+    helpers: list[PodHelper],
     *,
     for_gc: bool = False,
 ) -> Preparation:

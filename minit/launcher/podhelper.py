@@ -1,0 +1,66 @@
+"""A helper of a pod: a process of the host that works for its apps, and ends with whoever started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from minit.errors import LaunchError
+from minit.forks import Forked, fork
+from minit.launcher.ownimage import image_descriptor
+from minit.messages import Socket, receive_message, socket_pair
+from minit.stdio import complain_at_once
+
+
+class PodHelper:
+    """
+    The launcher's side of a helper; the process exists from the beginning until `end`, or as long as the launcher.
+
+    It does `work`, and `fail` is told of an error in it; both get its end of the socket. That of an app that is added
+    may stay when this process ends, see minit.launcher.leftbehind.
+    """
+
+    kind: str
+    loss: str
+    """The consequence of its death, as the beginning of a sentence."""
+
+    def __init__(
+        self, row: Forked, work: Callable[[Socket], None], fail: Callable[[Socket, BaseException], None]
+    ) -> None:
+        self._socket, theirs = socket_pair()
+        self.pid = fork(
+            row,
+            lambda: work(theirs),
+            {"socket": theirs.fileno(), "image": image_descriptor()},
+            tell=lambda error: fail(theirs, error),
+        )
+        theirs.close()
+
+    def wait_settled(self) -> int:
+        """
+        Wait until a helper that stays does without this process; LaunchError if it cannot.
+
+        Returns what it lives by from then on, the end of a pipe, which is the caller's.
+        """
+        message, descriptors = receive_message(self._socket)
+        if message is None:
+            raise LaunchError("it died")
+        if "failed" in message:
+            raise LaunchError(str(message["failed"]))
+        [life] = descriptors
+        return life
+
+    def fileno(self) -> int:
+        """Return a descriptor that can be read when the helper died."""
+        return self._socket.fileno()
+
+    def report_death(self) -> None:
+        """Say that nobody does its work any more."""
+        complain_at_once(f"stage1: warning: {self.loss} any more: the process that did it died")
+
+    def end(self) -> None:
+        """Have the helper gone, and with it what it runs."""
+        self._socket.close()
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
