@@ -11,9 +11,8 @@ import string
 from collections.abc import Mapping
 
 from minit.errors import PluginError
+from minit.network import errorcodes
 from minit.value import Value
-
-INVALID_ENVIRONMENT = 4
 
 _ATTACHMENT = ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME")
 _REQUIRED = {
@@ -87,4 +86,4 @@ def _check_interface(name: str) -> None:
 
 
 def _refused(message: str, details: str = "") -> PluginError:
-    return PluginError(message, INVALID_ENVIRONMENT, details)
+    return PluginError(message, errorcodes.INVALID_ENVIRONMENT, details)

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from minit import jsontext
-from minit.errors import ManifestError, NetworkError, describe
+from minit.errors import ManifestError, NetworkError, PluginError, describe
 from minit.forks import PLUGIN, fork
 from minit.harmless import harmless
 from minit.loop import wait_readable
+from minit.network import errorcodes
 from minit.process import reset_signals
 
 _MAX_OUTPUT_BYTES = 1 << 20
@@ -61,7 +62,7 @@ def run_plugin(
     if ended.si_code != os.CLD_EXITED:
         raise NetworkError(f"{name} was killed by signal {ended.si_status}")
     if ended.si_status != 0:
-        raise NetworkError(_own_error(data) or _exit_text(name, ended.si_status, data))
+        raise _own_error(data) or NetworkError(_exit_text(name, ended.si_status, data))
     return data
 
 
@@ -161,16 +162,20 @@ def _read_block(fd: int) -> bytes | None:
         return None
 
 
-def _own_error(output: bytes) -> str | None:
-    """Return the message in an error of the CNI specification, None if `output` is no such thing."""
+def _own_error(output: bytes) -> PluginError | None:
+    """Return the error of the CNI specification that a plugin printed, None if `output` is no such thing."""
     try:
         error = jsontext.parse(output, "")
     except ManifestError:
         return None
     if not isinstance(error, dict) or not isinstance(error.get("msg"), str) or not error["msg"]:
         return None
-    details = error.get("details")
-    return _printable(f"{error['msg']}; {details}" if details and isinstance(details, str) else error["msg"])
+    code, details = error.get("code"), error.get("details")
+    return PluginError(
+        _printable(error["msg"]),
+        code if isinstance(code, int) and code > 0 else errorcodes.ANY_OTHER,
+        _printable(details) if isinstance(details, str) else "",
+    )
 
 
 def _exit_text(name: str, code: int, output: bytes) -> str:

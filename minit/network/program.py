@@ -17,6 +17,7 @@ from minit.errors import ManifestError, MinitError, PluginError, StrandedError, 
 from minit.harmless import harmless
 from minit.manifest.networkconfig import CNI_VERSIONS, is_at_least
 from minit.manifest.reader import Node
+from minit.network import errorcodes
 from minit.network.builtin import find_builtin
 from minit.network.namespace import is_namespace, is_own_namespace
 from minit.network.parameters import Parameters, is_valid_name, read_parameters
@@ -25,15 +26,6 @@ from minit.network.result import read_result, write_result
 from minit.stdio import complain, write_all
 
 JsonObject = dict[str, object]
-
-# Those of the specification, "Error"; the last two are the reference plugins' own.
-_INCOMPATIBLE_VERSION = 1
-_UNSUPPORTED_FIELD = 2
-_IO_FAILURE = 5
-_DECODING_FAILURE = 6
-_INVALID_CONFIGURATION = 7
-_INVALID_NAMESPACE = 8
-_ANY_OTHER = 999
 
 _FAILED = 1  # the exit code
 _SINCE = {"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
@@ -64,7 +56,9 @@ def answer_request(
     try:
         if name not in paths.BUILT_IN_PLUGINS:
             known = ", ".join(paths.BUILT_IN_PLUGINS)
-            raise PluginError(f'there is no built-in plugin "{name}"', _ANY_OTHER, f"it has to be called as {known}")
+            raise PluginError(
+                f'there is no built-in plugin "{name}"', errorcodes.ANY_OTHER, f"it has to be called as {known}"
+            )
         parameters = read_parameters(environment)
         if parameters.command == "VERSION":
             return _versions(read_request), 0
@@ -84,7 +78,7 @@ def _read_request() -> bytes:
 
 def _error_answer(error: BaseException, version: str) -> JsonObject:
     message, details = describe(error), ""
-    code = _INVALID_CONFIGURATION if isinstance(error, ManifestError) else _ANY_OTHER
+    code = errorcodes.INVALID_CONFIGURATION if isinstance(error, ManifestError) else errorcodes.ANY_OTHER
     if isinstance(error, PluginError):
         message, details, code = error.message, error.details, error.code
     answer: JsonObject = {"cniVersion": version, "code": code, "msg": harmless(message)}
@@ -106,19 +100,23 @@ def _read_config(read_request: Callable[[], bytes]) -> Node:
     try:
         return Node(jsontext.parse(read_request(), _SOURCE), None, _SOURCE)
     except OSError as error:
-        raise PluginError("error reading from stdin", _IO_FAILURE, describe(error)) from error
+        raise PluginError("error reading from stdin", errorcodes.IO_FAILURE, describe(error)) from error
     except MinitError as error:
-        raise PluginError("error parsing the network configuration", _DECODING_FAILURE, describe(error)) from error
+        raise PluginError(
+            "error parsing the network configuration", errorcodes.DECODING_FAILURE, describe(error)
+        ) from error
 
 
 def _read_version(config: Node) -> str:
     try:
         version = config["cniVersion"].optional(Node.string) or CNI_VERSIONS[0]
     except ManifestError as error:
-        raise PluginError("error parsing the network configuration", _DECODING_FAILURE, describe(error)) from error
+        raise PluginError(
+            "error parsing the network configuration", errorcodes.DECODING_FAILURE, describe(error)
+        ) from error
     if version not in CNI_VERSIONS:
         details = f'config is "{version}", plugin supports {jsontext.dump(CNI_VERSIONS).decode()}'
-        raise PluginError("incompatible CNI versions", _INCOMPATIBLE_VERSION, details)
+        raise PluginError("incompatible CNI versions", errorcodes.INCOMPATIBLE_VERSION, details)
     return version
 
 
@@ -126,16 +124,18 @@ def _check_request(parameters: Parameters, config: Node, version: str) -> None:
     command = parameters.command
     if not is_at_least(version, _SINCE.get(command, version)):
         details = f"{command} came with {_SINCE[command]}, the configuration is of {version}"
-        raise PluginError(f"config version does not allow {command}", _INCOMPATIBLE_VERSION, details)
+        raise PluginError(f"config version does not allow {command}", errorcodes.INCOMPATIBLE_VERSION, details)
     name = config["name"].optional(Node.string)
     if not name:
-        raise PluginError("missing network name", _INVALID_CONFIGURATION)
+        raise PluginError("missing network name", errorcodes.INVALID_CONFIGURATION)
     if not is_valid_name(name):
-        raise PluginError("invalid characters found in network name", _INVALID_CONFIGURATION, f"name is {name}")
+        raise PluginError(
+            "invalid characters found in network name", errorcodes.INVALID_CONFIGURATION, f"name is {name}"
+        )
     if parameters.namespace and not parameters.may_be_own_namespace and is_own_namespace(parameters.namespace):
         raise PluginError(
             "plugin's netns and netns from CNI_NETNS should not be the same",
-            _INVALID_NAMESPACE,
+            errorcodes.INVALID_NAMESPACE,
             f"CNI_NETNS is {parameters.namespace}; CNI_NETNS_OVERRIDE=1 allows it",
         )
 
@@ -147,7 +147,7 @@ def _call(name: str, parameters: Parameters, config: Node, version: str) -> Json
     fields = {**fields, "type": name}
     builtin = find_builtin(fields)
     if builtin is None:
-        raise PluginError(f'the built-in plugin "{name}" cannot do all that is asked for', _UNSUPPORTED_FIELD)
+        raise PluginError(f'the built-in plugin "{name}" cannot do all that is asked for', errorcodes.UNSUPPORTED_FIELD)
     given = config["prevResult"]
     previous = read_result(given.raw(), f"{_SOURCE}: prevResult", version) if given.given else None
     namespace = parameters.namespace
