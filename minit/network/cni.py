@@ -17,6 +17,7 @@ from minit.errors import ManifestError, MinitError, NetworkError, describe
 from minit.manifest.networkconfig import NetworkConfig, PluginConfig, is_at_least
 from minit.network import cache
 from minit.network.builtin import find_builtin
+from minit.network.passedargs import tolerated
 from minit.network.plugin import first_line, run_plugin
 from minit.network.request import Request
 from minit.network.result import Result, read_result, write_result
@@ -198,7 +199,7 @@ class _Attachment:
             "CNI_COMMAND": command,
             "CNI_CONTAINERID": self._request.container_id,
             "CNI_NETNS": self._request.namespace,
-            "CNI_ARGS": self._request.args,
+            "CNI_ARGS": tolerated(self._request.args),
             "CNI_IFNAME": self._request.interface,
             "CNI_PATH": self._search.environment_path(program),
         }

@@ -17,6 +17,7 @@ from minit.network.cni import PluginSearch, attach, check, detach, plugin_path
 from minit.network.request import Request
 from minit.network.result import Result, ipv4_address, ipv4_gateway
 from minit.plan.networks.networkplan import PlannedNetwork
+from minit.value import replace
 from tests.support.networks import make_network, own_network, remove_network, within
 from tests.support.waiting import TIMEOUT_SECONDS
 
@@ -61,10 +62,10 @@ class Host:
         firewall = [{"type": "firewall"}] if version >= "0.4.0" else []
         return self.network(cniVersion=version, plugins=[bridge, portmap, *firewall, settings])
 
-    def request(self, namespace: str | None = None) -> Request:
+    def request(self, namespace: str | None = None, args: str = "") -> Request:
         """Return the parameters of a request."""
         path = self.namespace if namespace is None else namespace
-        return Request(container_id=ID, namespace=path, interface="eth0")
+        return Request(container_id=ID, namespace=path, interface="eth0", args=args)
 
     def attach(self, network: PlannedNetwork) -> Result:
         """Attach the pod."""
@@ -135,6 +136,19 @@ def test_a_list_of_plugins(host: Host, version: str) -> None:
     assert host.answers_pod()
     assert check(network, host.request(), host.search) == (version != "0.3.1")
     detach(network, host.request(), host.search)
+    assert host.is_clean()
+
+
+@pytest.mark.parametrize("kind", ["ptp", "bridge"])
+def test_an_address_of_the_users_choice(host: Host, kind: str) -> None:
+    """`IP` reaches the address manager, past plugins that refuse each key that is not for them; `FOO` is refused."""
+    host.prefer("ptp", "bridge", "host-local", "tuning")
+    plugins = [{"type": kind, "ipam": host.ipam()}, {"type": "tuning"}]
+    network = replace(host.network(cniVersion="1.0.0", plugins=plugins), args="IP=10.77.0.9")
+    assert ipv4_address(attach(network, host.request(args=network.args), host.search)) == "10.77.0.9"
+    detach(network, host.request(args=network.args), host.search)
+    with pytest.raises(NetworkError, match='unknown args .*"FOO=1'):
+        attach(network, host.request(args="IP=10.77.0.9;FOO=1"), host.search)
     assert host.is_clean()
 
 
