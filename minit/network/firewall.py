@@ -1,5 +1,5 @@
 """
-A pod's rules in the kernel's packet filter: its packets masqueraded, and ports of the host that lead to it.
+A pod's rules in the kernel's packet filter: its packets masqueraded and its own, and ports of the host that lead to it.
 
 Tables of its own for each interface (`table_name`) and for its ports (`ports_table`), which are written and deleted as
 a whole, so that nobody else's rules are ever touched. Chains of other tables at the same hook are evaluated too, and
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 from typing import TypeAlias
 
 from minit.errors import NetworkError, describe
+from minit.network.confinement import Sender, confinement
 from minit.network.hostlink import host_addresses, host_interface
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.conntrack import forget_datagrams
@@ -25,6 +27,7 @@ from minit.plan.networks.networkplan import ForwardedPort
 
 __all__ = [
     "Interface",
+    "Sender",
     "delete_table",
     "forward_ports",
     "ports_table",
@@ -53,13 +56,17 @@ def table_name(container_id: str, interface: str) -> str:
     return f"{_PREFIX}{container_id}-{interface}"
 
 
-def protect(name: str, masqueraded: Sequence[Interface] = ()) -> None:
+def protect(name: str, masqueraded: Sequence[Interface] = (), sender: Sender | None = None) -> None:
     """
     Write the tables of one of a pod's interfaces, all of them at once; NetworkError, and none is, if one is refused.
 
     The addresses `masqueraded` are hidden behind the host's, except from their own subnets and from multicast groups.
+    With a `sender` nobody else may speak by its link.
     """
     tables = [_masquerading(name, family, addresses) for family, addresses in _by_family(masqueraded)]
+    if sender is not None:
+        _require_link(sender.link)
+        tables.append(confinement(name, sender))
     if tables:
         nftables.replace_tables(tables)
 
@@ -100,6 +107,14 @@ def _by_family(interfaces: Sequence[Interface]) -> Iterator[tuple[int, list[Inte
         addresses = [interface for interface in interfaces if interface.version == version]
         if addresses:
             yield family, addresses
+
+
+def _require_link(name: str) -> None:
+    # To some kernels the interface of a chain may be one that is yet to come.
+    try:
+        socket.if_nametoindex(name)
+    except OSError as error:
+        raise NetworkError(f"interface {name} has vanished") from error
 
 
 def _masquerading(name: str, family: int, addresses: Sequence[Interface]) -> Table:

@@ -2,6 +2,7 @@
 A host between the outside and its pods, each a network namespace, and packets sent among them.
 
     outside 192.0.2.2 --- 192.0.2.1 host 10.1.0.1 --- 10.1.0.2, 10.1.0.3, … pods
+            2001:db8:2::2 --- 2001:db8:2::1  2001:db8:1::1 --- 2001:db8:1::2, …
 
 Sockets stay in the namespace in which they were made, so that one process can be all of them.
 """
@@ -29,6 +30,11 @@ OTHER_HOST = "192.0.2.10"
 OUTSIDE = "192.0.2.2"
 GATEWAY = "10.1.0.1"
 SUBNET = "10.1.0.0/24"
+HOST6 = "2001:db8:2::1"
+OTHER_HOST6 = "2001:db8:2::10"
+OUTSIDE6 = "2001:db8:2::2"
+GATEWAY6 = "2001:db8:1::1"
+SUBNET6 = "2001:db8:1::/64"
 BRIDGE = "cni0"
 
 _KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
@@ -74,11 +80,21 @@ class Place:
 
         return self.do(work)
 
+    def sysctl6(self, name: str, value: str) -> None:
+        """Change a setting of net.ipv6."""
+        self.do(lambda: (Path("/proc/sys/net/ipv6") / name).write_text(value))
+
+    def mac(self, link: str) -> str:
+        """Return the hardware address of a link."""
+        return self.run(f"ip -brief link show {link}").split()[2]
+
     def listen(self, protocol: str, port: int, address: str = "0.0.0.0") -> socket.socket:
-        """Return a socket to which others can send."""
+        """Return a socket to which others can send, by IPv6 if it is the address of that."""
 
         def work() -> socket.socket:
-            server = socket.socket(socket.AF_INET, _KINDS[protocol])
+            server = socket.socket(_family(address), _KINDS[protocol])
+            if server.family == socket.AF_INET6:
+                server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             server.bind((address, port))
             if protocol == "tcp":
@@ -93,7 +109,7 @@ class Place:
 
         Returns the address that the server saw and its own number among `servers`, None if none was reached.
         """
-        with self.do(lambda: socket.socket(socket.AF_INET, _KINDS[protocol])) as client:
+        with self.do(lambda: socket.socket(_family(address), _KINDS[protocol])) as client:
             client.settimeout(_LOSS_SECONDS)
             try:
                 client.connect((address, port))
@@ -124,10 +140,17 @@ class Topology:
             f"ip link add eth0 type veth peer name eth0 netns {self.outside.path}",
             f"ip address add {HOST}/24 dev eth0",
             f"ip address add {OTHER_HOST}/24 dev eth0",
+            f"ip address add {HOST6}/64 dev eth0",
+            f"ip address add {OTHER_HOST6}/64 dev eth0",
             "ip link set eth0 up",
         )
         self.host.sysctl("ip_forward", "1")
-        self.outside.run(f"ip address add {OUTSIDE}/24 dev eth0", "ip link set eth0 up")
+        self.host.sysctl6("conf/all/forwarding", "1")
+        self.outside.run(
+            f"ip address add {OUTSIDE}/24 dev eth0",
+            f"ip address add {OUTSIDE6}/64 dev eth0",
+            "ip link set eth0 up",
+        )
         for place in (self.host, self.outside):
             place.wait_for_link("eth0")
 
@@ -143,18 +166,22 @@ class Topology:
         self.host.run(
             f"ip link add {link} type veth peer name eth0 netns {pod.path}",
             f"ip address add {GATEWAY}/32 dev {link}",
+            f"ip address add {GATEWAY6}/128 dev {link}",
             f"ip link set {link} up",
             f"ip route add {address}/32 dev {link}",
+            f"ip route add {ipv6_of(address)}/128 dev {link}",
         )
         pod.run(
-            f"ip address add {address}/24 dev eth0",
+            f"ip address add {address}/24 dev eth0 noprefixroute",
+            f"ip address add {ipv6_of(address)}/64 dev eth0 noprefixroute",
             "ip link set eth0 up",
-            f"ip route delete {SUBNET}",
             f"ip route add {GATEWAY}/32 dev eth0 scope link src {address}",
             f"ip route add {SUBNET} via {GATEWAY} src {address}",
+            f"ip route add {GATEWAY6}/128 dev eth0",
+            f"ip route add {SUBNET6} via {GATEWAY6}",
         )
         if with_default_route:
-            pod.run(f"ip route add default via {GATEWAY}")
+            pod.run(f"ip route add default via {GATEWAY}", f"ip route add default via {GATEWAY6}")
         self._wait_for_pod(pod, link)
         return pod
 
@@ -165,6 +192,7 @@ class Topology:
             self.host.run(
                 f"ip link add {BRIDGE} type bridge",
                 f"ip address add {GATEWAY}/24 dev {BRIDGE}",
+                f"ip address add {GATEWAY6}/64 dev {BRIDGE}",
                 f"ip link set {BRIDGE} up",
             )
         link = self.link_of(address)
@@ -175,17 +203,20 @@ class Topology:
         )
         pod.run(
             f"ip address add {address}/24 dev eth0",
+            f"ip address add {ipv6_of(address)}/64 dev eth0",
             "ip link set eth0 up",
             f"ip route add default via {GATEWAY}",
+            f"ip route add default via {GATEWAY6}",
         )
         self._wait_for_pod(pod, link)
         return pod
 
     def filter_bridged(self, filtered: bool) -> None:
         """Decide whether packets that only cross the bridge meet the rules for those that are routed."""
-        path = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
-        if self.host.do(path.exists):
-            self.host.do(lambda: path.write_text(str(int(filtered))))
+        paths = [Path(f"/proc/sys/net/bridge/bridge-nf-call-{name}") for name in ("iptables", "ip6tables")]
+        if self.host.do(paths[0].exists):
+            for path in paths:
+                self.host.do(lambda path=path: path.write_text(str(int(filtered))))  # type: ignore[misc]
         elif filtered:
             pytest.skip("the kernel does not filter bridged packets")
 
@@ -204,7 +235,14 @@ class Topology:
     def _place(self, name: str) -> Place:
         place = Place(self._directory / name)
         self._places.append(place)
+        # Addresses can be used at once: nobody is asked whether they are free.
+        place.sysctl6("conf/default/accept_dad", "0")
         return place
+
+
+def ipv6_of(address: str) -> str:
+    """Return a pod's address of IPv6."""
+    return f"{SUBNET6.partition('/')[0]}{address.rpartition('.')[2]}"
 
 
 @contextlib.contextmanager
@@ -215,6 +253,10 @@ def make_topology(directory: Path) -> Iterator[Topology]:
         yield topology
     finally:
         topology.close()
+
+
+def _family(address: str) -> int:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def _answer(protocol: str, server: socket.socket) -> str:

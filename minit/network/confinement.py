@@ -1,0 +1,129 @@
+"""
+The table that keeps a pod to its own addresses: what it sends in another's name is dropped where it gets to the host.
+
+The hook is at the interface itself, before a bridge passes anything on to its other ports and before anything is
+routed. So pods on one bridge are as safe from each other as the host is from all.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
+
+from minit.network.netlink import nftables, nftexpressions
+from minit.network.netlink.nftables import Chain, Hook, Rule, Table
+from minit.network.netlink.nftexpressions import (
+    LISTENER_REPORT,
+    NEIGHBOR_ADVERTISEMENT,
+    NEIGHBOR_SOLICITATION,
+    REDIRECT,
+    ROUTER_ADVERTISEMENT,
+    ROUTER_SOLICITATION,
+    Address,
+    Match,
+)
+from minit.value import Value
+
+# Before what others may do with packets of an interface: nobody is to see what is not true.
+_PRIORITY = -500
+_LOOPBACK = IPv4Network("127.0.0.0/8")
+_NO_IPV4 = IPv4Address("0.0.0.0")
+_NO_IPV6 = IPv6Address("::")
+_LINK_LOCAL = int(IPv6Address("fe80::"))
+_DHCP_SERVER = 67
+
+
+class Sender(Value):
+    """
+    The only sender at the other end of the host's interface `link`: its hardware address, and its addresses.
+
+    Without addresses it may have any. `uses_dhcp` says that it may ask for one before it has it.
+    """
+
+    link: str
+    mac: str
+    addresses: tuple[Address, ...] = ()
+    uses_dhcp: bool = False
+
+
+def confinement(name: str, sender: Sender) -> Table:
+    """Return the table that drops what comes by the sender's link and is not from the sender."""
+    hook = Hook(kind=nftables.FILTER, point=nftables.INGRESS, priority=_PRIORITY, device=sender.link, drops=True)
+    chains = _own_addresses(sender) if sender.addresses else _own_hardware_address(sender)
+    own = Rule(expressions=(*nftexpressions.comes_from(sender.mac), *nftexpressions.jump(chains[-1].name)))
+    return Table(family=nftables.NETDEV, name=name, chains=(*chains, Chain(name="ingress", rules=(own,), hook=hook)))
+
+
+def link_local_address(mac: str) -> IPv6Address:
+    """Return the address that the kernel makes of a hardware address, RFC 4291 appendix A."""
+    octets = bytes.fromhex(mac.replace(":", ""))
+    identifier = bytes([octets[0] ^ 2]) + octets[1:3] + b"\xff\xfe" + octets[3:]
+    return IPv6Address(_LINK_LOCAL | int.from_bytes(identifier, "big"))
+
+
+def _own_hardware_address(sender: Sender) -> tuple[Chain, ...]:
+    is_arp = nftexpressions.carries(nftexpressions.ARP)
+    matches = (
+        (*is_arp, *nftexpressions.arp_sender(sender.mac), *nftexpressions.accept()),
+        (*is_arp, *nftexpressions.drop()),
+        nftexpressions.accept(),
+    )
+    return (_chain("sender", matches),)
+
+
+def _own_addresses(sender: Sender) -> tuple[Chain, ...]:
+    """Return chains for each protocol, and at last the one that they are reached by."""
+    ipv4 = [address for address in sender.addresses if isinstance(address, IPv4Address)]
+    ipv6 = [address for address in sender.addresses if isinstance(address, IPv6Address)]
+    # The kernel gives a link this one whether or not the network has IPv6.
+    ipv6 += [address for address in (link_local_address(sender.mac),) if address not in ipv6]
+    advertised = (
+        *((*nftexpressions.icmpv6(NEIGHBOR_ADVERTISEMENT, address), *nftexpressions.leave()) for address in ipv6),
+        nftexpressions.drop(),
+    )
+    jumps = (
+        (*nftexpressions.carries(nftexpressions.IPV4), *nftexpressions.jump("ipv4")),
+        (*nftexpressions.carries(nftexpressions.IPV6), *nftexpressions.jump("ipv6")),
+        (*nftexpressions.carries(nftexpressions.ARP), *nftexpressions.jump("arp")),
+    )
+    return (
+        _chain("ipv4", _ipv4(ipv4, sender.uses_dhcp)),
+        _chain("advertised", advertised),
+        _chain("ipv6", _ipv6(ipv6)),
+        _chain("arp", _arp(sender.mac, ipv4)),
+        _chain("sender", jumps),
+    )
+
+
+def _ipv4(addresses: list[IPv4Address], uses_dhcp: bool) -> tuple[Match, ...]:
+    matches: list[Match] = [(*nftexpressions.destination_in(_LOOPBACK), *nftexpressions.drop())]
+    matches += [(*nftexpressions.source_in(address), *nftexpressions.accept()) for address in addresses]
+    if uses_dhcp:
+        asks = (*nftexpressions.source_in(_NO_IPV4), *nftexpressions.destination_ports("udp", _DHCP_SERVER))
+        matches.append((*asks, *nftexpressions.accept()))
+    return tuple(matches)
+
+
+def _ipv6(addresses: list[IPv6Address]) -> tuple[Match, ...]:
+    # Whoever may send nothing of others is no router.
+    matches: list[Match] = [
+        (*nftexpressions.icmpv6(message), *nftexpressions.drop()) for message in (ROUTER_ADVERTISEMENT, REDIRECT)
+    ]
+    # An advertisement can be about another address than the one that it comes from.
+    matches.append((*nftexpressions.icmpv6(NEIGHBOR_ADVERTISEMENT), *nftexpressions.jump("advertised")))
+    matches += [(*nftexpressions.source_in(address), *nftexpressions.accept()) for address in addresses]
+    # Without an address yet: asking whether one is free, RFC 4862, and the groups and routers for that.
+    without = nftexpressions.source_in(_NO_IPV6)
+    asks = [nftexpressions.icmpv6(NEIGHBOR_SOLICITATION, address) for address in addresses]
+    asks += [nftexpressions.icmpv6(message) for message in (ROUTER_SOLICITATION, LISTENER_REPORT)]
+    return (*matches, *((*without, *question, *nftexpressions.accept()) for question in asks))
+
+
+def _arp(mac: str, addresses: list[IPv4Address]) -> tuple[Match, ...]:
+    # Without an address yet: asking whether one is free, RFC 5227.
+    return tuple(
+        (*nftexpressions.arp_sender(mac, address), *nftexpressions.accept()) for address in (*addresses, _NO_IPV4)
+    )
+
+
+def _chain(name: str, matches: tuple[Match, ...]) -> Chain:
+    return Chain(name=name, rules=tuple(Rule(expressions=match) for match in matches))

@@ -1,0 +1,95 @@
+"""Frames of an Ethernet as bytes, true or not, and sockets that send and see them."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from ipaddress import IPv4Address, IPv6Address
+
+BROADCAST = "ff:ff:ff:ff:ff:ff"
+
+_IPV4 = 0x0800
+_ARP = 0x0806
+_VLAN = 0x8100
+_IPV6 = 0x86DD
+_ETH_P_ALL = 3
+_UDP = 17
+_ICMPV6 = 58
+
+
+def ethernet(protocol: int, payload: bytes, source: str, destination: str = BROADCAST) -> bytes:
+    """Return a frame."""
+    return octets(destination) + octets(source) + struct.pack("!H", protocol) + payload
+
+
+def vlan(frame: bytes, number: int) -> bytes:
+    """Return a frame with the tag of a VLAN."""
+    return frame[:12] + struct.pack("!HH", _VLAN, number) + frame[12:]
+
+
+def udp4(source: str, destination: str, mac: str, to: str = BROADCAST, ports: tuple[int, int] = (4000, 4000)) -> bytes:
+    """Return a datagram of IPv4 from `source`, sent by `mac`."""
+    data = b"spoofed?"
+    udp = struct.pack("!HHHH", *ports, 8 + len(data), 0) + data
+    addresses = IPv4Address(source).packed + IPv4Address(destination).packed
+    header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 1, 0, 64, _UDP, 0) + addresses
+    header = header[:10] + struct.pack("!H", _checksum(header)) + header[12:]
+    return ethernet(_IPV4, header + udp, mac, to)
+
+
+def udp6(source: str, destination: str, mac: str, to: str = BROADCAST) -> bytes:
+    """Return a datagram of IPv6 from `source`, sent by `mac`."""
+    data = b"spoofed?"
+    udp = struct.pack("!HHHH", 4000, 4000, 8 + len(data), 0) + data
+    checksum = _checksum(_pseudo_header(source, destination, _UDP, udp) + udp)
+    return _ipv6(source, destination, _UDP, udp[:6] + struct.pack("!H", checksum) + udp[8:], mac, to)
+
+
+def icmpv6(
+    kind: int, source: str, mac: str, target: str = "::", destination: str = "ff02::1", *, hop_by_hop: bool = False
+) -> bytes:
+    """Return a message of neighbour discovery, perhaps behind a header of options that every hop looks at."""
+    message = struct.pack("!BBHI", kind, 0, 0, 0) + IPv6Address(target).packed
+    checksum = _checksum(_pseudo_header(source, destination, _ICMPV6, message) + message)
+    message = message[:2] + struct.pack("!H", checksum) + message[4:]
+    if hop_by_hop:
+        return _ipv6(source, destination, 0, struct.pack("!BBBBI", _ICMPV6, 0, 1, 4, 0) + message, mac, BROADCAST)
+    return _ipv6(source, destination, _ICMPV6, message, mac, BROADCAST)
+
+
+def arp(operation: int, mac: str, address: str, target: str, *, sent_by: str | None = None) -> bytes:
+    """Return a packet of ARP that says that `mac` has the address."""
+    sender = octets(mac) + IPv4Address(address).packed
+    packet = struct.pack("!HHBBH", 1, _IPV4, 6, 4, operation) + sender + bytes(6) + IPv4Address(target).packed
+    return ethernet(_ARP, packet, sent_by or mac)
+
+
+def octets(mac: str) -> bytes:
+    """Return a hardware address as bytes."""
+    return bytes.fromhex(mac.replace(":", ""))
+
+
+def frame_socket(link: str) -> socket.socket:
+    """Return a socket that sends frames by a link of this namespace, and sees all that come by it."""
+    sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
+    sock.bind((link, _ETH_P_ALL))
+    return sock
+
+
+def _ipv6(source: str, destination: str, protocol: int, payload: bytes, mac: str, to: str) -> bytes:
+    addresses = IPv6Address(source).packed + IPv6Address(destination).packed
+    header = struct.pack("!IHBB", 6 << 28, len(payload), protocol, 255) + addresses
+    return ethernet(_IPV6, header + payload, mac, to)
+
+
+def _pseudo_header(source: str, destination: str, protocol: int, payload: bytes) -> bytes:
+    addresses = IPv6Address(source).packed + IPv6Address(destination).packed
+    return addresses + struct.pack("!II", len(payload), protocol)
+
+
+def _checksum(data: bytes) -> int:
+    data += bytes(len(data) % 2)
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total ^ 0xFFFF
