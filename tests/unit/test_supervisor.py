@@ -34,6 +34,7 @@ from minit.plan.podplan import PodPlan
 from minit.process import join_cgroups, read_attributes, reset_signals
 from minit.supervisor.apps import handlers as handlers_module
 from minit.supervisor.apps import lifecycle
+from minit.supervisor.apps import processes as processes_module
 from minit.supervisor.apps.apprun import EXECUTED, Handler
 from minit.supervisor.apps.controlgroup import Group, GroupEnds
 from minit.supervisor.apps.podapp import App
@@ -335,6 +336,35 @@ def test_what_ignores_a_stop_is_killed_after_the_grace_period(root: Path, groups
     outcome = supervise(root, groups, {"a": ignores_sigterm, "b": sleeps}, drive, grace_seconds=0.2)
     assert (outcome.exit_code, outcome.status) == (0, {"a": 137, "b": 0})
     assert 0.2 <= outcome.result < PATIENCE_SECONDS
+
+
+def test_an_app_that_cannot_be_killed_ends_the_pod(root: Path, groups: Mapping[str, GroupEnds]) -> None:
+    """The others are stopped as by any other failure, and the pod has failed though the app ended well."""
+    own = Path(f"/proc/self/fd/{groups['a'].freezer}").readlink()
+    # Of the group around those of the apps, which a kill cannot thaw.
+    state = os.open(own.parents[1] / own.name, os.O_WRONLY | os.O_CLOEXEC)
+
+    def leaves_a_child(report: Socket) -> None:
+        execute(report)
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            while True:
+                signal.pause()
+        os._exit(0)
+
+    def drive(supervisor: Supervisor, launcher: Socket) -> None:
+        processes_module.KILL_WAIT_SECONDS = 0.1
+        turn_until(supervisor, lambda: supervisor.apps["a"].state == lifecycle.LINGERING)
+        os.write(state, b"FROZEN")
+        turn_until(supervisor, lambda: supervisor.apps["a"].state == lifecycle.EXITED)
+        os.write(state, b"THAWED")
+
+    outcome = supervise(
+        root, groups, {"a": leaves_a_child, "b": sleeps}, drive, specific={"a": {"stop_grace_seconds": 0.2}}
+    )
+    os.close(state)
+    assert (outcome.exit_code, outcome.status) == (254, {"a": 0, "b": 0})
+    assert "pod.stopping" in outcome.events
 
 
 def test_the_launcher_is_told_how_long_the_end_takes(root: Path, groups: Mapping[str, GroupEnds]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 
-from minit.errors import EXIT_FAILURE
 from minit.loop import Loop
 from minit.plan.appplan import HANDLER_POST_STOP
 from minit.plan.podplan import PodPlan
@@ -131,7 +130,7 @@ class Ends:
     def _report_unkillable(self, app: App) -> None:
         complain_at_once(f'stage1: app "{app.name}": giving up on unkillable processes: {describe_processes(app)}')
         if not (self._plan.mutable or app.run.is_stopped):
-            self._pod.exit_code = self._pod.exit_code or EXIT_FAILURE
+            self._pod.fail()
 
     def _finish(self, app: App) -> None:
         app.run.deadline = None

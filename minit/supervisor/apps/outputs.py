@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from minit.errors import EXIT_FAILURE
 from minit.loop import Loop
 from minit.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle
@@ -48,7 +47,7 @@ class Outputs:
             if app.lost_bytes:
                 complain_at_once(f'stage1: app "{app.name}": {app.lost_bytes} bytes of output were lost')
                 if app.spec.lost_output_fails:
-                    self._pod.exit_code = self._pod.exit_code or EXIT_FAILURE
+                    self._pod.fail()
 
     def _wait(self, turn: Callable[[float], None], tell_seconds: Callable[[float], None]) -> None:
         self.sidecars.renew(at_once=True)

@@ -176,6 +176,11 @@ class PodPolicy:
         self._journal.event("pod.stop-requested", reason=reason, force=False)
         self.begin_shutdown(0)
 
+    def fail(self) -> None:
+        """Have the pod end, with a failure unless it has another one to end with."""
+        self.begin_shutdown(EXIT_FAILURE)
+        self.exit_code = self.exit_code or EXIT_FAILURE
+
     def begin_shutdown(self, exit_code: int) -> None:
         """Begin to stop all apps, if that has not begun; a mutable pod ends with 0."""
         if self.exit_code is not None:
