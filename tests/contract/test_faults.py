@@ -235,7 +235,9 @@ def test_every_step_of_an_event_handler_that_fails_is_named(make_pod: MakePod, f
             right = right and bool(re.fullmatch(reason, lines[0]) and re.fullmatch(verdict, lines[1]))
         else:
             right = result.returncode == 0 and not lines and result.stdout.endswith(": hello\n")
-        return was_reached, "" if right and own.gc().returncode == 0 else f"{call}: {result}"
+        right = own.gc().returncode == 0 and right
+        own.remove()
+        return was_reached, "" if right else f"{call}: {result}"
 
     with ThreadPoolExecutor(2) as executor:
         outcomes = list(executor.map(fail, sorted(cases)))

@@ -94,13 +94,15 @@ class Runs:
 
 
 def collect(pod: PodDirectory, *flags: str) -> list[str]:
-    """Collect a pod twice, since a killed `gc` is followed by another one, and return what is wrong or left."""
+    """Collect a pod twice, since a killed `gc` is followed by another one, remove it, and return what is wrong."""
     problems = []
     for _ in range(2):
         result = pod.call("gc", *flags, pod.uuid)
         problems += [] if (result.returncode, result.stderr) == (0, "") else [str(result)]
     rules = subprocess.run(["iptables-save"], capture_output=True, text=True, check=True).stdout
-    return problems + left_by(pod.uuid) + [line for line in rules.splitlines() if pod.uuid in line]
+    problems += left_by(pod.uuid) + [line for line in rules.splitlines() if pod.uuid in line]
+    pod.remove()
+    return problems
 
 
 def sample(calls: Sequence[Call]) -> list[Call]:
