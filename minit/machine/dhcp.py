@@ -12,11 +12,11 @@ import random
 import socket
 import time
 from collections.abc import Callable
+from ipaddress import IPv4Address
 
 from minit.machine import dhcpmessage
 from minit.machine.addressprobe import AddressProbe
 from minit.machine.dhcpmessage import INFINITE_SECONDS, Answer
-from minit.network.ipv4 import format_address
 from minit.stdio import complain_at_once
 from minit.value import replace
 
@@ -162,7 +162,7 @@ class DhcpClient:
         self._broadcast(self._message(dhcpmessage.DECLINE, requested=offer.address, server=offer.server))
         self.close()
         self.state, self.deadline = INIT, time.monotonic() + _DECLINED_SECONDS
-        address = format_address(offer.address)
+        address = str(IPv4Address(offer.address))
         complain_at_once(f"minit: interface {self._interface}: {address} is in use by {owner.hex(':')}")
 
     def _bind(self, lease: Answer) -> None:

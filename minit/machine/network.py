@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from ipaddress import IPv4Address, IPv4Interface
 
 from minit import paths
 from minit.errors import NetworkError, describe
@@ -12,14 +13,13 @@ from minit.loop import wait_readable
 from minit.machine.devices import MachineDevices
 from minit.machine.dhcp import DhcpClient
 from minit.machine.dhcpmessage import Answer
-from minit.manifest.machineconfig import Interface, MachineConfig, is_ipv6
-from minit.network.ipv4 import Subnet, format_address, parse_address
+from minit.manifest.machineconfig import Interface, MachineConfig
+from minit.network.addresses import EVERYWHERE, IPAddress, IPInterface, parse_address, parse_interface
 from minit.network.netlink.links import Link, Links
 from minit.stdio import complain_at_once
 
 _RTMGRP_LINK = 1
 _RECEIVE_BYTES = 1 << 16
-_DEFAULT = Subnet(address=0, prefix=0)
 _MAXIMUM_NAME_SERVERS = 3  # of the C library
 
 
@@ -83,7 +83,7 @@ class MachineNetwork:
         domains = []
         for one in self._interfaces:
             if one.lease is not None:
-                servers += [format_address(address) for address in one.lease.name_servers]
+                servers += [str(IPv4Address(address)) for address in one.lease.name_servers]
                 domains += [one.lease.domain] if one.lease.domain else []
         lines = [f"search {' '.join(domains)}\n"] if domains else []
         lines += [f"nameserver {server}\n" for server in list(dict.fromkeys(servers))[:_MAXIMUM_NAME_SERVERS]]
@@ -173,39 +173,38 @@ class _Connection:
         self._network.write_resolv_conf()
 
     def _replace(self, links: Links, link: Link, lease: Answer | None) -> None:
-        wanted = None if lease is None else (lease.address, lease.prefix)
-        old = [] if self.lease is None else [(self.lease.address, self.lease.prefix)]
+        wanted = None if lease is None else _leased(lease)
+        old = [] if self.lease is None else [_leased(self.lease)]
         try:
             # Of a helper that died as well. The routes by an address go with it.
-            for address, prefix in dict.fromkeys([*links.addresses(link, leased=True), *old]):
-                if (address, prefix) != wanted:
-                    links.delete_address(link, address, prefix)
-            if lease is not None:
-                links.lease_address(link, lease.address, lease.prefix, lease.lease_seconds)
-                self._set_gateway(links, link, format_address(lease.routers[0]) if lease.routers else None)
+            present = [one for one in links.addresses(link, leased=True) if one.version == 4]
+            for address in dict.fromkeys([*present, *old]):
+                if address != wanted:
+                    links.delete_address(link, address)
+            if lease is not None and wanted is not None:
+                links.lease_address(link, wanted, lease.lease_seconds)
+                if lease.routers:
+                    self._set_gateway(links, link, IPv4Address(lease.routers[0]))
                 if wanted not in old:
-                    complain_at_once(f"minit: interface {link.name}: {format_address(lease.address)}/{lease.prefix}")
+                    complain_at_once(f"minit: interface {link.name}: {wanted}")
         except NetworkError as error:
             complain_at_once(f"minit: interface {link.name}: {error}")
 
     def _configure(self, links: Links, link: Link) -> None:
         present = links.addresses(link)
-        for text in self.interface.addresses:
-            address, _, prefix = text.partition("/")
-            if is_ipv6(address):
-                links.add_ipv6_address(link, address, int(prefix))
-            elif (parse_address(address), int(prefix)) not in present:
-                links.add_address(link, parse_address(address), int(prefix))
-        self._set_gateway(links, link, self.interface.gateway)
-        if self.interface.gateway6 is not None:
-            links.add_ipv6_default_route(link, self.interface.gateway6)
+        for address in map(parse_interface, self.interface.addresses):
+            if address not in present:
+                links.add_address(link, address)
+        for gateway in (self.interface.gateway, self.interface.gateway6):
+            if gateway is not None:
+                self._set_gateway(links, link, parse_address(gateway))
 
-    def _set_gateway(self, links: Links, link: Link, gateway: str | None) -> None:
-        if gateway is None or any(
-            route.destination == _DEFAULT and route.index == link.index for route in links.routes()
-        ):
-            return
-        links.add_route(link, _DEFAULT, parse_address(gateway))
+    def _set_gateway(self, links: Links, link: Link, gateway: IPAddress) -> None:
+        everywhere = EVERYWHERE[gateway.version]
+        present = [route for route in links.routes() if route.destination == everywhere]
+        # Of IPv6 the kernel takes one route of a metric to a destination, whatever the interface.
+        if not any(route.index == link.index or gateway.version == 6 for route in present):
+            links.add_route(link, everywhere, gateway)
 
     def _forget(self) -> None:
         if self._client is not None:
@@ -215,3 +214,7 @@ class _Connection:
         self._configured = self._carrier = False
         if had_lease:
             self._network.write_resolv_conf()
+
+
+def _leased(lease: Answer) -> IPInterface:
+    return IPv4Interface((lease.address, lease.prefix))

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from minit import jsontext, paths
 from minit.errors import ManifestError, MinitError, NetworkError, describe
 from minit.manifest.networkconfig import NetworkConfig, PluginConfig, is_at_least
+from minit.manifest.reader import Node
 from minit.network import cache
-from minit.network.builtin import find_builtin
+from minit.network.builtin import BUILTINS, ask_builtin
+from minit.network.builtin.call import Call
 from minit.network.passedargs import tolerated
 from minit.network.plugin import first_line, run_plugin
 from minit.network.request import Request
@@ -46,14 +48,14 @@ class PluginSearch:
         self.directories = (f"{local_config}/net.d", _VENDOR_PLUGINS, paths.POD_PLUGINS)
         self.system = tuple(system)
 
-    def find(self, config: NetworkConfig, plugin: PluginConfig) -> str:
+    def find(self, plugin_type: str) -> str:
         """Return the path of a plugin's program, or `builtin:TYPE`; NetworkError if there is no such plugin."""
-        found = _find_program(self.directories, plugin.type)
-        if found is None and _has_builtin(config, plugin):
-            return _BUILT_IN + plugin.type
-        found = found or _find_program(self.system, plugin.type)
+        found = _find_program(self.directories, plugin_type)
+        if found is None and plugin_type in BUILTINS:
+            return _BUILT_IN + plugin_type
+        found = found or _find_program(self.system, plugin_type)
         if found is None:
-            raise NetworkError(f'Could not find plugin "{plugin.type}"')
+            raise NetworkError(f'Could not find plugin "{plugin_type}"')
         return found
 
     def environment_path(self, program: str) -> str:
@@ -64,7 +66,7 @@ class PluginSearch:
 
 def plugin_path(network: PlannedNetwork, search: PluginSearch) -> str:
     """Return what `net-info.json` calls the network's plugin, of a list the first; NetworkError if it is not there."""
-    return search.find(network.config, network.config.plugins[0])
+    return search.find(network.config.plugins[0].type)
 
 
 def attach(
@@ -82,7 +84,7 @@ def attach(
     """
     config = network.config
     attachment = _Attachment(config, request, search, timeout_seconds, cancelled)
-    plugins = [search.find(config, plugin) for plugin in config.plugins]
+    plugins = [search.find(plugin.type) for plugin in config.plugins]
     cache.cache_plugins(config.file_name, plugins)
     try:
         written = attachment.add(plugins)
@@ -94,7 +96,7 @@ def attach(
             if str(problem) != str(error):
                 raise NetworkError(f"{error} (and it could not be undone: {problem})") from error
         raise
-    return attachment.read(written, config.plugins[-1])
+    return attachment.read(written, config.plugins[-1].type)
 
 
 def detach(
@@ -113,7 +115,7 @@ def detach(
     problems = []
     for index, plugin in reversed(list(enumerate(config.plugins))):
         try:
-            found = chosen[index] if index < len(chosen) else search.find(config, plugin)
+            found = chosen[index] if index < len(chosen) else search.find(plugin.type)
             attachment.call("DEL", plugin, found, previous)
         except MinitError as error:
             problems.append(describe(error))
@@ -168,7 +170,7 @@ class _Attachment:
         previous: JsonObject = {}
         for plugin, found in zip(self._config.plugins, plugins):
             written = self.call("ADD", plugin, found, previous or None)
-            result = self.read(written, plugin)
+            result = self.read(written, plugin.type)
             # As it is, what minit knows nothing of passes on, too.
             previous = written if written.get("cniVersion") == version else write_result(result, version)
             # After each of them: if the next one fails, those before it may need the result to undo what they did.
@@ -177,19 +179,30 @@ class _Attachment:
 
     def call(self, command: str, plugin: PluginConfig, found: str, previous: JsonObject | None) -> JsonObject:
         """Make a request of a plugin and return the JSON object it answers with, an empty one but for ADD."""
-        if found.startswith(_BUILT_IN):
-            return self._call_builtin(command, plugin, previous)
         # rkt knows no CHECK, and no plugin can do it without the result.
         is_plain = not self._config.is_list and command != "CHECK"
+        if found.startswith(_BUILT_IN):
+            return self._call_builtin(command, plugin.type, _derive(self._config, plugin, previous))
         text = plugin.text if is_plain else jsontext.dump(_derive(self._config, plugin, previous))
-        environment = self._environment(command, found)
-        output = run_plugin(found, text, environment, self._timeout_seconds, self._cancelled)
-        return _parse_answer(output, plugin) if command == "ADD" else {}
+        return self._run(command, plugin.type, found, text)
 
-    def read(self, written: JsonObject, plugin: PluginConfig) -> Result:
+    def delegate(self, command: str, plugin_type: str, fields: Mapping[str, object], previous: Result | None) -> Result:
+        """Make a request of a plugin that another one names (`Delegate`)."""
+        version = self._config.cni_version
+        config = {name: value for name, value in fields.items() if name.lower() != "prevresult"}
+        if previous is not None:
+            config["prevResult"] = write_result(previous, version)
+        found = self._search.find(plugin_type)
+        if found.startswith(_BUILT_IN):
+            written = self._call_builtin(command, plugin_type, config)
+        else:
+            written = self._run(command, plugin_type, found, jsontext.dump(config))
+        return self.read(written, plugin_type) if command == "ADD" else Result()
+
+    def read(self, written: object, plugin_type: str) -> Result:
         """Return the result in the answer of a plugin."""
         try:
-            return read_result(written, f'result of plugin "{plugin.type}"', self._config.cni_version)
+            return read_result(written, f'result of plugin "{plugin_type}"', self._config.cni_version)
         except ManifestError as error:
             raise NetworkError(str(error)) from error
 
@@ -207,22 +220,24 @@ class _Attachment:
             environment["CNI_VERSION"] = _RKT_VERSION  # the specification has no such parameter
         return environment
 
-    def _call_builtin(self, command: str, plugin: PluginConfig, previous: JsonObject | None) -> JsonObject:
-        config = _derive(self._config, plugin, previous)
-        builtin = find_builtin(config)
-        if builtin is None:
-            raise NetworkError(f'the built-in plugin "{plugin.type}" cannot do what {_place(self._config)} asks for')
-        result = None if previous is None else self.read(previous, plugin)
+    def _run(self, command: str, plugin_type: str, program: str, text: bytes) -> JsonObject:
+        environment = self._environment(command, program)
+        output = run_plugin(program, text, environment, self._timeout_seconds, self._cancelled)
+        return _parse_answer(output, plugin_type) if command == "ADD" else {}
+
+    def _call_builtin(self, command: str, plugin_type: str, config: JsonObject) -> JsonObject:
+        previous = config.get("prevResult")
+        call = Call(
+            config=Node(config, None, _place(self._config)),
+            request=self._request,
+            delegate=self.delegate,
+            previous=None if previous is None else self.read(previous, plugin_type),
+        )
         try:
-            if command == "ADD":
-                return write_result(builtin.add(config, self._request, result), self._config.cni_version)
-            if command == "CHECK":
-                builtin.check(config, self._request, result)
-            else:
-                builtin.delete(config, self._request)
+            result = ask_builtin(command, plugin_type, call)
         except OSError as error:
-            raise NetworkError(f'plugin "{plugin.type}": {describe(error)}') from error
-        return {}
+            raise NetworkError(f'plugin "{plugin_type}": {describe(error)}') from error
+        return write_result(result, self._config.cni_version) if command == "ADD" else {}
 
 
 def _derive(config: NetworkConfig, plugin: PluginConfig, previous: JsonObject | None) -> JsonObject:
@@ -235,10 +250,6 @@ def _derive(config: NetworkConfig, plugin: PluginConfig, previous: JsonObject | 
     if previous is not None:
         own["prevResult"] = previous
     return own
-
-
-def _has_builtin(config: NetworkConfig, plugin: PluginConfig) -> bool:
-    return find_builtin(_derive(config, plugin, None)) is not None
 
 
 def _find_program(directories: Sequence[str], name: str) -> str | None:
@@ -260,14 +271,14 @@ def _is_own(path: str) -> bool:
         return False
 
 
-def _parse_answer(output: bytes, plugin: PluginConfig) -> JsonObject:
+def _parse_answer(output: bytes, plugin_type: str) -> JsonObject:
     try:
         answer = jsontext.parse(output, "")
     except ManifestError:
         answer = None
     if not isinstance(answer, dict):
         line = first_line(output)
-        raise NetworkError(f'plugin "{plugin.type}" printed no result{": " if line else ""}{line}')
+        raise NetworkError(f'plugin "{plugin_type}" printed no result{": " if line else ""}{line}')
     return answer
 
 

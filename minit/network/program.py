@@ -18,11 +18,12 @@ from minit.harmless import harmless
 from minit.manifest.networkconfig import CNI_VERSIONS, is_at_least
 from minit.manifest.reader import Node
 from minit.network import errorcodes
-from minit.network.builtin import find_builtin
+from minit.network.builtin import ask_builtin
+from minit.network.builtin.call import Call
 from minit.network.namespace import is_namespace, is_own_namespace
 from minit.network.parameters import Parameters, is_valid_name, read_parameters
 from minit.network.request import Request
-from minit.network.result import read_result, write_result
+from minit.network.result import Result, read_result, write_result
 from minit.stdio import complain, write_all
 
 JsonObject = dict[str, object]
@@ -141,13 +142,6 @@ def _check_request(parameters: Parameters, config: Node, version: str) -> None:
 
 
 def _call(name: str, parameters: Parameters, config: Node, version: str) -> JsonObject | None:
-    fields = config.raw()
-    assert isinstance(fields, dict)  # it has a name
-    # A plugin that is delegated to gets the configuration of the one that does so, with its type.
-    fields = {**fields, "type": name}
-    builtin = find_builtin(fields)
-    if builtin is None:
-        raise PluginError(f'the built-in plugin "{name}" cannot do all that is asked for', errorcodes.UNSUPPORTED_FIELD)
     given = config["prevResult"]
     previous = read_result(given.raw(), f"{_SOURCE}: prevResult", version) if given.given else None
     namespace = parameters.namespace
@@ -159,10 +153,13 @@ def _call(name: str, parameters: Parameters, config: Node, version: str) -> Json
         interface=parameters.interface,
         args=parameters.args,
     )
-    if parameters.command == "ADD":
-        return write_result(builtin.add(fields, request, previous), version)
-    if parameters.command == "CHECK":
-        builtin.check(fields, request, previous)
-    elif parameters.command == "DEL":
-        builtin.delete(fields, request)
-    return None
+
+    def delegate(command: str, plugin_type: str, fields: Mapping[str, object], previous: Result | None) -> Result:
+        call = Call(config=Node(dict(fields), None, _SOURCE), request=request, delegate=delegate, previous=previous)
+        return ask_builtin(command, plugin_type, call)
+
+    if parameters.command not in ("ADD", "CHECK", "DEL"):
+        return None
+    call = Call(config=config, request=request, delegate=delegate, previous=previous)
+    result = ask_builtin(parameters.command, name, call)
+    return write_result(result, version) if parameters.command == "ADD" else None

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-import socket
+from collections.abc import Callable
+from typing import TypeVar
 
 from minit.manifest.networkconfig import CNI_VERSIONS, is_at_least
 from minit.manifest.reader import Node
+from minit.network.addresses import (
+    IPAddress,
+    IPInterface,
+    IPNetwork,
+    parse_address,
+    parse_destination,
+    parse_interface,
+)
 from minit.value import Value, replace
+
+T = TypeVar("T")
 
 JsonObject = dict[str, object]
 
 _LISTS_SINCE = "0.3.0"  # before, a result had at most one address of each family, with its own routes
 _FAMILY_OMITTED_SINCE = "1.0.0"
 _DETAILS_SINCE = "1.1.0"
-_FAMILIES = {"4": (socket.AF_INET, 32), "6": (socket.AF_INET6, 128)}
+_VERSIONS = (4, 6)
 _LARGEST_INDEX = (1 << 31) - 1
 _LARGEST_NUMBER = (1 << 32) - 1  # rtnetlink(7) has attributes of 32 bits
 
@@ -35,25 +46,11 @@ class Interface(Value):
 
 
 class Address(Value):
-    """An address of the pod in CIDR notation; `interface` is an index into the result's interfaces."""
+    """An address of the pod; `interface` is an index into the result's interfaces."""
 
-    address: str
-    gateway: str | None = None
+    address: IPInterface
+    gateway: IPAddress | None = None
     interface: int | None = None
-
-    @property
-    def ip(self) -> str:
-        """The address without the length of its prefix."""
-        return self.address.partition("/")[0]
-
-    @property
-    def mask(self) -> str:
-        """The network mask of an IPv4 address as a dotted quad."""
-        return _dotted(_mask(self._prefix_bits))
-
-    @property
-    def _prefix_bits(self) -> int:
-        return int(self.address.partition("/")[2])
 
 
 class Route(Value):
@@ -64,8 +61,8 @@ class Route(Value):
     scope of ip-route(8).
     """
 
-    destination: str
-    gateway: str | None = None
+    destination: IPNetwork
+    gateway: IPAddress | None = None
     mtu: int | None = None
     advertised_mss: int | None = None
     priority: int | None = None
@@ -93,12 +90,12 @@ class Result(Value):
     @property
     def ipv4(self) -> Address | None:
         """The pod's first IPv4 address, the only one that rkt knows; None without any."""
-        return self.first_address("4")
+        return self.first_address(4)
 
-    def first_address(self, family: str) -> Address | None:
-        """Return the pod's first address of the family "4" or "6"; None without any."""
+    def first_address(self, version: int) -> Address | None:
+        """Return the pod's first address of IP version 4 or 6; None without any."""
         for address in self.addresses:
-            if _family(address.address) == family and self._is_inside(address):
+            if address.address.version == version and self._is_inside(address):
                 return address
         return None
 
@@ -106,21 +103,6 @@ class Result(Value):
         # A plugin may also report addresses that it gave to the host's end.
         index = address.interface
         return index is None or not 0 <= index < len(self.interfaces) or bool(self.interfaces[index].sandbox)
-
-
-def ipv4_address(result: Result) -> str | None:
-    """Return the pod's IPv4 address on a network, the first if there are more; rkt knows no other kind."""
-    return None if result.ipv4 is None else result.ipv4.ip
-
-
-def ipv4_mask(result: Result) -> str | None:
-    """Return the network mask of the pod's IPv4 address as a dotted quad."""
-    return None if result.ipv4 is None else result.ipv4.mask
-
-
-def ipv4_gateway(result: Result) -> str | None:
-    """Return the gateway that goes with the pod's IPv4 address."""
-    return None if result.ipv4 is None else result.ipv4.gateway
 
 
 def read_result(value: object, source: str, version: str) -> Result:
@@ -169,10 +151,10 @@ def write_result(result: Result, version: str) -> JsonObject:
 def _read_old(root: Node) -> Result:
     addresses = []
     routes: list[Route] = []
-    for family in _FAMILIES:
-        section = root[f"ip{family}"]
+    for version in _VERSIONS:
+        section = root[f"ip{version}"]
         if section.given:
-            address = section["ip"].matching(_is_cidr, "an address in CIDR notation")
+            address = _read(section["ip"], parse_interface, "an address in CIDR notation")
             addresses.append(Address(address=address, gateway=_read_ip(section["gateway"])))
             routes += section["routes"].each(_read_route)
     result = Result(addresses=tuple(addresses), routes=tuple(routes), dns=_read_dns(root["dns"]))
@@ -192,7 +174,7 @@ def _read_interface(node: Node) -> Interface:
 
 def _read_address(node: Node) -> Address:
     return Address(
-        address=node["address"].matching(_is_cidr, "an address in CIDR notation"),
+        address=_read(node["address"], parse_interface, "an address in CIDR notation"),
         gateway=_read_ip(node["gateway"]),
         interface=node["interface"].optional(_read_index),
     )
@@ -203,7 +185,7 @@ def _read_index(node: Node) -> int:
 
 
 def _read_route(node: Node) -> Route:
-    destination = node["dst"].matching(_is_cidr, "a destination in CIDR notation")
+    destination = _read(node["dst"], parse_destination, "a destination in CIDR notation")
     return Route(
         destination=destination,
         gateway=_read_ip(node["gw"]),
@@ -220,9 +202,16 @@ def _read_number(node: Node) -> int:
     return node.integer(0, _LARGEST_NUMBER)
 
 
-def _read_ip(node: Node) -> str | None:
+def _read_ip(node: Node) -> IPAddress | None:
     text = node.optional(Node.string)
-    return node.matching(_is_ip, "an IP address") if text else None
+    return _read(node, parse_address, "an IP address") if text else None
+
+
+def _read(node: Node, parse: Callable[[str], T], expected: str) -> T:
+    try:
+        return parse(node.string())
+    except ValueError as error:
+        raise node.error(expected) from error
 
 
 def _read_dns(node: Node) -> Dns:
@@ -235,13 +224,13 @@ def _read_dns(node: Node) -> Dns:
 
 
 def _write_old(result: Result, written: JsonObject) -> None:
-    for family in _FAMILIES:
-        address = result.first_address(family)
+    for version in _VERSIONS:
+        address = result.first_address(version)
         if address is not None:
-            routes = [route for route in result.routes if _family(route.destination) == family]
+            routes = [route for route in result.routes if route.destination.version == version]
             written_routes = [_write_route(route, False) for route in routes]
-            section: JsonObject = {"gateway": address.gateway, "routes": written_routes}
-            written[f"ip{family}"] = {"ip": address.address, **_without_empty(section)}
+            section: JsonObject = {"gateway": _text(address.gateway), "routes": written_routes}
+            written[f"ip{version}"] = {"ip": str(address.address), **_without_empty(section)}
 
 
 def _write_interface(interface: Interface, has_details: bool) -> JsonObject:
@@ -252,21 +241,22 @@ def _write_interface(interface: Interface, has_details: bool) -> JsonObject:
 
 
 def _write_address(address: Address, with_family: bool) -> JsonObject:
-    written: JsonObject = {"version": _family(address.address)} if with_family else {}
+    written: JsonObject = {"version": str(address.address.version)} if with_family else {}
     if address.interface is not None:
         written["interface"] = address.interface
-    written["address"] = address.address
-    if address.gateway:
-        written["gateway"] = address.gateway
-    return written
+    return {**written, "address": str(address.address), **_without_empty({"gateway": _text(address.gateway)})}
 
 
 def _write_route(route: Route, has_details: bool) -> JsonObject:
-    fields: JsonObject = {"gw": route.gateway}
+    fields: JsonObject = {"gw": _text(route.gateway)}
     if has_details:
         fields |= {"mtu": route.mtu, "advmss": route.advertised_mss, "priority": route.priority}
         fields |= {"table": route.table, "scope": route.scope}
-    return {"dst": route.destination, **_without_empty(fields)}
+    return {"dst": str(route.destination), **_without_empty(fields)}
+
+
+def _text(address: IPAddress | None) -> str | None:
+    return None if address is None else str(address)
 
 
 def _write_dns(dns: Dns) -> JsonObject:
@@ -276,30 +266,3 @@ def _write_dns(dns: Dns) -> JsonObject:
 
 def _without_empty(fields: JsonObject) -> JsonObject:
     return {name: value for name, value in fields.items() if value not in (None, "", [])}
-
-
-def _mask(prefix_bits: int) -> int:
-    return (1 << 32) - (1 << 32 - prefix_bits)
-
-
-def _dotted(number: int) -> str:
-    return socket.inet_ntoa(number.to_bytes(4, "big"))
-
-
-def _is_cidr(text: str) -> bool:
-    ip, _, bits = text.partition("/")
-    if not (_is_ip(ip) and bits.isascii() and bits.isdecimal() and len(bits) <= 3):
-        return False
-    return int(bits) <= _FAMILIES[_family(ip)][1]
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        socket.inet_pton(_FAMILIES[_family(text)][0], text)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def _family(text: str) -> str:
-    return "6" if ":" in text else "4"

@@ -10,7 +10,7 @@ from minit.network.cni import PluginSearch, attach, plugin_path
 from minit.network.namespace import make_namespace, namespace_path
 from minit.network.netinfo import NetInfo, copy_configuration, forget_configuration, write_namespace, write_net_info
 from minit.network.request import Request
-from minit.network.result import Dns, Result, ipv4_address, ipv4_gateway, ipv4_mask
+from minit.network.result import Dns, Result
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.networks.networkplan import Connection, NetworkPlan
 from minit.stdio import complain
@@ -50,14 +50,14 @@ def set_up(plan: NetworkPlan, flags: RunFlags, search: PluginSearch, cancelled: 
             # It has undone what it did itself.
             forget_configuration(network.config.file_name)
             raise
-        records[index] = replace(records[index], ip=ipv4_address(result) or "", mask=ipv4_mask(result) or "")
+        records[index] = _with_address(records[index], result)
         results.append(result)
     write_net_info(records)
     _forward_ports(plan, flags.uuid, results)
     forwardable = plan.forwardable
     return Connection(
         namespace=namespace,
-        host_address=None if forwardable is None else ipv4_gateway(results[plan.networks.index(forwardable)]),
+        host_address=None if forwardable is None else _gateway(results[plan.networks.index(forwardable)]),
         resolv_conf=_resolv_conf(plan, results) if flags.resolv_mode == "default" else None,
     )
 
@@ -77,10 +77,23 @@ def _forward_ports(plan: NetworkPlan, uuid: str, results: Sequence[Result]) -> N
     if not plan.ports or network is None:
         return
     result = results[plan.networks.index(network)]
-    address, gateway = ipv4_address(result), ipv4_gateway(result)
-    if address is None or gateway is None:
+    gateway = _gateway(result)
+    if result.ipv4 is None or gateway is None:
         raise NetworkError(f'cannot forward ports: network "{network.config.name}" gave no IPv4 address and gateway')
-    firewall.forward_ports(firewall.ports_table(uuid), plan.ports, address, gateway)
+    firewall.forward_ports(firewall.ports_table(uuid), plan.ports, str(result.ipv4.address.ip), gateway)
+
+
+def _with_address(record: NetInfo, result: Result) -> NetInfo:
+    """Return a record with the pod's IPv4 address, the first if there are more; rkt knows no other kind."""
+    if result.ipv4 is None:
+        return record
+    address = result.ipv4.address
+    return replace(record, ip=str(address.ip), mask=str(address.netmask))
+
+
+def _gateway(result: Result) -> str | None:
+    """Return the gateway that goes with the pod's IPv4 address."""
+    return None if result.ipv4 is None or result.ipv4.gateway is None else str(result.ipv4.gateway)
 
 
 def _resolv_conf(plan: NetworkPlan, results: Sequence[Result]) -> str | None:

@@ -13,9 +13,10 @@ import pytest
 
 from minit.errors import MinitError, NetworkError
 from minit.manifest.networkconfig import parse_network_config
+from minit.network.addresses import parse_address, parse_interface
 from minit.network.cni import PluginSearch, attach, check, detach, plugin_path
 from minit.network.request import Request
-from minit.network.result import Address, Dns, Result, ipv4_address
+from minit.network.result import Address, Dns, Result
 from minit.plan.networks.networkplan import PlannedNetwork
 from tests.support.cniplugin import calls, install_plugin
 from tests.support.inotify import MOVED_TO, Watch
@@ -110,7 +111,8 @@ def test_a_plain_configuration_is_handled_as_in_rkt(world: World, monkeypatch: p
     network = world.stub(ADD={"print": OLD_RESULT})
     request = world.request("IP=10.9.0.2;K=V")
     assert attach(network, request, world.search) == Result(
-        addresses=(Address(address="10.9.0.2/24", gateway="10.9.0.1"),), dns=Dns(nameservers=("10.9.0.1",))
+        addresses=(Address(address=parse_interface("10.9.0.2/24"), gateway=parse_address("10.9.0.1")),),
+        dns=Dns(nameservers=("10.9.0.1",)),
     )
     detach(network, request, world.search)
     added, deleted = calls(world.record)
@@ -445,7 +447,7 @@ def test_what_a_plugin_leaves_running(world: World) -> None:
     result = world.attach(world.stub(ADD={"child": True, "print": OLD_RESULT}))
     child = pid_in(world.record / "child")
     try:
-        assert ipv4_address(result) == "10.9.0.2"
+        assert str(result.addresses[0].address) == "10.9.0.2/24"
         assert is_alive(child)
     finally:
         os.kill(child, signal.SIGKILL)

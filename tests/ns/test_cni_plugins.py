@@ -13,9 +13,10 @@ import pytest
 
 from minit.errors import NetworkError
 from minit.manifest.networkconfig import parse_network_config
+from minit.network.addresses import parse_address, parse_interface
 from minit.network.cni import PluginSearch, attach, check, detach, plugin_path
 from minit.network.request import Request
-from minit.network.result import Result, ipv4_address, ipv4_gateway
+from minit.network.result import Address, Result
 from minit.plan.networks.networkplan import PlannedNetwork
 from minit.value import replace
 from tests.support.networks import make_network, own_network, remove_network, within
@@ -94,6 +95,12 @@ class Host:
         return not self.leased() and "veth" not in traces and "10.77.0.2" not in traces and ID not in traces
 
 
+def address_of(result: Result) -> str:
+    """Return the pod's address."""
+    assert result.ipv4 is not None
+    return str(result.ipv4.address.ip)
+
+
 def run(*command: str) -> str:
     """Run a command and return its output."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -116,8 +123,8 @@ def test_ptp_as_in_rkt(host: Host) -> None:
     network = host.network(cniVersion="0.1.0", type="ptp", ipMasq=True, ipam=host.ipam())
     assert plugin_path(network, host.search) == f"{host.plugins}/ptp"
     result = host.attach(network)
-    assert (ipv4_address(result), ipv4_gateway(result)) == ("10.77.0.2", "10.77.0.1")
-    assert [route.destination for route in result.routes] == ["0.0.0.0/0"]
+    assert result.ipv4 == Address(address=parse_interface("10.77.0.2/24"), gateway=parse_address("10.77.0.1"))
+    assert [str(route.destination) for route in result.routes] == ["0.0.0.0/0"]
     assert host.answers_pod()
     detach(network, host.request(), host.search)
     assert host.is_clean()
@@ -130,7 +137,7 @@ def test_a_list_of_plugins(host: Host, version: str) -> None:
     host.prefer("bridge", "host-local", "portmap", "firewall", "tuning")
     network = host.chain(version)
     result = host.attach(network)
-    assert ipv4_address(result) == "10.77.0.2"
+    assert address_of(result) == "10.77.0.2"
     assert [interface.name for interface in result.interfaces][::2] == ["br-lan", "eth0"]
     assert host.in_pod("sysctl", "-n", "net.ipv4.conf.eth0.arp_filter").strip() == "1"
     assert host.answers_pod()
@@ -187,7 +194,7 @@ def test_plugins_of_minit_and_others_in_one_list(host: Host) -> None:
     """The built-in bridge is followed by plugins of the distribution, which understand its result."""
     network = host.chain("1.0.0")
     assert plugin_path(network, host.search) == "builtin:bridge"
-    assert ipv4_address(host.attach(network)) == "10.77.0.2"
+    assert address_of(host.attach(network)) == "10.77.0.2"
     assert host.in_pod("sysctl", "-n", "net.ipv4.conf.eth0.arp_filter").strip() == "1"
     assert host.answers_pod()
     assert check(network, host.request(), host.search)

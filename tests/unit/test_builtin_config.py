@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import ManifestError, MinitError, NetworkError
-from minit.network.builtin import find_builtin
+from minit.manifest.reader import Node
+from minit.network.addresses import IPAddress, parse_address, parse_interface, parse_subnet
 from minit.network.builtin.arguments import parse_arguments
-from minit.network.builtin.config import is_supported, lease_parent, read_bridge, read_ptp
-from minit.network.builtin.resolvconf import parse_resolv_conf
-from minit.network.ipv4 import (
-    Subnet,
-    format_address,
-    parse_address,
-    parse_interface,
-    parse_subnet,
-    subnet_of,
-)
+from minit.network.builtin.bridge import read_settings
+from minit.network.builtin.ipam.ranges import read_range_sets
+from minit.network.builtin.ipam.resolvconf import parse_resolv_conf
+from minit.network.builtin.settings import dns, network_name, routes
 from minit.network.result import Dns
 
 IPAM = {"type": "host-local", "subnet": "10.1.0.0/16"}
 PTP = {"cniVersion": "0.4.0", "name": "net", "type": "ptp", "ipam": IPAM}
 
-addresses = st.integers(0, 2**32 - 1)
-prefixes = st.integers(0, 32)
 json_values = st.recursive(
     st.none()
     | st.booleans()
@@ -38,136 +32,116 @@ json_values = st.recursive(
 )
 
 
-@given(addresses)
-def test_addresses_are_those_of_the_standard_library(address: int) -> None:
-    """Writing and reading agree with ipaddress."""
-    text = format_address(address)
-    assert text == str(ipaddress.IPv4Address(address))
-    assert parse_address(text) == address
+def node(config: Mapping[str, object]) -> Node:
+    """Return a configuration as plugins get it."""
+    return Node(dict(config), None, "net.conf")
 
 
-@given(addresses, prefixes)
-def test_subnets_are_those_of_the_standard_library(address: int, prefix: int) -> None:
-    """Mask, first and last address agree with ipaddress."""
-    network = ipaddress.ip_network((address, prefix), strict=False)
-    subnet = subnet_of(address, prefix)
-    assert str(subnet) == str(network)
-    assert (subnet.mask, subnet.broadcast) == (int(network.netmask), int(network.broadcast_address))
-    assert address in subnet
-    assert parse_subnet(str(subnet)) == subnet
-    assert parse_interface(f"{format_address(address)}/{prefix}") == (address, prefix)
+def read_all(config: dict[str, object]) -> None:
+    """Read everything that a bridge with host-local reads."""
+    root = node(config)
+    network_name(root)
+    read_range_sets(root)
+    routes(root["ipam"])
+    dns(root)
+    read_settings(root)
 
 
-@given(st.text(alphabet="0123456789./ x٣", max_size=18))
+@given(st.ip_addresses())
+def test_any_address_is_read(address: IPAddress) -> None:
+    """An address is read as it is written, and a mapped one as the IPv4 address that it stands for."""
+    mapped = address.ipv4_mapped if address.version == 6 else None
+    assert parse_address(str(address)) == (mapped or address)
+
+
+@given(st.text(alphabet="0123456789abf:./% x٣", max_size=18))
 def test_what_is_an_address_is_one_for_the_standard_library(text: str) -> None:
     """Nothing is read as an address or a subnet that ipaddress refuses."""
-    for parse, reference in ((parse_address, ipaddress.IPv4Address), (parse_subnet, ipaddress.IPv4Network)):
+    for parse, reference in ((parse_address, ipaddress.ip_address), (parse_subnet, ipaddress.ip_network)):
         try:
             value = parse(text)
         except ValueError:
             continue
-        assert str(reference(text)) == (str(value) if isinstance(value, Subnet) else format_address(value))
+        assert reference(text) == value or "::ffff:" in text.lower()
 
 
-@pytest.mark.parametrize("text", ["", "1.2.3", "1.2.3.4.5", "1.2.3.256", "1.2.3.04", "1.2.3.-4", "1.2.3. 4", "::1"])
+@pytest.mark.parametrize(
+    "text", ["", "1.2.3", "1.2.3.4.5", "1.2.3.256", "1.2.3.04", "1.2.3.-4", "1.2.3. 4", "::1%eth0", "::g"]
+)
 def test_what_is_no_address(text: str) -> None:
-    """Only four plain decimal numbers are an address."""
+    """Neither zeros before a number nor zones are taken."""
     with pytest.raises(ValueError):
         parse_address(text)
 
 
-@pytest.mark.parametrize("text", ["10.0.0.0", "10.0.0.0/", "10.0.0.0/33", "10.0.0.1/24", "10.0.0.0/08", "10.0.0.0/-1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "10.0.0.0",
+        "10.0.0.0/",
+        "10.0.0.0/33",
+        "10.0.0.1/24",
+        "10.0.0.0/08",
+        "10.0.0.0/-1",
+        "10.0.0.0/255.0.0.0",
+        "fd00::/129",
+        "fd00::1/64",
+    ],
+)
 def test_what_is_no_subnet(text: str) -> None:
     """A subnet has a length, and no bits beyond it."""
     with pytest.raises(ValueError):
         parse_subnet(text)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        PTP,
-        {**PTP, "IPMASQ": True, "mtu": 1400, "dns": {"domain": "x"}, "prevResult": {}, "capabilities": {"ips": True}},
-        {**PTP, "ipMasqBackend": "nftables", "vlan": 0, "macspoofchk": False, "args": {}, "runtimeConfig": None},
-        {**PTP, "ipam": {**IPAM, "rangeStart": "10.1.0.9", "rangeEnd": "10.1.1.9", "gateway": "10.1.0.5"}},
-        {
-            **PTP,
-            "ipam": {**IPAM, "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.0.1"}], "dataDir": "/x:y", "resolvConf": ":"},
-        },
-        {**PTP, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/16", "rangeStart": "10.1.0.9"}]]}},
-        {**PTP, "type": "bridge", "bridge": "b", "isGateway": True, "forceAddress": True, "hairpinMode": True},
-        {"name": "net", "type": "bridge"},
-        {"name": "lo", "type": "loopback", "cniVersion": "1.0.0"},
-        # Wrong, and nobody else's business.
-        {**PTP, "ipam": {"type": "host-local", "subnet": "nonsense"}},
-        {**PTP, "ipam": {}},
-    ],
-)
-def test_what_is_built_in(config: dict[str, object]) -> None:
-    """Everything in these is done by a built-in plugin."""
-    assert is_supported(config)
+def ranges(ipam: Mapping[str, object], **more: object) -> list[str]:
+    """Return the sets of ranges of an address manager as text."""
+    return [str(one) for one in read_range_sets(node({**PTP, **more, "ipam": ipam}))]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {**PTP, "type": "macvlan"},
-        {"name": "net"},
-        {**PTP, "type": ["ptp"]},
-        {**PTP, "keep": 1},
-        {**PTP, "ipMasqBackend": "iptables"},
-        {**PTP, "args": {"cni": {"ips": ["10.1.0.9"]}}},
-        {**PTP, "runtimeConfig": {"ips": ["10.1.0.9"]}},
-        {**PTP, "ipam": {"type": "dhcp"}},
-        {**PTP, "ipam": {**IPAM, "subnet": "fd00::/64"}},
-        {**PTP, "ipam": {**IPAM, "routes": [{"dst": "::/0"}]}},
-        {**PTP, "ipam": {**IPAM, "routes": [{"dst": "0.0.0.0/0", "mtu": 1400}]}},
-        {**PTP, "ipam": {**IPAM, "ranges": [[{"subnet": "10.2.0.0/16"}]]}},
-        {**PTP, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "10.2.0.0/16"}]]}},
-        {**PTP, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/16"}, {"subnet": "10.2.0.0/16"}]]}},
-        {**PTP, "ipam": {"type": "host-local", "ranges": [[]]}},
-        {**PTP, "ipam": {**IPAM, "allocator": "x"}},
-        {**PTP, "hairpinMode": True},
-        {**PTP, "type": "bridge", "vlan": 5},
-        {"name": "lo", "type": "loopback", "ipam": IPAM},
-    ],
-)
-def test_what_is_left_to_real_plugins(config: dict[str, object]) -> None:
-    """A configuration that asks for more than is built in is not touched."""
-    assert not is_supported(config)
-    assert find_builtin(config) is None
-
-
-def test_the_defaults_of_a_pool() -> None:
+def test_the_defaults_of_a_range() -> None:
     """The gateway is the first address, and all but network and broadcast may be leased."""
-    pool = read_ptp(PTP).ipam.pool
-    assert (pool.network, pool.directory, str(pool.subnet)) == ("net", "/var/lib/cni/networks", "10.1.0.0/16")
-    assert (str(pool), format_address(pool.gateway)) == ("10.1.0.1-10.1.255.254", "10.1.0.1")
-    assert [pool.has(parse_address(f"10.1.{end}")) for end in ("0.0", "0.1", "0.2", "255.254", "255.255")] == [
+    (only,) = read_range_sets(node(PTP))[0].ranges
+    assert (str(only.subnet), str(only), str(only.gateway)) == ("10.1.0.0/16", "10.1.0.1-10.1.255.254", "10.1.0.1")
+    assert [only.may_lease(parse_address(f"10.1.{end}")) for end in ("0.0", "0.1", "0.2", "255.254", "255.255")] == [
         *(False, False, True, True, False)
+    ]
+    (six,) = read_range_sets(node({**PTP, "ipam": {"subnet": "fd00::/64"}}))[0].ranges
+    assert (str(six), str(six.gateway)) == ("fd00::1-fd00::ffff:ffff:ffff:ffff", "fd00::1")
+
+
+def test_each_set_of_ranges_counts() -> None:
+    """The sets of the capability come first, then the address manager's own range, then its list."""
+    block = {"subnet": "10.1.0.0/16", "rangeStart": "10.1.0.9", "rangeEnd": "10.1.0.20", "gateway": "10.1.0.10"}
+    assert ranges(block) == ranges({"ranges": [[block]]}) == ["10.1.0.9-10.1.0.20"]
+    other = [{"subnet": "10.2.0.0/30"}, {"subnet": "10.3.0.0/30"}]
+    capability = {"ipRanges": [[{"subnet": "fd00::/126"}]]}
+    assert ranges({**block, "ranges": [other]}, runtimeConfig=capability) == [
+        *("fd00::1-fd00::3", "10.1.0.9-10.1.0.20", "10.2.0.1-10.2.0.2,10.3.0.1-10.3.0.2")
     ]
 
 
-def test_everything_of_a_range_counts() -> None:
-    """A range in the list of range sets is read like one in the address manager's own fields."""
-    block = {"subnet": "10.1.0.0/16", "rangeStart": "10.1.0.9", "rangeEnd": "10.1.0.20", "gateway": "10.1.0.10"}
-    flat = {"type": "host-local", "dataDir": "/data", **block}
-    nested = {"type": "host-local", "dataDir": "/data", "ranges": [[block]]}
-    pools = [read_ptp({**PTP, "ipam": ipam}).ipam.pool for ipam in (flat, nested)]
-    assert pools[0] == pools[1]
-    assert (str(pools[0]), format_address(pools[0].gateway)) == ("10.1.0.9-10.1.0.20", "10.1.0.10")
-    assert lease_parent({**PTP, "ipam": flat}) == pools[0].directory == "/data"
+def test_addresses_of_a_set_go_round() -> None:
+    """After the last one leased comes the rest of its range, the other ranges, and the beginning of its own."""
+    sets = [{"subnet": "10.1.0.0/29"}, {"subnet": "10.2.0.0/30"}]
+    (one,) = read_range_sets(node({**PTP, "ipam": {"ranges": [sets]}}))
+    after = [str(address) for _, address in one.after(parse_address("10.1.0.4"))]
+    assert after == ["10.1.0.5", "10.1.0.6", "10.2.0.2", "10.1.0.2", "10.1.0.3", "10.1.0.4"]
+    assert [str(address) for _, address in one.after(None)][:2] == ["10.1.0.2", "10.1.0.3"]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ipam": {}}, 'ipam.type: expected "host-local", got nothing'),
-        ({"ipam": {"type": "host-local"}}, "ipam.subnet: expected a string, got nothing"),
-        ({"ipam": {**IPAM, "subnet": "10.1.0.1/16"}}, 'ipam.subnet: expected an IPv4 subnet, got "10.1.0.1/16"'),
+        ({"ipam": {"type": "host-local"}}, "ipam.ranges: expected at least one range, got nothing"),
+        ({"ipam": {**IPAM, "subnet": "10.1.0.1/16"}}, 'ipam.subnet: expected a subnet, got "10.1.0.1/16"'),
         (
             {"ipam": {**IPAM, "subnet": "10.1.0.0/31"}},
             'ipam.subnet: expected a prefix of at most 30, got "10.1.0.0/31"',
+        ),
+        (
+            {"ipam": {**IPAM, "subnet": "fd00::/127"}},
+            'ipam.subnet: expected a prefix of at most 126, got "fd00::/127"',
         ),
         (
             {"ipam": {**IPAM, "rangeStart": "10.2.0.1"}},
@@ -177,9 +151,18 @@ def test_everything_of_a_range_counts() -> None:
             {"ipam": {**IPAM, "rangeStart": "10.1.0.9", "rangeEnd": "10.1.0.8"}},
             'ipam.rangeEnd: expected an address not before rangeStart, got "10.1.0.8"',
         ),
-        ({"ipam": {**IPAM, "gateway": "x"}}, 'ipam.gateway: expected an IPv4 address, got "x"'),
+        (
+            {"ipam": {**IPAM, "ranges": [[{"subnet": "10.1.2.0/24"}]]}},
+            "ipam.ranges[0]: expected each address in one range, got 10.1.2.1-10.1.2.254 and 10.1.0.1-10.1.255.254",
+        ),
+        (
+            {"ipam": {"ranges": [[{"subnet": "10.1.0.0/16"}, {"subnet": "fd00::/64"}]]}},
+            "ipam.ranges[0]: expected ranges of one family, got ",
+        ),
+        ({"ipam": {"ranges": [[]]}}, "ipam.ranges[0]: expected at least one range, got []"),
+        ({"ipam": {**IPAM, "gateway": "x"}}, 'ipam.gateway: expected an IP address, got "x"'),
         ({"ipam": {**IPAM, "routes": [{}]}}, "ipam.routes[0].dst: expected a string, got nothing"),
-        ({"ipam": {**IPAM, "routes": [{"dst": "x"}]}}, 'ipam.routes[0].dst: expected an IPv4 subnet, got "x"'),
+        ({"ipam": {**IPAM, "routes": [{"dst": "x"}]}}, 'ipam.routes[0].dst: expected a subnet, got "x"'),
         ({"mtu": "1400"}, 'mtu: expected an integer from 0 to 65535, got "1400"'),
         ({"ipMasq": "yes"}, 'ipMasq: expected true or false, got "yes"'),
         ({"dns": {"search": "x"}}, 'dns.search: expected a list, got "x"'),
@@ -188,43 +171,41 @@ def test_everything_of_a_range_counts() -> None:
 def test_what_is_wrong_is_named(changes: dict[str, object], message: str) -> None:
     """The error is a line with the network, the key and what was expected there."""
     with pytest.raises(ManifestError) as caught:
-        read_ptp({**PTP, **changes})
-    assert str(caught.value) == f'network "net": {message}'
+        read_all({**PTP, **changes})
+    assert str(caught.value).startswith(f"net.conf: {message}")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", None])
 def test_a_network_that_names_no_directory(name: object) -> None:
     """A name that would lead out of the directory of leases is refused."""
     with pytest.raises(ManifestError, match="name: expected the name of a network"):
-        read_ptp({**PTP, "name": name})
+        network_name(node({**PTP, "name": name}))
 
 
 @pytest.mark.parametrize("name", ["a/b", "a b", "sixteen-letters-", ".", "a:b", "äääääääää"])
 def test_a_bridge_that_has_no_name(name: str) -> None:
     """Only what the kernel takes as the name of an interface names a bridge."""
     with pytest.raises(ManifestError, match="bridge: expected the name of an interface"):
-        read_bridge({**PTP, "type": "bridge", "bridge": name})
+        read_settings(node({**PTP, "type": "bridge", "bridge": name}))
 
 
 @given(st.dictionaries(st.sampled_from(["ipam", "mtu", "dns", "ipMasq", "bridge", "isGateway", "x"]), json_values))
 def test_any_configuration_is_read_or_refused(config: dict[str, object]) -> None:
     """No JSON whatever makes a plugin fail otherwise than with a line."""
-    is_supported({"type": "bridge", **config})
-    for read in (read_ptp, read_bridge):
-        try:
-            read({"name": "net", **config})
-        except MinitError as error:
-            assert str(error).startswith('network "net": ')
-    assert lease_parent(config)
+    try:
+        read_all({"name": "net", **config})
+    except MinitError as error:
+        assert str(error).startswith("net.conf: ")
 
 
 def test_arguments() -> None:
-    """IP= asks for an address, with or without a prefix length, and unknown keys may be allowed."""
+    """IP= and GATEWAY= ask for addresses, with or without a prefix length, and unknown keys may be allowed."""
     address = parse_address("10.1.0.9")
-    assert parse_arguments("").address is None
-    assert parse_arguments("IP=10.1.0.9").address == address
-    assert parse_arguments("X=y;IP=10.1.0.9/16;IgnoreUnknown=TRUE").address == address
-    assert parse_arguments("IgnoreUnknown=0").address is None
+    assert parse_arguments("").addresses == ()
+    assert parse_arguments("IP=10.1.0.9,fd00::9").addresses == (address, parse_address("fd00::9"))
+    asked = parse_arguments("X=y;IP=10.1.0.9/16;GATEWAY=10.1.0.1;IgnoreUnknown=TRUE")
+    assert (asked.addresses, asked.gateways) == ((parse_interface("10.1.0.9/16"),), (parse_address("10.1.0.1"),))
+    assert parse_arguments("IgnoreUnknown=0").addresses == ()
 
 
 @pytest.mark.parametrize(
@@ -233,8 +214,8 @@ def test_arguments() -> None:
         ("IP", 'CNI_ARGS: "IP": expected KEY=VALUE'),
         ("IP=10.1.0.9;", 'CNI_ARGS: "": expected KEY=VALUE'),
         ("IP=1=2", 'CNI_ARGS: "IP=1=2": expected KEY=VALUE'),
-        ("IP=x", 'CNI_ARGS: "IP=x": expected an IPv4 address'),
-        ("IP=fd00::1", 'CNI_ARGS: "IP=fd00::1": expected an IPv4 address'),
+        ("IP=x", 'CNI_ARGS: "IP=x": expected an IP address'),
+        ("GATEWAY=10.1.0.0/16", 'CNI_ARGS: "GATEWAY=10.1.0.0/16": expected an IP address'),
         ("IgnoreUnknown=maybe", 'CNI_ARGS: "IgnoreUnknown=maybe": expected 1, true, 0 or false'),
         ("ip=10.1.0.9", 'CNI_ARGS: "ip=10.1.0.9": unknown; IgnoreUnknown=1 allows it'),
         ("X=y;IgnoreUnknown=false", 'CNI_ARGS: "X=y": unknown; IgnoreUnknown=1 allows it'),

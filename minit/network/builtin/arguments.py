@@ -1,19 +1,30 @@
-"""CNI_ARGS, `KEY=VALUE;…`: what a user asks of a network (CNI, "Well-known Capabilities" and host-local)."""
+"""The wishes of a user: CNI_ARGS, `KEY=VALUE;…`, and the addresses that other parts of a configuration ask for."""
 
 from __future__ import annotations
 
 from minit import jsontext
 from minit.errors import NetworkError
-from minit.network.ipv4 import parse_address
+from minit.manifest.reader import Node
+from minit.network.addresses import IPAddress, IPInterface, parse_address, parse_interface
+from minit.network.builtin.call import Call
+from minit.network.builtin.settings import read_with
 from minit.value import Value
 
 _TRUTHS = {"1": True, "true": True, "0": False, "false": False}
 
 
 class Arguments(Value):
-    """The request of CNI_ARGS to an address manager: the address to have."""
+    """The request of CNI_ARGS to an address manager: addresses to have, some with a prefix length, and gateways."""
 
-    address: int | None = None
+    addresses: tuple[IPAddress | IPInterface, ...] = ()
+    gateways: tuple[IPAddress, ...] = ()
+
+
+def requested_addresses(call: Call) -> tuple[IPAddress | IPInterface, ...]:
+    """Return what CNI_ARGS, `args.cni.ips` and the capability `ips` ask for (CNI, "Well-known Capabilities")."""
+    config = call.config
+    asked = [*config["args"]["cni"]["ips"].each(_address_at), *config["runtimeConfig"]["ips"].each(_address_at)]
+    return (*parse_arguments(call.request.args).addresses, *asked)
 
 
 def parse_arguments(text: str) -> Arguments:
@@ -23,34 +34,38 @@ def parse_arguments(text: str) -> Arguments:
     NetworkError for what is no `KEY=VALUE`, and for an unknown key without `IgnoreUnknown=1`: a wish that nobody grants
     should be noticed.
     """
-    address = None
+    addresses: tuple[IPAddress | IPInterface, ...] = ()
+    gateways: tuple[IPAddress, ...] = ()
     ignored = False
     unknown = []
     for pair in text.split(";") if text else ():
         key, equals, value = pair.partition("=")
         if not equals or "=" in value:
             raise _refused(pair, "expected KEY=VALUE")
-        if key == "IP":
-            address = _address(pair, value)
-        elif key == "IgnoreUnknown":
-            if value.lower() not in _TRUTHS:
-                raise _refused(pair, "expected 1, true, 0 or false")
-            ignored = _TRUTHS[value.lower()]
-        else:
-            unknown.append(pair)
+        try:
+            if key == "IP":
+                addresses = tuple(map(_parse, value.split(",") if value else ()))
+            elif key == "GATEWAY":
+                gateways = tuple(map(parse_address, value.split(",") if value else ()))
+            elif key == "IgnoreUnknown":
+                if value.lower() not in _TRUTHS:
+                    raise _refused(pair, "expected 1, true, 0 or false")
+                ignored = _TRUTHS[value.lower()]
+            else:
+                unknown.append(pair)
+        except ValueError as error:
+            raise _refused(pair, "expected an IP address") from error
     if unknown and not ignored:
         raise _refused(unknown[0], "unknown; IgnoreUnknown=1 allows it")
-    return Arguments(address=address)
+    return Arguments(addresses=addresses, gateways=gateways)
 
 
-def _address(pair: str, value: str) -> int | None:
-    # A prefix length is allowed and means nothing: the subnet's own counts.
-    if not value:
-        return None
-    try:
-        return parse_address(value.partition("/")[0])
-    except ValueError as error:
-        raise _refused(pair, "expected an IPv4 address") from error
+def _parse(text: str) -> IPAddress | IPInterface:
+    return parse_interface(text) if "/" in text else parse_address(text)
+
+
+def _address_at(node: Node) -> IPAddress | IPInterface:
+    return read_with(node, _parse, "an IP address")
 
 
 def _refused(pair: str, reason: str) -> NetworkError:

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
-from ipaddress import IPv4Interface
+from collections.abc import Callable, Iterable
 
 from minit.errors import MinitError, NetworkError, describe, reason_of
-from minit.network.builtin.arguments import parse_arguments
-from minit.network.builtin.config import ConfiguredRoute, Ipam, lease_parent, masquerades, network_name
-from minit.network.builtin.hostlocal import lease_directory, release, reserve
-from minit.network.builtin.resolvconf import read_resolv_conf
+from minit.network.builtin.call import Call
+from minit.network.builtin.settings import ipam_type, masquerades
 from minit.network.firewall import delete_table, protect, table_name
-from minit.network.ipv4 import Subnet, format_address
 from minit.network.netlink.links import Link, Links, open_namespace, write_sysctl
 from minit.network.request import Request
-from minit.network.result import Address, Dns, Route
-from minit.value import Value
+from minit.network.result import Address, Dns, Result
+from minit.value import replace
 
+_FORWARDING = {4: "net/ipv4/ip_forward", 6: "net/ipv6/conf/all/forwarding"}
 _VETH = "veth"
 _NAME_DIGITS = 11  # what "veth" leaves of the 15 bytes of an interface's name
 
@@ -50,21 +47,6 @@ class Undo:
         self._steps.append(step)
 
 
-class Lease(Value):
-    """An address of the pod in its subnet, and the gateway there."""
-
-    address: int
-    subnet: Subnet
-    gateway: int
-
-    def __str__(self) -> str:
-        return f"{format_address(self.address)}/{self.subnet.prefix}"
-
-    def of_interface(self, index: int) -> Address:
-        """Return the lease as part of a result whose interface at `index` has the address."""
-        return Address(address=str(self), gateway=format_address(self.gateway), interface=index)
-
-
 class Sides:
     """The links of the host and those of the pod; `namespace` is a descriptor of the pod's network namespace."""
 
@@ -88,12 +70,20 @@ def host_end(request: Request) -> str:
     return f"veth{digest[:_NAME_DIGITS]}"
 
 
-def lease(ipam: Ipam, request: Request, undo: Undo) -> Lease:
-    """Lease an address for the pod, the one that its arguments ask for if they do."""
-    pool = ipam.pool
-    address = reserve(pool, request, parse_arguments(request.args).address)
-    undo.add(lambda: release(lease_directory(pool.directory, pool.network), request))
-    return Lease(address=address, subnet=pool.subnet, gateway=pool.gateway)
+def lease(call: Call, undo: Undo) -> Result:
+    """Ask the address manager for addresses and routes; an empty result for a network without one."""
+    manager = ipam_type(call.config)
+    if manager is None:
+        return Result()
+    leased = _ask_manager(call, "ADD")
+    # Not before: of an interface that has a lease already it is refused, and that lease must stay.
+    undo.add(lambda: _ask_manager(call, "DEL"))
+    return leased
+
+
+def check_lease(call: Call) -> None:
+    """Raise NetworkError if the address manager does not have the pod's addresses."""
+    _ask_manager(call, "CHECK")
 
 
 def connect(sides: Sides, request: Request, mtu: int | None, undo: Undo) -> tuple[Link, Link]:
@@ -113,37 +103,30 @@ def connect(sides: Sides, request: Request, mtu: int | None, undo: Undo) -> tupl
     return host, sides.pod.get(request.interface)
 
 
-def enable_forwarding() -> None:
-    """Let the host pass packets on, from pods and to them."""
-    write_sysctl("net/ipv4/ip_forward", "1")
+def enable_forwarding(addresses: Iterable[Address]) -> None:
+    """Let the host pass packets of the families of these addresses on, from pods and to them."""
+    for version in {address.address.version for address in addresses}:
+        write_sysctl(_FORWARDING[version], "1")
 
 
-def hide(held: Lease, request: Request, undo: Undo) -> None:
+def hide(call: Call, addresses: Iterable[Address], undo: Undo) -> None:
     """Give packets from the pod to elsewhere the host's own address."""
-    table = table_name(request.container_id, request.interface)
+    table = table_name(call.request.container_id, call.request.interface)
     undo.add(lambda: delete_table(table))
-    protect(table, masqueraded=[IPv4Interface((held.address, held.subnet.prefix))])
+    protect(table, masqueraded=[one.address for one in addresses])
 
 
-def name_service(ipam: Ipam | None, configured: Dns) -> Dns:
+def name_service(configured: Dns, leased: Dns) -> Dns:
     """Return what the network says about names, or else what its address manager says."""
-    if configured == Dns() and ipam is not None and ipam.resolv_conf:
-        return read_resolv_conf(ipam.resolv_conf)
-    return configured
+    return leased if configured == Dns() else configured
 
 
-def result_routes(routes: tuple[ConfiguredRoute, ...]) -> tuple[Route, ...]:
-    """Return routes as a result names them."""
-    return tuple(
-        Route(
-            destination=str(route.destination),
-            gateway=None if route.gateway is None else format_address(route.gateway),
-        )
-        for route in routes
-    )
+def of_interface(addresses: Iterable[Address], index: int) -> tuple[Address, ...]:
+    """Return addresses as part of a result whose interface at `index` has them."""
+    return tuple(replace(address, interface=index) for address in addresses)
 
 
-def delete(config: Mapping[str, object], request: Request) -> None:
+def delete(call: Call) -> None:
     """
     Remove whatever there is of an attachment, with or without the pod's network namespace.
 
@@ -153,14 +136,15 @@ def delete(config: Mapping[str, object], request: Request) -> None:
     problems = []
     for remove in (_delete_links, _delete_masquerade, _delete_lease):
         try:
-            remove(config, request)
+            remove(call)
         except (MinitError, OSError) as error:
             problems.append(describe(error))
     if problems:
         raise NetworkError("; ".join(problems))
 
 
-def _delete_links(_: Mapping[str, object], request: Request) -> None:
+def _delete_links(call: Call) -> None:
+    request = call.request
     with Links() as host:
         if _delete_host_end(host, request):
             return
@@ -187,13 +171,18 @@ def _delete_host_end(host: Links, request: Request) -> bool:
     return True
 
 
-def _delete_masquerade(config: Mapping[str, object], request: Request) -> None:
-    if masquerades(config):
-        delete_table(table_name(request.container_id, request.interface))
+def _delete_masquerade(call: Call) -> None:
+    if masquerades(call.config):
+        delete_table(table_name(call.request.container_id, call.request.interface))
 
 
-def _delete_lease(config: Mapping[str, object], request: Request) -> None:
-    release(lease_directory(lease_parent(config), network_name(config)), request)
+def _delete_lease(call: Call) -> None:
+    _ask_manager(call, "DEL")
+
+
+def _ask_manager(call: Call, command: str) -> Result:
+    manager = ipam_type(call.config)
+    return Result() if manager is None else call.delegate(command, manager, call.fields, None)
 
 
 def _open_namespace(request: Request) -> int:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from minit.errors import NetworkError
-from minit.network.ipv4 import format_address
+from minit.network.builtin.call import Call
 from minit.network.netlink.links import Links, open_namespace
-from minit.network.request import Request
 from minit.network.result import Address, Interface, Result
 
 _NAME = "lo"
 _MAC = "00:00:00:00:00:00"
 
 
-def add(config: Mapping[str, object], request: Request, previous: Result | None) -> Result:
+def add(call: Call) -> Result:
     """Bring `lo` up, and pass on what plugins before have returned."""
-    namespace = open_namespace(request.namespace)
+    namespace = open_namespace(call.request.namespace)
     try:
         with Links(namespace) as pod:
             link = pod.get(_NAME)
@@ -25,18 +23,16 @@ def add(config: Mapping[str, object], request: Request, previous: Result | None)
             addresses = pod.addresses(link)
     finally:
         os.close(namespace)
-    return previous or Result(
-        interfaces=(Interface(name=_NAME, mac=_MAC, sandbox=request.namespace),),
-        addresses=tuple(
-            Address(address=f"{format_address(address)}/{prefix}", interface=0) for address, prefix in addresses
-        ),
+    return call.previous or Result(
+        interfaces=(Interface(name=_NAME, mac=_MAC, sandbox=call.request.namespace),),
+        addresses=tuple(Address(address=address, interface=0) for address in addresses),
     )
 
 
-def delete(config: Mapping[str, object], request: Request) -> None:
+def delete(call: Call) -> None:
     """Bring `lo` down, if there still is a namespace."""
     try:
-        namespace = open_namespace(request.namespace)
+        namespace = open_namespace(call.request.namespace)
     except FileNotFoundError:
         return
     try:
@@ -46,9 +42,9 @@ def delete(config: Mapping[str, object], request: Request) -> None:
         os.close(namespace)
 
 
-def check(config: Mapping[str, object], request: Request, previous: Result | None) -> None:
+def check(call: Call) -> None:
     """Raise NetworkError if `lo` is down."""
-    namespace = open_namespace(request.namespace)
+    namespace = open_namespace(call.request.namespace)
     try:
         with Links(namespace) as pod:
             if not pod.get(_NAME).up:

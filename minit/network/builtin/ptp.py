@@ -2,59 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from ipaddress import ip_interface
 
+from minit.errors import NetworkError
+from minit.network.addresses import IPAddress, only
 from minit.network.builtin import attachment
-from minit.network.builtin.attachment import Lease, Sides
+from minit.network.builtin.attachment import Sides
+from minit.network.builtin.call import Call
 from minit.network.builtin.checks import check_attachment
-from minit.network.builtin.config import Ipam, read_ptp
-from minit.network.ipv4 import Subnet
+from minit.network.builtin.settings import dns, ipam_type, masquerades, mtu
 from minit.network.netlink.links import SCOPE_HOST, SCOPE_LINK, Link
-from minit.network.request import Request
-from minit.network.result import Interface, Result
-
-_ONE_HOST = 32
+from minit.network.result import Address, Interface, Result
 
 delete = attachment.delete
 
 
-def add(config: Mapping[str, object], request: Request, previous: Result | None) -> Result:
+def add(call: Call) -> Result:
     """Connect the pod; NetworkError, with nothing left of it, if it cannot be."""
-    settings = read_ptp(config)
-    dns = attachment.name_service(settings.ipam, settings.dns)
+    config, request = call.config, call.request
+    if ipam_type(config) is None:
+        raise config["ipam"].error("an address manager")
+    configured, is_hidden, size = dns(config), masquerades(config), mtu(config)
     with attachment.Sides(request) as sides, attachment.Undo() as undo:
-        lease = attachment.lease(settings.ipam, request, undo)
-        attachment.enable_forwarding()
-        host, pod = attachment.connect(sides, request, settings.mtu, undo)
-        _configure_pod(sides, pod, lease, settings.ipam)
-        # Every pod's gateway is one address of the host, which all its ends have.
-        sides.host.add_address(host, lease.gateway, _ONE_HOST)
-        sides.host.add_route(host, Subnet(address=lease.address, prefix=_ONE_HOST), scope=SCOPE_HOST)
-        if settings.ip_masq:
-            attachment.hide(lease, request, undo)
+        leased = attachment.lease(call, undo)
+        ends = [(one, _gateway(one)) for one in leased.addresses]
+        attachment.enable_forwarding(leased.addresses)
+        host, pod = attachment.connect(sides, request, size, undo)
+        _configure_pod(sides, pod, leased, ends)
+        for one, gateway in ends:
+            # Every pod's gateway is one address of the host, which all its ends have.
+            sides.host.add_address(host, ip_interface(gateway))
+            sides.host.add_route(host, only(one.address.ip), scope=SCOPE_HOST)
+        if is_hidden:
+            attachment.hide(call, leased.addresses, undo)
         sides.host.wait_until_running(host.name)
     return Result(
         interfaces=(
             Interface(name=host.name, mac=host.mac),
             Interface(name=request.interface, mac=pod.mac, sandbox=request.namespace),
         ),
-        addresses=(lease.of_interface(1),),
-        routes=attachment.result_routes(settings.ipam.routes),
-        dns=dns,
+        addresses=attachment.of_interface(leased.addresses, 1),
+        routes=leased.routes,
+        dns=attachment.name_service(configured, leased.dns),
     )
 
 
-def check(config: Mapping[str, object], request: Request, previous: Result | None) -> None:
+def check(call: Call) -> None:
     """Raise NetworkError with what differs from the result of `add`."""
-    check_attachment(config, request, previous, bridge=None)
+    check_attachment(call, bridge=None)
 
 
-def _configure_pod(sides: Sides, pod: Link, lease: Lease, ipam: Ipam) -> None:
+def _gateway(address: Address) -> IPAddress:
+    if address.gateway is None:
+        raise NetworkError(f"the address manager gave {address.address} without a gateway")
+    return address.gateway
+
+
+def _configure_pod(sides: Sides, pod: Link, leased: Result, ends: list[tuple[Address, IPAddress]]) -> None:
     # The neighbours in the subnet are not on this link: only the gateway is, and everything goes by it.
-    sides.pod.add_address(pod, lease.address, lease.subnet.prefix, prefix_route=False)
+    for one, _ in ends:
+        sides.pod.add_address(pod, one.address, prefix_route=False)
     sides.pod.set_up(pod)
-    gateway = Subnet(address=lease.gateway, prefix=_ONE_HOST)
-    sides.pod.add_route(pod, gateway, source=lease.address, scope=SCOPE_LINK)
-    sides.pod.add_route(pod, lease.subnet, gateway=lease.gateway, source=lease.address)
-    for route in ipam.routes:
-        sides.pod.add_route(pod, route.destination, gateway=route.gateway or lease.gateway)
+    for one, gateway in ends:
+        source = one.address.ip
+        sides.pod.add_route(pod, only(gateway), source=source, scope=SCOPE_LINK)
+        sides.pod.add_route(pod, one.address.network, gateway=gateway, source=source)
+    gateways = {gateway.version: gateway for _, gateway in reversed(ends)}
+    for route in leased.routes:
+        sides.pod.add_route(pod, route.destination, route.gateway or gateways.get(route.destination.version))

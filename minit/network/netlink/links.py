@@ -6,6 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from ipaddress import ip_interface, ip_network
 from typing import Any, TypeVar
 
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE
@@ -26,7 +27,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from minit import syscalls
 from minit.errors import NetworkError
-from minit.network.ipv4 import Subnet, format_address, parse_address
+from minit.network.addresses import EVERYWHERE, IPAddress, IPInterface, IPNetwork, parse_address
 from minit.network.namespace import return_to
 from minit.network.netlink.transport import NETLINK_ROUTE, Netlink
 from minit.value import Value
@@ -37,7 +38,9 @@ SCOPE_UNIVERSE = 0
 SCOPE_LINK = 253
 SCOPE_HOST = 254
 
-_AF_INET, _AF_INET6 = 2, 10
+_ANY_FAMILY = 0  # pyroute2 takes IPv4 otherwise
+_FAMILIES = {4: 2, 6: 10}  # AF_INET and AF_INET6
+_VERSIONS = {family: version for version, family in _FAMILIES.items()}
 _IFF_UP = 0x1
 _IFF_PROMISC = 0x100
 _IFF_LOWER_UP = 0x10000
@@ -70,10 +73,10 @@ class Link(Value):
 
 
 class Route(Value):
-    """A route of the main table; the default route's destination is 0.0.0.0/0."""
+    """A route of the main table; the default route's destination is 0.0.0.0/0 or ::/0."""
 
-    destination: Subnet
-    gateway: int | None = None
+    destination: IPNetwork
+    gateway: IPAddress | None = None
     index: int = 0
 
 
@@ -168,82 +171,66 @@ class Links:
         message["attrs"] = [["IFLA_ADDRESS", link.mac]]
         self._change(f"set the hardware address of {link.name}", message)
 
-    def addresses(self, link: Link, *, leased: bool = False) -> list[tuple[int, int]]:
-        """Return the IPv4 addresses of a link with their prefix lengths, or only those with an end."""
+    def addresses(self, link: Link, *, leased: bool = False) -> list[IPInterface]:
+        """Return the addresses of a link, IPv4 first, or only those with an end."""
         message = ifaddrmsg()
         message["header"]["type"] = RTM_GETADDR
-        message["family"] = _AF_INET
+        message["family"] = _ANY_FAMILY
         answers = [answer for answer in self._netlink.dump(message) if answer["index"] == link.index]
-        return [
-            (parse_address(answer.get_attr("IFA_LOCAL")), answer["prefixlen"])
-            for answer in answers
-            if not (leased and answer["flags"] & IFA_F_PERMANENT)
-        ]
+        return [_address_of(answer) for answer in answers if not (leased and answer["flags"] & IFA_F_PERMANENT)]
 
-    def add_address(self, link: Link, address: int, prefix: int, prefix_route: bool = True) -> None:
-        """Add an address; without `prefix_route` the kernel adds no route to its subnet."""
-        message = _address_message(RTM_NEWADDR, link, address, prefix)
+    def add_address(
+        self, link: Link, address: IPInterface, prefix_route: bool = True, duplicates: bool = False
+    ) -> None:
+        """
+        Add an address; without `prefix_route` the kernel adds no route to its subnet.
+
+        With `duplicates` an address of IPv6 can be used only when no neighbour has turned out to have it (RFC 4862).
+        """
+        message = _address_message(RTM_NEWADDR, link, address)
         message["header"]["flags"] = NLM_F_CREATE | NLM_F_EXCL
-        if not prefix_route:
-            message["attrs"].append(["IFA_FLAGS", IFA_F_NOPREFIXROUTE])
-        self._change(f"add address {format_address(address)}/{prefix} to {link.name}", message)
+        flags = 0 if duplicates or address.version == 4 else IFA_F_NODAD
+        message["attrs"].append(["IFA_FLAGS", flags | (0 if prefix_route else IFA_F_NOPREFIXROUTE)])
+        self._change(f"add address {address} to {link.name}", message)
 
-    def lease_address(self, link: Link, address: int, prefix: int, seconds: int) -> None:
+    def lease_address(self, link: Link, address: IPInterface, seconds: int) -> None:
         """Have an address for so long, from now on; the kernel removes it then."""
-        message = _address_message(RTM_NEWADDR, link, address, prefix)
+        message = _address_message(RTM_NEWADDR, link, address)
         message["header"]["flags"] = NLM_F_CREATE | NLM_F_REPLACE
         message["attrs"].append(["IFA_CACHEINFO", {"ifa_preferred": seconds, "ifa_valid": seconds}])
-        self._change(f"add address {format_address(address)}/{prefix} to {link.name}", message)
+        self._change(f"add address {address} to {link.name}", message)
 
-    def add_ipv6_address(self, link: Link, address: str, prefix: int) -> None:
-        """Add an IPv6 address, to be used at once: nobody is asked whether it is free. Nothing if it is there."""
-        message = ifaddrmsg()
-        message["header"]["type"] = RTM_NEWADDR
-        message["header"]["flags"] = NLM_F_CREATE | NLM_F_EXCL
-        message["family"] = _AF_INET6
-        message["prefixlen"] = prefix
-        message["flags"] = IFA_F_NODAD
-        message["index"] = link.index
-        message["attrs"] = [["IFA_ADDRESS", address]]
-        self._change(f"add address {address}/{prefix} to {link.name}", message, unless=errno.EEXIST)
-
-    def delete_address(self, link: Link, address: int, prefix: int) -> None:
+    def delete_address(self, link: Link, address: IPInterface) -> None:
         """Remove an address; nothing if it is not there."""
-        message = _address_message(RTM_DELADDR, link, address, prefix)
-        what = f"remove address {format_address(address)}/{prefix} from {link.name}"
-        self._change(what, message, unless=errno.EADDRNOTAVAIL)
+        message = _address_message(RTM_DELADDR, link, address)
+        self._change(f"remove address {address} from {link.name}", message, unless=errno.EADDRNOTAVAIL)
 
     def routes(self) -> list[Route]:
-        """Return the IPv4 routes of the main table."""
+        """Return the routes of the main table, of both families."""
         message = rtmsg()
         message["header"]["type"] = RTM_GETROUTE
-        message["family"] = _AF_INET
-        return [_route_of(answer) for answer in self._netlink.dump(message) if answer["table"] == _TABLE_MAIN]
+        message["family"] = _ANY_FAMILY
+        answers = [one for one in self._netlink.dump(message) if one["family"] in _VERSIONS]
+        return [_route_of(one) for one in answers if (one["table"], one["type"]) == (_TABLE_MAIN, _TYPE_UNICAST)]
 
     def add_route(
         self,
         link: Link,
-        destination: Subnet,
-        gateway: int | None = None,
-        source: int | None = None,
+        destination: IPNetwork,
+        gateway: IPAddress | None = None,
+        source: IPAddress | None = None,
         scope: int = SCOPE_UNIVERSE,
     ) -> None:
         """Add a route by a link; packets of the host itself go out with the address `source`, if it is given."""
-        message = _new_route(_AF_INET, destination.prefix, scope)
-        message["attrs"] = [["RTA_DST", format_address(destination.address)], ["RTA_OIF", link.index]]
+        message = _new_route(destination, scope)
+        message["attrs"] = [["RTA_DST", str(destination.network_address)], ["RTA_OIF", link.index]]
         via = ""
         if gateway is not None:
-            via = f" via {format_address(gateway)}"
-            message["attrs"].append(["RTA_GATEWAY", format_address(gateway)])
+            via = f" via {gateway}"
+            message["attrs"].append(["RTA_GATEWAY", str(gateway)])
         if source is not None:
-            message["attrs"].append(["RTA_PREFSRC", format_address(source)])
+            message["attrs"].append(["RTA_PREFSRC", str(source)])
         self._change(f"add route {destination}{via} by {link.name}", message)
-
-    def add_ipv6_default_route(self, link: Link, gateway: str) -> None:
-        """Add the default route of IPv6; nothing if it is there."""
-        message = _new_route(_AF_INET6, 0, SCOPE_UNIVERSE)
-        message["attrs"] = [["RTA_OIF", link.index], ["RTA_GATEWAY", gateway]]
-        self._change(f"add default route via {gateway} by {link.name}", message, unless=errno.EEXIST)
 
     def wait_until_running(self, name: str) -> None:
         """Wait for the kernel to notice that both ends are up: until then what is sent by the link is lost."""
@@ -319,26 +306,30 @@ def _link_message(kind: int, flags: int = 0) -> Any:
     return message
 
 
-def _address_message(kind: int, link: Link, address: int, prefix: int) -> Any:
+def _address_message(kind: int, link: Link, address: IPInterface) -> Any:
     message = ifaddrmsg()
     message["header"]["type"] = kind
-    message["family"] = _AF_INET
-    message["prefixlen"] = prefix
+    message["family"] = _FAMILIES[address.version]
+    message["prefixlen"] = address.network.prefixlen
     message["index"] = link.index
-    text = format_address(address)
-    message["attrs"] = [["IFA_LOCAL", text], ["IFA_ADDRESS", text]]
-    if kind == RTM_NEWADDR and prefix <= _BROADCAST_PREFIX_MAX:
-        broadcast = Subnet(address=address, prefix=prefix).broadcast
-        message["attrs"].append(["IFA_BROADCAST", format_address(broadcast)])
+    message["attrs"] = [["IFA_LOCAL", str(address.ip)], ["IFA_ADDRESS", str(address.ip)]]
+    has_broadcast = address.version == 4 and address.network.prefixlen <= _BROADCAST_PREFIX_MAX
+    if kind == RTM_NEWADDR and has_broadcast:
+        message["attrs"].append(["IFA_BROADCAST", str(address.network.broadcast_address)])
     return message
 
 
-def _new_route(family: int, prefix: int, scope: int) -> Any:
+def _address_of(answer: Any) -> IPInterface:
+    text = answer.get_attr("IFA_LOCAL") or answer.get_attr("IFA_ADDRESS")
+    return ip_interface((text, answer["prefixlen"]))
+
+
+def _new_route(destination: IPNetwork, scope: int) -> Any:
     message = rtmsg()
     message["header"]["type"] = RTM_NEWROUTE
     message["header"]["flags"] = NLM_F_CREATE | NLM_F_EXCL
-    message["family"] = family
-    message["dst_len"] = prefix
+    message["family"] = _FAMILIES[destination.version]
+    message["dst_len"] = destination.prefixlen
     message["table"] = _TABLE_MAIN
     message["proto"] = _PROTOCOL_BOOT
     message["scope"] = scope
@@ -363,9 +354,10 @@ def _link_of(answer: Any) -> Link:
 
 
 def _route_of(answer: Any) -> Route:
-    gateway = answer.get_attr("RTA_GATEWAY")
+    destination, gateway = answer.get_attr("RTA_DST"), answer.get_attr("RTA_GATEWAY")
+    everywhere = EVERYWHERE[_VERSIONS[answer["family"]]]
     return Route(
-        destination=Subnet(address=parse_address(answer.get_attr("RTA_DST") or "0.0.0.0"), prefix=answer["dst_len"]),
+        destination=ip_network((destination, answer["dst_len"])) if destination else everywhere,
         gateway=None if gateway is None else parse_address(gateway),
         index=answer.get_attr("RTA_OIF") or 0,
     )

@@ -2,7 +2,7 @@
 Leases of addresses in the files of the reference plugin host-local, so that both can share a directory.
 
 Below the directory of a network each leased address is a file of that name with the container's id and the interface.
-`last_reserved_ip.0` has the address that was leased last, and `lock` is locked by flock(2) around everything.
+`last_reserved_ip.N` has the address of set N that was leased last, and `lock` is locked by flock(2) around everything.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from minit.errors import NetworkError, describe
-from minit.network.ipv4 import Subnet, format_address, parse_address
+from minit.network.addresses import IPAddress, parse_address
+from minit.network.builtin.ipam.ranges import Range, RangeSet
 from minit.network.request import Request
 from minit.value import Value
 
@@ -23,7 +24,7 @@ T = TypeVar("T")
 DEFAULT_DIRECTORY = "/var/lib/cni/networks"
 
 _LOCK = "lock"
-_LAST = "last_reserved_ip.0"
+_LAST = "last_reserved_ip."
 _NEW = ".new"
 _LINE_END = "\r\n"
 _MAX_BYTES = 4096  # a lease has about 50
@@ -31,41 +32,30 @@ _DIRECTORY_MODE = 0o755
 _FILE_MODE = 0o600
 
 
-class Pool(Value):
-    """The addresses of a network: those from `first` to `last` are leased, except its gateway's."""
+class Lease(Value):
+    """An address of one of the network's ranges."""
 
-    network: str
-    directory: str
-    subnet: Subnet
-    first: int
-    last: int
-    gateway: int
-
-    def __str__(self) -> str:
-        return f"{format_address(self.first)}-{format_address(self.last)}"
-
-    def has(self, address: int) -> bool:
-        """Tell whether an address may be leased."""
-        useless = (self.subnet.address, self.subnet.broadcast, self.gateway)
-        return self.first <= address <= self.last and address not in useless
+    address: IPAddress
+    range: Range
 
 
-def reserve(pool: Pool, request: Request, wanted: int | None = None) -> int:
+def reserve(
+    directory: str, network: str, sets: Sequence[RangeSet], request: Request, wanted: Collection[IPAddress]
+) -> list[Lease]:
     """
-    Lease the address `wanted`, or else the one after the last that was leased and is free.
+    Lease an address of each set: the one of it that is wanted, or else the one after the last that was leased.
 
-    The lease is on the disk before this returns. NetworkError if the address is taken or cannot be had, if none is
-    left, or if the container has one for this interface already.
+    All leases are on the disk before this returns, or none. NetworkError if an address is taken or is in no range, if
+    none is left, or if the container has one for this interface already.
     """
-    directory = lease_directory(pool.directory, pool.network)
     try:
         os.makedirs(directory, _DIRECTORY_MODE, exist_ok=True)
     except OSError as error:
         raise NetworkError(f"leases: {describe(error)}") from error
-    address = _locked(directory, lambda fd: _reserve(fd, pool, request, wanted))
-    if address is None:
+    leases = _locked(directory, lambda fd: _reserve(fd, network, sets, request, wanted))
+    if leases is None:
         raise NetworkError(f"leases: {directory} was removed meanwhile")
-    return address
+    return leases
 
 
 def release(directory: str, request: Request) -> None:
@@ -76,11 +66,6 @@ def release(directory: str, request: Request) -> None:
 def holds_lease(directory: str, request: Request) -> bool:
     """Tell whether the container has a lease for this interface."""
     return bool(_locked(directory, lambda fd: _leases_of(fd, request)))
-
-
-def lease_directory(directory: str, network: str) -> str:
-    """Return where the leases of a network are."""
-    return f"{directory.rstrip('/')}/{network}"
 
 
 def _locked(directory: str, function: Callable[[int], T]) -> T | None:
@@ -104,52 +89,60 @@ def _locked(directory: str, function: Callable[[int], T]) -> T | None:
         os.close(fd)
 
 
-def _reserve(directory: int, pool: Pool, request: Request, wanted: int | None) -> int:
+def _reserve(
+    directory: int, network: str, sets: Sequence[RangeSet], request: Request, wanted: Collection[IPAddress]
+) -> list[Lease]:
     _remove_leftover(directory)
     held = _leases_of(directory, request)
     if held:
-        raise NetworkError(f'{request.interface} has the address {held[0]} in network "{pool.network}" already')
-    address = _next_free(directory, pool) if wanted is None else _check_wanted(directory, pool, wanted)
-    # The lease comes last: once it is there nothing can fail any more.
-    _write(directory, _LAST, format_address(address))
-    _write(directory, format_address(address), f"{request.container_id}{_LINE_END}{request.interface}")
-    return address
+        raise NetworkError(f'{request.interface} has the address {held[0]} in network "{network}" already')
+    for address in wanted:
+        if not any(one.range_of(address) for one in sets):
+            raise NetworkError(
+                f'requested address {address} is not one of network "{network}": {"; ".join(map(str, sets))}'
+            )
+    leases: list[Lease] = []
+    try:
+        for one in sets:
+            mine = next((address for address in wanted if one.range_of(address)), None)
+            found = _next_free(directory, network, one) if mine is None else _take(directory, network, one, mine)
+            _write(directory, f"{_LAST}{one.index}", str(found.address))
+            _write(directory, str(found.address), f"{request.container_id}{_LINE_END}{request.interface}")
+            leases.append(found)
+    except BaseException:
+        for lease in leases:
+            os.unlink(str(lease.address), dir_fd=directory)
+        raise
+    return leases
 
 
-def _check_wanted(directory: int, pool: Pool, wanted: int) -> int:
-    text = format_address(wanted)
-    if wanted == pool.gateway:
-        raise NetworkError(f'requested address {text} is the gateway of network "{pool.network}"')
-    if not pool.has(wanted):
-        raise NetworkError(f'requested address {text} is not one of network "{pool.network}": {pool}')
-    holder = _read(directory, text).split()
+def _take(directory: int, network: str, ranges: RangeSet, wanted: IPAddress) -> Lease:
+    found = ranges.range_of(wanted)
+    assert found is not None
+    if wanted == found.gateway:
+        raise NetworkError(f'requested address {wanted} is the gateway of network "{network}"')
+    if not found.may_lease(wanted):
+        raise NetworkError(f'requested address {wanted} is not one of network "{network}": {ranges}')
+    holder = _read(directory, str(wanted)).split()
     if holder:
         raise NetworkError(
-            f'requested IP address "{text}" is not available in network: {pool.network}: it is leased to {holder[0]}'
+            f'requested IP address "{wanted}" is not available in network: {network}: it is leased to {holder[0]}'
         )
-    return wanted
+    return Lease(address=wanted, range=found)
 
 
-def _next_free(directory: int, pool: Pool) -> int:
+def _next_free(directory: int, network: str, ranges: RangeSet) -> Lease:
     taken = set(os.listdir(directory))
-    for address in _round(pool, _last_reserved(directory)):
-        text = format_address(address)
+    for one, address in ranges.after(_last_reserved(directory, ranges.index)):
         # Under the lock an empty file is what a plugin that was killed has left.
-        if pool.has(address) and (text not in taken or not _read(directory, text)):
-            return address
-    raise NetworkError(f'no IP addresses available in network "{pool.network}": {pool}')
+        if str(address) not in taken or not _read(directory, str(address)):
+            return Lease(address=address, range=one)
+    raise NetworkError(f'no IP addresses available in network "{network}": {ranges}')
 
 
-def _round(pool: Pool, last: int | None) -> Iterator[int]:
-    """Yield each address of the pool once, beginning behind the last one leased."""
-    start = pool.first if last is None or not pool.first <= last < pool.last else last + 1
-    yield from range(start, pool.last + 1)
-    yield from range(pool.first, start)
-
-
-def _last_reserved(directory: int) -> int | None:
+def _last_reserved(directory: int, index: int) -> IPAddress | None:
     try:
-        return parse_address(_read(directory, _LAST))
+        return parse_address(_read(directory, f"{_LAST}{index}"))
     except ValueError:
         return None
 
@@ -170,7 +163,7 @@ def _remove_leftover(directory: int) -> None:
 
 def _leases_of(directory: int, request: Request) -> list[str]:
     """Return the files of a container's interface; those of old plugins name only the container."""
-    names = [name for name in os.listdir(directory) if name not in (_LOCK, _NEW) and not name.startswith("last_")]
+    names = [name for name in os.listdir(directory) if name not in (_LOCK, _NEW) and not name.startswith(_LAST)]
     contents = {name: _read(directory, name) for name in names}
     for content in (f"{request.container_id}{_LINE_END}{request.interface}", request.container_id):
         found = sorted(name for name in contents if contents[name] == content)

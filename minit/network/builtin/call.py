@@ -1,0 +1,46 @@
+"""A request to a built-in plugin, and what such a plugin is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from minit.manifest.reader import Node
+from minit.network.request import Request
+from minit.network.result import Result
+from minit.value import Value
+
+Delegate = Callable[[str, str, Mapping[str, object], Result | None], Result]
+"""
+Makes a request of another plugin, built in or a program: command, type, its configuration, the result before it.
+
+The answer to anything but ADD is an empty result. NetworkError is what the plugin says (CNI, "Plugin Delegation").
+"""
+
+
+class Call(Value):
+    """
+    A request about one interface of a pod.
+
+    `config` is the configuration as an external plugin would read it, whose errors name its file. `previous` is the
+    result of the plugin before or, for CHECK and DEL, of the last ADD.
+    """
+
+    config: Node
+    request: Request
+    delegate: Delegate
+    previous: Result | None = None
+
+    @property
+    def fields(self) -> Mapping[str, object]:
+        """The configuration as it is, for a plugin that this one delegates to."""
+        raw = self.config.raw()
+        assert isinstance(raw, dict)  # it was one when the configuration was parsed
+        return raw
+
+
+class Builtin(Value):
+    """A plugin as functions, each the command of that name. They raise MinitError or OSError."""
+
+    add: Callable[[Call], Result]
+    delete: Callable[[Call], None]
+    check: Callable[[Call], None]
