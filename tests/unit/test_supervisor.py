@@ -345,9 +345,9 @@ def test_an_app_that_cannot_be_killed_ends_the_pod(root: Path, groups: Mapping[s
     state = os.open(own.parents[1] / own.name, os.O_WRONLY | os.O_CLOEXEC)
 
     def leaves_a_child(report: Socket) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         execute(report)
         if os.fork() == 0:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             while True:
                 signal.pause()
         os._exit(0)
@@ -359,10 +359,12 @@ def test_an_app_that_cannot_be_killed_ends_the_pod(root: Path, groups: Mapping[s
         turn_until(supervisor, lambda: supervisor.apps["a"].state == lifecycle.EXITED)
         os.write(state, b"THAWED")
 
-    outcome = supervise(
-        root, groups, {"a": leaves_a_child, "b": sleeps}, drive, specific={"a": {"stop_grace_seconds": 0.2}}
-    )
-    os.close(state)
+    scripts = {"a": leaves_a_child, "b": sleeps}
+    try:
+        outcome = supervise(root, groups, scripts, drive, specific={"a": {"stop_grace_seconds": 0.2}})
+    finally:
+        os.write(state, b"THAWED")
+        os.close(state)
     assert (outcome.exit_code, outcome.status) == (254, {"a": 0, "b": 0})
     assert "pod.stopping" in outcome.events
 
