@@ -152,7 +152,7 @@ def test_an_address_of_the_users_choice(host: Host, kind: str) -> None:
     host.prefer("ptp", "bridge", "host-local", "tuning")
     plugins = [{"type": kind, "ipam": host.ipam()}, {"type": "tuning"}]
     network = replace(host.network(cniVersion="1.0.0", plugins=plugins), args="IP=10.77.0.9")
-    assert ipv4_address(attach(network, host.request(args=network.args), host.search)) == "10.77.0.9"
+    assert address_of(attach(network, host.request(args=network.args), host.search)) == "10.77.0.9"
     detach(network, host.request(args=network.args), host.search)
     with pytest.raises(NetworkError, match='unknown args .*"FOO=1'):
         attach(network, host.request(args="IP=10.77.0.9;FOO=1"), host.search)
