@@ -6,6 +6,7 @@ import os
 import sys
 from typing import NoReturn
 
+from minit.launcher.ownimage import image_root
 from minit.network.program import run_program
 from minit.process import forget_imports
 from minit.stdio import open_standard_streams
@@ -15,4 +16,4 @@ def main() -> NoReturn:
     """Be the plugin by whose name this was called, which the image's launcher tells."""
     forget_imports()
     open_standard_streams()
-    os._exit(run_program(sys.argv[1], os.environ))
+    os._exit(run_program(sys.argv[1], os.environ, image_root()))

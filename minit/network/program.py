@@ -18,12 +18,11 @@ from minit.harmless import harmless
 from minit.manifest.networkconfig import CNI_VERSIONS, is_at_least
 from minit.manifest.reader import Node
 from minit.network import errorcodes
-from minit.network.builtin import ask_builtin
-from minit.network.builtin.call import Call
 from minit.network.namespace import is_namespace, is_own_namespace
 from minit.network.parameters import Parameters, is_valid_name, read_parameters
+from minit.network.pluginrequests import PluginRequests
+from minit.network.pluginsearch import PluginSearch
 from minit.network.request import Request
-from minit.network.result import Result, read_result, write_result
 from minit.stdio import complain, write_all
 
 JsonObject = dict[str, object]
@@ -34,10 +33,10 @@ _SOURCE = "network configuration"
 _UMASK = 0o022
 
 
-def run_program(name: str, environment: Mapping[str, str]) -> int:
-    """Be the plugin `name` for one request, and return the exit code."""
+def run_program(name: str, environment: Mapping[str, str], image: str) -> int:
+    """Be the plugin `name` of the stage1 image at `image` for one request, and return the exit code."""
     os.umask(_UMASK)
-    answer, code = answer_request(name, environment, _read_request)
+    answer, code = answer_request(name, environment, _read_request, image)
     if answer is None:
         return code
     try:
@@ -50,7 +49,7 @@ def run_program(name: str, environment: Mapping[str, str]) -> int:
 
 
 def answer_request(
-    name: str, environment: Mapping[str, str], read_request: Callable[[], bytes]
+    name: str, environment: Mapping[str, str], read_request: Callable[[], bytes], image: str
 ) -> tuple[JsonObject | None, int]:
     """Do what a request to the plugin `name` asks for; return the answer, None for none, and the exit code."""
     version = CNI_VERSIONS[-1]
@@ -66,7 +65,9 @@ def answer_request(
         config = _read_config(read_request)
         version = _read_version(config)
         _check_request(parameters, config, version)
-        return _call(name, parameters, config, version), 0
+        fields = config.raw()
+        assert isinstance(fields, dict)  # it has a name
+        return _serve(name, parameters, fields, version, image), 0
     except (Exception, StrandedError) as error:
         if not isinstance(error, (MinitError, OSError, StrandedError)):
             sys.excepthook(type(error), error, error.__traceback__)  # an error in minit
@@ -141,9 +142,7 @@ def _check_request(parameters: Parameters, config: Node, version: str) -> None:
         )
 
 
-def _call(name: str, parameters: Parameters, config: Node, version: str) -> JsonObject | None:
-    given = config["prevResult"]
-    previous = read_result(given.raw(), f"{_SOURCE}: prevResult", version) if given.given else None
+def _serve(name: str, parameters: Parameters, config: JsonObject, version: str, image: str) -> JsonObject | None:
     namespace = parameters.namespace
     if parameters.command == "DEL" and not is_namespace(namespace):
         namespace = ""
@@ -153,13 +152,5 @@ def _call(name: str, parameters: Parameters, config: Node, version: str) -> Json
         interface=parameters.interface,
         args=parameters.args,
     )
-
-    def delegate(command: str, plugin_type: str, fields: Mapping[str, object], previous: Result | None) -> Result:
-        call = Call(config=Node(dict(fields), None, _SOURCE), request=request, delegate=delegate, previous=previous)
-        return ask_builtin(command, plugin_type, call)
-
-    if parameters.command not in ("ADD", "CHECK", "DEL"):
-        return None
-    call = Call(config=config, request=request, delegate=delegate, previous=previous)
-    result = ask_builtin(parameters.command, name, call)
-    return write_result(result, version) if parameters.command == "ADD" else None
+    requests = PluginRequests(PluginSearch(parameters.directories, image), request, version, _SOURCE)
+    return requests.make_of_builtin(parameters.command, name, config) or None

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from minit.errors import MinitError, NetworkError
 from minit.network import firewall
-from minit.network.cni import PluginSearch, attach, plugin_path
+from minit.network.cni import attach, plugin_path
 from minit.network.namespace import make_namespace, namespace_path
 from minit.network.netinfo import NetInfo, copy_configuration, forget_configuration, write_namespace, write_net_info
+from minit.network.pluginsearch import PluginSearch
 from minit.network.request import Request
 from minit.network.result import Dns, Result
 from minit.plan.inputs.runflags import RunFlags

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from minit.errors import MinitError, describe
 from minit.network import firewall
-from minit.network.cni import PluginSearch, detach
+from minit.network.cni import detach
 from minit.network.namespace import is_namespace, namespace_path, remove_namespace
 from minit.network.netinfo import forget_configuration, read_attached
+from minit.network.pluginsearch import PluginSearch
 from minit.network.request import Request
 from minit.plan.networks.networkplan import PlannedNetwork
 from minit.stdio import complain

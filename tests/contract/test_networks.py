@@ -26,6 +26,7 @@ from tests.support.waiting import TIMEOUT_SECONDS, wait_for
 # busybox's ping(8) opens a raw socket only.
 BY_RAW_SOCKET = pytest.mark.host_users("root of a user namespace has no raw sockets in a network of the host's")
 
+REFERENCE = Path("/usr/lib/cni/ptp")
 DEFAULT = ipaddress.ip_network("172.16.28.0/24")
 RESTRICTED = ipaddress.ip_network("172.31.0.0/16")
 
@@ -98,7 +99,7 @@ def test_the_default_network(make_pod: MakePod) -> None:
     assert network == {
         "netName": "default",
         "netConf": "net/99-default.conf",
-        "pluginPath": "builtin:ptp",
+        "pluginPath": "stage1/rootfs/usr/lib/rkt/plugins/net/ptp",
         "ifName": "eth0",
         "ip": network["ip"],
         "args": "",
@@ -246,6 +247,22 @@ def test_a_plugin_gets_what_rkts_gives(make_pod: MakePod, local: LocalConfig) ->
         assert call["cwd"] == str(pod.path)
         assert call["network"] == os.readlink("/proc/self/ns/net")
         assert call["descriptors"] == ["0", "1", "2", "3"]  # the last is the listing's own
+
+
+@pytest.mark.skipif(not REFERENCE.exists(), reason="containernetworking-plugins is not installed")
+def test_a_plugin_finds_those_of_the_image(make_pod: MakePod, local: LocalConfig) -> None:
+    """A plugin of somebody else delegates to one of the image by its name, as with rkt's images."""
+    (local.networks / "ptp").symlink_to(REFERENCE)
+    ipam = {"type": "host-local", "subnet": "10.1.2.0/24"}
+    local.write("lan.conf", {"cniVersion": "0.4.0", "name": "lan", "type": "ptp", "ipMasq": True, "ipam": ipam})
+    pod = make_pod({"a": shell("ip -4 addr show eth0")})
+    result = pod.run(local.flag, net="lan:IP=10.1.2.9")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "inet 10.1.2.9/24" in result.stdout
+    [network] = networks_of(pod)
+    assert (network["ip"], network["pluginPath"]) == ("10.1.2.9", str(local.networks / "ptp"))
+    assert (LEASES / "lan/10.1.2.9").read_text().split() == [pod.uuid, "eth0"]
+    collect(pod, local)
 
 
 def test_name_servers_of_a_network(make_pod: MakePod, local: LocalConfig) -> None:

@@ -14,7 +14,8 @@ import pytest
 from minit.errors import MinitError, NetworkError
 from minit.manifest.networkconfig import parse_network_config
 from minit.network.addresses import parse_address, parse_interface
-from minit.network.cni import PluginSearch, attach, check, detach, plugin_path
+from minit.network.cni import attach, check, detach, plugin_path
+from minit.network.pluginsearch import search_for_pod
 from minit.network.request import Request
 from minit.network.result import Address, Dns, Result
 from minit.plan.networks.networkplan import PlannedNetwork
@@ -38,7 +39,7 @@ class World:
         self.system = directory / "system"
         self.record = directory / "record"
         self.pod.mkdir()
-        self.search = PluginSearch(str(self.local), (str(self.system),))
+        self.search = search_for_pod(str(self.local), (str(self.system),))
 
     def network(self, document: dict[str, Any], args: str = "", file_name: str = "10-lan.conf") -> PlannedNetwork:
         """Return a network as planned, with its copy in the pod directory."""

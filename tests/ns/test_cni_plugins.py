@@ -11,14 +11,17 @@ from typing import Any
 
 import pytest
 
+from minit import paths
 from minit.errors import NetworkError
 from minit.manifest.networkconfig import parse_network_config
 from minit.network.addresses import parse_address, parse_interface
-from minit.network.cni import PluginSearch, attach, check, detach, plugin_path
+from minit.network.cni import attach, check, detach, plugin_path
+from minit.network.pluginsearch import search_for_pod
 from minit.network.request import Request
 from minit.network.result import Address, Result
 from minit.plan.networks.networkplan import PlannedNetwork
 from minit.value import replace
+from tests.support.cniplugin import calls, install_plugin
 from tests.support.networks import make_network, own_network, remove_network, within
 from tests.support.waiting import TIMEOUT_SECONDS
 
@@ -36,7 +39,7 @@ class Host:
         self.leases = directory / "leases"
         self.plugins = directory / "local/net.d"
         self.plugins.mkdir(parents=True)
-        self.search = PluginSearch(str(directory / "local"), (str(REFERENCE),))
+        self.search = search_for_pod(str(directory / "local"), (str(REFERENCE),))
 
     def prefer(self, *names: str) -> None:
         """Have reference plugins found before minit's own."""
@@ -152,7 +155,8 @@ def test_an_address_of_the_users_choice(host: Host, kind: str) -> None:
     host.prefer("ptp", "bridge", "host-local", "tuning")
     plugins = [{"type": kind, "ipam": host.ipam()}, {"type": "tuning"}]
     network = replace(host.network(cniVersion="1.0.0", plugins=plugins), args="IP=10.77.0.9")
-    assert address_of(attach(network, host.request(args=network.args), host.search)) == "10.77.0.9"
+    result = attach(network, host.request(args=network.args), host.search)
+    assert [str(one.address) for one in result.addresses] == ["10.77.0.9/24"]
     detach(network, host.request(args=network.args), host.search)
     with pytest.raises(NetworkError, match='unknown args .*"FOO=1'):
         attach(network, host.request(args="IP=10.77.0.9;FOO=1"), host.search)
@@ -193,13 +197,13 @@ def test_detaching_a_pod_of_before_a_reboot(host: Host) -> None:
 def test_plugins_of_minit_and_others_in_one_list(host: Host) -> None:
     """The built-in bridge is followed by plugins of the distribution, which understand its result."""
     network = host.chain("1.0.0")
-    assert plugin_path(network, host.search) == "builtin:bridge"
+    assert plugin_path(network, host.search) == f"{paths.POD_PLUGINS}/bridge"
     assert address_of(host.attach(network)) == "10.77.0.2"
     assert host.in_pod("sysctl", "-n", "net.ipv4.conf.eth0.arp_filter").strip() == "1"
     assert host.answers_pod()
     assert check(network, host.request(), host.search)
     assert json.loads(Path("net/10-lan.conflist.plugins").read_text()) == [
-        "builtin:bridge",
+        f"{paths.POD_PLUGINS}/bridge",
         *(f"{REFERENCE}/{name}" for name in ("portmap", "firewall", "tuning")),
     ]
     detach(network, host.request(), host.search)
@@ -213,6 +217,19 @@ def test_what_minit_added_it_deletes(host: Host) -> None:
     assert not host.is_clean()
     host.prefer("ptp", "host-local")
     detach(network, host.request(), host.search)
+    assert host.is_clean()
+
+
+def test_a_file_in_the_place_of_a_plugin_of_the_image(host: Host, tmp_path: Path) -> None:
+    """A program that got into a pod's image by the name of a built-in plugin is never executed on the host."""
+    network = host.network(type="ptp", ipMasq=True, ipam=host.ipam(), record=str(tmp_path / "record"))
+    host.attach(network)
+    install_plugin(Path(paths.POD_PLUGINS), "ptp")
+    install_plugin(Path(paths.POD_PLUGINS), "host-local")
+    detach(network, host.request(), host.search)
+    host.attach(network)
+    detach(network, host.request(), host.search)
+    assert calls(tmp_path / "record") == []
     assert host.is_clean()
 
 

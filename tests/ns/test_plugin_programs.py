@@ -14,10 +14,12 @@ import pytest
 
 from minit import paths
 from minit.manifest.networkconfig import CNI_VERSIONS
+from tests.support.cniplugin import calls, install_plugin
 from tests.support.networks import make_network, own_network, remove_network
 from tests.support.unpack import unpack
 
 ID = "8f1b6a3e-3c3e-4b1c-9a57-000000000077"
+REFERENCE = Path("/usr/lib/cni")
 NEWEST = CNI_VERSIONS[-1]
 Answer = dict[str, Any]
 
@@ -241,6 +243,76 @@ def test_standard_streams_that_are_closed(runtime: Runtime) -> None:
     )
     assert done.returncode == 1
     assert done.stderr == "loopback: cannot answer: no space left on device\n"
+
+
+@pytest.mark.skipif(not (REFERENCE / "bridge").exists(), reason="containernetworking-plugins is not installed")
+@pytest.mark.parametrize("version", CNI_VERSIONS[:-1])
+def test_a_plugin_of_somebody_else_delegates_to_ours(runtime: Runtime, version: str) -> None:
+    """The reference bridge takes its address of the built-in host-local in each version, and gives it back."""
+    config = runtime.config("bridge", cniVersion=version, bridge="br-lan", isGateway=True)
+    result = runtime.ask("ADD", config, REFERENCE / "bridge", CNI_ARGS="IP=10.78.0.9;IgnoreUnknown=1")
+    assert runtime.leased() == ["10.78.0.9"]
+    assert "10.78.0.9/24" in json.dumps(result)
+    if version >= "0.4.0":
+        assert runtime.ask("CHECK", {**config, "prevResult": result}, REFERENCE / "bridge") == {}
+    assert runtime.ask("DEL", config, REFERENCE / "bridge") == {}
+    assert runtime.leased() == []
+
+
+def test_ours_delegate_to_a_plugin_of_somebody_else(runtime: Runtime, tmp_path: Path) -> None:
+    """An address manager out of CNI_PATH gets the configuration and the variables of the one that calls it."""
+    install_plugin(tmp_path / "others", "stub")
+    written = {"cniVersion": "1.0.0", "ips": [{"address": "10.78.1.7/24", "gateway": "10.78.1.1"}]}
+    config = {"cniVersion": "1.0.0", "name": "lan", "type": "ptp", "ipam": {"type": "stub"}}
+    config |= {"record": str(tmp_path / "record"), "ADD": {"print": written}}
+    path = f"{tmp_path}/others:{runtime.plugins}"
+    result = runtime.ask("ADD", config, CNI_PATH=path, CNI_ARGS="IP=10.78.1.7")
+    assert [address["address"] for address in result["ips"]] == ["10.78.1.7/24"]
+    assert runtime.ask("CHECK", {**config, "prevResult": result}, CNI_PATH=path) == {}
+    assert runtime.ask("DEL", {**config, "prevResult": result}, CNI_PATH=path) == {}
+    made = calls(tmp_path / "record")
+    assert [call["environment"]["CNI_COMMAND"] for call in made] == ["ADD", "CHECK", "DEL"]
+    for call in made:
+        assert json.loads(call["stdin"]) == config
+        variables = {name: value for name, value in call["environment"].items() if name != "CNI_COMMAND"}
+        assert variables == {
+            "CNI_CONTAINERID": ID,
+            "CNI_NETNS": runtime.namespace,
+            "CNI_IFNAME": "eth0",
+            "CNI_PATH": path,
+            "CNI_ARGS": "IP=10.78.1.7;IgnoreUnknown=1" if call is made[0] else "",
+            "LC_ALL": "C",
+        }
+
+
+def test_a_plugin_of_that_name_that_is_found_first(runtime: Runtime, tmp_path: Path) -> None:
+    """Of two plugins of one name the first in CNI_PATH is asked, ours or not; ours, too, if there is none."""
+    install_plugin(tmp_path / "others", "host-local")
+    written = {"ips": [{"address": "10.78.1.7/24", "gateway": "10.78.1.1"}]}
+    config = runtime.config("ptp", record=str(tmp_path / "record"), ADD={"print": written})
+    for path, address in (
+        (f"{tmp_path}/others:{runtime.plugins}", "10.78.1.7/24"),
+        (f"{runtime.plugins}:{tmp_path}/others", "10.78.0.2/24"),
+        (f"{tmp_path}/none", "10.78.0.3/24"),
+        ("", "10.78.0.4/24"),
+    ):
+        assert runtime.ask("ADD", config, CNI_PATH=path)["ips"][0]["address"] == address
+        runtime.ask("DEL", config, CNI_PATH=path)
+    assert len(calls(tmp_path / "record")) == 2
+
+
+def test_the_error_of_a_plugin_that_was_delegated_to(runtime: Runtime, tmp_path: Path) -> None:
+    """It keeps its code, message and details, and nothing is left of the attachment."""
+    install_plugin(tmp_path / "others", "stub")
+    error = {"cniVersion": "1.0.0", "code": 11, "msg": "the server is busy", "details": "try in a minute"}
+    config = runtime.config("bridge", record=str(tmp_path / "record"), ADD={"print": error, "exit": 1})
+    before = runtime.traces()
+    config["ipam"] = {"type": "stub"}
+    answer = runtime.refused("ADD", config, CNI_PATH=f"{tmp_path}/others")
+    assert answer == {**error, "cniVersion": NEWEST}
+    assert runtime.traces() == before
+    config["ipam"] = {"type": "none"}
+    assert runtime.refused("ADD", config)["msg"] == 'Could not find plugin "none"'
 
 
 def test_an_image_that_is_not_dumped(work_directory: Path, tmp_path: Path, runtime: Runtime) -> None:

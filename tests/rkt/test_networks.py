@@ -81,7 +81,7 @@ def test_the_default_network(stage0: Stage0) -> None:
         {
             "netName": "default",
             "netConf": "net/99-default.conf",
-            "pluginPath": "builtin:ptp",
+            "pluginPath": "stage1/rootfs/usr/lib/rkt/plugins/net/ptp",
             "ifName": "eth0",
             "ip": address,
             "args": "",

@@ -22,7 +22,9 @@ NEWEST = CNI_VERSIONS[-1]
 def ask(command: str, config: object = None, name: str = "loopback", **environment: str) -> tuple[object, int]:
     """Answer a request with all variables; `config` is any JSON value, or the bytes of standard input."""
     text = config if isinstance(config, bytes) else json.dumps(config).encode()
-    return answer_request(name, {"CNI_COMMAND": command, "CNI_PATH": "/", **ATTACHMENT, **environment}, lambda: text)
+    return answer_request(
+        name, {"CNI_COMMAND": command, "CNI_PATH": "/", **ATTACHMENT, **environment}, lambda: text, "/image"
+    )
 
 
 def refused(command: str, config: object = None, name: str = "loopback", **environment: str) -> dict[str, object]:
@@ -187,7 +189,7 @@ def test_standard_input_that_cannot_be_read() -> None:
     def fail() -> bytes:
         raise OSError(5, "Input/output error", "network configuration")
 
-    answer, code = answer_request("ptp", {"CNI_COMMAND": "STATUS"}, fail)
+    answer, code = answer_request("ptp", {"CNI_COMMAND": "STATUS"}, fail, "/image")
     assert code == 1
     assert isinstance(answer, dict)
     assert (answer["code"], answer["details"]) == (5, "network configuration: input/output error")

@@ -18,8 +18,8 @@ from minit.forks import NETWORK_HELPER, fork
 from minit.launcher.ownimage import image_descriptor
 from minit.loop import wait_readable
 from minit.messages import Socket, receive_message, send_message, socket_pair
-from minit.network.cni import PluginSearch
 from minit.network.netinfo import forget_network
+from minit.network.pluginsearch import search_for_pod
 from minit.network.setup import set_up
 from minit.network.teardown import tear_down
 from minit.plan.inputs.runflags import RunFlags
@@ -115,7 +115,7 @@ def _fail(socket: Socket, error: BaseException) -> None:
 
 
 def _connect(plan: NetworkPlan, flags: RunFlags, socket: Socket) -> None:
-    connection = set_up(plan, flags, PluginSearch(flags.local_config), socket.fileno())
+    connection = set_up(plan, flags, search_for_pod(flags.local_config), socket.fileno())
     send_message(
         socket,
         {
@@ -146,7 +146,7 @@ def undo_networks(uuid: str, local_config: str) -> None:
     """Take the pod in the working directory off its networks; what goes wrong is a line on stderr, and left to gc."""
     if not os.path.lexists(paths.POD_NETNS):
         return
-    problems = tear_down(uuid, PluginSearch(local_config), is_last=False)
+    problems = tear_down(uuid, search_for_pod(local_config), is_last=False)
     if not problems:
         try:
             forget_network()

@@ -1,8 +1,8 @@
 """
 The plugins that are built in: loopback, ptp and bridge, with the addresses of host-local.
 
-They do what the reference plugins of these names do, for machines that have none. They are called for a pod by
-`minit/network/cni.py`, and as programs by `minit/network/program.py`. Read `call.py` first.
+They do what the reference plugins of these names do, for machines that have none. They are called by
+`minit/network/pluginrequests.py`. Read `call.py` first.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ BUILTINS = {
 
 
 def ask_builtin(command: str, plugin_type: str, call: Call) -> Result:
-    """Return what a plugin of BUILTINS answers to ADD, an empty result for DEL and CHECK."""
+    """Return what a plugin of BUILTINS answers to ADD, an empty result for all other commands."""
     builtin = BUILTINS[plugin_type]
     if command == "ADD":
         return builtin.add(call)
-    if command == "CHECK":
-        builtin.check(call)
-    else:
-        builtin.delete(call)
+    others = {"DEL": builtin.delete, "CHECK": builtin.check, "GC": builtin.collect, "STATUS": builtin.status}
+    answer = others[command]
+    if answer is not None:
+        answer(call)
     return Result()

@@ -39,8 +39,14 @@ class Call(Value):
 
 
 class Builtin(Value):
-    """A plugin as functions, each the command of that name. They raise MinitError or OSError."""
+    """
+    A plugin as functions, each the command of that name. They raise MinitError or OSError.
+
+    `collect` is GC and `status` STATUS, which are about no interface; None for a plugin that has nothing to do for it.
+    """
 
     add: Callable[[Call], Result]
     delete: Callable[[Call], None]
     check: Callable[[Call], None]
+    collect: Callable[[Call], None] | None = None
+    status: Callable[[Call], None] | None = None
