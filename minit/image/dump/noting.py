@@ -49,7 +49,9 @@ def add_code(code: types.CodeType, names: dict[str, object], called: set[str]) -
     if f"{code.co_filename}:{code.co_qualname}" in called:
         add(code, code.co_name, code.co_qualname, *code.co_names, names, names.get("__name__"))
         attributes.update(code.co_names)
-        add_value(code.co_consts)
+        # Their tuple is the code's alone, and not written to.
+        for constant in code.co_consts:
+            add_value(constant)
         for name in code.co_names:
             value = names.get(name, vars(builtins).get(name))
             add_value(value)
@@ -89,6 +91,6 @@ def print_addresses(called: Sequence[str]) -> None:
             add_value(function.__kwdefaults__)
     for owner in subclasses(object):
         for name, value in vars(owner).items():
-            if name in attributes and (id(owner) in found or not isinstance(value, types.FunctionType)):
+            if name in attributes and id(owner) in found:
                 add(value)
     print(*found, *(address for thing in found.values() if isinstance(thing, type) for address in parts_of(thing)))
