@@ -9,9 +9,10 @@ may still refuse packets.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 from typing import TypeAlias
 
@@ -24,11 +25,13 @@ from minit.network.netlink.nftables import Chain, Hook, Rule, Table
 from minit.network.netlink.nftexpressions import Network
 from minit.network.portuse import PORTS_CHAIN, port_comment, ports_table, read_ports, refuse_taken_ports
 from minit.plan.networks.networkplan import ForwardedPort
+from minit.value import replace
 
 __all__ = [
     "Interface",
     "Sender",
     "delete_table",
+    "delete_tables_of",
     "forward_ports",
     "ports_table",
     "protect",
@@ -42,6 +45,8 @@ _PREFIX = "minit-"
 _LOOPBACK = IPv4Network("127.0.0.0/8")
 _MULTICAST: dict[int, Network] = {nftables.IP: IPv4Network("224.0.0.0/4"), nftables.IP6: IPv6Network("ff00::/8")}
 _LOCALNET_COMMENT = "route_localnet of "
+_NETWORK_COMMENT = "network "
+_MAX_COMMENT_NAME_BYTES = 64
 _LOCK_DIRECTORY = "/run/minit"
 _LOCK = f"{_LOCK_DIRECTORY}/firewall.lock"
 
@@ -56,19 +61,19 @@ def table_name(container_id: str, interface: str) -> str:
     return f"{_PREFIX}{container_id}-{interface}"
 
 
-def protect(name: str, masqueraded: Sequence[Interface] = (), sender: Sender | None = None) -> None:
+def protect(name: str, masqueraded: Sequence[Interface] = (), sender: Sender | None = None, network: str = "") -> None:
     """
     Write the tables of one of a pod's interfaces, all of them at once; NetworkError, and none is, if one is refused.
 
     The addresses `masqueraded` are hidden behind the host's, except from their own subnets and from multicast groups.
-    With a `sender` nobody else may speak by its link.
+    With a `sender` nobody else may speak by its link. `delete_tables_of` finds them by the name of their `network`.
     """
     tables = [_masquerading(name, family, addresses) for family, addresses in _by_family(masqueraded)]
     if sender is not None:
         _require_link(sender.link)
         tables.append(confinement(name, sender))
     if tables:
-        nftables.replace_tables(tables)
+        nftables.replace_tables([replace(table, comment=_network_comment(network)) for table in tables])
 
 
 def forward_ports(table: str, ports: Sequence[ForwardedPort], address: str, gateway: str) -> None:
@@ -99,7 +104,27 @@ def delete_table(table: str) -> None:
         os.close(lock)
 
 
+def delete_tables_of(network: str, excepted: Collection[str]) -> None:
+    """Remove the tables of all interfaces in a network, but for those of the names `excepted`."""
+    comment = _network_comment(network)
+    lock = _take_lock()
+    try:
+        found = {one.name for one in nftables.read_tables(_PREFIX) if one.comment == comment}
+        for name in sorted(found.difference(excepted)):
+            _delete(name)
+    finally:
+        os.close(lock)
+
+
 # The tables of an interface.
+
+
+def _network_comment(network: str) -> str:
+    if not network:
+        return ""
+    # A comment has room for half of what a file's name may be.
+    is_short = len(network.encode()) <= _MAX_COMMENT_NAME_BYTES
+    return _NETWORK_COMMENT + (network if is_short else hashlib.sha256(network.encode()).hexdigest())
 
 
 def _by_family(interfaces: Sequence[Interface]) -> Iterator[tuple[int, list[Interface]]]:

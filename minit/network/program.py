@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from minit import jsontext, paths
 from minit.boundedfile import read_bounded
-from minit.errors import ManifestError, MinitError, PluginError, StrandedError, describe
+from minit.errors import ManifestError, MinitError, NetworkError, PluginError, StrandedError, describe
 from minit.harmless import harmless
 from minit.manifest.networkconfig import CNI_VERSIONS, is_at_least
 from minit.manifest.reader import Node
@@ -153,4 +153,9 @@ def _serve(name: str, parameters: Parameters, config: JsonObject, version: str, 
         args=parameters.args,
     )
     requests = PluginRequests(PluginSearch(parameters.directories, image), request, version, _SOURCE)
-    return requests.make_of_builtin(parameters.command, name, config) or None
+    try:
+        return requests.make_of_builtin(parameters.command, name, config) or None
+    except (NetworkError, OSError) as error:
+        if parameters.command != "STATUS" or isinstance(error, PluginError):
+            raise
+        raise PluginError(describe(error), errorcodes.NOT_AVAILABLE) from error

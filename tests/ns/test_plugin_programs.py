@@ -21,6 +21,7 @@ from tests.support.unpack import unpack
 ID = "8f1b6a3e-3c3e-4b1c-9a57-000000000077"
 REFERENCE = Path("/usr/lib/cni")
 NEWEST = CNI_VERSIONS[-1]
+VALID = "cni.dev/valid-attachments"
 Answer = dict[str, Any]
 
 
@@ -243,6 +244,81 @@ def test_standard_streams_that_are_closed(runtime: Runtime) -> None:
     )
     assert done.returncode == 1
     assert done.stderr == "loopback: cannot answer: no space left on device\n"
+
+
+@pytest.mark.parametrize("kind", ["ptp", "bridge"])
+def test_attachments_that_are_no_more_are_collected(runtime: Runtime, kind: str, tmp_path: Path) -> None:
+    """GC removes leases and rules of one network, but for those of the attachments that the runtime names."""
+    config, other = (runtime.config(kind, ipMasq=True, name=name) for name in ("lan", "other"))
+    other["ipam"]["subnet"] = "10.79.0.0/24"
+    for container, network in (("gone", config), ("kept", config), ("others", other)):
+        namespace = make_network(tmp_path / container)
+        runtime.ask("ADD", network, CNI_CONTAINERID=container, CNI_NETNS=namespace)
+        if container == "gone":
+            remove_network(namespace)
+    # The oldest plugins wrote no interface.
+    (runtime.leases / "lan/10.78.0.77").write_text("ancient")
+    (runtime.leases / "lan/10.78.0.78").write_text("kept")
+    valid = [{"containerID": "kept", "ifname": "eth0"}, {"containerID": "gone", "ifname": "eth1"}]
+    assert runtime.ask("GC", {**config, VALID: valid}, CNI_CONTAINERID="", CNI_NETNS="", CNI_IFNAME="") == {}
+    assert runtime.leased() == ["10.78.0.3", "10.78.0.78"]
+    assert (runtime.leases / "lan/last_reserved_ip.0").exists()
+    rules = output("nft", "list", "ruleset")
+    assert [name in rules for name in ("minit-gone-eth0", "minit-kept-eth0", "minit-others-eth0")] == [
+        False,
+        True,
+        True,
+    ]
+    assert runtime.ask("GC", {**config, VALID: valid}) == {}
+    # What is still there is deleted as ever.
+    for container, network in (("kept", config), ("others", other), ("gone", config)):
+        namespace = str(tmp_path / container)
+        runtime.ask("DEL", network, CNI_CONTAINERID=container, CNI_NETNS=namespace)
+        if container != "gone":
+            remove_network(namespace)
+    assert "minit-" not in output("nft", "list", "ruleset")
+
+
+def test_collecting_without_a_list(runtime: Runtime) -> None:
+    """GC without the attachments that there are is refused, and nothing is removed."""
+    config = runtime.config("ptp")
+    runtime.ask("ADD", config)
+    answer = runtime.refused("GC", config)
+    assert answer["code"] == 7
+    assert answer["msg"] == 'network configuration: ["cni.dev/valid-attachments"]: expected a list, got nothing'
+    assert runtime.leased() == ["10.78.0.2"]
+    runtime.ask("DEL", config)
+
+
+def test_a_collection_goes_on_after_a_failure(runtime: Runtime, tmp_path: Path) -> None:
+    """Rules go although the address manager fails, whose error is the answer."""
+    install_plugin(tmp_path / "others", "stub")
+    config = runtime.config("ptp", ipMasq=True, record=str(tmp_path / "record"))
+    runtime.ask("ADD", config)
+    error = {"code": 11, "msg": "the server is busy"}
+    failing = {**config, "ipam": {"type": "stub"}, "GC": {"print": error, "exit": 1}, VALID: []}
+    answer = runtime.refused("GC", failing, CNI_PATH=f"{tmp_path}/others")
+    assert answer == {"cniVersion": NEWEST, **error}
+    assert "minit-" not in output("nft", "list", "ruleset")
+    [call] = calls(tmp_path / "record")
+    assert (call["environment"]["CNI_COMMAND"], json.loads(call["stdin"])) == ("GC", failing)
+    runtime.ask("DEL", config)
+
+
+def test_the_status_of_a_network_without_addresses(runtime: Runtime) -> None:
+    """STATUS is answered with code 50 when no address is left, also by the plugin in front, else by nothing."""
+    config = runtime.config("ptp")
+    config["ipam"]["subnet"] = "10.78.0.0/30"
+    assert runtime.ask("STATUS", config, CNI_CONTAINERID="", CNI_NETNS="", CNI_IFNAME="") == {}
+    runtime.ask("ADD", config)
+    for program in ("ptp", "host-local"):
+        answer = runtime.refused("STATUS", config, runtime.plugins / program)
+        assert (answer["code"], answer["msg"].partition(":")[0]) == (50, 'no IP addresses available in network "lan"')
+    runtime.ask("DEL", config)
+    assert runtime.ask("STATUS", config) == {}
+    assert runtime.ask("STATUS", {**config, "type": "loopback"}) == {}
+    config["ipam"]["subnet"] = "10.78.0.0"
+    assert runtime.refused("STATUS", config)["code"] == 7
 
 
 @pytest.mark.skipif(not (REFERENCE / "bridge").exists(), reason="containernetworking-plugins is not installed")

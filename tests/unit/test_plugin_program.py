@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from minit import paths
 from minit.errors import PluginError
 from minit.manifest.networkconfig import CNI_VERSIONS
+from minit.network.builtin import BUILTINS
 from minit.network.parameters import Parameters, is_valid_name, read_parameters
 from minit.network.program import answer_request
 
@@ -33,6 +34,11 @@ def refused(command: str, config: object = None, name: str = "loopback", **envir
     assert code == 1
     assert isinstance(answer, dict)
     return {key: value for key, value in answer.items() if key != "cniVersion"}
+
+
+def test_every_plugin_that_is_built_in_is_one_of_the_image() -> None:
+    """The image has a program for each, and no other."""
+    assert sorted(BUILTINS) == list(paths.BUILT_IN_PLUGINS)
 
 
 def test_all_parameters() -> None:

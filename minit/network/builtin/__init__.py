@@ -7,16 +7,24 @@ They do what the reference plugins of these names do, for machines that have non
 
 from __future__ import annotations
 
-from minit.network.builtin import bridge, loopback, ptp
+from minit.network.builtin import attachment, bridge, loopback, ptp
 from minit.network.builtin.call import Builtin, Call
 from minit.network.builtin.ipam import hostlocal
 from minit.network.result import Result
 
+_BY_LINKS = {"collect": attachment.collect, "status": attachment.status}
+
 BUILTINS = {
-    "bridge": Builtin(add=bridge.add, delete=bridge.delete, check=bridge.check),
-    "host-local": Builtin(add=hostlocal.add, delete=hostlocal.delete, check=hostlocal.check),
+    "bridge": Builtin(add=bridge.add, delete=bridge.delete, check=bridge.check, **_BY_LINKS),
+    "host-local": Builtin(
+        add=hostlocal.add,
+        delete=hostlocal.delete,
+        check=hostlocal.check,
+        collect=hostlocal.collect,
+        status=hostlocal.status,
+    ),
     "loopback": Builtin(add=loopback.add, delete=loopback.delete, check=loopback.check),
-    "ptp": Builtin(add=ptp.add, delete=ptp.delete, check=ptp.check),
+    "ptp": Builtin(add=ptp.add, delete=ptp.delete, check=ptp.check, **_BY_LINKS),
 }
 """The plugins by their type."""
 

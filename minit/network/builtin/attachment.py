@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 
 from minit.errors import MinitError, NetworkError, describe, reason_of
 from minit.network.builtin.call import Call
-from minit.network.builtin.settings import ipam_type, masquerades
-from minit.network.firewall import delete_table, protect, table_name
+from minit.network.builtin.settings import ipam_type, masquerades, network_name, valid_attachments
+from minit.network.firewall import delete_table, delete_tables_of, protect, table_name
 from minit.network.netlink.links import Link, Links, open_namespace, write_sysctl
 from minit.network.request import Request
 from minit.network.result import Address, Dns, Result
@@ -113,7 +113,7 @@ def hide(call: Call, addresses: Iterable[Address], undo: Undo) -> None:
     """Give packets from the pod to elsewhere the host's own address."""
     table = table_name(call.request.container_id, call.request.interface)
     undo.add(lambda: delete_table(table))
-    protect(table, masqueraded=[one.address for one in addresses])
+    protect(table, masqueraded=[one.address for one in addresses], network=network_name(call.config))
 
 
 def name_service(configured: Dns, leased: Dns) -> Dns:
@@ -133,14 +133,38 @@ def delete(call: Call) -> None:
     Each part is tried even if another fails; NetworkError names all that did. The address is given back last: whoever
     gets it next must not meet links or rules of this pod.
     """
+    _try_all(lambda: _delete_links(call), lambda: _delete_masquerade(call), lambda: _ask_manager(call, "DEL"))
+
+
+def collect(call: Call) -> None:
+    """
+    Remove what there is outside of pods of attachments to this network that are no more.
+
+    Their links went with their network namespaces. Each part is tried even if another fails.
+    """
+    valid = [table_name(*attachment) for attachment in valid_attachments(call.config)]
+    _try_all(
+        lambda: delete_tables_of(network_name(call.config), valid),
+        lambda: _ask_manager(call, "GC"),
+    )
+
+
+def status(call: Call) -> None:
+    """Raise NetworkError if the address manager has no address to give."""
+    _ask_manager(call, "STATUS")
+
+
+def _try_all(*steps: Callable[[], object]) -> None:
     problems = []
-    for remove in (_delete_links, _delete_masquerade, _delete_lease):
+    for step in steps:
         try:
-            remove(call)
+            step()
         except (MinitError, OSError) as error:
-            problems.append(describe(error))
+            problems.append(error)
+    if len(problems) == 1:
+        raise problems[0]
     if problems:
-        raise NetworkError("; ".join(problems))
+        raise NetworkError("; ".join(map(describe, problems)))
 
 
 def _delete_links(call: Call) -> None:
@@ -174,10 +198,6 @@ def _delete_host_end(host: Links, request: Request) -> bool:
 def _delete_masquerade(call: Call) -> None:
     if masquerades(call.config):
         delete_table(table_name(call.request.container_id, call.request.interface))
-
-
-def _delete_lease(call: Call) -> None:
-    _ask_manager(call, "DEL")
 
 
 def _ask_manager(call: Call, command: str) -> Result:

@@ -62,6 +62,14 @@ def interface_name(node: Node) -> str | None:
     return node.matching(_is_interface_name, "the name of an interface") if node.raw() else None
 
 
+def valid_attachments(config: Node) -> frozenset[tuple[str, str]]:
+    """Return container and interface of each attachment that there still is, which GC must be told."""
+    node = config["cni.dev/valid-attachments"]
+    if not node.given:
+        raise node.error("a list")
+    return frozenset(node.each(lambda one: (one["containerID"].string(), one["ifname"].string())))
+
+
 def truth(node: Node) -> bool:
     """Return true or false, which is the default."""
     return bool(node.optional(Node.boolean))

@@ -7,10 +7,10 @@ from minit.manifest.reader import Node
 from minit.network.addresses import IPAddress, parse_address
 from minit.network.builtin.arguments import requested_addresses
 from minit.network.builtin.call import Call
-from minit.network.builtin.ipam.leases import holds_lease, release, reserve
+from minit.network.builtin.ipam.leases import holds_lease, refuse_exhausted, release, release_all_but, reserve
 from minit.network.builtin.ipam.ranges import read_range_sets
 from minit.network.builtin.ipam.resolvconf import read_resolv_conf
-from minit.network.builtin.settings import network_name, routes
+from minit.network.builtin.settings import network_name, routes, valid_attachments
 from minit.network.result import Address, Dns, Result
 from minit.value import replace
 
@@ -42,6 +42,16 @@ def check(call: Call) -> None:
     """Raise NetworkError if the interface has no address of the network."""
     if not holds_lease(_directory(call.config), call.request):
         raise NetworkError(f'{call.request.interface} has no lease in network "{network_name(call.config)}"')
+
+
+def collect(call: Call) -> None:
+    """Give back the addresses of all interfaces that are no more."""
+    release_all_but(_directory(call.config), valid_attachments(call.config))
+
+
+def status(call: Call) -> None:
+    """Raise NetworkError if a set of ranges has no address left."""
+    refuse_exhausted(_directory(call.config), network_name(call.config), read_range_sets(call.config))
 
 
 def _directory(config: Node) -> str:

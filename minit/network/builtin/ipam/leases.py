@@ -63,6 +63,16 @@ def release(directory: str, request: Request) -> None:
     _locked(directory, lambda fd: _release(fd, request))
 
 
+def release_all_but(directory: str, valid: Collection[tuple[str, str]]) -> None:
+    """Give back the leases of all but these containers and interfaces."""
+    _locked(directory, lambda fd: _release_all_but(fd, valid))
+
+
+def refuse_exhausted(directory: str, network: str, sets: Sequence[RangeSet]) -> None:
+    """Raise NetworkError if there is a set with no address left."""
+    _locked(directory, lambda fd: [_next_free(fd, network, one) for one in sets])
+
+
 def holds_lease(directory: str, request: Request) -> bool:
     """Tell whether the container has a lease for this interface."""
     return bool(_locked(directory, lambda fd: _leases_of(fd, request)))
@@ -151,6 +161,26 @@ def _release(directory: int, request: Request) -> None:
     _remove_leftover(directory)
     for name in _leases_of(directory, request):
         os.unlink(name, dir_fd=directory)
+
+
+def _release_all_but(directory: int, valid: Collection[tuple[str, str]]) -> None:
+    _remove_leftover(directory)
+    containers = {container for container, _ in valid}
+    for name in os.listdir(directory):
+        if not _is_address(name):
+            continue
+        container, has_interface, interface = _read(directory, name).partition(_LINE_END)
+        is_valid = (container, interface) in valid if has_interface else container in containers
+        if not is_valid:
+            os.unlink(name, dir_fd=directory)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        parse_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _remove_leftover(directory: int) -> None:
