@@ -15,7 +15,8 @@ from minit.machine.dhcp import DhcpClient
 from minit.machine.dhcpmessage import Answer
 from minit.manifest.machineconfig import Interface, MachineConfig
 from minit.network.addresses import EVERYWHERE, IPAddress, IPInterface, parse_address, parse_interface
-from minit.network.netlink.links import Link, Links
+from minit.network.netlink.links import Links
+from minit.network.netlink.messages import Link
 from minit.stdio import complain_at_once
 
 _RTMGRP_LINK = 1

@@ -15,7 +15,8 @@ from minit.errors import MinitError, NetworkError, describe, reason_of
 from minit.network.builtin.call import Call
 from minit.network.builtin.settings import ipam_type, masquerades, network_name, valid_attachments
 from minit.network.firewall import delete_table, delete_tables_of, protect, table_name
-from minit.network.netlink.links import Link, Links, open_namespace, write_sysctl
+from minit.network.netlink.links import Links, open_namespace, write_sysctl
+from minit.network.netlink.messages import Link
 from minit.network.request import Request
 from minit.network.result import Address, Dns, Result
 from minit.value import replace

@@ -12,7 +12,8 @@ from minit.network.builtin.attachment import Sides
 from minit.network.builtin.call import Call
 from minit.network.builtin.checks import check_attachment
 from minit.network.builtin.settings import dns, interface_name, masquerades, mtu, truth
-from minit.network.netlink.links import Link, Links, run_in_namespace, write_sysctl
+from minit.network.netlink.links import Links, run_in_namespace, write_sysctl
+from minit.network.netlink.messages import Link
 from minit.network.result import Address, Interface, Result, Route
 from minit.value import Value
 

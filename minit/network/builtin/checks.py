@@ -8,7 +8,7 @@ from minit.errors import NetworkError
 from minit.network.addresses import IPInterface
 from minit.network.builtin.attachment import Sides, check_lease, host_end
 from minit.network.builtin.call import Call
-from minit.network.netlink.links import Link
+from minit.network.netlink.messages import Link
 from minit.network.result import Result
 
 

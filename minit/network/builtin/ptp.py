@@ -11,7 +11,8 @@ from minit.network.builtin.attachment import Sides
 from minit.network.builtin.call import Call
 from minit.network.builtin.checks import check_attachment
 from minit.network.builtin.settings import dns, ipam_type, masquerades, mtu
-from minit.network.netlink.links import SCOPE_HOST, SCOPE_LINK, Link
+from minit.network.netlink.links import SCOPE_HOST, SCOPE_LINK
+from minit.network.netlink.messages import Link
 from minit.network.result import Address, Interface, Result
 
 delete = attachment.delete

@@ -6,7 +6,6 @@ import errno
 import os
 import time
 from collections.abc import Callable
-from ipaddress import ip_interface, ip_network
 from typing import Any, TypeVar
 
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE
@@ -18,19 +17,29 @@ from pyroute2.netlink.rtnl import (
     RTM_GETROUTE,
     RTM_NEWADDR,
     RTM_NEWLINK,
-    RTM_NEWROUTE,
     RTM_SETLINK,
 )
 from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_NODAD, IFA_F_NOPREFIXROUTE, IFA_F_PERMANENT, ifaddrmsg
-from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from minit import syscalls
 from minit.errors import NetworkError
-from minit.network.addresses import EVERYWHERE, IPAddress, IPInterface, IPNetwork, parse_address
+from minit.network.addresses import IPAddress, IPInterface, IPNetwork
 from minit.network.namespace import return_to
+from minit.network.netlink.messages import (
+    ANY_FAMILY,
+    IFF_UP,
+    Link,
+    Route,
+    address_message,
+    address_of,
+    is_usual_route,
+    link_message,
+    link_of,
+    new_route,
+    route_of,
+)
 from minit.network.netlink.transport import NETLINK_ROUTE, Netlink
-from minit.value import Value
 
 T = TypeVar("T")
 
@@ -38,46 +47,11 @@ SCOPE_UNIVERSE = 0
 SCOPE_LINK = 253
 SCOPE_HOST = 254
 
-_ANY_FAMILY = 0  # pyroute2 takes IPv4 otherwise
-_FAMILIES = {4: 2, 6: 10}  # AF_INET and AF_INET6
-_VERSIONS = {family: version for version, family in _FAMILIES.items()}
-_IFF_UP = 0x1
 _IFF_PROMISC = 0x100
-_IFF_LOWER_UP = 0x10000
 _RTEXT_FILTER_SKIP_STATS = 1 << 3
-_TABLE_MAIN = 254
-_PROTOCOL_BOOT = 3  # what `ip route add` and the reference plugins say
-_TYPE_UNICAST = 1
-_BROADCAST_PREFIX_MAX = 30  # RFC 3021: longer prefixes have no broadcast address
 
 _RUNNING_TIMEOUT_SECONDS = 5.0
 _RUNNING_PAUSE_SECONDS = 0.001
-
-
-class Link(Value):
-    """
-    A network interface: `peer` and `master` are indices, 0 for none; `running` says that it can carry packets,
-    `carrier` that there is something at the other end of its cable.
-    """
-
-    index: int
-    name: str
-    mac: str = ""
-    mtu: int = 0
-    kind: str = ""
-    master: int = 0
-    peer: int = 0
-    up: bool = False
-    running: bool = False
-    carrier: bool = False
-
-
-class Route(Value):
-    """A route of the main table; the default route's destination is 0.0.0.0/0 or ::/0."""
-
-    destination: IPNetwork
-    gateway: IPAddress | None = None
-    index: int = 0
 
 
 class Links:
@@ -102,10 +76,10 @@ class Links:
 
     def find(self, name: str) -> Link | None:
         """Return the link of that name, None if there is none."""
-        message = _link_message(RTM_GETLINK)
+        message = link_message(RTM_GETLINK)
         message["attrs"] = [["IFLA_IFNAME", name], ["IFLA_EXT_MASK", _RTEXT_FILTER_SKIP_STATS]]
         try:
-            return _link_of(self._netlink.ask(message))
+            return link_of(self._netlink.ask(message))
         except OSError as error:
             if error.errno == errno.ENODEV:
                 return None
@@ -123,14 +97,14 @@ class Links:
         size = [] if mtu is None else [["IFLA_MTU", mtu]]
         other = {"attrs": [["IFLA_IFNAME", peer], ["IFLA_NET_NS_FD", peer_namespace], *size]}
         pair = {"attrs": [["IFLA_INFO_KIND", "veth"], ["IFLA_INFO_DATA", {"attrs": [["VETH_INFO_PEER", other]]}]]}
-        message = _link_message(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL)
-        message["flags"] = message["change"] = _IFF_UP
+        message = link_message(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL)
+        message["flags"] = message["change"] = IFF_UP
         message["attrs"] = [["IFLA_IFNAME", name], *size, ["IFLA_LINKINFO", pair]]
         self._change(f"create interface {peer} with its host end {name}", message)
 
     def add_bridge(self, name: str, mtu: int | None) -> None:
         """Make a bridge, unless there is a link of that name."""
-        message = _link_message(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL)
+        message = link_message(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL)
         size = [] if mtu is None else [["IFLA_MTU", mtu]]
         kind = {"attrs": [["IFLA_INFO_KIND", "bridge"]]}
         message["attrs"] = [["IFLA_IFNAME", name], *size, ["IFLA_LINKINFO", kind]]
@@ -138,27 +112,27 @@ class Links:
 
     def join_bridge(self, link: Link, bridge: Link, hairpin: bool) -> None:
         """Make a link a port of a bridge; with `hairpin` the bridge sends back by a port what came in by it."""
-        message = _link_message(RTM_SETLINK)
+        message = link_message(RTM_SETLINK)
         message["index"] = link.index
         message["attrs"] = [["IFLA_MASTER", bridge.index]]
         self._change(f"connect {link.name} to bridge {bridge.name}", message)
         if not hairpin:
             return
         port = [["IFLA_INFO_SLAVE_KIND", "bridge"], ["IFLA_INFO_SLAVE_DATA", {"attrs": [["IFLA_BRPORT_MODE", 1]]}]]
-        message = _link_message(RTM_NEWLINK)
+        message = link_message(RTM_NEWLINK)
         message["index"] = link.index
         message["attrs"] = [["IFLA_LINKINFO", {"attrs": port}]]
         self._change(f"set hairpin mode of {link.name}", message)
 
     def delete(self, link: Link) -> None:
         """Remove a link; nothing if it has vanished."""
-        message = _link_message(RTM_DELLINK)
+        message = link_message(RTM_DELLINK)
         message["index"] = link.index
         self._change(f"remove interface {link.name}", message, unless=errno.ENODEV)
 
     def set_up(self, link: Link, up: bool = True) -> None:
         """Bring a link up, or down."""
-        self._set_flags(f"bring {link.name} {'up' if up else 'down'}", link, _IFF_UP, up)
+        self._set_flags(f"bring {link.name} {'up' if up else 'down'}", link, IFF_UP, up)
 
     def set_promiscuous(self, link: Link) -> None:
         """Have a link receive every packet."""
@@ -166,7 +140,7 @@ class Links:
 
     def fix_mac(self, link: Link) -> None:
         """Give a bridge the hardware address it has: left alone it always takes the lowest of its ports."""
-        message = _link_message(RTM_SETLINK)
+        message = link_message(RTM_SETLINK)
         message["index"] = link.index
         message["attrs"] = [["IFLA_ADDRESS", link.mac]]
         self._change(f"set the hardware address of {link.name}", message)
@@ -175,9 +149,9 @@ class Links:
         """Return the addresses of a link, IPv4 first, or only those with an end."""
         message = ifaddrmsg()
         message["header"]["type"] = RTM_GETADDR
-        message["family"] = _ANY_FAMILY
+        message["family"] = ANY_FAMILY
         answers = [answer for answer in self._netlink.dump(message) if answer["index"] == link.index]
-        return [_address_of(answer) for answer in answers if not (leased and answer["flags"] & IFA_F_PERMANENT)]
+        return [address_of(answer) for answer in answers if not (leased and answer["flags"] & IFA_F_PERMANENT)]
 
     def add_address(
         self, link: Link, address: IPInterface, prefix_route: bool = True, duplicates: bool = False
@@ -187,7 +161,7 @@ class Links:
 
         With `duplicates` an address of IPv6 can be used only when no neighbour has turned out to have it (RFC 4862).
         """
-        message = _address_message(RTM_NEWADDR, link, address)
+        message = address_message(RTM_NEWADDR, link, address)
         message["header"]["flags"] = NLM_F_CREATE | NLM_F_EXCL
         flags = 0 if duplicates or address.version == 4 else IFA_F_NODAD
         message["attrs"].append(["IFA_FLAGS", flags | (0 if prefix_route else IFA_F_NOPREFIXROUTE)])
@@ -195,23 +169,22 @@ class Links:
 
     def lease_address(self, link: Link, address: IPInterface, seconds: int) -> None:
         """Have an address for so long, from now on; the kernel removes it then."""
-        message = _address_message(RTM_NEWADDR, link, address)
+        message = address_message(RTM_NEWADDR, link, address)
         message["header"]["flags"] = NLM_F_CREATE | NLM_F_REPLACE
         message["attrs"].append(["IFA_CACHEINFO", {"ifa_preferred": seconds, "ifa_valid": seconds}])
         self._change(f"add address {address} to {link.name}", message)
 
     def delete_address(self, link: Link, address: IPInterface) -> None:
         """Remove an address; nothing if it is not there."""
-        message = _address_message(RTM_DELADDR, link, address)
+        message = address_message(RTM_DELADDR, link, address)
         self._change(f"remove address {address} from {link.name}", message, unless=errno.EADDRNOTAVAIL)
 
     def routes(self) -> list[Route]:
         """Return the routes of the main table, of both families."""
         message = rtmsg()
         message["header"]["type"] = RTM_GETROUTE
-        message["family"] = _ANY_FAMILY
-        answers = [one for one in self._netlink.dump(message) if one["family"] in _VERSIONS]
-        return [_route_of(one) for one in answers if (one["table"], one["type"]) == (_TABLE_MAIN, _TYPE_UNICAST)]
+        message["family"] = ANY_FAMILY
+        return [route_of(one) for one in self._netlink.dump(message) if is_usual_route(one)]
 
     def add_route(
         self,
@@ -222,7 +195,7 @@ class Links:
         scope: int = SCOPE_UNIVERSE,
     ) -> None:
         """Add a route by a link; packets of the host itself go out with the address `source`, if it is given."""
-        message = _new_route(destination, scope)
+        message = new_route(destination, scope)
         message["attrs"] = [["RTA_DST", str(destination.network_address)], ["RTA_OIF", link.index]]
         via = ""
         if gateway is not None:
@@ -241,7 +214,7 @@ class Links:
             time.sleep(_RUNNING_PAUSE_SECONDS)
 
     def _set_flags(self, what: str, link: Link, flags: int, on: bool) -> None:
-        message = _link_message(RTM_SETLINK)
+        message = link_message(RTM_SETLINK)
         message["index"] = link.index
         message["flags"] = flags if on else 0
         message["change"] = flags
@@ -297,70 +270,6 @@ def write_sysctl(name: str, value: str) -> None:
 
 def _netlink() -> Netlink:
     return Netlink(NETLINK_ROUTE)
-
-
-def _link_message(kind: int, flags: int = 0) -> Any:
-    message = ifinfmsg()
-    message["header"]["type"] = kind
-    message["header"]["flags"] = flags
-    return message
-
-
-def _address_message(kind: int, link: Link, address: IPInterface) -> Any:
-    message = ifaddrmsg()
-    message["header"]["type"] = kind
-    message["family"] = _FAMILIES[address.version]
-    message["prefixlen"] = address.network.prefixlen
-    message["index"] = link.index
-    message["attrs"] = [["IFA_LOCAL", str(address.ip)], ["IFA_ADDRESS", str(address.ip)]]
-    has_broadcast = address.version == 4 and address.network.prefixlen <= _BROADCAST_PREFIX_MAX
-    if kind == RTM_NEWADDR and has_broadcast:
-        message["attrs"].append(["IFA_BROADCAST", str(address.network.broadcast_address)])
-    return message
-
-
-def _address_of(answer: Any) -> IPInterface:
-    text = answer.get_attr("IFA_LOCAL") or answer.get_attr("IFA_ADDRESS")
-    return ip_interface((text, answer["prefixlen"]))
-
-
-def _new_route(destination: IPNetwork, scope: int) -> Any:
-    message = rtmsg()
-    message["header"]["type"] = RTM_NEWROUTE
-    message["header"]["flags"] = NLM_F_CREATE | NLM_F_EXCL
-    message["family"] = _FAMILIES[destination.version]
-    message["dst_len"] = destination.prefixlen
-    message["table"] = _TABLE_MAIN
-    message["proto"] = _PROTOCOL_BOOT
-    message["scope"] = scope
-    message["type"] = _TYPE_UNICAST
-    return message
-
-
-def _link_of(answer: Any) -> Link:
-    information = answer.get_attr("IFLA_LINKINFO")
-    return Link(
-        index=answer["index"],
-        name=answer.get_attr("IFLA_IFNAME"),
-        mac=answer.get_attr("IFLA_ADDRESS") or "",
-        mtu=answer.get_attr("IFLA_MTU") or 0,
-        kind=(information and information.get_attr("IFLA_INFO_KIND")) or "",
-        master=answer.get_attr("IFLA_MASTER") or 0,
-        peer=answer.get_attr("IFLA_LINK") or 0,
-        up=bool(answer["flags"] & _IFF_UP),
-        running=answer.get_attr("IFLA_OPERSTATE") == "UP",
-        carrier=bool(answer["flags"] & _IFF_LOWER_UP),
-    )
-
-
-def _route_of(answer: Any) -> Route:
-    destination, gateway = answer.get_attr("RTA_DST"), answer.get_attr("RTA_GATEWAY")
-    everywhere = EVERYWHERE[_VERSIONS[answer["family"]]]
-    return Route(
-        destination=ip_network((destination, answer["dst_len"])) if destination else everywhere,
-        gateway=None if gateway is None else parse_address(gateway),
-        index=answer.get_attr("RTA_OIF") or 0,
-    )
 
 
 def _cannot(what: str, error: OSError) -> NetworkError:

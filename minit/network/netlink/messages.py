@@ -1,0 +1,128 @@
+"""Messages of rtnetlink(7) about links, addresses and routes, and the values that answers are read into."""
+
+from __future__ import annotations
+
+from ipaddress import ip_interface, ip_network
+from typing import Any
+
+from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
+from pyroute2.netlink.rtnl import RTM_NEWADDR, RTM_NEWROUTE
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+from minit.network.addresses import EVERYWHERE, IPAddress, IPInterface, IPNetwork, parse_address
+from minit.value import Value
+
+ANY_FAMILY = 0  # pyroute2 takes IPv4 otherwise
+IFF_UP = 0x1
+
+_FAMILIES = {4: 2, 6: 10}  # AF_INET and AF_INET6
+_VERSIONS = {family: version for version, family in _FAMILIES.items()}
+_IFF_LOWER_UP = 0x10000
+_TABLE_MAIN = 254
+_PROTOCOL_BOOT = 3  # what `ip route add` and the reference plugins say
+_TYPE_UNICAST = 1
+_BROADCAST_PREFIX_MAX = 30  # RFC 3021: longer prefixes have no broadcast address
+
+
+class Link(Value):
+    """
+    A network interface: `peer` and `master` are indices, 0 for none; `running` says that it can carry packets,
+    `carrier` that there is something at the other end of its cable.
+    """
+
+    index: int
+    name: str
+    mac: str = ""
+    mtu: int = 0
+    kind: str = ""
+    master: int = 0
+    peer: int = 0
+    up: bool = False
+    running: bool = False
+    carrier: bool = False
+
+
+class Route(Value):
+    """A route of the main table; the default route's destination is 0.0.0.0/0 or ::/0."""
+
+    destination: IPNetwork
+    gateway: IPAddress | None = None
+    index: int = 0
+
+
+def link_message(kind: int, flags: int = 0) -> Any:
+    """Return a message about a link."""
+    message = ifinfmsg()
+    message["header"]["type"] = kind
+    message["header"]["flags"] = flags
+    return message
+
+
+def address_message(kind: int, link: Link, address: IPInterface) -> Any:
+    """Return a message about an address of a link."""
+    message = ifaddrmsg()
+    message["header"]["type"] = kind
+    message["family"] = _FAMILIES[address.version]
+    message["prefixlen"] = address.network.prefixlen
+    message["index"] = link.index
+    message["attrs"] = [["IFA_LOCAL", str(address.ip)], ["IFA_ADDRESS", str(address.ip)]]
+    has_broadcast = address.version == 4 and address.network.prefixlen <= _BROADCAST_PREFIX_MAX
+    if kind == RTM_NEWADDR and has_broadcast:
+        message["attrs"].append(["IFA_BROADCAST", str(address.network.broadcast_address)])
+    return message
+
+
+def address_of(answer: Any) -> IPInterface:
+    """Return the address that an answer is about."""
+    text = answer.get_attr("IFA_LOCAL") or answer.get_attr("IFA_ADDRESS")
+    return ip_interface((text, answer["prefixlen"]))
+
+
+def new_route(destination: IPNetwork, scope: int) -> Any:
+    """Return a message that adds a route to the main table."""
+    message = rtmsg()
+    message["header"]["type"] = RTM_NEWROUTE
+    message["header"]["flags"] = NLM_F_CREATE | NLM_F_EXCL
+    message["family"] = _FAMILIES[destination.version]
+    message["dst_len"] = destination.prefixlen
+    message["table"] = _TABLE_MAIN
+    message["proto"] = _PROTOCOL_BOOT
+    message["scope"] = scope
+    message["type"] = _TYPE_UNICAST
+    return message
+
+
+def link_of(answer: Any) -> Link:
+    """Return the link that an answer is about."""
+    information = answer.get_attr("IFLA_LINKINFO")
+    return Link(
+        index=answer["index"],
+        name=answer.get_attr("IFLA_IFNAME"),
+        mac=answer.get_attr("IFLA_ADDRESS") or "",
+        mtu=answer.get_attr("IFLA_MTU") or 0,
+        kind=(information and information.get_attr("IFLA_INFO_KIND")) or "",
+        master=answer.get_attr("IFLA_MASTER") or 0,
+        peer=answer.get_attr("IFLA_LINK") or 0,
+        up=bool(answer["flags"] & IFF_UP),
+        running=answer.get_attr("IFLA_OPERSTATE") == "UP",
+        carrier=bool(answer["flags"] & _IFF_LOWER_UP),
+    )
+
+
+def route_of(answer: Any) -> Route:
+    """Return the route that an answer is about."""
+    destination, gateway = answer.get_attr("RTA_DST"), answer.get_attr("RTA_GATEWAY")
+    everywhere = EVERYWHERE[_VERSIONS[answer["family"]]]
+    return Route(
+        destination=ip_network((destination, answer["dst_len"])) if destination else everywhere,
+        gateway=None if gateway is None else parse_address(gateway),
+        index=answer.get_attr("RTA_OIF") or 0,
+    )
+
+
+def is_usual_route(answer: Any) -> bool:
+    """Tell whether an answer is about a route of the main table that leads somewhere."""
+    usual = (_TABLE_MAIN, _TYPE_UNICAST)
+    return answer["family"] in _VERSIONS and (answer["table"], answer["type"]) == usual
