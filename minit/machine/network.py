@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import time
-from ipaddress import IPv4Address, IPv4Interface
 
 from minit import paths
 from minit.errors import NetworkError, describe
 from minit.loop import wait_readable
 from minit.machine.devices import MachineDevices
-from minit.machine.dhcp import DhcpClient
-from minit.machine.dhcpmessage import Answer
 from minit.manifest.machineconfig import Interface, MachineConfig
-from minit.network.addresses import EVERYWHERE, IPAddress, IPInterface, parse_address, parse_interface
+from minit.network.addresses import EVERYWHERE, IPAddress, parse_address, parse_interface
+from minit.network.dhcp.client import DhcpClient
+from minit.network.dhcp.message import Answer
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
 from minit.stdio import complain_at_once
@@ -84,7 +83,7 @@ class MachineNetwork:
         domains = []
         for one in self._interfaces:
             if one.lease is not None:
-                servers += [str(IPv4Address(address)) for address in one.lease.name_servers]
+                servers += map(str, one.lease.name_servers)
                 domains += [one.lease.domain] if one.lease.domain else []
         lines = [f"search {' '.join(domains)}\n"] if domains else []
         lines += [f"nameserver {server}\n" for server in list(dict.fromkeys(servers))[:_MAXIMUM_NAME_SERVERS]]
@@ -174,8 +173,8 @@ class _Connection:
         self._network.write_resolv_conf()
 
     def _replace(self, links: Links, link: Link, lease: Answer | None) -> None:
-        wanted = None if lease is None else _leased(lease)
-        old = [] if self.lease is None else [_leased(self.lease)]
+        wanted = None if lease is None else lease.address
+        old = [] if self.lease is None else [self.lease.address]
         try:
             # Of a helper that died as well. The routes by an address go with it.
             present = [one for one in links.addresses(link, leased=True) if one.version == 4]
@@ -185,7 +184,7 @@ class _Connection:
             if lease is not None and wanted is not None:
                 links.lease_address(link, wanted, lease.lease_seconds)
                 if lease.routers:
-                    self._set_gateway(links, link, IPv4Address(lease.routers[0]))
+                    self._set_gateway(links, link, lease.routers[0])
                 if wanted not in old:
                     complain_at_once(f"minit: interface {link.name}: {wanted}")
         except NetworkError as error:
@@ -215,7 +214,3 @@ class _Connection:
         self._configured = self._carrier = False
         if had_lease:
             self._network.write_resolv_conf()
-
-
-def _leased(lease: Answer) -> IPInterface:
-    return IPv4Interface((lease.address, lease.prefix))

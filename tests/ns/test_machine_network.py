@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from minit.machine.devices import MachineDevices
-from minit.machine.dhcp import BOUND, INIT, DhcpClient
 from minit.machine.modules import Modules
 from minit.machine.network import MachineNetwork
 from minit.manifest.machineconfig import Interface, MachineConfig
+from minit.network.dhcp.client import BOUND, INIT, DhcpClient
 from tests.support.pods import BUSYBOX
 
 NAMESPACE = "minit-dhcp"

@@ -1,14 +1,15 @@
-"""minit.machine.addressprobe: what is sent, and what of what comes is an answer."""
+"""minit.network.dhcp.addressprobe: what is sent, and what of what comes is an answer."""
 
 from __future__ import annotations
 
 import struct
+from ipaddress import IPv4Address
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.machine.addressprobe import encode_probe, find_owner
+from minit.network.dhcp.addressprobe import encode_probe, find_owner
 
 MAC, OTHER = bytes.fromhex("525400123456"), bytes.fromhex("525400abcdef")
 ADDRESS = 0xC0000214
@@ -22,7 +23,9 @@ def packet(operation: int, sender: bytes, own: int, target: int) -> bytes:
 
 def test_a_question() -> None:
     """It is one of Ethernet and IPv4, and names no address of the sender."""
-    assert encode_probe(MAC, ADDRESS).hex() == "00010800060400015254001234560000000000000000" + "0000c0000214"
+    assert (
+        encode_probe(MAC, IPv4Address(ADDRESS)).hex() == "00010800060400015254001234560000000000000000" + "0000c0000214"
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,10 +44,10 @@ def test_a_question() -> None:
 )
 def test_who_has_an_address(data: bytes, owner: bytes | None) -> None:
     """A sender from the address has it, or asks for it too; not one that looks for it, and not this machine."""
-    assert find_owner(data, MAC, ADDRESS) == owner
+    assert find_owner(data, MAC, IPv4Address(ADDRESS)) == owner
 
 
 @given(st.binary(max_size=64))
 def test_anything_else_is_nothing(data: bytes) -> None:
     """No packet is an error."""
-    assert find_owner(data, MAC, ADDRESS) is None or len(data) >= 28
+    assert find_owner(data, MAC, IPv4Address(ADDRESS)) is None or len(data) >= 28

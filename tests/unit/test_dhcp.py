@@ -1,4 +1,4 @@
-"""minit.machine.dhcp beyond what a server of tests/ns shows."""
+"""minit.network.dhcp.client beyond what a server of tests/ns shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from minit.machine.dhcp import DhcpClient
+from minit.network.dhcp.client import DhcpClient
 
 
 class BusyNetwork:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address, IPv4Interface
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.machine import dhcpmessage
-from minit.machine.dhcpmessage import Answer, encode_request, parse_answer, unwrap, wrap
+from minit.network.dhcp import message
+from minit.network.dhcp.message import Answer, encode_request, parse_answer, unwrap, wrap
 
 MAC = bytes.fromhex("525400123456")
 TRANSACTION = 0x12345678
+ADDRESS, SERVER = IPv4Address("192.0.2.7"), IPv4Address("192.0.2.1")
 
 
 def reply(options: bytes, address: int = 0xC0000207, transaction: int = TRANSACTION) -> bytes:
@@ -24,12 +27,11 @@ OFFER = bytes.fromhex("350102 3604c0000201 0104ffffff00 0304c0000201 0608c000023
 def test_an_offer() -> None:
     """Address, mask, routers, name servers, domain and time are read."""
     assert parse_answer(reply(OFFER), TRANSACTION, MAC) == Answer(
-        kind=dhcpmessage.OFFER,
-        address=0xC0000207,
-        server=0xC0000201,
-        prefix=24,
-        routers=(0xC0000201,),
-        name_servers=(0xC0000235, 0xC0000236),
+        kind=message.OFFER,
+        address=IPv4Interface("192.0.2.7/24"),
+        server=SERVER,
+        routers=(SERVER,),
+        name_servers=(IPv4Address("192.0.2.53"), IPv4Address("192.0.2.54")),
         domain="lan",
         lease_seconds=3600,
     )
@@ -55,7 +57,7 @@ def test_a_domain_that_would_be_lines() -> None:
 def test_a_request_has_what_a_server_needs() -> None:
     """A request has the address that is wanted, the server, the name, and asks for a broadcast."""
     data = encode_request(
-        dhcpmessage.REQUEST, transaction=TRANSACTION, mac=MAC, hostname="box", requested=0xC0000207, server=0xC0000201
+        message.REQUEST, transaction=TRANSACTION, mac=MAC, hostname="box", requested=ADDRESS, server=SERVER
     )
     assert len(data) >= 300 and data[10:12] == b"\x80\0"
     for option in ("350103", "3204c0000207", "3604c0000201", "0c03626f78"):
@@ -83,4 +85,4 @@ def test_any_packet(data: bytes) -> None:
 def test_any_options(options: bytes, address: int) -> None:
     """No options make the client fail, whatever they say about lengths."""
     answer = parse_answer(reply(options, address), TRANSACTION, MAC)
-    assert answer is None or 0 < answer.prefix <= 32
+    assert answer is None or 0 < answer.address.network.prefixlen <= 32

@@ -7,12 +7,14 @@ Pure. Any packet from the network is a message or nothing.
 from __future__ import annotations
 
 import struct
+from ipaddress import IPv4Address, IPv4Interface
 
 from minit.value import Value
 
 DISCOVER, OFFER, REQUEST, DECLINE, ACK, NAK, RELEASE = 1, 2, 3, 4, 5, 6, 7
 CLIENT_PORT, SERVER_PORT = 68, 67
-BROADCAST = 0xFFFFFFFF
+NO_ADDRESS = IPv4Address("0.0.0.0")
+BROADCAST = IPv4Address("255.255.255.255")
 INFINITE_SECONDS = 0xFFFFFFFF
 
 # op, htype, hlen, hops, xid, secs, flags, ciaddr, yiaddr, siaddr, giaddr, chaddr, sname, file, cookie
@@ -36,14 +38,17 @@ _FRAGMENT = 0x3FFF  # more fragments, or not the first
 
 
 class Answer(Value):
-    """A server's answer; addresses are numbers, 0 or empty if it leaves them out, times are in seconds."""
+    """
+    A server's answer; times are in seconds.
+
+    `address` has the length of its prefix. It and `server` are 0.0.0.0 if they are left out.
+    """
 
     kind: int
-    address: int = 0
-    server: int = 0
-    prefix: int = 0
-    routers: tuple[int, ...] = ()
-    name_servers: tuple[int, ...] = ()
+    address: IPv4Interface = IPv4Interface(NO_ADDRESS)
+    server: IPv4Address = NO_ADDRESS
+    routers: tuple[IPv4Address, ...] = ()
+    name_servers: tuple[IPv4Address, ...] = ()
     domain: str = ""
     lease_seconds: int = INFINITE_SECONDS
     renewal_seconds: int | None = None
@@ -57,23 +62,23 @@ def encode_request(
     mac: bytes,
     seconds: int = 0,
     hostname: str = "",
-    own: int = 0,
-    requested: int = 0,
-    server: int = 0,
+    own: IPv4Address = NO_ADDRESS,
+    requested: IPv4Address = NO_ADDRESS,
+    server: IPv4Address = NO_ADDRESS,
 ) -> bytes:
     """
     Return a message to a server. `own` is the address that this machine has and uses, `requested` the one it wants.
 
     Without an address answers are to be broadcast: there is nobody yet to whom they could be addressed.
     """
-    flags = 0 if own else _FLAG_BROADCAST
+    flags = _FLAG_BROADCAST if own == NO_ADDRESS else 0
     header = _HEADER.pack(
-        *(_BOOT_REQUEST, _ETHERNET, len(mac), 0, transaction, min(seconds, 0xFFFF), flags, own, 0, 0, 0),
-        *(mac, b"", b"", _COOKIE),
+        *(_BOOT_REQUEST, _ETHERNET, len(mac), 0, transaction, min(seconds, 0xFFFF), flags),
+        *(int(own), 0, 0, 0, mac, b"", b"", _COOKIE),
     )
     options = [(_KIND, bytes((kind,))), (_CLIENT, bytes((_ETHERNET,)) + mac)]
-    options += [(_REQUESTED, requested.to_bytes(4, "big"))] if requested else []
-    options += [(_SERVER, server.to_bytes(4, "big"))] if server else []
+    options += [(_REQUESTED, requested.packed)] if requested != NO_ADDRESS else []
+    options += [(_SERVER, server.packed)] if server != NO_ADDRESS else []
     if kind != DECLINE:
         # Which is no question; the server must not be told what is wanted (RFC 2131, table 5).
         options += [(_MAXIMUM_SIZE, _MAXIMUM_BYTES.to_bytes(2, "big")), (_PARAMETERS, _WANTED)]
@@ -96,11 +101,11 @@ def parse_answer(data: bytes, transaction: int, mac: bytes) -> Answer | None:
     mask = _number(options, _MASK, 4)
     if len(kind) != 1 or (mask is not None and not _is_mask(mask)):
         return None
+    length = _class_prefix(address) if mask is None else mask.bit_count()
     return Answer(
         kind=kind[0],
-        address=address,
-        server=_number(options, _SERVER, 4) or 0,
-        prefix=_class_prefix(address) if mask is None else mask.bit_count(),
+        address=IPv4Interface((address, length)),
+        server=next(iter(_addresses(options, _SERVER)), NO_ADDRESS),
         routers=_addresses(options, _ROUTERS),
         name_servers=_addresses(options, _NAME_SERVERS),
         domain=_domain(options.get(_DOMAIN, b"")),
@@ -110,12 +115,12 @@ def parse_answer(data: bytes, transaction: int, mac: bytes) -> Answer | None:
     )
 
 
-def wrap(data: bytes, source: int = 0, target: int = BROADCAST) -> bytes:
+def wrap(data: bytes, source: IPv4Address = NO_ADDRESS, target: IPv4Address = BROADCAST) -> bytes:
     """Return a message in an IP packet from the client's port to the server's."""
     length = _UDP.size + len(data)
-    pseudo = _PSEUDO.pack(source, target, 0, _UDP_PROTOCOL, length)
+    pseudo = _PSEUDO.pack(int(source), int(target), 0, _UDP_PROTOCOL, length)
     checksum = _checksum(pseudo + _UDP.pack(CLIENT_PORT, SERVER_PORT, length, 0) + data) or 0xFFFF
-    fields = [0x45, 0, _IP.size + length, 0, 0, 64, _UDP_PROTOCOL, 0, source, target]
+    fields = [0x45, 0, _IP.size + length, 0, 0, 64, _UDP_PROTOCOL, 0, int(source), int(target)]
     fields[7] = _checksum(_IP.pack(*fields))
     return _IP.pack(*fields) + _UDP.pack(CLIENT_PORT, SERVER_PORT, length, checksum) + data
 
@@ -157,9 +162,9 @@ def _number(options: dict[int, bytes], code: int, size: int) -> int | None:
     return int.from_bytes(text, "big") if len(text) == size else None
 
 
-def _addresses(options: dict[int, bytes], code: int) -> tuple[int, ...]:
+def _addresses(options: dict[int, bytes], code: int) -> tuple[IPv4Address, ...]:
     text = options.get(code, b"")
-    return tuple(int.from_bytes(text[at : at + 4], "big") for at in range(0, len(text) - 3, 4))
+    return tuple(IPv4Address(text[at : at + 4]) for at in range(0, len(text) - 3, 4))
 
 
 def _domain(text: bytes) -> str:
@@ -169,7 +174,7 @@ def _domain(text: bytes) -> str:
 
 
 def _is_mask(mask: int) -> bool:
-    inverted = mask ^ BROADCAST
+    inverted = mask ^ int(BROADCAST)
     return mask != 0 and inverted & (inverted + 1) == 0
 
 

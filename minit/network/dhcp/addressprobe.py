@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from ipaddress import IPv4Address
 
 _ETH_P_ARP = 0x0806
 _ETHERNET_BROADCAST = b"\xff" * 6
@@ -24,7 +25,7 @@ _PAUSE_SECONDS = 0.2
 class AddressProbe:
     """The questions about one address; `turn` is called at `deadline` (monotonic) and when `fileno` can be read."""
 
-    def __init__(self, interface: str, mac: bytes, address: int) -> None:
+    def __init__(self, interface: str, mac: bytes, address: IPv4Address) -> None:
         self.deadline = 0.0
         self.owner: bytes | None = None
         self._interface = interface
@@ -71,17 +72,17 @@ class AddressProbe:
         return False
 
 
-def encode_probe(mac: bytes, address: int) -> bytes:
+def encode_probe(mac: bytes, address: IPv4Address) -> bytes:
     """Return the question: it names no sender's address, so that nobody believes this machine to have it."""
-    return _ARP.pack(_ETHERNET, _IPV4, 6, 4, _REQUEST, mac, 0, bytes(6), address)
+    return _ARP.pack(_ETHERNET, _IPV4, 6, 4, _REQUEST, mac, 0, bytes(6), int(address))
 
 
-def find_owner(packet: bytes, mac: bytes, address: int) -> bytes | None:
+def find_owner(packet: bytes, mac: bytes, address: IPv4Address) -> bytes | None:
     """Return the hardware address of another one that has an IPv4 address, or is about to take it, by what it sends."""
     if len(packet) < _ARP.size:
         return None
     hardware, protocol, size, other_size, operation, sender, own, _, target = _ARP.unpack_from(packet)
     if (hardware, protocol, size, other_size) != (_ETHERNET, _IPV4, 6, 4) or sender == mac:
         return None
-    takes = operation == _REQUEST and own == 0 and target == address
-    return bytes(sender) if own == address or takes else None
+    takes = operation == _REQUEST and own == 0 and target == int(address)
+    return bytes(sender) if own == int(address) or takes else None

@@ -13,10 +13,11 @@ import socket
 import time
 from collections.abc import Callable
 from ipaddress import IPv4Address
+from typing import Any
 
-from minit.machine import dhcpmessage
-from minit.machine.addressprobe import AddressProbe
-from minit.machine.dhcpmessage import INFINITE_SECONDS, Answer
+from minit.network.dhcp import message as messages
+from minit.network.dhcp.addressprobe import AddressProbe
+from minit.network.dhcp.message import INFINITE_SECONDS, NO_ADDRESS, Answer
 from minit.stdio import complain_at_once
 from minit.value import replace
 
@@ -115,18 +116,18 @@ class DhcpClient:
         now = time.monotonic()
         seconds = int(now - self._begun)
         if self.state == SELECTING:
-            self._broadcast(self._message(dhcpmessage.DISCOVER, seconds=seconds))
+            self._broadcast(self._message(messages.DISCOVER, seconds=seconds))
         elif self.state == REQUESTING:
             assert self._offer is not None
-            address, server = self._offer.address, self._offer.server
-            self._broadcast(self._message(dhcpmessage.REQUEST, seconds=seconds, requested=address, server=server))
+            address, server = self._offer.address.ip, self._offer.server
+            self._broadcast(self._message(messages.REQUEST, seconds=seconds, requested=address, server=server))
         else:
             assert self._lease is not None
-            message = self._message(dhcpmessage.REQUEST, seconds=seconds, own=self._lease.address)
+            message = self._message(messages.REQUEST, seconds=seconds, own=self._lease.address.ip)
             if self.state == RENEWING:
                 self._send_to_server(message)
             else:
-                self._broadcast(message, self._lease.address)
+                self._broadcast(message, self._lease.address.ip)
             until = self._rebind_at if self.state == RENEWING else self._expire_at
             self.deadline = min(until, now + max(_RENEWAL_RETRY_SECONDS, (until - now) / 2))
             return
@@ -136,16 +137,17 @@ class DhcpClient:
 
     def _take(self, answer: Answer) -> None:
         if self.state == SELECTING:
-            if answer.kind == dhcpmessage.OFFER and answer.address and answer.server:
+            if answer.kind == messages.OFFER and NO_ADDRESS not in (answer.address.ip, answer.server):
                 self._offer, self._attempt, self.state = answer, 0, REQUESTING
                 self._send()
         elif self.state in (REQUESTING, RENEWING, REBINDING):
-            if answer.kind == dhcpmessage.ACK and answer.address and self.state == REQUESTING:
-                self._probe = AddressProbe(self._interface, self._mac, answer.address)
+            is_given = answer.kind == messages.ACK and answer.address.ip != NO_ADDRESS
+            if is_given and self.state == REQUESTING:
+                self._probe = AddressProbe(self._interface, self._mac, answer.address.ip)
                 self._offer, self.state, self.deadline = answer, CHECKING, 0.0
-            elif answer.kind == dhcpmessage.ACK and answer.address:
+            elif is_given:
                 self._bind(answer)
-            elif answer.kind == dhcpmessage.NAK:
+            elif answer.kind == messages.NAK:
                 self._lose()
 
     def _check(self, probe: AddressProbe) -> None:
@@ -159,11 +161,10 @@ class DhcpClient:
             self._bind(self._offer)
 
     def _decline(self, offer: Answer, owner: bytes) -> None:
-        self._broadcast(self._message(dhcpmessage.DECLINE, requested=offer.address, server=offer.server))
+        self._broadcast(self._message(messages.DECLINE, requested=offer.address.ip, server=offer.server))
         self.close()
         self.state, self.deadline = INIT, time.monotonic() + _DECLINED_SECONDS
-        address = str(IPv4Address(offer.address))
-        complain_at_once(f"minit: interface {self._interface}: {address} is in use by {owner.hex(':')}")
+        complain_at_once(f"minit: interface {self._interface}: {offer.address.ip} is in use by {owner.hex(':')}")
 
     def _bind(self, lease: Answer) -> None:
         now = time.monotonic()
@@ -181,7 +182,7 @@ class DhcpClient:
         self.close()
         self._changed(lease)
         # For answers to renewals, which the kernel would otherwise refuse with a message to the server.
-        self._unicast = self._open_unicast(lease.address)
+        self._unicast = self._open_unicast(lease.address.ip)
 
     def _lose(self) -> None:
         self.close()
@@ -191,8 +192,8 @@ class DhcpClient:
         else:
             self.deadline = time.monotonic() + _FIRST_RETRY_SECONDS
 
-    def _message(self, kind: int, **fields: int) -> bytes:
-        return dhcpmessage.encode_request(
+    def _message(self, kind: int, **fields: Any) -> bytes:
+        return messages.encode_request(
             kind, transaction=self._transaction, mac=self._mac, hostname=self._hostname, **fields
         )
 
@@ -202,31 +203,30 @@ class DhcpClient:
             self._raw = socket.socket(socket.AF_PACKET, kind, socket.htons(_ETH_P_IP))
             self._raw.bind((self._interface, _ETH_P_IP))
 
-    def _open_unicast(self, address: int) -> socket.socket | None:
+    def _open_unicast(self, address: IPv4Address) -> socket.socket | None:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
             sock.setsockopt(socket.SOL_SOCKET, _SO_BINDTODEVICE, self._interface.encode() + b"\0")
-            sock.bind((socket.inet_ntoa(address.to_bytes(4, "big")), dhcpmessage.CLIENT_PORT))
+            sock.bind((str(address), messages.CLIENT_PORT))
         except OSError:
             # Somebody else has the port, or the address could not be set: the lease is rebound by broadcast.
             sock.close()
             return None
         return sock
 
-    def _broadcast(self, message: bytes, source: int = 0) -> None:
+    def _broadcast(self, message: bytes, source: IPv4Address = NO_ADDRESS) -> None:
         assert self._raw is not None
         try:
-            self._raw.sendto(dhcpmessage.wrap(message, source), (self._interface, _ETH_P_IP, 0, 0, _ETHERNET_BROADCAST))
+            self._raw.sendto(messages.wrap(message, source), (self._interface, _ETH_P_IP, 0, 0, _ETHERNET_BROADCAST))
         except BlockingIOError:
             pass  # there is another attempt
 
     def _send_to_server(self, message: bytes) -> None:
         assert self._lease is not None
-        if self._unicast is None or not self._lease.server:
+        if self._unicast is None or self._lease.server == NO_ADDRESS:
             return
-        server = socket.inet_ntoa(self._lease.server.to_bytes(4, "big"))
         try:
-            self._unicast.sendto(message, (server, dhcpmessage.SERVER_PORT))
+            self._unicast.sendto(message, (str(self._lease.server), messages.SERVER_PORT))
         except OSError:
             pass  # no way to it any more: it is tried again, and then by broadcast
 
@@ -239,7 +239,7 @@ class DhcpClient:
                 packet = self._raw.recv(_RECEIVE_BYTES)
             except BlockingIOError:
                 return
-            message = dhcpmessage.unwrap(packet)
-            answer = None if message is None else dhcpmessage.parse_answer(message, self._transaction, self._mac)
+            message = messages.unwrap(packet)
+            answer = None if message is None else messages.parse_answer(message, self._transaction, self._mac)
             if answer is not None:
                 self._take(answer)
