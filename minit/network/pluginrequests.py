@@ -71,7 +71,7 @@ class PluginRequests:
             config=node,
             request=self._request,
             delegate=self._delegate,
-            previous=node["prevResult"].optional(self._read_previous),
+            previous=self._read_previous(command, node["prevResult"]),
         )
         try:
             result = ask_builtin(command, plugin_type, call)
@@ -96,8 +96,15 @@ class PluginRequests:
         written = self.make(command, plugin_type, self._search.find(plugin_type), config)
         return self.read(written, plugin_type) if command == "ADD" else Result()
 
-    def _read_previous(self, node: Node) -> Result:
-        return read_result(node.raw(), node.where, self._version)
+    def _read_previous(self, command: str, node: Node) -> Result | None:
+        if not node.given:
+            return None
+        try:
+            return read_result(node.raw(), node.where, self._version)
+        except ManifestError:
+            if command != "DEL":
+                raise
+            return None  # it deletes what it finds, as after the loss of a result
 
     def _environment(self, command: str, program: str) -> dict[str, str]:
         return {

@@ -176,6 +176,20 @@ def test_a_container_that_is_gone(runtime: Runtime, tmp_path: Path) -> None:
         assert runtime.leased() == []
 
 
+def test_a_result_that_is_broken(runtime: Runtime) -> None:
+    """DEL does without it; CHECK names what is wrong with it."""
+    config = runtime.config("ptp", ipMasq=True)
+    before = runtime.traces()
+    runtime.ask("ADD", config)
+    config["prevResult"] = {"cniVersion": NEWEST, "ips": [{"address": "x"}]}
+    answer = runtime.refused("CHECK", config)
+    assert answer["code"] == 7
+    assert answer["msg"].startswith("network configuration: prevResult: ips[0].address: expected")
+    assert runtime.ask("DEL", config) == {}
+    assert runtime.leased() == []
+    assert runtime.traces() == before
+
+
 def test_a_failed_add_leaves_nothing(runtime: Runtime) -> None:
     """ADD of an interface that exists is refused and undone."""
     runtime.in_pod("ip", "link", "add", "eth0", "type", "bridge")
