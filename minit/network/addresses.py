@@ -6,6 +6,7 @@ Of an address that is IPv4 written as IPv6 (`::ffff:192.0.2.1`) the IPv4 address
 
 from __future__ import annotations
 
+import re
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -21,6 +22,8 @@ IPAddress = IPv4Address | IPv6Address
 IPInterface = IPv4Interface | IPv6Interface
 """An address with the length of its prefix."""
 IPNetwork = IPv4Network | IPv6Network
+
+_HARDWARE_ADDRESS = re.compile(r"[0-9A-Fa-f]{2}([:-])[0-9A-Fa-f]{2}(\1[0-9A-Fa-f]{2}){4}")
 
 EVERYWHERE: dict[int, IPNetwork] = {4: IPv4Network("0.0.0.0/0"), 6: IPv6Network("::/0")}
 """The destination of the default route, by the version of IP."""
@@ -60,3 +63,10 @@ def parse_subnet(text: str) -> IPNetwork:
 def only(address: IPAddress) -> IPNetwork:
     """Return the network of one address."""
     return ip_interface(address).network
+
+
+def parse_hardware_address(text: str) -> str:
+    """Return the address of an Ethernet link, `00:00:5e:00:53:01`, in the kernel's form; ValueError if it is none."""
+    if not _HARDWARE_ADDRESS.fullmatch(text):
+        raise ValueError(f"not a hardware address: {text!r}")
+    return text.lower().replace("-", ":")

@@ -199,13 +199,15 @@ def test_any_configuration_is_read_or_refused(config: dict[str, object]) -> None
 
 
 def test_arguments() -> None:
-    """IP= and GATEWAY= ask for addresses, with or without a prefix length, and unknown keys may be allowed."""
+    """IP=, GATEWAY= and MAC= ask for addresses, IP= with or without a prefix length; unknown keys may be allowed."""
     address = parse_address("10.1.0.9")
     assert parse_arguments("").addresses == ()
     assert parse_arguments("IP=10.1.0.9,fd00::9").addresses == (address, parse_address("fd00::9"))
     asked = parse_arguments("X=y;IP=10.1.0.9/16;GATEWAY=10.1.0.1;IgnoreUnknown=TRUE")
     assert (asked.addresses, asked.gateways) == ((parse_interface("10.1.0.9/16"),), (parse_address("10.1.0.1"),))
     assert parse_arguments("IgnoreUnknown=0").addresses == ()
+    assert parse_arguments("MAC=02-00-5E-10-00-0F").mac == "02:00:5e:10:00:0f"
+    assert parse_arguments("MAC=").mac is None
 
 
 @pytest.mark.parametrize(
@@ -216,6 +218,8 @@ def test_arguments() -> None:
         ("IP=1=2", 'CNI_ARGS: "IP=1=2": expected KEY=VALUE'),
         ("IP=x", 'CNI_ARGS: "IP=x": expected an IP address'),
         ("GATEWAY=10.1.0.0/16", 'CNI_ARGS: "GATEWAY=10.1.0.0/16": expected an IP address'),
+        ("MAC=02:00:5e:10:00", 'CNI_ARGS: "MAC=02:00:5e:10:00": expected a hardware address'),
+        ("MAC=02:00:5e:10-00-0f", 'CNI_ARGS: "MAC=02:00:5e:10-00-0f": expected a hardware address'),
         ("IgnoreUnknown=maybe", 'CNI_ARGS: "IgnoreUnknown=maybe": expected 1, true, 0 or false'),
         ("ip=10.1.0.9", 'CNI_ARGS: "ip=10.1.0.9": unknown; IgnoreUnknown=1 allows it'),
         ("X=y;IgnoreUnknown=false", 'CNI_ARGS: "X=y": unknown; IgnoreUnknown=1 allows it'),

@@ -1,5 +1,5 @@
 """
-The plugins that are built in: loopback, ptp and bridge, with the addresses of host-local.
+The plugins that are built in: loopback, ptp and bridge, with the addresses of host-local or static.
 
 They do what the reference plugins of these names do, for machines that have none. They are called by
 `minit/network/pluginrequests.py`. Read `call.py` first.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from minit.network.builtin import attachment, bridge, loopback, ptp
 from minit.network.builtin.call import Builtin, Call
-from minit.network.builtin.ipam import hostlocal
+from minit.network.builtin.ipam import hostlocal, static
 from minit.network.result import Result
 
 _BY_LINKS = {"collect": attachment.collect, "status": attachment.status}
@@ -25,6 +25,7 @@ BUILTINS = {
     ),
     "loopback": Builtin(add=loopback.add, delete=loopback.delete, check=loopback.check),
     "ptp": Builtin(add=ptp.add, delete=ptp.delete, check=ptp.check, **_BY_LINKS),
+    "static": Builtin(add=static.add, delete=static.delete, check=static.check),
 }
 """The plugins by their type."""
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from minit import jsontext
 from minit.errors import NetworkError
 from minit.manifest.reader import Node
-from minit.network.addresses import IPAddress, IPInterface, parse_address, parse_interface
+from minit.network.addresses import (
+    IPAddress,
+    IPInterface,
+    parse_address,
+    parse_hardware_address,
+    parse_interface,
+)
 from minit.network.builtin.call import Call
 from minit.network.builtin.settings import read_with
 from minit.value import Value
@@ -14,10 +20,11 @@ _TRUTHS = {"1": True, "true": True, "0": False, "false": False}
 
 
 class Arguments(Value):
-    """The request of CNI_ARGS to an address manager: addresses to have, some with a prefix length, and gateways."""
+    """The request of CNI_ARGS: addresses to have, some with a prefix length, gateways, and a hardware address."""
 
     addresses: tuple[IPAddress | IPInterface, ...] = ()
     gateways: tuple[IPAddress, ...] = ()
+    mac: str | None = None
 
 
 def requested_addresses(call: Call) -> tuple[IPAddress | IPInterface, ...]:
@@ -32,10 +39,11 @@ def parse_arguments(text: str) -> Arguments:
     Return the arguments in `text`.
 
     NetworkError for what is no `KEY=VALUE`, and for an unknown key without `IgnoreUnknown=1`: a wish that nobody grants
-    should be noticed.
+    should be noticed. A key that is for another plugin of a chain is known.
     """
     addresses: tuple[IPAddress | IPInterface, ...] = ()
     gateways: tuple[IPAddress, ...] = ()
+    mac = None
     ignored = False
     unknown = []
     for pair in text.split(";") if text else ():
@@ -47,6 +55,8 @@ def parse_arguments(text: str) -> Arguments:
                 addresses = tuple(map(_parse, value.split(",") if value else ()))
             elif key == "GATEWAY":
                 gateways = tuple(map(parse_address, value.split(",") if value else ()))
+            elif key == "MAC":
+                mac = parse_hardware_address(value) if value else None
             elif key == "IgnoreUnknown":
                 if value.lower() not in _TRUTHS:
                     raise _refused(pair, "expected 1, true, 0 or false")
@@ -54,10 +64,10 @@ def parse_arguments(text: str) -> Arguments:
             else:
                 unknown.append(pair)
         except ValueError as error:
-            raise _refused(pair, "expected an IP address") from error
+            raise _refused(pair, f"expected {'a hardware' if key == 'MAC' else 'an IP'} address") from error
     if unknown and not ignored:
         raise _refused(unknown[0], "unknown; IgnoreUnknown=1 allows it")
-    return Arguments(addresses=addresses, gateways=gateways)
+    return Arguments(addresses=addresses, gateways=gateways, mac=mac)
 
 
 def _parse(text: str) -> IPAddress | IPInterface:

@@ -203,7 +203,7 @@ def _delete_masquerade(call: Call) -> None:
 
 def _ask_manager(call: Call, command: str) -> Result:
     manager = ipam_type(call.config)
-    return Result() if manager is None else call.delegate(command, manager, call.fields, None)
+    return Result() if manager is None else call.delegate(command, manager, call.fields, call.previous)
 
 
 def _open_namespace(request: Request) -> int:
