@@ -43,6 +43,10 @@ class SourceMissing(LaunchError):
     exit_code = EXIT_NO_SOURCE
 
 
+class UnsupportedFieldError(ManifestError):
+    """A field of a configuration asks for something that is known and not provided."""
+
+
 class NetworkError(MinitError):
     """A pod's network could not be set up."""
 

@@ -13,7 +13,15 @@ from collections.abc import Callable, Mapping
 
 from minit import jsontext, paths
 from minit.boundedfile import read_bounded
-from minit.errors import ManifestError, MinitError, NetworkError, PluginError, StrandedError, describe
+from minit.errors import (
+    ManifestError,
+    MinitError,
+    NetworkError,
+    PluginError,
+    StrandedError,
+    UnsupportedFieldError,
+    describe,
+)
 from minit.harmless import harmless
 from minit.manifest.networkconfig import CNI_VERSIONS, is_at_least
 from minit.manifest.reader import Node
@@ -71,17 +79,22 @@ def answer_request(
     except (Exception, StrandedError) as error:
         if not isinstance(error, (MinitError, OSError, StrandedError)):
             sys.excepthook(type(error), error, error.__traceback__)  # an error in minit
-        return _error_answer(error, version), _FAILED
+        return error_answer(error, version), _FAILED
 
 
 def _read_request() -> bytes:
     return read_bounded(os.dup(0), _SOURCE, jsontext.MAX_SIZE_BYTES)
 
 
-def _error_answer(error: BaseException, version: str) -> JsonObject:
+def error_answer(error: BaseException, version: str) -> JsonObject:
+    """Return the answer about a failure, in a version of the specification."""
     message, details = describe(error), ""
-    code = errorcodes.INVALID_CONFIGURATION if isinstance(error, ManifestError) else errorcodes.ANY_OTHER
-    if isinstance(error, PluginError):
+    code = errorcodes.ANY_OTHER
+    if isinstance(error, UnsupportedFieldError):
+        code = errorcodes.UNSUPPORTED_FIELD
+    elif isinstance(error, ManifestError):
+        code = errorcodes.INVALID_CONFIGURATION
+    elif isinstance(error, PluginError):
         message, details, code = error.message, error.details, error.code
     answer: JsonObject = {"cniVersion": version, "code": code, "msg": harmless(message)}
     return {**answer, "details": harmless(details)} if details else answer

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from minit import paths
 from minit.errors import PluginError
 from minit.manifest.networkconfig import CNI_VERSIONS
+from minit.manifest.reader import Node
 from minit.network.builtin import BUILTINS
+from minit.network.builtin.settings import refuse
 from minit.network.parameters import Parameters, is_valid_name, read_parameters
-from minit.network.program import answer_request
+from minit.network.program import answer_request, error_answer
 
 ATTACHMENT = {"CNI_CONTAINERID": "pod-1", "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "eth0"}
 NEWEST = CNI_VERSIONS[-1]
@@ -187,6 +189,16 @@ def test_the_namespace_of_the_plugin_is_refused(command: str) -> None:
     answer = refused(command, {"cniVersion": "1.0.0", "name": "net"}, CNI_NETNS=own)
     assert answer["code"] == 8
     assert answer["details"] == f"CNI_NETNS is {own}; CNI_NETNS_OVERRIDE=1 allows it"
+
+
+def test_a_field_that_is_not_supported() -> None:
+    """The error has code 2 and names key and value, as the specification wants it."""
+    field = Node({"vlan": 5}, None, "network configuration")["vlan"]
+    assert error_answer(refuse(field, "there are no VLANs"), "1.0.0") == {
+        "cniVersion": "1.0.0",
+        "code": 2,
+        "msg": "network configuration: vlan: expected nothing here: there are no VLANs, got 5",
+    }
 
 
 def test_standard_input_that_cannot_be_read() -> None:

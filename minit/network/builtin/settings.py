@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from minit.errors import ManifestError
+from minit.errors import UnsupportedFieldError
 from minit.manifest.reader import Node
 from minit.network.addresses import parse_address, parse_destination
 from minit.network.result import Dns, Route
@@ -83,9 +83,9 @@ def read_with(node: Node, parse: Callable[[str], T], expected: str) -> T:
         raise node.error(expected) from error
 
 
-def refuse(node: Node, reason: str) -> ManifestError:
+def refuse(node: Node, reason: str) -> UnsupportedFieldError:
     """Build the error for a key that is known and not provided."""
-    return node.error(f"nothing here: {reason}")
+    return UnsupportedFieldError(str(node.error(f"nothing here: {reason}")))
 
 
 def _route(node: Node) -> Route:
