@@ -21,6 +21,7 @@ from minit.network.addresses import parse_address, parse_destination, parse_inte
 from minit.network.builtin.attachment import host_end
 from minit.network.builtin.ipam.leases import reserve
 from minit.network.builtin.ipam.ranges import read_range_sets
+from minit.network.netlink.bridges import join_bridge
 from minit.network.netlink.links import Links
 from minit.network.request import Request
 from minit.network.result import Dns, Result, Route
@@ -209,7 +210,7 @@ def test_the_result_of_bridge(world: World) -> None:
     assert routes() == ["10.9.8.0/24 dev cni0 proto kernel scope link src 10.9.8.1"]
     lowest = ["ip", "link", "add", "low", "address", "02:00:00:00:00:00", "type", "veth", "peer", "low2"]
     subprocess.run(lowest, check=True)
-    Links().join_bridge(Links().get("low"), Links().get("cni0"), hairpin=False)
+    join_bridge(Links(), Links().get("low"), Links().get("cni0"))
     assert add(config, world.pod()).interfaces[0] == bridge
 
 
@@ -355,7 +356,7 @@ def test_only_masquerading_networks_hide_their_pods(world: World, kind: str) -> 
     outside = world.pod()
     peer = within(outside.namespace, lambda: os.open("/proc/self/ns/net", os.O_RDONLY))
     beyond = Links(peer)
-    Links().add_veth("out", "eth0", peer, None)
+    Links().add_veth("out", "eth0", peer)
     Links().add_address(Links().get("out"), parse_interface("192.168.7.1/24"))
     beyond.add_address(beyond.get("eth0"), parse_interface("192.168.7.2/24"))
     beyond.set_up(beyond.get("eth0"))

@@ -64,9 +64,10 @@ trio.run(main)
 # Run in a network namespace with a link of a kind that the image's pyroute2 has no class for.
 RUN_NETLINK = """\
 from minit.network.addresses import parse_address, parse_interface, parse_subnet
+from minit.network.netlink.bridges import add_bridge
 from minit.network.netlink.links import Links
 links = Links()
-links.add_bridge("br0", 1400)
+add_bridge(links, "br0", 1400)
 bridge = links.get("br0")
 links.set_up(bridge)
 address = parse_interface("10.0.0.1/24")

@@ -13,10 +13,10 @@ from minit.errors import ManifestError, MinitError, NetworkError
 from minit.manifest.reader import Node
 from minit.network.addresses import IPAddress, parse_address, parse_interface, parse_subnet
 from minit.network.builtin.arguments import parse_arguments
-from minit.network.builtin.bridge import read_settings
+from minit.network.builtin.bridgeconfig import read_bridge_config
 from minit.network.builtin.ipam.ranges import read_range_sets
 from minit.network.builtin.ipam.resolvconf import parse_resolv_conf
-from minit.network.builtin.settings import dns, network_name, routes
+from minit.network.builtin.settings import dns, network_name, protection, routes
 from minit.network.result import Dns
 
 IPAM = {"type": "host-local", "subnet": "10.1.0.0/16"}
@@ -44,7 +44,8 @@ def read_all(config: dict[str, object]) -> None:
     read_range_sets(root)
     routes(root["ipam"])
     dns(root)
-    read_settings(root)
+    protection(root)
+    read_bridge_config(root)
 
 
 @given(st.ip_addresses())
@@ -186,7 +187,7 @@ def test_a_network_that_names_no_directory(name: object) -> None:
 def test_a_bridge_that_has_no_name(name: str) -> None:
     """Only what the kernel takes as the name of an interface names a bridge."""
     with pytest.raises(ManifestError, match="bridge: expected the name of an interface"):
-        read_settings(node({**PTP, "type": "bridge", "bridge": name}))
+        read_bridge_config(node({**PTP, "type": "bridge", "bridge": name}))
 
 
 @given(st.dictionaries(st.sampled_from(["ipam", "mtu", "dns", "ipMasq", "bridge", "isGateway", "x"]), json_values))

@@ -13,7 +13,7 @@ from minit.network.addresses import (
     parse_interface,
 )
 from minit.network.builtin.call import Call
-from minit.network.builtin.settings import read_with
+from minit.network.builtin.settings import mac_address, read_with
 from minit.value import Value
 
 _TRUTHS = {"1": True, "true": True, "0": False, "false": False}
@@ -32,6 +32,13 @@ def requested_addresses(call: Call) -> tuple[IPAddress | IPInterface, ...]:
     config = call.config
     asked = [*config["args"]["cni"]["ips"].each(_address_at), *config["runtimeConfig"]["ips"].each(_address_at)]
     return (*parse_arguments(call.request.args).addresses, *asked)
+
+
+def requested_mac(call: Call) -> str | None:
+    """Return the hardware address that CNI_ARGS, `args.cni.mac` or the capability `mac` ask for, the last one first."""
+    config = call.config
+    asked = mac_address(config["runtimeConfig"]["mac"]) or mac_address(config["args"]["cni"]["mac"])
+    return asked or parse_arguments(call.request.args).mac
 
 
 def parse_arguments(text: str) -> Arguments:

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from minit.errors import MinitError, NetworkError, describe, reason_of
+from minit.network.addresses import IPInterface
 from minit.network.builtin.call import Call
-from minit.network.builtin.settings import ipam_type, masquerades, network_name, valid_attachments
-from minit.network.firewall import delete_table, delete_tables_of, protect, table_name
-from minit.network.netlink.links import Links, open_namespace, write_sysctl
+from minit.network.builtin.linksettings import ignore_routers
+from minit.network.builtin.settings import Protection, ipam_type, network_name, protection, valid_attachments
+from minit.network.firewall import Sender, delete_table, delete_tables_of, protect, table_name
+from minit.network.netlink.links import Links, open_namespace
 from minit.network.netlink.messages import Link
 from minit.network.request import Request
 from minit.network.result import Address, Dns, Result
 from minit.value import replace
 
-_FORWARDING = {4: "net/ipv4/ip_forward", 6: "net/ipv6/conf/all/forwarding"}
 _VETH = "veth"
-_NAME_DIGITS = 11  # what "veth" leaves of the 15 bytes of an interface's name
+NAME_DIGITS = 11  # what "veth" leaves of the 15 bytes of an interface's name
 
 
 class Undo:
@@ -68,7 +69,7 @@ class Sides:
 def host_end(request: Request) -> str:
     """Return the name of the host's end of the pair of links."""
     digest = hashlib.sha1(f"{request.container_id} {request.interface}".encode(), usedforsecurity=False).hexdigest()
-    return f"veth{digest[:_NAME_DIGITS]}"
+    return f"veth{digest[:NAME_DIGITS]}"
 
 
 def lease(call: Call, undo: Undo) -> Result:
@@ -87,7 +88,7 @@ def check_lease(call: Call) -> None:
     _ask_manager(call, "CHECK")
 
 
-def connect(sides: Sides, request: Request, mtu: int | None, undo: Undo) -> tuple[Link, Link]:
+def connect(sides: Sides, request: Request, mtu: int | None, mac: str | None, undo: Undo) -> tuple[Link, Link]:
     """Make the pair of links and return the host's end, which is up, and the pod's, which is not."""
     name = host_end(request)
     if sides.pod.find(request.interface) is not None:
@@ -95,26 +96,24 @@ def connect(sides: Sides, request: Request, mtu: int | None, undo: Undo) -> tupl
     if sides.host.find(name) is not None:
         raise NetworkError(f"interface {name} exists already: {request.interface} of this pod was not removed")
     undo.add(lambda: _delete_host_end(sides.host, request))
-    sides.host.add_veth(name, request.interface, sides.namespace, mtu)
+    sides.host.add_veth(name, request.interface, sides.namespace, mtu, mac)
     host = sides.host.get(name)
-    try:
-        write_sysctl(f"net/ipv6/conf/{name}/accept_ra", "0")
-    except NetworkError:
-        pass  # there is no IPv6; where there is, no router may make routes by a pod
+    ignore_routers(name)
     return host, sides.pod.get(request.interface)
 
 
-def enable_forwarding(addresses: Iterable[Address]) -> None:
-    """Let the host pass packets of the families of these addresses on, from pods and to them."""
-    for version in {address.address.version for address in addresses}:
-        write_sysctl(_FORWARDING[version], "1")
-
-
-def hide(call: Call, addresses: Iterable[Address], undo: Undo) -> None:
-    """Give packets from the pod to elsewhere the host's own address."""
+def guard(call: Call, wanted: Protection, host: Link, pod: Link, addresses: Sequence[IPInterface], undo: Undo) -> None:
+    """Write what the packet filter has about the pod's link, in one transaction."""
+    if not wanted.is_needed:
+        return
+    sender = None
+    if wanted.checks_senders or wanted.checks_macs:
+        own = tuple(address.ip for address in addresses) if wanted.checks_senders else ()
+        sender = Sender(link=host.name, mac=pod.mac, addresses=own, uses_dhcp=ipam_type(call.config) == "dhcp")
     table = table_name(call.request.container_id, call.request.interface)
     undo.add(lambda: delete_table(table))
-    protect(table, masqueraded=[one.address for one in addresses], network=network_name(call.config))
+    hidden = addresses if wanted.masquerades else ()
+    protect(table, masqueraded=hidden, sender=sender, network=network_name(call.config))
 
 
 def name_service(configured: Dns, leased: Dns) -> Dns:
@@ -134,7 +133,7 @@ def delete(call: Call) -> None:
     Each part is tried even if another fails; NetworkError names all that did. The address is given back last: whoever
     gets it next must not meet links or rules of this pod.
     """
-    _try_all(lambda: _delete_links(call), lambda: _delete_masquerade(call), lambda: _ask_manager(call, "DEL"))
+    _try_all(lambda: _delete_links(call), lambda: _delete_tables(call), lambda: _ask_manager(call, "DEL"))
 
 
 def collect(call: Call) -> None:
@@ -196,8 +195,8 @@ def _delete_host_end(host: Links, request: Request) -> bool:
     return True
 
 
-def _delete_masquerade(call: Call) -> None:
-    if masquerades(call.config):
+def _delete_tables(call: Call) -> None:
+    if protection(call.config).is_needed:
         delete_table(table_name(call.request.container_id, call.request.interface))
 
 

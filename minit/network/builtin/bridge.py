@@ -2,78 +2,50 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from ipaddress import ip_interface
 
 from minit.errors import NetworkError
-from minit.manifest.reader import Node
 from minit.network.addresses import EVERYWHERE, IPAddress, IPInterface
 from minit.network.builtin import attachment
-from minit.network.builtin.attachment import Sides
+from minit.network.builtin.arguments import requested_mac
+from minit.network.builtin.attachment import Sides, Undo
+from minit.network.builtin.bridgeconfig import BridgeConfig, read_bridge_config
 from minit.network.builtin.call import Call
 from minit.network.builtin.checks import check_attachment
-from minit.network.builtin.settings import dns, interface_name, masquerades, mtu, truth
-from minit.network.netlink.links import Links, run_in_namespace, write_sysctl
+from minit.network.builtin.linksettings import enable_forwarding, ignore_routers, prepare_pod_link
+from minit.network.builtin.settings import dns, protection
+from minit.network.netlink.bridges import add_bridge, allow_vlan, filter_vlans, join_bridge, set_vlans
+from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
 from minit.network.result import Address, Interface, Result, Route
-from minit.value import Value
 
 _BRIDGE = "bridge"
-_DEFAULT_BRIDGE = "cni0"
 
 delete = attachment.delete
 
 
-class Settings(Value):
-    """The configuration of a bridge that pods are connected to."""
-
-    bridge: str
-    mtu: int | None
-    ip_masq: bool
-    is_gateway: bool
-    is_default_gateway: bool
-    force_address: bool
-    hairpin: bool
-    promiscuous: bool
-
-
-def read_settings(config: Node) -> Settings:
-    """Return what a configuration says; ManifestError if it is wrong."""
-    is_default_gateway = truth(config["isDefaultGateway"])
-    hairpin, promiscuous = truth(config["hairpinMode"]), truth(config["promiscMode"])
-    if hairpin and promiscuous:
-        raise config["hairpinMode"].error("false with promiscMode")
-    return Settings(
-        bridge=interface_name(config["bridge"]) or _DEFAULT_BRIDGE,
-        mtu=mtu(config),
-        ip_masq=masquerades(config),
-        is_gateway=is_default_gateway or truth(config["isGateway"]),
-        is_default_gateway=is_default_gateway,
-        force_address=truth(config["forceAddress"]),
-        hairpin=hairpin,
-        promiscuous=promiscuous,
-    )
-
-
 def add(call: Call) -> Result:
     """Connect the pod; NetworkError, with nothing left of it but the bridge, if it cannot be."""
-    settings, configured, request = read_settings(call.config), dns(call.config), call.request
-    with attachment.Sides(request) as sides, attachment.Undo() as undo:
+    settings, configured, request = read_bridge_config(call.config), dns(call.config), call.request
+    wanted = protection(call.config)
+    with Sides(request) as sides, Undo() as undo:
         leased = attachment.lease(call, undo)
         bridge = _ensure_bridge(sides.host, settings)
-        host, pod = attachment.connect(sides, request, settings.mtu, undo)
-        sides.host.join_bridge(host, bridge, settings.hairpin)
-        gateways = [(_gateway(one), one) for one in leased.addresses]
-        routes = _routes(settings, leased, [gateway.ip for gateway, _ in gateways])
-        _configure_pod(sides, pod, leased.addresses, routes, [gateway.ip for gateway, _ in gateways])
-        if leased.addresses and settings.is_gateway:
-            for gateway, _ in gateways:
-                _ensure_address(sides.host, bridge, gateway, settings.force_address)
-            attachment.enable_forwarding(leased.addresses)
-        if leased.addresses and settings.ip_masq:
-            attachment.hide(call, leased.addresses, undo)
-        sides.host.wait_until_running(host.name)
-        # A bridge without an address of its own takes the lowest of its ports' hardware addresses.
-        bridge = sides.host.get(bridge.name)
+        host, pod = attachment.connect(sides, request, settings.mtu, requested_mac(call), undo)
+        join_bridge(sides.host, host, bridge, hairpin=settings.hairpin, isolated=settings.port_isolation)
+        if settings.vlans is not None:
+            set_vlans(sides.host, host, settings.vlans)
+        gateways = [_gateway(one) for one in leased.addresses]
+        routes = _routes(settings, leased, gateways)
+        if not settings.is_down:
+            _configure_pod(sides, pod, settings, leased.addresses, routes, gateways)
+        if settings.is_gateway and gateways:
+            _be_gateway(sides.host, bridge, settings, gateways)
+        attachment.guard(call, wanted, host, pod, [one.address for one in leased.addresses], undo)
+        if not settings.is_down:
+            sides.host.wait_until_running(host.name)
     return Result(
         interfaces=(
             Interface(name=bridge.name, mac=bridge.mac),
@@ -88,7 +60,8 @@ def add(call: Call) -> Result:
 
 def check(call: Call) -> None:
     """Raise NetworkError with what differs from the result of `add`."""
-    check_attachment(call, bridge=read_settings(call.config).bridge)
+    settings = read_bridge_config(call.config)
+    check_attachment(call, bridge=settings.bridge, is_down=settings.is_down)
 
 
 def _gateway(address: Address) -> IPInterface:
@@ -97,52 +70,99 @@ def _gateway(address: Address) -> IPInterface:
     return ip_interface((address.gateway or subnet.network_address + 1, subnet.prefixlen))
 
 
-def _ensure_bridge(host: Links, settings: Settings) -> Link:
-    host.add_bridge(settings.bridge, settings.mtu)
+def _ensure_bridge(host: Links, settings: BridgeConfig) -> Link:
+    add_bridge(host, settings.bridge, settings.mtu)
     bridge = host.get(settings.bridge)
     if bridge.kind != _BRIDGE:
         raise NetworkError(f"interface {bridge.name} exists already and is no bridge")
+    if settings.vlans is not None:
+        filter_vlans(host, bridge)
     if settings.promiscuous:
         host.set_promiscuous(bridge)
-    try:
-        write_sysctl(f"net/ipv6/conf/{bridge.name}/accept_ra", "0")
-    except NetworkError:
-        pass  # there is no IPv6; where there is, no pod may be taken for a router
+    ignore_routers(bridge.name)
     host.set_up(bridge)
     return bridge
 
 
-def _ensure_address(host: Links, bridge: Link, wanted: IPInterface, force: bool) -> None:
-    """Give the bridge the gateway's address, in place of another one of the family if that is allowed."""
-    present = [one for one in host.addresses(bridge) if one.version == wanted.version and not one.is_link_local]
+def _be_gateway(host: Links, bridge: Link, settings: BridgeConfig, gateways: list[IPInterface]) -> None:
+    """Give the host the gateways' addresses, on the bridge or, of a VLAN, on a port of it."""
+    link = bridge
+    if settings.vlans is not None and settings.vlans.untagged:
+        link = _ensure_vlan_port(host, bridge, settings)
+    for gateway in gateways:
+        _ensure_address(host, link, gateway, settings.force_address)
+    enable_forwarding(gateways)
+
+
+def _ensure_vlan_port(host: Links, bridge: Link, settings: BridgeConfig) -> Link:
+    """Return the host's own link in the VLAN, which is made if it is not there."""
+    assert settings.vlans is not None
+    name = f"{bridge.name}.{settings.vlans.untagged}"
+    link = host.find(name)
+    if link is None:
+        digest = hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
+        own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            peer = f"veth{digest[: attachment.NAME_DIGITS]}"
+            host.add_veth(peer, name, own, settings.mtu)
+        finally:
+            os.close(own)
+        join_bridge(host, host.get(peer), bridge)
+        set_vlans(host, host.get(peer), settings.vlans)
+        allow_vlan(host, bridge, settings.vlans.untagged)
+        link = host.get(name)
+    ignore_routers(name)
+    host.set_up(link)
+    return link
+
+
+def _ensure_address(host: Links, link: Link, wanted: IPInterface, force: bool) -> None:
+    """
+    Give a link the gateway's address, in place of another one if that is allowed.
+
+    Of IPv6 it may have several whose subnets do not overlap.
+    """
+    present = [one for one in host.addresses(link) if one.version == wanted.version and not one.is_link_local]
     if wanted in present:
         return
     for address in present:
+        if wanted.version == 6 and not address.network.overlaps(wanted.network):
+            continue
         if not force:
-            raise NetworkError(f"bridge {bridge.name} has the address {address}, not {wanted}")
-        host.delete_address(bridge, address)
-    host.add_address(bridge, wanted)
-    host.fix_mac(host.get(bridge.name))
+            raise NetworkError(f"bridge {link.name} has the address {address}, not {wanted}")
+        host.delete_address(link, address)
+    host.add_address(link, wanted)
+    host.fix_mac(host.get(link.name))
 
 
-def _routes(settings: Settings, leased: Result, gateways: list[IPAddress]) -> tuple[Route, ...]:
+def _routes(settings: BridgeConfig, leased: Result, gateways: list[IPInterface]) -> tuple[Route, ...]:
     routes = leased.routes
     for gateway in gateways if settings.is_default_gateway else ():
         everywhere = EVERYWHERE[gateway.version]
         if all(route.destination != everywhere for route in routes):
-            routes = (*routes, Route(destination=everywhere, gateway=gateway))
+            routes = (*routes, Route(destination=everywhere, gateway=gateway.ip))
     return routes
 
 
 def _configure_pod(
-    sides: Sides, pod: Link, addresses: tuple[Address, ...], routes: tuple[Route, ...], gateways: list[IPAddress]
+    sides: Sides,
+    pod: Link,
+    settings: BridgeConfig,
+    addresses: tuple[Address, ...],
+    routes: tuple[Route, ...],
+    gateways: list[IPInterface],
 ) -> None:
-    if addresses:
-        # The neighbours learn at once who has the address now, which another pod may have had a moment ago.
-        run_in_namespace(sides.namespace, lambda: write_sysctl(f"net/ipv4/conf/{pod.name}/arp_notify", "1"))
+    prepare_pod_link(
+        sides.namespace,
+        pod,
+        [one.address for one in addresses],
+        accept_ra=settings.accept_ra,
+        # What it asks comes back to it by its own port, as if another one had its address.
+        accept_dad=not settings.hairpin,
+    )
     for address in addresses:
-        sides.pod.add_address(pod, address.address)
+        sides.pod.add_address(pod, address.address, duplicates=settings.detects_duplicates)
     sides.pod.set_up(pod)
-    usual = {gateway.version: gateway for gateway in reversed(gateways)}
+    usual: dict[int, IPAddress] = {gateway.version: gateway.ip for gateway in reversed(gateways)}
     for route in routes:
         sides.pod.add_route(pod, route.destination, route.gateway or usual.get(route.destination.version))

@@ -12,11 +12,11 @@ from minit.network.netlink.messages import Link
 from minit.network.result import Result
 
 
-def check_attachment(call: Call, bridge: str | None) -> None:
+def check_attachment(call: Call, bridge: str | None, *, is_down: bool = False) -> None:
     """
     Raise NetworkError with the first thing that is not as the result of the last ADD says.
 
-    With `bridge` the host's end is to be a port of the bridge of that name.
+    With `bridge` the host's end is to be a port of the bridge of that name; with `is_down` the pod's end is left down.
     """
     request, previous = call.request, call.previous
     if previous is None:
@@ -28,8 +28,9 @@ def check_attachment(call: Call, bridge: str | None) -> None:
             raise NetworkError(f"interface {request.interface} is gone")
         if host is None or host.peer != pod.index:
             raise NetworkError(f"interface {host_end(request)}, the host's end of {request.interface}, is gone")
-        for link, sandbox in ((pod, request.namespace), (host, "")):
-            check_link(link, sandbox, previous)
+        check_link(host, "", previous)
+        if not is_down:
+            check_link(pod, request.namespace, previous)
         check_addresses(sides.pod.addresses(pod), pod, previous)
         check_routes(sides, previous)
         if bridge is not None:

@@ -10,7 +10,8 @@ from minit.network.builtin import attachment
 from minit.network.builtin.attachment import Sides
 from minit.network.builtin.call import Call
 from minit.network.builtin.checks import check_attachment
-from minit.network.builtin.settings import dns, ipam_type, masquerades, mtu
+from minit.network.builtin.linksettings import enable_forwarding, prepare_pod_link
+from minit.network.builtin.settings import accepts_routers, dns, ipam_type, mtu, protection
 from minit.network.netlink.links import SCOPE_HOST, SCOPE_LINK
 from minit.network.netlink.messages import Link
 from minit.network.result import Address, Interface, Result
@@ -23,19 +24,20 @@ def add(call: Call) -> Result:
     config, request = call.config, call.request
     if ipam_type(config) is None:
         raise config["ipam"].error("an address manager")
-    configured, is_hidden, size = dns(config), masquerades(config), mtu(config)
+    configured, size, is_routed, wanted = dns(config), mtu(config), accepts_routers(config), protection(config)
     with attachment.Sides(request) as sides, attachment.Undo() as undo:
         leased = attachment.lease(call, undo)
         ends = [(one, _gateway(one)) for one in leased.addresses]
-        attachment.enable_forwarding(leased.addresses)
-        host, pod = attachment.connect(sides, request, size, undo)
+        addresses = [one.address for one in leased.addresses]
+        enable_forwarding(addresses)
+        host, pod = attachment.connect(sides, request, size, None, undo)
+        prepare_pod_link(sides.namespace, pod, addresses, accept_ra=is_routed)
         _configure_pod(sides, pod, leased, ends)
         for one, gateway in ends:
             # Every pod's gateway is one address of the host, which all its ends have.
             sides.host.add_address(host, ip_interface(gateway))
             sides.host.add_route(host, only(one.address.ip), scope=SCOPE_HOST)
-        if is_hidden:
-            attachment.hide(call, leased.addresses, undo)
+        attachment.guard(call, wanted, host, pod, addresses, undo)
         sides.host.wait_until_running(host.name)
     return Result(
         interfaces=(

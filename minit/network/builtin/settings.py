@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from minit.errors import UnsupportedFieldError
 from minit.manifest.reader import Node
-from minit.network.addresses import parse_address, parse_destination
+from minit.network.addresses import parse_address, parse_destination, parse_hardware_address
 from minit.network.result import Dns, Route
+from minit.value import Value
 
 T = TypeVar("T")
 
@@ -31,9 +32,36 @@ def ipam_type(config: Node) -> str | None:
     return ipam["type"].matching(_is_file_name, "the name of a plugin") if ipam.raw() else None
 
 
-def masquerades(config: Node) -> bool:
-    """Tell whether the network hides its pods behind the host's address."""
-    return truth(config["ipMasq"])
+class Protection(Value):
+    """
+    The part of the packet filter in a pod's network.
+
+    It hides the pod behind the host's address, `ipMasq`. It keeps the pod to its addresses, as it does unless
+    `spoofCheck` is off, or at least to its hardware address, `macspoofchk`.
+    """
+
+    masquerades: bool
+    checks_senders: bool
+    checks_macs: bool
+
+    @property
+    def is_needed(self) -> bool:
+        """Tell whether there is anything to do for it."""
+        return self.masquerades or self.checks_senders or self.checks_macs
+
+
+def protection(config: Node) -> Protection:
+    """Return what a configuration says about the packet filter."""
+    return Protection(
+        masquerades=truth(config["ipMasq"]),
+        checks_senders=config["spoofCheck"].optional(Node.boolean) is not False,
+        checks_macs=truth(config["macspoofchk"]),
+    )
+
+
+def accepts_routers(config: Node) -> bool:
+    """Tell whether a pod follows router advertisements of the network, `acceptRa`."""
+    return truth(config["acceptRa"])
 
 
 def dns(config: Node) -> Dns:
@@ -68,6 +96,11 @@ def valid_attachments(config: Node) -> frozenset[tuple[str, str]]:
     if not node.given:
         raise node.error("a list")
     return frozenset(node.each(lambda one: (one["containerID"].string(), one["ifname"].string())))
+
+
+def mac_address(node: Node) -> str | None:
+    """Return a hardware address, None for an absent one."""
+    return read_with(node, parse_hardware_address, "a hardware address") if node.raw() else None
 
 
 def truth(node: Node) -> bool:

@@ -74,6 +74,14 @@ class Links:
         """Close the socket."""
         self._netlink.__exit__()
 
+    def change(self, what: str, message: Any, unless: int | None = None) -> None:
+        """Make a request; NetworkError says that it cannot do `what`, but for the errno `unless`."""
+        try:
+            self._netlink.request(message)
+        except OSError as error:
+            if error.errno != unless:
+                raise _cannot(what, error) from error
+
     def find(self, name: str) -> Link | None:
         """Return the link of that name, None if there is none."""
         message = link_message(RTM_GETLINK)
@@ -92,43 +100,24 @@ class Links:
             raise NetworkError(f"interface {name} has vanished")
         return link
 
-    def add_veth(self, name: str, peer: str, peer_namespace: int, mtu: int | None) -> None:
+    def add_veth(
+        self, name: str, peer: str, peer_namespace: int, mtu: int | None = None, peer_mac: str | None = None
+    ) -> None:
         """Make a pair of links: `name` here and up, `peer` in the namespace of the descriptor and down."""
         size = [] if mtu is None else [["IFLA_MTU", mtu]]
-        other = {"attrs": [["IFLA_IFNAME", peer], ["IFLA_NET_NS_FD", peer_namespace], *size]}
+        mac = [] if peer_mac is None else [["IFLA_ADDRESS", peer_mac]]
+        other = {"attrs": [["IFLA_IFNAME", peer], ["IFLA_NET_NS_FD", peer_namespace], *size, *mac]}
         pair = {"attrs": [["IFLA_INFO_KIND", "veth"], ["IFLA_INFO_DATA", {"attrs": [["VETH_INFO_PEER", other]]}]]}
         message = link_message(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL)
         message["flags"] = message["change"] = IFF_UP
         message["attrs"] = [["IFLA_IFNAME", name], *size, ["IFLA_LINKINFO", pair]]
-        self._change(f"create interface {peer} with its host end {name}", message)
-
-    def add_bridge(self, name: str, mtu: int | None) -> None:
-        """Make a bridge, unless there is a link of that name."""
-        message = link_message(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL)
-        size = [] if mtu is None else [["IFLA_MTU", mtu]]
-        kind = {"attrs": [["IFLA_INFO_KIND", "bridge"]]}
-        message["attrs"] = [["IFLA_IFNAME", name], *size, ["IFLA_LINKINFO", kind]]
-        self._change(f"create bridge {name}", message, unless=errno.EEXIST)
-
-    def join_bridge(self, link: Link, bridge: Link, hairpin: bool) -> None:
-        """Make a link a port of a bridge; with `hairpin` the bridge sends back by a port what came in by it."""
-        message = link_message(RTM_SETLINK)
-        message["index"] = link.index
-        message["attrs"] = [["IFLA_MASTER", bridge.index]]
-        self._change(f"connect {link.name} to bridge {bridge.name}", message)
-        if not hairpin:
-            return
-        port = [["IFLA_INFO_SLAVE_KIND", "bridge"], ["IFLA_INFO_SLAVE_DATA", {"attrs": [["IFLA_BRPORT_MODE", 1]]}]]
-        message = link_message(RTM_NEWLINK)
-        message["index"] = link.index
-        message["attrs"] = [["IFLA_LINKINFO", {"attrs": port}]]
-        self._change(f"set hairpin mode of {link.name}", message)
+        self.change(f"create interface {peer} with its host end {name}", message)
 
     def delete(self, link: Link) -> None:
         """Remove a link; nothing if it has vanished."""
         message = link_message(RTM_DELLINK)
         message["index"] = link.index
-        self._change(f"remove interface {link.name}", message, unless=errno.ENODEV)
+        self.change(f"remove interface {link.name}", message, unless=errno.ENODEV)
 
     def set_up(self, link: Link, up: bool = True) -> None:
         """Bring a link up, or down."""
@@ -143,7 +132,7 @@ class Links:
         message = link_message(RTM_SETLINK)
         message["index"] = link.index
         message["attrs"] = [["IFLA_ADDRESS", link.mac]]
-        self._change(f"set the hardware address of {link.name}", message)
+        self.change(f"set the hardware address of {link.name}", message)
 
     def addresses(self, link: Link, *, leased: bool = False) -> list[IPInterface]:
         """Return the addresses of a link, IPv4 first, or only those with an end."""
@@ -157,7 +146,7 @@ class Links:
         self, link: Link, address: IPInterface, prefix_route: bool = True, duplicates: bool = False
     ) -> None:
         """
-        Add an address; without `prefix_route` the kernel adds no route to its subnet.
+        Add an address, unless the link has it; without `prefix_route` the kernel adds no route to its subnet.
 
         With `duplicates` an address of IPv6 can be used only when no neighbour has turned out to have it (RFC 4862).
         """
@@ -165,19 +154,19 @@ class Links:
         message["header"]["flags"] = NLM_F_CREATE | NLM_F_EXCL
         flags = 0 if duplicates or address.version == 4 else IFA_F_NODAD
         message["attrs"].append(["IFA_FLAGS", flags | (0 if prefix_route else IFA_F_NOPREFIXROUTE)])
-        self._change(f"add address {address} to {link.name}", message)
+        self.change(f"add address {address} to {link.name}", message, unless=errno.EEXIST)
 
     def lease_address(self, link: Link, address: IPInterface, seconds: int) -> None:
         """Have an address for so long, from now on; the kernel removes it then."""
         message = address_message(RTM_NEWADDR, link, address)
         message["header"]["flags"] = NLM_F_CREATE | NLM_F_REPLACE
         message["attrs"].append(["IFA_CACHEINFO", {"ifa_preferred": seconds, "ifa_valid": seconds}])
-        self._change(f"add address {address} to {link.name}", message)
+        self.change(f"add address {address} to {link.name}", message)
 
     def delete_address(self, link: Link, address: IPInterface) -> None:
         """Remove an address; nothing if it is not there."""
         message = address_message(RTM_DELADDR, link, address)
-        self._change(f"remove address {address} from {link.name}", message, unless=errno.EADDRNOTAVAIL)
+        self.change(f"remove address {address} from {link.name}", message, unless=errno.EADDRNOTAVAIL)
 
     def routes(self) -> list[Route]:
         """Return the routes of the main table, of both families."""
@@ -203,7 +192,7 @@ class Links:
             message["attrs"].append(["RTA_GATEWAY", str(gateway)])
         if source is not None:
             message["attrs"].append(["RTA_PREFSRC", str(source)])
-        self._change(f"add route {destination}{via} by {link.name}", message)
+        self.change(f"add route {destination}{via} by {link.name}", message)
 
     def wait_until_running(self, name: str) -> None:
         """Wait for the kernel to notice that both ends are up: until then what is sent by the link is lost."""
@@ -218,14 +207,7 @@ class Links:
         message["index"] = link.index
         message["flags"] = flags if on else 0
         message["change"] = flags
-        self._change(what, message)
-
-    def _change(self, what: str, message: Any, unless: int | None = None) -> None:
-        try:
-            self._netlink.request(message)
-        except OSError as error:
-            if error.errno != unless:
-                raise _cannot(what, error) from error
+        self.change(what, message)
 
 
 def open_namespace(path: str) -> int:
