@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-import socket
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,66 +24,19 @@ from minit.network.netlink.links import Links
 from minit.network.request import Request
 from minit.network.result import Dns, Result, Route
 from minit.value import replace
-from tests.support.builtins import call_builtin
+from tests.support.builtins import World, add, call_builtin, check, delete, links, listen, own_world, talk
 from tests.support.effects import at_effect, killed_child
-from tests.support.networks import make_network, own_network, remove_network, within
+from tests.support.networks import within
 
-TIMEOUT_SECONDS = 10
 PLUGINS = Path("/usr/lib/cni")
-IPAM_KEYS = ("rangeStart", "rangeEnd", "gateway", "routes", "resolvConf")
 EVERYWHERE = [{"dst": "0.0.0.0/0"}]
-
-
-class World:
-    """A host that is a network namespace, pods that are others, and a directory of leases."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.leases = directory / "leases"
-        self.namespaces: list[str] = []
-
-    def pod(self, interface: str = "eth0", args: str = "") -> Request:
-        """Make the network namespace of a pod and return the request to connect it."""
-        container = str(uuid.uuid4())
-        self.namespaces.append(make_network(self.directory / container))
-        return Request(container_id=container, namespace=self.namespaces[-1], interface=interface, args=args)
-
-    def config(self, kind: str, subnet: str = "10.9.8.0/24", **more: object) -> dict[str, object]:
-        """Return a configuration; the words that belong to the address manager go there."""
-        ipam: dict[str, object] = {"type": "host-local", "subnet": subnet, "dataDir": str(self.leases)}
-        ipam |= {key: more.pop(key) for key in IPAM_KEYS if key in more}
-        return {"cniVersion": "0.4.0", "name": "net", "type": kind, "ipam": ipam, **more}
-
-    def leased(self, network: str = "net") -> dict[str, str]:
-        """Return who has which address."""
-        files = [path for path in (self.leases / network).glob("*") if path.name[0].isdigit()]
-        return {path.name: path.read_bytes().decode() for path in files}
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     """The process is in a network namespace of its own while a test runs."""
-    world = World(tmp_path)
-    with own_network():
+    with own_world(tmp_path) as world:
         yield world
-    for namespace in world.namespaces:
-        if os.path.exists(namespace):
-            remove_network(namespace)
-
-
-def add(config: dict[str, object], request: Request) -> Result:
-    """Connect a pod."""
-    return call_builtin("ADD", str(config["type"]), config, request)
-
-
-def delete(config: dict[str, object], request: Request) -> None:
-    """Disconnect a pod."""
-    call_builtin("DEL", str(config["type"]), config, request)
-
-
-def check(config: dict[str, object], request: Request, result: Result | None) -> None:
-    """Compare a pod's connection with what was made."""
-    call_builtin("CHECK", str(config["type"]), config, request, result)
 
 
 def address_of(result: Result) -> str:
@@ -98,30 +49,6 @@ def to(destination: str, gateway: str | None = None) -> Route:
     return Route(
         destination=parse_destination(destination), gateway=None if gateway is None else parse_address(gateway)
     )
-
-
-def listen(address: str) -> socket.socket:
-    """Return a socket that listens at a port of the kernel's choice, in the present namespace."""
-    server = socket.create_server((address, 0))
-    server.settimeout(TIMEOUT_SECONDS)
-    return server
-
-
-def talk(client: str | None, server: socket.socket) -> str:
-    """Connect to a server from a namespace, or from the host; return the client's address as the server sees it."""
-
-    def connect() -> socket.socket:
-        return socket.create_connection(server.getsockname(), timeout=TIMEOUT_SECONDS)
-
-    with connect() if client is None else within(client, connect):
-        end, peer = server.accept()
-        end.close()
-        return str(peer[0])
-
-
-def links() -> list[str]:
-    """Return the names of the links here, but for `lo`."""
-    return sorted(name for _, name in socket.if_nameindex() if name != "lo")
 
 
 def routes(namespace: str | None = None) -> list[str]:
