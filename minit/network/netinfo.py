@@ -22,7 +22,9 @@ _CONFIGURATIONS = (".conf", ".conflist")
 
 class NetInfo(Value):
     """
-    One network of `net-info.json`: `ip` and `mask` are dotted quads, empty while it is being attached.
+    One network of `net-info.json`: `ip` and `mask` are dotted quads, `ip6` has the length of its prefix.
+
+    They are empty while it is being attached, and of a family that it does not have. rkt knows nothing of `ip6`.
 
     `file_name` is the name of the configuration's copy, `plugin` the path of its first plugin as it was found.
     """
@@ -34,6 +36,7 @@ class NetInfo(Value):
     args: str
     ip: str = ""
     mask: str = ""
+    ip6: str = ""
 
 
 def copy_configuration(network: PlannedNetwork) -> None:
@@ -58,6 +61,7 @@ def write_net_info(networks: Iterable[NetInfo]) -> None:
             "ip": network.ip,
             "args": network.args,
             "mask": network.mask,
+            **({"ip6": network.ip6} if network.ip6 else {}),
         }
         for network in networks
     ]

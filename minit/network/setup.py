@@ -85,11 +85,11 @@ def _forward_ports(plan: NetworkPlan, uuid: str, results: Sequence[Result]) -> N
 
 
 def _with_address(record: NetInfo, result: Result) -> NetInfo:
-    """Return a record with the pod's IPv4 address, the first if there are more; rkt knows no other kind."""
-    if result.ipv4 is None:
-        return record
-    address = result.ipv4.address
-    return replace(record, ip=str(address.ip), mask=str(address.netmask))
+    """Return a record with the pod's address of each family, the first if there are more."""
+    ipv4, ipv6 = result.ipv4, result.first_address(6)
+    if ipv4 is not None:
+        record = replace(record, ip=str(ipv4.address.ip), mask=str(ipv4.address.netmask))
+    return record if ipv6 is None else replace(record, ip6=str(ipv6.address))
 
 
 def _gateway(result: Result) -> str | None:

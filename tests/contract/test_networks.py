@@ -113,6 +113,25 @@ def test_the_default_network(make_pod: MakePod) -> None:
 
 
 @BY_RAW_SOCKET
+def test_a_default_network_of_both_families(make_pod: MakePod, local: LocalConfig) -> None:
+    """A file that says so gives the pod an address and a way out of both families, and net-info.json has them."""
+    ranges = [[{"subnet": "10.99.28.0/24"}], [{"subnet": "fd00:1c::/64"}]]
+    ipam = {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}
+    config = {"cniVersion": "1.0.0", "name": "default", "type": "ptp", "ipMasq": True, "ipam": ipam}
+    local.write("99-default.conf", config)
+    pod = make_pod({"a": shell("ip route; ip -6 route; ping -c 1 -W 5 10.99.28.1 && ping -c 1 -W 5 fd00:1c::1")})
+    result = pod.run(local.flag, net="default")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "default via 10.99.28.1 dev eth0" in result.stdout
+    assert "default via fd00:1c::1 dev eth0" in result.stdout
+    [network] = networks_of(pod)
+    assert ipaddress.ip_address(network["ip"]) in ipaddress.ip_network("10.99.28.0/24")
+    assert ipaddress.ip_interface(network["ip6"]).network == ipaddress.ip_network("fd00:1c::/64")
+    assert collect(pod, local) == ""
+    assert leftovers() == []
+
+
+@BY_RAW_SOCKET
 def test_the_restricted_network(make_pod: MakePod) -> None:
     """The pod reaches the host and its own network, and has no default route."""
     pod = make_pod({"a": shell("ip route; ping -c 1 -W 5 172.31.0.1")})

@@ -81,6 +81,15 @@ def test_status_of_an_exited_pod() -> None:
     )
 
 
+def test_networks_of_both_families() -> None:
+    """An address of IPv6 stands beside that of IPv4, or alone; without any there is rkt's word for it."""
+    both = (*NETWORK, ("ip6", "fd00::2/64"))
+    alone = tuple((field, "" if field == "ip" else value) for field, value in both)
+    neither = tuple((field, "" if field == "ip" else value) for field, value in NETWORK)
+    shown = status_text(pod(networks=(both, alone, neither))).splitlines()[3]
+    assert shown == ("networks=default:ip4=172.16.28.2, default:ip6=fd00::2, default:ip6=fd00::2, default:ip4=<nil>")
+
+
 def test_status_of_a_running_pod() -> None:
     """A running pod shows no exit codes, even of apps that have one."""
     assert status_text(pod(PodState.RUNNING)).splitlines()[3:] == ["networks=", "pid=321", "exited=false"]

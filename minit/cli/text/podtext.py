@@ -136,6 +136,12 @@ def _pod_rows(pod: PodStatus, now_ns: int, *, full: bool) -> list[list[str]]:
 
 
 def _networks(pod: PodStatus) -> str:
-    fields = [dict(network) for network in pod.networks]
-    # An address that is not known as Go prints it.
-    return harmless(", ".join(f"{network['netName']}:ip4={network['ip'] or '<nil>'}" for network in fields))
+    shown = []
+    for network in map(dict, pod.networks):
+        name, ipv4, ipv6 = network["netName"], network["ip"], network.get("ip6", "").partition("/")[0]
+        if ipv4 or not ipv6:
+            # An address that is not known as Go prints it.
+            shown.append(f"{name}:ip4={ipv4 or '<nil>'}")
+        if ipv6:
+            shown.append(f"{name}:ip6={ipv6}")
+    return harmless(", ".join(shown))

@@ -22,6 +22,7 @@ from minit.value import Value
 NETWORK_FIELDS = ("netName", "netConf", "pluginPath", "ifName", "ip", "args", "mask")
 
 _NET_INFO = "net-info.json"
+_FIELDS_OF_SOME = ("ip6",)  # which rkt's record has not
 _MAX_SMALL_FILE_BYTES = 4096
 _NUMBER = re.compile(rb"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 
@@ -207,7 +208,13 @@ def read_networks(pod: Pod) -> tuple[tuple[tuple[str, str], ...], ...]:
         return ()
     if not isinstance(networks, list) or not all(isinstance(network, dict) for network in networks):
         raise PodError(f"{source}: expected a list of networks")
-    return tuple(tuple((field, str(network.get(field) or "")) for field in NETWORK_FIELDS) for network in networks)
+    return tuple(
+        (
+            *((field, str(network.get(field) or "")) for field in NETWORK_FIELDS),
+            *((field, str(network[field])) for field in _FIELDS_OF_SOME if network.get(field)),
+        )
+        for network in networks
+    )
 
 
 def read_exit_code(pod: Pod, app: str) -> int | None:
