@@ -147,11 +147,25 @@ def _check_request(parameters: Parameters, config: Node, version: str) -> None:
         raise PluginError(
             "invalid characters found in network name", errorcodes.INVALID_CONFIGURATION, f"name is {name}"
         )
-    if parameters.namespace and not parameters.may_be_own_namespace and is_own_namespace(parameters.namespace):
+    if command in ("ADD", "CHECK", "DEL"):
+        _check_namespace(parameters)
+
+
+def _check_namespace(parameters: Parameters) -> None:
+    """Refuse what is no network namespace, but to DEL, which needs none, and that of this process."""
+    path = parameters.namespace
+    if parameters.command != "DEL" and not is_namespace(path):
+        try:
+            os.stat(path)
+            reason = f"{path} is none"
+        except OSError as error:
+            reason = describe(error)
+        raise PluginError("invalid network namespace", errorcodes.INVALID_NAMESPACE, f"CNI_NETNS: {reason}")
+    if not parameters.may_be_own_namespace and is_own_namespace(path):
         raise PluginError(
             "plugin's netns and netns from CNI_NETNS should not be the same",
             errorcodes.INVALID_NAMESPACE,
-            f"CNI_NETNS is {parameters.namespace}; CNI_NETNS_OVERRIDE=1 allows it",
+            f"CNI_NETNS is {path}; CNI_NETNS_OVERRIDE=1 allows it",
         )
 
 

@@ -363,7 +363,10 @@ def test_ours_delegate_to_a_plugin_of_somebody_else(runtime: Runtime, tmp_path: 
     made = calls(tmp_path / "record")
     assert [call["environment"]["CNI_COMMAND"] for call in made] == ["ADD", "CHECK", "DEL"]
     for call in made:
-        assert json.loads(call["stdin"]) == config
+        assert call["descriptors"] == ["0", "1", "2", "3"]  # the last is the listing's own
+        given = json.loads(call["stdin"])
+        assert given.pop("prevResult", None) == (None if call is made[0] else result)
+        assert given == config
         variables = {name: value for name, value in call["environment"].items() if name != "CNI_COMMAND"}
         assert variables == {
             "CNI_CONTAINERID": ID,

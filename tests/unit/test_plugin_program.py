@@ -146,7 +146,6 @@ def test_a_name_that_is_no_plugin() -> None:
         ({"cniVersion": "1.2.0"}, 1, "incompatible CNI versions", 'config is "1.2.0", plugin supports ["0.1.0",'),
         ({"cniVersion": "1.0.0"}, 7, "missing network name", None),
         ({"name": "a/b"}, 7, "invalid characters found in network name", "name is a/b"),
-        ({"name": "a", "prevResult": {"ip4": {}}}, 7, "network configuration: prevResult: ip4.ip: expected", None),
     ],
 )
 def test_a_wrong_configuration(config: object, code: int, message: str, details: str | None) -> None:
@@ -199,6 +198,20 @@ def test_a_field_that_is_not_supported() -> None:
         "code": 2,
         "msg": "network configuration: vlan: expected nothing here: there are no VLANs, got 5",
     }
+
+
+@pytest.mark.parametrize("command", ["ADD", "CHECK"])
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/nonexistent", "CNI_NETNS: /nonexistent: no such file or directory"),
+        ("/etc/passwd", "CNI_NETNS: /etc/passwd is none"),
+    ],
+)
+def test_what_is_no_namespace(command: str, path: str, reason: str) -> None:
+    """The error has code 8 and names the path."""
+    answer = refused(command, {"cniVersion": "1.0.0", "name": "net"}, CNI_NETNS=path)
+    assert answer == {"code": 8, "msg": "invalid network namespace", "details": reason}
 
 
 def test_standard_input_that_cannot_be_read() -> None:
