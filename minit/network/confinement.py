@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
+from minit.network.addresses import IPAddress
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.nftables import Chain, Hook, Rule, Table
 from minit.network.netlink.nftexpressions import (
@@ -18,7 +19,6 @@ from minit.network.netlink.nftexpressions import (
     REDIRECT,
     ROUTER_ADVERTISEMENT,
     ROUTER_SOLICITATION,
-    Address,
     Match,
 )
 from minit.value import Value
@@ -41,7 +41,7 @@ class Sender(Value):
 
     link: str
     mac: str
-    addresses: tuple[Address, ...] = ()
+    addresses: tuple[IPAddress, ...] = ()
     uses_dhcp: bool = False
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import socket
+from ipaddress import ip_address
 
 from pyroute2.netlink.rtnl import RTM_GETADDR, RTM_GETROUTE
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from minit.errors import NetworkError, describe
+from minit.network.addresses import IPAddress
 from minit.network.netlink.transport import NETLINK_ROUTE, Netlink
 
-_ADDRESS_BITS = 32
 
-
-def host_interface(address: str, gateway: str) -> str:
+def host_interface(address: IPAddress, gateway: IPAddress) -> str:
     """
     Return the name of the interface by which this machine reaches the pod's `address`.
 
@@ -30,24 +30,23 @@ def host_interface(address: str, gateway: str) -> str:
         raise NetworkError(f"cannot find the interface that leads to {address}: {describe(error)}") from error
 
 
-def host_addresses() -> set[str]:
-    """Return the IPv4 addresses of this machine."""
+def host_addresses() -> set[IPAddress]:
+    """Return the addresses of this machine."""
     request = ifaddrmsg()
     request["header"]["type"] = RTM_GETADDR
-    request["family"] = socket.AF_INET
     try:
         with Netlink(NETLINK_ROUTE) as netlink:
             answers = netlink.dump(request)
     except OSError as error:
         raise NetworkError(f"cannot read the addresses of this machine: {describe(error)}") from error
     # Between point-to-point ends IFA_ADDRESS is the other one's.
-    return {str(one.get_attr("IFA_LOCAL") or one.get_attr("IFA_ADDRESS")) for one in answers}
+    return {ip_address(one.get_attr("IFA_LOCAL") or one.get_attr("IFA_ADDRESS")) for one in answers}
 
 
-def _interface_towards(netlink: Netlink, address: str) -> int:
+def _interface_towards(netlink: Netlink, address: IPAddress) -> int:
     request = rtmsg()
     request["header"]["type"] = RTM_GETROUTE
-    request["family"] = socket.AF_INET
-    request["dst_len"] = _ADDRESS_BITS
-    request["attrs"] = [("RTA_DST", address)]
+    request["family"] = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    request["dst_len"] = address.max_prefixlen
+    request["attrs"] = [("RTA_DST", str(address))]
     return int(netlink.ask(request).get_attr("RTA_OIF"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minit.errors import MinitError, NetworkError
-from minit.network import firewall
 from minit.network.cni import attach, plugin_path
+from minit.network.forwarding import Target, forward_ports, ports_table
 from minit.network.namespace import make_namespace, namespace_path
 from minit.network.netinfo import NetInfo, copy_configuration, forget_configuration, write_namespace, write_net_info
 from minit.network.pluginsearch import PluginSearch
@@ -77,11 +77,19 @@ def _forward_ports(plan: NetworkPlan, uuid: str, results: Sequence[Result]) -> N
     network = plan.forwardable
     if not plan.ports or network is None:
         return
-    result = results[plan.networks.index(network)]
-    gateway = _gateway(result)
-    if result.ipv4 is None or gateway is None:
-        raise NetworkError(f'cannot forward ports: network "{network.config.name}" gave no IPv4 address and gateway')
-    firewall.forward_ports(firewall.ports_table(uuid), plan.ports, str(result.ipv4.address.ip), gateway)
+    targets = _targets(results[plan.networks.index(network)])
+    asked = {port.host_ip.version for port in plan.ports if port.host_ip is not None}
+    missing = asked - {target.address.version for target in targets}
+    if missing or not targets:
+        what = f"no IPv{min(missing, default=4)} address and gateway"
+        raise NetworkError(f'cannot forward ports: network "{network.config.name}" gave {what}')
+    forward_ports(ports_table(uuid), plan.ports, targets)
+
+
+def _targets(result: Result) -> list[Target]:
+    """Return the pod's first address of each family, if it has a gateway."""
+    addresses = [address for version in (4, 6) if (address := result.first_address(version)) is not None]
+    return [Target(address=one.address.ip, gateway=one.gateway) for one in addresses if one.gateway is not None]
 
 
 def _with_address(record: NetInfo, result: Result) -> NetInfo:

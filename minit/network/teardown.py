@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from minit.errors import MinitError, describe
-from minit.network import firewall
 from minit.network.cni import detach
+from minit.network.forwarding import ports_table, stop_forwarding
 from minit.network.namespace import is_namespace, namespace_path, remove_namespace
 from minit.network.netinfo import forget_configuration, read_attached
 from minit.network.pluginsearch import PluginSearch
@@ -23,7 +23,7 @@ def tear_down(uuid: str, search: PluginSearch, *, is_last: bool = True, debug: b
     """
     problems = []
     try:
-        firewall.delete_table(firewall.ports_table(uuid))
+        stop_forwarding(ports_table(uuid))
     except (MinitError, OSError) as error:
         problems.append(f"error removing forwarded ports: {describe(error)}")
     namespace = namespace_path(uuid)

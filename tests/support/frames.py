@@ -37,10 +37,10 @@ def udp4(source: str, destination: str, mac: str, to: str = BROADCAST, ports: tu
     return ethernet(_IPV4, header + udp, mac, to)
 
 
-def udp6(source: str, destination: str, mac: str, to: str = BROADCAST) -> bytes:
+def udp6(source: str, destination: str, mac: str, to: str = BROADCAST, ports: tuple[int, int] = (4000, 4000)) -> bytes:
     """Return a datagram of IPv6 from `source`, sent by `mac`."""
     data = b"spoofed?"
-    udp = struct.pack("!HHHH", 4000, 4000, 8 + len(data), 0) + data
+    udp = struct.pack("!HHHH", *ports, 8 + len(data), 0) + data
     checksum = _checksum(_pseudo_header(source, destination, _UDP, udp) + udp)
     return _ipv6(source, destination, _UDP, udp[:6] + struct.pack("!H", checksum) + udp[8:], mac, to)
 

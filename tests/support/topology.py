@@ -16,7 +16,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pytest
 
@@ -35,12 +35,28 @@ OTHER_HOST6 = "2001:db8:2::10"
 OUTSIDE6 = "2001:db8:2::2"
 GATEWAY6 = "2001:db8:1::1"
 SUBNET6 = "2001:db8:1::/64"
+POD = "10.1.0.2"
+SECOND_POD = "10.1.0.3"
 BRIDGE = "cni0"
 
 _KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 _PATIENCE_SECONDS = 5.0
 # How long it takes until what does not arrive counts as lost. What does arrive takes a tenth of a millisecond.
 _LOSS_SECONDS = 0.3
+
+
+class Family(NamedTuple):
+    """The addresses of a topology in one family; `every` is that of a socket for all of them."""
+
+    host: str
+    other_host: str
+    outside: str
+    gateway: str
+    pod: str
+    second_pod: str
+    prefix: int
+    loopback: str
+    every: str
 
 
 class Place:
@@ -141,7 +157,8 @@ class Topology:
             f"ip address add {HOST}/24 dev eth0",
             f"ip address add {OTHER_HOST}/24 dev eth0",
             f"ip address add {HOST6}/64 dev eth0",
-            f"ip address add {OTHER_HOST6}/64 dev eth0",
+            # Of IPv4 the first is the source of what the host sends. Of IPv6 it is the one that is preferred.
+            f"ip address add {OTHER_HOST6}/64 dev eth0 preferred_lft 0",
             "ip link set eth0 up",
         )
         self.host.sysctl("ip_forward", "1")
@@ -243,6 +260,10 @@ class Topology:
 def ipv6_of(address: str) -> str:
     """Return a pod's address of IPv6."""
     return f"{SUBNET6.partition('/')[0]}{address.rpartition('.')[2]}"
+
+
+IPV4 = Family(HOST, OTHER_HOST, OUTSIDE, GATEWAY, POD, SECOND_POD, 24, "127.0.0.1", "0.0.0.0")
+IPV6 = Family(HOST6, OTHER_HOST6, OUTSIDE6, GATEWAY6, ipv6_of(POD), ipv6_of(SECOND_POD), 64, "::1", "::")
 
 
 @contextlib.contextmanager

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.errors import PlanError
 from minit.manifest.app import App, Port
+from minit.manifest.hostports import overlap
 from minit.manifest.pod import ExposedPort, PodManifest, RuntimeApp
 from minit.network.portuse import parse_port_comment, port_comment
 from minit.plan.life.sockets import plan_sockets
 from minit.plan.networks.networkplan import ForwardedPort, NetworkPlan
-from minit.plan.networks.ports import overlap, plan_ports
+from minit.plan.networks.ports import plan_ports
 
 HTTP = Port(name="http", protocol="tcp", port=80)
 HTTPS = Port(name="https", protocol="tcp", port=443)
@@ -39,9 +42,12 @@ def want(name: str, port: int, address: str | None = None, pod_port: Port | None
     return ExposedPort(name=name, host_port=port, host_ip=address, pod_port=pod_port)
 
 
-def forwarded(protocol: str, host_port: int, pod_port: int, host_ip: str | None = None) -> ForwardedPort:
+def forwarded(
+    protocol: str, host_port: int, pod_port: int, host_ip: str | None = None, count: int = 1
+) -> ForwardedPort:
     """Return a planned port."""
-    return ForwardedPort(protocol=protocol, host_port=host_port, pod_port=pod_port, host_ip=host_ip)
+    address = None if host_ip is None else ip_address(host_ip)
+    return ForwardedPort(protocol=protocol, host_port=host_port, pod_port=pod_port, host_ip=address, count=count)
 
 
 def test_no_ports() -> None:
@@ -73,16 +79,41 @@ def test_a_port_that_says_where_it_leads() -> None:
     )
 
 
-def test_a_range_is_its_first_port() -> None:
-    """The count of an app's port is not looked at."""
-    assert plan(want("range", 100), sections={"a": section(Port(name="range", protocol="tcp", port=7, count=9))}) == (
-        forwarded("tcp", 100, 7),
-    )
+RANGE = Port(name="range", protocol="tcp", port=7, count=9)
+
+
+def test_a_range() -> None:
+    """All ports of an app's range are forwarded."""
+    assert plan(want("range", 100), sections={"a": section(RANGE)}) == (forwarded("tcp", 100, 7, count=9),)
+    assert plan(want("range", 65527), sections={"a": section(RANGE)}) == (forwarded("tcp", 65527, 7, count=9),)
+
+
+@pytest.mark.parametrize(
+    ("ports", "message"),
+    [
+        ([want("range", 65528)], 'pod: ports[0]: port "range" is 9 ports: the host has not so many from 65528 on'),
+        ([want("range", 100), want("http", 108)], "port tcp-0.0.0.0:108 already mapped to pod port 7"),
+        ([want("http", 100), want("range", 92)], "port tcp-0.0.0.0:92-100 already mapped to pod port 80"),
+        ([want("range", 1, "::1"), want("range", 9)], "port tcp-0.0.0.0:9-17 already mapped to pod port 7"),
+        ([want("range", 1), want("range", 9, "::1")], "port tcp-[::1]:9-17 already mapped to pod port 7"),
+    ],
+)
+def test_ranges_that_cannot_be(ports: list[ExposedPort], message: str) -> None:
+    """A range that overlaps another port, or has more ports than there are, is refused."""
+    with pytest.raises(PlanError) as caught:
+        plan(*ports, sections={"a": section(RANGE, HTTP)})
+    assert str(caught.value) == message
+
+
+def test_ranges_side_by_side() -> None:
+    """They do not overlap."""
+    ports = (want("range", 100), want("http", 99), want("range", 109))
+    assert len(plan(*ports, sections={"a": section(RANGE, HTTP)})) == 3
 
 
 def test_a_socket_activated_port() -> None:
-    """It leads to the socket that the app is started with, whose number is that of the host's first port for it."""
-    port = Port(name="http", protocol="tcp", port=80, socket_activated=True)
+    """It leads to the one socket that the app is started with, whose number is that of the host's first port for it."""
+    port = Port(name="http", protocol="tcp", port=80, socket_activated=True, count=3)
     sections = {"web": section(port)}
     manifest = PodManifest(
         ac_version="1.30.0",
@@ -90,16 +121,21 @@ def test_a_socket_activated_port() -> None:
         ports=(want("http", 8080), want("http", 8081), want("http", 8082, None, port)),
     )
     planned = plan_ports(manifest, sections)
-    assert planned == (forwarded("tcp", 8080, 8080), forwarded("tcp", 8081, 8080), forwarded("tcp", 8082, 80))
+    assert planned == (forwarded("tcp", 8080, 8080), forwarded("tcp", 8081, 8080), forwarded("tcp", 8082, 80, count=3))
     [socket], _ = plan_sockets(manifest, manifest.apps[0], sections["web"])
     assert socket.port == planned[0].pod_port
 
 
 def test_addresses() -> None:
-    """The address of a port arrives, and 0.0.0.0 is every address."""
-    assert plan(want("http", 1, "10.0.0.1"), want("http", 2, "0.0.0.0")) == (
+    """The address of a port arrives, and one of IPv4 is that also if it is written as one of IPv6."""
+    assert plan(want("http", 1, "10.0.0.1"), want("http", 2, "0.0.0.0"), want("http", 3, "::ffff:10.0.0.1")) == (
         forwarded("tcp", 1, 80, "10.0.0.1"),
-        forwarded("tcp", 2, 80),
+        forwarded("tcp", 2, 80, "0.0.0.0"),
+        forwarded("tcp", 3, 80, "10.0.0.1"),
+    )
+    assert plan(want("http", 1, "2001:db8::1"), want("http", 2, "::")) == (
+        forwarded("tcp", 1, 80, "2001:db8::1"),
+        forwarded("tcp", 2, 80, "::"),
     )
 
 
@@ -111,8 +147,12 @@ def test_ports_that_do_not_conflict() -> None:
         want("dns", 1, "10.0.0.1"),
         want("http", 2),
         want("dns", 2),
+        want("http", 1, "fd00::1"),
+        want("http", 1, "::1"),
+        want("http", 3, "::"),
+        want("https", 3, "0.0.0.0"),
     )
-    assert len(plan(*ports)) == 5
+    assert len(plan(*ports)) == 9
 
 
 @pytest.mark.parametrize(
@@ -123,10 +163,9 @@ def test_ports_that_do_not_conflict() -> None:
             [want("sctp", 1)],
             'pod: ports[0]: port "sctp": cannot forward protocol "sctp", only tcp and udp',
         ),
-        (
-            [want("http", 1), want("https", 2, "fd00::1")],
-            "pod: ports[1].hostIP: ports are forwarded from IPv4 addresses only, not from fd00::1",
-        ),
+        ([want("http", 1), want("https", 1, "fd00::1")], "port tcp-[fd00::1]:1 already mapped to pod port 80"),
+        ([want("http", 1, "::"), want("https", 1, "fd00::1")], "port tcp-[fd00::1]:1 already mapped to pod port 80"),
+        ([want("http", 1, "::1"), want("https", 1, "::")], "port tcp-[::]:1 already mapped to pod port 80"),
         ([want("http", 1), want("https", 1)], "port tcp-0.0.0.0:1 already mapped to pod port 80"),
         ([want("http", 1, "10.0.0.1"), want("https", 1)], "port tcp-0.0.0.0:1 already mapped to pod port 80"),
         ([want("https", 1), want("http", 1, "10.0.0.1")], "port tcp-10.0.0.1:1 already mapped to pod port 443"),
@@ -152,14 +191,19 @@ def test_an_ambiguous_name(sections: dict[str, App]) -> None:
     assert str(caught.value) == 'port name "http" defined multiple apps'
 
 
-addresses = st.sampled_from([None, "0.0.0.0", "127.0.0.1", "10.0.0.1"])
+addresses = st.sampled_from([None, "0.0.0.0", "127.0.0.1", "10.0.0.1", "::", "::1", "fd00::1"])
 exposed_ports = st.builds(want, st.sampled_from(["http", "https", "dns"]), st.integers(1, 4), addresses)
 
 
 def reached(port: ForwardedPort) -> set[tuple[str, str, int]]:
     """Return what a port takes of all that the examples can name."""
-    every = ("127.0.0.1", "10.0.0.1", "192.0.2.1")
-    return {(port.protocol, address, port.host_port) for address in every if port.host_ip in (None, address)}
+    every = {
+        "0.0.0.0": ["127.0.0.1", "10.0.0.1", "192.0.2.1"],
+        "::": ["::1", "fd00::1", "2001:db8::1"],
+    }
+    host_ip = str(port.host_ip)
+    taken = every.get(host_ip, [host_ip]) if port.host_ip else [*every["::"], *every["0.0.0.0"]]
+    return {(port.protocol, address, port.host_port) for address in taken}
 
 
 @given(st.lists(exposed_ports, max_size=6))
@@ -180,7 +224,8 @@ forwarded_ports = st.builds(
     st.sampled_from(["tcp", "udp"]),
     st.integers(1, 65535),
     st.integers(1, 65535),
-    st.none() | st.ip_addresses(v=4).map(str).filter(lambda address: address != "0.0.0.0"),
+    st.ip_addresses().map(str),
+    st.integers(1, 9),
 )
 
 
@@ -190,7 +235,7 @@ def test_a_port_is_read_back_from_its_rule(port: ForwardedPort) -> None:
     assert parse_port_comment(port_comment(port)) == port
 
 
-@given(st.text() | st.from_regex(r"(tcp|udp) [0-9.:]* to pod port [0-9]*"))
+@given(st.text() | st.from_regex(r"(tcp|udp) [\[\]0-9.:-]* to pod port [0-9]*"))
 def test_comments_of_others(text: str) -> None:
     """Any comment is either that of a port, which it repeats, or none."""
     port = parse_port_comment(text)
@@ -200,5 +245,5 @@ def test_comments_of_others(text: str) -> None:
 @given(forwarded_ports, forwarded_ports)
 def test_overlap_has_no_order(one: ForwardedPort, other: ForwardedPort) -> None:
     """Two ports overlap whichever is asked about, and each overlaps itself."""
-    assert overlap(one, other) == overlap(other, one)
-    assert overlap(one, one)
+    assert overlap(one.host_ports, other.host_ports) == overlap(other.host_ports, one.host_ports)
+    assert overlap(one.host_ports, one.host_ports)

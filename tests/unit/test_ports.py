@@ -17,6 +17,7 @@ def app(name: str, *ports: Port) -> RuntimeApp:
 
 HTTP = Port(name="http", protocol="tcp", port=80)
 UDP = Port(name="stream", protocol="udp", port=8080)
+RANGE = Port(name="range", protocol="tcp", port=1000, count=10)
 APPS = (
     app("web", HTTP, Port(name="https", protocol="tcp", port=443)),
     app("dns", Port(name="domain", protocol="udp", port=53)),
@@ -44,6 +45,10 @@ def want(name: str, port: int, address: str | None = None) -> ExposedPort:
         (want("http", 80), want("http", 81)),
         (ExposedPort(name="unknown", host_port=80, pod_port=HTTP),),
         (want("http", 80), ExposedPort(name="unknown", host_port=80, pod_port=UDP)),
+        (want("http", 80, "0.0.0.0"), want("https", 80, "::")),
+        (want("http", 80, "127.0.0.1"), want("https", 80, "::1")),
+        (want("http", 99), ExposedPort(name="unknown", host_port=100, pod_port=RANGE), want("https", 110)),
+        (ExposedPort(name="unknown", host_port=65526, pod_port=RANGE),),
     ],
 )
 def test_ports_that_can_be_had(ports: tuple[ExposedPort, ...]) -> None:
@@ -66,6 +71,18 @@ def test_ports_that_can_be_had(ports: tuple[ExposedPort, ...]) -> None:
         (
             (want("http", 80), ExposedPort(name="unknown", host_port=80, pod_port=HTTP)),
             '--port: "http" and "unknown" both want tcp port 80 of the host',
+        ),
+        (
+            (want("http", 80, "::1"), want("https", 80, "::")),
+            '--port: "http" and "https" both want tcp port 80 of the host',
+        ),
+        (
+            (want("http", 105), ExposedPort(name="range", host_port=100, pod_port=RANGE)),
+            '--port: "http" and "range" both want tcp port 105 of the host',
+        ),
+        (
+            (ExposedPort(name="range", host_port=65527, pod_port=RANGE),),
+            '--port: "range" is 10 ports: the host has not so many from 65527 on',
         ),
         (
             (want("http", 80, "10.0.0.1"), want("http", 80, "10.0.0.1")),

@@ -5,35 +5,41 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Collection
+from ipaddress import ip_address
 from typing import Any
 
 from pyroute2.netlink import NLA_F_NESTED, nla
 from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_CTNETLINK, nfgen_msg
 
 from minit.errors import NetworkError, describe
+from minit.network.addresses import IPAddress
 from minit.network.netlink.transport import NETLINK_NETFILTER, Netlink
 
 _MESSAGE_GET = 1
 _MESSAGE_DELETE = 2
 _UDP = 17
 # CTA_FILTER_F_CTA_PROTO_NUM and _DST_PORT of the kernel's nf_internals.h, which no header shows to programs.
-_BY_PROTOCOL_AND_PORT = 1 << 3 | 1 << 5
+_BY_PROTOCOL = 1 << 3
+_BY_PORT = 1 << 5
+_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
-def forget_datagrams(port: int, addresses: Collection[str]) -> None:
+def forget_datagrams(first: int, count: int, addresses: Collection[IPAddress]) -> None:
     """
-    Forget the UDP conversations with a port of any of these addresses of this machine.
+    Forget the UDP conversations with `count` ports of any of these addresses of this machine, from the first on.
 
     Their datagrams would go where they went before, to a pod that has ended or to nobody, for as long as they come.
     """
     try:
         with Netlink(NETLINK_NETFILTER) as netlink:
-            for entry in netlink.dump(_request(port)):
-                if _destination(entry) in addresses:
-                    _delete(netlink, entry)
+            for version in {address.version for address in addresses}:
+                for entry in netlink.dump(_request(version, first if count == 1 else None)):
+                    address, port = _destination(entry)
+                    if address in addresses and first <= port < first + count:
+                        _delete(netlink, version, entry)
     except OSError as error:
         if error.errno not in (errno.EPROTONOSUPPORT, errno.EOPNOTSUPP, errno.EINVAL):  # without CONFIG_NF_CT_NETLINK
-            raise NetworkError(f"cannot forget conversations with udp port {port}: {describe(error)}") from error
+            raise NetworkError(f"cannot forget conversations with udp port {first}: {describe(error)}") from error
 
 
 class _Entry(nfgen_msg):  # type: ignore[misc]
@@ -46,7 +52,12 @@ class _Entry(nfgen_msg):  # type: ignore[misc]
 
         class cta_ip(nla):  # type: ignore[misc]
             nla_flags = NLA_F_NESTED
-            nla_map = ((1, "CTA_IP_V4_SRC", "ip4addr"), (2, "CTA_IP_V4_DST", "ip4addr"))
+            nla_map = (
+                (1, "CTA_IP_V4_SRC", "ip4addr"),
+                (2, "CTA_IP_V4_DST", "ip4addr"),
+                (3, "CTA_IP_V6_SRC", "ip6addr"),
+                (4, "CTA_IP_V6_DST", "ip6addr"),
+            )
 
         class cta_proto(nla):  # type: ignore[misc]
             nla_flags = NLA_F_NESTED
@@ -61,31 +72,40 @@ class _Entry(nfgen_msg):  # type: ignore[misc]
         nla_map = ((1, "CTA_FILTER_ORIG_FLAGS", "uint32"), (2, "CTA_FILTER_REPLY_FLAGS", "uint32"))
 
 
-def _request(port: int) -> Any:
-    protocol = {"attrs": [("CTA_PROTO_NUM", _UDP), ("CTA_PROTO_DST_PORT", port)]}
-    flags = [("CTA_FILTER_ORIG_FLAGS", _BY_PROTOCOL_AND_PORT), ("CTA_FILTER_REPLY_FLAGS", 0)]
+def _request(version: int, port: int | None) -> Any:
+    """Return the request for all UDP conversations of a family, or for those with one port."""
+    protocol: list[tuple[str, object]] = [("CTA_PROTO_NUM", _UDP)]
+    if port is not None:
+        protocol.append(("CTA_PROTO_DST_PORT", port))
+    by = _BY_PROTOCOL if port is None else _BY_PROTOCOL | _BY_PORT
+    flags = [("CTA_FILTER_ORIG_FLAGS", by), ("CTA_FILTER_REPLY_FLAGS", 0)]
     return _message(
         _MESSAGE_GET,
-        ("CTA_TUPLE_ORIG", {"attrs": [("CTA_TUPLE_PROTO", protocol)]}),
+        version,
+        ("CTA_TUPLE_ORIG", {"attrs": [("CTA_TUPLE_PROTO", {"attrs": protocol})]}),
         ("CTA_FILTER", {"attrs": flags}),
     )
 
 
-def _delete(netlink: Netlink, entry: Any) -> None:
-    request = _message(_MESSAGE_DELETE, ("CTA_TUPLE_ORIG", {"attrs": entry.get_attr("CTA_TUPLE_ORIG")["attrs"]}))
+def _delete(netlink: Netlink, version: int, entry: Any) -> None:
+    request = _message(
+        _MESSAGE_DELETE, version, ("CTA_TUPLE_ORIG", {"attrs": entry.get_attr("CTA_TUPLE_ORIG")["attrs"]})
+    )
     try:
         netlink.request(request)
     except FileNotFoundError:
         pass  # it ended by itself
 
 
-def _destination(entry: Any) -> str:
-    return str(entry.get_nested("CTA_TUPLE_ORIG", "CTA_TUPLE_IP", "CTA_IP_V4_DST"))
+def _destination(entry: Any) -> tuple[IPAddress, int]:
+    address = entry.get_nested("CTA_TUPLE_ORIG", "CTA_TUPLE_IP")
+    port = entry.get_nested("CTA_TUPLE_ORIG", "CTA_TUPLE_PROTO", "CTA_PROTO_DST_PORT")
+    return ip_address(address.get_attr("CTA_IP_V4_DST") or address.get_attr("CTA_IP_V6_DST")), port
 
 
-def _message(number: int, *attributes: tuple[str, object]) -> Any:
+def _message(number: int, version: int, *attributes: tuple[str, object]) -> Any:
     message = _Entry()
     message["header"]["type"] = NFNL_SUBSYS_CTNETLINK << 8 | number
-    message["nfgen_family"] = socket.AF_INET
+    message["nfgen_family"] = _FAMILIES[version]
     message["attrs"] = list(attributes)
     return message

@@ -11,14 +11,12 @@ import sys
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import TypeAlias
 
+from minit.network.addresses import IPAddress, IPNetwork
 from minit.network.netlink.attributes import attribute, nested, number, text
 
 # The name of an expression, and its attributes.
 Expression: TypeAlias = tuple[str, bytes]
 Match: TypeAlias = tuple[Expression, ...]
-
-Address: TypeAlias = IPv4Address | IPv6Address
-Network: TypeAlias = IPv4Network | IPv6Network
 
 # Protocols of a link, linux/if_ether.h.
 IPV4 = 0x0800
@@ -70,17 +68,17 @@ _INTERFACE_NAME_BYTES = 16
 # Matches.
 
 
-def source_in(subnet: Address | Network) -> Match:
+def source_in(subnet: IPAddress | IPNetwork) -> Match:
     """Match packets from an address, or from a subnet."""
     return _address(_SOURCE_OFFSETS, subnet, _EQUAL)
 
 
-def destination_in(subnet: Address | Network) -> Match:
+def destination_in(subnet: IPAddress | IPNetwork) -> Match:
     """Match packets to an address, or to a subnet."""
     return _address(_DESTINATION_OFFSETS, subnet, _EQUAL)
 
 
-def destination_not_in(subnet: Address | Network) -> Match:
+def destination_not_in(subnet: IPAddress | IPNetwork) -> Match:
     """Match packets to anywhere but an address, or a subnet."""
     return _address(_DESTINATION_OFFSETS, subnet, _UNEQUAL)
 
@@ -134,6 +132,11 @@ def enters_by(interface: str) -> Match:
     return (_meta(_META_INPUT_NAME), _compare(_interface_name(interface)))
 
 
+def enters_not_by(interface: str) -> Match:
+    """Match packets that came in by another interface."""
+    return (_meta(_META_INPUT_NAME), _compare(_interface_name(interface), _UNEQUAL))
+
+
 def leaves_by(interface: str) -> Match:
     """Match packets that go out by an interface."""
     return (_meta(_META_OUTPUT_NAME), _compare(_interface_name(interface)))
@@ -174,7 +177,7 @@ def accept() -> Match:
     return (_verdict(_ACCEPT),)
 
 
-def redirect_to(address: Address, port: int | None) -> Match:
+def redirect_to(address: IPAddress, port: int | None) -> Match:
     """Replace the destination, and its port unless that is None."""
     loads = [_load(_REGISTER, address.packed)]
     registers = [number(3, _REGISTER)]
@@ -226,7 +229,7 @@ def _data(kind: int, value: bytes) -> bytes:
     return nested(kind, attribute(1, value))
 
 
-def _address(offsets: dict[int, int], subnet: Address | Network, operation: int) -> Match:
+def _address(offsets: dict[int, int], subnet: IPAddress | IPNetwork, operation: int) -> Match:
     if isinstance(subnet, (IPv4Network, IPv6Network)) and subnet.prefixlen < subnet.max_prefixlen:
         load = _payload(_NETWORK_HEADER, offsets[subnet.version], len(subnet.netmask.packed))
         return (load, _mask(subnet.netmask.packed), _compare(subnet.network_address.packed, operation))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from minit.errors import PlanError
+from minit.manifest.hostports import Address, HostPorts
 from minit.manifest.networkconfig import NetworkConfig
 from minit.value import Value, replace
 
@@ -20,12 +21,22 @@ class PlannedNetwork(Value):
 
 
 class ForwardedPort(Value):
-    """A port of the host, of its address `host_ip` or of all, that leads to a port of the pod; tcp or udp."""
+    """
+    A port of the host, of its address `host_ip` or of all, that leads to a port of the pod; tcp or udp.
+
+    With a `count` it is the first of so many, each of which leads to the next one of the pod.
+    """
 
     protocol: str
     host_port: int
     pod_port: int
-    host_ip: str | None = None
+    host_ip: Address | None = None
+    count: int = 1
+
+    @property
+    def host_ports(self) -> HostPorts:
+        """The side of the host."""
+        return HostPorts(protocol=self.protocol, address=self.host_ip, first=self.host_port, count=self.count)
 
 
 class NetworkPlan(Value):

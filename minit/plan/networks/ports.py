@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from minit.errors import PlanError
-from minit.manifest.app import App, Port
+from minit.manifest.app import MAX_PORT, App, Port
+from minit.manifest.hostports import Address, overlap, parse_host_address
 from minit.manifest.pod import ExposedPort, PodManifest
 from minit.plan.networks.networkplan import ForwardedPort
 
-EVERY_ADDRESS = "0.0.0.0"
+_EVERY_ADDRESS = "0.0.0.0"
 _PROTOCOLS = ("tcp", "udp")
 
 
@@ -21,44 +22,54 @@ def plan_ports(manifest: PodManifest, sections: Mapping[str, App]) -> tuple[Forw
     """
     Return the ports to forward, in the manifest's order; `sections` are the apps' own sections by name.
 
-    Of a range only the first port is forwarded. PlanError for a port that leads nowhere, or that has been given away.
+    PlanError for a port that leads nowhere, or that has been given away.
     """
     planned: list[ForwardedPort] = []
     for index, exposed in enumerate(manifest.ports):
         port = _plan_port(exposed, f"pod: ports[{index}]", manifest, sections)
         for other in planned:
-            if overlap(port, other):
+            if overlap(port.host_ports, other.host_ports):
                 raise PlanError(f"port {describe_port(port)} already mapped to pod port {other.pod_port}")
         planned.append(port)
     return tuple(planned)
 
 
-def overlap(one: ForwardedPort, other: ForwardedPort) -> bool:
-    """Tell whether a packet to the host can be meant by both."""
-    same_port = (one.protocol, one.host_port) == (other.protocol, other.host_port)
-    return same_port and (one.host_ip is None or other.host_ip is None or one.host_ip == other.host_ip)
-
-
 def describe_port(port: ForwardedPort) -> str:
     """Return the host's side of a port as rkt names it."""
-    return f"{port.protocol}-{port.host_ip or EVERY_ADDRESS}:{port.host_port}"
+    address = _EVERY_ADDRESS if port.host_ip is None else host_text(port.host_ip)
+    return f"{port.protocol}-{address}:{numbers_text(port.host_port, port.count)}"
+
+
+def host_text(address: Address) -> str:
+    """Return an address as it stands before a port."""
+    return f"[{address}]" if address.version == 6 else str(address)
+
+
+def numbers_text(first: int, count: int) -> str:
+    """Return ports as text: one number, or the first and the last one."""
+    return str(first) if count == 1 else f"{first}-{first + count - 1}"
 
 
 def _plan_port(exposed: ExposedPort, place: str, manifest: PodManifest, sections: Mapping[str, App]) -> ForwardedPort:
     port = exposed.pod_port or _find_port(exposed.name, sections)
-    number = port.port
+    number, count = port.port, port.count
     if port.socket_activated and exposed.pod_port is None:
         # The app finds it open at the number by which the host's service manager knows it (`plan_sockets`).
+        # Of a range the first is open, and no other.
         number = next(other.host_port for other in manifest.ports if other.name == exposed.name)
+        count = 1
     if port.protocol not in _PROTOCOLS:
         raise PlanError(f'{place}: port "{exposed.name}": cannot forward protocol "{port.protocol}", only tcp and udp')
-    if exposed.host_ip is not None and ":" in exposed.host_ip:
-        raise PlanError(f"{place}.hostIP: ports are forwarded from IPv4 addresses only, not from {exposed.host_ip}")
+    if exposed.host_port + count - 1 > MAX_PORT:
+        raise PlanError(
+            f'{place}: port "{exposed.name}" is {count} ports: the host has not so many from {exposed.host_port} on'
+        )
     return ForwardedPort(
         protocol=port.protocol,
         host_port=exposed.host_port,
         pod_port=number,
-        host_ip=None if exposed.host_ip == EVERY_ADDRESS else exposed.host_ip,
+        host_ip=None if exposed.host_ip is None else parse_host_address(exposed.host_ip),
+        count=count,
     )
 
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from minit.errors import PodError
-from minit.manifest.app import Port
+from minit.manifest.app import MAX_PORT, Port
+from minit.manifest.hostports import HostPorts, overlap, parse_host_address
 from minit.manifest.pod import ExposedPort, PodManifest
 
 
 def check_ports(pod: PodManifest, place: str) -> None:
     """Raise PodError, naming the `place` where ports are asked for, for one that cannot be had."""
-    taken: list[tuple[ExposedPort, str]] = []
+    taken: list[tuple[str, HostPorts]] = []
     for exposed in pod.ports:
-        protocol = (exposed.pod_port or _find_port(pod, exposed.name, place)).protocol
-        for other, other_protocol in taken:
-            if protocol == other_protocol and _overlap(exposed, other):
+        ports = _host_ports(exposed, exposed.pod_port or _find_port(pod, exposed.name, place), place)
+        for name, others in taken:
+            if overlap(ports, others):
+                number = max(ports.first, others.first)
                 raise PodError(
-                    f'{place}: "{other.name}" and "{exposed.name}" both want {protocol} port {exposed.host_port}'
-                    " of the host"
+                    f'{place}: "{name}" and "{exposed.name}" both want {ports.protocol} port {number} of the host'
                 )
-        taken.append((exposed, protocol))
+        taken.append((exposed.name, ports))
 
 
 def _find_port(pod: PodManifest, name: str, place: str) -> Port:
@@ -33,6 +34,12 @@ def _find_port(pod: PodManifest, name: str, place: str) -> Port:
     return found[0][1]
 
 
-def _overlap(one: ExposedPort, other: ExposedPort) -> bool:
-    same_address = one.host_ip is None or other.host_ip is None or one.host_ip == other.host_ip
-    return same_address and one.host_port == other.host_port
+def _host_ports(exposed: ExposedPort, port: Port, place: str) -> HostPorts:
+    # Of a range of sockets the app is started with the first, and that alone is forwarded.
+    count = 1 if port.socket_activated and exposed.pod_port is None else port.count
+    if exposed.host_port + count - 1 > MAX_PORT:
+        raise PodError(
+            f'{place}: "{exposed.name}" is {count} ports: the host has not so many from {exposed.host_port} on'
+        )
+    address = None if exposed.host_ip is None else parse_host_address(exposed.host_ip)
+    return HostPorts(protocol=port.protocol, address=address, first=exposed.host_port, count=count)

@@ -1,0 +1,204 @@
+"""
+Ports of the host that lead to a pod, by tables of its own (`ports_table`): one for each family.
+
+Each is written and deleted as a whole, so that nobody else's rules are ever touched. Chains of other tables at the same
+hook are evaluated too, and may still refuse packets.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+
+from minit.errors import NetworkError, describe
+from minit.network.addresses import EVERYWHERE, IPAddress
+from minit.network.hostlink import host_addresses, host_interface
+from minit.network.loopbackway import LOOPBACK, close_way, open_way, way_comment
+from minit.network.netlink import nftables, nftexpressions
+from minit.network.netlink.conntrack import forget_datagrams
+from minit.network.netlink.nftables import Chain, Hook, Rule, Table
+from minit.network.portuse import PORTS_CHAIN, port_comment, read_ports, refuse_taken_ports
+from minit.network.tables import ports_table
+from minit.plan.networks.networkplan import ForwardedPort
+from minit.value import Value, replace
+
+__all__ = ["Target", "forward_ports", "ports_table", "refuse_taken_ports", "stop_forwarding"]
+
+_LOCK_DIRECTORY = "/run/minit"
+_LOCK = f"{_LOCK_DIRECTORY}/firewall.lock"
+_FAMILIES = {4: nftables.IP, 6: nftables.IP6}
+
+_PREROUTING = Hook(kind=nftables.NAT, point=nftables.PREROUTING, priority=nftables.PRIORITY_DSTNAT)
+_OUTPUT = Hook(kind=nftables.NAT, point=nftables.OUTPUT, priority=nftables.PRIORITY_DSTNAT)
+_POSTROUTING = Hook(kind=nftables.NAT, point=nftables.POSTROUTING, priority=nftables.PRIORITY_SRCNAT)
+_FIRST = Hook(kind=nftables.FILTER, point=nftables.PREROUTING, priority=nftables.PRIORITY_RAW)
+
+
+class Target(Value):
+    """The address of a pod that ports lead to, and the host's own, `gateway`, in the pod's network; of one family."""
+
+    address: IPAddress
+    gateway: IPAddress
+
+
+def forward_ports(table: str, ports: Sequence[ForwardedPort], targets: Sequence[Target]) -> None:
+    """
+    Let ports of the host lead to a pod, those without an address to each of the targets, of which a family has one.
+
+    A port that includes a loopback address needs a way from there, which is opened. NetworkError if a port is taken or
+    the kernel refuses. The working directory is the pod's.
+    """
+    by_target = [(target, host_interface(target.address, target.gateway)) for target in targets]
+    wanted = [(*target, ports_of(ports, target[0].address.version)) for target in by_target]
+    lock = _take_lock()
+    try:
+        for ended in refuse_taken_ports([port for *_, chosen in wanted for port in chosen], table):
+            _delete(ended)
+        _delete(table)
+        _write(table, [(target, interface, chosen) for target, interface, chosen in wanted if chosen])
+        for *_, chosen in wanted:
+            _forget_datagrams(chosen)
+    finally:
+        os.close(lock)
+
+
+def stop_forwarding(table: str) -> None:
+    """Remove the tables of that name, and what was opened for them; no error if they are gone."""
+    lock = _take_lock()
+    try:
+        _delete(table)
+    finally:
+        os.close(lock)
+
+
+def ports_of(ports: Sequence[ForwardedPort], version: int) -> list[ForwardedPort]:
+    """Return the ports of one family, each with an address of it, be it that of all."""
+    every = EVERYWHERE[version].network_address
+    addressed = [replace(port, host_ip=port.host_ip or every) for port in ports]
+    return [port for port in addressed if port.host_ip is not None and port.host_ip.version == version]
+
+
+def _write(table: str, wanted: Sequence[tuple[Target, str, Sequence[ForwardedPort]]]) -> None:
+    tables = []
+    opened = []
+    for target, interface, ports in wanted:
+        family = _FAMILIES[target.address.version]
+        chains = [*_redirections(ports, target.address), *_redirecting(family), _returning(target.address, interface)]
+        comment = ""
+        if any(_includes_loopback(port, family) for port in ports):
+            chains.append(_guard(family))
+            comment = way_comment(family, interface)
+            opened.append((family, interface))
+        tables.append(Table(family=family, name=table, chains=tuple(chains), comment=comment))
+    if tables:
+        nftables.replace_tables(tables)
+    # Afterwards: whoever deletes the tables knows from the comments what else there is to undo.
+    for family, interface in opened:
+        open_way(family, interface)
+
+
+def _delete(name: str) -> None:
+    tables = [table for table in nftables.read_tables(name) if table.name == name]
+    if not tables:
+        return
+    ports = [port for table in tables for port in read_ports(table)]
+    for table in tables:
+        # Before the table goes, and its guard with it.
+        close_way(table)
+    nftables.delete_tables(name)
+    _forget_datagrams(ports)
+
+
+def _forget_datagrams(ports: Sequence[ForwardedPort]) -> None:
+    ports = [port for port in ports if port.protocol == "udp" and port.host_ip is not None]
+    every = host_addresses() if any(port.host_ip and port.host_ip.is_unspecified for port in ports) else set()
+    for port in ports:
+        assert port.host_ip is not None
+        own = {address for address in every if address.version == port.host_ip.version}
+        forget_datagrams(port.host_port, port.count, own if port.host_ip.is_unspecified else {port.host_ip})
+
+
+def _redirections(ports: Sequence[ForwardedPort], address: IPAddress) -> tuple[Chain, ...]:
+    """Return the chain of all ports, and one for each range whose ports change their numbers."""
+    rules = []
+    ranges: list[Chain] = []
+    for port in ports:
+        place = (
+            () if port.host_ip is None or port.host_ip.is_unspecified else nftexpressions.destination_in(port.host_ip)
+        )
+        match = (*place, *nftexpressions.destination_ports(port.protocol, port.host_port, port.count))
+        if port.count == 1:
+            action = nftexpressions.redirect_to(address, port.pod_port)
+        elif port.host_port == port.pod_port:
+            action = nftexpressions.redirect_to(address, None)
+        else:
+            chain = _one_by_one(f"range-{len(ranges)}", port, address)
+            ranges.append(chain)
+            action = nftexpressions.jump(chain.name)
+        rules.append(Rule(expressions=(*match, *action), comment=port_comment(port)))
+    return (*ranges, Chain(name=PORTS_CHAIN, rules=tuple(rules)))
+
+
+def _one_by_one(name: str, port: ForwardedPort, address: IPAddress) -> Chain:
+    rules = []
+    for offset in range(port.count):
+        match = nftexpressions.destination_ports(port.protocol, port.host_port + offset)
+        action = nftexpressions.redirect_to(address, port.pod_port + offset)
+        rules.append(Rule(expressions=(*match, *action)))
+    return Chain(name=name, rules=tuple(rules))
+
+
+def _redirecting(family: int) -> tuple[Chain, ...]:
+    """Return the chains for what comes from elsewhere and for what this machine sends itself."""
+    redirect = (*nftexpressions.destination_is_local(), *nftexpressions.jump(PORTS_CHAIN))
+    # A neighbour's packet to 127.0.0.1 would be redirected before the kernel sees that it cannot be right.
+    from_outside = Rule(expressions=(*nftexpressions.destination_not_in(LOOPBACK[family]), *redirect))
+    return (
+        Chain(name="prerouting", rules=(from_outside,), hook=_PREROUTING),
+        Chain(name="output", rules=(Rule(expressions=redirect),), hook=_OUTPUT),
+    )
+
+
+def _returning(address: IPAddress, interface: str) -> Chain:
+    """Return the chain that makes answers come back this way, where they would go another or nowhere."""
+    to_pod = nftexpressions.destination_in(address)
+    loopback = LOOPBACK[_FAMILIES[address.version]]
+    by_one_interface = (*nftexpressions.enters_by(interface), *nftexpressions.leaves_by(interface))
+    rules = (
+        # No answer to 127.0.0.1 leaves the pod.
+        Rule(expressions=(*nftexpressions.source_in(loopback), *to_pod, *nftexpressions.masquerade())),
+        # The pod takes no packet that seems to come from itself.
+        Rule(expressions=(*nftexpressions.source_in(address), *to_pod, *nftexpressions.masquerade())),
+        # A neighbour on the same bridge would be answered directly, by an address that it never spoke to.
+        Rule(expressions=(*by_one_interface, *to_pod, *nftexpressions.was_redirected(), *nftexpressions.masquerade())),
+    )
+    return Chain(name="postrouting", rules=rules, hook=_POSTROUTING)
+
+
+def _includes_loopback(port: ForwardedPort, family: int) -> bool:
+    return port.host_ip is not None and (port.host_ip.is_unspecified or port.host_ip in LOOPBACK[family])
+
+
+def _guard(family: int) -> Chain:
+    """
+    Return the chain that keeps others from what listens on the loopback of the host (CVE-2020-8558).
+
+    Nothing right has such an address on a link, whichever it comes by: an answer to the loopback gets it later.
+    """
+    rules = tuple(
+        Rule(expressions=(*nftexpressions.enters_not_by("lo"), *match, *nftexpressions.drop()))
+        for match in (nftexpressions.destination_in(LOOPBACK[family]), nftexpressions.source_in(LOOPBACK[family]))
+    )
+    return Chain(name="guard", rules=rules, hook=_FIRST)
+
+
+def _take_lock() -> int:
+    """Return a descriptor that holds the lock of all who change these tables; closing it gives the lock up."""
+    try:
+        os.makedirs(_LOCK_DIRECTORY, 0o755, exist_ok=True)
+        lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError as error:
+        raise NetworkError(f"cannot lock the firewall: {describe(error)}") from error
+    return lock

@@ -1,0 +1,121 @@
+"""
+The way from 127.0.0.1 and ::1 of the host to a pod, which is closed unless it is opened for an interface.
+
+Packets from these addresses do not leave a machine, and none to them may come. Those of forwarded ports do, with
+another address on the wire. For IPv4 the kernel has a setting of the interface that the answers come by,
+`route_localnet`. For IPv6 it has none, and looks whether that interface has the address: a route says that it has.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from ipaddress import IPv4Network, IPv6Network
+
+from pyroute2.netlink import NLM_F_APPEND, NLM_F_CREATE
+from pyroute2.netlink.rtnl import RTM_DELROUTE, RTM_NEWROUTE
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+from minit.errors import NetworkError, describe
+from minit.network.addresses import IPNetwork
+from minit.network.netlink import nftables
+from minit.network.netlink.nftables import Table
+from minit.network.netlink.transport import NETLINK_ROUTE, Netlink
+from minit.network.tables import TABLE_PREFIX
+
+LOOPBACK: dict[int, IPNetwork] = {nftables.IP: IPv4Network("127.0.0.0/8"), nftables.IP6: IPv6Network("::1/128")}
+
+# In the comment of a table, with the interface: whoever deletes the table knows what else there is to undo.
+_COMMENTS = {nftables.IP: "route_localnet of ", nftables.IP6: "route to ::1 by "}
+_IPV6_LOOPBACK = "::1"
+_TABLE_LOCAL = 255
+_TYPE_LOCAL = 2
+_PROTOCOL_STATIC = 4
+# What tells the route from those of others; that of the interface `lo` has 0, so that this one is for answers alone.
+_METRIC = 28009
+
+
+def way_comment(family: int, interface: str) -> str:
+    """Return the comment of a table for which the way is opened, empty if it is open for somebody else."""
+    if family == nftables.IP and _read_localnet(interface) == "1" and interface not in _opened_for(family):
+        return ""
+    return f"{_COMMENTS[family]}{interface}"
+
+
+def open_way(family: int, interface: str) -> None:
+    """Let what is sent from here to a pod by an interface have an address of the loopback."""
+    if family == nftables.IP:
+        _switch_localnet(interface, "1")
+        return
+    try:
+        _request_route(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_APPEND, interface)
+    except OSError as error:
+        if error.errno != errno.EEXIST:
+            raise NetworkError(f"cannot forward from {_IPV6_LOOPBACK}: {describe(error)}") from error
+
+
+def close_way(table: Table) -> None:
+    """Undo what was opened for a table, unless it is for another one, too."""
+    interface = _noted_interface(table)
+    if interface is None or interface in _opened_for(table.family, but=table.name):
+        return
+    if table.family == nftables.IP:
+        _switch_localnet(interface, "0")
+        return
+    try:
+        _request_route(RTM_DELROUTE, 0, interface)
+    except OSError as error:
+        if error.errno not in (errno.ESRCH, errno.ENODEV):
+            raise NetworkError(f"cannot remove the route to {_IPV6_LOOPBACK}: {describe(error)}") from error
+
+
+def _opened_for(family: int, but: str | None = None) -> list[str | None]:
+    """Return the interfaces whose way was opened for any table but that of one name."""
+    tables = nftables.read_tables(TABLE_PREFIX)
+    return [_noted_interface(table) for table in tables if table.family == family and table.name != but]
+
+
+def _noted_interface(table: Table) -> str | None:
+    start = _COMMENTS.get(table.family)
+    return table.comment.removeprefix(start) if start and table.comment.startswith(start) else None
+
+
+def _localnet_path(interface: str) -> str:
+    return f"/proc/sys/net/ipv4/conf/{interface}/route_localnet"
+
+
+def _read_localnet(interface: str) -> str:
+    try:
+        with open(_localnet_path(interface), encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError as error:
+        raise NetworkError(f"cannot forward from 127.0.0.1: {describe(error)}") from error
+
+
+def _switch_localnet(interface: str, value: str) -> None:
+    try:
+        with open(_localnet_path(interface), "w", encoding="utf-8") as file:
+            file.write(value)
+    except FileNotFoundError as error:
+        if value != "0":  # an interface that is gone needs nothing switched off
+            raise NetworkError(f"cannot forward from 127.0.0.1: {describe(error)}") from error
+    except OSError as error:
+        raise NetworkError(f"cannot switch route_localnet: {describe(error)}") from error
+
+
+def _request_route(kind: int, flags: int, interface: str) -> None:
+    message = rtmsg()
+    message["header"]["type"] = kind
+    message["header"]["flags"] = flags
+    message["family"] = socket.AF_INET6
+    message["dst_len"] = LOOPBACK[nftables.IP6].max_prefixlen
+    message["table"] = _TABLE_LOCAL
+    message["type"] = _TYPE_LOCAL
+    message["proto"] = _PROTOCOL_STATIC
+    try:
+        index = socket.if_nametoindex(interface)
+    except OSError as error:
+        raise OSError(errno.ENODEV, f"there is no interface {interface}") from error
+    message["attrs"] = [["RTA_DST", _IPV6_LOOPBACK], ["RTA_OIF", index], ["RTA_PRIORITY", _METRIC]]
+    with Netlink(NETLINK_ROUTE) as netlink:
+        netlink.request(message)
