@@ -1,5 +1,5 @@
 """
-The plugins that are built in: loopback, ptp and bridge, with the addresses of host-local or static.
+The plugins that are built in: loopback, ptp and bridge, with the addresses of host-local or static; and tuning.
 
 They do what the reference plugins of these names do, for machines that have none. They are called by
 `minit/network/pluginrequests.py`. Read `call.py` first.
@@ -7,7 +7,7 @@ They do what the reference plugins of these names do, for machines that have non
 
 from __future__ import annotations
 
-from minit.network.builtin import attachment, bridge, loopback, ptp
+from minit.network.builtin import attachment, bridge, loopback, ptp, tuning
 from minit.network.builtin.call import Builtin, Call
 from minit.network.builtin.ipam import hostlocal, static
 from minit.network.result import Result
@@ -26,6 +26,7 @@ BUILTINS = {
     "loopback": Builtin(add=loopback.add, delete=loopback.delete, check=loopback.check),
     "ptp": Builtin(add=ptp.add, delete=ptp.delete, check=ptp.check, **_BY_LINKS),
     "static": Builtin(add=static.add, delete=static.delete, check=static.check),
+    "tuning": Builtin(add=tuning.add, delete=tuning.delete, check=tuning.check),
 }
 """The plugins by their type."""
 

@@ -1,0 +1,44 @@
+"""Small files: those of an administrator or of another program, and those that plugins leave to themselves."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from minit.boundedfile import read_bounded
+from minit.errors import NetworkError
+
+_MAX_BYTES = 1 << 20
+_DIRECTORY_MODE = 0o700
+_FILE_MODE = 0o600
+
+
+def read_file(path: str) -> bytes:
+    """Return the content of a regular file; OSError if it cannot be read, NetworkError if it is something else."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise NetworkError(f"{path}: expected a regular file")
+    return read_bounded(fd, path, _MAX_BYTES)
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Write a file that is never seen without its content, and its directory if there is none."""
+    os.makedirs(os.path.dirname(path), _DIRECTORY_MODE, exist_ok=True)
+    new = f"{path}.new"
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    finally:
+        os.close(fd)
+    os.rename(new, path)
+
+
+def remove_file(path: str) -> None:
+    """Remove a file and what a writer was killed over; no error if there is neither."""
+    for name in (path, f"{path}.new"):
+        try:
+            os.unlink(name)
+        except FileNotFoundError:
+            pass

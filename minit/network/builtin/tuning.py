@@ -1,0 +1,219 @@
+"""
+The plugin tuning: changes parameters of the pod's network and attributes of the interface that another plugin made.
+
+The attributes that the interface had are kept in a file until DEL, in the format of the reference plugin: an interface
+may have been lent by the host. Parameters stay as they are: they are the pod's own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from minit import jsontext
+from minit.errors import ManifestError, NetworkError
+from minit.manifest.reader import Node, read_json
+from minit.network.addresses import parse_hardware_address
+from minit.network.builtin.arguments import parse_arguments
+from minit.network.builtin.attachment import Undo
+from minit.network.builtin.call import Call
+from minit.network.builtin.chain import result_before
+from minit.network.builtin.files import read_file, remove_file, write_file
+from minit.network.builtin.settings import mtu, read_with
+from minit.network.builtin.sysctls import (
+    Sysctl,
+    read_sysctls,
+    read_value,
+    refuse_forbidden,
+    write_value,
+)
+from minit.network.netlink.linkattributes import Attributes, LinkAttributes
+from minit.network.netlink.links import open_namespace, run_in_namespace
+from minit.network.result import Result
+from minit.value import Value, replace
+
+T = TypeVar("T")
+
+_DEFAULT_DIRECTORY = "/run/cni/tuning"
+_ALLOWLIST = "/etc/cni/tuning/allowlist.conf"
+_LARGEST_QUEUE = (1 << 31) - 1
+_KEYS = {"mac": "mac", "promisc": "promiscuous", "mtu": "mtu", "allmulti": "all_multicast", "txQLen": "queue_length"}
+_NOTHING = Attributes()
+
+
+class Settings(Value):
+    """The wishes of a configuration, and of whoever may add to them."""
+
+    sysctls: tuple[Sysctl, ...]
+    attributes: Attributes
+
+
+def add(call: Call) -> Result:
+    """Change what is asked for and pass the result on; NetworkError, with everything as it was, if it cannot be."""
+    settings, result = read_settings(call), result_before(call)
+    refuse_forbidden(settings.sysctls, _ALLOWLIST)
+    namespace = open_namespace(call.request.namespace)
+    try:
+        with Undo() as undo:
+            run_in_namespace(namespace, lambda: _write_sysctls(settings.sysctls, namespace, undo))
+            if settings.attributes != _NOTHING:
+                _change_link(call, namespace, settings.attributes, undo)
+    finally:
+        os.close(namespace)
+    return _as_changed(result, call.request.interface, settings.attributes)
+
+
+def delete(call: Call) -> None:
+    """Give the interface back what it had, if it is still there."""
+    path = _backup_path(call)
+    try:
+        before = _read_backup(path)
+    except FileNotFoundError:
+        before = None
+    if before is not None:
+        _restore(call, before)
+    remove_file(path)
+
+
+def check(call: Call) -> None:
+    """Raise NetworkError with the first thing that is not as configured."""
+    settings = read_settings(call)
+    result_before(call)
+    namespace = open_namespace(call.request.namespace)
+    try:
+        run_in_namespace(namespace, lambda: _check_sysctls(settings.sysctls))
+        with LinkAttributes(namespace, call.request.interface) as link:
+            present = link.read()
+    finally:
+        os.close(namespace)
+    if present is None:
+        raise NetworkError(f"interface {call.request.interface} is gone")
+    wanted = _to_json(settings.attributes)
+    found = _to_json(present)
+    for key, value in wanted.items():
+        if found[key] != value:
+            texts = [jsontext.dump(one).decode() for one in (found[key], value)]
+            raise NetworkError(f"interface {call.request.interface}: {key} is {texts[0]}, not {texts[1]}")
+
+
+def read_settings(call: Call) -> Settings:
+    """Return what is to be changed; ManifestError or NetworkError if it cannot be."""
+    config = call.config
+    asked = config["args"]["cni"]
+    # A later one has the last word.
+    macs = (
+        config["mac"].optional(_read_mac),
+        parse_arguments(call.request.args).mac,
+        config["runtimeConfig"]["mac"].optional(_read_mac),
+        asked["mac"].optional(_read_mac),
+    )
+    promiscuous = _last(config, asked, "promisc", Node.boolean)
+    attributes = Attributes(
+        mac=next((mac for mac in reversed(macs) if mac), None),
+        mtu=mtu(asked) or mtu(config),
+        # As in the reference plugin: what is not asked for is left alone.
+        promiscuous=promiscuous or None,
+        all_multicast=_last(config, asked, "allmulti", Node.boolean),
+        queue_length=_last(config, asked, "txQLen", _read_queue_length),
+    )
+    return Settings(
+        sysctls=read_sysctls((config["sysctl"], asked["sysctl"]), call.request.interface), attributes=attributes
+    )
+
+
+def _read_mac(node: Node) -> str | None:
+    return read_with(node, parse_hardware_address, "a hardware address") if node.raw() else None
+
+
+def _last(config: Node, asked: Node, key: str, read: Callable[[Node], T]) -> T | None:
+    value = asked[key].optional(read)
+    return config[key].optional(read) if value is None else value
+
+
+def _write_sysctls(sysctls: tuple[Sysctl, ...], namespace: int, undo: Undo) -> None:
+    for sysctl in sysctls:
+        before = read_value(sysctl)
+        if before is not None:
+            undo.add(partial(run_in_namespace, namespace, partial(write_value, sysctl, before)))
+        write_value(sysctl, sysctl.value)
+
+
+def _check_sysctls(sysctls: tuple[Sysctl, ...]) -> None:
+    for sysctl in sysctls:
+        found = read_value(sysctl)
+        # Several numbers are separated by tabs, whatever they were written with.
+        if found is not None and found.split() != sysctl.value.split():
+            raise NetworkError(f"sysctl {sysctl.key} is {found}, not {sysctl.value}")
+
+
+def _change_link(call: Call, namespace: int, wanted: Attributes, undo: Undo) -> None:
+    name, path = call.request.interface, _backup_path(call)
+    with LinkAttributes(namespace, name) as link:
+        present = link.read()
+        if present is None:
+            raise NetworkError(f"there is no interface {name} in the pod's network namespace")
+        changed = _to_json(wanted).keys()
+        before = {key: value for key, value in _to_json(present).items() if key in changed}
+        kept = _from_json(Node(before, None, path))
+        undo.add(lambda: remove_file(path))
+        write_file(path, jsontext.dump(before))
+        undo.add(lambda: _write_link(namespace, name, kept))
+        link.write(wanted)
+
+
+def _restore(call: Call, before: Attributes) -> None:
+    try:
+        namespace = open_namespace(call.request.namespace)
+    except FileNotFoundError:
+        return
+    try:
+        _write_link(namespace, call.request.interface, before)
+    finally:
+        os.close(namespace)
+
+
+def _write_link(namespace: int, name: str, attributes: Attributes) -> None:
+    with LinkAttributes(namespace, name) as link:
+        if link.read() is not None:
+            link.write(attributes)
+
+
+def _as_changed(result: Result, name: str, attributes: Attributes) -> Result:
+    """Return a result in which the pod's interface has its new attributes."""
+    new = {key: value for key, value in (("mac", attributes.mac), ("mtu", attributes.mtu)) if value is not None}
+    interfaces = tuple(replace(one, **new) if one.name == name and one.sandbox else one for one in result.interfaces)
+    return replace(result, interfaces=interfaces)
+
+
+def _backup_path(call: Call) -> str:
+    directory = call.config["dataDir"].optional(Node.string) or _DEFAULT_DIRECTORY
+    return f"{directory.rstrip('/')}/{call.request.container_id}_{call.request.interface}.json"
+
+
+def _read_backup(path: str) -> Attributes | None:
+    """Return what an interface had, None if the file is broken: nobody can tell any more."""
+    try:
+        return _from_json(read_json(read_file(path), path))
+    except ManifestError:
+        return None
+
+
+def _to_json(attributes: Attributes) -> dict[str, object]:
+    """Return those that are given, by the names that they have in a configuration."""
+    return {key: getattr(attributes, name) for key, name in _KEYS.items() if getattr(attributes, name) is not None}
+
+
+def _from_json(node: Node) -> Attributes:
+    return Attributes(
+        mac=node["mac"].optional(_read_mac),
+        mtu=mtu(node),
+        promiscuous=node["promisc"].optional(Node.boolean),
+        all_multicast=node["allmulti"].optional(Node.boolean),
+        queue_length=node["txQLen"].optional(_read_queue_length),
+    )
+
+
+def _read_queue_length(node: Node) -> int:
+    return node.integer(0, _LARGEST_QUEUE)
