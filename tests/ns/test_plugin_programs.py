@@ -335,6 +335,38 @@ def test_the_status_of_a_network_without_addresses(runtime: Runtime) -> None:
     assert runtime.refused("STATUS", config)["code"] == 7
 
 
+@pytest.mark.skipif(not (REFERENCE / "ptp").exists(), reason="containernetworking-plugins is not installed")
+@pytest.mark.parametrize(
+    ("command", "config", "variables"),
+    [
+        ("ADD", {}, {"CNI_NETNS": "", "CNI_IFNAME": ""}),
+        ("CHECK", {}, {"CNI_CONTAINERID": "", "CNI_NETNS": ""}),
+        ("DEL", {}, {"CNI_CONTAINERID": "", "CNI_NETNS": "", "CNI_IFNAME": ""}),
+        ("PING", {}, {}),
+        ("ADD", {}, {"CNI_CONTAINERID": "a/b"}),
+        ("DEL", {}, {"CNI_IFNAME": "sixteen-letters-"}),
+        ("ADD", {}, {"CNI_IFNAME": ".."}),
+        ("ADD", {}, {"CNI_IFNAME": "a:b"}),
+        ("ADD", {"cniVersion": "0.9.0"}, {}),
+        ("ADD", {"cniVersion": "1.0.0", "name": ""}, {}),
+        ("ADD", {"cniVersion": "1.0.0", "name": "a b"}, {}),
+        ("CHECK", {"cniVersion": "0.3.1"}, {}),
+        ("ADD", {"cniVersion": "1.0.0", "ipam": {"type": "none"}}, {}),
+        ("ADD", [], {}),
+    ],
+)
+def test_errors_are_those_of_the_reference_plugins(
+    runtime: Runtime, command: str, config: Answer, variables: dict[str, str]
+) -> None:
+    """A request against the protocol gets the same code as from the reference ptp, and mostly the same words."""
+    request = {"name": "lan", "type": "ptp", "ipam": {}, **config} if isinstance(config, dict) else config
+    ours = runtime.refused(command, request, runtime.plugins / "ptp", **variables)
+    theirs = json.loads(runtime.run(command, request, REFERENCE / "ptp", **variables).stdout)
+    assert ours["code"] == theirs["code"]
+    if theirs["code"] not in (6, 999):
+        assert ours["msg"] == theirs["msg"]
+
+
 @pytest.mark.skipif(not (REFERENCE / "bridge").exists(), reason="containernetworking-plugins is not installed")
 @pytest.mark.parametrize("version", CNI_VERSIONS[:-1])
 def test_a_plugin_of_somebody_else_delegates_to_ours(runtime: Runtime, version: str) -> None:
