@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,9 @@ from minit.supervisor.netdevice import bring_up_loopback
 from tests.support.pods import PodDirectory
 
 RUNS = 20
+MANY_RUNS = 3
+IN_A_ROW = 50
+AT_ONCE = 20
 _PLUGINS = Path("/usr/lib/cni")
 _USED = ("ptp", "host-local")
 
@@ -45,19 +48,21 @@ print((connected - start) / 1e6, (time.monotonic_ns() - connected) / 1e6)
 def main() -> None:
     """Print the tables."""
     with world() as bench, own_host():
-        for title, measure in {
-            "exec to first instruction": start,
-            "connecting alone": connect,
-            "disconnecting alone": disconnect,
-            "gc, whole process": collect,
-        }.items():
+        for title, measure, runs in (
+            ("exec to first instruction", start, RUNS),
+            ("connecting alone", connect, RUNS),
+            ("disconnecting alone", disconnect, RUNS),
+            ("gc, whole process", collect, RUNS),
+            (f"{IN_A_ROW} pods in a row, run and gc of each", run_in_a_row, MANY_RUNS),
+            (f"{AT_ONCE} pods at once, until the last one's first instruction, for each", run_at_once, MANY_RUNS),
+        ):
             measures: dict[str, Measure | str] = {
                 "built in": partial(measure, bench, "default", bench.path / "nowhere"),
                 "by the CNI's ptp and host-local": with_plugins(measure, bench),
             }
-            if measure in (start, collect):
+            if measure not in (connect, disconnect):
                 measures["`--net=none`"] = partial(measure, bench, "none", bench.path / "nowhere")
-            compare(f"default network: {title}", "ms", measures, RUNS)
+            compare(f"default network: {title}", "ms", measures, runs)
 
 
 def with_plugins(measure: Callable[[World, str, Path], float], bench: World) -> Measure | str:
@@ -79,6 +84,30 @@ def start(bench: World, net: str, local: Path) -> float:
         elapsed = since(begin, result.stdout.partition(": ")[2])
         collect_pod(pod, local)
     return elapsed
+
+
+def run_in_a_row(bench: World, net: str, local: Path) -> float:
+    """Return the milliseconds that a pod takes from its start to the end of its gc, one pod after the other."""
+    elapsed_ns = 0
+    for _ in range(IN_A_ROW):
+        with bench.pod("/bin/first") as pod:
+            begin = time.monotonic_ns()
+            assert pod.run(f"--local-config={local}", net=net).returncode == 0
+            collect_pod(pod, local)
+            elapsed_ns += time.monotonic_ns() - begin
+    return elapsed_ns / 1e6 / IN_A_ROW
+
+
+def run_at_once(bench: World, net: str, local: Path) -> float:
+    """Return the milliseconds for each pod until all that are started together have come to their apps."""
+    with ExitStack() as stack:
+        pods = [stack.enter_context(bench.pod("/bin/first")) for _ in range(AT_ONCE)]
+        begin = time.monotonic_ns()
+        started = [pod.start(f"--local-config={local}", net=net) for pod in pods]
+        outputs = [pod.finish(process).stdout for pod, process in zip(pods, started)]
+        for pod in pods:
+            collect_pod(pod, local)
+    return max(since(begin, output.partition(": ")[2]) for output in outputs) / AT_ONCE
 
 
 def collect(bench: World, net: str, local: Path) -> float:
