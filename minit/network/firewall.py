@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
 from ipaddress import IPv4Network, IPv6Network
 
 from minit.errors import NetworkError
@@ -45,9 +46,9 @@ def protect(
         nftables.replace_tables([replace(table, comment=_network_comment(network)) for table in tables])
 
 
-def delete_table(name: str) -> None:
-    """Remove the tables of an interface; no error if there are none."""
-    nftables.delete_tables(name)
+def delete_table(name: str, freed: ExitStack | None = None) -> None:
+    """Remove the tables of an interface; no error if there are none. `freed` is that of `nftables.delete_tables`."""
+    nftables.delete_tables(name, freed)
 
 
 def delete_tables_of(network: str, excepted: Collection[str]) -> None:

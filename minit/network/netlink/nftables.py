@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from pyroute2.netlink import NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL
@@ -128,19 +129,23 @@ def replace_tables(tables: Sequence[Table]) -> None:
             if error.errno != errno.EEXIST:
                 raise
             # Deleting what is not there would fail, and making what is there does nothing. Not always: whoever has
-            # deleted something waits about ten milliseconds when the socket is closed, for the kernel to free it.
+            # deleted something waits when the socket is closed, for the kernel to free it.
             kinds = (NFT_MSG_NEWTABLE, NFT_MSG_DELTABLE, NFT_MSG_NEWTABLE)
             _commit([*(_table_message(kind, table) for table in tables for kind in kinds), *contents])
     except OSError as error:
         raise NetworkError(f"cannot write nftables table {tables[0].name}: {_reason(error)}") from error
 
 
-def delete_tables(name: str) -> None:
-    """Remove the tables of this name, of whichever family, with everything in them; no error if there are none."""
+def delete_tables(name: str, freed: ExitStack | None = None) -> None:
+    """
+    Remove the tables of this name, of whichever family, with everything in them; no error if there are none.
+
+    The kernel frees their memory afterwards. That takes some ten milliseconds, which the end of `freed` waits for.
+    """
     tables = [table for table in read_tables(name) if table.name == name]
     while tables:
         try:
-            _commit([_table_message(NFT_MSG_DELTABLE, table) for table in tables])
+            _commit([_table_message(NFT_MSG_DELTABLE, table) for table in tables], freed)
             return
         except OSError as error:
             if error.errno != errno.ENOENT:
@@ -185,9 +190,10 @@ class _RuleMessage(nft_rule_msg):  # type: ignore[misc]
     )
 
 
-def _commit(messages: Sequence[WrittenMessage]) -> None:
+def _commit(messages: Sequence[WrittenMessage], freed: ExitStack | None = None) -> None:
     begin, end = (WrittenMessage(kind, 0, _header(0, NFNL_SUBSYS_NFTABLES)) for kind in (_BATCH_BEGIN, _BATCH_END))
-    with Netlink(NETLINK_NETFILTER) as netlink:
+    with ExitStack() as own:
+        netlink = (freed or own).enter_context(Netlink(NETLINK_NETFILTER))
         # Refusals come for every message, and an acknowledgement of the last means that all were read.
         netlink.batch([begin, *messages, end], acknowledged=messages[-1:])
 
