@@ -9,11 +9,9 @@ from typing import NoReturn
 from minit.launcher.ownimage import image_root
 from minit.network.program import run_program
 from minit.process import forget_imports
-from minit.stdio import open_standard_streams
 
 
 def main() -> NoReturn:
     """Be the plugin by whose name this was called, which the image's launcher tells."""
     forget_imports()
-    open_standard_streams()
     os._exit(run_program(sys.argv[1], os.environ, image_root()))

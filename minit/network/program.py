@@ -31,7 +31,7 @@ from minit.network.parameters import Parameters, is_valid_name, read_parameters
 from minit.network.pluginrequests import PluginRequests
 from minit.network.pluginsearch import PluginSearch
 from minit.network.request import Request
-from minit.stdio import complain, write_all
+from minit.stdio import complain, open_standard_streams, write_all
 
 JsonObject = dict[str, object]
 
@@ -44,7 +44,13 @@ _UMASK = 0o022
 def run_program(name: str, environment: Mapping[str, str], image: str) -> int:
     """Be the plugin `name` of the stage1 image at `image` for one request, and return the exit code."""
     os.umask(_UMASK)
-    answer, code = answer_request(name, environment, _read_request, image)
+    answer: JsonObject | None
+    try:
+        open_standard_streams()
+    except OSError as error:
+        answer, code = error_answer(error, CNI_VERSIONS[-1]), _FAILED
+    else:
+        answer, code = answer_request(name, environment, _read_request, image)
     if answer is None:
         return code
     try:

@@ -8,89 +8,18 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from minit import paths
 from minit.manifest.networkconfig import CNI_VERSIONS
 from tests.support.cniplugin import calls, install_plugin
+from tests.support.cniruntime import ID, NEWEST, Answer, Runtime, output
 from tests.support.networks import make_network, own_network, remove_network
 from tests.support.unpack import unpack
 
-ID = "8f1b6a3e-3c3e-4b1c-9a57-000000000077"
 REFERENCE = Path("/usr/lib/cni")
-NEWEST = CNI_VERSIONS[-1]
 VALID = "cni.dev/valid-attachments"
-Answer = dict[str, Any]
-
-
-class Runtime:
-    """A runtime of containers on a machine with the plugins of one stage1 image, and a container."""
-
-    def __init__(self, plugins: Path, directory: Path, namespace: str) -> None:
-        self.plugins = plugins
-        self.directory = directory
-        self.namespace = namespace
-        self.leases = directory / "leases"
-
-    def config(self, kind: str, **more: Any) -> Answer:
-        """Return a configuration of the newest version, with addresses of 10.78.0.0/24."""
-        ipam = {"type": "host-local", "subnet": "10.78.0.0/24", "dataDir": str(self.leases)}
-        return {"cniVersion": NEWEST, "name": "lan", "type": kind, "ipam": ipam, **more}
-
-    def run(
-        self, command: str, config: object, program: Path | None = None, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
-        """Execute a plugin, that of the configuration unless a program is given."""
-        assert program is not None or isinstance(config, dict)
-        variables = {
-            "CNI_COMMAND": command,
-            "CNI_CONTAINERID": ID,
-            "CNI_NETNS": self.namespace,
-            "CNI_IFNAME": "eth0",
-            "CNI_PATH": str(self.plugins),
-            **environment,
-        }
-        return subprocess.run(
-            [program or self.plugins / config["type"]],  # type: ignore[index]
-            input=json.dumps(config),
-            env={name: value for name, value in variables.items() if value},
-            capture_output=True,
-            text=True,
-        )
-
-    def ask(self, command: str, config: Answer, program: Path | None = None, **environment: str) -> Answer:
-        """Return the answer of a plugin that must succeed, an empty one for none."""
-        done = self.run(command, config, program, **environment)
-        assert (done.returncode, done.stderr) == (0, ""), done.stdout
-        answer: Answer = json.loads(done.stdout or "{}")
-        return answer
-
-    def refused(self, command: str, config: object, program: Path | None = None, **environment: str) -> Answer:
-        """Return the error of a plugin that must fail, which is one line."""
-        done = self.run(command, config, program, **environment)
-        assert (done.returncode, done.stderr) == (1, "")
-        assert done.stdout.count("\n") == 1
-        answer: Answer = json.loads(done.stdout)
-        return answer
-
-    def in_pod(self, *command: str) -> str:
-        """Run a command in the container's network and return its output."""
-        return output("nsenter", f"--net={self.namespace}", *command)
-
-    def leased(self) -> list[str]:
-        """Return the addresses that are taken."""
-        return sorted(path.name for path in self.leases.glob("lan/*.*.*.*"))
-
-    def traces(self) -> str:
-        """Return what there is of links and of rules on the host."""
-        return output("ip", "-o", "link") + output("nft", "list", "ruleset")
-
-
-def output(*command: str) -> str:
-    """Run a command and return its output."""
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
