@@ -195,7 +195,8 @@ def test_detaching_a_pod_of_before_a_reboot(host: Host) -> None:
 
 
 def test_plugins_of_minit_and_others_in_one_list(host: Host) -> None:
-    """The built-in bridge is followed by plugins of the distribution, which understand its result."""
+    """Plugins of somebody else between built-in ones understand their results, and the other way round."""
+    host.prefer("portmap", "firewall")
     network = host.chain("1.0.0")
     assert plugin_path(network, host.search) == f"{paths.POD_PLUGINS}/bridge"
     assert address_of(host.attach(network)) == "10.77.0.2"
@@ -204,7 +205,8 @@ def test_plugins_of_minit_and_others_in_one_list(host: Host) -> None:
     assert check(network, host.request(), host.search)
     assert json.loads(Path("net/10-lan.conflist.plugins").read_text()) == [
         f"{paths.POD_PLUGINS}/bridge",
-        *(f"{REFERENCE}/{name}" for name in ("portmap", "firewall", "tuning")),
+        *(f"{host.plugins}/{name}" for name in ("portmap", "firewall")),
+        f"{paths.POD_PLUGINS}/tuning",
     ]
     detach(network, host.request(), host.search)
     assert host.is_clean()
@@ -234,9 +236,9 @@ def test_a_file_in_the_place_of_a_plugin_of_the_image(host: Host, tmp_path: Path
 
 
 def test_a_configuration_that_is_not_built_in(host: Host) -> None:
-    """With a setting that minit knows nothing of, the plugin of the distribution is used."""
-    network = host.network(type="macvlan", master="eth7", ipam=host.ipam())
-    assert plugin_path(network, host.search) == f"{REFERENCE}/macvlan"
-    with pytest.raises(NetworkError, match="Link not found"):
+    """With a type that minit knows nothing of, the plugin of the distribution is used."""
+    network = host.network(type="vrf", vrfname="v")
+    assert plugin_path(network, host.search) == f"{REFERENCE}/vrf"
+    with pytest.raises(NetworkError, match="missing prevResult"):
         host.attach(network)
     assert host.is_clean()
