@@ -203,7 +203,8 @@ def test_arguments() -> None:
     """IP=, GATEWAY= and MAC= ask for addresses, IP= with or without a prefix length; unknown keys may be allowed."""
     address = parse_address("10.1.0.9")
     assert parse_arguments("").addresses == ()
-    assert parse_arguments("IP=10.1.0.9,fd00::9").addresses == (address, parse_address("fd00::9"))
+    for text in ("IP=10.1.0.9,fd00::9", "IP=10.1.0.9;IP=fd00::9"):
+        assert parse_arguments(text).addresses == (address, parse_address("fd00::9"))
     asked = parse_arguments("X=y;IP=10.1.0.9/16;GATEWAY=10.1.0.1;IgnoreUnknown=TRUE")
     assert (asked.addresses, asked.gateways) == ((parse_interface("10.1.0.9/16"),), (parse_address("10.1.0.1"),))
     assert parse_arguments("IgnoreUnknown=0").addresses == ()

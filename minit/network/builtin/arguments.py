@@ -59,9 +59,10 @@ def parse_arguments(text: str) -> Arguments:
             raise _refused(pair, "expected KEY=VALUE")
         try:
             if key == "IP":
-                addresses = tuple(map(_parse, value.split(",") if value else ()))
+                # Said once for each address, too: --net separates networks by commas.
+                addresses += tuple(map(_parse, value.split(",") if value else ()))
             elif key == "GATEWAY":
-                gateways = tuple(map(parse_address, value.split(",") if value else ()))
+                gateways += tuple(map(parse_address, value.split(",") if value else ()))
             elif key == "MAC":
                 mac = parse_hardware_address(value) if value else None
             elif key == "IgnoreUnknown":
