@@ -237,7 +237,7 @@ def test_a_file_in_the_place_of_a_plugin_of_the_image(host: Host, tmp_path: Path
 
 def test_a_configuration_that_is_not_built_in(host: Host) -> None:
     """With a type that minit knows nothing of, the plugin of the distribution is used."""
-    network = host.network(type="vrf", vrfname="v")
+    network = host.network(cniVersion="1.0.0", type="vrf", vrfname="v")
     assert plugin_path(network, host.search) == f"{REFERENCE}/vrf"
     with pytest.raises(NetworkError, match="missing prevResult"):
         host.attach(network)
