@@ -7,7 +7,7 @@ They do what the reference plugins of these names do, for machines that have non
 
 from __future__ import annotations
 
-from minit.network.builtin import attachment, bridge, loopback, ptp, tuning
+from minit.network.builtin import attachment, bridge, flannel, loopback, ptp, tuning
 from minit.network.builtin.call import Builtin, Call
 from minit.network.builtin.ipam import hostlocal, static
 from minit.network.result import Result
@@ -16,6 +16,13 @@ _BY_LINKS = {"collect": attachment.collect, "status": attachment.status}
 
 BUILTINS = {
     "bridge": Builtin(add=bridge.add, delete=bridge.delete, check=bridge.check, **_BY_LINKS),
+    "flannel": Builtin(
+        add=flannel.add,
+        delete=flannel.delete,
+        check=flannel.check,
+        collect=flannel.collect,
+        status=flannel.status,
+    ),
     "host-local": Builtin(
         add=hostlocal.add,
         delete=hostlocal.delete,

@@ -9,6 +9,7 @@ from minit.boundedfile import read_bounded
 from minit.errors import NetworkError
 
 _MAX_BYTES = 1 << 20
+_NEW = ".new"
 _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
 
@@ -22,23 +23,42 @@ def read_file(path: str) -> bytes:
     return read_bounded(fd, path, _MAX_BYTES)
 
 
-def write_file(path: str, data: bytes) -> None:
-    """Write a file that is never seen without its content, and its directory if there is none."""
+def write_file(path: str, data: bytes, *, durable: bool = False) -> None:
+    """
+    Write a file that is never seen without its content, and its directory if there is none.
+
+    A `durable` one is on the disk when this returns.
+    """
     os.makedirs(os.path.dirname(path), _DIRECTORY_MODE, exist_ok=True)
-    new = f"{path}.new"
+    new = f"{path}{_NEW}"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
     try:
-        while data:
-            data = data[os.write(fd, data) :]
-    finally:
-        os.close(fd)
-    os.rename(new, path)
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(new, path)
+    except OSError:
+        _unlink(new)
+        raise
 
 
 def remove_file(path: str) -> None:
     """Remove a file and what a writer was killed over; no error if there is neither."""
-    for name in (path, f"{path}.new"):
-        try:
-            os.unlink(name)
-        except FileNotFoundError:
-            pass
+    _unlink(path)
+    remove_leftover(path)
+
+
+def remove_leftover(path: str) -> None:
+    """Remove what a writer of this file was killed over."""
+    _unlink(f"{path}{_NEW}")
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass

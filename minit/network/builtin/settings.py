@@ -17,6 +17,8 @@ from minit.value import Value
 
 T = TypeVar("T")
 
+VALID_ATTACHMENTS = "cni.dev/valid-attachments"
+
 _MAX_MTU = 65535
 _MAX_INTERFACE_NAME = 15
 
@@ -92,7 +94,7 @@ def interface_name(node: Node) -> str | None:
 
 def valid_attachments(config: Node) -> frozenset[tuple[str, str]]:
     """Return container and interface of each attachment that there still is, which GC must be told."""
-    node = config["cni.dev/valid-attachments"]
+    node = config[VALID_ATTACHMENTS]
     if not node.given:
         raise node.error("a list")
     return frozenset(node.each(lambda one: (one["containerID"].string(), one["ifname"].string())))

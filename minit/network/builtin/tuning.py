@@ -15,13 +15,12 @@ from typing import TypeVar
 from minit import jsontext
 from minit.errors import ManifestError, NetworkError
 from minit.manifest.reader import Node, read_json
-from minit.network.addresses import parse_hardware_address
 from minit.network.builtin.arguments import parse_arguments
 from minit.network.builtin.attachment import Undo
 from minit.network.builtin.call import Call
 from minit.network.builtin.chain import result_before
 from minit.network.builtin.files import read_file, remove_file, write_file
-from minit.network.builtin.settings import mtu, read_with
+from minit.network.builtin.settings import mac_address, mtu
 from minit.network.builtin.sysctls import (
     Sysctl,
     read_sysctls,
@@ -104,10 +103,10 @@ def read_settings(call: Call) -> Settings:
     asked = config["args"]["cni"]
     # A later one has the last word.
     macs = (
-        config["mac"].optional(_read_mac),
+        mac_address(config["mac"]),
         parse_arguments(call.request.args).mac,
-        config["runtimeConfig"]["mac"].optional(_read_mac),
-        asked["mac"].optional(_read_mac),
+        mac_address(config["runtimeConfig"]["mac"]),
+        mac_address(asked["mac"]),
     )
     promiscuous = _last(config, asked, "promisc", Node.boolean)
     attributes = Attributes(
@@ -121,10 +120,6 @@ def read_settings(call: Call) -> Settings:
     return Settings(
         sysctls=read_sysctls((config["sysctl"], asked["sysctl"]), call.request.interface), attributes=attributes
     )
-
-
-def _read_mac(node: Node) -> str | None:
-    return read_with(node, parse_hardware_address, "a hardware address") if node.raw() else None
 
 
 def _last(config: Node, asked: Node, key: str, read: Callable[[Node], T]) -> T | None:
@@ -207,7 +202,7 @@ def _to_json(attributes: Attributes) -> dict[str, object]:
 
 def _from_json(node: Node) -> Attributes:
     return Attributes(
-        mac=node["mac"].optional(_read_mac),
+        mac=mac_address(node["mac"]),
         mtu=mtu(node),
         promiscuous=node["promisc"].optional(Node.boolean),
         all_multicast=node["allmulti"].optional(Node.boolean),

@@ -1,0 +1,181 @@
+"""
+The plugin flannel: another plugin, normally bridge, makes the link, with the subnet that flannel has given this host.
+
+What that one is asked is kept until DEL in a file of the container's id, as by the reference plugin: flannel may have
+given another subnet meanwhile, or none.
+"""
+
+from __future__ import annotations
+
+import os
+
+from minit import jsontext
+from minit.errors import ManifestError, MinitError, NetworkError
+from minit.manifest.reader import Node, read_json
+from minit.network.builtin.call import Call
+from minit.network.builtin.files import read_file, remove_file, remove_leftover, write_file
+from minit.network.builtin.settings import VALID_ATTACHMENTS, network_name, refuse, routes, valid_attachments
+from minit.network.builtin.subnetenv import SubnetEnv, read_subnet_env
+from minit.network.result import Result
+
+JsonObject = dict[str, object]
+
+_SUBNET_FILE = "/run/flannel/subnet.env"
+_DIRECTORY = "/var/lib/cni/flannel"
+_DEFAULT_TYPE = "bridge"
+_DEFAULT_MANAGER = "host-local"
+_SET_HERE = ("name", "ipam")
+_PASSED_ON = ("cniVersion", "runtimeConfig")
+
+
+def add(call: Call) -> Result:
+    """Have the pod connected; NetworkError, with nothing left of it, if it cannot be."""
+    delegated = _delegated(call)
+    path, before = _place_for(call)
+    write_file(path, jsontext.dump(delegated), durable=True)
+    try:
+        return _ask(call, "ADD", delegated)
+    except (MinitError, OSError):
+        try:
+            if before is None:
+                _delete_at(call, path, delegated)
+            else:
+                # It is attached already, and stays so.
+                write_file(path, jsontext.dump(before), durable=True)
+        except (MinitError, OSError):
+            pass  # the first reason is what the user needs, and DEL finds the file
+        raise
+
+
+def delete(call: Call) -> None:
+    """Have the pod disconnected as it was connected; nothing to do if that is not known."""
+    for path in _paths(call):
+        try:
+            delegated = _load(path, call)
+        except ManifestError:
+            # Said once: nobody can do more about it by deleting it again.
+            remove_file(path)
+            raise
+        if delegated is not None:
+            _delete_at(call, path, delegated)
+        else:
+            remove_leftover(path)
+
+
+def check(call: Call) -> None:
+    """Raise NetworkError with what the other plugin says about the attachment."""
+    for path in _paths(call):
+        delegated = _load(path, call)
+        if delegated is not None:
+            _ask(call, "CHECK", delegated)
+            return
+    raise NetworkError(f"{_paths(call)[0]} is gone: it has how {call.request.interface} was attached")
+
+
+def collect(call: Call) -> None:
+    """Have what there is of attachments that are no more removed, and forget them."""
+    valid = call.config[VALID_ATTACHMENTS].raw()
+    kept = {name for attachment in valid_attachments(call.config) for name in (attachment[0], "-".join(attachment))}
+    directory = _directory(call)
+    try:
+        names = sorted(set(os.listdir(directory)) - kept)
+    except FileNotFoundError:
+        return
+    for name in names:
+        path = f"{directory}/{name}"
+        try:
+            delegated = _load(path, call)
+        except ManifestError:
+            continue  # nobody can tell which network it is about; somebody may be writing it
+        if delegated is not None:
+            version = call.config["cniVersion"].raw()
+            _ask(call, "GC", {**delegated, "cniVersion": version, VALID_ATTACHMENTS: valid})
+            remove_file(path)
+
+
+def status(call: Call) -> None:
+    """Raise NetworkError if flannel has given no subnet, or the other plugin could not attach anybody."""
+    _ask(call, "STATUS", _delegated(call))
+
+
+def delegated_config(config: Node, env: SubnetEnv) -> JsonObject:
+    """Return the configuration of the other plugin; ManifestError for a part of it that has no place there."""
+    node = config["delegate"]
+    for key in _SET_HERE:
+        if node[key].given:
+            raise refuse(node[key], "flannel sets it")
+    kind = node["type"].optional(Node.non_empty) or _DEFAULT_TYPE
+    defaults: JsonObject = {"type": kind, "ipMasq": not env.masquerades, "mtu": env.mtu}
+    if kind == _DEFAULT_TYPE:
+        defaults["isGateway"] = True
+    fields = {**_object(node), **{key: value for key, value in defaults.items() if not node[key].given}}
+    fields |= {"name": network_name(config), "ipam": _manager(config["ipam"], env)}
+    fields |= {key: config[key].raw() for key in _PASSED_ON if config[key].given}
+    return fields
+
+
+def _manager(node: Node, env: SubnetEnv) -> JsonObject:
+    kind = node["type"].optional(Node.non_empty) or _DEFAULT_MANAGER
+    routes(node)  # so that the line about a wrong one names this file
+    return {
+        **_object(node),
+        "type": kind,
+        "ranges": [[{"subnet": str(subnet)}] for subnet in env.subnets],
+        "routes": [*node["routes"].each(Node.raw), *({"dst": str(network)} for network in env.networks)],
+    }
+
+
+def _delegated(call: Call) -> JsonObject:
+    path = call.config["subnetFile"].optional(Node.string) or _SUBNET_FILE
+    return delegated_config(call.config, read_subnet_env(path))
+
+
+def _ask(call: Call, command: str, delegated: JsonObject) -> Result:
+    kind = Node(delegated, None, call.config.where)["type"].non_empty()
+    return call.delegate(command, kind, delegated, None if command == "ADD" else call.previous)
+
+
+def _delete_at(call: Call, path: str, delegated: JsonObject) -> None:
+    _ask(call, "DEL", delegated)
+    remove_file(path)
+
+
+def _directory(call: Call) -> str:
+    return (call.config["dataDir"].optional(Node.string) or _DIRECTORY).rstrip("/")
+
+
+def _paths(call: Call) -> tuple[str, str]:
+    """Return the file of the container, and that for another network than the first one that it is attached to."""
+    path = f"{_directory(call)}/{call.request.container_id}"
+    return path, f"{path}-{call.request.interface}"
+
+
+def _place_for(call: Call) -> tuple[str, JsonObject | None]:
+    """Return the file for this attachment, and its content if that is about this network already."""
+    first, second = _paths(call)
+    for path in (first, second):
+        try:
+            before = _load(path, call)
+        except ManifestError:
+            return path, None  # nothing can be made of it any more
+        if before is not None:
+            return path, before
+    return (second if os.path.exists(first) else first), None
+
+
+def _load(path: str, call: Call) -> JsonObject | None:
+    """Return what was asked of the other plugin, None if there is no such file, or it is about another network."""
+    try:
+        node = read_json(read_file(path), path)
+    except FileNotFoundError:
+        return None
+    return _object(node) if node["name"].raw() == network_name(call.config) else None
+
+
+def _object(node: Node) -> JsonObject:
+    value = node.raw()
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise node.error("an object")
+    return value
