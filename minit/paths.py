@@ -101,7 +101,20 @@ INTERFACE_VERSION = 6
 # The plugins of networks that are built in: in the directory of rkt's own, links by these names to one entrypoint.
 PLUGINS = "usr/lib/rkt/plugins/net"
 PLUGIN_ENTRYPOINT = "cni"
-BUILT_IN_PLUGINS = ("bridge", "flannel", "host-local", "loopback", "ptp", "static", "tuning")
+BUILT_IN_PLUGINS = (
+    "bridge",
+    "dummy",
+    "flannel",
+    "host-device",
+    "host-local",
+    "ipvlan",
+    "loopback",
+    "macvlan",
+    "ptp",
+    "static",
+    "tuning",
+    "vlan",
+)
 
 # Flags of our `attach` beyond rkt's; the value of ANNOTATION_ATTACH_OPTIONS in our image, joined by commas.
 ATTACH_OPTIONS = ("detach-keys", "no-replay", "on-slow", "read-only", "take-stdin")

@@ -1,5 +1,8 @@
 """
-The plugins that are built in: loopback, ptp and bridge, with the addresses of host-local or static; and tuning.
+The plugins that are built in, with the addresses of host-local or static.
+
+ptp and bridge have a link on the host and one in the pod, loopback, macvlan, ipvlan, vlan, host-device and dummy one in
+the pod alone. tuning changes what another one has made.
 
 They do what the reference plugins of these names do, for machines that have none. They are called by
 `minit/network/pluginrequests.py`. Read `call.py` first.
@@ -7,7 +10,19 @@ They do what the reference plugins of these names do, for machines that have non
 
 from __future__ import annotations
 
-from minit.network.builtin import attachment, bridge, flannel, loopback, ptp, tuning
+from minit.network.builtin import (
+    attachment,
+    bridge,
+    dummy,
+    flannel,
+    hostdevice,
+    ipvlan,
+    loopback,
+    macvlan,
+    ptp,
+    tuning,
+    vlan,
+)
 from minit.network.builtin.call import Builtin, Call
 from minit.network.builtin.ipam import hostlocal, static
 from minit.network.result import Result
@@ -16,6 +31,7 @@ _BY_LINKS = {"collect": attachment.collect, "status": attachment.status}
 
 BUILTINS = {
     "bridge": Builtin(add=bridge.add, delete=bridge.delete, check=bridge.check, **_BY_LINKS),
+    "dummy": Builtin(add=dummy.add, delete=dummy.delete, check=dummy.check, **_BY_LINKS),
     "flannel": Builtin(
         add=flannel.add,
         delete=flannel.delete,
@@ -23,6 +39,7 @@ BUILTINS = {
         collect=flannel.collect,
         status=flannel.status,
     ),
+    "host-device": Builtin(add=hostdevice.add, delete=hostdevice.delete, check=hostdevice.check, **_BY_LINKS),
     "host-local": Builtin(
         add=hostlocal.add,
         delete=hostlocal.delete,
@@ -30,10 +47,13 @@ BUILTINS = {
         collect=hostlocal.collect,
         status=hostlocal.status,
     ),
+    "ipvlan": Builtin(add=ipvlan.add, delete=ipvlan.delete, check=ipvlan.check, **_BY_LINKS),
     "loopback": Builtin(add=loopback.add, delete=loopback.delete, check=loopback.check),
+    "macvlan": Builtin(add=macvlan.add, delete=macvlan.delete, check=macvlan.check, **_BY_LINKS),
     "ptp": Builtin(add=ptp.add, delete=ptp.delete, check=ptp.check, **_BY_LINKS),
     "static": Builtin(add=static.add, delete=static.delete, check=static.check),
     "tuning": Builtin(add=tuning.add, delete=tuning.delete, check=tuning.check),
+    "vlan": Builtin(add=vlan.add, delete=vlan.delete, check=vlan.check, **_BY_LINKS),
 }
 """The plugins by their type."""
 

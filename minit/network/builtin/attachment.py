@@ -78,15 +78,15 @@ def lease(call: Call, undo: Undo) -> Result:
     manager = ipam_type(call.config)
     if manager is None:
         return Result()
-    leased = _ask_manager(call, "ADD")
+    leased = ask_manager(call, "ADD")
     # Not before: of an interface that has a lease already it is refused, and that lease must stay.
-    undo.add(lambda: _ask_manager(call, "DEL"))
+    undo.add(lambda: ask_manager(call, "DEL"))
     return leased
 
 
 def check_lease(call: Call) -> None:
     """Raise NetworkError if the address manager does not have the pod's addresses."""
-    _ask_manager(call, "CHECK")
+    ask_manager(call, "CHECK")
 
 
 def connect(sides: Sides, request: Request, mtu: int | None, mac: str | None, undo: Undo) -> tuple[Link, Link]:
@@ -136,7 +136,7 @@ def delete(call: Call) -> None:
     """
     # The kernel waits for all its processors over links as well as over tables: both at once are half the time.
     with ExitStack() as freed:
-        _try_all(lambda: _delete_tables(call, freed), lambda: _delete_links(call), lambda: _ask_manager(call, "DEL"))
+        try_all(lambda: _delete_tables(call, freed), lambda: _delete_links(call), lambda: ask_manager(call, "DEL"))
 
 
 def collect(call: Call) -> None:
@@ -146,18 +146,19 @@ def collect(call: Call) -> None:
     Their links went with their network namespaces. Each part is tried even if another fails.
     """
     valid = [table_name(*attachment) for attachment in valid_attachments(call.config)]
-    _try_all(
+    try_all(
         lambda: delete_tables_of(network_name(call.config), valid),
-        lambda: _ask_manager(call, "GC"),
+        lambda: ask_manager(call, "GC"),
     )
 
 
 def status(call: Call) -> None:
     """Raise NetworkError if the address manager has no address to give."""
-    _ask_manager(call, "STATUS")
+    ask_manager(call, "STATUS")
 
 
-def _try_all(*steps: Callable[[], object]) -> None:
+def try_all(*steps: Callable[[], object]) -> None:
+    """Take each step even if another fails; NetworkError names all that did."""
     problems = []
     for step in steps:
         try:
@@ -203,7 +204,8 @@ def _delete_tables(call: Call, freed: ExitStack) -> None:
         delete_table(table_name(call.request.container_id, call.request.interface), freed)
 
 
-def _ask_manager(call: Call, command: str) -> Result:
+def ask_manager(call: Call, command: str) -> Result:
+    """Make a request of the address manager; an empty result if the network has none."""
     manager = ipam_type(call.config)
     return Result() if manager is None else call.delegate(command, manager, call.fields, call.previous)
 

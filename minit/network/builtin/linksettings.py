@@ -21,13 +21,20 @@ def ignore_routers(name: str) -> None:
 
 
 def prepare_pod_link(
-    namespace: int, link: Link, addresses: Iterable[IPInterface], *, accept_ra: bool = False, accept_dad: bool = True
+    namespace: int,
+    link: Link,
+    addresses: Iterable[IPInterface],
+    *,
+    accept_ra: bool = False,
+    accept_dad: bool = True,
+    tells_neighbours: bool = True,
 ) -> None:
     """
     Settle how the pod's end behaves before it is up; `namespace` is a descriptor of the pod's network namespace.
 
     It takes router advertisements only if the network says so, and tells its neighbours at once that it has an address,
-    which another pod may have had a moment ago. Without `accept_dad` it does not ask whether its own one is free.
+    which another pod may have had a moment ago, if it has any. Without `accept_dad` it does not ask whether its own one
+    is free.
     """
     versions = {address.version for address in addresses}
 
@@ -35,11 +42,15 @@ def prepare_pod_link(
         _write_ipv6(link.name, "accept_ra", "2" if accept_ra else "0")
         if not accept_dad:
             _write_ipv6(link.name, "accept_dad", "0")
-        if 4 in versions:
+        if 4 in versions and tells_neighbours:
             write_sysctl(f"net/ipv4/conf/{link.name}/arp_notify", "1")
         if 6 in versions:
             write_sysctl(f"net/ipv6/conf/{link.name}/disable_ipv6", "0")
-            write_sysctl(f"net/ipv6/conf/{link.name}/ndisc_notify", "1")
+            write_sysctl("net/ipv6/conf/lo/disable_ipv6", "0")
+            # As the reference plugins have it: a link that is down for a while keeps its addresses, as it does of IPv4.
+            write_sysctl(f"net/ipv6/conf/{link.name}/keep_addr_on_down", "1")
+            if tells_neighbours:
+                write_sysctl(f"net/ipv6/conf/{link.name}/ndisc_notify", "1")
 
     run_in_namespace(namespace, write)
 

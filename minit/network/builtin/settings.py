@@ -87,6 +87,11 @@ def mtu(config: Node) -> int | None:
     return config["mtu"].optional(lambda node: node.integer(0, _MAX_MTU)) or None
 
 
+def file_name(node: Node, expected: str) -> str:
+    """Return a string that can name a file."""
+    return node.matching(_is_file_name, expected)
+
+
 def interface_name(node: Node) -> str | None:
     """Return the name of an interface, None for an absent one."""
     return node.matching(_is_interface_name, "the name of an interface") if node.raw() else None

@@ -39,7 +39,8 @@ from minit.network.netlink.messages import (
     new_route,
     route_of,
 )
-from minit.network.netlink.transport import NETLINK_ROUTE, Netlink
+from minit.network.netlink.newlinks import OPTIONS, NewLink, creation
+from minit.network.netlink.transport import NETLINK_ROUTE, Netlink, NetlinkError
 
 T = TypeVar("T")
 
@@ -49,6 +50,7 @@ SCOPE_HOST = 254
 
 _IFF_PROMISC = 0x100
 _RTEXT_FILTER_SKIP_STATS = 1 << 3
+_UNKNOWN_KIND = "Unknown device type"  # net/core/rtnetlink.c
 
 _RUNNING_TIMEOUT_SECONDS = 5.0
 _RUNNING_PAUSE_SECONDS = 0.001
@@ -100,6 +102,38 @@ class Links:
             raise NetworkError(f"interface {name} has vanished")
         return link
 
+    def all(self) -> list[Link]:
+        """Return all links."""
+        message = link_message(RTM_GETLINK)
+        message["attrs"] = [["IFLA_EXT_MASK", _RTEXT_FILTER_SKIP_STATS]]
+        return [link_of(answer) for answer in self._netlink.dump(message)]
+
+    def add(self, new: NewLink, namespace: int | None = None) -> None:
+        """Make a link on top of one that is here, in the namespace of a descriptor if one is given; it is down."""
+        what = f"create {new.kind} {new.name}"
+        try:
+            self._netlink.request(creation(new, namespace))
+        except NetlinkError as error:
+            if error.errno == errno.EOPNOTSUPP and error.explanation in ("", _UNKNOWN_KIND):
+                raise NetworkError(f"cannot {what}: the kernel has no {new.kind} ({OPTIONS[new.kind]})") from error
+            detail = f" ({error.explanation})" if error.explanation else ""
+            raise NetworkError(f"{_cannot(what, error)}{detail}") from error
+
+    def move(self, link: Link, namespace: int, name: str, alias: str) -> None:
+        """Move a link to the namespace of a descriptor, where it has a name and an alias, and is down."""
+        message = link_message(RTM_SETLINK)
+        message["index"] = link.index
+        message["attrs"] = [["IFLA_NET_NS_FD", namespace], ["IFLA_IFNAME", name], ["IFLA_IFALIAS", alias]]
+        self.change(f"move {link.name} to another network namespace as {name}", message)
+
+    def rename(self, link: Link, name: str, alias: str) -> None:
+        """Give a link another name and an alias; it is down then."""
+        self.set_up(link, up=False)  # before 6.2 the kernel renames no link that is up
+        message = link_message(RTM_SETLINK)
+        message["index"] = link.index
+        message["attrs"] = [["IFLA_IFNAME", name], ["IFLA_IFALIAS", alias]]
+        self.change(f"rename {link.name} to {name}", message)
+
     def add_veth(
         self, name: str, peer: str, peer_namespace: int, mtu: int | None = None, peer_mac: str | None = None
     ) -> None:
@@ -136,11 +170,15 @@ class Links:
 
     def addresses(self, link: Link, *, leased: bool = False) -> list[IPInterface]:
         """Return the addresses of a link, IPv4 first, or only those with an end."""
+        return [address for address, flags in self.address_flags(link) if not (leased and flags & IFA_F_PERMANENT)]
+
+    def address_flags(self, link: Link) -> list[tuple[IPInterface, int]]:
+        """Return the addresses of a link with their flags, IFA_F_…."""
         message = ifaddrmsg()
         message["header"]["type"] = RTM_GETADDR
         message["family"] = ANY_FAMILY
         answers = [answer for answer in self._netlink.dump(message) if answer["index"] == link.index]
-        return [address_of(answer) for answer in answers if not (leased and answer["flags"] & IFA_F_PERMANENT)]
+        return [(address_of(answer), answer["flags"]) for answer in answers]
 
     def add_address(
         self, link: Link, address: IPInterface, prefix_route: bool = True, duplicates: bool = False
@@ -182,9 +220,14 @@ class Links:
         gateway: IPAddress | None = None,
         source: IPAddress | None = None,
         scope: int = SCOPE_UNIVERSE,
+        is_alternative: bool = False,
     ) -> None:
-        """Add a route by a link; packets of the host itself go out with the address `source`, if it is given."""
-        message = new_route(destination, scope)
+        """
+        Add a route by a link; packets of the host itself go out with the address `source`, if it is given.
+
+        It may be an alternative to another route to the same destination.
+        """
+        message = new_route(destination, scope, is_alternative)
         message["attrs"] = [["RTA_DST", str(destination.network_address)], ["RTA_OIF", link.index]]
         via = ""
         if gateway is not None:

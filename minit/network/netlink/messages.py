@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_interface, ip_network
 from typing import Any
 
-from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
+from pyroute2.netlink import NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, nla
 from pyroute2.netlink.rtnl import RTM_NEWADDR, RTM_NEWROUTE
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
@@ -20,6 +20,7 @@ IFF_UP = 0x1
 _FAMILIES = {4: 2, 6: 10}  # AF_INET and AF_INET6
 _VERSIONS = {family: version for version, family in _FAMILIES.items()}
 _IFF_LOWER_UP = 0x10000
+IPVLAN_MODE_NAMES = {0: "l2", 1: "l3", 2: "l3s"}
 _TABLE_MAIN = 254
 _PROTOCOL_BOOT = 3  # what `ip route add` and the reference plugins say
 _TYPE_UNICAST = 1
@@ -29,7 +30,8 @@ _BROADCAST_PREFIX_MAX = 30  # RFC 3021: longer prefixes have no broadcast addres
 class Link(Value):
     """
     A network interface: `peer` and `master` are indices, 0 for none; `running` says that it can carry packets,
-    `carrier` that there is something at the other end of its cable.
+    `carrier` that there is something at the other end of its cable. `peer` is the link below one that is on top of
+    another, too. `mode` is that of a macvlan or ipvlan, `vlan` the number of a VLAN.
     """
 
     index: int
@@ -42,6 +44,9 @@ class Link(Value):
     up: bool = False
     running: bool = False
     carrier: bool = False
+    alias: str = ""
+    mode: str = ""
+    vlan: int | None = None
 
 
 class Route(Value):
@@ -80,11 +85,11 @@ def address_of(answer: Any) -> IPInterface:
     return ip_interface((text, answer["prefixlen"]))
 
 
-def new_route(destination: IPNetwork, scope: int) -> Any:
-    """Return a message that adds a route to the main table."""
+def new_route(destination: IPNetwork, scope: int, is_alternative: bool) -> Any:
+    """Return a message that adds a route to the main table, also if there is another one to there."""
     message = rtmsg()
     message["header"]["type"] = RTM_NEWROUTE
-    message["header"]["flags"] = NLM_F_CREATE | NLM_F_EXCL
+    message["header"]["flags"] = NLM_F_CREATE | (NLM_F_APPEND if is_alternative else NLM_F_EXCL)
     message["family"] = _FAMILIES[destination.version]
     message["dst_len"] = destination.prefixlen
     message["table"] = _TABLE_MAIN
@@ -97,6 +102,8 @@ def new_route(destination: IPNetwork, scope: int) -> Any:
 def link_of(answer: Any) -> Link:
     """Return the link that an answer is about."""
     information = answer.get_attr("IFLA_LINKINFO")
+    data = information and information.get_attr("IFLA_INFO_DATA")
+    own = data.get_attr if isinstance(data, nla) else {}.get
     return Link(
         index=answer["index"],
         name=answer.get_attr("IFLA_IFNAME"),
@@ -108,6 +115,9 @@ def link_of(answer: Any) -> Link:
         up=bool(answer["flags"] & IFF_UP),
         running=answer.get_attr("IFLA_OPERSTATE") == "UP",
         carrier=bool(answer["flags"] & _IFF_LOWER_UP),
+        alias=answer.get_attr("IFLA_IFALIAS") or "",
+        mode=own("IFLA_MACVLAN_MODE") or IPVLAN_MODE_NAMES.get(own("IFLA_IPVLAN_MODE"), ""),
+        vlan=own("IFLA_VLAN_ID"),
     )
 
 
