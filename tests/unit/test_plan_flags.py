@@ -113,6 +113,13 @@ def test_networks_accumulate(arguments: list[str]) -> None:
     assert parse_run_flags([*arguments, UUID]).networks == ("a", "b")
 
 
+def test_addresses_of_ipv6_are_arguments() -> None:
+    """The value of an argument may have colons, which rkt's own flag does not take."""
+    assert parse_run_flags(["--net=a:IP=fd00::7;MAC=02:00:00:00:00:01,b", UUID]).networks == (
+        *("a:IP=fd00::7;MAC=02:00:00:00:00:01", "b"),
+    )
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [

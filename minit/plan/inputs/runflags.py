@@ -107,7 +107,9 @@ def _parse_networks(text: str) -> tuple[str, ...]:
     entries = tuple(text.split(",")) if text else ()
     names = [entry.partition(":")[0] for entry in entries]
     for entry, name in zip(entries, names):
-        if not name or entry.count(":") > 1:
+        arguments = entry.partition(":")[2]
+        # rkt refuses a second colon, which the value of an argument may have now: addresses of IPv6 have many.
+        if not name or (":" in arguments and "=" not in arguments):
             raise UsageError(f'invalid value "{text}" for flag -net: expected NAME[:ARGS], got "{entry}"')
         if names.count(name) > 1:
             raise UsageError(f'invalid value "{text}" for flag -net: network "{name}" is named twice')
