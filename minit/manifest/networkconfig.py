@@ -53,7 +53,6 @@ def parse_network_config(data: bytes, file_name: str, directory: str) -> Network
     ManifestError names the file and the place in it.
     """
     root = _read_root(data, file_name, directory)
-    version = root["cniVersion"].optional(Node.string)
     is_list = file_name.endswith(LIST_SUFFIX)
     plugins = root["plugins"].each(_parse_plugin) if is_list else (PluginConfig(type=_read_type(root), text=data),)
     if not plugins:
@@ -63,7 +62,7 @@ def parse_network_config(data: bytes, file_name: str, directory: str) -> Network
         file_name=file_name,
         directory=directory,
         text=data,
-        cni_version=root["cniVersion"].one_of(*CNI_VERSIONS) if version else _OLDEST,
+        cni_version=_read_version(root, is_list),
         plugins=plugins,
         is_list=is_list,
         ip_masq=any(root["plugins"].each(_masquerades)) if is_list else _masquerades(root),
@@ -84,6 +83,19 @@ def is_at_least(version: str, other: str) -> bool:
 def _read_root(data: bytes, file_name: str, directory: str) -> Node:
     source = f"{directory}/{file_name}"
     return Node(jsontext.parse(data, source), None, source)
+
+
+def _read_version(root: Node, is_list: bool) -> str:
+    """Return the newest version that is known here, of those that a list says it may be taken for."""
+    versions = root["cniVersions"].each(Node.string) if is_list else ()
+    known = [version for version in CNI_VERSIONS if version in (*versions, root["cniVersion"].raw())]
+    if known:
+        return known[-1]
+    if root["cniVersion"].optional(Node.string):
+        return root["cniVersion"].one_of(*CNI_VERSIONS)
+    if versions:
+        raise root["cniVersions"].error(f"a version of {_OLDEST} to {CNI_VERSIONS[-1]}")
+    return _OLDEST
 
 
 def _parse_plugin(node: Node) -> PluginConfig:

@@ -78,6 +78,30 @@ def test_every_version_is_taken(version: str) -> None:
     assert parse({"name": "lan", "type": "ptp", "cniVersion": version}).cni_version == version
 
 
+@pytest.mark.parametrize(
+    ("fields", "version"),
+    [
+        ({"cniVersion": "0.4.0", "cniVersions": ["0.3.1", "1.0.0", "0.4.0"]}, "1.0.0"),
+        ({"cniVersion": "1.0.0", "cniVersions": ["0.4.0"]}, "1.0.0"),
+        ({"cniVersion": "2.0.0", "cniVersions": ["1.1.0", "2.0.0"]}, "1.1.0"),
+        ({"cniVersions": ["0.4.0"]}, "0.4.0"),
+        ({"cniVersion": "0.4.0", "cniVersions": []}, "0.4.0"),
+    ],
+)
+def test_a_list_of_several_versions(fields: dict[str, object], version: str) -> None:
+    """It is taken for the newest of them that is known; a single plugin gets its file as it is, of one version."""
+    config = {"name": "lan", "plugins": [{"type": "ptp"}], **fields}
+    assert parse(config, "lan.conflist").cni_version == version
+
+
+def test_a_list_of_unknown_versions() -> None:
+    """It is refused with what it says."""
+    with pytest.raises(ManifestError, match=r'cniVersions: expected a version of 0.1.0 to 1.1.0, got \["2.0.0"\]'):
+        parse({"name": "lan", "plugins": [{"type": "ptp"}], "cniVersions": ["2.0.0"]}, "lan.conflist")
+    plain = {"name": "lan", "type": "ptp", "cniVersion": "0.4.0", "cniVersions": ["1.0.0"]}
+    assert parse(plain).cni_version == "0.4.0"
+
+
 def test_versions_have_an_order() -> None:
     """A version is at least itself and those before it."""
     assert [is_at_least(version, "0.4.0") for version in CNI_VERSIONS] == [False] * 4 + [True] * 3
