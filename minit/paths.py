@@ -110,6 +110,7 @@ BUILT_IN_PLUGINS = (
     "ipvlan",
     "loopback",
     "macvlan",
+    "portmap",
     "ptp",
     "static",
     "tuning",

@@ -7,7 +7,6 @@ other tables at the same hook are evaluated too, and may still refuse packets.
 
 from __future__ import annotations
 
-import hashlib
 import socket
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
@@ -18,14 +17,12 @@ from minit.network.addresses import IPInterface, IPNetwork
 from minit.network.confinement import Sender, confinement
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.nftables import Chain, Hook, Rule, Table
-from minit.network.tables import TABLE_PREFIX, table_name
+from minit.network.tables import TABLE_PREFIX, is_of_network, pod_of_ports, table_comment, table_name
 from minit.value import replace
 
 __all__ = ["Sender", "delete_table", "delete_tables_of", "protect", "table_name"]
 
 _MULTICAST: dict[int, IPNetwork] = {nftables.IP: IPv4Network("224.0.0.0/4"), nftables.IP6: IPv6Network("ff00::/8")}
-_NETWORK_COMMENT = "network "
-_MAX_COMMENT_NAME_BYTES = 64
 _POSTROUTING = Hook(kind=nftables.NAT, point=nftables.POSTROUTING, priority=nftables.PRIORITY_SRCNAT)
 
 
@@ -43,7 +40,7 @@ def protect(
         _require_link(sender.link)
         tables.append(confinement(name, sender))
     if tables:
-        nftables.replace_tables([replace(table, comment=_network_comment(network)) for table in tables])
+        nftables.replace_tables([replace(table, comment=table_comment("", network)) for table in tables])
 
 
 def delete_table(name: str, freed: ExitStack | None = None) -> None:
@@ -53,18 +50,10 @@ def delete_table(name: str, freed: ExitStack | None = None) -> None:
 
 def delete_tables_of(network: str, excepted: Collection[str]) -> None:
     """Remove the tables of all interfaces in a network, but for those of the names `excepted`."""
-    comment = _network_comment(network)
-    found = {one.name for one in nftables.read_tables(TABLE_PREFIX) if one.comment == comment}
+    tables = nftables.read_tables(TABLE_PREFIX)
+    found = {table.name for table in tables if is_of_network(table, network) and pod_of_ports(table.name) is None}
     for name in sorted(found.difference(excepted)):
         nftables.delete_tables(name)
-
-
-def _network_comment(network: str) -> str:
-    if not network:
-        return ""
-    # A comment has room for half of what a file's name may be.
-    is_short = len(network.encode()) <= _MAX_COMMENT_NAME_BYTES
-    return _NETWORK_COMMENT + (network if is_short else hashlib.sha256(network.encode()).hexdigest())
 
 
 def _by_family(interfaces: Sequence[IPInterface]) -> Iterator[tuple[int, list[IPInterface]]]:

@@ -7,9 +7,10 @@ hook are evaluated too, and may still refuse packets.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from minit.errors import NetworkError, describe
 from minit.network.addresses import EVERYWHERE, IPAddress
@@ -18,12 +19,24 @@ from minit.network.loopbackway import LOOPBACK, close_way, open_way, way_comment
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.conntrack import forget_datagrams
 from minit.network.netlink.nftables import Chain, Hook, Rule, Table
+from minit.network.netlink.nftexpressions import Match
 from minit.network.portuse import PORTS_CHAIN, port_comment, read_ports, refuse_taken_ports
-from minit.network.tables import ports_table
+from minit.network.tables import TABLE_PREFIX, is_of_network, pod_of_ports, ports_table, table_comment
 from minit.plan.networks.networkplan import ForwardedPort
 from minit.value import Value, replace
 
-__all__ = ["Target", "forward_ports", "ports_table", "refuse_taken_ports", "stop_forwarding"]
+__all__ = [
+    "Forwarding",
+    "Target",
+    "forward_ports",
+    "forwarded_ports",
+    "map_ports",
+    "ports_of",
+    "ports_table",
+    "refuse_taken_ports",
+    "stop_forwarding",
+    "stop_forwarding_of",
+]
 
 _LOCK_DIRECTORY = "/run/minit"
 _LOCK = f"{_LOCK_DIRECTORY}/firewall.lock"
@@ -42,6 +55,23 @@ class Target(Value):
     gateway: IPAddress
 
 
+class Forwarding(Value):
+    """
+    Ports of one family, each with an address, that lead to an `address` of a pod.
+
+    `interface` of the host leads there; without one nothing comes from the host's loopback. `conditions` are those of
+    every port. Answers come back by the host because of other sources, unless `masquerades` is False, which `always`
+    means for whatever is forwarded.
+    """
+
+    address: IPAddress
+    interface: str | None
+    ports: tuple[ForwardedPort, ...]
+    conditions: Match = ()
+    masquerades: bool = True
+    always: bool = False
+
+
 def forward_ports(table: str, ports: Sequence[ForwardedPort], targets: Sequence[Target]) -> None:
     """
     Let ports of the host lead to a pod, those without an address to each of the targets, of which a family has one.
@@ -49,53 +79,81 @@ def forward_ports(table: str, ports: Sequence[ForwardedPort], targets: Sequence[
     A port that includes a loopback address needs a way from there, which is opened. NetworkError if a port is taken or
     the kernel refuses. The working directory is the pod's.
     """
-    by_target = [(target, host_interface(target.address, target.gateway)) for target in targets]
-    wanted = [(*target, ports_of(ports, target[0].address.version)) for target in by_target]
-    lock = _take_lock()
-    try:
-        for ended in refuse_taken_ports([port for *_, chosen in wanted for port in chosen], table):
+    wanted = [
+        Forwarding(
+            address=target.address,
+            interface=host_interface(target.address, target.gateway),
+            ports=ports_of(ports, target.address.version),
+        )
+        for target in targets
+    ]
+    with _locked():
+        for ended in refuse_taken_ports([port for one in wanted for port in one.ports], table):
             _delete(ended)
-        _delete(table)
-        _write(table, [(target, interface, chosen) for target, interface, chosen in wanted if chosen])
-        for *_, chosen in wanted:
-            _forget_datagrams(chosen)
-    finally:
-        os.close(lock)
+        _replace(table, wanted, "")
+
+
+def map_ports(table: str, wanted: Sequence[Forwarding], network: str) -> None:
+    """
+    Let ports of the host lead to a pod, whoever else has them: the first who wants them gets what comes.
+
+    `stop_forwarding_of` finds the tables by the name of their `network`.
+    """
+    with _locked():
+        _replace(table, wanted, network)
 
 
 def stop_forwarding(table: str) -> None:
     """Remove the tables of that name, and what was opened for them; no error if they are gone."""
-    lock = _take_lock()
-    try:
+    with _locked():
         _delete(table)
-    finally:
-        os.close(lock)
 
 
-def ports_of(ports: Sequence[ForwardedPort], version: int) -> list[ForwardedPort]:
+def stop_forwarding_of(network: str, excepted: Collection[str]) -> None:
+    """Do so with the tables of all attachments to a network, but for those of the names `excepted`."""
+    with _locked():
+        tables = nftables.read_tables(TABLE_PREFIX)
+        found = {table.name for table in tables if pod_of_ports(table.name) and is_of_network(table, network)}
+        for name in sorted(found.difference(excepted)):
+            _delete(name)
+
+
+def forwarded_ports(table: str) -> list[ForwardedPort]:
+    """Return the ports that the tables of that name forward."""
+    return [port for one in nftables.read_tables(table) if one.name == table for port in read_ports(one)]
+
+
+def ports_of(ports: Sequence[ForwardedPort], version: int) -> tuple[ForwardedPort, ...]:
     """Return the ports of one family, each with an address of it, be it that of all."""
     every = EVERYWHERE[version].network_address
     addressed = [replace(port, host_ip=port.host_ip or every) for port in ports]
-    return [port for port in addressed if port.host_ip is not None and port.host_ip.version == version]
+    return tuple(port for port in addressed if port.host_ip is not None and port.host_ip.version == version)
 
 
-def _write(table: str, wanted: Sequence[tuple[Target, str, Sequence[ForwardedPort]]]) -> None:
+def _replace(name: str, wanted: Sequence[Forwarding], network: str) -> None:
+    _delete(name)
     tables = []
     opened = []
-    for target, interface, ports in wanted:
-        family = _FAMILIES[target.address.version]
-        chains = [*_redirections(ports, target.address), *_redirecting(family), _returning(target.address, interface)]
-        comment = ""
-        if any(_includes_loopback(port, family) for port in ports):
-            chains.append(_guard(family))
-            comment = way_comment(family, interface)
-            opened.append((family, interface))
-        tables.append(Table(family=family, name=table, chains=tuple(chains), comment=comment))
+    for one in wanted:
+        if not one.ports:
+            continue
+        family = _FAMILIES[one.address.version]
+        chains = [*_redirections(one), *_redirecting(family)]
+        way = ""
+        if one.masquerades:
+            chains.append(_returning(one))
+            if one.interface and any(_includes_loopback(port, family) for port in one.ports):
+                chains.append(_guard(family))
+                way = way_comment(family, one.interface)
+                opened.append((family, one.interface))
+        tables.append(Table(family=family, name=name, chains=tuple(chains), comment=table_comment(way, network)))
     if tables:
         nftables.replace_tables(tables)
     # Afterwards: whoever deletes the tables knows from the comments what else there is to undo.
     for family, interface in opened:
         open_way(family, interface)
+    for one in wanted:
+        _forget_datagrams(one.ports)
 
 
 def _delete(name: str) -> None:
@@ -119,15 +177,16 @@ def _forget_datagrams(ports: Sequence[ForwardedPort]) -> None:
         forget_datagrams(port.host_port, port.count, own if port.host_ip.is_unspecified else {port.host_ip})
 
 
-def _redirections(ports: Sequence[ForwardedPort], address: IPAddress) -> tuple[Chain, ...]:
+def _redirections(wanted: Forwarding) -> tuple[Chain, ...]:
     """Return the chain of all ports, and one for each range whose ports change their numbers."""
     rules = []
     ranges: list[Chain] = []
-    for port in ports:
-        place = (
-            () if port.host_ip is None or port.host_ip.is_unspecified else nftexpressions.destination_in(port.host_ip)
-        )
-        match = (*place, *nftexpressions.destination_ports(port.protocol, port.host_port, port.count))
+    address = wanted.address
+    for port in wanted.ports:
+        is_anywhere = port.host_ip is None or port.host_ip.is_unspecified
+        place = () if port.host_ip is None or is_anywhere else nftexpressions.destination_in(port.host_ip)
+        ports = nftexpressions.destination_ports(port.protocol, port.host_port, port.count)
+        match = (*wanted.conditions, *place, *ports)
         if port.count == 1:
             action = nftexpressions.redirect_to(address, port.pod_port)
         elif port.host_port == port.pod_port:
@@ -160,19 +219,23 @@ def _redirecting(family: int) -> tuple[Chain, ...]:
     )
 
 
-def _returning(address: IPAddress, interface: str) -> Chain:
+def _returning(wanted: Forwarding) -> Chain:
     """Return the chain that makes answers come back this way, where they would go another or nowhere."""
-    to_pod = nftexpressions.destination_in(address)
-    loopback = LOOPBACK[_FAMILIES[address.version]]
-    by_one_interface = (*nftexpressions.enters_by(interface), *nftexpressions.leaves_by(interface))
-    rules = (
+    to_pod = nftexpressions.destination_in(wanted.address)
+    loopback = LOOPBACK[_FAMILIES[wanted.address.version]]
+    matches = [
         # No answer to 127.0.0.1 leaves the pod.
-        Rule(expressions=(*nftexpressions.source_in(loopback), *to_pod, *nftexpressions.masquerade())),
+        (*nftexpressions.source_in(loopback), *to_pod),
         # The pod takes no packet that seems to come from itself.
-        Rule(expressions=(*nftexpressions.source_in(address), *to_pod, *nftexpressions.masquerade())),
+        (*nftexpressions.source_in(wanted.address), *to_pod),
+    ]
+    if wanted.interface is not None:
         # A neighbour on the same bridge would be answered directly, by an address that it never spoke to.
-        Rule(expressions=(*by_one_interface, *to_pod, *nftexpressions.was_redirected(), *nftexpressions.masquerade())),
-    )
+        by_one = (*nftexpressions.enters_by(wanted.interface), *nftexpressions.leaves_by(wanted.interface))
+        matches.append((*by_one, *to_pod, *nftexpressions.was_redirected()))
+    if wanted.always:
+        matches.append((*to_pod, *nftexpressions.was_redirected()))
+    rules = tuple(Rule(expressions=(*match, *nftexpressions.masquerade())) for match in matches)
     return Chain(name="postrouting", rules=rules, hook=_POSTROUTING)
 
 
@@ -193,12 +256,16 @@ def _guard(family: int) -> Chain:
     return Chain(name="guard", rules=rules, hook=_FIRST)
 
 
-def _take_lock() -> int:
-    """Return a descriptor that holds the lock of all who change these tables; closing it gives the lock up."""
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    """Hold the lock of all who change these tables."""
     try:
         os.makedirs(_LOCK_DIRECTORY, 0o755, exist_ok=True)
         lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
     except OSError as error:
         raise NetworkError(f"cannot lock the firewall: {describe(error)}") from error
-    return lock
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

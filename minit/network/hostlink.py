@@ -24,10 +24,17 @@ def host_interface(address: IPAddress, gateway: IPAddress) -> str:
     if gateway not in host_addresses():
         raise NetworkError(f'no interface found with IP "{gateway}": ports are forwarded by the pod\'s gateway')
     try:
-        with Netlink(NETLINK_ROUTE) as netlink:
-            return socket.if_indextoname(_interface_towards(netlink, address))
+        return _interface_towards(address)
     except OSError as error:
         raise NetworkError(f"cannot find the interface that leads to {address}: {describe(error)}") from error
+
+
+def interface_towards(address: IPAddress) -> str | None:
+    """Return the name of the interface by which this machine reaches an address, None if it does not."""
+    try:
+        return _interface_towards(address)
+    except OSError:
+        return None
 
 
 def host_addresses() -> set[IPAddress]:
@@ -43,10 +50,11 @@ def host_addresses() -> set[IPAddress]:
     return {ip_address(one.get_attr("IFA_LOCAL") or one.get_attr("IFA_ADDRESS")) for one in answers}
 
 
-def _interface_towards(netlink: Netlink, address: IPAddress) -> int:
+def _interface_towards(address: IPAddress) -> str:
     request = rtmsg()
     request["header"]["type"] = RTM_GETROUTE
     request["family"] = socket.AF_INET if address.version == 4 else socket.AF_INET6
     request["dst_len"] = address.max_prefixlen
     request["attrs"] = [("RTA_DST", str(address))]
-    return int(netlink.ask(request).get_attr("RTA_OIF"))
+    with Netlink(NETLINK_ROUTE) as netlink:
+        return socket.if_indextoname(netlink.ask(request).get_attr("RTA_OIF"))

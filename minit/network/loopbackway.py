@@ -77,7 +77,9 @@ def _opened_for(family: int, but: str | None = None) -> list[str | None]:
 
 def _noted_interface(table: Table) -> str | None:
     start = _COMMENTS.get(table.family)
-    return table.comment.removeprefix(start) if start and table.comment.startswith(start) else None
+    if not start or not table.comment.startswith(start):
+        return None
+    return table.comment.removeprefix(start).partition(" ")[0]
 
 
 def _localnet_path(interface: str) -> str:

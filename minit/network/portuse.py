@@ -30,6 +30,7 @@ _RUNNING = ".."
 _ENDED = ("../../exited-garbage", "../../garbage")
 # States of a socket that takes whatever comes to its port, linux/net/tcp_states.h.
 _TAKING_STATES = {"tcp": "0A", "udp": "07"}
+_PROTOCOLS = ("tcp", "udp", "sctp")
 _SOCKET_KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 _EVERY_IPV4 = IPv4Address("0.0.0.0")
 _EVERY_IPV6 = IPv6Address("::")
@@ -67,7 +68,7 @@ def parse_port_comment(text: str) -> ForwardedPort | None:
     protocol, _, address = place.partition(" ")
     host_ip, _, host_ports = address.rpartition(":")
     first, _, last = host_ports.partition("-")
-    if protocol not in _SOCKET_KINDS or not all(map(_is_number, (first, last or first, pod_port))):
+    if protocol not in _PROTOCOLS or not all(map(_is_number, (first, last or first, pod_port))):
         return None
     count = int(last or first) - int(first) + 1
     if count < 1:

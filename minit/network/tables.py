@@ -1,10 +1,16 @@
-"""The names of a pod's tables of nf_tables, by which they are found again."""
+"""The names of a pod's tables of nf_tables, and their comments, by which they are found again."""
 
 from __future__ import annotations
+
+import hashlib
+
+from minit.network.netlink.nftables import Table
 
 TABLE_PREFIX = "minit-"
 
 _PORTS = "-ports"
+_NETWORK = "network "
+_MAX_NAME_BYTES = 64
 
 
 def table_name(container_id: str, interface: str) -> str:
@@ -22,3 +28,20 @@ def pod_of_ports(table: str) -> str | None:
     if not (table.startswith(TABLE_PREFIX) and table.endswith(_PORTS)):
         return None
     return table[len(TABLE_PREFIX) : -len(_PORTS)]
+
+
+def table_comment(way: str, network: str) -> str:
+    """Return the comment of a table: what else was done for it, and its network; either may be empty."""
+    return " ".join(filter(None, (way, network and f"{_NETWORK}{_short(network)}")))
+
+
+def is_of_network(table: Table, network: str) -> bool:
+    """Tell whether a table is of a network."""
+    comment = table_comment("", network)
+    return table.comment == comment or table.comment.endswith(f" {comment}")
+
+
+def _short(network: str) -> str:
+    # A comment has room for half of what a file's name may be.
+    is_short = len(network.encode()) <= _MAX_NAME_BYTES and " " not in network
+    return network if is_short else hashlib.sha256(network.encode()).hexdigest()

@@ -4,7 +4,8 @@ A host between the outside and its pods, each a network namespace, and packets s
     outside 192.0.2.2 --- 192.0.2.1 host 10.1.0.1 --- 10.1.0.2, 10.1.0.3, … pods
             2001:db8:2::2 --- 2001:db8:2::1  2001:db8:1::1 --- 2001:db8:1::2, …
 
-Sockets stay in the namespace in which they were made, so that one process can be all of them.
+Sockets stay in the namespace in which they were made, so that one process can be all of them. Addresses of IPv6 can be
+used at once, which without `nodad` they could not, be it that nobody is asked about them.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class Place:
     def wait_for_link(self, name: str) -> None:
         """Wait until a link carries packets; before, the first of them are lost."""
         wait_for(lambda: "state UP" in self.run(f"ip link show {name}"), f"link {name}")
+        wait_for(lambda: not self.run(f"ip -6 address show dev {name} tentative"), f"addresses of {name}")
 
     def sysctl(self, name: str, value: str | None = None) -> str:
         """Return a setting of net.ipv4, after changing it if there is a value."""
@@ -156,16 +158,16 @@ class Topology:
             f"ip link add eth0 type veth peer name eth0 netns {self.outside.path}",
             f"ip address add {HOST}/24 dev eth0",
             f"ip address add {OTHER_HOST}/24 dev eth0",
-            f"ip address add {HOST6}/64 dev eth0",
+            f"ip address add {HOST6}/64 dev eth0 nodad",
             # Of IPv4 the first is the source of what the host sends. Of IPv6 it is the one that is preferred.
-            f"ip address add {OTHER_HOST6}/64 dev eth0 preferred_lft 0",
+            f"ip address add {OTHER_HOST6}/64 dev eth0 preferred_lft 0 nodad",
             "ip link set eth0 up",
         )
         self.host.sysctl("ip_forward", "1")
         self.host.sysctl6("conf/all/forwarding", "1")
         self.outside.run(
             f"ip address add {OUTSIDE}/24 dev eth0",
-            f"ip address add {OUTSIDE6}/64 dev eth0",
+            f"ip address add {OUTSIDE6}/64 dev eth0 nodad",
             "ip link set eth0 up",
         )
         for place in (self.host, self.outside):
@@ -183,14 +185,14 @@ class Topology:
         self.host.run(
             f"ip link add {link} type veth peer name eth0 netns {pod.path}",
             f"ip address add {GATEWAY}/32 dev {link}",
-            f"ip address add {GATEWAY6}/128 dev {link}",
+            f"ip address add {GATEWAY6}/128 dev {link} nodad",
             f"ip link set {link} up",
             f"ip route add {address}/32 dev {link}",
             f"ip route add {ipv6_of(address)}/128 dev {link}",
         )
         pod.run(
             f"ip address add {address}/24 dev eth0 noprefixroute",
-            f"ip address add {ipv6_of(address)}/64 dev eth0 noprefixroute",
+            f"ip address add {ipv6_of(address)}/64 dev eth0 noprefixroute nodad",
             "ip link set eth0 up",
             f"ip route add {GATEWAY}/32 dev eth0 scope link src {address}",
             f"ip route add {SUBNET} via {GATEWAY} src {address}",
@@ -209,7 +211,7 @@ class Topology:
             self.host.run(
                 f"ip link add {BRIDGE} type bridge",
                 f"ip address add {GATEWAY}/24 dev {BRIDGE}",
-                f"ip address add {GATEWAY6}/64 dev {BRIDGE}",
+                f"ip address add {GATEWAY6}/64 dev {BRIDGE} nodad",
                 f"ip link set {BRIDGE} up",
             )
         link = self.link_of(address)
@@ -220,7 +222,7 @@ class Topology:
         )
         pod.run(
             f"ip address add {address}/24 dev eth0",
-            f"ip address add {ipv6_of(address)}/64 dev eth0",
+            f"ip address add {ipv6_of(address)}/64 dev eth0 nodad",
             "ip link set eth0 up",
             f"ip route add default via {GATEWAY}",
             f"ip route add default via {GATEWAY6}",
@@ -252,7 +254,6 @@ class Topology:
     def _place(self, name: str) -> Place:
         place = Place(self._directory / name)
         self._places.append(place)
-        # Addresses can be used at once: nobody is asked whether they are free.
         place.sysctl6("conf/default/accept_dad", "0")
         return place
 

@@ -2,7 +2,7 @@
 The plugins that are built in, with the addresses of host-local or static.
 
 ptp and bridge have a link on the host and one in the pod, loopback, macvlan, ipvlan, vlan, host-device and dummy one in
-the pod alone. tuning changes what another one has made.
+the pod alone. tuning changes what another one has made, and portmap leads ports to it.
 
 They do what the reference plugins of these names do, for machines that have none. They are called by
 `minit/network/pluginrequests.py`. Read `call.py` first.
@@ -19,6 +19,7 @@ from minit.network.builtin import (
     ipvlan,
     loopback,
     macvlan,
+    portmap,
     ptp,
     tuning,
     vlan,
@@ -50,6 +51,7 @@ BUILTINS = {
     "ipvlan": Builtin(add=ipvlan.add, delete=ipvlan.delete, check=ipvlan.check, **_BY_LINKS),
     "loopback": Builtin(add=loopback.add, delete=loopback.delete, check=loopback.check),
     "macvlan": Builtin(add=macvlan.add, delete=macvlan.delete, check=macvlan.check, **_BY_LINKS),
+    "portmap": Builtin(add=portmap.add, delete=portmap.delete, check=portmap.check, collect=portmap.collect),
     "ptp": Builtin(add=ptp.add, delete=ptp.delete, check=ptp.check, **_BY_LINKS),
     "static": Builtin(add=static.add, delete=static.delete, check=static.check),
     "tuning": Builtin(add=tuning.add, delete=tuning.delete, check=tuning.check),

@@ -31,7 +31,7 @@ REDIRECT = 137
 LISTENER_REPORT = 143
 
 _FAMILIES = {4: 2, 6: 10}
-_PROTOCOLS = {"tcp": 6, "udp": 17, "icmpv6": 58}
+_PROTOCOLS = {"tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132}
 _REGISTER = 1
 _SECOND_REGISTER = 2
 _VERDICT_REGISTER = 0
@@ -73,6 +73,11 @@ def source_in(subnet: IPAddress | IPNetwork) -> Match:
     return _address(_SOURCE_OFFSETS, subnet, _EQUAL)
 
 
+def source_not_in(subnet: IPAddress | IPNetwork) -> Match:
+    """Match packets from anywhere but an address, or a subnet."""
+    return _address(_SOURCE_OFFSETS, subnet, _UNEQUAL)
+
+
 def destination_in(subnet: IPAddress | IPNetwork) -> Match:
     """Match packets to an address, or to a subnet."""
     return _address(_DESTINATION_OFFSETS, subnet, _EQUAL)
@@ -92,7 +97,7 @@ def destination_is_local() -> Match:
 
 
 def destination_ports(protocol: str, first: int, count: int = 1) -> Match:
-    """Match packets to `count` ports from the first on; `protocol` is tcp or udp."""
+    """Match packets to `count` ports from the first on; `protocol` is tcp, udp or sctp."""
     if count == 1:
         ports = _compare(first.to_bytes(2, "big"))
     else:

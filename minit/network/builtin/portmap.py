@@ -1,0 +1,147 @@
+"""The meta plugin portmap: ports of the host that lead to the container, as the runtime asks for them."""
+
+from __future__ import annotations
+
+from ipaddress import ip_interface
+
+from minit.errors import NetworkError
+from minit.manifest.reader import Node
+from minit.network.addresses import IPInterface, parse_address, parse_interface
+from minit.network.builtin.call import Call
+from minit.network.builtin.settings import network_name, read_with, refuse, truth, valid_attachments
+from minit.network.forwarding import (
+    Forwarding,
+    forwarded_ports,
+    map_ports,
+    ports_of,
+    ports_table,
+    stop_forwarding,
+    stop_forwarding_of,
+)
+from minit.network.hostlink import interface_towards
+from minit.network.netlink import nftexpressions
+from minit.network.netlink.nftexpressions import Match
+from minit.network.result import Result
+from minit.plan.networks.networkplan import ForwardedPort
+from minit.plan.networks.ports import describe_port
+
+_MAX_PORT = 65535
+_MAX_MARK_BIT = 31
+_PROTOCOLS = ("tcp", "udp", "sctp")
+_VERSIONS = {4: "conditionsV4", 6: "conditionsV6"}
+_NOT = "!"
+_DESTINATION = ("-d", "--dst", "--destination")
+_SOURCE = ("-s", "--src", "--source")
+_INPUT = ("-i", "--in-interface")
+
+
+def add(call: Call) -> Result:
+    """Forward the ports that the runtime asks for, and pass on what plugins before have returned."""
+    if call.previous is None:
+        raise NetworkError("portmap needs the result of a plugin before it")
+    wanted = _read(call.config, call.previous)
+    if any(one.ports for one in wanted):
+        map_ports(_table(call.request.container_id, call.request.interface), wanted, network_name(call.config))
+    return call.previous
+
+
+def delete(call: Call) -> None:
+    """Forward nothing any more."""
+    stop_forwarding(_table(call.request.container_id, call.request.interface))
+
+
+def check(call: Call) -> None:
+    """Raise NetworkError with the first port that is not forwarded."""
+    if call.previous is None:
+        raise NetworkError("CHECK needs the result of ADD")
+    present = forwarded_ports(_table(call.request.container_id, call.request.interface))
+    for one in _read(call.config, call.previous):
+        for port in one.ports:
+            if port not in present:
+                raise NetworkError(f"port {describe_port(port)} is not forwarded to {one.address}")
+
+
+def collect(call: Call) -> None:
+    """Forward nothing any more to attachments to this network that are no more."""
+    valid = [_table(*attachment) for attachment in valid_attachments(call.config)]
+    stop_forwarding_of(network_name(call.config), valid)
+
+
+def _table(container_id: str, interface: str) -> str:
+    return ports_table(f"{container_id}-{interface}")
+
+
+def _read(config: Node, previous: Result) -> list[Forwarding]:
+    """Return what a configuration asks for, of each family in which the container has an address."""
+    ports = config["runtimeConfig"]["portMappings"].each(_port)
+    masquerades = config["snat"].optional(Node.boolean) is not False
+    always = truth(config["masqAll"])
+    conditions = {version: _conditions(config[key], version) for version, key in _VERSIONS.items()}
+    # Nothing is marked here: the rules that masquerade know the packets by their destination.
+    config["markMasqBit"].optional(lambda node: node.integer(0, _MAX_MARK_BIT))
+    if config["externalSetMarkChain"].raw():
+        raise refuse(config["externalSetMarkChain"], "a chain of iptables cannot be called by nftables")
+    if config["backend"].raw() not in (None, "", "nftables"):
+        raise refuse(config["backend"], "ports are forwarded by nftables")
+    found = []
+    for version in _VERSIONS:
+        address = previous.first_address(version)
+        if address is not None:
+            found.append(
+                Forwarding(
+                    address=address.address.ip,
+                    interface=interface_towards(address.address.ip),
+                    ports=ports_of(ports, version),
+                    conditions=conditions[version],
+                    masquerades=masquerades,
+                    always=always,
+                )
+            )
+    return found
+
+
+def _port(node: Node) -> ForwardedPort:
+    host_ip = node["hostIP"]
+    return ForwardedPort(
+        protocol=node["protocol"].matching(lambda text: text.lower() in _PROTOCOLS, "tcp, udp or sctp").lower(),
+        host_port=node["hostPort"].integer(1, _MAX_PORT),
+        pod_port=node["containerPort"].integer(1, _MAX_PORT),
+        host_ip=read_with(host_ip, parse_address, "an IP address") if host_ip.raw() else None,
+    )
+
+
+def _conditions(node: Node, version: int) -> Match:
+    """Return what a list of words for iptables(8) says about a packet's source, destination or interface."""
+    words = list(node.each(lambda word: word))
+    match: list[nftexpressions.Expression] = []
+    while words:
+        word = words.pop(0)
+        is_not = word.string() == _NOT
+        option = _next(node, words) if is_not else word
+        value = _next(node, words)
+        match += _condition(option, value, version, is_not=is_not)
+    return tuple(match)
+
+
+def _next(node: Node, words: list[Node]) -> Node:
+    if not words:
+        raise node.error("options of iptables, each with its value")
+    return words.pop(0)
+
+
+def _condition(option: Node, value: Node, version: int, *, is_not: bool) -> Match:
+    name = option.string()
+    if name in _INPUT:
+        return (nftexpressions.enters_not_by if is_not else nftexpressions.enters_by)(value.non_empty())
+    if name not in _SOURCE + _DESTINATION:
+        raise refuse(option, "of the options of iptables there are -s, -d and -i")
+    subnet = read_with(value, _parse_subnet, "a subnet")
+    if subnet.version != version:
+        raise value.error(f"a subnet of IPv{version}")
+    if name in _SOURCE:
+        return (nftexpressions.source_not_in if is_not else nftexpressions.source_in)(subnet.network)
+    return (nftexpressions.destination_not_in if is_not else nftexpressions.destination_in)(subnet.network)
+
+
+def _parse_subnet(text: str) -> IPInterface:
+    return parse_interface(text) if "/" in text else ip_interface(parse_address(text))
