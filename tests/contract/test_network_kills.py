@@ -34,6 +34,23 @@ LONG_SAMPLE = 60
 NETWORKS = "default,default-restricted"
 REFERENCE = Path("/usr/lib/cni")
 PORTS = itertools.count(20000)
+_SETS = [[{"subnet": "10.79.0.0/16"}], [{"subnet": "fd00:4f::/64"}]]
+# The second network has the bridge of the first one for its master.
+MANY_TYPES: dict[str, list[dict[str, object]]] = {
+    "a-lan": [
+        {
+            **{"type": "bridge", "bridge": "br-many", "isGateway": True, "ipMasq": True},
+            "ipam": {"type": "host-local", "ranges": _SETS, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]},
+        },
+        {"type": "tuning", "mtu": 1400, "sysctl": {"net.ipv4.conf.eth0.arp_filter": "1"}},
+    ],
+    "b-mac": [
+        {
+            **{"type": "macvlan", "master": "br-many", "mode": "bridge"},
+            "ipam": {"type": "host-local", "subnet": "10.80.0.0/16"},
+        }
+    ],
+}
 
 # A pod, what it is run with, and how a command of it is run under the tracer.
 Start = Callable[[PodDirectory, Sequence[str], int], None]
@@ -133,6 +150,20 @@ def test_kills_of_a_start(make_pod: MakePod, faults: Faults, victim: str) -> Non
     begin = next(index for index, call in enumerate(calls) if call.who == helper)
     who = LAUNCHER if victim == "launcher" else helper
     check_all(runs.kill, sample([call for call in calls[begin:] if call.who == who]))
+
+
+def test_kills_of_a_start_with_many_types(make_pod: MakePod, faults: Faults, tmp_path: Path) -> None:
+    """Nor by plugins of other types, in chains and with both families, whichever of them is at work."""
+    networks = tmp_path / "net.d"
+    networks.mkdir()
+    for name, plugins in MANY_TYPES.items():
+        configuration = {"cniVersion": "1.0.0", "name": name, "plugins": plugins}
+        (networks / f"{name}.conflist").write_text(json.dumps(configuration))
+    runs = Runs(faults, make_pod, f"--local-config={tmp_path}", net=",".join(MANY_TYPES))
+    calls = runs.record()
+    helper = Roles(calls).network_helper
+    check_all(runs.kill, sample([call for call in calls if call.who == helper]))
+    subprocess.run(["ip", "link", "delete", "br-many"], check=True)
 
 
 @pytest.mark.skipif(not (REFERENCE / "bridge").exists(), reason="containernetworking-plugins is not installed")

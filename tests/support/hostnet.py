@@ -12,7 +12,7 @@ from typing import Any
 
 LEASES = Path("/var/lib/cni/networks")
 NAMESPACES = Path("/run/netns")
-_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
+_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-f:]*:[0-9a-f:]*")
 
 
 def leftovers() -> list[str]:
