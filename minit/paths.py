@@ -102,6 +102,7 @@ INTERFACE_VERSION = 6
 PLUGINS = "usr/lib/rkt/plugins/net"
 PLUGIN_ENTRYPOINT = "cni"
 BUILT_IN_PLUGINS = (
+    "bandwidth",
     "bridge",
     "dummy",
     "flannel",

@@ -9,6 +9,7 @@ from minit.network.netlink.nftables import Table
 TABLE_PREFIX = "minit-"
 
 _PORTS = "-ports"
+_BANDWIDTH = "-bandwidth"
 _NETWORK = "network "
 _MAX_NAME_BYTES = 64
 
@@ -16,6 +17,11 @@ _MAX_NAME_BYTES = 64
 def table_name(container_id: str, interface: str) -> str:
     """Return the name of the tables of one of a pod's interfaces."""
     return f"{TABLE_PREFIX}{container_id}-{interface}"
+
+
+def bandwidth_table(container_id: str, interface: str) -> str:
+    """Return the name of the table of an interface whose bandwidth is limited."""
+    return f"{table_name(container_id, interface)}{_BANDWIDTH}"
 
 
 def ports_table(container_id: str) -> str:

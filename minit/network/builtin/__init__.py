@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from minit.network.builtin import (
     attachment,
+    bandwidth,
     bridge,
     dummy,
     flannel,
@@ -31,6 +32,7 @@ from minit.network.result import Result
 _BY_LINKS = {"collect": attachment.collect, "status": attachment.status}
 
 BUILTINS = {
+    "bandwidth": Builtin(add=bandwidth.add, delete=bandwidth.delete, check=bandwidth.check, collect=bandwidth.collect),
     "bridge": Builtin(add=bridge.add, delete=bridge.delete, check=bridge.check, **_BY_LINKS),
     "dummy": Builtin(add=dummy.add, delete=dummy.delete, check=dummy.check, **_BY_LINKS),
     "flannel": Builtin(

@@ -7,6 +7,7 @@ Numbers are in network byte order, as nfnetlink has them.
 from __future__ import annotations
 
 _NESTED = 0x8000
+_HEADER_BYTES = 4
 
 
 def attribute(kind: int, value: bytes) -> bytes:
@@ -28,6 +29,16 @@ def nested(kind: int, *attributes: bytes) -> bytes:
     """Return an attribute made of others."""
     value = b"".join(attributes)
     return _header(kind | _NESTED, value) + value
+
+
+def read_attributes(data: bytes) -> dict[int, bytes]:
+    """Return the values of attributes that stand one after the other, by their kinds."""
+    found = {}
+    while len(data) >= _HEADER_BYTES:
+        size = int.from_bytes(data[0:2], "little")
+        found[int.from_bytes(data[2:4], "little") & ~_NESTED] = data[_HEADER_BYTES:size]
+        data = data[max(_HEADER_BYTES, size + 3 & ~3) :]
+    return found
 
 
 def _header(kind: int, value: bytes) -> bytes:

@@ -87,13 +87,15 @@ class Links:
     def find(self, name: str) -> Link | None:
         """Return the link of that name, None if there is none."""
         message = link_message(RTM_GETLINK)
-        message["attrs"] = [["IFLA_IFNAME", name], ["IFLA_EXT_MASK", _RTEXT_FILTER_SKIP_STATS]]
-        try:
-            return link_of(self._netlink.ask(message))
-        except OSError as error:
-            if error.errno == errno.ENODEV:
-                return None
-            raise _cannot(f"look up interface {name}", error) from error
+        message["attrs"] = [["IFLA_IFNAME", name]]
+        return self._look_up(name, message)
+
+    def at(self, index: int) -> Link | None:
+        """Return the link of that index, None if there is none."""
+        message = link_message(RTM_GETLINK)
+        message["index"] = index
+        message["attrs"] = []
+        return self._look_up(f"of index {index}", message)
 
     def get(self, name: str) -> Link:
         """Return the link of that name."""
@@ -109,7 +111,7 @@ class Links:
         return [link_of(answer) for answer in self._netlink.dump(message)]
 
     def add(self, new: NewLink, namespace: int | None = None) -> None:
-        """Make a link on top of one that is here, in the namespace of a descriptor if one is given; it is down."""
+        """Make a link, on top of one that is here or of none, in the namespace of a descriptor if given; it is down."""
         what = f"create {new.kind} {new.name}"
         try:
             self._netlink.request(creation(new, namespace))
@@ -244,6 +246,15 @@ class Links:
             if time.monotonic() > end:
                 raise NetworkError(f"interface {name} is up and does not carry packets")
             time.sleep(_RUNNING_PAUSE_SECONDS)
+
+    def _look_up(self, what: str, message: Any) -> Link | None:
+        message["attrs"].append(["IFLA_EXT_MASK", _RTEXT_FILTER_SKIP_STATS])
+        try:
+            return link_of(self._netlink.ask(message))
+        except OSError as error:
+            if error.errno == errno.ENODEV:
+                return None
+            raise _cannot(f"look up interface {what}", error) from error
 
     def _set_flags(self, what: str, link: Link, flags: int, on: bool) -> None:
         message = link_message(RTM_SETLINK)

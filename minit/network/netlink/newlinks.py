@@ -17,10 +17,17 @@ MACVLAN = "macvlan"
 IPVLAN = "ipvlan"
 VLAN = "vlan"
 DUMMY = "dummy"
+IFB = "ifb"
 
 MACVLAN_MODES = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
 IPVLAN_MODES = {name: number for number, name in IPVLAN_MODE_NAMES.items()}
-OPTIONS = {MACVLAN: "CONFIG_MACVLAN", IPVLAN: "CONFIG_IPVLAN", VLAN: "CONFIG_VLAN_8021Q", DUMMY: "CONFIG_DUMMY"}
+OPTIONS = {
+    MACVLAN: "CONFIG_MACVLAN",
+    IPVLAN: "CONFIG_IPVLAN",
+    VLAN: "CONFIG_VLAN_8021Q",
+    DUMMY: "CONFIG_DUMMY",
+    IFB: "CONFIG_IFB",
+}
 """What the kernel is configured with to have links of a kind."""
 
 # linux/if_link.h
@@ -28,6 +35,7 @@ _IFLA_ADDRESS = 1
 _IFLA_IFNAME = 3
 _IFLA_MTU = 4
 _IFLA_LINK = 5
+_IFLA_TXQLEN = 13
 _IFLA_LINKINFO = 18
 _IFLA_NET_NS_FD = 28
 _IFLA_INFO_KIND = 1
@@ -44,7 +52,8 @@ class NewLink(Value):
     """
     A link to make: `lower` is the index of the link that it is on top of, 0 for none; `data` has what its kind needs.
 
-    Without a size of packets or a hardware address the kernel gives it one, most often that of the link below.
+    Without a size of packets, a hardware address or a length of its queue the kernel gives it one, most often that of
+    the link below.
     """
 
     kind: str
@@ -52,6 +61,7 @@ class NewLink(Value):
     lower: int = 0
     mtu: int | None = None
     mac: str | None = None
+    queue_length: int | None = None
     data: bytes = b""
 
 
@@ -64,6 +74,8 @@ def creation(link: NewLink, namespace: int | None) -> WrittenMessage:
         attributes.append(_number(_IFLA_MTU, link.mtu))
     if link.mac is not None:
         attributes.append(attribute(_IFLA_ADDRESS, bytes.fromhex(link.mac.replace(":", ""))))
+    if link.queue_length is not None:
+        attributes.append(_number(_IFLA_TXQLEN, link.queue_length))
     if namespace is not None:
         attributes.append(_number(_IFLA_NET_NS_FD, namespace))
     attributes.append(

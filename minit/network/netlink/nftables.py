@@ -63,6 +63,7 @@ _COMMENT_BYTES = 128
 _MODULES = {
     "ct": "CONFIG_NFT_CT",
     "fib": "CONFIG_NFT_FIB_IPV4, CONFIG_NFT_FIB_IPV6",
+    "fwd": "CONFIG_NFT_FWD_NETDEV",
     "masq": "CONFIG_NFT_MASQ",
     "nat": "CONFIG_NFT_NAT",
 }

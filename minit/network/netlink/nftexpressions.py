@@ -182,6 +182,11 @@ def accept() -> Match:
     return (_verdict(_ACCEPT),)
 
 
+def send_by(index: int) -> Match:
+    """Send the packet out by the interface of an index; nothing else becomes of it here."""
+    return (_load(_REGISTER, index.to_bytes(4, sys.byteorder)), _expression("fwd", number(1, _REGISTER)))
+
+
 def redirect_to(address: IPAddress, port: int | None) -> Match:
     """Replace the destination, and its port unless that is None."""
     loads = [_load(_REGISTER, address.packed)]

@@ -1,0 +1,228 @@
+"""
+The plugin bandwidth: a limit to what a pod receives, and to what it sends, at the host's end of its link.
+
+What is sent to a pod leaves the host by that end. What a pod sends comes in there, and has to leave by some link to be
+limited: it takes a way round by an ifb. It is sent there by the packet filter, after all tables at that interface: the
+ifb brings packets back behind them, and a redirection of tc(8) comes before, so that nothing would keep a pod with a
+limit to its own addresses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from minit.errors import MinitError, NetworkError, describe
+from minit.manifest.reader import Node
+from minit.network.builtin.attachment import Sides, Undo, try_all
+from minit.network.builtin.call import Call
+from minit.network.builtin.chain import result_before
+from minit.network.builtin.settings import network_name, refuse, valid_attachments
+from minit.network.netlink import nftables, nftexpressions
+from minit.network.netlink.links import Links
+from minit.network.netlink.messages import Link
+from minit.network.netlink.newlinks import IFB, NewLink
+from minit.network.netlink.nftables import Chain, Hook, Rule, Table
+from minit.network.netlink.qdiscs import Qdiscs, TokenBucket
+from minit.network.request import Request
+from minit.network.result import Interface, Result
+from minit.network.tables import TABLE_PREFIX, bandwidth_table
+from minit.value import Value, replace
+
+_VETH = "veth"
+_KEYS = ("ingressRate", "ingressBurst", "egressRate", "egressBurst")
+_NOT_HERE = ("shapedSubnets", "unshapedSubnets")
+_LARGEST_RATE = (1 << 64) - 1
+_LARGEST_BURST = ((1 << 32) - 1) * 8 - 1  # less than 4 GiB
+_BYTE = 8
+_LARGEST_NUMBER = (1 << 32) - 1
+_LATENCY_MICROSECONDS = 25_000
+_TICKS_IN_MICROSECOND = 15.625
+_PRIORITY = 1000  # behind all others at the interface
+_NAME_DIGITS = 12  # what "bwp" leaves of the 15 bytes of an interface's name
+_COMMENT = "bandwidth of "
+
+
+class Limit(Value):
+    """A limit and its place in the configuration."""
+
+    place: str
+    bucket: TokenBucket
+
+
+class Settings(Value):
+    """What a pod may receive (ingress) and send (egress), None without a limit."""
+
+    ingress: Limit | None
+    egress: Limit | None
+
+
+def add(call: Call) -> Result:
+    """Limit what is to be limited; NetworkError, with nothing left of it, if it cannot be."""
+    settings, result, request = read_settings(call.config), result_before(call), call.request
+    if settings.ingress is None and settings.egress is None:
+        return result
+    with Sides(request) as sides, Qdiscs() as qdiscs, Undo() as undo:
+        host = _host_end(sides, request)
+        if settings.egress is not None:
+            with _about(settings.egress):
+                ifb = _limit_sent(call, sides.host, qdiscs, host, settings.egress.bucket, undo)
+            result = replace(result, interfaces=(*result.interfaces, Interface(name=ifb.name, mac=ifb.mac)))
+        if settings.ingress is not None:
+            with _about(settings.ingress):
+                _limit_received(qdiscs, host, settings.ingress.bucket, undo)
+    return result
+
+
+def delete(call: Call) -> None:
+    """Remove the ifb, what leads to it, and the limit of the host's end, if that is still there."""
+    request = call.request
+    table = bandwidth_table(request.container_id, request.interface)
+    try_all(lambda: nftables.delete_tables(table), lambda: _delete_ifb(table), lambda: _delete_limit(request))
+
+
+def check(call: Call) -> None:
+    """Raise NetworkError with the first limit that is not as configured."""
+    settings, request = read_settings(call.config), call.request
+    result_before(call)
+    table = bandwidth_table(request.container_id, request.interface)
+    with Sides(request) as sides, Qdiscs() as qdiscs:
+        host = _host_end(sides, request)
+        if settings.ingress is not None:
+            _check_bucket(qdiscs, host, settings.ingress.bucket)
+        if settings.egress is not None:
+            ifb = sides.host.find(_ifb_name(table))
+            if ifb is None or not ifb.up:
+                raise NetworkError(f"interface {_ifb_name(table)}, the way of what the pod sends, is gone or down")
+            _check_bucket(qdiscs, ifb, settings.egress.bucket)
+            if not any(one.name == table for one in nftables.read_tables(table)):
+                raise NetworkError(f"nftables table {table} is gone: what the pod sends has no limit")
+
+
+def collect(call: Call) -> None:
+    """Remove what there is of attachments to this network that are no more."""
+    valid = {bandwidth_table(*attachment) for attachment in valid_attachments(call.config)}
+    comment = _comment(call.config)
+    found = {one.name for one in nftables.read_tables(TABLE_PREFIX) if one.comment == comment}
+    for table in sorted(found - valid):
+        _delete_ifb(table)
+        nftables.delete_tables(table)
+
+
+def read_settings(config: Node) -> Settings:
+    """Return the limits of the configuration, or else of the capability `bandwidth`; ManifestError if one cannot be."""
+    asked = config["runtimeConfig"]["bandwidth"]
+    node = config if any(config[key].given for key in _KEYS) else asked
+    for one in (config, asked):
+        for key in _NOT_HERE:
+            if one[key].raw():
+                raise refuse(one[key], "a limit is for all packets")
+    return Settings(ingress=_read_limit(node, "ingress"), egress=_read_limit(node, "egress"))
+
+
+def token_bucket(rate_bits: int, burst_bits: int) -> TokenBucket:
+    """Return the limit of bits a second, of which so many may come at once, as the reference plugin has it."""
+    rate, burst = rate_bits // _BYTE, burst_bits // _BYTE
+    ticks = int(int(burst * 1e6 / rate) * _TICKS_IN_MICROSECOND)
+    waiting = int(rate * _LATENCY_MICROSECONDS / 1e6) + burst
+    # What the kernel has no number for is as good as no limit.
+    return TokenBucket(
+        rate_bytes=rate, limit_bytes=min(waiting, _LARGEST_NUMBER), buffer_ticks=min(ticks, _LARGEST_NUMBER)
+    )
+
+
+def _read_limit(node: Node, direction: str) -> Limit | None:
+    rate_node, burst_node = node[f"{direction}Rate"], node[f"{direction}Burst"]
+    rate = rate_node.optional(lambda one: one.integer(0, _LARGEST_RATE)) or 0
+    burst = burst_node.optional(lambda one: one.integer(0, _LARGEST_BURST)) or 0
+    if not rate and not burst:
+        return None
+    for one, value in ((rate_node, rate), (burst_node, burst)):
+        if value < _BYTE:
+            raise one.error(f"at least {_BYTE} bits: {direction}Rate and {direction}Burst go together")
+    return Limit(place=rate_node.where, bucket=token_bucket(rate, burst))
+
+
+def _host_end(sides: Sides, request: Request) -> Link:
+    pod = sides.pod.find(request.interface)
+    if pod is None:
+        raise NetworkError(f"interface {request.interface} is gone")
+    host = sides.host.at(pod.peer) if pod.kind == _VETH else None
+    if host is None or host.kind != _VETH or host.peer != pod.index:
+        raise NetworkError(f"interface {request.interface} is no veth with its other end on the host, and has no limit")
+    return host
+
+
+def _limit_sent(call: Call, links: Links, qdiscs: Qdiscs, host: Link, bucket: TokenBucket, undo: Undo) -> Link:
+    """Return the ifb by which now goes what the pod sends."""
+    table = bandwidth_table(call.request.container_id, call.request.interface)
+    name = _ifb_name(table)
+    if links.find(name) is not None:
+        raise NetworkError(f"interface {name} exists already: the limit of {call.request.interface} was not removed")
+    undo.add(lambda: _delete_ifb(table))
+    links.add(NewLink(kind=IFB, name=name, mtu=host.mtu, queue_length=0))
+    ifb = links.get(name)
+    qdiscs.add_token_bucket(ifb, bucket)
+    links.set_up(ifb)
+    undo.add(lambda: nftables.delete_tables(table))
+    hook = Hook(kind=nftables.FILTER, point=nftables.INGRESS, priority=_PRIORITY, device=host.name)
+    chain = Chain(name="ingress", rules=(Rule(expressions=nftexpressions.send_by(ifb.index)),), hook=hook)
+    comment = _comment(call.config)
+    nftables.replace_tables([Table(family=nftables.NETDEV, name=table, chains=(chain,), comment=comment)])
+    return ifb
+
+
+def _limit_received(qdiscs: Qdiscs, host: Link, bucket: TokenBucket, undo: Undo) -> None:
+    if qdiscs.token_bucket(host) is not None:
+        raise NetworkError(f"interface {host.name} has a limit already")
+    undo.add(lambda: _remove_limit(host))
+    qdiscs.add_token_bucket(host, bucket)
+
+
+def _check_bucket(qdiscs: Qdiscs, link: Link, wanted: TokenBucket) -> None:
+    found = qdiscs.token_bucket(link)
+    if found is None:
+        raise NetworkError(f"interface {link.name} has no limit")
+    if found != wanted:
+        texts = [f"{one.rate_bytes} bytes a second ({one.buffer_ticks}, {one.limit_bytes})" for one in (found, wanted)]
+        raise NetworkError(f"interface {link.name} has the limit {texts[0]}, not {texts[1]}")
+
+
+def _ifb_name(table: str) -> str:
+    return f"bwp{hashlib.sha1(table.encode(), usedforsecurity=False).hexdigest()[:_NAME_DIGITS]}"
+
+
+def _delete_ifb(table: str) -> None:
+    with Links() as links:
+        link = links.find(_ifb_name(table))
+        if link is not None and link.kind == IFB:
+            links.delete(link)
+
+
+def _delete_limit(request: Request) -> None:
+    try:
+        with Sides(request) as sides:
+            host = _host_end(sides, request)
+    except NetworkError:
+        return  # the limit went with the link
+    _remove_limit(host)
+
+
+def _remove_limit(host: Link) -> None:
+    with Qdiscs() as qdiscs:
+        qdiscs.delete_token_bucket(host)
+
+
+def _comment(config: Node) -> str:
+    # A comment has no room for every name.
+    digest = hashlib.sha1(network_name(config).encode(), usedforsecurity=False).hexdigest()
+    return f"{_COMMENT}{digest}"
+
+
+@contextmanager
+def _about(limit: Limit) -> Iterator[None]:
+    try:
+        yield
+    except (MinitError, OSError) as error:
+        raise NetworkError(f"{limit.place}: {describe(error)}") from error
