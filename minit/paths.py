@@ -105,6 +105,7 @@ BUILT_IN_PLUGINS = (
     "bandwidth",
     "bridge",
     "dummy",
+    "firewall",
     "flannel",
     "host-device",
     "host-local",

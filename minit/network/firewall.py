@@ -17,7 +17,7 @@ from minit.network.addresses import IPInterface, IPNetwork
 from minit.network.confinement import Sender, confinement
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.nftables import Chain, Hook, Rule, Table
-from minit.network.tables import TABLE_PREFIX, is_of_network, pod_of_ports, table_comment, table_name
+from minit.network.tables import TABLE_PREFIX, is_ingress_table, is_of_network, pod_of_ports, table_comment, table_name
 from minit.value import replace
 
 __all__ = ["Sender", "delete_table", "delete_tables_of", "protect", "table_name"]
@@ -51,7 +51,8 @@ def delete_table(name: str, freed: ExitStack | None = None) -> None:
 def delete_tables_of(network: str, excepted: Collection[str]) -> None:
     """Remove the tables of all interfaces in a network, but for those of the names `excepted`."""
     tables = nftables.read_tables(TABLE_PREFIX)
-    found = {table.name for table in tables if is_of_network(table, network) and pod_of_ports(table.name) is None}
+    of_network = [table for table in tables if is_of_network(table, network) and not is_ingress_table(table)]
+    found = {table.name for table in of_network if pod_of_ports(table.name) is None}
     for name in sorted(found.difference(excepted)):
         nftables.delete_tables(name)
 

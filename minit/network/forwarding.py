@@ -7,13 +7,10 @@ hook are evaluated too, and may still refuse packets.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
-from minit.errors import NetworkError, describe
 from minit.network.addresses import EVERYWHERE, IPAddress
+from minit.network.firewalllock import firewall_lock
 from minit.network.hostlink import host_addresses, host_interface
 from minit.network.loopbackway import LOOPBACK, close_way, open_way, way_comment
 from minit.network.netlink import nftables, nftexpressions
@@ -38,8 +35,6 @@ __all__ = [
     "stop_forwarding_of",
 ]
 
-_LOCK_DIRECTORY = "/run/minit"
-_LOCK = f"{_LOCK_DIRECTORY}/firewall.lock"
 _FAMILIES = {4: nftables.IP, 6: nftables.IP6}
 
 _PREROUTING = Hook(kind=nftables.NAT, point=nftables.PREROUTING, priority=nftables.PRIORITY_DSTNAT)
@@ -87,7 +82,7 @@ def forward_ports(table: str, ports: Sequence[ForwardedPort], targets: Sequence[
         )
         for target in targets
     ]
-    with _locked():
+    with firewall_lock():
         for ended in refuse_taken_ports([port for one in wanted for port in one.ports], table):
             _delete(ended)
         _replace(table, wanted, "")
@@ -99,19 +94,19 @@ def map_ports(table: str, wanted: Sequence[Forwarding], network: str) -> None:
 
     `stop_forwarding_of` finds the tables by the name of their `network`.
     """
-    with _locked():
+    with firewall_lock():
         _replace(table, wanted, network)
 
 
 def stop_forwarding(table: str) -> None:
     """Remove the tables of that name, and what was opened for them; no error if they are gone."""
-    with _locked():
+    with firewall_lock():
         _delete(table)
 
 
 def stop_forwarding_of(network: str, excepted: Collection[str]) -> None:
     """Do so with the tables of all attachments to a network, but for those of the names `excepted`."""
-    with _locked():
+    with firewall_lock():
         tables = nftables.read_tables(TABLE_PREFIX)
         found = {table.name for table in tables if pod_of_ports(table.name) and is_of_network(table, network)}
         for name in sorted(found.difference(excepted)):
@@ -254,18 +249,3 @@ def _guard(family: int) -> Chain:
         for match in (nftexpressions.destination_in(LOOPBACK[family]), nftexpressions.source_in(LOOPBACK[family]))
     )
     return Chain(name="guard", rules=rules, hook=_FIRST)
-
-
-@contextlib.contextmanager
-def _locked() -> Iterator[None]:
-    """Hold the lock of all who change these tables."""
-    try:
-        os.makedirs(_LOCK_DIRECTORY, 0o755, exist_ok=True)
-        lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise NetworkError(f"cannot lock the firewall: {describe(error)}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)

@@ -10,6 +10,7 @@ TABLE_PREFIX = "minit-"
 
 _PORTS = "-ports"
 _BANDWIDTH = "-bandwidth"
+_INGRESS = "-ingress"
 _NETWORK = "network "
 _MAX_NAME_BYTES = 64
 
@@ -34,6 +35,16 @@ def pod_of_ports(table: str) -> str | None:
     if not (table.startswith(TABLE_PREFIX) and table.endswith(_PORTS)):
         return None
     return table[len(TABLE_PREFIX) : -len(_PORTS)]
+
+
+def ingress_table(container_id: str, interface: str) -> str:
+    """Return the name of the table that says from where a container may be reached."""
+    return f"{TABLE_PREFIX}{container_id}-{interface}{_INGRESS}"
+
+
+def is_ingress_table(table: Table) -> bool:
+    """Tell whether a table says from where a container may be reached."""
+    return table.name.startswith(TABLE_PREFIX) and table.name.endswith(_INGRESS)
 
 
 def table_comment(way: str, network: str) -> str:

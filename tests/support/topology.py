@@ -230,6 +230,10 @@ class Topology:
         self._wait_for_pod(pod, link)
         return pod
 
+    def add_place(self, name: str) -> Place:
+        """Return another namespace, which nothing leads to yet."""
+        return self._place(name)
+
     def filter_bridged(self, filtered: bool) -> None:
         """Decide whether packets that only cross the bridge meet the rules for those that are routed."""
         paths = [Path(f"/proc/sys/net/bridge/bridge-nf-call-{name}") for name in ("iptables", "ip6tables")]

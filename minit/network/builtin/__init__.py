@@ -2,7 +2,8 @@
 The plugins that are built in, with the addresses of host-local or static.
 
 ptp and bridge have a link on the host and one in the pod, loopback, macvlan, ipvlan, vlan, host-device and dummy one in
-the pod alone. tuning changes what another one has made, and portmap leads ports to it.
+the pod alone. tuning changes what another one has made, portmap leads ports to it, and
+firewall keeps bridges apart.
 
 They do what the reference plugins of these names do, for machines that have none. They are called by
 `minit/network/pluginrequests.py`. Read `call.py` first.
@@ -15,6 +16,7 @@ from minit.network.builtin import (
     bandwidth,
     bridge,
     dummy,
+    firewall,
     flannel,
     hostdevice,
     ipvlan,
@@ -35,6 +37,7 @@ BUILTINS = {
     "bandwidth": Builtin(add=bandwidth.add, delete=bandwidth.delete, check=bandwidth.check, collect=bandwidth.collect),
     "bridge": Builtin(add=bridge.add, delete=bridge.delete, check=bridge.check, **_BY_LINKS),
     "dummy": Builtin(add=dummy.add, delete=dummy.delete, check=dummy.check, **_BY_LINKS),
+    "firewall": Builtin(add=firewall.add, delete=firewall.delete, check=firewall.check, collect=firewall.collect),
     "flannel": Builtin(
         add=flannel.add,
         delete=flannel.delete,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
@@ -53,13 +54,22 @@ def join_bridge(links: Links, link: Link, bridge: Link, *, hairpin: bool = False
     message["attrs"] = [["IFLA_MASTER", bridge.index]]
     links.change(f"connect {link.name} to bridge {bridge.name}", message)
     modes = {"IFLA_BRPORT_MODE": hairpin, "IFLA_BRPORT_ISOLATED": isolated}
-    port = [[name, 1] for name, is_on in modes.items() if is_on]
-    if port:
-        message = link_message(RTM_NEWLINK)
-        message["index"] = link.index
-        data = [["IFLA_INFO_SLAVE_KIND", "bridge"], ["IFLA_INFO_SLAVE_DATA", {"attrs": port}]]
-        message["attrs"] = [["IFLA_LINKINFO", {"attrs": data}]]
-        links.change(f"set the modes of {link.name} as a port of {bridge.name}", message)
+    chosen = [name for name, is_on in modes.items() if is_on]
+    if chosen:
+        _set_modes(links, link, chosen)
+
+
+def isolate_port(links: Links, port: Link) -> None:
+    """Have a port of a bridge reach only ports that are not isolated."""
+    _set_modes(links, port, ["IFLA_BRPORT_ISOLATED"])
+
+
+def _set_modes(links: Links, port: Link, names: Sequence[str]) -> None:
+    message = link_message(RTM_NEWLINK)
+    message["index"] = port.index
+    data = [["IFLA_INFO_SLAVE_KIND", "bridge"], ["IFLA_INFO_SLAVE_DATA", {"attrs": [[name, 1] for name in names]}]]
+    message["attrs"] = [["IFLA_LINKINFO", {"attrs": data}]]
+    links.change(f"set the modes of {port.name} as a port of its bridge", message)
 
 
 def filter_vlans(links: Links, bridge: Link) -> None:

@@ -31,7 +31,8 @@ from minit.network.netlink.nftexpressions import Expression
 from minit.network.netlink.transport import NETLINK_NETFILTER, Netlink, NetlinkError, WrittenMessage
 from minit.value import Value
 
-# Families of tables: what a table sees of IPv4, of IPv6, and of whatever comes by one interface, NFPROTO_….
+# Families of tables: what a table sees of both, of IPv4, of IPv6, and of whatever comes by one interface, NFPROTO_….
+INET = 1
 IP = 2
 NETDEV = 5
 IP6 = 10
@@ -69,6 +70,7 @@ _MODULES = {
 }
 # By the family of a table: a chain at a hook is refused because of it.
 _LACKING = {
+    INET: "the kernel's nf_tables has no tables of both families (CONFIG_NF_TABLES_INET)",
     IP: "the kernel's nf_tables has no NAT (CONFIG_NFT_NAT, CONFIG_NF_NAT)",
     IP6: "the kernel's nf_tables has no NAT of IPv6 (CONFIG_NF_TABLES_IPV6, CONFIG_NFT_NAT, CONFIG_NF_NAT)",
     NETDEV: "the kernel's nf_tables has no hook at interfaces (CONFIG_NF_TABLES_NETDEV, CONFIG_NETFILTER_INGRESS)",
@@ -105,7 +107,7 @@ class Chain(Value):
 
 
 class Table(Value):
-    """Chains, of which those that are jumped to come first; `family` is IP, IP6 or NETDEV."""
+    """Chains, of which those that are jumped to come first; `family` is INET, IP, IP6 or NETDEV."""
 
     family: int
     name: str

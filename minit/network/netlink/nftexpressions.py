@@ -147,6 +147,11 @@ def leaves_by(interface: str) -> Match:
     return (_meta(_META_OUTPUT_NAME), _compare(_interface_name(interface)))
 
 
+def leaves_not_by(interface: str) -> Match:
+    """Match packets that go out by another interface."""
+    return (_meta(_META_OUTPUT_NAME), _compare(_interface_name(interface), _UNEQUAL))
+
+
 def was_redirected() -> Match:
     """Match packets of connections whose destination was replaced."""
     mask = _IPS_DST_NAT.to_bytes(4, sys.byteorder)
