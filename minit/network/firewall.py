@@ -20,9 +20,12 @@ from minit.network.netlink.nftables import Chain, Hook, Rule, Table
 from minit.network.tables import TABLE_PREFIX, is_ingress_table, is_of_network, pod_of_ports, table_comment, table_name
 from minit.value import replace
 
-__all__ = ["Sender", "delete_table", "delete_tables_of", "protect", "table_name"]
+__all__ = ["Sender", "delete_table", "delete_tables_of", "follow_sender", "protect", "table_name"]
 
 _MULTICAST: dict[int, IPNetwork] = {nftables.IP: IPv4Network("224.0.0.0/4"), nftables.IP6: IPv6Network("ff00::/8")}
+# The first word of the comment of a table that confines a sender.
+_ANY_ADDRESS = "any-address"
+_DHCP = "dhcp"
 _POSTROUTING = Hook(kind=nftables.NAT, point=nftables.POSTROUTING, priority=nftables.PRIORITY_SRCNAT)
 
 
@@ -36,11 +39,26 @@ def protect(
     With a `sender` nobody else may speak by its link. `delete_tables_of` finds them by the name of their `network`.
     """
     tables = [_masquerading(name, family, addresses) for family, addresses in _by_family(masqueraded)]
+    tables = [replace(table, comment=table_comment("", network)) for table in tables]
     if sender is not None:
         _require_link(sender.link)
-        tables.append(confinement(name, sender))
+        tables.append(replace(confinement(name, sender), comment=table_comment(_freedom(sender), network)))
     if tables:
-        nftables.replace_tables([replace(table, comment=table_comment("", network)) for table in tables])
+        nftables.replace_tables(tables)
+
+
+def follow_sender(name: str, sender: Sender) -> None:
+    """
+    Keep a link to a sender that has changed, if it is kept to one.
+
+    It is as free as it was before: what `sender` says about that counts only if it is kept to its addresses.
+    """
+    for table in nftables.read_tables(name):
+        if (table.family, table.name) == (nftables.NETDEV, name):
+            freedom = table.comment.partition(" ")[0]
+            addresses = () if freedom == _ANY_ADDRESS else sender.addresses
+            own = replace(sender, addresses=addresses, uses_dhcp=freedom == _DHCP)
+            nftables.replace_tables([replace(confinement(name, own), comment=table.comment)])
 
 
 def delete_table(name: str, freed: ExitStack | None = None) -> None:
@@ -55,6 +73,13 @@ def delete_tables_of(network: str, excepted: Collection[str]) -> None:
     found = {table.name for table in of_network if pod_of_ports(table.name) is None}
     for name in sorted(found.difference(excepted)):
         nftables.delete_tables(name)
+
+
+def _freedom(sender: Sender) -> str:
+    """Return what a sender may do beside sending from addresses of its own."""
+    if not sender.addresses:
+        return _ANY_ADDRESS
+    return _DHCP if sender.uses_dhcp else ""
 
 
 def _by_family(interfaces: Sequence[IPInterface]) -> Iterator[tuple[int, list[IPInterface]]]:

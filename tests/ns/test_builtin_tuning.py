@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from tests.support.builtins import call_builtin
 from tests.support.chains import REFERENCE, VERSION, Pods, call_reference, pods
 from tests.support.effects import at_effect, killed_child
 
+TIMEOUT_SECONDS = 60
 MAC = "02:00:5e:10:00:0f"
 ALL = {"mac": MAC, "mtu": 1300, "promisc": True, "allmulti": True, "txQLen": 77}
 SYSCTLS = {"net.ipv4.conf.IFNAME.arp_filter": "1", "net/ipv4/ip_local_port_range": "2000 3000"}
@@ -87,6 +90,44 @@ def test_everything_is_changed_and_given_back(world: Pods) -> None:
     for _ in range(2):
         tune("DEL", configuration, request, result)
         assert (link(request), kept(world)) == (had, {})
+
+
+def first_heard(request: Request, *addresses: str) -> str:
+    """Have the pod send its address from each of these, in order; return the first one that the host gets."""
+    program = "import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM); s.bind((sys.argv[1], 0)); "
+    program += "s.sendto(sys.argv[1].encode(), (sys.argv[2], int(sys.argv[3])))"
+    with socket.socket(type=socket.SOCK_DGRAM) as server:
+        server.bind(("10.9.8.1", 0))
+        server.settimeout(TIMEOUT_SECONDS)
+        for address in addresses:
+            inside(request, sys.executable, "-c", program, address, *map(str, server.getsockname()))
+        heard = server.recv(100)
+    return heard.decode()
+
+
+def test_another_hardware_address_is_the_pods_own(world: Pods) -> None:
+    """The host takes packets of it, and still none from an address of somebody else; after DEL it is as before."""
+    request, before = world.connected()
+    had = before.interfaces[2].mac
+    inside(request, "ip", "address", "add", "10.9.8.99/24", "dev", "eth0")
+    for mac in (MAC, "02:00:00:00:00:01"):
+        result = tune("ADD", config(world, mac=mac), request, before)
+        assert confined_to(request) == mac
+        assert first_heard(request, "10.9.8.99", "10.9.8.2") == "10.9.8.2"
+        tune("DEL", config(world), request, result)
+        assert confined_to(request) == had
+        assert first_heard(request, "10.9.8.99", "10.9.8.2") == "10.9.8.2"
+    with pytest.raises(NetworkError, match="^cannot give interface eth0 the MTU 1: "):
+        tune("ADD", config(world, mac=MAC, mtu=1), request, before)
+    assert confined_to(request) == had
+
+
+def confined_to(request: Request) -> str:
+    """Return the only hardware address that the host takes packets of the pod from."""
+    command = ["nft", "list", "table", "netdev", f"minit-{request.container_id}-{request.interface}"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    [digits] = re.findall(r"@ll,48,48 0x([0-9a-f]+) jump", text)
+    return bytes.fromhex(digits.rjust(12, "0")).hex(":")
 
 
 def test_what_is_not_asked_for_stays(world: Pods) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from minit.errors import NetworkError
 from minit.network.confinement import Sender, link_local_address
-from minit.network.firewall import delete_table, protect, table_name
+from minit.network.firewall import delete_table, follow_sender, protect, table_name
 from minit.value import replace
 from tests.support.effects import killed_child
 from tests.support.frames import arp, ethernet, frame_socket, icmpv6, udp4, udp6, vlan
@@ -336,3 +336,24 @@ def test_killed_at_any_step(topology: Topology) -> None:
         step += 1
     assert step > 2
     assert topology.rules() == ""
+
+
+@pytest.mark.parametrize("freedom", ["its addresses", "any address", "asking for one"])
+def test_a_sender_with_another_hardware_address(topology: Topology, freedom: str) -> None:
+    """The rules become those that it would have had with it from the start, and none are made if there are none."""
+    pod = topology.add_pod(POD)
+    sender = replace(sender_of(topology, pod), uses_dhcp=freedom == "asking for one")
+    if freedom == "any address":
+        sender = replace(sender, addresses=())
+    changed = replace(sender, mac=OTHER_MAC)
+    tables: list[str] = []
+    for own in (changed, sender):
+        topology.host.do(lambda own=own: protect(TABLE, sender=own, network="net"))  # type: ignore[misc]
+        tables.append(topology.host.run("nft list ruleset"))
+    # What is told of its freedoms does not count.
+    told = replace(sender_of(topology, pod), mac=OTHER_MAC)
+    topology.host.do(lambda: follow_sender(TABLE, told))
+    assert topology.host.run("nft list ruleset") == tables[0] != tables[1]
+    topology.host.do(lambda: delete_table(TABLE))
+    topology.host.do(lambda: follow_sender(TABLE, told))
+    assert topology.host.run("nft list ruleset") == ""

@@ -17,7 +17,7 @@ from minit.errors import MinitError, NetworkError, describe
 from minit.manifest.reader import Node
 from minit.network.builtin.attachment import Sides, Undo, try_all
 from minit.network.builtin.call import Call
-from minit.network.builtin.chain import result_before
+from minit.network.builtin.chain import find_host_end, result_before
 from minit.network.builtin.settings import network_name, refuse, valid_attachments
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.links import Links
@@ -30,7 +30,6 @@ from minit.network.result import Interface, Result
 from minit.network.tables import TABLE_PREFIX, bandwidth_table
 from minit.value import Value, replace
 
-_VETH = "veth"
 _KEYS = ("ingressRate", "ingressBurst", "egressRate", "egressBurst")
 _NOT_HERE = ("shapedSubnets", "unshapedSubnets")
 _LARGEST_RATE = (1 << 64) - 1
@@ -145,11 +144,10 @@ def _read_limit(node: Node, direction: str) -> Limit | None:
 
 
 def _host_end(sides: Sides, request: Request) -> Link:
-    pod = sides.pod.find(request.interface)
-    if pod is None:
+    host = find_host_end(sides, request)
+    if host is None and sides.pod.find(request.interface) is None:
         raise NetworkError(f"interface {request.interface} is gone")
-    host = sides.host.at(pod.peer) if pod.kind == _VETH else None
-    if host is None or host.kind != _VETH or host.peer != pod.index:
+    if host is None:
         raise NetworkError(f"interface {request.interface} is no veth with its other end on the host, and has no limit")
     return host
 
@@ -203,10 +201,11 @@ def _delete_ifb(table: str) -> None:
 def _delete_limit(request: Request) -> None:
     try:
         with Sides(request) as sides:
-            host = _host_end(sides, request)
+            host = find_host_end(sides, request)
     except NetworkError:
-        return  # the limit went with the link
-    _remove_limit(host)
+        return  # the limit went with the link, and that with the namespace
+    if host is not None:
+        _remove_limit(host)
 
 
 def _remove_limit(host: Link) -> None:

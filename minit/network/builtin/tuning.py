@@ -16,9 +16,9 @@ from minit import jsontext
 from minit.errors import ManifestError, NetworkError
 from minit.manifest.reader import Node, read_json
 from minit.network.builtin.arguments import parse_arguments
-from minit.network.builtin.attachment import Undo
+from minit.network.builtin.attachment import Sides, Undo
 from minit.network.builtin.call import Call
-from minit.network.builtin.chain import result_before
+from minit.network.builtin.chain import find_host_end, result_before
 from minit.network.builtin.files import read_file, remove_file, write_file
 from minit.network.builtin.settings import mac_address, mtu
 from minit.network.builtin.sysctls import (
@@ -28,6 +28,9 @@ from minit.network.builtin.sysctls import (
     refuse_forbidden,
     write_value,
 )
+from minit.network.confinement import link_local_address
+from minit.network.firewall import Sender, follow_sender, table_name
+from minit.network.namespace import is_namespace
 from minit.network.netlink.linkattributes import Attributes, LinkAttributes
 from minit.network.netlink.links import open_namespace, run_in_namespace
 from minit.network.result import Result
@@ -53,14 +56,10 @@ def add(call: Call) -> Result:
     """Change what is asked for and pass the result on; NetworkError, with everything as it was, if it cannot be."""
     settings, result = read_settings(call), result_before(call)
     refuse_forbidden(settings.sysctls, _ALLOWLIST)
-    namespace = open_namespace(call.request.namespace)
-    try:
-        with Undo() as undo:
-            run_in_namespace(namespace, lambda: _write_sysctls(settings.sysctls, namespace, undo))
-            if settings.attributes != _NOTHING:
-                _change_link(call, namespace, settings.attributes, undo)
-    finally:
-        os.close(namespace)
+    with Sides(call.request) as sides, Undo() as undo:
+        run_in_namespace(sides.namespace, lambda: _write_sysctls(settings.sysctls, sides.namespace, undo))
+        if settings.attributes != _NOTHING:
+            _change_link(sides, call, settings.attributes, undo)
     return _as_changed(result, call.request.interface, settings.attributes)
 
 
@@ -143,36 +142,45 @@ def _check_sysctls(sysctls: tuple[Sysctl, ...]) -> None:
             raise NetworkError(f"sysctl {sysctl.key} is {found}, not {sysctl.value}")
 
 
-def _change_link(call: Call, namespace: int, wanted: Attributes, undo: Undo) -> None:
+def _change_link(sides: Sides, call: Call, wanted: Attributes, undo: Undo) -> None:
     name, path = call.request.interface, _backup_path(call)
-    with LinkAttributes(namespace, name) as link:
+    with LinkAttributes(sides.namespace, name) as link:
         present = link.read()
-        if present is None:
-            raise NetworkError(f"there is no interface {name} in the pod's network namespace")
-        changed = _to_json(wanted).keys()
-        before = {key: value for key, value in _to_json(present).items() if key in changed}
-        kept = _from_json(Node(before, None, path))
-        undo.add(lambda: remove_file(path))
-        write_file(path, jsontext.dump(before))
-        undo.add(lambda: _write_link(namespace, name, kept))
-        link.write(wanted)
+    if present is None:
+        raise NetworkError(f"there is no interface {name} in the pod's network namespace")
+    changed = _to_json(wanted).keys()
+    before = {key: value for key, value in _to_json(present).items() if key in changed}
+    kept = _from_json(Node(before, None, path))
+    undo.add(lambda: remove_file(path))
+    write_file(path, jsontext.dump(before))
+    undo.add(lambda: _write_link(sides, call, kept))
+    _write_link(sides, call, wanted)
 
 
 def _restore(call: Call, before: Attributes) -> None:
-    try:
-        namespace = open_namespace(call.request.namespace)
-    except FileNotFoundError:
+    if not is_namespace(call.request.namespace):
         return
-    try:
-        _write_link(namespace, call.request.interface, before)
-    finally:
-        os.close(namespace)
+    with Sides(call.request) as sides:
+        if sides.pod.find(call.request.interface) is not None:
+            _write_link(sides, call, before)
 
 
-def _write_link(namespace: int, name: str, attributes: Attributes) -> None:
-    with LinkAttributes(namespace, name) as link:
-        if link.read() is not None:
-            link.write(attributes)
+def _write_link(sides: Sides, call: Call, attributes: Attributes) -> None:
+    if attributes.mac is not None:
+        _let_send(sides, call, attributes.mac)
+    with LinkAttributes(sides.namespace, call.request.interface) as link:
+        link.write(attributes)
+
+
+def _let_send(sides: Sides, call: Call, mac: str) -> None:
+    """Have the host take the pod's packets with its new hardware address; the link tells its neighbours by one."""
+    host = find_host_end(sides, call.request)
+    if host is not None and call.previous is not None:
+        pod = sides.pod.get(call.request.interface)
+        # The address that was made of the old one stays.
+        own = (*(address.address.ip for address in call.previous.addresses), link_local_address(pod.mac))
+        sender = Sender(link=host.name, mac=mac, addresses=own)
+        follow_sender(table_name(call.request.container_id, call.request.interface), sender)
 
 
 def _as_changed(result: Result, name: str, attributes: Attributes) -> Result:
