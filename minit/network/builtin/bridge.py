@@ -7,7 +7,7 @@ import os
 from ipaddress import ip_interface
 
 from minit.errors import NetworkError
-from minit.network.addresses import EVERYWHERE, IPAddress, IPInterface
+from minit.network.addresses import EVERYWHERE, IPInterface
 from minit.network.builtin import attachment
 from minit.network.builtin.arguments import requested_mac
 from minit.network.builtin.attachment import Sides, Undo
@@ -17,9 +17,11 @@ from minit.network.builtin.checks import check_attachment
 from minit.network.builtin.linksettings import enable_forwarding, ignore_routers, prepare_pod_link
 from minit.network.builtin.settings import dns, protection
 from minit.network.netlink.bridges import add_bridge, allow_vlan, filter_vlans, join_bridge, set_vlans
+from minit.network.netlink.duplicates import DuplicateDetection
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
 from minit.network.result import Address, Interface, Result, Route
+from minit.value import replace
 
 _BRIDGE = "bridge"
 
@@ -37,22 +39,24 @@ def add(call: Call) -> Result:
         join_bridge(sides.host, host, bridge, hairpin=settings.hairpin, isolated=settings.port_isolation)
         if settings.vlans is not None:
             set_vlans(sides.host, host, settings.vlans)
-        gateways = [_gateway(one) for one in leased.addresses]
-        routes = _routes(settings, leased, gateways)
+        addresses = tuple(map(_with_gateway, leased.addresses)) if settings.is_gateway else leased.addresses
+        routes = _routes(settings, leased.routes, addresses)
         if not settings.is_down:
-            _configure_pod(sides, pod, settings, leased.addresses, routes, gateways)
-        if settings.is_gateway and gateways:
-            _be_gateway(sides.host, bridge, settings, gateways)
+            _configure_pod(sides, pod, settings, addresses, routes)
+        if settings.is_gateway and addresses:
+            _be_gateway(sides.host, bridge, settings, [_of_bridge(one) for one in addresses])
         attachment.guard(call, wanted, host, pod, [one.address for one in leased.addresses], undo)
         if not settings.is_down:
             sides.host.wait_until_running(host.name)
+        # One that somebody else has made takes the hardware address of a port, or that of its first address.
+        bridge = sides.host.get(bridge.name)
     return Result(
         interfaces=(
             Interface(name=bridge.name, mac=bridge.mac),
             Interface(name=host.name, mac=host.mac),
             Interface(name=request.interface, mac=pod.mac, sandbox=request.namespace),
         ),
-        addresses=attachment.of_interface(leased.addresses, 2),
+        addresses=attachment.of_interface(addresses, 2),
         routes=routes,
         dns=attachment.name_service(configured, leased.dns),
     )
@@ -64,10 +68,15 @@ def check(call: Call) -> None:
     check_attachment(call, bridge=settings.bridge, is_down=settings.is_down)
 
 
-def _gateway(address: Address) -> IPInterface:
-    """Return the gateway of an address with the length of the subnet's prefix: the first address if none is given."""
-    subnet = address.address.network
-    return ip_interface((address.gateway or subnet.network_address + 1, subnet.prefixlen))
+def _with_gateway(address: Address) -> Address:
+    """Return an address whose gateway, if it has none, is the first address of its subnet."""
+    return replace(address, gateway=address.gateway or address.address.network.network_address + 1)
+
+
+def _of_bridge(address: Address) -> IPInterface:
+    """Return the gateway of an address with the length of the subnet's prefix."""
+    assert address.gateway is not None  # `_with_gateway` has made sure
+    return ip_interface((address.gateway, address.address.network.prefixlen))
 
 
 def _ensure_bridge(host: Links, settings: BridgeConfig) -> Link:
@@ -135,12 +144,11 @@ def _ensure_address(host: Links, link: Link, wanted: IPInterface, force: bool) -
     host.fix_mac(host.get(link.name))
 
 
-def _routes(settings: BridgeConfig, leased: Result, gateways: list[IPInterface]) -> tuple[Route, ...]:
-    routes = leased.routes
-    for gateway in gateways if settings.is_default_gateway else ():
-        everywhere = EVERYWHERE[gateway.version]
+def _routes(settings: BridgeConfig, routes: tuple[Route, ...], addresses: tuple[Address, ...]) -> tuple[Route, ...]:
+    for address in addresses if settings.is_default_gateway else ():
+        everywhere = EVERYWHERE[address.address.version]
         if all(route.destination != everywhere for route in routes):
-            routes = (*routes, Route(destination=everywhere, gateway=gateway.ip))
+            routes = (*routes, Route(destination=everywhere, gateway=address.gateway))
     return routes
 
 
@@ -150,19 +158,20 @@ def _configure_pod(
     settings: BridgeConfig,
     addresses: tuple[Address, ...],
     routes: tuple[Route, ...],
-    gateways: list[IPInterface],
 ) -> None:
     prepare_pod_link(
         sides.namespace,
         pod,
         [one.address for one in addresses],
         accept_ra=settings.accept_ra,
-        # What it asks comes back to it by its own port, as if another one had its address.
-        accept_dad=not settings.hairpin,
+        accept_dad=settings.detects_duplicates if addresses else None,
     )
-    for address in addresses:
-        sides.pod.add_address(pod, address.address, duplicates=settings.detects_duplicates)
-    sides.pod.set_up(pod)
-    usual: dict[int, IPAddress] = {gateway.version: gateway.ip for gateway in reversed(gateways)}
+    with DuplicateDetection(sides.namespace) as detection:
+        for address in addresses:
+            sides.pod.add_address(pod, address.address, duplicates=settings.detects_duplicates)
+        sides.pod.set_up(pod)
+        detection.wait(sides.pod, pod, [address.address for address in addresses])
+    usual = {one.gateway.version: one.gateway for one in reversed(addresses) if one.gateway is not None}
     for route in routes:
-        sides.pod.add_route(pod, route.destination, route.gateway or usual.get(route.destination.version))
+        via = route.gateway or usual.get(route.destination.version)
+        sides.pod.add_route(pod, route.destination, via, is_alternative=True)

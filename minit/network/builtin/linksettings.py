@@ -26,23 +26,25 @@ def prepare_pod_link(
     addresses: Iterable[IPInterface],
     *,
     accept_ra: bool = False,
-    accept_dad: bool = True,
+    accept_dad: bool | None = None,
     tells_neighbours: bool = True,
 ) -> None:
     """
     Settle how the pod's end behaves before it is up; `namespace` is a descriptor of the pod's network namespace.
 
     It takes router advertisements only if the network says so, and tells its neighbours at once that it has an address,
-    which another pod may have had a moment ago, if it has any. Without `accept_dad` it does not ask whether its own one
-    is free.
+    which another pod may have had a moment ago, if it has any. With `accept_dad` it asks whether its own one is free,
+    and knows its question again when it comes back; with False it does not; None leaves that to the pod's network.
     """
     versions = {address.version for address in addresses}
 
     def write() -> None:
         _write_ipv6(link.name, "accept_ra", "2" if accept_ra else "0")
-        if not accept_dad:
-            _write_ipv6(link.name, "accept_dad", "0")
-        if 4 in versions and tells_neighbours:
+        if accept_dad is not None:
+            _write_ipv6(link.name, "accept_dad", str(int(accept_dad)))
+        if accept_dad:
+            _write_ipv6(link.name, "enhanced_dad", "1")
+        if versions and tells_neighbours:
             write_sysctl(f"net/ipv4/conf/{link.name}/arp_notify", "1")
         if 6 in versions:
             write_sysctl(f"net/ipv6/conf/{link.name}/disable_ipv6", "0")

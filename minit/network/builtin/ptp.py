@@ -62,14 +62,17 @@ def _gateway(address: Address) -> IPAddress:
 
 
 def _configure_pod(sides: Sides, pod: Link, leased: Result, ends: list[tuple[Address, IPAddress]]) -> None:
-    # The neighbours in the subnet are not on this link: only the gateway is, and everything goes by it.
     for one, _ in ends:
-        sides.pod.add_address(pod, one.address, prefix_route=False)
+        sides.pod.add_address(pod, one.address)
     sides.pod.set_up(pod)
     for one, gateway in ends:
-        source = one.address.ip
-        sides.pod.add_route(pod, only(gateway), source=source, scope=SCOPE_LINK)
-        sides.pod.add_route(pod, one.address.network, gateway=gateway, source=source)
+        sides.pod.add_route(pod, only(gateway), source=one.address.ip, scope=SCOPE_LINK)
     gateways = {gateway.version: gateway for _, gateway in reversed(ends)}
     for route in leased.routes:
-        sides.pod.add_route(pod, route.destination, route.gateway or gateways.get(route.destination.version))
+        via = route.gateway or gateways.get(route.destination.version)
+        sides.pod.add_route(pod, route.destination, via, is_alternative=True)
+    # The neighbours in the subnet are not on this link: only the gateway is, and everything goes by it. But not before
+    # now, as the other routes may go by addresses of the subnet.
+    for one, gateway in ends:
+        sides.pod.delete_route(pod, one.address.network)
+        sides.pod.add_route(pod, one.address.network, gateway=gateway, source=one.address.ip)

@@ -12,6 +12,7 @@ from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE
 from pyroute2.netlink.rtnl import (
     RTM_DELADDR,
     RTM_DELLINK,
+    RTM_DELROUTE,
     RTM_GETADDR,
     RTM_GETLINK,
     RTM_GETROUTE,
@@ -37,6 +38,7 @@ from minit.network.netlink.messages import (
     link_message,
     link_of,
     new_route,
+    route_message,
     route_of,
 )
 from minit.network.netlink.newlinks import OPTIONS, NewLink, creation
@@ -238,6 +240,12 @@ class Links:
         if source is not None:
             message["attrs"].append(["RTA_PREFSRC", str(source)])
         self.change(f"add route {destination}{via} by {link.name}", message)
+
+    def delete_route(self, link: Link, destination: IPNetwork) -> None:
+        """Remove a route by a link from the main table; nothing if there is none."""
+        message = route_message(RTM_DELROUTE, destination)
+        message["attrs"] = [["RTA_DST", str(destination.network_address)], ["RTA_OIF", link.index]]
+        self.change(f"remove route {destination} by {link.name}", message, unless=errno.ESRCH)
 
     def wait_until_running(self, name: str) -> None:
         """Wait for the kernel to notice that both ends are up: until then what is sent by the link is lost."""

@@ -24,6 +24,7 @@ IPVLAN_MODE_NAMES = {0: "l2", 1: "l3", 2: "l3s"}
 _TABLE_MAIN = 254
 _PROTOCOL_BOOT = 3  # what `ip route add` and the reference plugins say
 _TYPE_UNICAST = 1
+_SCOPE_NOWHERE = 255
 _BROADCAST_PREFIX_MAX = 30  # RFC 3021: longer prefixes have no broadcast address
 
 
@@ -87,15 +88,22 @@ def address_of(answer: Any) -> IPInterface:
 
 def new_route(destination: IPNetwork, scope: int, is_alternative: bool) -> Any:
     """Return a message that adds a route to the main table, also if there is another one to there."""
-    message = rtmsg()
-    message["header"]["type"] = RTM_NEWROUTE
+    message = route_message(RTM_NEWROUTE, destination)
     message["header"]["flags"] = NLM_F_CREATE | (NLM_F_APPEND if is_alternative else NLM_F_EXCL)
-    message["family"] = _FAMILIES[destination.version]
-    message["dst_len"] = destination.prefixlen
-    message["table"] = _TABLE_MAIN
     message["proto"] = _PROTOCOL_BOOT
     message["scope"] = scope
     message["type"] = _TYPE_UNICAST
+    return message
+
+
+def route_message(kind: int, destination: IPNetwork) -> Any:
+    """Return a message about a route of the main table; about one of any scope if it says none."""
+    message = rtmsg()
+    message["header"]["type"] = kind
+    message["family"] = _FAMILIES[destination.version]
+    message["dst_len"] = destination.prefixlen
+    message["table"] = _TABLE_MAIN
+    message["scope"] = _SCOPE_NOWHERE
     return message
 
 
