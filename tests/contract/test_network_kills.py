@@ -43,6 +43,8 @@ MANY_TYPES: dict[str, list[dict[str, object]]] = {
             "ipam": {"type": "host-local", "ranges": _SETS, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]},
         },
         {"type": "tuning", "mtu": 1400, "sysctl": {"net.ipv4.conf.eth0.arp_filter": "1"}},
+        {"type": "firewall", "ingressPolicy": "same-bridge"},
+        {"type": "bandwidth", **dict.fromkeys(("ingressRate", "ingressBurst", "egressRate", "egressBurst"), 10**8)},
     ],
     "b-mac": [
         {

@@ -17,7 +17,7 @@ _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-f:]*:[0-9a-f:]*")
 
 def leftovers() -> list[str]:
     """Return links, tables of the packet filter, leases and named namespaces, of whatever pod."""
-    found = [f"link {link['ifname']}" for link in ip("link") if link["ifname"].startswith(("veth", "eth"))]
+    found = [f"link {link['ifname']}" for link in ip("link") if link["ifname"].startswith(("veth", "eth", "bwp"))]
     found += [f"table {line}" for line in _output("nft", "list", "tables").splitlines() if "minit-" in line]
     found += [f"lease {path}" for path in LEASES.glob("*/*") if _ADDRESS.fullmatch(path.name)]
     return found + [f"namespace {name}" for name in os.listdir(NAMESPACES)]
