@@ -248,7 +248,9 @@ class _Planning:
             "late_volumes": late,
             "files": plan_files(runtime.name, self._hostname, flags, pod.texts),
             "protection": plan_protection(flags.disable_paths, is_contained(flags.networks)),
-            "sockets": self._heed(plan_sockets(pod.manifest, runtime, app)),
+            "sockets": self._heed(
+                plan_sockets(pod.manifest, runtime, app, in_host_network=not is_contained(flags.networks))
+            ),
             "devices": None if flags.disable_paths else DEFAULT_RULES,
             "hotplug": hotplug,
             "health": plan_health(runtime, can_be_removed=flags.mutable and not self._joined),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import socket
 import subprocess
@@ -164,6 +165,36 @@ def test_a_forwarded_port_leads_to_the_socket(make_pod: MakePod, protocol: str) 
     process = pod.start(net="default")
     pod.wait_ready()
     assert ask(PORT, protocol) == "a 3"
+    assert pod.finish(process).returncode == 0
+    assert pod.gc().returncode == 0
+
+
+@pytest.mark.parametrize(("address", "other"), [("127.0.0.1", "::1"), ("::1", "127.0.0.1"), ("::", "127.0.0.1")])
+def test_a_port_of_one_address_of_the_host(make_pod: MakePod, address: str, other: str) -> None:
+    """In the host's network the socket is at the address of the port alone."""
+    ports = [{"name": "http", "hostPort": PORT, "hostIP": address}]
+    pod = make_pod({"a": answering(port("http", 80))}, ports=ports)
+    process = pod.start(net="host")
+    pod.wait_ready()
+    with pytest.raises(ConnectionRefusedError):
+        ask(PORT, address=other)
+    assert ask(PORT, address="::1" if address == "::" else address) == "a 3"
+    assert pod.finish(process).returncode == 0
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_forwarded_port_of_each_family(make_pod: MakePod, tmp_path: Path, address: str) -> None:
+    """A port of one address of the host leads to the socket, which is open for both families."""
+    ranges = [[{"subnet": "10.99.29.0/24"}], [{"subnet": "fd00:1d::/64"}]]
+    ipam = {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}
+    config = {"cniVersion": "1.0.0", "name": "both", "type": "ptp", "ipMasq": True, "ipam": ipam}
+    (tmp_path / "net.d").mkdir()
+    (tmp_path / "net.d" / "both.conf").write_text(json.dumps(config))
+    ports = [{"name": "http", "hostPort": PORT, "hostIP": address}]
+    pod = make_pod({"a": answering(port("http", 80))}, ports=ports)
+    process = pod.start(f"--local-config={tmp_path}", net="both")
+    pod.wait_ready()
+    assert ask(PORT, address=address) == "a 3"
     assert pod.finish(process).returncode == 0
     assert pod.gc().returncode == 0
 
@@ -330,6 +361,23 @@ def test_sockets_of_the_caller_for_two_apps(make_pod: MakePod, tmp_path: Path) -
         f'{ignoring} 4 ("u") of LISTEN_FDS: {nobody} tcp port {unwanted_number}',
         f"{ignoring} 7 of LISTEN_FDS: {nobody} udp port {numbers[0]}",
     ]
+
+
+def test_sockets_of_the_caller_on_one_port(make_pod: MakePod) -> None:
+    """Each port of an app gets the socket of its address, in whichever order they are passed."""
+    with ExitStack() as stack:
+        first = stack.enter_context(listener())
+        number = number_of(first)
+        second = stack.enter_context(listener(number=number, address="::1"))
+        addresses = {"six": "::1", "four": "127.0.0.1"}
+        ports = [{"name": name, "hostPort": number, "hostIP": address} for name, address in addresses.items()]
+        pod = make_pod({"a": answering(port("six", 80), port("four", 81), clients=2)}, ports=ports)
+        process = pod.start(net="host", **activated(first.fileno(), second.fileno()))
+        pod.wait_ready()
+        assert ask(number, address="::1") == "a 3"
+        assert ask(number) == "a 4"
+        result = pod.finish(process)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_one_of_two_sockets_on_one_port(make_pod: MakePod) -> None:

@@ -40,6 +40,16 @@ def test_the_port_of_the_host() -> None:
     assert planned(HTTP, exposed=tuple(exposed)) == ((ListenSocket(name="http", protocol="tcp", port=8080),), [])
 
 
+def test_the_address_of_the_host() -> None:
+    """It is known in one spelling, and shown where the socket is at that address alone."""
+    exposed = (ExposedPort(name="http", host_port=8080, host_ip="2001:DB8:0::1"),)
+    [socket], _ = planned(HTTP, exposed=exposed)
+    assert (socket.address, socket.describe()) == ("2001:db8::1", "tcp port 8080")
+    manifest = replace(MANIFEST, ports=exposed)
+    [socket], _ = plan_sockets(manifest, RUNTIME, replace(APP, ports=(HTTP,)), in_host_network=True)
+    assert socket.describe() == "tcp port 8080 of 2001:db8::1"
+
+
 def test_no_port_of_the_host() -> None:
     """The manifest's is assumed, with rkt's warning."""
     sockets, warnings = planned(HTTP)
@@ -108,21 +118,28 @@ def test_any_names(names: str) -> None:
     assert warning.startswith(f"warning: ignoring descriptor 3{shown} of LISTEN_FDS: ")
 
 
+ADDRESSES = st.sampled_from(["127.0.0.1", "::1", "::"])
 APPS = st.lists(
     st.lists(
-        st.builds(ListenSocket, name=st.just("x"), protocol=st.sampled_from(["tcp", "udp"]), port=st.integers(1, 4))
+        st.builds(
+            ListenSocket,
+            name=st.just("x"),
+            protocol=st.sampled_from(["tcp", "udp"]),
+            port=st.integers(1, 4),
+            address=st.none() | ADDRESSES,
+        )
     ),
     max_size=3,
 )
 
 
-@given(APPS, st.lists(st.tuples(st.sampled_from(["tcp", "udp"]), st.integers(1, 4)), max_size=8))
-def test_matching(apps: list[list[ListenSocket]], passed_ports: list[tuple[str, int]]) -> None:
+@given(APPS, st.lists(st.tuples(st.sampled_from(["tcp", "udp"]), st.integers(1, 4), ADDRESSES), max_size=8))
+def test_matching(apps: list[list[ListenSocket]], passed_ports: list[tuple[str, int, str]]) -> None:
     """A match has protocol and port, nobody gets what another has, and nothing that fits is left over or stays open."""
     with socket.socket() as original:
         inherited = [
-            InheritedSocket(fd=os.dup(original.fileno()), name="", protocol=protocol, port=port)
-            for protocol, port in passed_ports
+            InheritedSocket(fd=os.dup(original.fileno()), name="", protocol=protocol, port=port, address=address)
+            for protocol, port, address in passed_ports
         ]
         specs = [AppSpec(name="x", candidates=("/x",), sockets=tuple(sockets)) for sockets in apps]
         matched, warnings = match_sockets(specs, inherited)
@@ -136,6 +153,13 @@ def test_matching(apps: list[list[ListenSocket]], passed_ports: list[tuple[str, 
                 assert (wanted.protocol, wanted.port) not in unused
             else:
                 assert of_fd[fd] == (wanted.protocol, wanted.port)
+        address_of = {each.fd: each.address for each in inherited}
+        # Who could have had the socket of its address has one of that.
+        for wanted, fd in pairs:
+            others = [one for other, one in pairs if one is not None and other.address != address_of[one]]
+            rivals = [of_fd[one] for one in others if address_of[one] == wanted.address]
+            if fd is None or address_of[fd] != wanted.address:
+                assert (wanted.protocol, wanted.port) not in rivals
         for fd in used:
             os.close(fd)
         for fd in set(of_fd) - set(used):

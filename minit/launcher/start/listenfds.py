@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from minit.errors import LaunchError, describe
+from minit.manifest.hostports import parse_host_address
 from minit.plan.appplan import AppPlan
 from minit.plan.life.sockets import TCP, UDP, ListenSocket
 from minit.value import Value
@@ -27,12 +28,17 @@ AppSockets: TypeAlias = tuple[tuple[int | None, ...], ...]
 
 
 class InheritedSocket(Value):
-    """A socket of the caller; `protocol` is tcp or udp, and `name`, which may be empty, what the caller calls it."""
+    """
+    A socket of the caller, bound to an `address`, be it that of all.
+
+    `protocol` is tcp or udp, and `name`, which may be empty, what the caller calls it.
+    """
 
     fd: int
     name: str
     protocol: str
     port: int
+    address: str
 
 
 def find_sockets(environment: Mapping[str, str], pid: int) -> tuple[list[InheritedSocket], list[str]]:
@@ -65,10 +71,15 @@ def match_sockets(apps: Sequence[AppPlan], inherited: Sequence[InheritedSocket])
     """
     Return for each socket of each app the descriptor of an inherited one, None without one, and the warnings to show.
 
-    A socket that no app wants is closed.
+    Of several for one port an app gets that of its address. A socket that no app wants is closed.
     """
     free = list(inherited)
-    matched = tuple(tuple(_take(free, wanted) for wanted in app.sockets) for app in apps)
+    exact = [[_take(free, wanted, of_address=True) for wanted in app.sockets] for app in apps]
+    # The first that is left for one without, as rkt goes by the port alone.
+    matched = tuple(
+        tuple(_take(free, wanted) if fd is None else fd for wanted, fd in zip(app.sockets, fds, strict=True))
+        for app, fds in zip(apps, exact, strict=True)
+    )
     warnings = []
     for left in free:
         os.close(left.fd)
@@ -85,14 +96,18 @@ def _identify(fd: int, name: str) -> InheritedSocket:
             raise LaunchError("expected a TCP or UDP socket")
         if protocol == TCP and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             raise LaunchError("expected a listening socket")
-        return InheritedSocket(fd=fd, name=name, protocol=protocol, port=sock.getsockname()[1])
+        address, port = sock.getsockname()[:2]
+        # Of an address of a link the zone is left out, for which `--port` has no place.
+        at = str(parse_host_address(address.partition("%")[0]))
+        return InheritedSocket(fd=fd, name=name, protocol=protocol, port=port, address=at)
     finally:
         sock.detach()
 
 
-def _take(free: list[InheritedSocket], wanted: ListenSocket) -> int | None:
+def _take(free: list[InheritedSocket], wanted: ListenSocket, *, of_address: bool = False) -> int | None:
     for index, inherited in enumerate(free):
-        if (inherited.protocol, inherited.port) == (wanted.protocol, wanted.port):
+        fits = (inherited.protocol, inherited.port) == (wanted.protocol, wanted.port)
+        if fits and (inherited.address == wanted.address or not of_address):
             return free.pop(index).fd
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from minit.errors import PlanError
 from minit.manifest.app import App
+from minit.manifest.hostports import parse_host_address
 from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.value import Value
 
@@ -12,18 +13,28 @@ UDP = "udp"
 
 
 class ListenSocket(Value):
-    """A socket that an app finds open, `name` being that of its port; `protocol` is tcp or udp."""
+    """
+    A socket that an app finds open, `name` being that of its port; `protocol` is tcp or udp.
+
+    The port is that of the host at its `address`, or at all. One that is opened in the pod's own network is at all
+    addresses of that: what comes to the host's is forwarded. In the host's network it `is_at_address` alone.
+    """
 
     name: str
     protocol: str
     port: int
+    address: str | None = None
+    is_at_address: bool = False
 
     def describe(self) -> str:
         """Return what is listened on, as in "tcp port 80"."""
-        return f"{self.protocol} port {self.port}"
+        at = f" of {self.address}" if self.is_at_address else ""
+        return f"{self.protocol} port {self.port}{at}"
 
 
-def plan_sockets(manifest: PodManifest, runtime: RuntimeApp, app: App) -> tuple[tuple[ListenSocket, ...], list[str]]:
+def plan_sockets(
+    manifest: PodManifest, runtime: RuntimeApp, app: App, *, in_host_network: bool = False
+) -> tuple[tuple[ListenSocket, ...], list[str]]:
     """
     Return the sockets of an app in the order of its ports, and the warnings to show.
 
@@ -37,12 +48,20 @@ def plan_sockets(manifest: PodManifest, runtime: RuntimeApp, app: App) -> tuple[
             continue
         if port.protocol not in (TCP, UDP):
             raise PlanError(f'app "{runtime.name}": port {port.name}: unrecognized protocol: {port.protocol}')
-        number = next((exposed.host_port for exposed in manifest.ports if exposed.name == port.name), None)
-        if number is None:
-            number = port.port
+        exposed = next((exposed for exposed in manifest.ports if exposed.name == port.name), None)
+        if exposed is None:
             warnings.append(
                 f'warning: no --port option for socket-activated port "{port.name}",'
-                f" assuming port {number} as specified in the manifest"
+                f" assuming port {port.port} as specified in the manifest"
             )
-        sockets.append(ListenSocket(name=port.name, protocol=port.protocol, port=number))
+        address = str(parse_host_address(exposed.host_ip)) if exposed and exposed.host_ip else None
+        sockets.append(
+            ListenSocket(
+                name=port.name,
+                protocol=port.protocol,
+                port=port.port if exposed is None else exposed.host_port,
+                address=address,
+                is_at_address=in_host_network and address is not None,
+            )
+        )
     return tuple(sockets), warnings

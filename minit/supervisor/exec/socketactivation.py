@@ -20,7 +20,8 @@ def open_sockets(app: AppPlan, inherited: Sequence[int | None]) -> tuple[int, ..
     """
     Return the app's sockets in the order of its ports: the inherited ones, and where there is none a new one.
 
-    New ones are bound to all addresses of this network namespace. LaunchError, and none left, if one cannot be.
+    New ones are bound to all addresses of this network namespace, in the host's to that of the port. LaunchError, and
+    none left, if one cannot be.
     """
     opened: list[int] = []
     sockets = []
@@ -61,6 +62,9 @@ def socket_environment(app: AppPlan) -> dict[str, str]:
 
 def _open(app: str, wanted: ListenSocket) -> int:
     try:
+        if wanted.is_at_address and wanted.address is not None:
+            family = socket.AF_INET6 if ":" in wanted.address else socket.AF_INET
+            return _listen(wanted, family, wanted.address, only_ipv6=True)
         try:
             return _listen(wanted, socket.AF_INET6, "::")
         except OSError as error:
@@ -71,12 +75,12 @@ def _open(app: str, wanted: ListenSocket) -> int:
         raise LaunchError(f'app "{app}": cannot listen on {wanted.describe()}: {describe(error)}') from error
 
 
-def _listen(wanted: ListenSocket, family: int, address: str) -> int:
+def _listen(wanted: ListenSocket, family: int, address: str, *, only_ipv6: bool = False) -> int:
     kind = socket.SOCK_STREAM if wanted.protocol == TCP else socket.SOCK_DGRAM
     sock = socket.socket(family, kind | socket.SOCK_CLOEXEC)
     if family == socket.AF_INET6:
-        # For IPv4 as well, whatever the machine's default is.
-        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        # Whatever the machine's default is, :: is for IPv4 as well unless the port is one of IPv6.
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(only_ipv6))
     if wanted.protocol == TCP:
         # Connections of an earlier pod may linger. Of a UDP port it would allow two owners.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
