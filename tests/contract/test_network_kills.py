@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.campaign import LONG
 from tests.support.faults import KILL, LAUNCHER, Call, Faults, Roles
-from tests.support.hostnet import left_by, leftovers
+from tests.support.hostnet import STATE, left_by, leftovers
 from tests.support.pods import MakePod, PodDirectory, app_section
 from tests.support.waiting import wait_for
 
@@ -42,7 +42,10 @@ MANY_TYPES: dict[str, list[dict[str, object]]] = {
             **{"type": "bridge", "bridge": "br-many", "isGateway": True, "ipMasq": True},
             "ipam": {"type": "host-local", "ranges": _SETS, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]},
         },
-        {"type": "tuning", "mtu": 1400, "sysctl": {"net.ipv4.conf.eth0.arp_filter": "1"}},
+        {
+            **{"type": "tuning", "mtu": 1400, "mac": "02:00:5e:10:00:0f", "dataDir": str(STATE / "tuning")},
+            "sysctl": {"net.ipv4.conf.eth0.arp_filter": "1"},
+        },
         {"type": "firewall", "ingressPolicy": "same-bridge"},
         {"type": "bandwidth", **dict.fromkeys(("ingressRate", "ingressBurst", "egressRate", "egressBurst"), 10**8)},
     ],
@@ -52,7 +55,9 @@ MANY_TYPES: dict[str, list[dict[str, object]]] = {
             "ipam": {"type": "host-local", "subnet": "10.80.0.0/16"},
         }
     ],
+    "c-flannel": [{"type": "flannel", "delegate": {"type": "ptp"}}],
 }
+SUBNET_ENV = "FLANNEL_NETWORK=10.81.0.0/16\nFLANNEL_SUBNET=10.81.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"
 
 # A pod, what it is run with, and how a command of it is run under the tracer.
 Start = Callable[[PodDirectory, Sequence[str], int], None]
@@ -158,7 +163,10 @@ def test_kills_of_a_start_with_many_types(make_pod: MakePod, faults: Faults, tmp
     """Nor by plugins of other types, in chains and with both families, whichever of them is at work."""
     networks = tmp_path / "net.d"
     networks.mkdir()
+    (tmp_path / "subnet.env").write_text(SUBNET_ENV)
     for name, plugins in MANY_TYPES.items():
+        # The others do not know this key.
+        plugins = [{**plugin, "subnetFile": str(tmp_path / "subnet.env")} for plugin in plugins]
         configuration = {"cniVersion": "1.0.0", "name": name, "plugins": plugins}
         (networks / f"{name}.conflist").write_text(json.dumps(configuration))
     runs = Runs(faults, make_pod, f"--local-config={tmp_path}", net=",".join(MANY_TYPES))

@@ -148,6 +148,51 @@ def test_the_network_of_the_host_itself(runtime: Runtime) -> None:
     assert "UP" in output("ip", "-br", "link", "show", "lo").split("<")[1]
 
 
+def test_a_list_of_plugins(runtime: Runtime) -> None:
+    """Each gets the result of the one before; DEL in reverse leaves nothing, nor does GC afterwards find anything."""
+    before = runtime.traces()
+    limits = {"egressRate": 8_000_000, "egressBurst": 800_000}
+    chain = [
+        runtime.config("ptp"),
+        runtime.config("tuning", mac="02:00:5e:10:00:0f", mtu=1400, dataDir=str(runtime.directory / "tuning")),
+        runtime.config("bandwidth", runtimeConfig={"bandwidth": limits}),
+    ]
+    result: Answer = {}
+    for config in chain:
+        result = runtime.ask("ADD", {**config, "prevResult": result} if result else config)
+    assert [interface["name"][:3] for interface in result["interfaces"]] == ["vet", "eth", "bwp"]
+    assert (result["interfaces"][1]["mac"], result["interfaces"][1]["mtu"]) == ("02:00:5e:10:00:0f", 1400)
+    assert "02:00:5e:10:00:0f" in runtime.in_pod("ip", "link", "show", "eth0")
+    for config in chain:
+        assert runtime.ask("CHECK", {**config, "prevResult": result}) == {}
+    for config in reversed(chain):
+        assert runtime.ask("DEL", {**config, "prevResult": result}) == {}
+    for config in chain:
+        assert runtime.ask("GC", {**config, "cni.dev/valid-attachments": []}) == {}
+    assert runtime.traces() == before
+    assert runtime.leased() == []
+    assert list((runtime.directory / "tuning").iterdir()) == []
+
+
+def test_a_plugin_that_delegates_to_another(runtime: Runtime) -> None:
+    """flannel finds the others of its image, and has them remove what they made."""
+    before = runtime.traces()
+    (runtime.directory / "subnet.env").write_text(
+        "FLANNEL_NETWORK=10.78.0.0/16\nFLANNEL_SUBNET=10.78.9.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"
+    )
+    config = runtime.config("flannel", subnetFile=str(runtime.directory / "subnet.env"), delegate={"type": "ptp"})
+    config |= {"dataDir": str(runtime.directory / "flannel"), "ipam": {"dataDir": str(runtime.leases)}}
+    assert runtime.ask("STATUS", config) == {}
+    result = runtime.ask("ADD", config)
+    assert [address["address"] for address in result["ips"]] == ["10.78.9.2/24"]
+    assert runtime.ask("CHECK", {**config, "prevResult": result}) == {}
+    assert runtime.ask("DEL", config) == {}
+    assert runtime.traces() == before
+    assert (runtime.leased(), list((runtime.directory / "flannel").iterdir())) == ([], [])
+    (runtime.directory / "subnet.env").unlink()
+    assert runtime.refused("STATUS", config)["code"] == 50
+
+
 def test_by_a_link_from_elsewhere(runtime: Runtime, tmp_path: Path) -> None:
     """A link, or a chain of them, in the directory of a distribution is the plugin of its own name."""
     (tmp_path / "ptp").symlink_to(runtime.plugins / "ptp")
