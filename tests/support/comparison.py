@@ -173,8 +173,9 @@ def _sections(lines: Iterable[str]) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _without_chance(text: str) -> str:
-    """Give what differs at every try a name of its own: hardware addresses and the names of hosts' ends."""
+    """Give what differs at every try a name of its own: hardware addresses and the names of links of the host."""
     text = re.sub(rf"\b(?!{_KNOWN_MACS})[0-9a-f]{{1,2}}(?::[0-9a-f]{{1,2}}){{5}}\b", "MAC", text)
+    text = re.sub(r"\bbwp[0-9a-f]{12}\b", "bwpN", text)
     return re.sub(r"\bveth[0-9a-f]{8,11}\b", "vethN", text)
 
 

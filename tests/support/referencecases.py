@@ -109,6 +109,13 @@ DELIBERATE = (
         fact="answer ADD.0 result dns.*",
         cases="bridge.* (with|of) static",
     ),
+    Difference(
+        reason=NEWER,
+        fact="answer CHECK.1 code",
+        theirs="2",
+        ours="0",
+        cases="ptp and bandwidth without a limit",
+    ),
     Difference(reason=NEWER, fact="host link up0 ifalias", theirs='"up0"', ours="null", stages="deleted|again"),
     Difference(
         reason="what has no address manager can be checked without one",
@@ -136,6 +143,10 @@ REFUSED = {"bridge as default gateway that is a route as well": "the same route 
 """The cases that the reference plugins refuse, and the reasons to accept them."""
 
 
+_TUNING: Facts = {"type": "tuning", "dataDir": "/run/tuning"}
+_BANDWIDTH: Facts = {"type": "bandwidth"}
+_INGRESS = {"ingressRate": 8_000_000, "ingressBurst": 800_000}
+_EGRESS = {"egressRate": 8_000_000, "egressBurst": 800_000}
 _SYSCTL = {"net.core.somaxconn": "9", "net.ipv4.conf.eth0.arp_ignore": "1"}
 
 
@@ -235,4 +246,19 @@ CASES = (
         name="bridge and tuning",
         chain=(_bridge(), {"type": "tuning", "mtu": 1300, "sysctl": {"net.core.somaxconn": "9"}}),
     ),
+    Case(
+        name="bridge and tuning of the link",
+        chain=(_bridge(), {**_TUNING, "mac": "02:00:00:00:09:04", "mtu": 1300, "promisc": True, "allmulti": True}),
+    ),
+    Case(
+        name="ptp and tuning with mac of the arguments",
+        chain=(_ptp(), {**_TUNING, "mac": "02:00:00:00:09:04"}),
+        args="IgnoreUnknown=1;MAC=02:00:00:00:09:05",
+    ),
+    Case(name="bridge and bandwidth", chain=(_bridge(), {**_BANDWIDTH, **_INGRESS, **_EGRESS})),
+    Case(
+        name="ptp and bandwidth of the capability",
+        chain=(_ptp(), {**_BANDWIDTH, "runtimeConfig": {"bandwidth": _EGRESS}}),
+    ),
+    Case(name="ptp and bandwidth without a limit", chain=(_ptp(), _BANDWIDTH)),
 )
