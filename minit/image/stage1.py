@@ -112,6 +112,7 @@ _NETWORKS = {
         "name": "default-restricted",
         "type": "ptp",
         "ipMasq": False,
+        "restricted": True,
         "ipam": {"type": "host-local", "subnet": "172.31.0.0/16"},
     },
 }

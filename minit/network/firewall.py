@@ -26,19 +26,29 @@ _MULTICAST: dict[int, IPNetwork] = {nftables.IP: IPv4Network("224.0.0.0/4"), nft
 # The first word of the comment of a table that confines a sender.
 _ANY_ADDRESS = "any-address"
 _DHCP = "dhcp"
+_FORWARD = Hook(kind=nftables.FILTER, point=nftables.FORWARD, priority=nftables.PRIORITY_FILTER)
 _POSTROUTING = Hook(kind=nftables.NAT, point=nftables.POSTROUTING, priority=nftables.PRIORITY_SRCNAT)
 
 
 def protect(
-    name: str, masqueraded: Sequence[IPInterface] = (), sender: Sender | None = None, network: str = ""
+    name: str,
+    masqueraded: Sequence[IPInterface] = (),
+    sender: Sender | None = None,
+    network: str = "",
+    *,
+    restricted: Sequence[IPInterface] = (),
 ) -> None:
     """
     Write the tables of one of a pod's interfaces, all of them at once; NetworkError, and none is, if one is refused.
 
     The addresses `masqueraded` are hidden behind the host's, except from their own subnets and from multicast groups.
+    Nothing is passed on between those that are `restricted` and others than their own subnets, but for forwarded ports.
     With a `sender` nobody else may speak by its link. `delete_tables_of` finds them by the name of their `network`.
     """
-    tables = [_masquerading(name, family, addresses) for family, addresses in _by_family(masqueraded)]
+    tables = [
+        Table(family=family, name=name, chains=(*_masquerading(family, hidden), *_restricting(kept)))
+        for family, hidden, kept in _by_family(masqueraded, restricted)
+    ]
     tables = [replace(table, comment=table_comment("", network)) for table in tables]
     if sender is not None:
         _require_link(sender.link)
@@ -82,11 +92,13 @@ def _freedom(sender: Sender) -> str:
     return _DHCP if sender.uses_dhcp else ""
 
 
-def _by_family(interfaces: Sequence[IPInterface]) -> Iterator[tuple[int, list[IPInterface]]]:
+def _by_family(
+    masqueraded: Sequence[IPInterface], restricted: Sequence[IPInterface]
+) -> Iterator[tuple[int, list[IPInterface], list[IPInterface]]]:
     for family, version in ((nftables.IP, 4), (nftables.IP6, 6)):
-        addresses = [interface for interface in interfaces if interface.version == version]
-        if addresses:
-            yield family, addresses
+        hidden, kept = ([one for one in ones if one.version == version] for ones in (masqueraded, restricted))
+        if hidden or kept:
+            yield family, hidden, kept
 
 
 def _require_link(name: str) -> None:
@@ -97,7 +109,7 @@ def _require_link(name: str) -> None:
         raise NetworkError(f"interface {name} has vanished") from error
 
 
-def _masquerading(name: str, family: int, addresses: Sequence[IPInterface]) -> Table:
+def _masquerading(family: int, addresses: Sequence[IPInterface]) -> tuple[Chain, ...]:
     rules = []
     for address in addresses:
         source = nftexpressions.source_in(address.ip)
@@ -105,5 +117,17 @@ def _masquerading(name: str, family: int, addresses: Sequence[IPInterface]) -> T
         elsewhere = nftexpressions.destination_not_in(_MULTICAST[family])
         rules.append(Rule(expressions=(*source, *to_neighbour, *nftexpressions.leave())))
         rules.append(Rule(expressions=(*source, *elsewhere, *nftexpressions.masquerade())))
-    chain = Chain(name="postrouting", rules=tuple(rules), hook=_POSTROUTING)
-    return Table(family=family, name=name, chains=(chain,))
+    return (Chain(name="postrouting", rules=tuple(rules), hook=_POSTROUTING),) if rules else ()
+
+
+def _restricting(addresses: Sequence[IPInterface]) -> tuple[Chain, ...]:
+    rules = []
+    for address in addresses:
+        ends = (
+            (nftexpressions.source_in, nftexpressions.destination_not_in),
+            (nftexpressions.destination_in, nftexpressions.source_not_in),
+        )
+        for of_pod, not_of in ends:
+            beyond = (*of_pod(address.ip), *not_of(address.network), *nftexpressions.was_not_redirected())
+            rules.append(Rule(expressions=(*beyond, *nftexpressions.drop())))
+    return (Chain(name="forward", rules=tuple(rules), hook=_FORWARD),) if rules else ()

@@ -111,6 +111,30 @@ def test_multicast_is_not_masqueraded(topology: Topology) -> None:
     ]
 
 
+# Networks that are kept to themselves.
+
+
+@FAMILIES
+@PROTOCOLS
+def test_restricted(pods: Pods, topology: Topology, ip: Family, protocol: str) -> None:
+    """The pod is reached by its subnet and the host, and by others with its ports alone; it reaches nobody else."""
+    allow_answers(topology)
+    pod, neighbour = topology.add_pod(POD), topology.add_pod(SECOND_POD)
+    server = pod.listen(protocol, 80, ip.every)
+    other, outside = neighbour.listen(protocol, 7, ip.every), topology.outside.listen(protocol, 7, ip.every)
+    assert topology.outside.send(protocol, ip.pod, 80, server) == (ip.outside, 0)
+    restricted = [ip_interface(f"{ip.pod}/{ip.prefix}")]
+    topology.host.do(lambda: protect(table_name("x", "eth0"), restricted=restricted))
+    assert topology.outside.send(protocol, ip.pod, 80, server) is None
+    assert pod.send(protocol, ip.outside, 7, outside) is None
+    assert neighbour.send(protocol, ip.pod, 80, server) == (ip.second_pod, 0)
+    assert pod.send(protocol, ip.second_pod, 7, other) == (ip.pod, 0)
+    assert topology.host.send(protocol, ip.pod, 80, server) == (ip.gateway, 0)
+    pods.forward(port(protocol))
+    assert topology.outside.send(protocol, ip.host, 8080, server) == (ip.outside, 0)
+    assert topology.outside.send(protocol, ip.pod, 80, server) is None
+
+
 # Others' rules, and nothing left.
 
 

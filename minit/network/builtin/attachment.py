@@ -114,7 +114,8 @@ def guard(call: Call, wanted: Protection, host: Link, pod: Link, addresses: Sequ
     table = table_name(call.request.container_id, call.request.interface)
     undo.add(lambda: delete_table(table))
     hidden = addresses if wanted.masquerades else ()
-    protect(table, masqueraded=hidden, sender=sender, network=network_name(call.config))
+    kept = addresses if wanted.restricts else ()
+    protect(table, masqueraded=hidden, sender=sender, network=network_name(call.config), restricted=kept)
 
 
 def name_service(configured: Dns, leased: Dns) -> Dns:

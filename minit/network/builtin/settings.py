@@ -39,17 +39,19 @@ class Protection(Value):
     The part of the packet filter in a pod's network.
 
     It hides the pod behind the host's address, `ipMasq`. It keeps the pod to its addresses, as it does unless
-    `spoofCheck` is off, or at least to its hardware address, `macspoofchk`.
+    `spoofCheck` is off, or at least to its hardware address, `macspoofchk`. It keeps the pod to its own subnet,
+    `restricted`.
     """
 
     masquerades: bool
     checks_senders: bool
     checks_macs: bool
+    restricts: bool
 
     @property
     def is_needed(self) -> bool:
         """Tell whether there is anything to do for it."""
-        return self.masquerades or self.checks_senders or self.checks_macs
+        return self.masquerades or self.checks_senders or self.checks_macs or self.restricts
 
 
 def protection(config: Node) -> Protection:
@@ -58,6 +60,7 @@ def protection(config: Node) -> Protection:
         masquerades=truth(config["ipMasq"]),
         checks_senders=config["spoofCheck"].optional(Node.boolean) is not False,
         checks_macs=truth(config["macspoofchk"]),
+        restricts=truth(config["restricted"]),
     )
 
 
