@@ -13,7 +13,7 @@ from minit.machine.devices import MachineDevices
 from minit.manifest.machineconfig import Interface, MachineConfig
 from minit.network.addresses import EVERYWHERE, IPAddress, parse_address, parse_interface
 from minit.network.dhcp.client import DhcpClient
-from minit.network.dhcp.message import Answer
+from minit.network.dhcp.message import Answer, machine_identity
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
 from minit.stdio import complain_at_once
@@ -161,7 +161,11 @@ class _Connection:
             self._client.close()
             self._change(None)
         mac = bytes.fromhex(link.mac.replace(":", ""))
-        self._client = DhcpClient(link.name, mac, self._hostname, self._change)
+        identity = machine_identity(mac, self._hostname)
+        self._client = DhcpClient(link.name, identity, self._change, self._complain)
+
+    def _complain(self, line: str) -> None:
+        complain_at_once(f"minit: interface {self.interface.name}: {line}")
 
     def _change(self, lease: Answer | None) -> None:
         """Take the place of the previous lease."""

@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from minit.network.dhcp.client import DhcpClient
+from minit.network.dhcp.message import machine_identity
 
 
 class BusyNetwork:
@@ -21,16 +22,16 @@ class BusyNetwork:
     def sendto(self, data: bytes, address: object) -> None:
         """Drop a packet."""
 
-    def recv(self, size: int) -> bytes:
+    def recvfrom(self, size: int) -> tuple[bytes, object]:
         """Return a packet."""
         self.read += 1
         assert self.read < 10_000
-        return bytes(min(size, 64))
+        return bytes(min(size, 64)), None
 
 
 def test_a_busy_network_leaves_time_for_what_else_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn ends though there is always another packet."""
-    client = DhcpClient("eth0", bytes(6), "host", lambda lease: None)
+    client = DhcpClient("eth0", machine_identity(bytes(6), "host"), lambda lease: None, lambda line: None)
     network = BusyNetwork()
     monkeypatch.setattr(socket, "socket", lambda *_: network)
     client.turn()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minit.network.dhcp import message
-from minit.network.dhcp.message import Answer, encode_request, parse_answer, unwrap, wrap
+from minit.network.dhcp.message import Answer, Identity, encode_request, machine_identity, parse_answer, unwrap, wrap
 
 MAC = bytes.fromhex("525400123456")
 TRANSACTION = 0x12345678
@@ -56,12 +56,48 @@ def test_a_domain_that_would_be_lines() -> None:
 
 def test_a_request_has_what_a_server_needs() -> None:
     """A request has the address that is wanted, the server, the name, and asks for a broadcast."""
-    data = encode_request(
-        message.REQUEST, transaction=TRANSACTION, mac=MAC, hostname="box", requested=ADDRESS, server=SERVER
-    )
+    identity = machine_identity(MAC, "box")
+    data = encode_request(message.REQUEST, identity, transaction=TRANSACTION, requested=ADDRESS, server=SERVER)
     assert len(data) >= 300 and data[10:12] == b"\x80\0"
     for option in ("350103", "3204c0000207", "3604c0000201", "0c03626f78"):
         assert bytes.fromhex(option) in data
+
+
+def test_what_ends_a_lease_asks_for_nothing() -> None:
+    """It has who, which address and which server, and no option that would be a question."""
+    identity = Identity(mac=MAC, identifier=b"\0pod/net/eth0", wanted=bytes((message.ROUTERS,)), options=((12, b"n"),))
+    data = encode_request(message.RELEASE, identity, transaction=TRANSACTION, own=ADDRESS, server=SERVER)
+    assert data[10:16] == b"\0\0" + ADDRESS.packed
+    assert data[240:].rstrip(b"\0") == b"\x35\1\7\x3d\x0d\0pod/net/eth0\x36\4" + SERVER.packed + b"\xff"
+
+
+def test_options_of_ones_own_count() -> None:
+    """What a client has to say of itself takes the place of what it says otherwise."""
+    identity = Identity(mac=MAC, identifier=b"\0a", wanted=b"\3", options=((message.CLIENT_IDENTIFIER, b"\0b"),))
+    data = encode_request(message.DISCOVER, identity, transaction=TRANSACTION)
+    assert b"\x3d\2\0b" in data and b"\x3d\2\0a" not in data
+
+
+def test_routes() -> None:
+    """Those of classes and those without are read; of what is no list of routes nothing counts."""
+    classes = bytes.fromhex("350105 2110 0a000000c0000201 c6336407c0000202 ff")
+    answer = parse_answer(reply(classes), TRANSACTION, MAC)
+    assert answer is not None
+    assert [(str(one.destination), str(one.router)) for one in answer.static_routes] == [
+        ("10.0.0.0/8", "192.0.2.1"),
+        ("198.51.100.0/24", "192.0.2.2"),
+    ]
+    without = bytes.fromhex("350105 7916 00c0000201 190a010280c0000202 16ac10fc00000000 00 ff")
+    answer = parse_answer(reply(without), TRANSACTION, MAC)
+    assert answer is not None
+    assert [(str(one.destination), str(one.router)) for one in answer.classless_routes] == [
+        ("0.0.0.0/0", "192.0.2.1"),
+        ("10.1.2.128/25", "192.0.2.2"),
+        ("172.16.252.0/22", "0.0.0.0"),
+    ]
+    for broken in ("7905 21 0a010203", "7904 00c00002", "7906 00c0000201 18"):
+        answer = parse_answer(reply(bytes.fromhex(f"350105 {broken} ff")), TRANSACTION, MAC)
+        assert answer is not None and answer.classless_routes == ()
 
 
 def test_a_packet_holds_its_message() -> None:

@@ -17,12 +17,12 @@ from typing import Any
 
 from minit.network.dhcp import message as messages
 from minit.network.dhcp.addressprobe import AddressProbe
-from minit.network.dhcp.message import INFINITE_SECONDS, NO_ADDRESS, Answer
-from minit.stdio import complain_at_once
+from minit.network.dhcp.message import INFINITE_SECONDS, NO_ADDRESS, Answer, Identity
 from minit.value import replace
 
 _ETH_P_IP = 0x0800
 _SO_BINDTODEVICE = 25
+_HARDWARE_ADDRESS = 4  # in the address of a socket of packet(7)
 _ETHERNET_BROADCAST = b"\xff" * 6
 _RECEIVE_BYTES = 65536
 # At a time: on a busy network there is always another one, and whoever polls has more to do.
@@ -46,16 +46,23 @@ class DhcpClient:
     """
     Gets a lease, keeps it, and tells by `changed` of it each time: an Answer, or None when it is lost.
 
-    `turn` does what is due; it is called at `deadline` (monotonic), and when `fileno` can be read.
+    `turn` does what is due; it is called at `deadline` (monotonic), and when `fileno` can be read. `complain` gets a
+    line about an address that cannot be used.
     """
 
-    def __init__(self, interface: str, mac: bytes, hostname: str, changed: Callable[[Answer | None], None]) -> None:
+    def __init__(
+        self,
+        interface: str,
+        identity: Identity,
+        changed: Callable[[Answer | None], None],
+        complain: Callable[[str], None],
+    ) -> None:
         self.state = INIT
         self.deadline: float = 0.0
         self._interface = interface
-        self._mac = mac
-        self._hostname = hostname
+        self._identity = identity
         self._changed = changed
+        self._complain = complain
         self._raw: socket.socket | None = None
         self._unicast: socket.socket | None = None
         self._probe: AddressProbe | None = None
@@ -98,7 +105,10 @@ class DhcpClient:
             self._begun, self._attempt = now, 0
             self.state = SELECTING
         elif self.state == BOUND:
+            assert self._lease is not None
             self._open()
+            # Also for the answers, which the kernel would otherwise refuse with a message to the server.
+            self._unicast = self._open_unicast(self._lease.address.ip)
             self._transaction = int.from_bytes(os.urandom(4), "big")
             self._begun = now
             self.state = RENEWING
@@ -143,7 +153,7 @@ class DhcpClient:
         elif self.state in (REQUESTING, RENEWING, REBINDING):
             is_given = answer.kind == messages.ACK and answer.address.ip != NO_ADDRESS
             if is_given and self.state == REQUESTING:
-                self._probe = AddressProbe(self._interface, self._mac, answer.address.ip)
+                self._probe = AddressProbe(self._interface, self._identity.mac, answer.address.ip)
                 self._offer, self.state, self.deadline = answer, CHECKING, 0.0
             elif is_given:
                 self._bind(answer)
@@ -164,7 +174,7 @@ class DhcpClient:
         self._broadcast(self._message(messages.DECLINE, requested=offer.address.ip, server=offer.server))
         self.close()
         self.state, self.deadline = INIT, time.monotonic() + _DECLINED_SECONDS
-        complain_at_once(f"minit: interface {self._interface}: {offer.address.ip} is in use by {owner.hex(':')}")
+        self._complain(f"{offer.address.ip} is in use by {owner.hex(':')}")
 
     def _bind(self, lease: Answer) -> None:
         now = time.monotonic()
@@ -181,8 +191,6 @@ class DhcpClient:
         self.deadline = self._renew_at
         self.close()
         self._changed(lease)
-        # For answers to renewals, which the kernel would otherwise refuse with a message to the server.
-        self._unicast = self._open_unicast(lease.address.ip)
 
     def _lose(self) -> None:
         self.close()
@@ -193,15 +201,11 @@ class DhcpClient:
             self.deadline = time.monotonic() + _FIRST_RETRY_SECONDS
 
     def _message(self, kind: int, **fields: Any) -> bytes:
-        return messages.encode_request(
-            kind, transaction=self._transaction, mac=self._mac, hostname=self._hostname, **fields
-        )
+        return messages.encode_request(kind, self._identity, transaction=self._transaction, **fields)
 
     def _open(self) -> None:
         if self._raw is None:
-            kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-            self._raw = socket.socket(socket.AF_PACKET, kind, socket.htons(_ETH_P_IP))
-            self._raw.bind((self._interface, _ETH_P_IP))
+            self._raw = _open_raw(self._interface)
 
     def _open_unicast(self, address: IPv4Address) -> socket.socket | None:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
@@ -236,10 +240,32 @@ class DhcpClient:
             if self._raw is None:
                 return
             try:
-                packet = self._raw.recv(_RECEIVE_BYTES)
+                packet, sender = self._raw.recvfrom(_RECEIVE_BYTES)
             except BlockingIOError:
                 return
             message = messages.unwrap(packet)
-            answer = None if message is None else messages.parse_answer(message, self._transaction, self._mac)
+            answer = None
+            if message is not None:
+                answer = messages.parse_answer(message, self._transaction, self._identity.mac)
             if answer is not None:
-                self._take(answer)
+                self._take(replace(answer, hop=sender[_HARDWARE_ADDRESS]))
+
+
+def release_lease(interface: str, identity: Identity, lease: Answer) -> None:
+    """Tell the server that a lease is over: once, as it does not answer; OSError if the interface cannot be used."""
+    transaction = int.from_bytes(os.urandom(4), "big")
+    address = lease.address.ip
+    message = messages.encode_request(
+        messages.RELEASE, identity, transaction=transaction, own=address, server=lease.server
+    )
+    with _open_raw(interface) as raw:
+        # The kernel might ask where the server is first, and the interface be gone before there is an answer.
+        hop = lease.hop or _ETHERNET_BROADCAST
+        raw.sendto(messages.wrap(message, address, lease.server), (interface, _ETH_P_IP, 0, 0, hop))
+
+
+def _open_raw(interface: str) -> socket.socket:
+    kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+    raw = socket.socket(socket.AF_PACKET, kind, socket.htons(_ETH_P_IP))
+    raw.bind((interface, _ETH_P_IP))
+    return raw

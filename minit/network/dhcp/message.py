@@ -7,7 +7,7 @@ Pure. Any packet from the network is a message or nothing.
 from __future__ import annotations
 
 import struct
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 from minit.value import Value
 
@@ -22,13 +22,18 @@ _HEADER = struct.Struct(">BBBBIHHIIII16s64s128sI")
 _COOKIE = 0x63825363
 _BOOT_REQUEST, _BOOT_REPLY, _ETHERNET = 1, 2, 1
 _FLAG_BROADCAST = 0x8000
+_ADDRESS_BITS = 32
 _MINIMUM_BYTES = 300  # of BOOTP, which some relays insist on
 _MAXIMUM_BYTES = 1472
 
-_PAD, _MASK, _ROUTERS, _NAME_SERVERS, _HOST_NAME, _DOMAIN = 0, 1, 3, 6, 12, 15
+# Options of RFC 2132 and RFC 3442.
+SUBNET_MASK, ROUTERS, NAME_SERVERS, HOST_NAME, DOMAIN, STATIC_ROUTES = 1, 3, 6, 12, 15, 33
+CLIENT_IDENTIFIER, CLASSLESS_ROUTES = 61, 121
+_PAD = 0
 _REQUESTED, _LEASE, _KIND, _SERVER, _PARAMETERS = 50, 51, 53, 54, 55
-_MAXIMUM_SIZE, _RENEWAL, _REBINDING, _CLIENT, _END = 57, 58, 59, 61, 255
-_WANTED = bytes((_MASK, _ROUTERS, _NAME_SERVERS, _DOMAIN, _LEASE, _RENEWAL, _REBINDING))
+_MAXIMUM_SIZE, _RENEWAL, _REBINDING, _END = 57, 58, 59, 255
+_MACHINE_WANTS = bytes((SUBNET_MASK, ROUTERS, NAME_SERVERS, DOMAIN, _LEASE, _RENEWAL, _REBINDING))
+_LONGEST_OPTION_BYTES = 255
 
 _IP = struct.Struct(">BBHHHBBHII")
 _UDP = struct.Struct(">HHHH")
@@ -37,17 +42,41 @@ _UDP_PROTOCOL = 17
 _FRAGMENT = 0x3FFF  # more fragments, or not the first
 
 
+class Identity(Value):
+    """
+    What a client says of itself: its hardware address and identifier, `options` by their numbers, and those it wants.
+
+    The options it wants are numbers, too.
+    """
+
+    mac: bytes
+    identifier: bytes
+    wanted: bytes
+    options: tuple[tuple[int, bytes], ...] = ()
+
+
+class StaticRoute(Value):
+    """A route that a server tells; the router 0.0.0.0 stands for the link itself."""
+
+    destination: IPv4Network
+    router: IPv4Address
+
+
 class Answer(Value):
     """
     A server's answer; times are in seconds.
 
-    `address` has the length of its prefix. It and `server` are 0.0.0.0 if they are left out.
+    `address` has the length of its prefix. It and `server` are 0.0.0.0 if they are left out. `hop` is the hardware
+    address that the answer came from, of the server or of the way to it.
     """
 
     kind: int
     address: IPv4Interface = IPv4Interface(NO_ADDRESS)
     server: IPv4Address = NO_ADDRESS
+    hop: bytes = b""
     routers: tuple[IPv4Address, ...] = ()
+    static_routes: tuple[StaticRoute, ...] = ()
+    classless_routes: tuple[StaticRoute, ...] = ()
     name_servers: tuple[IPv4Address, ...] = ()
     domain: str = ""
     lease_seconds: int = INFINITE_SECONDS
@@ -55,37 +84,48 @@ class Answer(Value):
     rebinding_seconds: int | None = None
 
 
+def machine_identity(mac: bytes, hostname: str) -> Identity:
+    """Return that of a machine's interface, which its hardware address identifies."""
+    name = hostname.encode()[:_LONGEST_OPTION_BYTES]
+    return Identity(
+        mac=mac,
+        identifier=bytes((_ETHERNET,)) + mac,
+        wanted=_MACHINE_WANTS,
+        options=((HOST_NAME, name),) if name else (),
+    )
+
+
 def encode_request(
     kind: int,
+    identity: Identity,
     *,
     transaction: int,
-    mac: bytes,
     seconds: int = 0,
-    hostname: str = "",
     own: IPv4Address = NO_ADDRESS,
     requested: IPv4Address = NO_ADDRESS,
     server: IPv4Address = NO_ADDRESS,
 ) -> bytes:
     """
-    Return a message to a server. `own` is the address that this machine has and uses, `requested` the one it wants.
+    Return a message to a server. `own` is the address that the client has and uses, `requested` the one it wants.
 
     Without an address answers are to be broadcast: there is nobody yet to whom they could be addressed.
     """
     flags = _FLAG_BROADCAST if own == NO_ADDRESS else 0
     header = _HEADER.pack(
-        *(_BOOT_REQUEST, _ETHERNET, len(mac), 0, transaction, min(seconds, 0xFFFF), flags),
-        *(int(own), 0, 0, 0, mac, b"", b"", _COOKIE),
+        *(_BOOT_REQUEST, _ETHERNET, len(identity.mac), 0, transaction, min(seconds, 0xFFFF), flags),
+        *(int(own), 0, 0, 0, identity.mac, b"", b"", _COOKIE),
     )
-    options = [(_KIND, bytes((kind,))), (_CLIENT, bytes((_ETHERNET,)) + mac)]
-    options += [(_REQUESTED, requested.packed)] if requested != NO_ADDRESS else []
-    options += [(_SERVER, server.packed)] if server != NO_ADDRESS else []
-    if kind != DECLINE:
-        # Which is no question; the server must not be told what is wanted (RFC 2131, table 5).
-        options += [(_MAXIMUM_SIZE, _MAXIMUM_BYTES.to_bytes(2, "big")), (_PARAMETERS, _WANTED)]
-        name = hostname.encode()[:255]
-        options += [(_HOST_NAME, name)] if name else []
-    data = header + b"".join(bytes((code, len(text))) + text for code, text in options) + bytes((_END,))
-    return data.ljust(_MINIMUM_BYTES, b"\0")
+    options = {_KIND: bytes((kind,)), CLIENT_IDENTIFIER: identity.identifier}
+    if requested != NO_ADDRESS:
+        options[_REQUESTED] = requested.packed
+    if server != NO_ADDRESS:
+        options[_SERVER] = server.packed
+    if kind not in (DECLINE, RELEASE):
+        # Which are no questions; the server must not be told what is wanted (RFC 2131, table 5).
+        options |= {_MAXIMUM_SIZE: _MAXIMUM_BYTES.to_bytes(2, "big"), _PARAMETERS: identity.wanted}
+        options |= identity.options
+    written = (bytes((code, len(text))) + text for code, text in options.items() if text)
+    return (header + b"".join(written) + bytes((_END,))).ljust(_MINIMUM_BYTES, b"\0")
 
 
 def parse_answer(data: bytes, transaction: int, mac: bytes) -> Answer | None:
@@ -98,7 +138,7 @@ def parse_answer(data: bytes, transaction: int, mac: bytes) -> Answer | None:
         return None
     options = _parse_options(data[_HEADER.size :])
     kind = options.get(_KIND, b"")
-    mask = _number(options, _MASK, 4)
+    mask = _number(options, SUBNET_MASK, 4)
     if len(kind) != 1 or (mask is not None and not _is_mask(mask)):
         return None
     length = _class_prefix(address) if mask is None else mask.bit_count()
@@ -106,9 +146,11 @@ def parse_answer(data: bytes, transaction: int, mac: bytes) -> Answer | None:
         kind=kind[0],
         address=IPv4Interface((address, length)),
         server=next(iter(_addresses(options, _SERVER)), NO_ADDRESS),
-        routers=_addresses(options, _ROUTERS),
-        name_servers=_addresses(options, _NAME_SERVERS),
-        domain=_domain(options.get(_DOMAIN, b"")),
+        routers=_addresses(options, ROUTERS),
+        static_routes=_static_routes(options),
+        classless_routes=_classless_routes(options.get(CLASSLESS_ROUTES, b"")),
+        name_servers=_addresses(options, NAME_SERVERS),
+        domain=_domain(options.get(DOMAIN, b"")),
         lease_seconds=lease if (lease := _number(options, _LEASE, 4)) is not None else INFINITE_SECONDS,
         renewal_seconds=_number(options, _RENEWAL, 4),
         rebinding_seconds=_number(options, _REBINDING, 4),
@@ -165,6 +207,30 @@ def _number(options: dict[int, bytes], code: int, size: int) -> int | None:
 def _addresses(options: dict[int, bytes], code: int) -> tuple[IPv4Address, ...]:
     text = options.get(code, b"")
     return tuple(IPv4Address(text[at : at + 4]) for at in range(0, len(text) - 3, 4))
+
+
+def _static_routes(options: dict[int, bytes]) -> tuple[StaticRoute, ...]:
+    """Return the routes to networks whose length follows from their class."""
+    addresses = _addresses(options, STATIC_ROUTES)
+    return tuple(
+        StaticRoute(destination=IPv4Network((network, _class_prefix(int(network))), strict=False), router=router)
+        for network, router in zip(addresses[::2], addresses[1::2])
+    )
+
+
+def _classless_routes(text: bytes) -> tuple[StaticRoute, ...]:
+    """Return the routes of RFC 3442: the length of a prefix, as many bytes of it as that takes, a router; or none."""
+    routes = []
+    while text:
+        length = text[0]
+        router = 1 + (length + 7) // 8
+        if length > _ADDRESS_BITS or router + 4 > len(text):
+            return ()
+        network = IPv4Address(text[1:router].ljust(4, b"\0"))
+        destination = IPv4Network((network, length), strict=False)
+        routes.append(StaticRoute(destination=destination, router=IPv4Address(text[router : router + 4])))
+        text = text[router + 4 :]
+    return tuple(routes)
 
 
 def _domain(text: bytes) -> str:
