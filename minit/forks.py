@@ -135,6 +135,16 @@ PLUGIN = Forked(
     has_session=True,
     death_signal=signal.SIGKILL,
 )
+# It lives as long as the lease, whoever attached the pod; the caller of a plugin waits for the end of its streams.
+LEASE_KEEPER = Forked(
+    who="keeper of a DHCP lease",
+    name="minit-dhcp",
+    keeps=("ready", "record", "namespace"),
+    streams=(NULL, NULL, NULL),
+    has_session=True,
+    is_dumpable=False,
+    unblocks=True,
+)
 MACHINE_HELPER = Forked(
     who="helper of a machine",
     name="minit-machine",

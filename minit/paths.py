@@ -104,6 +104,7 @@ PLUGIN_ENTRYPOINT = "cni"
 BUILT_IN_PLUGINS = (
     "bandwidth",
     "bridge",
+    "dhcp",
     "dummy",
     "firewall",
     "flannel",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 
 from minit import paths
@@ -14,12 +13,11 @@ from minit.manifest.machineconfig import Interface, MachineConfig
 from minit.network.addresses import EVERYWHERE, IPAddress, parse_address, parse_interface
 from minit.network.dhcp.client import DhcpClient
 from minit.network.dhcp.message import Answer, machine_identity
+from minit.network.netlink.events import LinkEvents
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
 from minit.stdio import complain_at_once
 
-_RTMGRP_LINK = 1
-_RECEIVE_BYTES = 1 << 16
 _MAXIMUM_NAME_SERVERS = 3  # of the C library
 
 
@@ -29,9 +27,7 @@ class MachineNetwork:
     def __init__(self, config: MachineConfig, resolv_conf: str = paths.MACHINE_RESOLV_CONF) -> None:
         self._links = Links()
         self._resolv_conf = resolv_conf
-        # The kernel's events about links only say that it is time to look.
-        self._events = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, 0)
-        self._events.bind((0, _RTMGRP_LINK))
+        self._events = LinkEvents()
         self._static_name_servers = config.name_servers
         self._interfaces = [_Connection(interface, config.hostname, self) for interface in config.interfaces]
         self._written: str | None = None
@@ -51,11 +47,7 @@ class MachineNetwork:
 
     def turn(self) -> None:
         """Look at the links, and do what is due."""
-        try:
-            while self._events.recv(_RECEIVE_BYTES):
-                pass
-        except OSError:
-            pass  # nothing left, or more than the socket holds: what there is now is looked at
+        self._events.drop()
         for one in self._interfaces:
             one.turn(self._links)
 

@@ -27,7 +27,7 @@ class PluginRequests:
 
     `version` is that of the specification, `source` the file that errors in a configuration name. `variables` are more
     of the environment than the specification has. When the descriptor `cancelled` becomes readable, the program that
-    runs is killed, as it is when its time is over.
+    runs is killed, as it is when its time is over; a plugin that is built in gives up.
     """
 
     def __init__(

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable
 
 # Methods and functions written in C, by their own names.
-_EFFECTS = {"send", "rename", "unlink", "setns", "write", "__exit__", "mkdir"}
+_EFFECTS = {"send", "sendto", "rename", "unlink", "setns", "write", "pwrite", "__exit__", "mkdir", "fork", "lockf"}
+_EFFECTS |= {"pidfd_open"}  # before somebody is killed
 
 
 def at_effect(number: int, act: Callable[[], None]) -> list[int]:

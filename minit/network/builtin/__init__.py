@@ -1,5 +1,5 @@
 """
-The plugins that are built in, with the addresses of host-local or static.
+The plugins that are built in, with the addresses of host-local, static or dhcp.
 
 ptp and bridge have a link on the host and one in the pod, loopback, macvlan, ipvlan, vlan, host-device and dummy one in
 the pod alone. tuning changes what another one has made, portmap leads ports to it, and
@@ -28,7 +28,7 @@ from minit.network.builtin import (
     vlan,
 )
 from minit.network.builtin.call import Builtin, Call
-from minit.network.builtin.ipam import hostlocal, static
+from minit.network.builtin.ipam import dhcp, hostlocal, static
 from minit.network.result import Result
 
 _BY_LINKS = {"collect": attachment.collect, "status": attachment.status}
@@ -36,6 +36,7 @@ _BY_LINKS = {"collect": attachment.collect, "status": attachment.status}
 BUILTINS = {
     "bandwidth": Builtin(add=bandwidth.add, delete=bandwidth.delete, check=bandwidth.check, collect=bandwidth.collect),
     "bridge": Builtin(add=bridge.add, delete=bridge.delete, check=bridge.check, **_BY_LINKS),
+    "dhcp": Builtin(add=dhcp.add, delete=dhcp.delete, check=dhcp.check, collect=dhcp.collect),
     "dummy": Builtin(add=dummy.add, delete=dummy.delete, check=dummy.check, **_BY_LINKS),
     "firewall": Builtin(add=firewall.add, delete=firewall.delete, check=firewall.check, collect=firewall.collect),
     "flannel": Builtin(

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 from minit.errors import MinitError, NetworkError, describe, reason_of
-from minit.network.addresses import IPInterface
+from minit.manifest.reader import Node
+from minit.network.addresses import IPAddress, IPInterface
 from minit.network.builtin.call import Call
 from minit.network.builtin.linksettings import ignore_routers
 from minit.network.builtin.settings import Protection, ipam_type, network_name, protection, valid_attachments
 from minit.network.firewall import Sender, delete_table, delete_tables_of, protect, table_name
-from minit.network.netlink.links import Links, open_namespace
+from minit.network.netlink.links import SCOPE_LINK, Links, open_namespace
 from minit.network.netlink.messages import Link
 from minit.network.request import Request
-from minit.network.result import Address, Dns, Result
+from minit.network.result import Address, Dns, Result, Route
 from minit.value import replace
 
 _VETH = "veth"
+_DHCP = "dhcp"
 NAME_DIGITS = 11  # what "veth" leaves of the 15 bytes of an interface's name
 
 
@@ -84,6 +86,11 @@ def lease(call: Call, undo: Undo) -> Result:
     return leased
 
 
+def leases_by_link(config: Node) -> bool:
+    """Tell whether the address manager needs the pod's link, and so is asked when it is there, and before it goes."""
+    return ipam_type(config) == _DHCP
+
+
 def check_lease(call: Call) -> None:
     """Raise NetworkError if the address manager does not have the pod's addresses."""
     ask_manager(call, "CHECK")
@@ -110,12 +117,17 @@ def guard(call: Call, wanted: Protection, host: Link, pod: Link, addresses: Sequ
     sender = None
     if wanted.checks_senders or wanted.checks_macs:
         own = tuple(address.ip for address in addresses) if wanted.checks_senders else ()
-        sender = Sender(link=host.name, mac=pod.mac, addresses=own, uses_dhcp=ipam_type(call.config) == "dhcp")
+        sender = Sender(link=host.name, mac=pod.mac, addresses=own, uses_dhcp=leases_by_link(call.config))
     table = table_name(call.request.container_id, call.request.interface)
     undo.add(lambda: delete_table(table))
     hidden = addresses if wanted.masquerades else ()
     kept = addresses if wanted.restricts else ()
     protect(table, masqueraded=hidden, sender=sender, network=network_name(call.config), restricted=kept)
+
+
+def next_hop(route: Route, usual: Mapping[int, IPAddress]) -> IPAddress | None:
+    """Return the gateway of a route, or else the usual one of its family; None if it ends on the link itself."""
+    return None if route.scope == SCOPE_LINK else route.gateway or usual.get(route.destination.version)
 
 
 def name_service(configured: Dns, leased: Dns) -> Dns:
@@ -132,12 +144,11 @@ def delete(call: Call) -> None:
     """
     Remove whatever there is of an attachment, with or without the pod's network namespace.
 
-    Each part is tried even if another fails; NetworkError names all that did. The address is given back last: whoever
-    gets it next must not meet links or rules of this pod.
+    Each part is tried even if another fails; NetworkError names all that did.
     """
     # The kernel waits for all its processors over links as well as over tables: both at once are half the time.
     with ExitStack() as freed:
-        try_all(lambda: _delete_tables(call, freed), lambda: _delete_links(call), lambda: ask_manager(call, "DEL"))
+        remove(call, lambda: _delete_tables(call, freed), lambda: _delete_links(call))
 
 
 def collect(call: Call) -> None:
@@ -156,6 +167,19 @@ def collect(call: Call) -> None:
 def status(call: Call) -> None:
     """Raise NetworkError if the address manager has no address to give."""
     ask_manager(call, "STATUS")
+
+
+def remove(call: Call, *steps: Callable[[], object]) -> None:
+    """
+    Try all steps, and to give back the addresses.
+
+    That comes last: whoever gets them next must not meet links or rules of this pod. By the link it comes first.
+    """
+
+    def give_back() -> None:
+        ask_manager(call, "DEL")
+
+    try_all(*((give_back, *steps) if leases_by_link(call.config) else (*steps, give_back)))
 
 
 def try_all(*steps: Callable[[], object]) -> None:

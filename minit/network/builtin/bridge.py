@@ -7,7 +7,7 @@ import os
 from ipaddress import ip_interface
 
 from minit.errors import NetworkError
-from minit.network.addresses import EVERYWHERE, IPInterface
+from minit.network.addresses import EVERYWHERE, IPAddress, IPInterface
 from minit.network.builtin import attachment
 from minit.network.builtin.arguments import requested_mac
 from minit.network.builtin.attachment import Sides, Undo
@@ -33,12 +33,16 @@ def add(call: Call) -> Result:
     settings, configured, request = read_bridge_config(call.config), dns(call.config), call.request
     wanted = protection(call.config)
     with Sides(request) as sides, Undo() as undo:
-        leased = attachment.lease(call, undo)
+        is_late = attachment.leases_by_link(call.config)
+        leased = Result() if is_late else attachment.lease(call, undo)
         bridge = _ensure_bridge(sides.host, settings)
         host, pod = attachment.connect(sides, request, settings.mtu, requested_mac(call), undo)
         join_bridge(sides.host, host, bridge, hairpin=settings.hairpin, isolated=settings.port_isolation)
         if settings.vlans is not None:
             set_vlans(sides.host, host, settings.vlans)
+        if is_late:
+            _prepare_pod_link(sides, pod, settings, ())
+            leased = attachment.lease(call, undo)
         addresses = tuple(map(_with_gateway, leased.addresses)) if settings.is_gateway else leased.addresses
         routes = _routes(settings, leased.routes, addresses)
         if not settings.is_down:
@@ -152,13 +156,7 @@ def _routes(settings: BridgeConfig, routes: tuple[Route, ...], addresses: tuple[
     return routes
 
 
-def _configure_pod(
-    sides: Sides,
-    pod: Link,
-    settings: BridgeConfig,
-    addresses: tuple[Address, ...],
-    routes: tuple[Route, ...],
-) -> None:
+def _prepare_pod_link(sides: Sides, pod: Link, settings: BridgeConfig, addresses: tuple[Address, ...]) -> None:
     prepare_pod_link(
         sides.namespace,
         pod,
@@ -166,12 +164,23 @@ def _configure_pod(
         accept_ra=settings.accept_ra,
         accept_dad=settings.detects_duplicates if addresses else None,
     )
+
+
+def _configure_pod(
+    sides: Sides,
+    pod: Link,
+    settings: BridgeConfig,
+    addresses: tuple[Address, ...],
+    routes: tuple[Route, ...],
+) -> None:
+    _prepare_pod_link(sides, pod, settings, addresses)
     with DuplicateDetection(sides.namespace) as detection:
         for address in addresses:
             sides.pod.add_address(pod, address.address, duplicates=settings.detects_duplicates)
         sides.pod.set_up(pod)
         detection.wait(sides.pod, pod, [address.address for address in addresses])
-    usual = {one.gateway.version: one.gateway for one in reversed(addresses) if one.gateway is not None}
+    usual: dict[int, IPAddress] = {
+        one.gateway.version: one.gateway for one in reversed(addresses) if one.gateway is not None
+    }
     for route in routes:
-        via = route.gateway or usual.get(route.destination.version)
-        sides.pod.add_route(pod, route.destination, via, is_alternative=True)
+        sides.pod.add_route(pod, route.destination, attachment.next_hop(route, usual), is_alternative=True)

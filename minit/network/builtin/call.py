@@ -22,13 +22,15 @@ class Call(Value):
     A request about one interface of a pod.
 
     `config` is the configuration as an external plugin would read it, whose errors name its file. `previous` is the
-    result of the plugin before or, for CHECK and DEL, of the last ADD.
+    result of the plugin before or, for CHECK and DEL, of the last ADD. When the descriptor `cancelled` becomes
+    readable, nobody waits for ADD any more.
     """
 
     config: Node
     request: Request
     delegate: Delegate
     previous: Result | None = None
+    cancelled: int | None = None
 
     @property
     def fields(self) -> Mapping[str, object]:

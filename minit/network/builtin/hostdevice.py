@@ -33,14 +33,14 @@ def add(call: Call) -> Result:
         undo.add(lambda: _take_back(sides.pod, sides.host, sides.pod.find(request.interface), device.name))
         sides.host.move(device, sides.namespace, request.interface, alias=device.name)
         pod = sides.pod.get(request.interface)
-        leased = podlink.lease(call, undo)
+        leased = podlink.lease(call, sides, pod, undo)
         podlink.configure(call, sides, pod, leased, has_neighbours=True)
     return podlink.result(request, pod, leased, names)
 
 
 def delete(call: Call) -> None:
     """Move the link back to the host, where it has its old name and is down, and give back its addresses."""
-    attachment.try_all(lambda: _move_back(call), lambda: attachment.ask_manager(call, "DEL"))
+    attachment.remove(call, lambda: _move_back(call))
 
 
 def check(call: Call) -> None:

@@ -28,7 +28,7 @@ def add(call: Call) -> Result:
         links, lower = podlink.below(call, sides, _default_below(call))
         new = NewLink(kind=IPVLAN, name=request.interface, lower=lower.index, mtu=mtu(config), data=ipvlan_data(mode))
         pod = podlink.make(sides, links, request, new, undo)
-        leased = podlink.lease(call, undo) if given is None else given
+        leased = podlink.lease(call, sides, pod, undo) if given is None else given
         # In the other modes the pod is behind a router, the host: the kernel asks no neighbours then.
         podlink.configure(call, sides, pod, leased, has_neighbours=mode == "l2")
     return podlink.result(request, pod, leased, names)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from minit.errors import NetworkError
 from minit.manifest.reader import Node
-from minit.network.addresses import EVERYWHERE
+from minit.network.addresses import EVERYWHERE, IPAddress
 from minit.network.builtin import attachment
 from minit.network.builtin.attachment import Sides, Undo
 from minit.network.builtin.call import Call
@@ -72,8 +72,11 @@ def refuse_existing(sides: Sides, request: Request) -> None:
         raise NetworkError(f"interface {request.interface} exists already in the pod's network namespace")
 
 
-def lease(call: Call, undo: Undo) -> Result:
+def lease(call: Call, sides: Sides, pod: Link, undo: Undo) -> Result:
     """Return addresses and routes from the address manager, nothing for a network that has none."""
+    if attachment.leases_by_link(call.config):
+        # It brings the link up.
+        prepare_pod_link(sides.namespace, pod, (), accept_ra=accepts_routers(call.config))
     leased = attachment.lease(call, undo)
     if ipam_type(call.config) is not None and not leased.addresses:
         raise NetworkError("the address manager gave no address")
@@ -94,9 +97,11 @@ def configure(call: Call, sides: Sides, pod: Link, leased: Result, has_neighbour
             sides.pod.add_address(pod, address, duplicates=has_neighbours)
         sides.pod.set_up(pod)
         detection.wait(sides.pod, pod, addresses)
-    gateways = {one.gateway.version: one.gateway for one in reversed(leased.addresses) if one.gateway is not None}
+    gateways: dict[int, IPAddress] = {
+        one.gateway.version: one.gateway for one in reversed(leased.addresses) if one.gateway is not None
+    }
     for route in leased.routes:
-        gateway = route.gateway or gateways.get(route.destination.version)
+        gateway = attachment.next_hop(route, gateways)
         sides.pod.add_route(pod, route.destination, gateway, is_alternative=True)
 
 
@@ -112,10 +117,7 @@ def result(request: Request, pod: Link, leased: Result, dns: Dns) -> Result:
 
 def delete(call: Call, kind: str) -> None:
     """Remove the pod's link, if it is there, and give back its addresses, even if that fails."""
-    attachment.try_all(
-        lambda: _delete_in_pod(call.request, kind),
-        lambda: attachment.ask_manager(call, "DEL"),
-    )
+    attachment.remove(call, lambda: _delete_in_pod(call.request, kind))
 
 
 @contextmanager

@@ -47,7 +47,7 @@ class DhcpClient:
     Gets a lease, keeps it, and tells by `changed` of it each time: an Answer, or None when it is lost.
 
     `turn` does what is due; it is called at `deadline` (monotonic), and when `fileno` can be read. `complain` gets a
-    line about an address that cannot be used.
+    line about an address that cannot be used. The last lease ends at `expires_at` (monotonic).
     """
 
     def __init__(
@@ -71,12 +71,17 @@ class DhcpClient:
         self._begun = 0.0
         self._offer: Answer | None = None
         self._lease: Answer | None = None
-        self._renew_at = self._rebind_at = self._expire_at = 0.0
+        self._renew_at = self._rebind_at = self.expires_at = 0.0
 
     def fileno(self) -> int | None:
         """Return the descriptor on which answers come, None while none is expected."""
         source = self._probe or self._raw
         return None if source is None else source.fileno()
+
+    @property
+    def offer(self) -> Answer | None:
+        """The offer that is being accepted, None if there is none."""
+        return self._offer if self.state in (REQUESTING, CHECKING) else None
 
     def turn(self) -> None:
         """Take the answers that have come and do what is due; OSError if the interface cannot be used."""
@@ -114,7 +119,7 @@ class DhcpClient:
             self.state = RENEWING
         elif self.state == RENEWING and now >= self._rebind_at:
             self.state = REBINDING
-        elif self.state == REBINDING and now >= self._expire_at:
+        elif self.state == REBINDING and now >= self.expires_at:
             self._lose()
             return
         elif self.state == REQUESTING and self._attempt >= _REQUEST_ATTEMPTS:
@@ -138,7 +143,7 @@ class DhcpClient:
                 self._send_to_server(message)
             else:
                 self._broadcast(message, self._lease.address.ip)
-            until = self._rebind_at if self.state == RENEWING else self._expire_at
+            until = self._rebind_at if self.state == RENEWING else self.expires_at
             self.deadline = min(until, now + max(_RENEWAL_RETRY_SECONDS, (until - now) / 2))
             return
         self._attempt += 1
@@ -148,8 +153,8 @@ class DhcpClient:
     def _take(self, answer: Answer) -> None:
         if self.state == SELECTING:
             if answer.kind == messages.OFFER and NO_ADDRESS not in (answer.address.ip, answer.server):
-                self._offer, self._attempt, self.state = answer, 0, REQUESTING
-                self._send()
+                # It is asked for in the next turn: whoever has to be able to give it back can note it before.
+                self._offer, self._attempt, self.state, self.deadline = answer, 0, REQUESTING, 0.0
         elif self.state in (REQUESTING, RENEWING, REBINDING):
             is_given = answer.kind == messages.ACK and answer.address.ip != NO_ADDRESS
             if is_given and self.state == REQUESTING:
@@ -179,15 +184,17 @@ class DhcpClient:
     def _bind(self, lease: Answer) -> None:
         now = time.monotonic()
         lease = replace(lease, lease_seconds=max(lease.lease_seconds, _MINIMUM_LEASE_SECONDS))
+        if lease.server == NO_ADDRESS and self._lease is not None:
+            lease = replace(lease, server=self._lease.server)
         self._lease, self.state = lease, BOUND
         if lease.lease_seconds == INFINITE_SECONDS:
-            self._renew_at = self._rebind_at = self._expire_at = float("inf")
+            self._renew_at = self._rebind_at = self.expires_at = float("inf")
         else:
             seconds = lease.lease_seconds
             # RFC 2131, 4.4.5; what a server says otherwise has to be in this order, too.
             rebind = min(lease.rebinding_seconds or seconds * 7 // 8, seconds)
             renew = min(lease.renewal_seconds or seconds // 2, rebind)
-            self._renew_at, self._rebind_at, self._expire_at = now + renew, now + rebind, now + seconds
+            self._renew_at, self._rebind_at, self.expires_at = now + renew, now + rebind, now + seconds
         self.deadline = self._renew_at
         self.close()
         self._changed(lease)
@@ -267,5 +274,9 @@ def release_lease(interface: str, identity: Identity, lease: Answer) -> None:
 def _open_raw(interface: str) -> socket.socket:
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
     raw = socket.socket(socket.AF_PACKET, kind, socket.htons(_ETH_P_IP))
-    raw.bind((interface, _ETH_P_IP))
+    try:
+        raw.bind((interface, _ETH_P_IP))
+    except OSError:
+        raw.close()
+        raise
     return raw

@@ -1,0 +1,187 @@
+"""
+The lease of a pod's interface: the process that attaches the pod gets it, and forks one that keeps it.
+
+The keeper is a copy of that process, with the client that has the lease. It is in the pod's network namespace, and
+lives until the interface is detached: nobody else has to live for it. By `leaserecord.py` it is found.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+from minit import syscalls
+from minit.errors import MinitError, NetworkError, describe
+from minit.forks import LEASE_KEEPER, fork
+from minit.harmless import harmless
+from minit.loop import wait_readable
+from minit.manifest.capabilities import capability_mask
+from minit.network.dhcp.client import DhcpClient
+from minit.network.dhcp.leaserecord import KeptLease, LeaseRecord
+from minit.network.dhcp.message import INFINITE_SECONDS, Answer, Identity
+from minit.network.netlink.events import LinkEvents
+from minit.network.netlink.links import Links, run_in_namespace
+from minit.network.netlink.messages import Link
+
+TIMEOUT_SECONDS = 30.0
+
+# Of a link that has just been brought up, what is sent is lost until the kernel has noticed; some never say so.
+_LONGEST_START_SECONDS = 1.0
+_KEEPER_CAPABILITIES = capability_mask("CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE")
+SYSTEM_LOG = "/dev/log"
+_DAEMON_ERROR = 3 << 3 | 3  # facility and severity of syslog(3)
+
+
+class PodLease:
+    """The lease of the interface `link`, of which a server is told `identity`; `record` is what DEL finds."""
+
+    def __init__(self, link: Link, identity: Identity, record: LeaseRecord) -> None:
+        self._link = link
+        self._record = record
+        self._client = DhcpClient(link.name, identity, self._change, self._complain)
+        self._problem = "no DHCP server answers"
+        self._lease: Answer | None = None
+        self._is_renewed = False
+        self._loss: str | None = None
+
+    def obtain(self, namespace: int, cancelled: int | None) -> Answer:
+        """
+        Get the lease, in the network namespace of a descriptor; NetworkError if there is none in time.
+
+        It ends early when the descriptor `cancelled` becomes readable.
+        """
+        end = time.monotonic() + TIMEOUT_SECONDS
+        self._wait_until_running(namespace, cancelled)
+        while True:
+            if time.monotonic() >= end:
+                raise NetworkError(
+                    f"interface {self._link.name}: no lease after {TIMEOUT_SECONDS:g} seconds: {self._problem}"
+                )
+            try:
+                run_in_namespace(namespace, self._client.turn)
+            except OSError as error:
+                raise NetworkError(f"interface {self._link.name}: DHCP: {describe(error)}") from error
+            if self._lease is not None:
+                return self._lease
+            # Before it is asked for, so that whoever undoes this can give it back.
+            if self._client.offer is not None:
+                self._note(self._client.offer)
+            self._wait(self._client.fileno(), cancelled, min(end, self._client.deadline))
+
+    def keep(self, namespace: int, path: str) -> None:
+        """
+        Start the process that keeps the lease; NetworkError if it does not live.
+
+        `path` is how others know the network namespace of the descriptor: when it leads elsewhere, nobody uses it.
+        """
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        kept = {"ready": writer, "record": self._record.fd, "namespace": namespace}
+        try:
+            fork(LEASE_KEEPER, lambda: self._be_keeper(namespace, path, writer), kept)
+            os.close(writer)
+            writer = -1
+            if not os.read(reader, 1):
+                raise NetworkError(f"interface {self._link.name}: the process that keeps the lease died")
+        finally:
+            os.close(reader)
+            if writer >= 0:
+                os.close(writer)
+
+    def _wait_until_running(self, namespace: int, cancelled: int | None) -> None:
+        end = time.monotonic() + _LONGEST_START_SECONDS
+        with run_in_namespace(namespace, LinkEvents) as events, Links(namespace) as pod:
+            while not pod.get(self._link.name).running and time.monotonic() < end:
+                self._wait(events.fileno(), cancelled, end)
+                events.drop()
+
+    def _be_keeper(self, namespace: int, path: str, ready: int) -> None:
+        # Neither the pod's directory nor anything that is mounted there is kept.
+        os.chdir("/")
+        self._record.lock()
+        syscalls.setns(namespace, syscalls.CLONE_NEWNET)
+        own = os.fstat(namespace)
+        os.close(namespace)
+        syscalls.set_no_new_privileges()
+        syscalls.set_capabilities(_KEEPER_CAPABILITIES, _KEEPER_CAPABILITIES, 0)
+        with Links() as links, LinkEvents(addresses=True) as events:
+            # Nobody reads it if the attachment was given up: whoever undoes it may have looked for the lock before.
+            os.write(ready, b"!")
+            os.close(ready)
+            while self._is_wanted(links, path, own):
+                self._limit(links)
+                sources = (events.fileno(), self._client.fileno())
+                wait_readable([fd for fd in sources if fd is not None], self._client.deadline - time.monotonic())
+                events.drop()
+                try:
+                    self._client.turn()
+                except OSError:
+                    pass  # the interface is down: it is tried again
+                if self._loss is not None:
+                    self._give_up(links)
+                    return
+
+    def _is_wanted(self, links: Links, path: str, own: os.stat_result) -> bool:
+        """Tell whether there is the interface, and whether anybody can still reach its network namespace."""
+        link = links.find(self._link.name)
+        if link is None or link.index != self._link.index:
+            return False
+        try:
+            return os.path.samestat(os.stat(path), own)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # in the /proc of a process that this one may not look at
+
+    def _limit(self, links: Links) -> None:
+        """Have the address end with its lease, whatever becomes of this process: the plugin that adds it knows none."""
+        assert self._lease is not None
+        if self._lease.lease_seconds == INFINITE_SECONDS:
+            return
+        address = self._lease.address
+        present = links.addresses(self._link)
+        is_limited = address in links.addresses(self._link, leased=True)
+        if address in present and (self._is_renewed or not is_limited):
+            links.lease_address(self._link, address, max(1, int(self._client.expires_at - time.monotonic())))
+            self._is_renewed = False
+
+    def _change(self, lease: Answer | None) -> None:
+        if lease is None:
+            is_over = time.monotonic() >= self._client.expires_at
+            self._loss = "no DHCP server has renewed it" if is_over else "a DHCP server refused to renew it"
+        elif self._lease is not None and lease.address != self._lease.address:
+            # The address is in the pod's records, in rules and in its neighbours' heads: it cannot be another one.
+            self._loss = f"the DHCP server {lease.server} gives {lease.address.ip} instead"
+        else:
+            self._lease, self._is_renewed = lease, True
+            self._note(lease)
+
+    def _give_up(self, links: Links) -> None:
+        assert self._lease is not None and self._loss is not None
+        try:
+            links.delete_address(self._link, self._lease.address)
+        except (MinitError, OSError):
+            pass  # the kernel does it in time
+        loss = f"the lease of {self._lease.address.ip} is lost: {self._loss}"
+        self._note(self._lease, loss)
+        _tell_system(f"minit: {self._record.name}: {loss}")
+
+    def _note(self, lease: Answer, loss: str = "") -> None:
+        self._record.write(KeptLease(address=lease.address, server=lease.server, hop=lease.hop, loss=loss))
+
+    def _complain(self, line: str) -> None:
+        self._problem = line
+
+    def _wait(self, source: int | None, cancelled: int | None, until: float) -> None:
+        sources = [fd for fd in (source, cancelled) if fd is not None]
+        if cancelled in wait_readable(sources, max(0.0, until - time.monotonic())):
+            raise NetworkError(f"interface {self._link.name}: no lease: the pod is not wanted any more")
+
+
+def _tell_system(line: str) -> None:
+    """Write to the log of the system, syslog(3), as there is nobody else to tell."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as log:
+        try:
+            log.sendto(f"<{_DAEMON_ERROR}>{harmless(line)}".encode(), SYSTEM_LOG)
+        except OSError:
+            pass  # there is none, or it is full
