@@ -96,8 +96,8 @@ def _read_localnet(interface: str) -> str:
 
 def _switch_localnet(interface: str, value: str) -> None:
     try:
-        with open(_localnet_path(interface), "w", encoding="utf-8") as file:
-            file.write(value)
+        with open(_localnet_path(interface), "wb", buffering=0) as file:
+            file.write(value.encode())
     except FileNotFoundError as error:
         if value != "0":  # an interface that is gone needs nothing switched off
             raise NetworkError(f"cannot forward from 127.0.0.1: {describe(error)}") from error

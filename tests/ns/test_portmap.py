@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minit.errors import ManifestError, NetworkError
+from minit.errors import ManifestError, NetworkError, describe
 from minit.manifest.reader import Node
 from minit.network.builtin import ask_builtin
 from minit.network.builtin.call import Call
 from minit.network.request import Request
 from minit.network.result import read_result
-from tests.support.effects import killed_child
+from tests.support.effects import at_effect, killed_child
 from tests.support.topology import (
     BRIDGE,
     IPV4,
@@ -64,6 +66,11 @@ def config_of(pod: Place, *mappings: Json, addresses: tuple[str, ...] = (POD, ip
 
 def ask(topology: Topology, command: str, config: Json, container: str = ID) -> None:
     """Make a request of the built-in plugin on the host."""
+    topology.host.do(lambda: ask_here(command, config, container))
+
+
+def ask_here(command: str, config: Json, container: str = ID) -> None:
+    """Make a request of the built-in plugin in this network."""
     previous = read_result(config["prevResult"], "result", "1.0.0") if config.get("prevResult") else None
     request = Request(container_id=container, namespace="", interface="eth0")
 
@@ -71,7 +78,7 @@ def ask(topology: Topology, command: str, config: Json, container: str = ID) -> 
         raise AssertionError("portmap delegates nothing")
 
     call = Call(config=Node(config, None, "lan.conf"), request=request, delegate=unexpected, previous=previous)
-    answer = topology.host.do(lambda: ask_builtin(command, "portmap", call))
+    answer = ask_builtin(command, "portmap", call)
     assert command != "ADD" or answer == previous
 
 
@@ -317,3 +324,37 @@ def test_killed_at_any_step(topology: Topology) -> None:
             step += 1
         assert step > 3
         ask(topology, "ADD" if command == "ADD" else "DEL", config)
+
+
+def test_failing_at_any_step_of_add(topology: Topology) -> None:
+    """Whichever step of ADD fails, nothing is left and the error is one line."""
+    pod = topology.add_pod(POD)
+    config = config_of(pod, MAPPING | {"protocol": "udp"})
+
+    def fail() -> None:
+        sys.setprofile(None)
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    step, reached, failures = 0, True, 0
+    while reached:
+        step += 1
+        count = [0]
+
+        def work(step: int = step, count: list[int] = count) -> None:
+            counter = at_effect(step, fail)
+            try:
+                ask_here("ADD", config)
+            finally:
+                sys.setprofile(None)
+                count[0] = counter[0]
+
+        try:
+            topology.host.do(work)
+        except (NetworkError, OSError) as error:
+            assert "annot allocate memory" in describe(error)
+            failures += 1
+            assert topology.rules() == ""
+            assert topology.host.sysctl(f"conf/{topology.link_of(POD)}/route_localnet") == "0"
+        ask(topology, "DEL", config)
+        reached = count[0] >= step
+    assert failures > 3

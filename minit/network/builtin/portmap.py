@@ -7,6 +7,7 @@ from ipaddress import ip_interface
 from minit.errors import NetworkError
 from minit.manifest.reader import Node
 from minit.network.addresses import IPInterface, parse_address, parse_interface
+from minit.network.builtin.attachment import Undo
 from minit.network.builtin.call import Call
 from minit.network.builtin.settings import network_name, read_with, refuse, truth, valid_attachments
 from minit.network.forwarding import (
@@ -41,7 +42,10 @@ def add(call: Call) -> Result:
         raise NetworkError("portmap needs the result of a plugin before it")
     wanted = _read(call.config, call.previous)
     if any(one.ports for one in wanted):
-        map_ports(_table(call.request.container_id, call.request.interface), wanted, network_name(call.config))
+        table = _table(call.request.container_id, call.request.interface)
+        with Undo() as undo:
+            undo.add(lambda: stop_forwarding(table))
+            map_ports(table, wanted, network_name(call.config))
     return call.previous
 
 
