@@ -8,6 +8,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,23 @@ def test_pods_of_the_subnet(world: World) -> None:
     assert world.remains() == NOTHING
     with pytest.raises(NetworkError, match=f"{requests[0].container_id} is gone: it has how eth0 was attached$"):
         ask("CHECK", world.config(), requests[0], results[0])
+
+
+def test_pods_of_both_families(world: World) -> None:
+    """With subnets of both a pod has an address of each, and reaches others by either."""
+    more = "FLANNEL_IPV6_NETWORK=fd00:1::/48\nFLANNEL_IPV6_SUBNET=fd00:1:0:17::1/64\n"
+    world.env.write_text(TEXT + more)
+    requests = [world.pod(), world.pod()]
+    results = [ask("ADD", world.config(), request) for request in requests]
+    assert [str(one.address) for one in results[1].addresses] == ["10.1.17.3/24", "fd00:1:0:17::3/64"]
+    for address, family in (("10.1.17.3", socket.AF_INET), ("fd00:1:0:17::3", socket.AF_INET6)):
+        with within(requests[1].namespace, partial(socket.create_server, (address, 0), family=family)) as server:
+            connect = partial(socket.create_connection, server.getsockname()[:2], TIMEOUT_SECONDS)
+            within(requests[0].namespace, connect).close()
+    for request, result in zip(requests, results):
+        ask("CHECK", world.config(), request, result)
+        ask("DEL", world.config(), request)
+    assert world.remains() == NOTHING
 
 
 def test_another_plugin(world: World) -> None:

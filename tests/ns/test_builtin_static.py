@@ -139,7 +139,6 @@ def test_a_pod_with_fixed_addresses(tmp_path: Path, kind: str) -> None:
         with own_network():
             request = replace(NOBODY, namespace=namespace)
             wanted = config(type=kind, isGateway=True)
-            wanted["ipam"] = {**wanted["ipam"], "routes": ROUTES[:1]}
             result = call_builtin("ADD", kind, wanted, request)
             with Links() as host:
                 gateways = host.addresses(host.get("br-static" if kind == "bridge" else host_end(request)))
