@@ -36,13 +36,15 @@ class Sender(Value):
     """
     The only sender at the other end of the host's interface `link`: its hardware address, and its addresses.
 
-    Without addresses it may have any. `uses_dhcp` says that it may ask for one before it has it.
+    Without addresses it may have any. `uses_dhcp` says that it may ask for one before it has it. If it
+    `follows_routers` it makes addresses itself, of their prefixes and its hardware address (RFC 4862).
     """
 
     link: str
     mac: str
     addresses: tuple[IPAddress, ...] = ()
     uses_dhcp: bool = False
+    follows_routers: bool = False
 
 
 def confinement(name: str, sender: Sender) -> Table:
@@ -55,9 +57,12 @@ def confinement(name: str, sender: Sender) -> Table:
 
 def link_local_address(mac: str) -> IPv6Address:
     """Return the address that the kernel makes of a hardware address, RFC 4291 appendix A."""
+    return IPv6Address(_LINK_LOCAL | int.from_bytes(_identifier(mac), "big"))
+
+
+def _identifier(mac: str) -> bytes:
     octets = bytes.fromhex(mac.replace(":", ""))
-    identifier = bytes([octets[0] ^ 2]) + octets[1:3] + b"\xff\xfe" + octets[3:]
-    return IPv6Address(_LINK_LOCAL | int.from_bytes(identifier, "big"))
+    return bytes([octets[0] ^ 2]) + octets[1:3] + b"\xff\xfe" + octets[3:]
 
 
 def _own_hardware_address(sender: Sender) -> tuple[Chain, ...]:
@@ -73,9 +78,10 @@ def _own_hardware_address(sender: Sender) -> tuple[Chain, ...]:
 def _own_addresses(sender: Sender) -> tuple[Chain, ...]:
     """Return chains for each protocol, and at last the one that they are reached by."""
     ipv4 = [address for address in sender.addresses if isinstance(address, IPv4Address)]
-    ipv6 = [address for address in sender.addresses if isinstance(address, IPv6Address)]
+    ipv6: list[IPv6Address | bytes] = [address for address in sender.addresses if isinstance(address, IPv6Address)]
     # The kernel gives a link this one whether or not the network has IPv6.
-    ipv6 += [address for address in (link_local_address(sender.mac),) if address not in ipv6]
+    own = _identifier(sender.mac) if sender.follows_routers else link_local_address(sender.mac)
+    ipv6 += [own] if own not in ipv6 else []
     advertised = (
         *((*nftexpressions.icmpv6(NEIGHBOR_ADVERTISEMENT, address), *nftexpressions.leave()) for address in ipv6),
         nftexpressions.drop(),
@@ -103,19 +109,26 @@ def _ipv4(addresses: list[IPv4Address], uses_dhcp: bool) -> tuple[Match, ...]:
     return tuple(matches)
 
 
-def _ipv6(addresses: list[IPv6Address]) -> tuple[Match, ...]:
+def _ipv6(addresses: list[IPv6Address | bytes]) -> tuple[Match, ...]:
+    """Return what is decided about IPv6; bytes are the end of any address that ends so."""
     # Whoever may send nothing of others is no router.
     matches: list[Match] = [
         (*nftexpressions.icmpv6(message), *nftexpressions.drop()) for message in (ROUTER_ADVERTISEMENT, REDIRECT)
     ]
     # An advertisement can be about another address than the one that it comes from.
     matches.append((*nftexpressions.icmpv6(NEIGHBOR_ADVERTISEMENT), *nftexpressions.jump("advertised")))
-    matches += [(*nftexpressions.source_in(address), *nftexpressions.accept()) for address in addresses]
+    matches += [(*_source(address), *nftexpressions.accept()) for address in addresses]
     # Without an address yet: asking whether one is free, RFC 4862, and the groups and routers for that.
     without = nftexpressions.source_in(_NO_IPV6)
     asks = [nftexpressions.icmpv6(NEIGHBOR_SOLICITATION, address) for address in addresses]
     asks += [nftexpressions.icmpv6(message) for message in (ROUTER_SOLICITATION, LISTENER_REPORT)]
     return (*matches, *((*without, *question, *nftexpressions.accept()) for question in asks))
+
+
+def _source(address: IPv6Address | bytes) -> Match:
+    if isinstance(address, bytes):
+        return nftexpressions.source_ends_in(address)
+    return nftexpressions.source_in(address)
 
 
 def _arp(mac: str, addresses: list[IPv4Address]) -> tuple[Match, ...]:

@@ -26,6 +26,7 @@ _MULTICAST: dict[int, IPNetwork] = {nftables.IP: IPv4Network("224.0.0.0/4"), nft
 # The first word of the comment of a table that confines a sender.
 _ANY_ADDRESS = "any-address"
 _DHCP = "dhcp"
+_ROUTERS = "routers"
 _FORWARD = Hook(kind=nftables.FILTER, point=nftables.FORWARD, priority=nftables.PRIORITY_FILTER)
 _POSTROUTING = Hook(kind=nftables.NAT, point=nftables.POSTROUTING, priority=nftables.PRIORITY_SRCNAT)
 
@@ -67,7 +68,7 @@ def follow_sender(name: str, sender: Sender) -> None:
         if (table.family, table.name) == (nftables.NETDEV, name):
             freedom = table.comment.partition(" ")[0]
             addresses = () if freedom == _ANY_ADDRESS else sender.addresses
-            own = replace(sender, addresses=addresses, uses_dhcp=freedom == _DHCP)
+            own = replace(sender, addresses=addresses, uses_dhcp=_DHCP in freedom, follows_routers=_ROUTERS in freedom)
             nftables.replace_tables([replace(confinement(name, own), comment=table.comment)])
 
 
@@ -89,7 +90,7 @@ def _freedom(sender: Sender) -> str:
     """Return what a sender may do beside sending from addresses of its own."""
     if not sender.addresses:
         return _ANY_ADDRESS
-    return _DHCP if sender.uses_dhcp else ""
+    return "+".join(word for word, has in ((_DHCP, sender.uses_dhcp), (_ROUTERS, sender.follows_routers)) if has)
 
 
 def _by_family(

@@ -269,6 +269,31 @@ def test_a_pod_that_asks_for_its_address(topology: Topology) -> None:
     assert found == {"no address, as who asks for one"}
 
 
+def test_a_pod_that_follows_routers(topology: Topology) -> None:
+    """It may have any address that ends in its own identifier, and none that ends otherwise."""
+    pod, neighbour = topology.add_bridged_pod(POD), topology.add_bridged_pod(SECOND_POD)
+    mac = pod.mac("eth0")
+    marker = udp4(POD, SECOND_POD, mac, ports=(9, 9))
+    made, others = (
+        str(ip_address("2001:db8:9::") + (int(link_local_address(one)) & (1 << 64) - 1)) for one in (mac, OTHER_MAC)
+    )
+    frames = {
+        "datagram": udp6(made, "ff02::4", mac),
+        "advertisement": icmpv6(ADVERTISEMENT, made, mac, made),
+        "question whether it is free": icmpv6(SOLICITATION, "::", mac, made),
+    }
+    foreign = {
+        "another's": udp6(others, "ff02::4", mac),
+        "another's advertisement": icmpv6(ADVERTISEMENT, made, mac, others),
+        "claim of another's": icmpv6(SOLICITATION, "::", mac, others),
+    }
+    confine(topology, sender_of(topology, pod))
+    assert arrived(pod, neighbour, "eth0", frames | foreign, marker) == set()
+    confine(topology, replace(sender_of(topology, pod), follows_routers=True))
+    assert arrived(pod, neighbour, "eth0", frames | foreign, marker) == frames.keys()
+    assert arrived(pod, neighbour, "eth0", own_frames(mac) | foreign_frames(mac), marker) == own_frames(mac).keys()
+
+
 def test_one_family(topology: Topology) -> None:
     """A pod of IPv4 alone has its link's address of IPv6 and no other."""
     pod, neighbour = topology.add_bridged_pod(POD), topology.add_bridged_pod(SECOND_POD)

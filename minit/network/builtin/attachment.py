@@ -17,7 +17,14 @@ from minit.manifest.reader import Node
 from minit.network.addresses import IPAddress, IPInterface
 from minit.network.builtin.call import Call
 from minit.network.builtin.linksettings import ignore_routers
-from minit.network.builtin.settings import Protection, ipam_type, network_name, protection, valid_attachments
+from minit.network.builtin.settings import (
+    Protection,
+    accepts_routers,
+    ipam_type,
+    network_name,
+    protection,
+    valid_attachments,
+)
 from minit.network.firewall import Sender, delete_table, delete_tables_of, protect, table_name
 from minit.network.netlink.links import SCOPE_LINK, Links, open_namespace
 from minit.network.netlink.messages import Link
@@ -117,7 +124,13 @@ def guard(call: Call, wanted: Protection, host: Link, pod: Link, addresses: Sequ
     sender = None
     if wanted.checks_senders or wanted.checks_macs:
         own = tuple(address.ip for address in addresses) if wanted.checks_senders else ()
-        sender = Sender(link=host.name, mac=pod.mac, addresses=own, uses_dhcp=leases_by_link(call.config))
+        sender = Sender(
+            link=host.name,
+            mac=pod.mac,
+            addresses=own,
+            uses_dhcp=leases_by_link(call.config),
+            follows_routers=accepts_routers(call.config),
+        )
     table = table_name(call.request.container_id, call.request.interface)
     undo.add(lambda: delete_table(table))
     hidden = addresses if wanted.masquerades else ()

@@ -51,6 +51,7 @@ _SENDER_OFFSET = 8  # of an ARP packet: the hardware address, and then that of I
 _SENDER_ADDRESS_OFFSET = 14
 _DESTINATION_PORT_OFFSET = 2
 _ICMPV6_TARGET_OFFSET = 8
+_ADDRESS_BYTES = 16  # of IPv6
 _HARDWARE_ADDRESS_BYTES = 6
 _META_LINK_PROTOCOL = 1
 _META_INPUT_NAME = 6
@@ -76,6 +77,12 @@ def source_in(subnet: IPAddress | IPNetwork) -> Match:
 def source_not_in(subnet: IPAddress | IPNetwork) -> Match:
     """Match packets from anywhere but an address, or a subnet."""
     return _address(_SOURCE_OFFSETS, subnet, _UNEQUAL)
+
+
+def source_ends_in(identifier: bytes) -> Match:
+    """Match packets of IPv6 from addresses that end in an interface identifier, whatever their prefixes."""
+    offset = _SOURCE_OFFSETS[6] + _ADDRESS_BYTES - len(identifier)
+    return (_payload(_NETWORK_HEADER, offset, len(identifier)), _compare(identifier))
 
 
 def destination_in(subnet: IPAddress | IPNetwork) -> Match:
@@ -124,12 +131,18 @@ def arp_sender(mac: str, address: IPv4Address | None = None) -> Match:
     return (*hardware, _payload(_NETWORK_HEADER, _SENDER_ADDRESS_OFFSET, 4), _compare(address.packed))
 
 
-def icmpv6(kind: int, target: IPv6Address | None = None) -> Match:
-    """Match messages of ICMPv6 of one type, of neighbour discovery also by the address that they are about."""
+def icmpv6(kind: int, target: IPv6Address | bytes | None = None) -> Match:
+    """
+    Match messages of ICMPv6 of one type, of neighbour discovery also by the address that they are about.
+
+    Bytes are the end of such an address.
+    """
     message = (*_transports("icmpv6"), _payload(_TRANSPORT_HEADER, 0, 1), _compare(bytes([kind])))
     if target is None:
         return message
-    return (*message, _payload(_TRANSPORT_HEADER, _ICMPV6_TARGET_OFFSET, 16), _compare(target.packed))
+    end = target if isinstance(target, bytes) else target.packed
+    offset = _ICMPV6_TARGET_OFFSET + _ADDRESS_BYTES - len(end)
+    return (*message, _payload(_TRANSPORT_HEADER, offset, len(end)), _compare(end))
 
 
 def enters_by(interface: str) -> Match:
