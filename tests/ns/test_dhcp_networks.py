@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ from minit.network.dhcp.leaserecord import find_record
 from minit.network.netlink.events import LinkEvents
 from minit.network.netlink.links import Links
 from minit.network.request import Request
-from minit.network.result import Dns, Result
+from minit.network.result import Dns, Result, write_result
 from minit.value import replace
 from tests.support.builtins import call_builtin
 from tests.support.campaign import LONG
@@ -391,6 +393,80 @@ def test_collecting_what_is_no_more(world: World) -> None:
     assert keeper_of(requests[1]) == keepers[1]
     for request in requests:
         delete(config, request)
+
+
+def test_a_pod_on_a_link_of_the_host(world: World) -> None:
+    """macvlan asks by the pod's link, and DEL gives the lease back before it removes that."""
+    world.server.start(f"router {ADDRESS}")
+    config = {**world.config(), "type": "macvlan", "master": BRIDGE}
+    for request in (world.pod(), world.pod()):
+        result = call_builtin("ADD", "macvlan", config, request)
+        assert [str(one.address) for one in result.addresses] == ["192.0.2.20/24"]
+        wait_for(lambda: addresses(request, leased=True) == ["192.0.2.20/24"], "the end of the address")  # noqa: B023
+        call_builtin("CHECK", "macvlan", config, request, result)
+        call_builtin("DEL", "macvlan", config, request)
+        assert within(request.namespace, lambda: [name for _, name in socket.if_nameindex()]) == ["lo"]
+        assert recorded(world) == []
+
+
+REFERENCE = Path("/usr/lib/cni/dhcp")
+
+
+@pytest.fixture
+def daemon(world: World) -> Iterator[str]:
+    """The reference plugin's daemon, and the path of its socket."""
+    path = str(world.directory / "daemon.sock")
+    process = subprocess.Popen([REFERENCE, "daemon", "-socketpath", path], stderr=subprocess.DEVNULL)
+    wait_for(lambda: os.path.exists(path), "the daemon")
+    yield path
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.skipif(not REFERENCE.exists(), reason="needs the reference plugins")
+@pytest.mark.parametrize(
+    ("options", "ipam"),
+    [
+        ((f"router {ADDRESS}",), {}),
+        ((), {}),
+        ((f"router {ADDRESS}", "dns 192.0.2.53", "domain lan"), {}),
+        ((f"router {ADDRESS}", "0x21 0a000000c0000202"), {"request": [{"option": "33"}]}),
+        ((f"router {ADDRESS}", "staticroutes 10.1.0.0/16 192.0.2.3"), {"request": [{"option": "121"}]}),
+    ],
+)
+def test_the_result_is_that_of_the_reference_plugin(
+    world: World, daemon: str, options: tuple[str, ...], ipam: dict[str, object]
+) -> None:
+    """One configuration and one server give the same address, gateway, routes and name servers."""
+    world.server.start(*options)
+    config = world.config(daemonSocketPath=daemon, **ipam)
+    answers = []
+    for is_reference in (True, False):
+        request = world.pod()
+        run("ip", "link", "add", "end", "type", "veth", "peer", "name", "eth0", "netns", request.namespace)
+        run("ip", "link", "set", "end", "master", BRIDGE, "up")
+        if is_reference:
+            answers.append(reference("ADD", config, request))
+            reference("DEL", config, request)
+        else:
+            answers.append(write_result(call_builtin("ADD", "dhcp", config, request), "1.0.0"))
+            call_builtin("DEL", "dhcp", config, request)
+        run("ip", "link", "delete", "end")
+    assert answers[1] == answers[0]
+
+
+def reference(command: str, config: Config, request: Request) -> object:
+    """Run the reference plugin."""
+    variables = {
+        "CNI_COMMAND": command,
+        "CNI_CONTAINERID": request.container_id,
+        "CNI_NETNS": request.namespace,
+        "CNI_IFNAME": request.interface,
+        "CNI_PATH": str(REFERENCE.parent),
+    }
+    done = subprocess.run([REFERENCE], env=variables, input=json.dumps(config), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    return json.loads(done.stdout or "null")
 
 
 @pytest.mark.timeout(600)

@@ -15,6 +15,7 @@ from minit import paths
 from minit.manifest.networkconfig import CNI_VERSIONS
 from tests.support.cniplugin import calls, install_plugin
 from tests.support.cniruntime import ID, NEWEST, Answer, Runtime, output
+from tests.support.dhcpserver import BRIDGE, DhcpServer
 from tests.support.networks import make_network, own_network, remove_network
 from tests.support.unpack import unpack
 
@@ -191,6 +192,27 @@ def test_a_plugin_that_delegates_to_another(runtime: Runtime) -> None:
     assert (runtime.leased(), list((runtime.directory / "flannel").iterdir())) == ([], [])
     (runtime.directory / "subnet.env").unlink()
     assert runtime.refused("STATUS", config)["code"] == 50
+
+
+def test_a_lease_of_a_server(runtime: Runtime) -> None:
+    """The process that keeps it outlives ADD, which nobody waits for longer because of that, and ends with DEL."""
+    server = DhcpServer(runtime.directory)
+    server.start()
+    before = runtime.traces()
+    config = {**runtime.config("bridge", bridge=BRIDGE), "ipam": {"type": "dhcp"}}
+    result = runtime.ask("ADD", config)
+    assert [address["address"] for address in result["ips"]] == ["192.0.2.20/24"]
+    record = Path("/run/minit/dhcp/lan", f"{ID}:eth0")
+    assert record.exists()
+    assert runtime.ask("CHECK", {**config, "prevResult": result}) == {}
+    assert runtime.ask("DEL", {**config, "prevResult": result}) == {}
+    assert not record.exists()
+    assert runtime.traces() == before
+    result = runtime.ask("ADD", config)
+    assert runtime.ask("GC", {**config, "cni.dev/valid-attachments": []}) == {}
+    assert not record.exists()
+    assert runtime.ask("DEL", config) == {}
+    server.remove()
 
 
 def test_by_a_link_from_elsewhere(runtime: Runtime, tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ class DhcpServer:
     def remove(self) -> None:
         """Take the machine away."""
         self.stop()
+        for link in ("port", BRIDGE):
+            run("ip", "link", "delete", link)
         remove_network(self.namespace)
 
 
