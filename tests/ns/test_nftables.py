@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import subprocess
 from collections.abc import Iterator
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv6Address, ip_address, ip_network
 
 import pytest
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_REPLACE
@@ -51,6 +51,7 @@ def listed(family: str) -> list[str]:
 IPV4_RULES = {
     "ip saddr 10.1.2.3 return": (*nftexpressions.source_in(ip_address("10.1.2.3")), *nftexpressions.leave()),
     "ip saddr 10.0.0.0/8 return": (*nftexpressions.source_in(ip_network("10.0.0.0/8")), *nftexpressions.leave()),
+    "ip saddr != 10.1.2.3 return": (*nftexpressions.source_not_in(ip_address("10.1.2.3")), *nftexpressions.leave()),
     "ip daddr 10.1.0.0/20 return": (*nftexpressions.destination_in(ip_network("10.1.0.0/20")), *nftexpressions.leave()),
     "ip daddr 10.1.0.9 return": (*nftexpressions.destination_in(ip_network("10.1.0.9/32")), *nftexpressions.leave()),
     "ip daddr != 10.1.2.3 return": (
@@ -69,7 +70,10 @@ IPV4_RULES = {
     "udp dport 53 accept": (*nftexpressions.destination_ports("udp", 53), *nftexpressions.accept()),
     'iifname "in" return': (*nftexpressions.enters_by("in"), *nftexpressions.leave()),
     'iifname "fifteen-letters" return': (*nftexpressions.enters_by("fifteen-letters"), *nftexpressions.leave()),
+    'iifname != "lo" return': (*nftexpressions.enters_not_by("lo"), *nftexpressions.leave()),
     "ct status dnat return": (*nftexpressions.was_redirected(), *nftexpressions.leave()),
+    "ct status ! dnat return": (*nftexpressions.was_not_redirected(), *nftexpressions.leave()),
+    "sctp dport 7 return": (*nftexpressions.destination_ports("sctp", 7), *nftexpressions.leave()),
 }
 
 IPV6_RULES = {
@@ -91,6 +95,14 @@ IPV6_RULES = {
         *nftexpressions.destination_ports("udp", 5000, 10),
         *nftexpressions.redirect_to(ip_address("2001:db8::1"), None),
     ),
+    "icmpv6 type nd-neighbor-advert @th,64,128 0x20010db8000000000000000000000001 drop": (
+        *nftexpressions.icmpv6(nftexpressions.NEIGHBOR_ADVERTISEMENT, IPv6Address("2001:db8::1")),
+        *nftexpressions.drop(),
+    ),
+    "@nh,128,64 0x102030405060708 drop": (
+        *nftexpressions.source_ends_in(bytes(range(1, 9))),
+        *nftexpressions.drop(),
+    ),
     "icmpv6 type nd-router-advert drop": (
         *nftexpressions.icmpv6(nftexpressions.ROUTER_ADVERTISEMENT),
         *nftexpressions.drop(),
@@ -108,14 +120,17 @@ def test_every_match_and_action(family: int, name: str, rules: dict[str, Match])
     nftables.replace_tables([table_with(*chosen, hook=hook, family=family)])
     assert listed(name) == list(rules)
     hook = Hook(kind=nftables.NAT, point=nftables.POSTROUTING, priority=100)
-    leaving = Rule(expressions=(*nftexpressions.leaves_by("out"), *nftexpressions.masquerade()))
-    nftables.replace_tables([table_with(leaving, hook=hook, family=family)])
-    assert listed(name) == ['oifname "out" masquerade']
+    leaving = [
+        Rule(expressions=(*match("out"), *nftexpressions.masquerade()))
+        for match in (nftexpressions.leaves_by, nftexpressions.leaves_not_by)
+    ]
+    nftables.replace_tables([table_with(*leaving, hook=hook, family=family)])
+    assert listed(name) == ['oifname "out" masquerade', 'oifname != "out" masquerade']
 
 
 def test_tables_of_several_families() -> None:
     """They are written and deleted at once, and none of another name is."""
-    families = (nftables.IP, nftables.IP6, nftables.NETDEV)
+    families = (nftables.INET, nftables.IP, nftables.IP6, nftables.NETDEV)
     tables = [table_with(family=family, name=name) for family in families for name in ("minit-a", "minit-ab")]
     for _ in range(2):
         nftables.replace_tables(tables[::2])
@@ -180,6 +195,7 @@ def test_a_kernel_without_a_part() -> None:
     for family, missing in {
         nftables.IP: "no NAT (CONFIG_NFT_NAT, CONFIG_NF_NAT)",
         nftables.IP6: "no NAT of IPv6 (CONFIG_NF_TABLES_IPV6, CONFIG_NFT_NAT, CONFIG_NF_NAT)",
+        nftables.INET: "no tables of both families (CONFIG_NF_TABLES_INET)",
         nftables.NETDEV: "no hook at interfaces (CONFIG_NF_TABLES_NETDEV, CONFIG_NETFILTER_INGRESS)",
     }.items():
         assert refusal_of(table_with(hook=misspelt, family=family)) == f"{start}has {missing}"
