@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from minit.errors import MinitError, NetworkError, describe
 from minit.manifest.reader import Node
@@ -78,7 +78,11 @@ def delete(call: Call) -> None:
     """Remove the ifb, what leads to it, and the limit of the host's end, if that is still there."""
     request = call.request
     table = bandwidth_table(request.container_id, request.interface)
-    try_all(lambda: nftables.delete_tables(table), lambda: _delete_ifb(table), lambda: _delete_limit(request))
+    # The kernel waits for all its processors over links as well as over tables: both at once are half the time.
+    with ExitStack() as freed:
+        try_all(
+            lambda: nftables.delete_tables(table, freed), lambda: _delete_ifb(table), lambda: _delete_limit(request)
+        )
 
 
 def check(call: Call) -> None:
