@@ -363,11 +363,12 @@ def test_killed_at_any_step(topology: Topology) -> None:
     assert topology.rules() == ""
 
 
-@pytest.mark.parametrize("freedom", ["its addresses", "any address", "asking for one"])
+@pytest.mark.parametrize("freedom", ["its addresses", "any address", "asking for one", "making one"])
 def test_a_sender_with_another_hardware_address(topology: Topology, freedom: str) -> None:
     """The rules become those that it would have had with it from the start, and none are made if there are none."""
     pod = topology.add_pod(POD)
-    sender = replace(sender_of(topology, pod), uses_dhcp=freedom == "asking for one")
+    sender = sender_of(topology, pod)
+    sender = replace(sender, uses_dhcp=freedom == "asking for one", follows_routers=freedom == "making one")
     if freedom == "any address":
         sender = replace(sender, addresses=())
     changed = replace(sender, mac=OTHER_MAC)
