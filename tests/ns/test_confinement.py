@@ -196,12 +196,17 @@ def test_neighbours_of_the_host(topology: Topology) -> None:
     with pod.do(lambda: frame_socket("eth0")) as sending:
         sending.send(claim)
         sending.send(own)
-        known = topology.host.run(f"ip neigh show dev {link}")
-        assert POD in known
-        assert SECOND_POD not in known
+        # In the order in which they were sent.
+        wait_for(lambda: POD in neighbours(topology, link), "the pod's address")
+        assert SECOND_POD not in neighbours(topology, link)
         topology.host.do(lambda: delete_table(TABLE))
         sending.send(claim)
-    assert SECOND_POD in topology.host.run(f"ip neigh show dev {link}")
+    wait_for(lambda: SECOND_POD in neighbours(topology, link), "the neighbour's address")
+
+
+def neighbours(topology: Topology, link: str) -> str:
+    """Return what the host knows about the neighbours at a link."""
+    return topology.host.run(f"ip neigh show dev {link}")
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
@@ -306,9 +311,10 @@ def test_one_family(topology: Topology) -> None:
     assert "datagram of IPv6" not in found
 
 
-def test_the_hosts_loopback(topology: Topology) -> None:
+@pytest.mark.parametrize("add", [Topology.add_pod, Topology.add_bridged_pod])
+def test_the_hosts_loopback(topology: Topology, add: Callable[[Topology, str], Place]) -> None:
     """A confined pod does not reach 127.0.0.1 of the host, even where somebody has made that possible."""
-    pod = topology.add_pod(POD)
+    pod = add(topology, POD)
     private = topology.host.listen("udp", 22, "127.0.0.1")
     topology.host.sysctl("conf/all/route_localnet", "1")
     pod.run("ip address flush dev lo", "ip link set lo up")
