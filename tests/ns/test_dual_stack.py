@@ -175,29 +175,32 @@ def test_one_set_that_is_used_up_leaves_the_other_alone(world: World) -> None:
     assert world.leased() == before
 
 
-def test_pods_that_come_to_a_new_bridge_at_once(world: World) -> None:
-    """Whichever makes the bridge and gives it the gateway's addresses, all pods get on."""
-    config = config_of(world, "bridge")
-    requests = [world.pod() for _ in range(8)]
+@pytest.mark.parametrize("vlan", [0, 5])
+def test_pods_that_come_to_a_new_bridge_at_once(request: pytest.FixtureRequest, world: World, vlan: int) -> None:
+    """Whichever makes the bridge, or its VLAN, and gives it the gateway's addresses, all pods get on."""
+    if vlan:
+        request.getfixturevalue("vlans")
+    config = config_of(world, "bridge", vlan=vlan)
+    pods = [world.pod() for _ in range(8)]
     go, start = os.pipe()
     children = []
-    for request in requests:
+    for pod in pods:
         children.append(os.fork())
         if children[-1] == 0:
             os.close(start)
             os.read(go, 1)
             status = 1
             try:
-                add(config, request)
+                add(config, pod)
                 status = 0
             finally:
                 os._exit(status)
     os.close(go)
     os.close(start)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * len(children)
-    (bridge,) = ip("address", "show", "dev", "br-test")
+    (bridge,) = ip("address", "show", "dev", f"br-test.{vlan}" if vlan else "br-test")
     assert [one["local"] for one in bridge["addr_info"] if one["scope"] == "global"] == ["10.9.8.1", "fd00:9::1"]
-    assert len(world.leased()) == 2 * len(requests)
+    assert len(world.leased()) == 2 * len(pods)
 
 
 def test_a_bridge_keeps_its_hardware_address(world: World) -> None:
@@ -257,43 +260,89 @@ def vlans() -> None:
             pytest.skip("the kernel's bridges know no VLANs")
 
 
+def vlan_config(world: World, vlan: int, **more: Any) -> dict[str, object]:
+    """Return the configuration of a network of both families in a VLAN of the bridge cni0."""
+    sets = [[{"subnet": f"10.9.{vlan}.0/24"}], [{"subnet": f"fd00:{vlan}::/64"}]]
+    return {**world.config("bridge", ranges=sets, vlan=vlan, **more), "name": f"v{vlan}"}
+
+
 def test_vlans_of_a_bridge(vlans: None, world: World) -> None:
-    """Pods of one VLAN reach its gateway and each other, and nobody of another VLAN."""
-    configs = [
-        {**world.config("bridge", f"10.9.{vlan}.0/24", isGateway=True, vlan=vlan), "name": f"v{vlan}"}
-        for vlan in (5, 6)
-    ]
-    five, five_too, six = world.pod(), world.pod(), world.pod()
-    results = [add(configs[0], five), add(configs[0], five_too), add(configs[1], six)]
-    addresses = [str(result.addresses[0].address.ip) for result in results]
-    with within(five.namespace, lambda: listen(addresses[0])) as server:
-        assert talk(five_too.namespace, server) == addresses[1]
-        assert talk(None, server) == "10.9.5.1"
-    with within(six.namespace, lambda: listen(addresses[2])) as server:
-        assert talk(None, server) == "10.9.6.1"
-    assert neighbours(five, addresses[1]) and not neighbours(six, addresses[0])
-    for config, request in zip((configs[0], configs[0], configs[1]), (five, five_too, six)):
+    """Pods of a VLAN reach its gateway and each other by both families; only what they share stays after DEL."""
+    pods = [(vlan, vlan_config(world, vlan, isGateway=True), world.pod()) for vlan in (5, 5, 6)]
+    results = [add(config, request) for _, config, request in pods]
+    for index, gateway in ((0, "10.9.{}.1"), (1, "fd00:{}::1")):
+        addresses = [str(result.addresses[index].address.ip) for result in results]
+        for (vlan, _, request), address in zip(pods, addresses):
+            with within(request.namespace, partial(listen, address)) as server:
+                assert talk(None, server) == gateway.format(vlan)
+        with within(pods[0][2].namespace, partial(listen, addresses[0])) as server:
+            assert talk(pods[1][2].namespace, server) == addresses[1]
+    shared = {*links()} - {host_end(request) for _, _, request in pods}
+    for (_, config, request), result in zip(pods, results):
+        check(config, request, result)
         delete(config, request)
-    assert [name for name in links() if name.startswith("veth")] == [
-        name for name in links() if name.startswith("veth") and Links().get(name).master == Links().get("cni0").index
-    ]
+        delete(config, request)
+    assert {*links()} == shared
+    assert sorted(name for name in shared if not name.startswith("veth")) == ["cni0", "cni0.5", "cni0.6"]
+    assert (world.leased("v5"), world.leased("v6")) == ({}, {})
 
 
-def test_trunks_of_a_bridge(vlans: None, world: World) -> None:
+def test_vlans_are_apart(vlans: None, world: World) -> None:
+    """A pod finds a neighbour of its own VLAN and none of another one, though they have addresses of one subnet."""
+    config = world.config("bridge", ranges=SETS)
+    here, there, beside = world.pod(), world.pod(), world.pod()
+    for request, vlan in ((here, 5), (there, 6), (beside, 5)):
+        add({**config, "vlan": vlan}, request)
+    for family in ("ipv4", "ipv6"):
+        solicitations = Path(f"/proc/sys/net/{family}/neigh/eth0/mcast_solicit")
+        within(here.namespace, partial(solicitations.write_text, "1"))
+    for other, near in (("10.9.8.3", "10.9.8.4"), ("fd00:9::3", "fd00:9::4")):
+        with (
+            within(there.namespace, partial(listen, other)) as server,
+            pytest.raises(OSError, match="No route to host"),
+        ):
+            talk(here.namespace, server)
+        with within(beside.namespace, partial(listen, near)) as server:
+            talk(here.namespace, server)
+
+
+def test_a_vlan_whose_gateway_is_half_there(vlans: None, world: World) -> None:
+    """The host's own port in a VLAN is mended that was left by somebody who was killed before it was one."""
+    config = vlan_config(world, 5, isGateway=True, preserveDefaultVlan=False)
+    add(config, world.pod())
+    (port,) = [one["ifname"] for one in ip("link", "show", "type", "veth") if one.get("link") == "cni0.5"]
+    ip("link", "set", port, "nomaster")
+    request = world.pod()
+    result = add(config, request)
+    with within(request.namespace, partial(listen, str(result.addresses[0].address.ip))) as server:
+        assert talk(None, server) == "10.9.5.1"
+
+
+def test_a_vlan_whose_gateway_is_somebody_elses(vlans: None, world: World) -> None:
+    """A link of the host's administrator that has the name of the gateway's is that of the gateway."""
+    config = vlan_config(world, 5, isGateway=True)
+    ip("link", "add", "cni0", "type", "bridge", "vlan_filtering", "1")
+    ip("link", "add", "cni0.5", "link", "cni0", "type", "vlan", "id", "5")
+    request = world.pod()
+    result = add(config, request)
+    with within(request.namespace, partial(listen, str(result.addresses[0].address.ip))) as server:
+        assert talk(None, server) == "10.9.5.1"
+    assert len(links()) == 3
+
+
+@pytest.mark.parametrize("keeps_default", [True, False])
+def test_trunks_of_a_bridge(vlans: None, world: World, keeps_default: bool) -> None:
     """A port carries the VLANs of its trunk, with a tag, beside the untagged one, and no default one if told so."""
     trunk = [{"minID": 10, "maxID": 12}, {"id": 20}]
     request = world.pod()
-    add(world.config("bridge", vlan=7, vlanTrunk=trunk, preserveDefaultVlan=False), request)
+    config = vlan_config(world, 7, vlanTrunk=trunk, preserveDefaultVlan=keeps_default)
+    check(config, request, add(config, request))
     shown = subprocess.run(["bridge", "-j", "vlan", "show"], check=True, capture_output=True, text=True).stdout
     (port,) = [one for one in json.loads(shown) if one["ifname"] == host_end(request)]
-    carried = [(one["vlan"], one.get("vlanEnd"), "PVID" in one.get("flags", [])) for one in port["vlans"]]
-    assert carried == [(7, None, True), (10, 12, False), (20, None, False)]
-
-
-def neighbours(request: Request, address: str) -> bool:
-    """Tell whether a pod has found out the hardware address of another one on its link."""
-    shown = ip("neighbour", "show", address, "dev", "eth0", namespace=request.namespace)
-    return any("lladdr" in one for one in shown)
+    untagged = [1, 7] if keeps_default else [7]
+    assert [one["vlan"] for one in port["vlans"]] == [*untagged, 10, 11, 12, 20]
+    assert [one["vlan"] for one in port["vlans"] if "PVID" in one.get("flags", [])] == [7]
+    assert [one["vlan"] for one in port["vlans"] if "Egress Untagged" in one.get("flags", [])] == untagged
 
 
 def test_isolated_ports(world: World) -> None:

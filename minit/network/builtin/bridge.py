@@ -16,7 +16,7 @@ from minit.network.builtin.call import Call
 from minit.network.builtin.checks import check_attachment
 from minit.network.builtin.linksettings import enable_forwarding, ignore_routers, prepare_pod_link
 from minit.network.builtin.settings import dns, protection
-from minit.network.netlink.bridges import add_bridge, allow_vlan, filter_vlans, join_bridge, set_vlans
+from minit.network.netlink.bridges import Vlans, add_bridge, allow_vlan, filter_vlans, join_bridge, set_vlans
 from minit.network.netlink.duplicates import DuplicateDetection
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
@@ -108,23 +108,26 @@ def _be_gateway(host: Links, bridge: Link, settings: BridgeConfig, gateways: lis
 
 
 def _ensure_vlan_port(host: Links, bridge: Link, settings: BridgeConfig) -> Link:
-    """Return the host's own link in the VLAN, which is made if it is not there."""
+    """Return the host's own link in the VLAN, which is made if it is not there, or whole if it is there in part."""
     assert settings.vlans is not None
-    name = f"{bridge.name}.{settings.vlans.untagged}"
-    link = host.find(name)
-    if link is None:
-        digest = hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
+    vlans = Vlans(untagged=settings.vlans.untagged, keeps_default=settings.vlans.keeps_default)
+    name = f"{bridge.name}.{vlans.untagged}"
+    digest = hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
+    peer = f"veth{digest[: attachment.NAME_DIGITS]}"
+    if host.find(name) is None:
         own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            peer = f"veth{digest[: attachment.NAME_DIGITS]}"
-            host.add_veth(peer, name, own, settings.mtu)
+            # Another pod of the VLAN may do so at the same time, or be killed before its link is a port.
+            host.add_veth(peer, name, own, settings.mtu, may_exist=True)
         finally:
             os.close(own)
-        join_bridge(host, host.get(peer), bridge)
-        set_vlans(host, host.get(peer), settings.vlans)
-        allow_vlan(host, bridge, settings.vlans.untagged)
-        link = host.get(name)
+    port = host.find(peer)
+    if port is not None:  # else the link is one of somebody else: a link of kind vlan on top of the bridge, say
+        join_bridge(host, port, bridge)
+        set_vlans(host, port, vlans)
+    allow_vlan(host, bridge, vlans.untagged)
     ignore_routers(name)
+    link = host.get(name)
     host.set_up(link)
     return link
 

@@ -139,7 +139,13 @@ class Links:
         self.change(f"rename {link.name} to {name}", message)
 
     def add_veth(
-        self, name: str, peer: str, peer_namespace: int, mtu: int | None = None, peer_mac: str | None = None
+        self,
+        name: str,
+        peer: str,
+        peer_namespace: int,
+        mtu: int | None = None,
+        peer_mac: str | None = None,
+        may_exist: bool = False,
     ) -> None:
         """Make a pair of links: `name` here and up, `peer` in the namespace of the descriptor and down."""
         size = [] if mtu is None else [["IFLA_MTU", mtu]]
@@ -149,7 +155,8 @@ class Links:
         message = link_message(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL)
         message["flags"] = message["change"] = IFF_UP
         message["attrs"] = [["IFLA_IFNAME", name], *size, ["IFLA_LINKINFO", pair]]
-        self.change(f"create interface {peer} with its host end {name}", message)
+        unless = errno.EEXIST if may_exist else None
+        self.change(f"create interface {peer} with its host end {name}", message, unless)
 
     def delete(self, link: Link) -> None:
         """Remove a link; nothing if it has vanished."""
