@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from minit.network.netlink.duplicates import DuplicateDetection
 from minit.network.netlink.links import Links
 from minit.network.result import Interface
 from minit.value import replace
+from tests.support.builtins import listen, talk
 from tests.support.effects import at_effect, killed_child
 from tests.support.linkkinds import lacking_kinds, need_kind
 from tests.support.networks import remove_network, within
@@ -75,17 +77,35 @@ def test_an_attachment_from_beginning_to_end(world: World, kind: str) -> None:
         assert pod_link(request) is None
 
 
-@pytest.mark.parametrize("kind", ["host-device", "ipvlan", "macvlan"])
+@pytest.mark.parametrize("kind", ["host-device", "ipvlan", "macvlan", "vlan"])
 def test_a_neighbour_is_reached(world: World, kind: str) -> None:
     """The pod and another machine in the network of the link below reach each other by both families."""
+    end = "far"
     if kind != "host-device":
         need_kind(kind)
-    world.at_neighbour("ip", "address", "add", "10.5.0.200/24", "dev", "far")
-    world.at_neighbour("ip", "address", "add", "fd00:5::200/64", "dev", "far")
+    if kind == "vlan":
+        end = "far.7"
+        world.at_neighbour("ip", "link", "add", "far.7", "link", "far", "type", "vlan", "id", "7")
+        world.at_neighbour("ip", "link", "set", "far.7", "up")
+    world.at_neighbour("ip", "address", "add", "10.5.0.200/24", "dev", end)
+    world.at_neighbour("ip", "address", "add", "fd00:5::200/64", "dev", end)
     request = world.pod()
     add(world.config(kind), request)
     for address in ("10.5.0.2", "fd00:5::2"):
         world.at_neighbour("busybox", "ping", "-c", "1", "-W", "10", address)
+
+
+@pytest.mark.parametrize("kind", ["ipvlan", "ipvlan-l3", "macvlan"])
+def test_pods_reach_each_other(world: World, kind: str) -> None:
+    """Pods on top of one link of the host reach each other by both families."""
+    need_kind(kind.partition("-")[0])
+    one, other = world.pod(), world.pod()
+    config = world.config(kind)
+    results = [add(config, one), add(config, other)]
+    for index in range(2):
+        first, second = (str(result.addresses[index].address.ip) for result in results)
+        with within(one.namespace, partial(listen, first)) as server:
+            assert talk(other.namespace, server) == second
 
 
 def test_deleting_after_a_reboot(world: World, kind: str) -> None:
