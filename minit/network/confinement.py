@@ -76,7 +76,11 @@ def _own_hardware_address(sender: Sender) -> tuple[Chain, ...]:
 
 
 def _own_addresses(sender: Sender) -> tuple[Chain, ...]:
-    """Return chains for each protocol, and at last the one that they are reached by."""
+    """
+    Return chains for each protocol, and at last the one that they are reached by.
+
+    None is called as a protocol is: nft(8) could not read what it has printed.
+    """
     ipv4 = [address for address in sender.addresses if isinstance(address, IPv4Address)]
     ipv6: list[IPv6Address | bytes] = [address for address in sender.addresses if isinstance(address, IPv6Address)]
     # The kernel gives a link this one whether or not the network has IPv6.
@@ -86,16 +90,19 @@ def _own_addresses(sender: Sender) -> tuple[Chain, ...]:
         *((*nftexpressions.icmpv6(NEIGHBOR_ADVERTISEMENT, address), *nftexpressions.leave()) for address in ipv6),
         nftexpressions.drop(),
     )
+    # Whoever puts fragments together, or is more patient with headers, must not find in them what is dropped here.
+    is_readable = (*nftexpressions.carries(nftexpressions.IPV6), *nftexpressions.has_protocol())
     jumps = (
-        (*nftexpressions.carries(nftexpressions.IPV4), *nftexpressions.jump("ipv4")),
-        (*nftexpressions.carries(nftexpressions.IPV6), *nftexpressions.jump("ipv6")),
-        (*nftexpressions.carries(nftexpressions.ARP), *nftexpressions.jump("arp")),
+        (*nftexpressions.carries(nftexpressions.IPV4), *nftexpressions.jump("ipv4-sources")),
+        (*is_readable, *nftexpressions.jump("ipv6-sources")),
+        (*nftexpressions.carries(nftexpressions.ARP), *nftexpressions.jump("arp-senders")),
     )
     return (
-        _chain("ipv4", _ipv4(ipv4, sender.uses_dhcp)),
+        _chain("ipv4-sources", _ipv4(ipv4, sender.uses_dhcp)),
         _chain("advertised", advertised),
-        _chain("ipv6", _ipv6(ipv6)),
-        _chain("arp", _arp(sender.mac, ipv4)),
+        _chain("icmpv6-messages", _icmpv6()),
+        _chain("ipv6-sources", _ipv6(ipv6)),
+        _chain("arp-senders", _arp(sender.mac, ipv4)),
         _chain("sender", jumps),
     )
 
@@ -109,14 +116,23 @@ def _ipv4(addresses: list[IPv4Address], uses_dhcp: bool) -> tuple[Match, ...]:
     return tuple(matches)
 
 
+def _icmpv6() -> tuple[Match, ...]:
+    # Whoever may send nothing of others is no router.
+    refused = (ROUTER_ADVERTISEMENT, REDIRECT)
+    return (
+        *((*nftexpressions.icmpv6(message), *nftexpressions.drop()) for message in refused),
+        # An advertisement can be about another address than the one that it comes from.
+        (*nftexpressions.icmpv6(NEIGHBOR_ADVERTISEMENT), *nftexpressions.jump("advertised")),
+        (*nftexpressions.icmpv6_of_any_type(), *nftexpressions.leave()),
+        # The first fragment has the type, or is dropped: nothing comes of the others then.
+        (*nftexpressions.is_later_fragment(), *nftexpressions.leave()),
+        nftexpressions.drop(),
+    )
+
+
 def _ipv6(addresses: list[IPv6Address | bytes]) -> tuple[Match, ...]:
     """Return what is decided about IPv6; bytes are the end of any address that ends so."""
-    # Whoever may send nothing of others is no router.
-    matches: list[Match] = [
-        (*nftexpressions.icmpv6(message), *nftexpressions.drop()) for message in (ROUTER_ADVERTISEMENT, REDIRECT)
-    ]
-    # An advertisement can be about another address than the one that it comes from.
-    matches.append((*nftexpressions.icmpv6(NEIGHBOR_ADVERTISEMENT), *nftexpressions.jump("advertised")))
+    matches: list[Match] = [(*nftexpressions.has_protocol("icmpv6"), *nftexpressions.jump("icmpv6-messages"))]
     matches += [(*_source(address), *nftexpressions.accept()) for address in addresses]
     # Without an address yet: asking whether one is free, RFC 4862, and the groups and routers for that.
     without = nftexpressions.source_in(_NO_IPV6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
@@ -342,6 +343,17 @@ def test_a_link_that_is_gone(topology: Topology) -> None:
         confine(topology, Sender(link="veth-gone", mac=OTHER_MAC))
     assert str(caught.value) == "interface veth-gone has vanished"
     assert topology.rules() == ""
+
+
+def test_rules_that_are_saved(topology: Topology) -> None:
+    """What nft(8) prints of them it reads again."""
+    pod = topology.add_pod(POD)
+    confine(topology, sender_of(topology, pod))
+    saved = topology.rules()
+    command = ["nsenter", f"--net={topology.host.path}", "nft", "-f", "-"]
+    subprocess.run(command, input=f"flush ruleset\n{saved}", text=True, check=True)
+    # It joins comparisons of bytes that stand side by side.
+    assert topology.rules().count("handle") == saved.count("handle")
 
 
 def test_killed_at_any_step(topology: Topology) -> None:

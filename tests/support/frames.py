@@ -7,6 +7,10 @@ import struct
 from ipaddress import IPv4Address, IPv6Address
 
 BROADCAST = "ff:ff:ff:ff:ff:ff"
+# Protocols behind a header of IPv6.
+FRAGMENT = 44
+ICMPV6 = 58
+OPTIONS = 60
 
 _IPV4 = 0x0800
 _ARP = 0x0806
@@ -14,7 +18,6 @@ _VLAN = 0x8100
 _IPV6 = 0x86DD
 _ETH_P_ALL = 3
 _UDP = 17
-_ICMPV6 = 58
 
 
 def ethernet(protocol: int, payload: bytes, source: str, destination: str = BROADCAST) -> bytes:
@@ -42,19 +45,35 @@ def udp6(source: str, destination: str, mac: str, to: str = BROADCAST, ports: tu
     data = b"spoofed?"
     udp = struct.pack("!HHHH", *ports, 8 + len(data), 0) + data
     checksum = _checksum(_pseudo_header(source, destination, _UDP, udp) + udp)
-    return _ipv6(source, destination, _UDP, udp[:6] + struct.pack("!H", checksum) + udp[8:], mac, to)
+    return ipv6(source, destination, _UDP, udp[:6] + struct.pack("!H", checksum) + udp[8:], mac, to)
 
 
 def icmpv6(
     kind: int, source: str, mac: str, target: str = "::", destination: str = "ff02::1", *, hop_by_hop: bool = False
 ) -> bytes:
     """Return a message of neighbour discovery, perhaps behind a header of options that every hop looks at."""
-    message = struct.pack("!BBHI", kind, 0, 0, 0) + IPv6Address(target).packed
-    checksum = _checksum(_pseudo_header(source, destination, _ICMPV6, message) + message)
-    message = message[:2] + struct.pack("!H", checksum) + message[4:]
+    message = icmpv6_message(kind, source, destination, IPv6Address(target).packed)
     if hop_by_hop:
-        return _ipv6(source, destination, 0, struct.pack("!BBBBI", _ICMPV6, 0, 1, 4, 0) + message, mac, BROADCAST)
-    return _ipv6(source, destination, _ICMPV6, message, mac, BROADCAST)
+        return ipv6(source, destination, 0, options(ICMPV6) + message, mac)
+    return ipv6(source, destination, ICMPV6, message, mac)
+
+
+def icmpv6_message(kind: int, source: str, destination: str, body: bytes) -> bytes:
+    """Return a message of ICMPv6 without the packet around it; of neighbour discovery the body is the target."""
+    message = struct.pack("!BBHI", kind, 0, 0, 0) + body
+    checksum = _checksum(_pseudo_header(source, destination, ICMPV6, message) + message)
+    return message[:2] + struct.pack("!H", checksum) + message[4:]
+
+
+def options(protocol: int, count: int = 1) -> bytes:
+    """Return a header of IPv6 with options that mean nothing, of `count` times 8 bytes, before one of a protocol."""
+    padding = count * 8 - 4
+    return struct.pack("!BBBB", protocol, count - 1, 1, padding) + bytes(padding)
+
+
+def fragment(protocol: int, offset_bytes: int, payload: bytes, *, more: bool = False, number: int = 1) -> bytes:
+    """Return the header of a fragment of IPv6 and what is in it."""
+    return struct.pack("!BBHI", protocol, 0, offset_bytes | more, number) + payload
 
 
 def arp(operation: int, mac: str, address: str, target: str, *, sent_by: str | None = None) -> bytes:
@@ -76,7 +95,8 @@ def frame_socket(link: str) -> socket.socket:
     return sock
 
 
-def _ipv6(source: str, destination: str, protocol: int, payload: bytes, mac: str, to: str) -> bytes:
+def ipv6(source: str, destination: str, protocol: int, payload: bytes, mac: str, to: str = BROADCAST) -> bytes:
+    """Return a packet of IPv6, whose payload begins with a header of the protocol."""
     addresses = IPv6Address(source).packed + IPv6Address(destination).packed
     header = struct.pack("!IHBB", 6 << 28, len(payload), protocol, 255) + addresses
     return ethernet(_IPV6, header + payload, mac, to)

@@ -52,6 +52,10 @@ _SENDER_ADDRESS_OFFSET = 14
 _DESTINATION_PORT_OFFSET = 2
 _ICMPV6_TARGET_OFFSET = 8
 _ADDRESS_BYTES = 16  # of IPv6
+_FRAGMENT_HEADER = 44
+_FRAGMENT_OFFSET_MASK = 0xFFF8
+# Neither a protocol nor a type of ICMPv6: both are reserved.
+_NOTHING = 255
 _HARDWARE_ADDRESS_BYTES = 6
 _META_LINK_PROTOCOL = 1
 _META_INPUT_NAME = 6
@@ -129,6 +133,26 @@ def arp_sender(mac: str, address: IPv4Address | None = None) -> Match:
     if address is None:
         return hardware
     return (*hardware, _payload(_NETWORK_HEADER, _SENDER_ADDRESS_OFFSET, 4), _compare(address.packed))
+
+
+def has_protocol(protocol: str | None = None) -> Match:
+    """Match packets whose headers can be read up to the one of a protocol, or of any."""
+    if protocol is not None:
+        return _transports(protocol)
+    return (_meta(_META_PROTOCOL), _compare(bytes([_NOTHING]), _UNEQUAL))
+
+
+def icmpv6_of_any_type() -> Match:
+    """Match messages of ICMPv6 of which there is enough to see the type."""
+    return (*_transports("icmpv6"), _payload(_TRANSPORT_HEADER, 0, 1), _compare(bytes([_NOTHING]), _UNEQUAL))
+
+
+def is_later_fragment() -> Match:
+    """Match fragments of IPv6 but for the first."""
+    offset = _expression(
+        "exthdr", number(1, _REGISTER), attribute(2, bytes([_FRAGMENT_HEADER])), number(3, 2), number(4, 2)
+    )
+    return (offset, _mask(_FRAGMENT_OFFSET_MASK.to_bytes(2, "big")), _compare(bytes(2), _UNEQUAL))
 
 
 def icmpv6(kind: int, target: IPv6Address | bytes | None = None) -> Match:

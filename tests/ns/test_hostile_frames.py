@@ -1,0 +1,121 @@
+"""minit.network.confinement: what a pod says is not put together to something else by whoever gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+
+import pytest
+
+from minit.network.confinement import Sender, link_local_address
+from minit.network.firewall import protect, table_name
+from tests.support.frames import (
+    FRAGMENT,
+    ICMPV6,
+    OPTIONS,
+    fragment,
+    frame_socket,
+    icmpv6_message,
+    ipv6,
+    options,
+    udp4,
+)
+from tests.support.topology import GATEWAY6, POD, SECOND_POD, Place, Topology, ipv6_of, make_topology
+
+POD6 = ipv6_of(POD)
+SECOND_POD6 = ipv6_of(SECOND_POD)
+EVERYBODY = "ff02::1"
+NO_NEXT = 59
+TCP = 6
+QUESTION = 1
+ROUTER, ADVERTISEMENT, ECHO = 134, 136, 128
+
+
+class Bridged:
+    """A pod that is kept to its addresses, and a neighbour on the same bridge who sees what comes."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.pod, self.neighbour = topology.add_bridged_pod(POD), topology.add_bridged_pod(SECOND_POD)
+        self.mac = self.pod.mac("eth0")
+        self.local = str(link_local_address(self.mac))
+        addresses = (ip_address(POD), ip_address(POD6))
+        sender = Sender(link=topology.link_of(POD), mac=self.mac, addresses=addresses)
+        topology.host.do(lambda: protect(table_name("x", "eth0"), sender=sender))
+
+    def passed(self, frames: dict[str, bytes]) -> set[str]:
+        """Send frames from the pod and return the names of those that the neighbour got."""
+        return arrived(self.pod, self.neighbour, frames, udp4(POD, SECOND_POD, self.mac, ports=(9, 9)))
+
+
+@pytest.fixture
+def bridged(tmp_path: Path) -> Iterator[Bridged]:
+    """A confined pod and its neighbour."""
+    with make_topology(tmp_path) as topology:
+        yield Bridged(topology)
+
+
+def arrived(pod: Place, neighbour: Place, frames: dict[str, bytes], marker: bytes) -> set[str]:
+    """Send frames and then a marker, which always arrives; return the names of those that came before it."""
+    names = {frame: name for name, frame in frames.items()}
+    with neighbour.do(lambda: frame_socket("eth0")) as seen, pod.do(lambda: frame_socket("eth0")) as sending:
+        seen.settimeout(10)
+        for frame in (*frames.values(), marker):
+            sending.send(frame)
+        found = set()
+        while (got := seen.recv(2000)) != marker:
+            if got in names:
+                found.add(names[got])
+        return found
+
+
+def test_messages_in_fragments(bridged: Bridged) -> None:
+    """No fragments are passed on that could be put together to a router's advertisement, or another's."""
+    advertisement = icmpv6_message(ADVERTISEMENT, bridged.local, EVERYBODY, IPv6Address(GATEWAY6).packed)
+    router = icmpv6_message(ROUTER, bridged.local, EVERYBODY, bytes(8))
+
+    def frame(payload: bytes) -> bytes:
+        return ipv6(bridged.local, EVERYBODY, FRAGMENT, payload, bridged.mac)
+
+    header = options(ICMPV6, 2)
+    hidden = {
+        "router in one": frame(fragment(ICMPV6, 0, router)),
+        "router in the first": frame(fragment(ICMPV6, 0, router, more=True)),
+        "options alone": frame(fragment(OPTIONS, 0, header, more=True)),
+        "options cut": frame(fragment(OPTIONS, 0, header[:8], more=True)),
+        "options of options cut": frame(fragment(OPTIONS, 0, options(OPTIONS, 2)[:8], more=True)),
+        "router behind options": frame(fragment(OPTIONS, len(header), router)),
+        "nothing": frame(fragment(ICMPV6, 0, b"", more=True)),
+        "another's target in the second": frame(fragment(ICMPV6, 0, advertisement[:8], more=True)),
+        "fragment of a fragment": frame(fragment(FRAGMENT, 0, fragment(ICMPV6, 0, router, more=True))),
+        "fragment of a fragment with options": frame(fragment(FRAGMENT, 0, fragment(OPTIONS, 0, header, more=True))),
+    }
+    assert bridged.passed(hidden) == set()
+
+
+def test_what_cannot_be_read(bridged: Bridged) -> None:
+    """A packet of IPv6 whose headers lead past its end is not passed on."""
+    # Not to a group: a bridge itself drops those that it cannot read.
+    router = icmpv6_message(ROUTER, bridged.local, SECOND_POD6, bytes(8))
+    whole = ipv6(bridged.local, SECOND_POD6, ICMPV6, router, bridged.mac)
+    longer = whole[:18] + (len(router) + 8).to_bytes(2, "big") + whole[20:]
+    other_version = whole[:14] + b"\x50" + whole[15:]
+    assert bridged.passed({"longer than it is": longer, "another version": other_version}) == set()
+
+
+def test_honest_fragments(bridged: Bridged) -> None:
+    """Fragments of what a pod may say are passed on, the later ones too."""
+    echo = icmpv6_message(ECHO, POD6, EVERYBODY, bytes(40))
+
+    def frame(payload: bytes) -> bytes:
+        return ipv6(POD6, EVERYBODY, FRAGMENT, payload, bridged.mac)
+
+    frames = {
+        "first": frame(fragment(ICMPV6, 0, echo[:24], more=True)),
+        "second": frame(fragment(ICMPV6, 24, echo[24:])),
+        "first of tcp": frame(fragment(TCP, 0, bytes(24), more=True, number=2)),
+        "second of tcp": frame(fragment(TCP, 24, bytes(16), number=2)),
+        "behind options": ipv6(POD6, EVERYBODY, OPTIONS, options(ICMPV6) + echo, bridged.mac),
+        "nothing": ipv6(POD6, EVERYBODY, NO_NEXT, b"", bridged.mac),
+    }
+    assert bridged.passed(frames) == frames.keys()
