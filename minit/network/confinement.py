@@ -148,10 +148,11 @@ def _source(address: IPv6Address | bytes) -> Match:
 
 
 def _arp(mac: str, addresses: list[IPv4Address]) -> tuple[Match, ...]:
-    # Without an address yet: asking whether one is free, RFC 5227.
-    return tuple(
-        (*nftexpressions.arp_sender(mac, address), *nftexpressions.accept()) for address in (*addresses, _NO_IPV4)
-    )
+    matches = [nftexpressions.arp_sender(mac, address) for address in addresses]
+    # Without an address yet: asking whether one is free, RFC 5227. Others who ask that would take it for a conflict.
+    without = nftexpressions.arp_sender(mac, _NO_IPV4)
+    matches += [(*without, *nftexpressions.arp_target(address)) for address in addresses]
+    return tuple((*match, *nftexpressions.accept()) for match in matches)
 
 
 def _chain(name: str, matches: tuple[Match, ...]) -> Chain:

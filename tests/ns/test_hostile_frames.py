@@ -14,6 +14,7 @@ from tests.support.frames import (
     FRAGMENT,
     ICMPV6,
     OPTIONS,
+    arp,
     fragment,
     frame_socket,
     icmpv6_message,
@@ -119,3 +120,13 @@ def test_honest_fragments(bridged: Bridged) -> None:
         "nothing": ipv6(POD6, EVERYBODY, NO_NEXT, b"", bridged.mac),
     }
     assert bridged.passed(frames) == frames.keys()
+
+
+def test_questions_whether_an_address_is_free(bridged: Bridged) -> None:
+    """A pod asks this about its own address alone: who also asks would take another's question for a conflict."""
+    frames = {
+        "own": arp(QUESTION, bridged.mac, "0.0.0.0", POD),
+        "another's": arp(QUESTION, bridged.mac, "0.0.0.0", SECOND_POD),
+        "nobody's": arp(QUESTION, bridged.mac, "0.0.0.0", "10.1.0.77"),
+    }
+    assert bridged.passed(frames) == {"own"}

@@ -49,6 +49,7 @@ _SOURCE_OFFSETS = {4: 12, 6: 8}
 _DESTINATION_OFFSETS = {4: 16, 6: 24}
 _SENDER_OFFSET = 8  # of an ARP packet: the hardware address, and then that of IPv4
 _SENDER_ADDRESS_OFFSET = 14
+_TARGET_ADDRESS_OFFSET = 24
 _DESTINATION_PORT_OFFSET = 2
 _ICMPV6_TARGET_OFFSET = 8
 _ADDRESS_BYTES = 16  # of IPv6
@@ -133,6 +134,11 @@ def arp_sender(mac: str, address: IPv4Address | None = None) -> Match:
     if address is None:
         return hardware
     return (*hardware, _payload(_NETWORK_HEADER, _SENDER_ADDRESS_OFFSET, 4), _compare(address.packed))
+
+
+def arp_target(address: IPv4Address) -> Match:
+    """Match packets of ARP that are about an address."""
+    return (_payload(_NETWORK_HEADER, _TARGET_ADDRESS_OFFSET, 4), _compare(address.packed))
 
 
 def has_protocol(protocol: str | None = None) -> Match:
