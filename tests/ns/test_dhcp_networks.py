@@ -12,6 +12,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from tests.support.builtins import call_builtin
 from tests.support.campaign import LONG
 from tests.support.dhcpserver import ADDRESS, BRIDGE, DhcpServer, run
 from tests.support.effects import at_effect, killed_child
+from tests.support.linkkinds import need_kind
 from tests.support.networks import make_network, own_network, remove_network, within
 from tests.support.waiting import TIMEOUT_SECONDS, wait_for
 
@@ -395,18 +397,30 @@ def test_collecting_what_is_no_more(world: World) -> None:
         delete(config, request)
 
 
-def test_a_pod_on_a_link_of_the_host(world: World) -> None:
-    """macvlan asks by the pod's link, and DEL gives the lease back before it removes that."""
-    world.server.start(f"router {ADDRESS}")
-    config = {**world.config(), "type": "macvlan", "master": BRIDGE}
-    for request in (world.pod(), world.pod()):
-        result = call_builtin("ADD", "macvlan", config, request)
-        assert [str(one.address) for one in result.addresses] == ["192.0.2.20/24"]
-        wait_for(lambda: addresses(request, leased=True) == ["192.0.2.20/24"], "the end of the address")  # noqa: B023
-        call_builtin("CHECK", "macvlan", config, request, result)
-        call_builtin("DEL", "macvlan", config, request)
-        assert within(request.namespace, lambda: [name for _, name in socket.if_nameindex()]) == ["lo"]
+@pytest.mark.parametrize("kind", ["macvlan", "ipvlan"])
+def test_pods_on_a_link_of_the_host(world: World, kind: str) -> None:
+    """They ask by their own links, be their hardware address the same, and DEL gives back before it removes them."""
+    need_kind(kind)
+    world.server.start(f"router {ADDRESS}", "0x3a 00000001", last="192.0.2.21", lease=20)
+    config, requests = {**world.config(), "type": kind, "master": BRIDGE}, [world.pod(), world.pod()]
+    for _ in range(2):
+        results = [call_builtin("ADD", kind, config, request) for request in requests]
+        assert sorted(map(address_of, results)) == ["192.0.2.20", "192.0.2.21"]
+        for request, result in zip(requests, results):
+            own = [str(one.address) for one in result.addresses]
+            wait_for(partial(is_limited, request, own), "the end of the address")
+            with within_events(request) as events:
+                assert wait_readable([events.fileno()], TIMEOUT_SECONDS)  # it is renewed
+            call_builtin("CHECK", kind, config, request, result)
+        for request in requests:
+            call_builtin("DEL", kind, config, request)
+            assert within(request.namespace, lambda: [name for _, name in socket.if_nameindex()]) == ["lo"]
         assert recorded(world) == []
+
+
+def is_limited(request: Request, own: list[str]) -> bool:
+    """Tell whether a pod has these addresses, and all with an end."""
+    return addresses(request) == addresses(request, leased=True) == own
 
 
 REFERENCE = Path("/usr/lib/cni/dhcp")
