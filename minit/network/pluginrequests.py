@@ -72,6 +72,7 @@ class PluginRequests:
             request=self._request,
             delegate=self._delegate,
             previous=self._read_previous(command, node["prevResult"]),
+            cancelled=self._cancelled,
         )
         try:
             result = ask_builtin(command, plugin_type, call)

@@ -23,6 +23,8 @@ from minit.network.dhcp import leaserecord, podlease
 from minit.network.dhcp.leaserecord import find_record
 from minit.network.netlink.events import LinkEvents
 from minit.network.netlink.links import Links
+from minit.network.pluginrequests import PluginRequests
+from minit.network.pluginsearch import PluginSearch
 from minit.network.request import Request
 from minit.network.result import Dns, Result, write_result
 from minit.value import replace
@@ -348,8 +350,9 @@ def test_a_pod_that_is_not_wanted_any_more(world: World) -> None:
     """Nobody waits for a server then."""
     reader, writer = os.pipe()
     os.close(writer)
+    requests = PluginRequests(PluginSearch((), "/image"), world.pod(), "1.0.0", "net.conf", cancelled=reader)
     with pytest.raises(NetworkError, match="^interface eth0: no lease: the pod is not wanted any more$"):
-        call_builtin("ADD", "bridge", world.config(), world.pod(), cancelled=reader)
+        requests.make_of_builtin("ADD", "bridge", world.config())
     os.close(reader)
     assert (recorded(world), links()) == ([], [])
 
