@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from minit.network.dhcp.leaserecord import LeaseRecord
 from tests.support.dhcpserver import ADDRESS, BRIDGE, DhcpServer
 from tests.support.hostnet import leftovers
 from tests.support.pods import MakePod, PodDirectory, shell
+from tests.support.stage0_world import World
 from tests.support.waiting import wait_for
 
 RECORDS = Path("/run/minit/dhcp/office")
@@ -83,3 +85,22 @@ def test_a_launcher_that_is_killed(make_pod: MakePod, server: DhcpServer, tmp_pa
     pod.finish(process)
     wait_for(lambda: pod.call("gc", f"--local-config={tmp_path}", pod.uuid).returncode == 0, "the end of the pod")
     collect(pod, tmp_path)
+
+
+def test_by_the_command(world: World, stage1_image: Path, server: DhcpServer, tmp_path: Path) -> None:
+    """`run` returns though the lease is kept, `list` has the address, and `rm` removes pod, mounts and lease."""
+    server.start(f"router {ADDRESS}")
+    local = f"--local-config={tmp_path}"
+    result = world.minit(local, "run", "--quiet", f"--stage1-path={stage1_image}", "--net=office", world.app)
+    assert result.returncode == 0
+    [uuid] = world.pods("run")
+    assert "office:ip4=192.0.2.20" in world.minit("list").stdout
+    [record] = keepers()
+    assert record == f"{uuid}:eth0"
+    with LeaseRecord(str(RECORDS / record)) as opened:
+        keeper = opened.keeper()
+    assert keeper is not None
+    assert {os.readlink(f"/proc/{keeper}/cwd"), os.readlink(f"/proc/{keeper}/fd/2")} == {"/", "/dev/null"}
+    world.minit(local, "rm", uuid)
+    assert (keepers(), world.pods("run")) == ([], [])
+    wait_for(lambda: not os.path.exists(f"/proc/{keeper}"), "the first process, which reaps orphans")
