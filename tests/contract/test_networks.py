@@ -345,7 +345,9 @@ def test_every_network(make_pod: MakePod, local: LocalConfig) -> None:
 
 @BY_RAW_SOCKET
 def test_a_list_of_built_in_and_other_plugins(make_pod: MakePod, local: LocalConfig) -> None:
-    """The result of a built-in plugin is passed to programs of the distribution, and their work is undone."""
+    """The result of a built-in plugin is passed to programs that stand in for others, and their work is undone."""
+    for name in ("firewall", "tuning"):
+        (local.networks / name).symlink_to(REFERENCE.with_name(name))
     bridge = {"type": "bridge", "bridge": "br-test", "isGateway": True, "ipMasq": True}
     local.write(
         "lan.conflist",

@@ -27,6 +27,7 @@ from minit.network.tables import ingress_table
 
 _OPEN = ("", "open")
 _BRIDGE = "bridge"
+_ELSEWHERE = "this plugin has rules of nftables; the CNI's own, in /usr/lib/rkt/plugins/net, stands in for it"
 
 
 def add(call: Call) -> Result:
@@ -76,10 +77,10 @@ def _table(call: Call) -> str:
 def _policy(config: Node) -> str:
     backend = config["backend"]
     if backend.raw() not in (None, "", "nftables"):
-        raise refuse(backend, "the rules are those of nftables, by a table of its own")
+        raise refuse(backend, _ELSEWHERE)
     for key in ("iptablesAdminChainName", "firewalldZone"):
         if config[key].raw():
-            raise refuse(config[key], "the rules are those of nftables, by a table of its own")
+            raise refuse(config[key], _ELSEWHERE)
     policy = config["ingressPolicy"]
     return policy.one_of("", "open", SAME_BRIDGE, ISOLATED) if policy.given else ""
 
