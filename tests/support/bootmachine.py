@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.machine import BOOT_SECONDS, QEMU
+from tests.support.machine import BOOT_SECONDS, KERNEL_WORDS, QEMU
 
 MEMORY_MIB = 256  # an archive that is not compressed is there twice while it is unpacked
 USER_NETWORK = "user"
@@ -43,7 +43,7 @@ class QemuMachine:
         self._control = directory / "qmp"
         # Without a picture and a firmware that draws one: every device costs time to emulate.
         command = [QEMU, "-accel", "tcg", "-nodefaults", "-display", "none", "-no-reboot", "-m", str(memory_mib)]
-        command += ["-kernel", str(kernel), "-append", f"console=ttyS0 quiet panic=-1 {words}", "-serial", "stdio"]
+        command += ["-kernel", str(kernel), "-append", f"{KERNEL_WORDS} {words}", "-serial", "stdio"]
         command += ["-qmp", f"unix:{self._control},server=on,wait=off", *options]
         if initial is not None:
             command += ["-initrd", str(initial)]
