@@ -51,16 +51,18 @@ away() {{
     ip netns delete wire
 }}
 
-settled() {{
+settled() {{  # STAGE
     for space in host pod; do
-        ip -n $space -o link show up | grep -E 'state (DOWN|LOWERLAYERDOWN)' && return 1
+        [ -z "$(ip -n $space -6 address show tentative)" ] || return 1
+        [ $1 = added ] || continue
+        ip -n $space -o link show up | grep -qE 'state (DOWN|LOWERLAYERDOWN)' && return 1
     done
     return 0
 }}
 
 show() {{
     turns={_SETTLING_TURNS}
-    [ $1 != added ] || until settled > /dev/null || [ $turns = 0 ]; do
+    until settled $1 || [ $turns = 0 ]; do
         turns=$((turns - 1))
         sleep 0.05
     done

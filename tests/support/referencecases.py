@@ -139,6 +139,14 @@ DELIBERATE = (
     ),
 )
 
+_BEFORE = {
+    "cniVersion": "1.0.0",
+    "interfaces": [{"name": "up0", "mac": MASTER_MAC}],
+    "ips": [{"address": "10.9.0.8/24", "gateway": "10.9.0.1"}, {"address": "fd00:9::8/64", "gateway": "fd00:9::1"}],
+    "routes": BOTH_DEFAULT,
+}
+"""The result of a plugin before, with one interface."""
+
 REFUSED = {"bridge as default gateway that is a route as well": "the same route twice is one route"}
 """The cases that the reference plugins refuse, and the reasons to accept them."""
 
@@ -179,6 +187,14 @@ def _macvlan(**more: Any) -> Facts:
 
 def _host_device(**more: Any) -> Facts:
     return {"type": "host-device", "device": "up0", "ipam": BOTH, **more}
+
+
+def _ipvlan(**more: Any) -> Facts:
+    return {"type": "ipvlan", "master": "up0", "ipam": BOTH, **more}
+
+
+def _vlan(**more: Any) -> Facts:
+    return {"type": "vlan", "master": "up0", "vlanId": 7, "ipam": BOTH, **more}
 
 
 def _one(name: str, plugin: Facts, **more: Any) -> Case:
@@ -262,3 +278,17 @@ CASES = (
     ),
     Case(name="ptp and bandwidth without a limit", chain=(_ptp(), _BANDWIDTH)),
 )
+
+# Of kinds of links that many a kernel has as a module only, or not at all. A machine takes its time for each.
+CASES_OF_MODULES = (
+    _one("ipvlan with both families", _ipvlan(dns=DNS)),
+    _one("ipvlan in mode l3", _ipvlan(mode="l3", master="", ipam=STATIC), version="0.3.1"),
+    _one("ipvlan in mode l3s", _ipvlan(mode="l3s", mtu=1400, ipam=BARE), version="0.4.0"),
+    _one("ipvlan with the addresses of the plugin before", _ipvlan(master="", ipam={}), previous=_BEFORE),
+    _one("vlan with both families", _vlan(dns=DNS)),
+    _one("vlan with mtu", _vlan(mtu=1400, vlanId=4094, ipam=STATIC), version="0.4.0"),
+    _one("vlan without master", _vlan(master="")),
+)
+
+DUMMY = _one("dummy", {"type": "dummy", "ipam": BOTH, "dns": DNS})
+"""Debian's reference plugins have none."""

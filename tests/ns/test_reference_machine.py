@@ -1,0 +1,95 @@
+"""The comparison with the reference plugins on a machine whose kernel has every kind of link."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from minit import paths
+from tests.support.campaign import LONG
+from tests.support.comparison import read_observations, script
+from tests.support.machine import BOOT_SECONDS, KERNELS, find_kernel, run_on_machine
+from tests.support.referencecases import CASES_OF_MODULES, DUMMY, REFERENCE
+from tests.support.samenetwork import assert_same
+
+# In the order in which they need each other.
+MODULES = ("llc", "stp", "mrp", "garp", "8021q", "ipvlan", "dummy", "veth")
+PROGRAMS = ("ip", "bridge")
+REFUSED_BY_BOTH = ("vlan without master",)
+PLUGINS = ("host-local", "ipvlan", "static", "vlan")
+
+pytestmark = [
+    pytest.mark.skipif(not (REFERENCE / "ptp").exists(), reason="containernetworking-plugins is not installed"),
+    pytest.mark.skipif(not LONG, reason="a pod on a machine in qemu takes half a minute"),
+]
+
+_SCRIPT = """
+mkdir -p /lib64 /lib /usr/lib /run/netns
+ln -s /run /var/run
+cp -a /machine/root/. /
+for module in {modules}; do insmod /machine/modules/$module.ko; done
+for side in theirs ours; do
+    sh /machine/$side > /tmp/said 2> /tmp/errors
+    echo "begin $side"
+    gzip -c /tmp/said | base64
+    echo "end $side"
+    tail -n 3 /tmp/errors
+done
+"""
+
+
+def collect_machine(directory: Path, stage1: Path) -> None:
+    """Make the directory of a machine: modules, programs with their libraries, plugins, and two scripts."""
+    (directory / "modules").mkdir(parents=True)
+    for module in MODULES:
+        shutil.copy(next(KERNELS.glob(f"**/kernel/**/{module}.ko")), directory / "modules")
+    programs, theirs, root = directory / "programs", directory / "reference", directory / "root"
+    for place, sources in ((programs, PROGRAMS), (theirs, [str(REFERENCE / plugin) for plugin in PLUGINS])):
+        place.mkdir()
+        for source in sources:
+            shutil.copy(str(shutil.which(source)), place)
+    for library in libraries((*programs.iterdir(), *theirs.iterdir())):
+        place = root / str(library).lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, place)
+    shutil.copytree(stage1 / "rootfs", directory / "stage1", symlinks=True)
+    # The shell, busybox, has an ip of its own, which it prefers to programs but not to functions.
+    functions = "".join(f'{program}() {{ /machine/programs/{program} "$@"; }}\n' for program in PROGRAMS)
+    (directory / "theirs").write_text(functions + script(CASES_OF_MODULES, "/machine/reference", "/tmp/theirs"))
+    ours = script((*CASES_OF_MODULES, DUMMY), f"/machine/stage1/{paths.PLUGINS}", "/tmp/ours")
+    (directory / "ours").write_text(functions + ours)
+
+
+def libraries(programs: Iterable[Path]) -> set[str]:
+    """Return the files that the dynamic linker reads for programs, itself included."""
+    listed = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
+    return {word for line in listed.splitlines() for word in line.split() if word.startswith("/") and ":" not in word}
+
+
+def said_by(lines: list[str], side: str) -> list[str]:
+    """Return what one of the two scripts has said."""
+    begin, end = lines.index(f"begin {side}"), lines.index(f"end {side}")
+    return gzip.decompress(base64.b64decode("".join(lines[begin + 1 : end]))).decode().splitlines()
+
+
+@pytest.mark.timeout(BOOT_SECONDS + 60)
+def test_the_same_network_on_another_kernel(stage1_tree: Path, tmp_path: Path) -> None:
+    """ipvlan and vlan do what the reference plugins do; dummy, of which Debian has none, works."""
+    kernel = find_kernel()
+    collect_machine(tmp_path / "machine", stage1_tree)
+    lines = run_on_machine(kernel, tmp_path / "machine", _SCRIPT.format(modules=" ".join(MODULES)), tmp_path)
+    theirs, ours = (read_observations(said_by(lines, side)) for side in ("theirs", "ours"))
+    for case in CASES_OF_MODULES:
+        assert_same(case, theirs[case.name], ours[case.name])
+    refused = [name for name, seen in ours.items() if seen["added"]["answer ADD.0 code"]]
+    assert refused == list(REFUSED_BY_BOTH)
+    seen = ours["dummy"]
+    codes = [value for facts in seen.values() for name, value in facts.items() if name.endswith(" code")]
+    assert codes == [0, 0, 0, 0]
+    assert seen["added"]["pod address eth0 fd00:9::2/64 scope"] == "global"
