@@ -365,6 +365,11 @@ def test_routes_and_name_servers_of_the_server(world: World) -> None:
     result = world.add(config, request)
     told = [(str(one.destination), str(one.gateway), one.scope, one.priority) for one in result.routes]
     assert told == [("10.1.0.0/16", "192.0.2.3", None, 7), ("10.2.0.0/16", "None", 253, 7)]
+    shown = run("nsenter", f"--net={request.namespace}", "ip", "-4", "route")
+    assert [line.strip() for line in shown.splitlines()][:2] == [
+        "10.1.0.0/16 via 192.0.2.3 dev eth0 metric 7",
+        "10.2.0.0/16 dev eth0 metric 7",
+    ]
     assert result.dns == Dns()
     check(config, request, result)
     delete(config, request)

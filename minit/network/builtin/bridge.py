@@ -186,4 +186,5 @@ def _configure_pod(
         one.gateway.version: one.gateway for one in reversed(addresses) if one.gateway is not None
     }
     for route in routes:
-        sides.pod.add_route(pod, route.destination, attachment.next_hop(route, usual), is_alternative=True)
+        gateway = attachment.next_hop(route, usual)
+        sides.pod.add_route(pod, route.destination, gateway, is_alternative=True, metric=route.priority)

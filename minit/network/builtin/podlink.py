@@ -102,7 +102,7 @@ def configure(call: Call, sides: Sides, pod: Link, leased: Result, has_neighbour
     }
     for route in leased.routes:
         gateway = attachment.next_hop(route, gateways)
-        sides.pod.add_route(pod, route.destination, gateway, is_alternative=True)
+        sides.pod.add_route(pod, route.destination, gateway, is_alternative=True, metric=route.priority)
 
 
 def result(request: Request, pod: Link, leased: Result, dns: Dns) -> Result:

@@ -232,11 +232,12 @@ class Links:
         source: IPAddress | None = None,
         scope: int = SCOPE_UNIVERSE,
         is_alternative: bool = False,
+        metric: int | None = None,
     ) -> None:
         """
         Add a route by a link; packets of the host itself go out with the address `source`, if it is given.
 
-        It may be an alternative to another route to the same destination.
+        It may be an alternative to another route to the same destination. Of these the lowest metric counts.
         """
         message = new_route(destination, scope, is_alternative)
         message["attrs"] = [["RTA_DST", str(destination.network_address)], ["RTA_OIF", link.index]]
@@ -246,6 +247,8 @@ class Links:
             message["attrs"].append(["RTA_GATEWAY", str(gateway)])
         if source is not None:
             message["attrs"].append(["RTA_PREFSRC", str(source)])
+        if metric is not None:
+            message["attrs"].append(["RTA_PRIORITY", metric])
         self.change(f"add route {destination}{via} by {link.name}", message)
 
     def delete_route(self, link: Link, destination: IPNetwork) -> None:
