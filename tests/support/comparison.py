@@ -23,7 +23,7 @@ WORDS = "message"
 STAGES = ("before", "added", "checked", "deleted", "again")
 _MARK = "@@"
 _UUID = "8f1b6a3e-3c3e-4b1c-9a57-0000000000c7"
-_SETTLING_TURNS = 100
+_SETTLING_TURNS = 600  # half a minute: a busy machine takes its time
 _KNOWN_MACS = "02:00:00:00:|00:00:00:00:|ff:ff:ff:|33:33:|0:0:0:"
 
 # Nothing may come and go by itself: no link-local addresses, and a detection of duplicates that is over at once.
