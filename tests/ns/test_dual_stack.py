@@ -138,6 +138,18 @@ def test_the_host_goes_on_to_follow_its_routers(world: World, kind: str) -> None
     assert (sysctl("ipv6/conf/lan/accept_ra"), sysctl("ipv6/conf/lan2/accept_ra")) == ("2", "0")
 
 
+def test_a_bridge_by_which_the_host_has_its_routers(world: World) -> None:
+    """A bridge that was in use goes on to take router advertisements; one that was down has been made for pods."""
+    Path("/proc/sys/net/ipv6/conf/all/forwarding").write_text("0")
+    subprocess.run(["ip", "link", "add", "lan", "up", "type", "bridge"], check=True)
+    subprocess.run(["ip", "link", "add", "down", "type", "bridge"], check=True)
+    for bridge in ("lan", "down"):
+        add(world.config("bridge", bridge=bridge), world.pod())
+    assert (sysctl("ipv6/conf/lan/accept_ra"), sysctl("ipv6/conf/down/accept_ra")) == ("1", "0")
+    add(world.config("bridge", bridge="lan", isGateway=True, subnet="fd00:77::/64"), world.pod())
+    assert sysctl("ipv6/conf/lan/accept_ra") == "2"
+
+
 def test_ipv4_alone_leaves_ipv6_as_it_is(world: World, kind: str) -> None:
     """A network without addresses of IPv6 does not make the host forward any."""
     Path("/proc/sys/net/ipv6/conf/all/forwarding").write_text("0")

@@ -92,7 +92,8 @@ def _ensure_bridge(host: Links, settings: BridgeConfig) -> Link:
         filter_vlans(host, bridge)
     if settings.promiscuous:
         host.set_promiscuous(bridge)
-    ignore_routers(bridge.name)
+    if not bridge.up:  # else the host may get its own way out by it
+        ignore_routers(bridge.name)
     host.set_up(bridge)
     return bridge
 
@@ -125,8 +126,8 @@ def _ensure_vlan_port(host: Links, bridge: Link, settings: BridgeConfig) -> Link
     if port is not None:  # else the link is one of somebody else: a link of kind vlan on top of the bridge, say
         join_bridge(host, port, bridge)
         set_vlans(host, port, vlans)
+        ignore_routers(name)
     allow_vlan(host, bridge, vlans.untagged)
-    ignore_routers(name)
     link = host.get(name)
     host.set_up(link)
     return link
