@@ -83,6 +83,8 @@ def _check_interface(name: str) -> None:
         raise _refused("interface name is . or ..", place)
     if any(letter in "/:" or letter.isspace() for letter in name):
         raise _refused("interface name contains / or : or whitespace characters", place)
+    if "%" in name:
+        raise _refused("interface name contains %", f"{place}: the kernel makes another name of it")
 
 
 def _refused(message: str, details: str = "") -> PluginError:

@@ -183,9 +183,9 @@ def test_a_network_that_names_no_directory(name: object) -> None:
         network_name(node({**PTP, "name": name}))
 
 
-@pytest.mark.parametrize("name", ["a/b", "a b", "sixteen-letters-", ".", "a:b", "äääääääää"])
+@pytest.mark.parametrize("name", ["a/b", "a b", "sixteen-letters-", ".", "a:b", "br%d", "äääääääää"])
 def test_a_bridge_that_has_no_name(name: str) -> None:
-    """Only what the kernel takes as the name of an interface names a bridge."""
+    """Only what the kernel takes as the name of an interface, and as it is, names a bridge."""
     with pytest.raises(ManifestError, match="bridge: expected the name of an interface"):
         read_bridge_config(node({**PTP, "type": "bridge", "bridge": name}))
 

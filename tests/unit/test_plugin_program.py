@@ -90,6 +90,7 @@ def test_requests_about_no_attachment(command: str) -> None:
         ("CNI_CONTAINERID", "ä", "invalid characters in containerID; CNI_CONTAINERID is ä"),
         ("CNI_IFNAME", "..", "interface name is . or ..; CNI_IFNAME is .."),
         ("CNI_IFNAME", "a b", "interface name contains / or : or whitespace characters; CNI_IFNAME is a b"),
+        ("CNI_IFNAME", "eth%d", "interface name contains %; CNI_IFNAME is eth%d: the kernel makes another name of it"),
         ("CNI_IFNAME", "sixteen-letters-", "interface name is too long; CNI_IFNAME is sixteen-letters-: expected"),
     ],
 )

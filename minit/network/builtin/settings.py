@@ -143,5 +143,5 @@ def _is_file_name(text: str) -> bool:
 
 
 def _is_interface_name(text: str) -> bool:
-    # As the kernel's dev_valid_name().
-    return _is_file_name(text) and len(text.encode()) <= _MAX_INTERFACE_NAME and not set(text) & set(": \t\n\v\f\r")
+    # As the kernel's dev_valid_name(), but for %, of which it makes a number: a link would have another name.
+    return _is_file_name(text) and len(text.encode()) <= _MAX_INTERFACE_NAME and not set(text) & set("%: \t\n\v\f\r")
