@@ -41,6 +41,7 @@ _PREROUTING = Hook(kind=nftables.NAT, point=nftables.PREROUTING, priority=nftabl
 _OUTPUT = Hook(kind=nftables.NAT, point=nftables.OUTPUT, priority=nftables.PRIORITY_DSTNAT)
 _POSTROUTING = Hook(kind=nftables.NAT, point=nftables.POSTROUTING, priority=nftables.PRIORITY_SRCNAT)
 _FIRST = Hook(kind=nftables.FILTER, point=nftables.PREROUTING, priority=nftables.PRIORITY_RAW)
+_ARRIVING = Hook(kind=nftables.FILTER, point=nftables.INPUT, priority=nftables.PRIORITY_RAW)
 
 
 class Target(Value):
@@ -138,7 +139,7 @@ def _replace(name: str, wanted: Sequence[Forwarding], network: str) -> None:
         if one.masquerades:
             chains.append(_returning(one))
             if one.interface and any(_includes_loopback(port, family) for port in one.ports):
-                chains.append(_guard(family))
+                chains += _guards(family, one.interface)
                 way = way_comment(family, one.interface)
                 opened.append((family, one.interface))
         tables.append(Table(family=family, name=name, chains=tuple(chains), comment=table_comment(way, network)))
@@ -230,22 +231,36 @@ def _returning(wanted: Forwarding) -> Chain:
         matches.append((*by_one, *to_pod, *nftexpressions.was_redirected()))
     if wanted.always:
         matches.append((*to_pod, *nftexpressions.was_redirected()))
-    rules = tuple(Rule(expressions=(*match, *nftexpressions.masquerade())) for match in matches)
-    return Chain(name="postrouting", rules=rules, hook=_POSTROUTING)
+    return _chain("postrouting", _POSTROUTING, [(*match, *nftexpressions.masquerade()) for match in matches])
 
 
 def _includes_loopback(port: ForwardedPort, family: int) -> bool:
     return port.host_ip is not None and (port.host_ip.is_unspecified or port.host_ip in LOOPBACK[family])
 
 
-def _guard(family: int) -> Chain:
+def _guards(family: int, interface: str) -> list[Chain]:
     """
-    Return the chain that keeps others from what listens on the loopback of the host (CVE-2020-8558).
+    Return the chains that keep others from what listens on the loopback of the host (CVE-2020-8558).
 
-    Nothing right has such an address on a link, whichever it comes by: an answer to the loopback gets it later.
+    Nothing right has such an address on a link, whichever it comes by: an answer to the loopback gets it later. So may
+    what brings its own route along, if the host follows such routes. Of IPv4 only answers arrive all the same. Of IPv6
+    nothing is filtered any more behind such a header, so the one link that a way is opened on may bring none.
     """
-    rules = tuple(
-        Rule(expressions=(*nftexpressions.enters_not_by("lo"), *match, *nftexpressions.drop()))
-        for match in (nftexpressions.destination_in(LOOPBACK[family]), nftexpressions.source_in(LOOPBACK[family]))
-    )
-    return Chain(name="guard", rules=rules, hook=_FIRST)
+    by_link = nftexpressions.enters_not_by("lo")
+    to_loopback = (*by_link, *nftexpressions.destination_in(LOOPBACK[family]))
+    from_loopback = (*by_link, *nftexpressions.source_in(LOOPBACK[family]))
+    refused: list[Match] = [to_loopback, from_loopback]
+    if family == nftables.IP6:
+        refused.append((*nftexpressions.enters_by(interface), *nftexpressions.has_route()))
+    guard = _chain("guard", _FIRST, [(*match, *nftexpressions.drop()) for match in refused])
+    if family == nftables.IP6:
+        return [guard]
+    answers = [
+        (*to_loopback, *nftexpressions.is_answer(), *nftexpressions.leave()),
+        (*to_loopback, *nftexpressions.drop()),
+    ]
+    return [guard, _chain("answers", _ARRIVING, answers)]
+
+
+def _chain(name: str, hook: Hook, matches: Sequence[Match]) -> Chain:
+    return Chain(name=name, rules=tuple(Rule(expressions=match) for match in matches), hook=hook)

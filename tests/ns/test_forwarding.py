@@ -241,6 +241,15 @@ def written(topology: Topology, family: str, table: str) -> list[str]:
     return [line.strip() for line in text.replace("priority -100;", "priority dstnat;").splitlines() if line.strip()]
 
 
+ANSWERS = (
+    "chain answers {",
+    "type filter hook input priority raw; policy accept;",
+    'iifname != "lo" ip daddr 127.0.0.0/8 ct direction reply return',
+    'iifname != "lo" ip daddr 127.0.0.0/8 drop',
+    "}",
+)
+
+
 def table_text(ip: Family, table: str, link: str, comment: str, ports: tuple[str, ...]) -> list[str]:
     """Return the lines that a table of forwarded ports has."""
     name, loopback = {IPV4: ("ip", "127.0.0.0/8"), IPV6: ("ip6", "::1")}[ip]
@@ -268,7 +277,9 @@ def table_text(ip: Family, table: str, link: str, comment: str, ports: tuple[str
         "type filter hook prerouting priority raw; policy accept;",
         f'iifname != "lo" {name} daddr {loopback} drop',
         f'iifname != "lo" {name} saddr {loopback} drop',
+        *([f'iifname "{link}" exthdr rt exists drop'] if ip is IPV6 else []),
         "}",
+        *(ANSWERS if ip is IPV4 else []),
         "}",
     ]
 
@@ -365,7 +376,8 @@ def test_the_guard(pods: Pods, topology: Topology, protocol: str, add: AddPod) -
     assert localnet_of(topology, link) == "1"
     send_loopback_to(pod, GATEWAY)
     assert pod.send(protocol, "127.0.0.1", 22, private) is None
-    topology.host.run(f"nft flush chain {table} guard")
+    for chain in ("guard", "answers"):
+        topology.host.run(f"nft flush chain {table} {chain}")
     assert pod.send(protocol, "127.0.0.1", 22, private) == (POD, 0)
 
 

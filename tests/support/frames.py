@@ -18,6 +18,9 @@ _VLAN = 0x8100
 _IPV6 = 0x86DD
 _ETH_P_ALL = 3
 _UDP = 17
+_ROUTE = 43
+_SEGMENTS = 4
+_LOOSE_ROUTE = 131
 
 
 def ethernet(protocol: int, payload: bytes, source: str, destination: str = BROADCAST) -> bytes:
@@ -38,6 +41,25 @@ def udp4(source: str, destination: str, mac: str, to: str = BROADCAST, ports: tu
     header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 1, 0, 64, _UDP, 0) + addresses
     header = header[:10] + struct.pack("!H", _checksum(header)) + header[12:]
     return ethernet(_IPV4, header + udp, mac, to)
+
+
+def routed4(source: str, by: str, destination: str, port: int, mac: str, to: str) -> bytes:
+    """Return a datagram of IPv4 that is to go to its destination by another node, which an option says (RFC 791)."""
+    data = b"spoofed?"
+    udp = struct.pack("!HHHH", 4000, port, 8 + len(data), 0) + data
+    option = bytes((_LOOSE_ROUTE, 7, 4)) + IPv4Address(destination).packed + bytes(1)
+    addresses = IPv4Address(source).packed + IPv4Address(by).packed
+    header = struct.pack("!BBHHHBBH", 0x47, 0, 28 + len(udp), 1, 0, 64, _UDP, 0) + addresses + option
+    header = header[:10] + struct.pack("!H", _checksum(header)) + header[12:]
+    return ethernet(_IPV4, header + udp, mac, to)
+
+
+def routed6(source: str, by: str, destination: str, port: int, mac: str, to: str) -> bytes:
+    """Return a datagram of IPv6 that is to go to its destination by another node, which a header says (RFC 8754)."""
+    segments = IPv6Address(destination).packed + IPv6Address(by).packed
+    route = struct.pack("!BBBBBBH", _UDP, len(segments) // 8, _SEGMENTS, 1, 1, 0, 0) + segments
+    direct = udp6(source, destination, mac, to, ports=(4000, port))
+    return ipv6(source, by, _ROUTE, route + direct[54:], mac, to)
 
 
 def udp6(source: str, destination: str, mac: str, to: str = BROADCAST, ports: tuple[int, int] = (4000, 4000)) -> bytes:

@@ -43,6 +43,7 @@ FILTER = "filter"
 # Hooks and priorities of linux/netfilter.h and linux/netfilter_ipv4.h; INGRESS is that of NETDEV.
 INGRESS = 0
 PREROUTING = 0
+INPUT = 1
 FORWARD = 2
 OUTPUT = 3
 POSTROUTING = 4

@@ -54,6 +54,8 @@ _DESTINATION_PORT_OFFSET = 2
 _ICMPV6_TARGET_OFFSET = 8
 _ADDRESS_BYTES = 16  # of IPv6
 _FRAGMENT_HEADER = 44
+_ROUTING_HEADER = 43
+_IS_PRESENT = 1
 _FRAGMENT_OFFSET_MASK = 0xFFF8
 # Neither a protocol nor a type of ICMPv6: both are reserved.
 _NOTHING = 255
@@ -65,7 +67,9 @@ _META_PROTOCOL = 16
 _FIB_RESULT_ADDRESS_TYPE = 3
 _FIB_OF_DESTINATION = 2
 _RTN_LOCAL = 2
+_CT_DIRECTION = 1
 _CT_STATUS = 2
+_CT_REPLY = 1
 _IPS_DST_NAT = 1 << 5
 _NAT_OF_DESTINATION = 1
 _INTERFACE_NAME_BYTES = 16
@@ -153,11 +157,14 @@ def icmpv6_of_any_type() -> Match:
     return (*_transports("icmpv6"), _payload(_TRANSPORT_HEADER, 0, 1), _compare(bytes([_NOTHING]), _UNEQUAL))
 
 
+def has_route() -> Match:
+    """Match packets of IPv6 with a header of the nodes to pass by."""
+    return (_header(_ROUTING_HEADER, 0, 1, number(5, _IS_PRESENT)), _compare(b"\x01"))
+
+
 def is_later_fragment() -> Match:
     """Match fragments of IPv6 but for the first."""
-    offset = _expression(
-        "exthdr", number(1, _REGISTER), attribute(2, bytes([_FRAGMENT_HEADER])), number(3, 2), number(4, 2)
-    )
+    offset = _header(_FRAGMENT_HEADER, 2, 2)
     return (offset, _mask(_FRAGMENT_OFFSET_MASK.to_bytes(2, "big")), _compare(bytes(2), _UNEQUAL))
 
 
@@ -203,6 +210,12 @@ def was_redirected() -> Match:
 def was_not_redirected() -> Match:
     """Match packets of connections whose destination was not replaced."""
     return _redirection(_EQUAL)
+
+
+def is_answer() -> Match:
+    """Match packets of connections that the other end began."""
+    direction = _expression("ct", number(1, _REGISTER), number(2, _CT_DIRECTION))
+    return (direction, _compare(bytes([_CT_REPLY])))
 
 
 # Statements.
@@ -262,6 +275,11 @@ def _meta(key: int) -> Expression:
 
 def _payload(base: int, offset: int, size_bytes: int) -> Expression:
     return _expression("payload", number(1, _REGISTER), number(2, base), number(3, offset), number(4, size_bytes))
+
+
+def _header(kind: int, offset: int, size_bytes: int, *flags: bytes) -> Expression:
+    kind_attribute = attribute(2, bytes([kind]))
+    return _expression("exthdr", number(1, _REGISTER), kind_attribute, number(3, offset), number(4, size_bytes), *flags)
 
 
 def _load(register: int, value: bytes) -> Expression:
