@@ -39,7 +39,7 @@ STATIC = {
     "dns": DNS,
 }
 BARE = {"type": "static", "addresses": [{"address": "10.9.0.7/24"}, {"address": "fd00:9::7/64"}]}
-MANAGERS = {"IPv4": IPV4, "IPv6": IPV6, "both families": BOTH, "static": STATIC}
+MANAGERS: dict[str, Facts] = {"IPv4": IPV4, "IPv6": IPV6, "both families": BOTH, "static": STATIC}
 VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 
 
@@ -155,6 +155,10 @@ _TUNING: Facts = {"type": "tuning", "dataDir": "/run/tuning"}
 _BANDWIDTH: Facts = {"type": "bandwidth"}
 _INGRESS = {"ingressRate": 8_000_000, "ingressBurst": 800_000}
 _EGRESS = {"egressRate": 8_000_000, "egressBurst": 800_000}
+_RANGES = [
+    [{"subnet": "10.9.0.0/24", "rangeStart": "10.9.0.30", "rangeEnd": "10.9.0.40"}, {"subnet": "10.10.0.0/30"}],
+    [{"subnet": "fd00:9::/120", "gateway": "fd00:9::99"}],
+]
 _SYSCTL = {"net.core.somaxconn": "9", "net.ipv4.conf.eth0.arp_ignore": "1"}
 
 
@@ -176,7 +180,7 @@ def _bridge(**more: Any) -> Facts:
     return {"type": "bridge", "bridge": "br9", "ipam": BOTH, **more}
 
 
-def _default(ipam: Any) -> Facts:
+def _default(ipam: Facts) -> Facts:
     routes = [route for route in ipam["routes"] if route not in BOTH_DEFAULT]
     return _bridge(isDefaultGateway=True, ipam={**ipam, "routes": routes})
 
@@ -256,6 +260,15 @@ CASES = (
     _one("host-device by hardware address", _host_device(device="", hwaddr=MASTER_MAC)),
     _one("host-device by its place", _host_device(device="", kernelpath="/sys/devices/virtual")),
     _one("host-device that is not there", _host_device(device="none")),
+    *(_one(f"addresses of {kind} alone", {"type": ipam["type"], "ipam": ipam}) for kind, ipam in MANAGERS.items()),
+    *(_one(f"host-local of {version}", {"type": "host-local", "ipam": BOTH}, version=version) for version in VERSIONS),
+    _one("host-local with an address", {"type": "host-local", "ipam": IPV4}, args="IP=10.9.0.77"),
+    _one("host-local with an address of others", {"type": "host-local", "ipam": IPV4}, args="IP=10.99.0.77"),
+    _one("host-local with the hosts names", {"type": "host-local", "ipam": {**IPV4, "resolvConf": "/etc/resolv.conf"}}),
+    _one("host-local with ranges", {"type": "host-local", "ipam": {"type": "host-local", "ranges": _RANGES}}),
+    _one(
+        "static with addresses", {"type": "static", "ipam": {"type": "static"}}, args="IP=10.9.0.5/24;GATEWAY=10.9.0.1"
+    ),
     _one("loopback", {"type": "loopback"}, interface="lo"),
     _one("loopback of 0.4.0", {"type": "loopback"}, version="0.4.0", interface="lo"),
     Case(
