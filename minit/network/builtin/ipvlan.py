@@ -29,8 +29,8 @@ def add(call: Call) -> Result:
         new = NewLink(kind=IPVLAN, name=request.interface, lower=lower.index, mtu=mtu(config), data=ipvlan_data(mode))
         pod = podlink.make(sides, links, request, new, undo)
         leased = podlink.lease(call, sides, pod, undo) if given is None else given
-        # In the other modes the pod is behind a router, the host: the kernel asks no neighbours then.
-        podlink.configure(call, sides, pod, leased, has_neighbours=mode == "l2")
+        # In modes other than l2 the pod is behind a router, the host, and the kernel asks no neighbours by itself.
+        podlink.configure(call, sides, pod, leased, has_neighbours=True)
     return podlink.result(request, pod, leased, names)
 
 
