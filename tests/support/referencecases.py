@@ -125,6 +125,13 @@ DELIBERATE = (
         cases="bridge without addresses",
     ),
     Difference(
+        reason="a link below that ADD has found by itself need not be told to CHECK",
+        fact="answer CHECK.0 code",
+        theirs="1",
+        ours="0",
+        cases="ipvlan with the addresses of the plugin before",
+    ),
+    Difference(
         reason="the specification wants the family of an address before 1.0.0",
         fact="answer ADD.0 result ips . version",
         theirs="null",
