@@ -17,6 +17,7 @@ from minit.network.addresses import IPInterface, IPNetwork
 from minit.network.confinement import Sender, confinement
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.nftables import Chain, Hook, Rule, Table
+from minit.network.netlink.nftexpressions import Match
 from minit.network.tables import TABLE_PREFIX, is_ingress_table, is_of_network, pod_of_ports, table_comment, table_name
 from minit.value import replace
 
@@ -122,13 +123,15 @@ def _masquerading(family: int, addresses: Sequence[IPInterface]) -> tuple[Chain,
 
 
 def _restricting(addresses: Sequence[IPInterface]) -> tuple[Chain, ...]:
-    rules = []
+    # Not the other way round, "drop what was not redirected": what belongs to no connection would be neither.
+    matches: list[Match] = [(*nftexpressions.was_redirected(), *nftexpressions.leave())]
+    # What is passed on although it is for this machine brings its own route along, and its destination comes later.
+    matches.append((*nftexpressions.destination_is_local(), *nftexpressions.drop()))
     for address in addresses:
         ends = (
             (nftexpressions.source_in, nftexpressions.destination_not_in),
             (nftexpressions.destination_in, nftexpressions.source_not_in),
         )
-        for of_pod, not_of in ends:
-            beyond = (*of_pod(address.ip), *not_of(address.network), *nftexpressions.was_not_redirected())
-            rules.append(Rule(expressions=(*beyond, *nftexpressions.drop())))
-    return (Chain(name="forward", rules=tuple(rules), hook=_FORWARD),) if rules else ()
+        matches += [(*of(address.ip), *not_of(address.network), *nftexpressions.drop()) for of, not_of in ends]
+    rules = tuple(Rule(expressions=match) for match in matches)
+    return (Chain(name="forward", rules=rules, hook=_FORWARD),) if addresses else ()

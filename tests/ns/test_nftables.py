@@ -72,7 +72,7 @@ IPV4_RULES = {
     'iifname "fifteen-letters" return': (*nftexpressions.enters_by("fifteen-letters"), *nftexpressions.leave()),
     'iifname != "lo" return': (*nftexpressions.enters_not_by("lo"), *nftexpressions.leave()),
     "ct status dnat return": (*nftexpressions.was_redirected(), *nftexpressions.leave()),
-    "ct status ! dnat return": (*nftexpressions.was_not_redirected(), *nftexpressions.leave()),
+    "ct direction reply return": (*nftexpressions.is_answer(), *nftexpressions.leave()),
     "sctp dport 7 return": (*nftexpressions.destination_ports("sctp", 7), *nftexpressions.leave()),
 }
 

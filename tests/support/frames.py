@@ -37,10 +37,7 @@ def udp4(source: str, destination: str, mac: str, to: str = BROADCAST, ports: tu
     """Return a datagram of IPv4 from `source`, sent by `mac`."""
     data = b"spoofed?"
     udp = struct.pack("!HHHH", *ports, 8 + len(data), 0) + data
-    addresses = IPv4Address(source).packed + IPv4Address(destination).packed
-    header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 1, 0, 64, _UDP, 0) + addresses
-    header = header[:10] + struct.pack("!H", _checksum(header)) + header[12:]
-    return ethernet(_IPV4, header + udp, mac, to)
+    return ipv4(source, destination, _UDP, udp, mac, to)
 
 
 def routed4(source: str, by: str, destination: str, port: int, mac: str, to: str) -> bytes:
@@ -48,10 +45,7 @@ def routed4(source: str, by: str, destination: str, port: int, mac: str, to: str
     data = b"spoofed?"
     udp = struct.pack("!HHHH", 4000, port, 8 + len(data), 0) + data
     option = bytes((_LOOSE_ROUTE, 7, 4)) + IPv4Address(destination).packed + bytes(1)
-    addresses = IPv4Address(source).packed + IPv4Address(by).packed
-    header = struct.pack("!BBHHHBBH", 0x47, 0, 28 + len(udp), 1, 0, 64, _UDP, 0) + addresses + option
-    header = header[:10] + struct.pack("!H", _checksum(header)) + header[12:]
-    return ethernet(_IPV4, header + udp, mac, to)
+    return ipv4(source, by, _UDP, udp, mac, to, option)
 
 
 def routed6(source: str, by: str, destination: str, port: int, mac: str, to: str) -> bytes:
@@ -115,6 +109,17 @@ def frame_socket(link: str) -> socket.socket:
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
     sock.bind((link, _ETH_P_ALL))
     return sock
+
+
+def ipv4(
+    source: str, destination: str, protocol: int, payload: bytes, mac: str, to: str = BROADCAST, option: bytes = b""
+) -> bytes:
+    """Return a packet of IPv4, with options of whole words behind its header."""
+    size = 20 + len(option)
+    addresses = IPv4Address(source).packed + IPv4Address(destination).packed + option
+    header = struct.pack("!BBHHHBBH", 0x40 | size // 4, 0, size + len(payload), 1, 0, 64, protocol, 0) + addresses
+    header = header[:10] + struct.pack("!H", _checksum(header)) + header[12:]
+    return ethernet(_IPV4, header + payload, mac, to)
 
 
 def ipv6(source: str, destination: str, protocol: int, payload: bytes, mac: str, to: str = BROADCAST) -> bytes:

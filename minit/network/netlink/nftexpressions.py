@@ -204,12 +204,9 @@ def leaves_not_by(interface: str) -> Match:
 
 def was_redirected() -> Match:
     """Match packets of connections whose destination was replaced."""
-    return _redirection(_UNEQUAL)
-
-
-def was_not_redirected() -> Match:
-    """Match packets of connections whose destination was not replaced."""
-    return _redirection(_EQUAL)
+    mask = _IPS_DST_NAT.to_bytes(4, sys.byteorder)
+    status = _expression("ct", number(1, _REGISTER), number(2, _CT_STATUS))
+    return (status, _mask(mask), _compare(bytes(4), _UNEQUAL))
 
 
 def is_answer() -> Match:
@@ -317,12 +314,6 @@ def _address(offsets: dict[int, int], subnet: IPAddress | IPNetwork, operation: 
         _payload(_NETWORK_HEADER, offsets[address.version], len(address.packed)),
         _compare(address.packed, operation),
     )
-
-
-def _redirection(operation: int) -> Match:
-    mask = _IPS_DST_NAT.to_bytes(4, sys.byteorder)
-    status = _expression("ct", number(1, _REGISTER), number(2, _CT_STATUS))
-    return (status, _mask(mask), _compare(bytes(4), operation))
 
 
 def _transports(protocol: str) -> Match:
