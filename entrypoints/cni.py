@@ -7,7 +7,7 @@ import sys
 from typing import NoReturn
 
 from minit.launcher.ownimage import image_root
-from minit.network.program import run_program
+from minit.network.plugins.program import run_program
 from minit.process import forget_imports
 
 

@@ -10,7 +10,7 @@ from minit.errors import LaunchError, MinitError, StrandedError, UnfinishedError
 from minit.forks import COLLECTOR, fork
 from minit.launcher.cgroups import Hierarchy, processes_left, read_subcgroup, remove_pod_groups
 from minit.launcher.leftgroups import belongs_to, forget_left, note_left, remove_left
-from minit.network.pluginsearch import search_for_pod
+from minit.network.plugins.pluginsearch import search_for_pod
 from minit.network.teardown import tear_down
 from minit.process import wait_channel
 from minit.stdio import complain, write_all

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minit.errors import MinitError, NetworkError
-from minit.network.cni import attach, plugin_path
-from minit.network.forwarding import Target, forward_ports, ports_table
 from minit.network.namespace import make_namespace, namespace_path
 from minit.network.netinfo import NetInfo, copy_configuration, forget_configuration, write_namespace, write_net_info
-from minit.network.pluginsearch import PluginSearch
-from minit.network.request import Request
-from minit.network.result import Dns, Result
+from minit.network.packetfilter.forwarding import Target, forward_ports, ports_table
+from minit.network.plugins.pluginlist import attach, plugin_path
+from minit.network.plugins.pluginsearch import PluginSearch
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Dns, Result
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.networks.networkplan import Connection, NetworkPlan
 from minit.stdio import complain

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from minit.errors import MinitError, describe
-from minit.network.cni import detach
-from minit.network.forwarding import ports_table, stop_forwarding
 from minit.network.namespace import is_namespace, namespace_path, remove_namespace
 from minit.network.netinfo import forget_configuration, read_attached
-from minit.network.pluginsearch import PluginSearch
-from minit.network.request import Request
+from minit.network.packetfilter.forwarding import ports_table, stop_forwarding
+from minit.network.plugins.pluginlist import detach
+from minit.network.plugins.pluginsearch import PluginSearch
+from minit.network.protocol.request import Request
 from minit.plan.networks.networkplan import PlannedNetwork
 from minit.stdio import complain
 

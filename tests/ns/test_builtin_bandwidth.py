@@ -20,8 +20,8 @@ from minit.errors import NetworkError, describe
 from minit.network.addresses import parse_interface
 from minit.network.builtin.attachment import host_end
 from minit.network.netlink.links import Links
-from minit.network.request import Request
-from minit.network.result import Result
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Result
 from minit.value import replace
 from tests.support.builtins import call_builtin
 from tests.support.chains import REFERENCE, VERSION, Pods, call_reference, pods

@@ -16,8 +16,8 @@ import pytest
 
 from minit.errors import ManifestError, NetworkError, describe
 from minit.network.builtin.attachment import host_end
-from minit.network.request import Request
-from minit.network.result import Result
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Result
 from minit.value import replace
 from tests.support.builtins import call_builtin
 from tests.support.effects import at_effect, killed_child

@@ -21,8 +21,8 @@ from minit.network.builtin.ipam.leases import reserve
 from minit.network.builtin.ipam.ranges import read_range_sets
 from minit.network.netlink.bridges import join_bridge
 from minit.network.netlink.links import Links
-from minit.network.request import Request
-from minit.network.result import Dns, Result, Route
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Dns, Result, Route
 from minit.value import replace
 from tests.support.builtins import World, add, call_builtin, check, delete, links, listen, own_world, talk
 from tests.support.effects import at_effect, killed_child

@@ -13,8 +13,8 @@ from minit.errors import ManifestError, NetworkError
 from minit.network.addresses import parse_address
 from minit.network.builtin.attachment import host_end
 from minit.network.netlink.links import Links
-from minit.network.request import Request
-from minit.network.result import Result, write_result
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Result, write_result
 from minit.value import replace
 from tests.support.builtins import call_builtin
 from tests.support.networks import make_network, own_network, remove_network, within

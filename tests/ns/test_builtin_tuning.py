@@ -16,8 +16,8 @@ import pytest
 
 from minit.errors import MinitError, NetworkError, describe
 from minit.network.builtin.sysctls import Sysctl, refuse_forbidden
-from minit.network.request import Request
-from minit.network.result import Result, write_result
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Result, write_result
 from minit.value import replace
 from tests.support.builtins import call_builtin
 from tests.support.chains import REFERENCE, VERSION, Pods, call_reference, pods

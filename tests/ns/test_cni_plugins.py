@@ -1,4 +1,4 @@
-"""minit.network.cni with the reference plugins of the CNI, and with those alongside minit's own."""
+"""minit.network.plugins.pluginlist with the reference plugins of the CNI, and with those alongside minit's own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from minit import paths
 from minit.errors import NetworkError
 from minit.manifest.networkconfig import parse_network_config
 from minit.network.addresses import parse_address, parse_interface
-from minit.network.cni import attach, check, detach, plugin_path
-from minit.network.pluginsearch import search_for_pod
-from minit.network.request import Request
-from minit.network.result import Address, Result
+from minit.network.plugins.pluginlist import attach, check, detach, plugin_path
+from minit.network.plugins.pluginsearch import search_for_pod
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Address, Result
 from minit.plan.networks.networkplan import PlannedNetwork
 from minit.value import replace
 from tests.support.cniplugin import calls, install_plugin

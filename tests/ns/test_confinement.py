@@ -1,4 +1,4 @@
-"""minit.network.confinement: what a pod sends in the name of another does not get anywhere."""
+"""minit.network.packetfilter.confinement: what a pod sends in the name of another does not get anywhere."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from minit.errors import NetworkError
-from minit.network.confinement import Sender, link_local_address
-from minit.network.firewall import delete_table, follow_sender, protect, table_name
+from minit.network.packetfilter.confinement import Sender, link_local_address
+from minit.network.packetfilter.interfacetables import delete_table, follow_sender, protect, table_name
 from minit.value import replace
 from tests.support.effects import killed_child
 from tests.support.frames import arp, ethernet, frame_socket, icmpv6, udp4, udp6, vlan

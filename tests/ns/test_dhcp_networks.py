@@ -23,10 +23,10 @@ from minit.network.dhcp import leaserecord, podlease
 from minit.network.dhcp.leaserecord import find_record
 from minit.network.netlink.events import LinkEvents
 from minit.network.netlink.links import Links
-from minit.network.pluginrequests import PluginRequests
-from minit.network.pluginsearch import PluginSearch
-from minit.network.request import Request
-from minit.network.result import Dns, Result, write_result
+from minit.network.plugins.pluginrequests import PluginRequests
+from minit.network.plugins.pluginsearch import PluginSearch
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Dns, Result, write_result
 from minit.value import replace
 from tests.support.builtins import call_builtin
 from tests.support.campaign import LONG

@@ -1,4 +1,4 @@
-"""minit.network.firewall: how the addresses of pods look from elsewhere, and what is left of its tables."""
+"""minit.network.packetfilter.interfacetables: how addresses of pods look from elsewhere, and what is left of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from minit import syscalls
 from minit.errors import NetworkError
-from minit.network.firewall import delete_table, protect, table_name
+from minit.network.packetfilter.interfacetables import delete_table, protect, table_name
 from tests.support.podports import Pods, make_pods, port
 from tests.support.topology import (
     HOST,

@@ -1,4 +1,4 @@
-"""minit.network.forwarding: what gets to a pod by ports of the host, and what is left of the tables for that."""
+"""minit.network.packetfilter.forwarding: what gets to a pod by ports of the host, and what is left of it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import TypeAlias
 import pytest
 
 from minit.errors import NetworkError
-from minit.network.firewall import protect
-from minit.network.forwarding import Target, forward_ports, ports_table
+from minit.network.packetfilter.forwarding import Target, forward_ports, ports_table
+from minit.network.packetfilter.interfacetables import protect
 from tests.support.effects import killed_child
 from tests.support.frames import frame_socket, udp6
 from tests.support.podports import Pods, make_pods, port

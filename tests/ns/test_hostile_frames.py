@@ -1,4 +1,4 @@
-"""minit.network.confinement: what a pod says is not put together to something else by whoever gets it."""
+"""minit.network.packetfilter.confinement: what a pod says is not put together to something else by whoever gets it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from minit.network.confinement import Sender, link_local_address
-from minit.network.firewall import protect, table_name
+from minit.network.packetfilter.confinement import Sender, link_local_address
+from minit.network.packetfilter.interfacetables import protect, table_name
 from tests.support.frames import (
     FRAGMENT,
     ICMPV6,

@@ -14,7 +14,7 @@ from minit.errors import ManifestError, MinitError, NetworkError, describe
 from minit.manifest.reader import Node
 from minit.network.builtin.hostdevices import find_device
 from minit.network.netlink.links import Links
-from minit.network.result import Dns, Interface, Result
+from minit.network.protocol.result import Dns, Interface, Result
 from minit.value import replace
 from tests.support.linkkinds import need_kind
 from tests.support.podlinks import MAC, World, add, check, delete, in_pod, own_world, pod_link, run

@@ -15,7 +15,7 @@ from minit.errors import NetworkError, describe
 from minit.network.addresses import parse_interface
 from minit.network.netlink.duplicates import DuplicateDetection
 from minit.network.netlink.links import Links
-from minit.network.result import Interface
+from minit.network.protocol.result import Interface
 from minit.value import replace
 from tests.support.builtins import listen, talk
 from tests.support.effects import at_effect, killed_child

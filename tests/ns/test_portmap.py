@@ -16,8 +16,8 @@ from minit.errors import ManifestError, NetworkError, describe
 from minit.manifest.reader import Node
 from minit.network.builtin import ask_builtin
 from minit.network.builtin.call import Call
-from minit.network.request import Request
-from minit.network.result import read_result
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import read_result
 from tests.support.effects import at_effect, killed_child
 from tests.support.topology import (
     BRIDGE,

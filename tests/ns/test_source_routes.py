@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.network.forwarding import Target, forward_ports
+from minit.network.packetfilter.forwarding import Target, forward_ports
 from minit.plan.networks.networkplan import ForwardedPort
 from tests.support.frames import frame_socket, routed4, routed6
 from tests.support.topology import (

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from minit.network.request import Request
-from minit.network.result import Result, read_result, write_result
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Result, read_result, write_result
 from tests.support.builtins import call_builtin
 from tests.support.networks import make_network, own_network, remove_network
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from minit.errors import NetworkError
-from minit.network.forwarding import (
+from minit.network.packetfilter.forwarding import (
     Target,
     forward_ports,
     ports_of,

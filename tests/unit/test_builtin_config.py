@@ -17,7 +17,7 @@ from minit.network.builtin.bridgeconfig import read_bridge_config
 from minit.network.builtin.ipam.ranges import read_range_sets
 from minit.network.builtin.ipam.resolvconf import parse_resolv_conf
 from minit.network.builtin.settings import dns, network_name, protection, routes
-from minit.network.result import Dns
+from minit.network.protocol.result import Dns
 
 IPAM = {"type": "host-local", "subnet": "10.1.0.0/16"}
 PTP = {"cniVersion": "0.4.0", "name": "net", "type": "ptp", "ipam": IPAM}

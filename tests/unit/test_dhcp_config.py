@@ -12,7 +12,7 @@ from minit.network.builtin.call import Call
 from minit.network.builtin.ipam import dhcp
 from minit.network.builtin.ipam.dhcp import read_identity
 from minit.network.dhcp.message import Identity
-from minit.network.request import Request
+from minit.network.protocol.request import Request
 
 MAC = bytes.fromhex("525400123456")
 

@@ -1,4 +1,4 @@
-"""minit.network.result: what plugins of all versions answer, and how it is passed on."""
+"""minit.network.protocol.result: what plugins of all versions answer, and how it is passed on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from minit.errors import ManifestError
 from minit.manifest.networkconfig import CNI_VERSIONS
 from minit.network.addresses import parse_address, parse_destination, parse_interface
-from minit.network.result import (
+from minit.network.protocol.result import (
     Address,
     Dns,
     Interface,

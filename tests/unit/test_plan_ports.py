@@ -12,7 +12,7 @@ from minit.errors import PlanError
 from minit.manifest.app import App, Port
 from minit.manifest.hostports import overlap
 from minit.manifest.pod import ExposedPort, PodManifest, RuntimeApp
-from minit.network.portuse import parse_port_comment, port_comment
+from minit.network.packetfilter.portuse import parse_port_comment, port_comment
 from minit.plan.life.sockets import plan_sockets
 from minit.plan.networks.networkplan import ForwardedPort, NetworkPlan
 from minit.plan.networks.ports import plan_ports

@@ -19,7 +19,7 @@ from minit.launcher.ownimage import image_descriptor
 from minit.loop import wait_readable
 from minit.messages import Socket, receive_message, send_message, socket_pair
 from minit.network.netinfo import forget_network
-from minit.network.pluginsearch import search_for_pod
+from minit.network.plugins.pluginsearch import search_for_pod
 from minit.network.setup import set_up
 from minit.network.teardown import tear_down
 from minit.plan.inputs.runflags import RunFlags

@@ -2,11 +2,11 @@
 The plugins that are built in, with the addresses of host-local, static or dhcp.
 
 ptp and bridge have a link on the host and one in the pod, loopback, macvlan, ipvlan, vlan, host-device and dummy one in
-the pod alone. tuning changes what another one has made, portmap leads ports to it, and
-firewall keeps bridges apart.
+the pod alone. flannel has a bridge made. tuning and bandwidth change a link of another one, portmap leads ports to it,
+and firewall keeps bridges apart.
 
 They do what the reference plugins of these names do, for machines that have none. They are called by
-`minit/network/pluginrequests.py`. Read `call.py` first.
+`minit/network/plugins/pluginrequests.py`. Read `call.py` first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from minit.network.builtin import (
 )
 from minit.network.builtin.call import Builtin, Call
 from minit.network.builtin.ipam import dhcp, hostlocal, static
-from minit.network.result import Result
+from minit.network.protocol.result import Result
 
 _BY_LINKS = {"collect": attachment.collect, "status": attachment.status}
 

@@ -25,11 +25,11 @@ from minit.network.builtin.settings import (
     protection,
     valid_attachments,
 )
-from minit.network.firewall import Sender, delete_table, delete_tables_of, protect, table_name
 from minit.network.netlink.links import SCOPE_LINK, Links, open_namespace
 from minit.network.netlink.messages import Link
-from minit.network.request import Request
-from minit.network.result import Address, Dns, Result, Route
+from minit.network.packetfilter.interfacetables import Sender, delete_table, delete_tables_of, protect, table_name
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Address, Dns, Result, Route
 from minit.value import replace
 
 _VETH = "veth"

@@ -25,9 +25,9 @@ from minit.network.netlink.messages import Link
 from minit.network.netlink.newlinks import IFB, NewLink
 from minit.network.netlink.nftables import Chain, Hook, Rule, Table
 from minit.network.netlink.qdiscs import Qdiscs, TokenBucket
-from minit.network.request import Request
-from minit.network.result import Interface, Result
-from minit.network.tables import TABLE_PREFIX, bandwidth_table
+from minit.network.packetfilter.tables import TABLE_PREFIX, bandwidth_table
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Interface, Result
 from minit.value import Value, replace
 
 _KEYS = ("ingressRate", "ingressBurst", "egressRate", "egressBurst")

@@ -20,7 +20,7 @@ from minit.network.netlink.bridges import Vlans, add_bridge, allow_vlan, filter_
 from minit.network.netlink.duplicates import DuplicateDetection
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
-from minit.network.result import Address, Interface, Result, Route
+from minit.network.protocol.result import Address, Interface, Result, Route
 from minit.value import replace
 
 _BRIDGE = "bridge"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from minit.manifest.reader import Node
-from minit.network.request import Request
-from minit.network.result import Result
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Result
 from minit.value import Value
 
 Delegate = Callable[[str, str, Mapping[str, object], Result | None], Result]

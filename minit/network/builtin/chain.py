@@ -6,8 +6,8 @@ from minit.errors import NetworkError
 from minit.network.builtin.attachment import Sides
 from minit.network.builtin.call import Call
 from minit.network.netlink.messages import Link
-from minit.network.request import Request
-from minit.network.result import Result
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Result
 
 _VETH = "veth"
 

@@ -9,7 +9,7 @@ from minit.network.addresses import IPInterface
 from minit.network.builtin.attachment import Sides, check_lease, host_end
 from minit.network.builtin.call import Call
 from minit.network.netlink.messages import Link
-from minit.network.result import Result
+from minit.network.protocol.result import Result
 
 
 def check_attachment(call: Call, bridge: str | None, *, is_down: bool = False) -> None:

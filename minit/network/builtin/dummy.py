@@ -6,7 +6,7 @@ from minit.network.builtin import podlink
 from minit.network.builtin.attachment import Sides, Undo
 from minit.network.builtin.call import Call
 from minit.network.netlink.newlinks import DUMMY, NewLink
-from minit.network.result import Result
+from minit.network.protocol.result import Result
 
 
 def add(call: Call) -> Result:

@@ -11,7 +11,10 @@ from minit.errors import NetworkError
 from minit.manifest.reader import Node
 from minit.network.builtin.call import Call
 from minit.network.builtin.settings import network_name, refuse, valid_attachments
-from minit.network.isolation import (
+from minit.network.netlink.bridges import isolate_port
+from minit.network.netlink.links import Links
+from minit.network.netlink.messages import Link
+from minit.network.packetfilter.isolation import (
     ISOLATED,
     SAME_BRIDGE,
     end_isolation,
@@ -19,11 +22,8 @@ from minit.network.isolation import (
     isolate,
     isolation_of,
 )
-from minit.network.netlink.bridges import isolate_port
-from minit.network.netlink.links import Links
-from minit.network.netlink.messages import Link
-from minit.network.result import Result
-from minit.network.tables import ingress_table
+from minit.network.packetfilter.tables import ingress_table
+from minit.network.protocol.result import Result
 
 _OPEN = ("", "open")
 _BRIDGE = "bridge"

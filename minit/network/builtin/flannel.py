@@ -16,7 +16,7 @@ from minit.network.builtin.call import Call
 from minit.network.builtin.files import read_file, remove_file, remove_leftover, write_file
 from minit.network.builtin.settings import VALID_ATTACHMENTS, network_name, refuse, routes, valid_attachments
 from minit.network.builtin.subnetenv import SubnetEnv, read_subnet_env
-from minit.network.result import Result
+from minit.network.protocol.result import Result
 
 JsonObject = dict[str, object]
 

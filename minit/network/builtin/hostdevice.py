@@ -17,8 +17,8 @@ from minit.network.builtin.hostdevices import find_device
 from minit.network.builtin.settings import dns, interface_name, ipam_type
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
-from minit.network.request import Request
-from minit.network.result import Dns, Result
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Dns, Result
 
 
 def add(call: Call) -> Result:

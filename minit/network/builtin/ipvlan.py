@@ -8,7 +8,7 @@ from minit.network.builtin.attachment import Sides, Undo
 from minit.network.builtin.call import Call
 from minit.network.builtin.settings import dns, interface_name, ipam_type, mtu
 from minit.network.netlink.newlinks import IPVLAN, IPVLAN_MODES, NewLink, ipvlan_data
-from minit.network.result import Result
+from minit.network.protocol.result import Result
 
 _DEFAULT_MODE = "l2"
 

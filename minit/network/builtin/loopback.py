@@ -7,7 +7,7 @@ import os
 from minit.errors import NetworkError
 from minit.network.builtin.call import Call
 from minit.network.netlink.links import Links, open_namespace
-from minit.network.result import Address, Interface, Result
+from minit.network.protocol.result import Address, Interface, Result
 
 _NAME = "lo"
 _MAC = "00:00:00:00:00:00"

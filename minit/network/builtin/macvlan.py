@@ -8,7 +8,7 @@ from minit.network.builtin.attachment import Sides, Undo
 from minit.network.builtin.call import Call
 from minit.network.builtin.settings import dns, mac_address
 from minit.network.netlink.newlinks import MACVLAN, MACVLAN_MODES, NewLink, macvlan_data
-from minit.network.result import Result
+from minit.network.protocol.result import Result
 
 _DEFAULT_MODE = "bridge"
 _LARGEST_QUEUE = (1 << 32) - 1

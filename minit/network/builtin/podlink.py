@@ -24,8 +24,8 @@ from minit.network.netlink.duplicates import DuplicateDetection
 from minit.network.netlink.links import Links, open_namespace
 from minit.network.netlink.messages import Link
 from minit.network.netlink.newlinks import NewLink
-from minit.network.request import Request
-from minit.network.result import Dns, Interface, Result
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Dns, Interface, Result
 
 
 def need_manager(config: Node) -> None:

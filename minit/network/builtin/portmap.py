@@ -10,7 +10,10 @@ from minit.network.addresses import IPInterface, parse_address, parse_interface
 from minit.network.builtin.attachment import Undo
 from minit.network.builtin.call import Call
 from minit.network.builtin.settings import network_name, read_with, refuse, truth, valid_attachments
-from minit.network.forwarding import (
+from minit.network.netlink import nftexpressions
+from minit.network.netlink.hostlink import interface_towards
+from minit.network.netlink.nftexpressions import Match
+from minit.network.packetfilter.forwarding import (
     Forwarding,
     forwarded_ports,
     map_ports,
@@ -19,10 +22,7 @@ from minit.network.forwarding import (
     stop_forwarding,
     stop_forwarding_of,
 )
-from minit.network.hostlink import interface_towards
-from minit.network.netlink import nftexpressions
-from minit.network.netlink.nftexpressions import Match
-from minit.network.result import Result
+from minit.network.protocol.result import Result
 from minit.plan.networks.networkplan import ForwardedPort
 from minit.plan.networks.ports import describe_port
 

@@ -14,7 +14,7 @@ from minit.network.builtin.linksettings import enable_forwarding, prepare_pod_li
 from minit.network.builtin.settings import accepts_routers, dns, ipam_type, mtu, protection
 from minit.network.netlink.links import SCOPE_HOST, SCOPE_LINK
 from minit.network.netlink.messages import Link
-from minit.network.result import Address, Interface, Result
+from minit.network.protocol.result import Address, Interface, Result
 
 delete = attachment.delete
 

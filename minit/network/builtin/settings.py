@@ -12,7 +12,7 @@ from typing import TypeVar
 from minit.errors import UnsupportedFieldError
 from minit.manifest.reader import Node
 from minit.network.addresses import parse_address, parse_destination, parse_hardware_address
-from minit.network.result import Dns, Route
+from minit.network.protocol.result import Dns, Route
 from minit.value import Value
 
 T = TypeVar("T")

@@ -28,12 +28,12 @@ from minit.network.builtin.sysctls import (
     refuse_forbidden,
     write_value,
 )
-from minit.network.confinement import link_local_address
-from minit.network.firewall import Sender, follow_sender, table_name
 from minit.network.namespace import is_namespace
 from minit.network.netlink.linkattributes import Attributes, LinkAttributes
 from minit.network.netlink.links import open_namespace, run_in_namespace
-from minit.network.result import Result
+from minit.network.packetfilter.confinement import link_local_address
+from minit.network.packetfilter.interfacetables import Sender, follow_sender, table_name
+from minit.network.protocol.result import Result
 from minit.value import Value, replace
 
 T = TypeVar("T")

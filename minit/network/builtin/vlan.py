@@ -7,7 +7,7 @@ from minit.network.builtin.attachment import Sides, Undo
 from minit.network.builtin.call import Call
 from minit.network.builtin.settings import dns, interface_name, mtu
 from minit.network.netlink.newlinks import VLAN, NewLink, vlan_data
-from minit.network.result import Result
+from minit.network.protocol.result import Result
 
 _LARGEST_NUMBER = 4094
 

@@ -19,7 +19,7 @@ from minit.errors import ManifestError, NetworkError, describe
 from minit.loop import wait_readable
 from minit.manifest.reader import Node
 from minit.network.dhcp.message import ACK, Answer
-from minit.network.request import Request
+from minit.network.protocol.request import Request
 from minit.value import Value
 
 DIRECTORY = "/run/minit/dhcp"

@@ -31,8 +31,8 @@ from minit.network.dhcp.message import (
 from minit.network.dhcp.podlease import PodLease
 from minit.network.netlink.links import SCOPE_LINK, Links, open_namespace, run_in_namespace
 from minit.network.netlink.messages import Link
-from minit.network.request import Request
-from minit.network.result import Address, Dns, Result, Route
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Address, Dns, Result, Route
 
 _NAMES = {
     "dhcp-client-identifier": CLIENT_IDENTIFIER,

@@ -11,7 +11,7 @@ from minit.network.builtin.ipam.leases import holds_lease, refuse_exhausted, rel
 from minit.network.builtin.ipam.ranges import read_range_sets
 from minit.network.builtin.ipam.resolvconf import read_resolv_conf
 from minit.network.builtin.settings import network_name, routes, valid_attachments
-from minit.network.result import Address, Dns, Result
+from minit.network.protocol.result import Address, Dns, Result
 from minit.value import replace
 
 _DEFAULT_DIRECTORY = "/var/lib/cni/networks"

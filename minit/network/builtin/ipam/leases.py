@@ -16,7 +16,7 @@ from typing import TypeVar
 from minit.errors import NetworkError, describe
 from minit.network.addresses import IPAddress, parse_address
 from minit.network.builtin.ipam.ranges import Range, RangeSet
-from minit.network.request import Request
+from minit.network.protocol.request import Request
 from minit.value import Value
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import os
 import stat
 
 from minit.errors import NetworkError, describe
-from minit.network.result import Dns
+from minit.network.protocol.result import Dns
 
 _MAX_BYTES = 1 << 16
 

@@ -12,7 +12,7 @@ from minit.network.addresses import IPInterface, parse_address, parse_interface
 from minit.network.builtin.arguments import Arguments, parse_arguments
 from minit.network.builtin.call import Call
 from minit.network.builtin.settings import dns, read_with, routes
-from minit.network.result import Address, Result
+from minit.network.protocol.result import Address, Result
 from minit.value import replace
 
 _LISTS_SINCE = "0.3.0"

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from minit import jsontext
 from minit.errors import MinitError, NetworkError, describe
 from minit.manifest.networkconfig import NetworkConfig, PluginConfig, is_at_least
-from minit.network import cache
-from minit.network.pluginrequests import TIMEOUT_SECONDS, PluginRequests
-from minit.network.pluginsearch import PluginSearch
-from minit.network.request import Request
-from minit.network.result import Result, write_result
+from minit.network.plugins import cache
+from minit.network.plugins.pluginrequests import TIMEOUT_SECONDS, PluginRequests
+from minit.network.plugins.pluginsearch import PluginSearch
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Result, write_result
 from minit.plan.networks.networkplan import PlannedNetwork
 
 JsonObject = dict[str, object]

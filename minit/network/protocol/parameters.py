@@ -11,7 +11,7 @@ import string
 from collections.abc import Mapping
 
 from minit.errors import PluginError
-from minit.network import errorcodes
+from minit.network.protocol import errorcodes
 from minit.value import Value
 
 _ATTACHMENT = ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME")

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from minit.network.addresses import EVERYWHERE, IPAddress
-from minit.network.firewalllock import firewall_lock
-from minit.network.hostlink import host_addresses, host_interface
-from minit.network.loopbackway import LOOPBACK, close_way, open_way, way_comment
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.conntrack import forget_datagrams
+from minit.network.netlink.hostlink import host_addresses, host_interface
 from minit.network.netlink.nftables import Chain, Hook, Rule, Table
 from minit.network.netlink.nftexpressions import Match
-from minit.network.portuse import PORTS_CHAIN, port_comment, read_ports, refuse_taken_ports
-from minit.network.tables import TABLE_PREFIX, is_of_network, pod_of_ports, ports_table, table_comment
+from minit.network.packetfilter.loopbackway import LOOPBACK, close_way, open_way, way_comment
+from minit.network.packetfilter.portuse import PORTS_CHAIN, port_comment, read_ports, refuse_taken_ports
+from minit.network.packetfilter.tablelock import firewall_lock
+from minit.network.packetfilter.tables import TABLE_PREFIX, is_of_network, pod_of_ports, ports_table, table_comment
 from minit.plan.networks.networkplan import ForwardedPort
 from minit.value import Value, replace
 

@@ -14,11 +14,18 @@ from ipaddress import IPv4Network, IPv6Network
 
 from minit.errors import NetworkError
 from minit.network.addresses import IPInterface, IPNetwork
-from minit.network.confinement import Sender, confinement
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.nftables import Chain, Hook, Rule, Table
 from minit.network.netlink.nftexpressions import Match
-from minit.network.tables import TABLE_PREFIX, is_ingress_table, is_of_network, pod_of_ports, table_comment, table_name
+from minit.network.packetfilter.confinement import Sender, confinement
+from minit.network.packetfilter.tables import (
+    TABLE_PREFIX,
+    is_ingress_table,
+    is_of_network,
+    pod_of_ports,
+    table_comment,
+    table_name,
+)
 from minit.value import replace
 
 __all__ = ["Sender", "delete_table", "delete_tables_of", "follow_sender", "protect", "table_name"]

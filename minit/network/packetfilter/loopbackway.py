@@ -21,7 +21,7 @@ from minit.network.addresses import IPNetwork
 from minit.network.netlink import nftables
 from minit.network.netlink.nftables import Table
 from minit.network.netlink.transport import NETLINK_ROUTE, Netlink
-from minit.network.tables import TABLE_PREFIX
+from minit.network.packetfilter.tables import TABLE_PREFIX
 
 LOOPBACK: dict[int, IPNetwork] = {nftables.IP: IPv4Network("127.0.0.0/8"), nftables.IP6: IPv6Network("::1/128")}
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from minit.network.firewalllock import firewall_lock
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.nftables import Chain, Hook, Rule, Table
-from minit.network.tables import TABLE_PREFIX, is_ingress_table, is_of_network, table_comment
+from minit.network.packetfilter.tablelock import firewall_lock
+from minit.network.packetfilter.tables import TABLE_PREFIX, is_ingress_table, is_of_network, table_comment
 
 SAME_BRIDGE = "same-bridge"
 ISOLATED = "isolated"

@@ -18,7 +18,7 @@ from minit.errors import ManifestError, NetworkError, PluginError, describe
 from minit.forks import PLUGIN, fork
 from minit.harmless import harmless
 from minit.loop import wait_readable
-from minit.network import errorcodes
+from minit.network.protocol import errorcodes
 from minit.process import reset_signals
 
 _MAX_OUTPUT_BYTES = 1 << 20

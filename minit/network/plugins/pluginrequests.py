@@ -10,11 +10,11 @@ from minit.errors import ManifestError, NetworkError, describe
 from minit.manifest.reader import Node
 from minit.network.builtin import ask_builtin
 from minit.network.builtin.call import Call
-from minit.network.passedargs import tolerated
-from minit.network.plugin import first_line, run_plugin
-from minit.network.pluginsearch import PluginSearch
-from minit.network.request import Request
-from minit.network.result import Result, read_result, write_result
+from minit.network.plugins.plugin import first_line, run_plugin
+from minit.network.plugins.pluginsearch import PluginSearch
+from minit.network.protocol.passedargs import tolerated
+from minit.network.protocol.request import Request
+from minit.network.protocol.result import Result, read_result, write_result
 
 JsonObject = dict[str, object]
 

@@ -2,7 +2,7 @@
 A built-in plugin as a program of its own, by the protocol of the CNI: for other plugins, and for other runtimes.
 
 The request is in the environment and on standard input, the answer, also one about a failure, a line of JSON on
-standard output. `minit/network/parameters.py` has the environment.
+standard output. `minit/network/protocol/parameters.py` has the environment.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from minit.errors import (
 from minit.harmless import harmless
 from minit.manifest.networkconfig import CNI_VERSIONS, is_at_least
 from minit.manifest.reader import Node
-from minit.network import errorcodes
 from minit.network.namespace import is_namespace, is_own_namespace
-from minit.network.parameters import Parameters, is_valid_name, read_parameters
-from minit.network.pluginrequests import PluginRequests
-from minit.network.pluginsearch import PluginSearch
-from minit.network.request import Request
+from minit.network.plugins.pluginrequests import PluginRequests
+from minit.network.plugins.pluginsearch import PluginSearch
+from minit.network.protocol import errorcodes
+from minit.network.protocol.parameters import Parameters, is_valid_name, read_parameters
+from minit.network.protocol.request import Request
 from minit.stdio import complain, open_standard_streams, write_all
 
 JsonObject = dict[str, object]
