@@ -263,6 +263,22 @@ def test_gc_keeps_what_pods_need(world: World, capsys: pytest.CaptureFixture[str
     assert trees(world) == set() and not list((world.data / "cas/tmp").iterdir())
 
 
+def test_gc_keeps_the_stage1_of_minit(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """The image that is recorded as minit's own stays with its tree, however old, until `image rm` removes it."""
+    minit = command_on(world.data, capsys)
+    minit("rm", world.prepare())
+    own = image_id(world.stage1)
+    (world.data / "minit/default-stage1").write_text(f"fingerprint {own}\n")
+    minit("image", "gc", "--grace-period=0s")
+    assert images(world) == {own}
+    [tree] = trees(world)
+    manifest = json.loads((world.data / "cas/tree" / tree / "manifest").read_text())
+    assert manifest["name"] == "example.com/recorder"
+    minit("image", "rm", own)
+    minit("image", "gc", "--grace-period=0s")
+    assert images(world) == trees(world) == set()
+
+
 def test_gc_goes_by_the_last_use(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     """Preparing a pod from an image counts as its use, as its import does; `image list` shows when that was."""
     minit = command_on(world.data, capsys)

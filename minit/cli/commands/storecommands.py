@@ -17,6 +17,7 @@ from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.progressdisplay import show_progress
 from minit.errors import MinitError, StoreError, describe
 from minit.stage0.garbage.imagegc import collect_images, collect_trees, render_anew
+from minit.stage0.images.defaultstage1 import stage1_kept
 from minit.stage0.images.imageoutput import export_image, extract_image_to
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
@@ -115,15 +116,18 @@ def collect(invocation: Invocation, grace_period: float) -> None:
     """
     Remove unpacked images that no pod refers to, and images that were not used for some time.
 
+    minit's own stage1 image stays.
+
     \b
       minit image gc
       minit image gc --grace-period=0s
 
     """
     invocation.require_root()
-    with Store(invocation.data) as store:
-        collect_trees(invocation.data, TreeStore(invocation.data, store), invocation.note)
-        _tell_removed(invocation, collect_images(invocation.data, store, grace_period, invocation.say, invocation.note))
+    data, note = invocation.data, invocation.note
+    with Store(data) as store, stage1_kept(data, store) as kept:
+        collect_trees(data, TreeStore(data, store), kept, note)
+        _tell_removed(invocation, collect_images(data, store, kept, grace_period, invocation.say, note))
 
 
 @click.command("cat-manifest", cls=MinitCommand)

@@ -8,17 +8,21 @@ from pathlib import Path
 from minit.errors import MinitError, StoreError, describe
 from minit.progress import Progress
 from minit.stage0.garbage.references import images_of_running_pods, no_pod_is_prepared, tree_users
-from minit.stage0.images.store import Store
+from minit.stage0.images.store import Store, StoredImage
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import Note
 
 
-def collect_trees(data: Path, trees: TreeStore, note: Note) -> None:
-    """Remove the trees that no pod refers to; a failure with one is noted, and the others go on."""
+def collect_trees(data: Path, trees: TreeStore, kept: StoredImage | None, note: Note) -> None:
+    """
+    Remove the trees that no pod refers to, but for that of the image `kept`.
+
+    A failure with one is noted, and the others go on.
+    """
     with trees.removal() as remove, no_pod_is_prepared(data):
-        users = tree_users(data, note)
+        needed = {*tree_users(data, note), *([] if kept is None else [trees.tree_id_of(kept.id)])}
         for tree_id in trees.ids():
-            if tree_id in users:
+            if tree_id in needed:
                 continue
             try:
                 remove(tree_id)
@@ -29,9 +33,15 @@ def collect_trees(data: Path, trees: TreeStore, note: Note) -> None:
     trees.collect_leftovers()
 
 
-def collect_images(data: Path, store: Store, grace_seconds: float, say: Note, note: Note) -> int:
-    """Remove minit's images that no pod was prepared from for that long and no running pod has; return how many."""
-    needed = images_of_running_pods(data, note)
+def collect_images(
+    data: Path, store: Store, kept: StoredImage | None, grace_seconds: float, say: Note, note: Note
+) -> int:
+    """
+    Remove minit's images that no pod was prepared from for that long and no running pod has, but for `kept`.
+
+    Return how many.
+    """
+    needed = {*images_of_running_pods(data, note), *([] if kept is None else [kept.id])}
     now_ns = time.time_ns()
     removed = 0
     for image in store.list():

@@ -1,9 +1,13 @@
-"""minit's own stage1 image: built when first needed, and kept in the image store from then on."""
+"""
+minit's own stage1 image: built when first needed, or brought by a package, and kept in the image store from then on.
+
+`image gc` leaves it alone; there is one, that of the latest fingerprint.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minit.errors import StoreError
@@ -28,7 +32,7 @@ def default_stage1(
     make_directory(own, 0o770)
     # Two first pods at once would build it twice.
     with key_lock(own / "locks", _RECORD, exclusive=True):
-        known = _recorded(own / _RECORD, fingerprint, store)
+        known = known_stage1(data, store, fingerprint)
         if known is not None:
             return known
         with scratch_directory(own / "tmp") as scratch:
@@ -42,13 +46,28 @@ def default_stage1(
         return image
 
 
-def _recorded(record: Path, fingerprint: str, store: Store) -> StoredImage | None:
-    """Return the image built from these very sources, None if there is none or it was removed since."""
-    try:
-        words = record.read_text().split()
-    except FileNotFoundError:
-        return None
+def known_stage1(data: Path, store: Store, fingerprint: str) -> StoredImage | None:
+    """Return the image that was built for a fingerprint, None if there is none or it was removed since."""
+    words = _record(data)
     if len(words) == 2 and words[0] == fingerprint:
         with suppress(StoreError):
             return store.get(words[1])
     return None
+
+
+@contextmanager
+def stage1_kept(data: Path, store: Store) -> Iterator[StoredImage | None]:
+    """Yield the latest image, if there is one; nobody makes another for the length of the with block."""
+    own = data / "minit"
+    make_directory(own, 0o770)
+    with key_lock(own / "locks", _RECORD, exclusive=True):
+        words = _record(data)
+        yield known_stage1(data, store, words[0]) if words else None
+
+
+def _record(data: Path) -> list[str]:
+    """Return the words of the record: a fingerprint and the image's ID."""
+    try:
+        return (data / "minit" / _RECORD).read_text().split()
+    except FileNotFoundError:
+        return []
