@@ -22,8 +22,8 @@ from minit.errors import ImageError, describe
 from minit.image.dump.program import LINKED_IN, build_dump
 from minit.image.libraries import LibrarySearch
 from minit.image.pythonmodules import Module, compile_modules, landmark
+from minit.image.requirements import LOADED_LIBRARIES, loaded_libraries
 from minit.image.toolchain import run_tool
-from minit.libseccomp import LIBRARY as LIBSECCOMP
 
 _LOADER = Path("ld.so")
 _PROGRAM = Path("bin/python3")
@@ -32,8 +32,6 @@ _LIBRARIES = Path("lib")
 _MODULES = Path(sys.platlibdir, Path(os.__file__).parent.name)
 _EXTENSIONS = _MODULES / "lib-dynload"
 _FILTERS = Path("seccomp")
-# Loaded by minit.libseccomp and by pyudev, with the packages that Debian has them in.
-_LOADED_LIBRARIES = {LIBSECCOMP: "libseccomp2", "libudev.so.1": "libudev1"}
 
 _IMPORT_ALL = """\
 import sys
@@ -87,11 +85,6 @@ def copy_interpreter(directory: Path, modules: Sequence[Module]) -> None:
     compile_modules(sources, directory / _MODULES)
 
 
-def loaded_libraries() -> dict[str, Path]:
-    """Return the libraries that no program needs by its headers; ImageError if one is not on this machine."""
-    return {name: _find_library(name, package) for name, package in _LOADED_LIBRARIES.items()}
-
-
 def dump_interpreter(copy: Path, directory: Path, modules: Sequence[Module], seed: int, scratch: Path) -> None:
     """
     Make one program of a copy, in the new directory `directory`; ImageError if that is not possible.
@@ -100,7 +93,7 @@ def dump_interpreter(copy: Path, directory: Path, modules: Sequence[Module], see
     """
     search = LibrarySearch()
     objects = {copy / _extension_path(module) for module in modules if module.is_extension}
-    pending = [*objects, *(copy / _LIBRARIES / name for name in _LOADED_LIBRARIES)]
+    pending = [*objects, *(copy / _LIBRARIES / name for name in LOADED_LIBRARIES)]
     while pending:
         path = pending.pop()
         objects.add(path)
@@ -108,7 +101,7 @@ def dump_interpreter(copy: Path, directory: Path, modules: Sequence[Module], see
     (directory / _DUMP).parent.mkdir(parents=True)
     # First what runs a pod: its objects lie together, so that a start reads and writes fewer pages.
     names = ["entrypoints.run", *(module.name for module in modules)]
-    build_dump(directory / _DUMP, seed, copy / _MODULES, names, _LOADED_LIBRARIES, objects, scratch)
+    build_dump(directory / _DUMP, seed, copy / _MODULES, names, LOADED_LIBRARIES, objects, scratch)
 
 
 def check_interpreter(directory: Path, names: Iterable[str]) -> None:
@@ -135,13 +128,6 @@ def _try_interpreter(directory: Path, code: str, *arguments: str) -> None:
     for path in done.stdout.splitlines():
         if not path.startswith(f"{directory}/"):
             raise ImageError(f"its interpreter uses {path} of this machine")
-
-
-def _find_library(name: str, debian_package: str) -> Path:
-    library = LibrarySearch().find(name, Path(sys.executable).resolve())
-    if library is None:
-        raise ImageError(f"{name} is not on this machine: install it (Debian: {debian_package})")
-    return library.path.resolve()
 
 
 def _copy_loader(source: Path, copy: Path) -> None:

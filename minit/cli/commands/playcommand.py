@@ -10,8 +10,9 @@ import click
 
 from minit.archives.transports import REGISTRY_SCHEMES, has_transport
 from minit.cli.commands.endingcommands import cleanup_of
-from minit.cli.commands.podrequest import request_of_manifest
+from minit.cli.commands.podrequest import choose_overlay
 from minit.cli.commands.runcommands import collect_run_options
+from minit.cli.commands.stage1choice import choose_stage1
 from minit.cli.flags.sharedoptions import no_overlay_option, quiet_option, stage1_path_option
 from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation, flush_output
@@ -30,7 +31,7 @@ from minit.stage0.kubernetes.yamltext import MAX_BYTES
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.pods.podmanifest import PlannedApp
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
-from minit.stage0.start.newpod import discarded_on_failure, finish, prepare_pod
+from minit.stage0.start.newpod import PodRequest, discarded_on_failure, finish, prepare_pod
 from minit.stage0.start.run import run_pod
 from minit.stage0.start.volumefiles import prepare_host_paths, write_volume_files
 
@@ -133,10 +134,10 @@ def _play(
     with Store(invocation.data) as store:
         trees = TreeStore(invocation.data, store)
         with show_progress(invocation, quiet=quiet) as progress:
+            with_overlay = choose_overlay(invocation, no_overlay=no_overlay, private_users=False)
+            put_stage1 = choose_stage1(invocation, store, stage1_path, None)
             apps, manifest = _plan(invocation, store, kubernetes, progress)
-            request = request_of_manifest(
-                invocation, store, progress, apps, manifest, stage1_path=stage1_path, no_overlay=no_overlay
-            )
+            request = PodRequest(stage1=put_stage1(progress), apps=apps, manifest_bytes=manifest, overlay=with_overlay)
             prepare_host_paths(kubernetes.volumes)
             pod = prepare_pod(invocation.data, store, trees, request, progress, lambda uuid: None)
         with discarded_on_failure(pod):

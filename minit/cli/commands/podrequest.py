@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from minit.cli.commands.ownprogram import renew_program
+from minit.cli.commands.stage1choice import choose_stage1
 from minit.cli.flags.appoptions import parse_annotation, parse_pair
 from minit.cli.flags.environmentflags import Variables, parse_environment_files, parse_variables
 from minit.cli.flags.imageargs import ImageArgument
@@ -18,15 +18,11 @@ from minit.cli.flags.volumeflags import check_volumes, parse_mount, parse_volume
 from minit.cli.flagwords import FlagError
 from minit.cli.invocation import Invocation
 from minit.errors import PodError, describe
-from minit.image.shipped import copy_shipped, shipped_fingerprint
-from minit.image.stage1 import build_stage1, stage1_facts, stage1_fingerprint, stage1_sources
 from minit.manifest.names import is_environment_name
 from minit.progress import Progress
-from minit.stage0.images.defaultstage1 import default_stage1
 from minit.stage0.images.imagechoice import resolve_image
-from minit.stage0.images.knownsources import result_of_sources
 from minit.stage0.images.pullpolicy import PullPolicy
-from minit.stage0.images.store import Store, StoredImage
+from minit.stage0.images.store import Store
 from minit.stage0.pods import overlay
 from minit.stage0.pods.appsection import PodDefaults
 from minit.stage0.pods.podmanifest import (
@@ -68,7 +64,8 @@ def make_request(
     """Return the pod that the command line describes."""
     stage1_file = choose_file(stage1_path, stage1_from_dir, stage1_url)
     _check_stage1_options(stage1_file, stage1_name, stage1_hash)
-    with_overlay = _choose_overlay(invocation, no_overlay=no_overlay, private_users=private_users)
+    with_overlay = choose_overlay(invocation, no_overlay=no_overlay, private_users=private_users)
+    put_stage1 = choose_stage1(invocation, store, stage1_file, stage1_name or stage1_hash)
     if pod_manifest is None:
         # First what is wrong with options: one without its value may have taken the image for it.
         defaults = _parse_defaults(invocation, images, volume, mount, port, set_env, set_env_file, inherit_env)
@@ -91,9 +88,8 @@ def make_request(
             }
         )
         apps, manifest = apps_of_manifest(store, pod_manifest, invocation.insecure)
-    stage1 = choose_stage1(invocation, store, progress, stage1_file, stage1_name or stage1_hash)
     return PodRequest(
-        stage1=stage1,
+        stage1=put_stage1(progress),
         apps=apps,
         manifest_bytes=manifest,
         overlay=with_overlay,
@@ -123,7 +119,7 @@ def make_sandbox_request(
     """Return the pod without apps that the command line describes."""
     stage1_file = choose_file(stage1_path, stage1_from_dir, stage1_url)
     _check_stage1_options(stage1_file, stage1_name, stage1_hash)
-    with_overlay = _choose_overlay(invocation, no_overlay=no_overlay, private_users=private_users)
+    with_overlay = choose_overlay(invocation, no_overlay=no_overlay, private_users=private_users)
     try:
         defaults = PodDefaults(
             uid=os.getuid(),
@@ -140,7 +136,7 @@ def make_sandbox_request(
         )
     except FlagError as error:
         raise click.UsageError(str(error)) from error
-    stage1 = choose_stage1(invocation, store, progress, stage1_file, stage1_name or stage1_hash)
+    stage1 = choose_stage1(invocation, store, stage1_file, stage1_name or stage1_hash)(progress)
     require_mutable_support(stage1.manifest)
     return PodRequest(
         stage1=stage1, apps=(), manifest_bytes=manifest, overlay=with_overlay, private_users=private_users
@@ -152,27 +148,12 @@ def _check_stage1_options(*choices: str | None) -> None:
         raise click.UsageError("the --stage1 options exclude each other")
 
 
-def _choose_overlay(invocation: Invocation, *, no_overlay: bool, private_users: bool) -> bool:
+def choose_overlay(invocation: Invocation, *, no_overlay: bool, private_users: bool) -> bool:
+    """Return whether the pod gets overlays; PodError if users of its own exclude them."""
     with_overlay = not no_overlay and _overlay_works(invocation)
     if private_users:
         _check_private_users(with_overlay)
     return with_overlay
-
-
-def request_of_manifest(
-    invocation: Invocation,
-    store: Store,
-    progress: Progress,
-    apps: tuple[PlannedApp, ...],
-    manifest: bytes,
-    *,
-    stage1_path: str | None,
-    no_overlay: bool,
-) -> PodRequest:
-    """Return the pod of a manifest that was planned already."""
-    with_overlay = _choose_overlay(invocation, no_overlay=no_overlay, private_users=False)
-    stage1 = choose_stage1(invocation, store, progress, stage1_path, None)
-    return PodRequest(stage1=stage1, apps=apps, manifest_bytes=manifest, overlay=with_overlay)
 
 
 def _parse_defaults(
@@ -221,31 +202,6 @@ def apps_of_manifest(store: Store, path: Path, insecure: frozenset[str]) -> tupl
     for app in apps:
         check_platform(app.image.manifest)
     return apps, complete_manifest(data, source, {app.name: app.image for app in apps}, insecure)
-
-
-def choose_stage1(
-    invocation: Invocation, store: Store, progress: Progress, path: str | None, reference: str | None
-) -> StoredImage:
-    """Return the stage1 image of a file, of the store, or minit's own."""
-    if path is not None:
-        return store.import_file(Path(path), progress, again=False)
-    if reference is not None:
-        return store.find(reference)
-    fingerprint = shipped_fingerprint()
-    if fingerprint is not None:
-        image = default_stage1(invocation.data, store, fingerprint, copy_shipped, progress)
-    else:
-        record = invocation.data / "minit/stage1-sources"
-        fingerprint = result_of_sources(record, stage1_facts(), stage1_sources, stage1_fingerprint)
-
-        def build(output: Path, progress: Progress) -> None:
-            warning = build_stage1(output, progress)
-            if warning is not None:
-                invocation.note(warning)
-
-        image = default_stage1(invocation.data, store, fingerprint, build, progress)
-    renew_program(fingerprint, progress)
-    return image
 
 
 def _check_private_users(with_overlay: bool) -> None:

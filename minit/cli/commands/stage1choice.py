@@ -1,0 +1,53 @@
+"""The stage1 image that a command line means: that of a file, one of the store, or minit's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from minit.cli.commands.ownprogram import renew_program
+from minit.cli.invocation import Invocation
+from minit.image.requirements import require_all
+from minit.image.shipped import copy_shipped, shipped_fingerprint
+from minit.image.stage1 import build_stage1, stage1_facts, stage1_fingerprint, stage1_sources
+from minit.progress import Progress
+from minit.stage0.images.defaultstage1 import default_stage1, known_stage1
+from minit.stage0.images.knownsources import result_of_sources
+from minit.stage0.images.store import Store, StoredImage
+
+
+def choose_stage1(
+    invocation: Invocation, store: Store, path: str | None, reference: str | None
+) -> Callable[[Progress], StoredImage]:
+    """
+    Return what puts the image into the store, if it is not there, and returns it.
+
+    ImageError at once if it has to be built and something is missing for that: so no other image is imported in vain.
+    """
+    if path is not None:
+        return lambda progress: store.import_file(Path(path), progress, again=False)
+    if reference is not None:
+        return lambda progress: store.find(reference)
+    fingerprint = shipped_fingerprint()
+    if fingerprint is not None:
+        return partial(_own_stage1, invocation, store, fingerprint, copy_shipped)
+    record = invocation.data / "minit/stage1-sources"
+    fingerprint = result_of_sources(record, stage1_facts(), stage1_sources, stage1_fingerprint)
+    if known_stage1(invocation.data, store, fingerprint) is None:
+        require_all()
+    return partial(_own_stage1, invocation, store, fingerprint, partial(_build, invocation))
+
+
+def _own_stage1(
+    invocation: Invocation, store: Store, fingerprint: str, make: Callable[[Path, Progress], None], progress: Progress
+) -> StoredImage:
+    image = default_stage1(invocation.data, store, fingerprint, make, progress)
+    renew_program(fingerprint, progress)
+    return image
+
+
+def _build(invocation: Invocation, output: Path, progress: Progress) -> None:
+    warning = build_stage1(output, progress)
+    if warning is not None:
+        invocation.note(warning)
