@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
 
+from minit.manifest.image import parse_image_manifest
 from tests.support.pods import LOOPBACK_ONLY
-from tests.support.stage0_world import DEFAULT_APP, World, write_app
+from tests.support.stage0_world import DEFAULT_APP, World, add_file, write_app
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
@@ -152,3 +154,25 @@ def test_an_image_that_would_take_the_host(world: World, tmp_path: Path) -> None
     run(world, "--insecure-options=capabilities", hostile, code=254)
     result = run(world, "--insecure-options=image-isolators", hostile)
     assert "permission denied" in result.stderr or "Operation not permitted" in result.stderr
+
+
+@pytest.mark.parametrize("flag", [(), ("--no-overlay",)], ids=["overlay", "flat"])
+@pytest.mark.parametrize("etc", ["directory", "link"])
+def test_an_exported_image_has_nothing_of_the_pod(world: World, flag: tuple[str, ...], etc: str) -> None:
+    """The files that minit mounts in /etc leave no empty ones in the image; those of app and image are kept."""
+    write_app(world.app, etc=etc)
+    with tarfile.open(world.app, "a") as tar:
+        add_file(tar, f"rootfs/{'run' if etc == 'link' else 'etc'}/resolv.conf", b"")
+    run(world, *flag, world.app, *shell("busybox touch /etc/own"))
+    exported = world.root / "x.aci"
+    world.minit("export", "--quiet", "--name=example.com/changed:2", *world.pods("run"), exported)
+    with tarfile.open(exported) as tar:
+        files = {entry.name for entry in tar if not entry.isdir()}
+        manifest = tar.extractfile("manifest")
+        assert manifest is not None
+        image = parse_image_manifest(manifest.read(), "x.aci")
+    directory = "rootfs/run" if etc == "link" else "rootfs/etc"
+    links = {"rootfs/etc"} if etc == "link" else {"rootfs/etc/mtab"}
+    kept = {"manifest", "rootfs/bin/busybox", "rootfs/bin/sh", f"{directory}/own", f"{directory}/resolv.conf"}
+    assert files == kept | links
+    assert (image.name, image.label("version"), image.label("os")) == ("example.com/changed", "2", "linux")

@@ -250,6 +250,8 @@ def test_what_cannot_be_exported(world: World, minit: Command) -> None:
         "pod contains multiple apps:\nexport: \tbusybox\nexport: \tother\nexport: specify app using", several, output
     )
     refuse("app none is not present in pod", "--app=none", several, output)
+    refuse("--name=x:: the version is missing", "--name=x:", flat, output)
+    refuse('--name=X: name: expected an ACIdentifier, got "X"', "--name=X", flat, output)
     (root / "mnt").mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", root / "mnt"], check=True)
     refuse("pod has remaining mountpoints", flat, output)

@@ -19,12 +19,15 @@ from minit.stage0.pods.poddirectory import find_pod
 
 @click.command(cls=MinitCommand)
 @click.option("--app", metavar="NAME", help="App to export, if the pod has several.")
+@click.option("--name", metavar="NAME[:VERSION]", help="Name of the image.  [default: that of the app's image]")
 @click.option("--overwrite", is_flag=True, help="Replace the file if there is one.")
 @quiet_option
 @click.argument("uuid", metavar="UUID")
 @click.argument("output", metavar="FILE.aci", type=click.Path(path_type=Path))
 @click.pass_obj
-def export(invocation: Invocation, app: str | None, overwrite: bool, quiet: bool, uuid: str, output: Path) -> None:
+def export(
+    invocation: Invocation, app: str | None, name: str | None, overwrite: bool, quiet: bool, uuid: str, output: Path
+) -> None:
     """
     Make an image of an app of a pod that exited, with everything the app changed.
 
@@ -32,6 +35,7 @@ def export(invocation: Invocation, app: str | None, overwrite: bool, quiet: bool
 
     \b
       minit export 2d381b2a changed.aci
+      minit export --name=example.com/changed:2.0.0 2d381b2a changed.aci
       minit export --app=web --overwrite 2d381b2a web.aci
 
     """
@@ -44,4 +48,13 @@ def export(invocation: Invocation, app: str | None, overwrite: bool, quiet: bool
         show_progress(invocation, quiet=quiet) as progress,
     ):
         trees = TreeStore(invocation.data, store)
-        export_app(pod, app, trees, output, overwrite=overwrite, note=invocation.note, progress=progress)
+        export_app(
+            pod,
+            app,
+            trees,
+            output,
+            overwrite=overwrite,
+            image_name=name,
+            note=invocation.note,
+            progress=progress,
+        )

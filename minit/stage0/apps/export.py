@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 from minit import jsontext, paths, syscalls
 from minit.errors import PodError, describe
 from minit.idrange import IdRange, parse_id_range
+from minit.manifest.image import parse_image_manifest
 from minit.mountinfo import find_mounts
 from minit.progress import Progress, silent
 from minit.stage0.files.locks import flock
@@ -25,8 +27,11 @@ from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import Note, Pod, PodState
 from minit.stage0.pods.podstatus import read_app_tree_id, read_pod_manifest
 
+# Where PID 1 binds files of its own.
+_BOUND_FILES = ("etc/hostname", "etc/hosts", "etc/resolv.conf")
 # A file of zeros must not shrink so much that whoever imports the image takes it for a bomb.
 _GZIP_LEVEL = 1
+_IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_XDEV
 _INSIDE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -38,11 +43,14 @@ def export_app(
     output: Path,
     *,
     overwrite: bool,
+    image_name: str | None = None,
     note: Note,
     progress: Progress = silent,
 ) -> None:
     """
     Write the root filesystem of an app (None: the only one) of an ended pod to a compressed ACI.
+
+    `image_name` is NAME or NAME:VERSION; the image keeps what it does not say of those of the app's image.
 
     PodError if the pod has not ended, or something is mounted in an app without overlay. `note` is told what was left
     out.
@@ -50,14 +58,15 @@ def export_app(
     with _kept(pod):
         name = _choose_app(pod, app, note)
         ids = _read_ids(pod)
-        manifest = _complete_manifest(pod.read_file(f"appsinfo/{name}/manifest"), f'pod "{pod.uuid}": image of {name}')
+        source = f'pod "{pod.uuid}": image of {name}'
+        manifest = _complete_manifest(pod.read_file(f"appsinfo/{name}/manifest"), source, image_name)
         with (
             _open_rootfs(pod, name, trees) as root,
             output_file(output, overwrite=overwrite, exists="target file exists (try --overwrite)") as file,
             gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as compressed,
         ):
             writer = TreeWriter(compressed.write, ids, note, lambda count: progress(f"exporting {name}", count, None))
-            writer.add_tree(root, "rootfs")
+            writer.add_tree(root, "rootfs", left_out=_mount_places(root))
             writer.add_file("manifest", manifest)
             writer.finish()
 
@@ -108,16 +117,39 @@ def _read_ids(pod: Pod) -> IdRange | None:
     return ids
 
 
-def _complete_manifest(manifest: bytes, source: str) -> bytes:
+def _complete_manifest(manifest: bytes, source: str, image_name: str | None) -> bytes:
     """Return the image's manifest for a root filesystem that needs no other image, and all of which counts."""
     document = jsontext.parse(manifest, source)
     assert isinstance(document, dict)
-    if not (document.get("dependencies") or document.get("pathWhitelist")):
-        return manifest
     # Kept, they would bring back what the app removed, and lose what it made.
-    return jsontext.dump(
-        {key: value for key, value in document.items() if key not in ("dependencies", "pathWhitelist")}
-    )
+    dropped = ("dependencies", "pathWhitelist")
+    changed = {key: value for key, value in document.items() if key not in dropped or not value}
+    if image_name is not None:
+        changed["name"], colon, version = image_name.partition(":")
+        if colon:
+            if not version:
+                raise PodError(f"--name={image_name}: the version is missing")
+            others = [label for label in document.get("labels") or () if label["name"] != "version"]
+            changed["labels"] = [*others, {"name": "version", "value": version}]
+    if changed == document:
+        return manifest
+    data = jsontext.dump(changed)
+    parse_image_manifest(data, f"--name={image_name}")
+    return data
+
+
+def _mount_places(root: int) -> Iterator[os.stat_result]:
+    """Yield what was only made for a mount and is as mknod(2) left it; no app has ever seen it."""
+    for path in _BOUND_FILES:
+        try:
+            fd = syscalls.openat2(root, path, os.O_PATH, resolve=_IN_ROOT)
+        except OSError:
+            continue
+        status = os.fstat(fd)
+        os.close(fd)
+        # An image's own file that is empty too was given its time later.
+        if stat.S_ISREG(status.st_mode) and status.st_size == 0 and status.st_mtime_ns == status.st_ctime_ns:
+            yield status
 
 
 @contextmanager

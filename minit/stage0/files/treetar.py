@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from minit import syscalls
 from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES, shown
@@ -51,9 +51,11 @@ class TreeWriter:
         self._bytes = 0
         self._names: dict[tuple[int, int], str] = {}
         self._is_importable = True
+        self._left_out: set[tuple[int, int]] = set()
 
-    def add_tree(self, root: int, name: str) -> None:
-        """Add the directory `root` as `name`, and all below it."""
+    def add_tree(self, root: int, name: str, left_out: Iterable[os.stat_result] = ()) -> None:
+        """Add the directory `root` as `name`, and all below it but the files `left_out`."""
+        self._left_out = {(status.st_dev, status.st_ino) for status in left_out}
         fd = os.dup(root)
         try:
             path = name
@@ -92,6 +94,8 @@ class TreeWriter:
     def _add(self, directory: int, entry: str, name: str, depth: int) -> bool:
         """Add one entry of a directory; return whether it is a directory to look into."""
         status = os.stat(entry, dir_fd=directory, follow_symlinks=False)
+        if (status.st_dev, status.st_ino) in self._left_out:
+            return False
         kind = stat.S_IFMT(status.st_mode)
         if self._is_importable and (depth >= DEPTH_LIMIT or len(name) >= _SURE_LENGTH):
             self._check_importable(name, depth)
