@@ -69,6 +69,11 @@ COMMANDS = {
         help="Stop running pods.",
         section=_MANAGING,
     ),
+    "rename": Listing(
+        place="commands.renamecommand:rename",
+        help="Give a pod a name, or another one.",
+        section=_MANAGING,
+    ),
     "rm": Listing(
         place="commands.endingcommands:remove",
         help="Remove pods that do not run, with all their files.",

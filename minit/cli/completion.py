@@ -30,6 +30,7 @@ from minit.cli.invocation import DEFAULT_DATA, INSECURE_OPTIONS
 from minit.errors import MinitError
 from minit.stage0.images.store import Store
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PREPARED, RUN, walk_pods
+from minit.stage0.pods.podnames import read_name
 from minit.stage0.pods.podstatus import read_pod_status
 from minit.value import Value
 
@@ -251,13 +252,16 @@ def _listed(words: Iterable[str], word: str) -> Completions:
 def _pods(line: _Line) -> Iterator[Candidate]:
     places = _PLACES.get(line.path[-1], ADDRESSABLE_PLACES)
     for pod in walk_pods(line.data, places, _ignore):
-        if pod.uuid in line.operands:
+        name = read_name(pod.fd)
+        if pod.uuid in line.operands or name in line.operands:
             continue
         try:
             status = read_pod_status(pod)
             described = f"{status.state}: {', '.join(app.name for app in status.apps)}"
         except (OSError, MinitError):
             described = str(pod.state)
+        if name is not None:
+            yield Candidate(word=name, help=described)
         yield Candidate(word=pod.uuid, help=described)
 
 
@@ -265,7 +269,7 @@ def _apps(line: _Line) -> Iterator[Candidate]:
     """Yield the apps of the pod on the line, or of all pods while none is there."""
     seen = set()
     for pod in walk_pods(line.data, ADDRESSABLE_PLACES, _ignore):
-        if line.operands and not pod.uuid.startswith(line.operands[0]):
+        if line.operands and not pod.uuid.startswith(line.operands[0]) and read_name(pod.fd) != line.operands[0]:
             continue
         try:
             status = read_pod_status(pod)

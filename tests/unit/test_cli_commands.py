@@ -16,7 +16,7 @@ from minit.cli.grammar import AppOption, GlobalOption, MinitCommand, MinitGroup
 from minit.cli.main import run
 
 COMMANDS = {
-    *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest"),
+    *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest", "rename"),
     *("logs", "events", "stop", "rm", "gc", "export", "top", "diagnose", "play", "init"),
     *("fetch", "image", "stage1", "version", "completion", "help"),
 }
@@ -147,7 +147,7 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("prepare --pod-manifest=f --port=x a.aci", None),
         ("prepare --pod-manifest=f --memory=1G", "prepare: --memory must follow an image (see minit prepare --help)"),
         ("run a.aci --caps-retain=CAP_KILL --caps-remove=CAP_KILL", None),
-        ("run --name=x a.aci", "run: --name must follow an image (see minit run --help)"),
+        ("run --user=x a.aci", "run: --user must follow an image (see minit run --help)"),
         ("run", "run: no image given (see minit run --help)"),
         ("prepare --net=host a.aci", "prepare: unknown flag: --net (see minit prepare --help)"),
         ("run --ipc=all a.aci", None),

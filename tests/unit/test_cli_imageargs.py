@@ -17,7 +17,7 @@ from minit.manifest.pod import Mount
 from minit.stage0.pods.appsection import AppOverrides
 from minit.value import replace
 
-SHARED_FLAGS = frozenset({"--mount"})
+SHARED_FLAGS = frozenset({"--mount", "--name"})
 FLAGS = {
     **dict.fromkeys((*APP_FLAGS, "--hostname"), Flag(kind=FlagKind.VALUE)),
     "--readonly-rootfs": Flag(kind=FlagKind.SWITCH),
@@ -111,6 +111,13 @@ def test_mounts_before_the_first_image() -> None:
     ]
 
 
+def test_names_before_and_after_an_image() -> None:
+    """A --name before the first image is the pod's, after an image that of its app."""
+    found, images = scan("--name=pod i --name a j --name=b")
+    assert found == [("--name", "pod")]
+    assert [image.overrides.name for image in images] == ["a", "b"]
+
+
 def test_the_commands_have_these_flags() -> None:
     """run and prepare offer as options of an app what is understood as one; app add a volume of the app, too."""
     kinds = (AppOption, SharedAppOption)
@@ -125,7 +132,7 @@ def test_the_commands_have_these_flags() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("--name=a image", "--name must follow an image"),
+        ("--user=a image", "--user must follow an image"),
         ("--exec /bin/sh", "--exec must follow an image"),
         ("-- x", "arguments after -- must follow an image"),
         ("image --exec /a --exec /b", "--exec can be given only once per image"),

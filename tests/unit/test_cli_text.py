@@ -161,6 +161,16 @@ def test_list() -> None:
     )
 
 
+def test_names_of_pods() -> None:
+    """A last column has the names of pods, if one has a name."""
+    pods = [pod(apps=(app(), app(name="cc")), name="web"), pod(apps=())]
+    lines = list_text(pods, NOW_NS, full=False, legend=True).splitlines()
+    assert [line.rsplit("\t", 1)[1] for line in lines] == ["NAME", "web", "", ""]
+    assert status_text(pods[0]).endswith("\npod-name=web\n")
+    assert pod_json(pods[0])["pod_name"] == "web"
+    assert "pod_name" not in pod_json(pods[1])
+
+
 def test_full_list() -> None:
     """--full shows the whole UUID, the image id and points in time."""
     text = list_text([pod(PodState.RUNNING, networks=(NETWORK,))], NOW_NS, full=True, legend=False)

@@ -20,10 +20,12 @@ from minit.stage0.pods.poddirectory import (
     PodState,
     create_pod,
     find_pod,
+    name_pod,
     open_pod,
     pod_uuids,
     walk_pods,
 )
+from minit.stage0.pods.podnames import read_name
 from minit.stage0.pods.podstatus import (
     is_ready,
     read_created_ns,
@@ -183,6 +185,48 @@ def test_not_found(tmp_path: Path, notes: list[str]) -> None:
         with pytest.raises(PodError) as caught:
             find_pod(tmp_path, text, notes.append)
         assert str(caught.value) == message
+
+
+def test_names(tmp_path: Path, notes: list[str]) -> None:
+    """A name means its pod before any UUID that begins so, wherever the pod is until it is garbage."""
+    first, second = lay_down(tmp_path, "run"), lay_down(tmp_path, "prepared", OTHER)
+    with open_pod(tmp_path, OTHER) as pod:
+        name_pod(pod, "f3690550-7")
+        name_pod(pod, "f3690550-7")
+        name_pod(pod, "f3")
+    assert find_pod(tmp_path, "f3", notes.append).uuid == OTHER
+    assert find_pod(tmp_path, "f3690550-7", notes.append).uuid == UUID
+    with open_pod(tmp_path, UUID) as pod:
+        with pytest.raises(PodError, match=f'the name "f3" is taken by pod "{OTHER}": remove that pod, or rename it'):
+            name_pod(pod, "f3")
+        for bad in ("", "-a", "a b", "a/b", "..", "a" * 64, "ä", UUID, UUID.upper(), UUID.replace("-", ""), "a\n"):
+            with pytest.raises(PodError, match="the name of a pod "):
+                name_pod(pod, bad)
+        (tmp_path / "pods/garbage").mkdir()
+        second.rename(tmp_path / "pods/garbage" / OTHER)
+        name_pod(pod, "f3")
+    assert find_pod(tmp_path, "f3", notes.append).uuid == UUID
+    (first / "minit-name").write_text("../f3\n")
+    assert read_name(str(first)) is None
+
+
+def test_one_name_for_many_at_once(tmp_path: Path) -> None:
+    """Of pods that are given one name at once exactly one gets it."""
+    lay_down(tmp_path, "run")
+    names = [str(uuid.uuid4()) for _ in range(8)]
+    children = []
+    for name in names:
+        lay_down(tmp_path, "prepare", name)
+        child = os.fork()
+        if child == 0:
+            try:
+                with open_pod(tmp_path, name) as pod:
+                    name_pod(pod, "web")
+                os._exit(0)
+            finally:
+                os._exit(1)
+        children.append(child)
+    assert sorted(os.waitpid(child, 0)[1] >> 8 for child in children) == [0, *[1] * 7]
 
 
 def test_what_is_no_pod_is_noted(tmp_path: Path, notes: list[str]) -> None:

@@ -45,7 +45,7 @@ def enter(invocation: Invocation, /, **options: Any) -> None:
     It is root there, and as confined as the app. A terminal in front of it is one of the pod.
 
     The exit code is the command's, 127 if it is not found, 126 if it cannot be executed. UUID may be shortened to any
-    prefix that only one pod has.
+    prefix that only one pod has, or be the pod's name.
 
     \b
       minit enter 2d381b2a /bin/sh
@@ -80,7 +80,7 @@ def start(invocation: Invocation, uuid: str | None, app: str | None) -> None:
     """
     Start an app that was added to a pod, or one that has exited; one that runs goes on.
 
-    UUID may be shortened to any prefix that only one pod has.
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b
       minit app start --app=web 2d381b2a
@@ -100,7 +100,7 @@ def stop(invocation: Invocation, uuid: str | None, app: str | None) -> None:
     """
     Stop an app of a pod, and return when it has stopped; one that does not run is no error.
 
-    UUID may be shortened to any prefix that only one pod has.
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b
       minit app stop --app=web 2d381b2a
@@ -128,7 +128,7 @@ def remove(invocation: Invocation, uuid: str | None, app: str | None) -> None:
     """
     Remove an app from a pod with all its files, and stop it first if it runs.
 
-    UUID may be shortened to any prefix that only one pod has.
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b
       minit app rm --app=web 2d381b2a

@@ -33,7 +33,7 @@ def list_apps(invocation: Invocation, no_legend: bool, output_format: str | None
     """
     List the apps of a pod and their states.
 
-    UUID may be shortened to any prefix that only one pod has.
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b
       minit app list 2d381b2a
@@ -61,7 +61,7 @@ def status(invocation: Invocation, uuid: str | None, app: str | None, output_for
     """
     Show the state of an app of a pod, its times, its exit code and its volumes.
 
-    UUID may be shortened to any prefix that only one pod has.
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b
       minit app status --app=web 2d381b2a

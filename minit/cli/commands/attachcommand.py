@@ -52,7 +52,7 @@ def attach(
     """
     Attach to an app of a running pod whose streams have the modes stream or tty.
 
-    UUID may be shortened to any prefix that only one pod has.
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b
       minit attach 2d381b2a

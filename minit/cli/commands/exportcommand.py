@@ -31,7 +31,7 @@ def export(
     """
     Make an image of an app of a pod that exited, with everything the app changed.
 
-    UUID may be shortened to any prefix that only one pod has.
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b
       minit export 2d381b2a changed.aci

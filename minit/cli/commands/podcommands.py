@@ -103,7 +103,7 @@ def status(
     """
     Show the state of a pod and the exit codes of its apps.
 
-    UUID may be shortened to any prefix that only one pod has.
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b
       minit status 2d381b2a
@@ -166,6 +166,13 @@ def cat_manifest(invocation: Invocation, pretty_print: bool, uuid_file: Path | N
     with find_pod(invocation.data, chosen, invocation.note) as pod:
         manifest = jsontext.parse(read_manifest_bytes(pod), f'pod "{pod.uuid}"')
     invocation.say(json_text(manifest, "json-pretty" if pretty_print else "json"))
+
+
+def pod_of_line(words: tuple[str, ...], uuid_file: Path | None) -> tuple[str, tuple[str, ...]]:
+    """Return the pod that a command line means, by --uuid-file or its first operand, and the operands after it."""
+    if uuid_file is not None:
+        return chosen_uuids((), uuid_file)[0], words
+    return chosen_uuids(words[:1], None)[0], words[1:]
 
 
 class _UuidFileError(PodError):

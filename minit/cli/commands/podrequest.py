@@ -33,6 +33,7 @@ from minit.stage0.pods.podmanifest import (
     plan_apps,
     plan_sandbox,
 )
+from minit.stage0.pods.podnames import check_name
 from minit.stage0.pods.privateusers import supports_user_namespaces
 from minit.stage0.stage1.entrypoints import require_mutable_support
 from minit.stage0.start.newpod import PodRequest
@@ -51,6 +52,7 @@ def make_request(
     stage1_url: str | None,
     no_overlay: bool,
     private_users: bool,
+    name: str | None,
     pod_manifest: Path | None,
     volume: Sequence[str],
     mount: Sequence[str],
@@ -62,6 +64,8 @@ def make_request(
     **_run_options: object,
 ) -> PodRequest:
     """Return the pod that the command line describes."""
+    if name is not None:
+        check_name(name)
     stage1_file = choose_file(stage1_path, stage1_from_dir, stage1_url)
     _check_stage1_options(stage1_file, stage1_name, stage1_hash)
     with_overlay = choose_overlay(invocation, no_overlay=no_overlay, private_users=private_users)
@@ -94,6 +98,7 @@ def make_request(
         manifest_bytes=manifest,
         overlay=with_overlay,
         private_users=private_users,
+        name=name,
     )
 
 
@@ -109,6 +114,7 @@ def make_sandbox_request(
     stage1_url: str | None,
     no_overlay: bool,
     private_users: bool,
+    name: str | None,
     volume: Sequence[str],
     port: Sequence[str],
     annotation: Sequence[str],
@@ -139,7 +145,7 @@ def make_sandbox_request(
     stage1 = choose_stage1(invocation, store, stage1_file, stage1_name or stage1_hash)(progress)
     require_mutable_support(stage1.manifest)
     return PodRequest(
-        stage1=stage1, apps=(), manifest_bytes=manifest, overlay=with_overlay, private_users=private_users
+        stage1=stage1, apps=(), manifest_bytes=manifest, overlay=with_overlay, private_users=private_users, name=name
     )
 
 

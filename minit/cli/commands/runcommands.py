@@ -117,7 +117,7 @@ def run_prepared(invocation: Invocation, /, uuid: str, **options: Any) -> None:
     """
     Run a pod that prepare made, in the foreground.
 
-    UUID may be shortened to any prefix that only one pod has.
+    UUID may be shortened to any prefix that only one pod has, or be the pod's name.
 
     \b
       minit run-prepared --net=host --dns=host --hosts-entry=host 2d381b2a

@@ -46,6 +46,7 @@ from minit.stdio import write_all
 @click.option("--user-annotation", metavar="NAME=VALUE", multiple=True, help="User annotation of the pod; repeatable.")
 @click.option("--user-label", metavar="NAME=VALUE", multiple=True, help="User label of the pod; repeatable.")
 @uuid_file_save_option
+@click.option("--name", help="Name of the pod, which commands take in the place of its UUID.")
 @click.option("--detach", is_flag=True, help="Return when the pod is ready, and print its UUID.")
 @click.pass_context
 def sandbox(ctx: click.Context, /, uuid_file_save: Path | None, detach: bool, **options: Any) -> None:

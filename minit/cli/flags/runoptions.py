@@ -34,7 +34,6 @@ def _refuse_metadata_service(ctx: click.Context, parameter: click.Parameter, val
 
 
 _process_options = _options(
-    click.option("--name", cls=AppOption, help="Name of the app.  [default: end of the image's name]"),
     click.option("--exec", cls=AppOption, metavar="PATH", help="Program to run instead of the image's."),
     click.option("--user", cls=AppOption, help="User, by name, number or a file owned by it."),
     click.option("--group", cls=AppOption, help="Group, by name, number or a file owned by it."),
@@ -67,6 +66,13 @@ _confinement_options = _options(
 )
 
 app_options = _options(
+    click.option(
+        "--name",
+        cls=SharedAppOption,
+        metavar="NAME",
+        help="Name of the app.  [default: end of the image's name] Before the first image: name of the pod, which"
+        " commands take in the place of its UUID.",
+    ),
     _process_options,
     click.option(
         "--mount",
@@ -79,6 +85,13 @@ app_options = _options(
 )
 
 added_app_options = _options(
+    click.option(
+        "--name",
+        cls=SharedAppOption,
+        metavar="NAME",
+        help="Name of the app.  [default: end of the image's name] Before the first image: name of the pod, which"
+        " commands take in the place of its UUID.",
+    ),
     _process_options,
     click.option(
         "--mount", cls=AppOption, metavar=MOUNT_FORM, help="Where the app sees a volume of the pod; repeatable."

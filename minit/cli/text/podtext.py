@@ -30,6 +30,7 @@ def list_text(pods: Sequence[PodStatus], now_ns: int, *, full: bool, legend: boo
     """
     Return the table of `list`: a row per app, with what belongs to the pod in its first row only.
 
+    The names of pods are a last column, which rkt's table has not and this one only if a pod has a name.
     `width` is that of the terminal that it is for, None for anything else. Columns that are asked for in full are not
     shortened.
     """
@@ -38,6 +39,9 @@ def list_text(pods: Sequence[PodStatus], now_ns: int, *, full: bool, legend: boo
         rows.append(_FULL_LEGEND if full else _LEGEND)
     for pod in pods:
         rows += _pod_rows(pod, now_ns, full=full)
+    if any(pod.name for pod in pods):
+        names = [*(["NAME"] if legend else []), *(cell for pod in pods for cell in _once(pod.name or "", pod))]
+        rows = [[*row, name] for row, name in zip(rows, names, strict=True)]
     return align(rows) if width is None or full else fit(rows, width, _SHORTENED)
 
 
@@ -57,6 +61,8 @@ def status_text(pod: PodStatus, lost_output_bytes: Mapping[str, int] | None = No
         lines.append(f"exited={'true' if pod.state in _EXITED else 'false'}")
         if pod.state is not PodState.RUNNING:
             lines += [f"app-{app.name}={app.exit_code}" for app in pod.apps if app.exit_code is not None]
+    if pod.name is not None:
+        lines.append(f"pod-name={pod.name}")
     lines += [f"lost-output-{name}={size_bytes}" for name, size_bytes in (lost_output_bytes or {}).items()]
     return "".join(f"{line}\n" for line in lines)
 
@@ -70,6 +76,7 @@ def pod_json(pod: PodStatus, streams: Mapping[str, Json] | None = None) -> Json:
     return _without_empty(
         {
             "name": pod.uuid,
+            "pod_name": pod.name,
             "state": str(pod.state),
             "networks": [dict(network) for network in pod.networks],
             "app_names": [app.name for app in pod.apps],
@@ -133,6 +140,11 @@ def _pod_rows(pod: PodStatus, now_ns: int, *, full: bool) -> list[list[str]]:
         rows.append([head, *(cells if full else cells[:2]), *tail])
         head, tail = "", [""] * len(tail)
     return rows
+
+
+def _once(cell: str, pod: PodStatus) -> list[str]:
+    """Return the cells of a pod's rows of which only the first says something."""
+    return [cell, *[""] * (len(pod.apps) - 1)]
 
 
 def _networks(pod: PodStatus) -> str:

@@ -23,7 +23,8 @@ from minit import jsontext
 from minit.boundedfile import read_at_most
 from minit.errors import PodError, describe
 from minit.stage0.files.durable import make_directory, sync_directory
-from minit.stage0.files.locks import flock
+from minit.stage0.files.locks import flock, key_lock
+from minit.stage0.pods.podnames import check_name, is_whole_uuid, read_name, write_name
 
 Note = Callable[[str], None]
 """Tells the user something on the side, one line at a time."""
@@ -232,10 +233,35 @@ def open_pod(data: Path, uuid: str) -> Pod:
     raise PodError(f'no matches found for "{uuid}"')
 
 
-def find_pod(data: Path, prefix: str, note: Note) -> Pod:
-    """Return the only pod whose UUID starts with `prefix`, in any case; PodError if there is none or several."""
-    if not prefix:
+def name_pod(pod: Pod, name: str) -> None:
+    """Give a pod a name that no other pod has until it is removed; PodError if one has it."""
+    check_name(name)
+    # Of two who want one name at once the second sees that of the first.
+    with key_lock(pod.data / "locks", "podNames", exclusive=True):
+        taken = _uuid_of_name(pod.data, name)
+        if taken is not None and taken != pod.uuid:
+            raise PodError(f'the name "{name}" is taken by pod "{taken}": remove that pod, or rename it (minit rename)')
+        write_name(pod.fd, name)
+
+
+def find_pod(data: Path, word: str, note: Note) -> Pod:
+    """Return the pod whose name `word` is, or the only one whose UUID starts so, in any case; PodError if none is."""
+    if not word:
         raise PodError("no UUID given (see `minit list --full`)")
+    named = None if is_whole_uuid(word) else _uuid_of_name(data, word)
+    return open_pod(data, _uuid_of_prefix(data, word, note) if named is None else named)
+
+
+def _uuid_of_name(data: Path, name: str) -> str | None:
+    # In the order in which pods move, so that none is missed.
+    for place in PLACES[:-1]:
+        for uuid in pod_uuids(data, place, lambda text: None):
+            if read_name(_pod_path(data, place, uuid)) == name:
+                return uuid
+    return None
+
+
+def _uuid_of_prefix(data: Path, prefix: str, note: Note) -> str:
     wanted = prefix.lower()
     matches = {
         uuid
@@ -247,7 +273,7 @@ def find_pod(data: Path, prefix: str, note: Note) -> Pod:
         raise PodError(f'no matches found for "{prefix}"')
     if len(matches) > 1:
         raise PodError(f"ambiguous uuid, {len(matches)} matches")
-    return open_pod(data, matches.pop())
+    return matches.pop()
 
 
 def walk_pods(data: Path, places: Sequence[str], note: Note) -> Iterator[Pod]:

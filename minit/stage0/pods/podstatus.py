@@ -17,6 +17,7 @@ from minit.errors import ManifestError, MinitError, PodError
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.manifest.pod import PodManifest, RuntimeApp, parse_pod_manifest
 from minit.stage0.pods.poddirectory import ENDED_STATES, Pod, PodState
+from minit.stage0.pods.podnames import read_name
 from minit.value import Value
 
 NETWORK_FIELDS = ("netName", "netConf", "pluginPath", "ifName", "ip", "args", "mask")
@@ -95,6 +96,7 @@ class PodStatus(Value):
     apps: tuple[AppStatus, ...]
     user_annotations: tuple[tuple[str, str], ...] = ()
     user_labels: tuple[tuple[str, str], ...] = ()
+    name: str | None = None
 
 
 def read_pod_status(pod: Pod) -> PodStatus:
@@ -112,6 +114,7 @@ def read_pod_status(pod: Pod) -> PodStatus:
         apps=() if manifest is None else _read_apps(pod, manifest, created_ns, started_ns),
         user_annotations=() if manifest is None else manifest.user_annotations,
         user_labels=() if manifest is None else manifest.user_labels,
+        name=read_name(pod.fd),
     )
 
 

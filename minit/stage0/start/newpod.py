@@ -23,7 +23,7 @@ from minit.stage0.files.locks import key_lock
 from minit.stage0.images.store import Store, StoredImage
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods import deletion
-from minit.stage0.pods.poddirectory import PREPARE, PREPARED, Pod, create_pod
+from minit.stage0.pods.poddirectory import PREPARE, PREPARED, Pod, create_pod, name_pod
 from minit.stage0.pods.podmanifest import PlannedApp
 from minit.stage0.pods.privateusers import claim_ids
 from minit.stage0.stage1.entrypoints import interface_version, require_path
@@ -40,6 +40,7 @@ class PodRequest(Value):
     manifest_bytes: bytes
     overlay: bool
     private_users: bool = False
+    name: str | None = None
 
 
 def prepare_pod(
@@ -61,6 +62,8 @@ def prepare_pod(
     with disk_errors("prepare pod", data / "pods"):
         pod = create_pod(data)
         with discarded_on_failure(pod):
+            if request.name is not None:
+                name_pod(pod, request.name)
             announce(pod.uuid)
             with key_lock(data / "locks", "prepareLock", exclusive=False):
                 _fill(pod, store, trees, request, progress)
