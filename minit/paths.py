@@ -63,6 +63,8 @@ MACHINE_INIT = "/init"
 READY_TARGET = "ready"
 # In the order in which they have to be installed.
 DEFAULT_FILTERS = ("arguments.bpf", "calls.bpf")
+# The same list where the calls that it refuses fail with EPERM, and are not fatal.
+LENIENT_FILTERS = ("arguments.bpf", "calls-eperm.bpf")
 SIDECAR_FILTER = "sidecar.bpf"
 STATUS_DIRECTORY = "rkt/status"
 # In the directory of an app's attachable streams: rkt's two, and the one of minit's own sessions.
@@ -80,6 +82,7 @@ ANNOTATION_IDMAP = "minit/idmap"
 ANNOTATION_ATTACH_OPTIONS = "minit/stage1/attach-options"
 ANNOTATION_HEALTH = "minit/health"
 ANNOTATION_PIDS_LIMIT = "minit/pids-limit"
+ANNOTATION_SECCOMP_ERRNO = "minit/seccomp-errno"
 ANNOTATION_TRUSTED_ISOLATORS = "minit/trusted-isolators"
 ANNOTATION_VSOCK = "minit/vsock"
 ANNOTATION_KEEP_LOGS = "minit/keep-logs"

@@ -9,6 +9,7 @@ LARGEST_ID = 0xFFFFFFFE  # 0xFFFFFFFF is setresuid(2)'s "leave it as it is"
 
 _FIELDS = {USER: 7, GROUP: 4}
 _ID_FIELD = 2
+_HOME_FIELD = 5
 _TOO_LARGE_DIGITS = 11
 
 
@@ -26,6 +27,24 @@ def find_id(database: bytes, kind: str, name: bytes) -> int | None:
             number = parse_decimal(fields[_ID_FIELD].decode("latin-1"))
             if number is not None and 0 <= number <= LARGEST_ID:
                 found = number
+    return found
+
+
+def find_account(database: bytes, name: bytes | None, uid: int) -> tuple[bytes, bytes] | None:
+    """
+    Return name and home directory of a user in the bytes of a passwd file, None without an entry.
+
+    By its name, if that is known, it is the entry that `find_id` takes, else the first one with the number.
+    """
+    found = None
+    for line in database.split(b"\n"):
+        fields = line.split(b":")
+        if len(fields) < _FIELDS[USER] or parse_decimal(fields[_ID_FIELD].decode("latin-1")) != uid:
+            continue
+        if name is None and fields[0]:
+            return fields[0], fields[_HOME_FIELD]
+        if name == fields[0]:
+            found = fields[0], fields[_HOME_FIELD]
     return found
 
 

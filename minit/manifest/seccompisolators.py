@@ -69,12 +69,18 @@ def _node(app: str, isolator: Isolator) -> Node:
     return Node(isolator.value, None, f'app "{app}": isolator {isolator.name}')
 
 
+def find_error(name: str) -> int | None:
+    """Return the number of the error with that name, EPERM for one; None if there is none."""
+    number = _MORE_ERRORS.get(name) or getattr(errno, name, None)
+    return number if name.startswith("E") and isinstance(number, int) else None
+
+
 def _read_error(node: Node) -> int | None:
     name = node.string()
     # Go writes an error that nobody named as "".
     if not name:
         return None
-    number = _MORE_ERRORS.get(name) or getattr(errno, name, None)
-    if not name.startswith("E") or not isinstance(number, int):
+    number = find_error(name)
+    if number is None:
         raise node.error("the name of an error, EPERM for one")
     return number

@@ -23,12 +23,13 @@ from minit.paths import (
     ANNOTATION_RESTART_LIMIT,
     ANNOTATION_RESTART_MAX_DELAY,
     ANNOTATION_RESTART_RESET,
+    ANNOTATION_SECCOMP_ERRNO,
     ANNOTATION_STREAM,
     ANNOTATION_TRUSTED_ISOLATORS,
     ANNOTATION_VSOCK,
 )
 from minit.plan.inputs.runflags import RunFlags
-from minit.plan.life.appenvironment import DEFAULT_TERM, TTY_TERM, plan_environment
+from minit.plan.life.appenvironment import DEFAULT_TERM, ROOT_VARIABLES, TTY_TERM, Variables, plan_environment
 from minit.plan.life.health import HealthCheck
 from minit.plan.life.restart import RestartPolicy
 from minit.plan.life.sockets import ListenSocket
@@ -67,6 +68,7 @@ POD_ANNOTATIONS = (
     ANNOTATION_LOST_OUTPUT,
     ANNOTATION_PIDS_LIMIT,
     *RESTART_ANNOTATIONS,
+    ANNOTATION_SECCOMP_ERRNO,
     ANNOTATION_STOP_GRACE,
     ANNOTATION_VSOCK,
 )
@@ -98,7 +100,8 @@ class AppPlan(Value):
     `candidates` are the paths tried in order for the executable, which is also argv[0]; `search` is the path list
     to name when none of them is there, None when exec[0] was a path. `bounding` is a capability mask, None to leave
     the bounding set alone; `oom_score_adj` and `limits` are None if nobody asks for any. `seccomp` is None if every
-    system call is allowed, but for those that `guards` refuse. `mounts` come first in the app's root, then `sysfs`,
+    system call is allowed, but for those that `guards` refuse; `default_seccomp` is what it would be without isolators.
+    `mounts` come first in the app's root, then `sysfs`,
     `volumes` from the outer to the inner, and `files`; `protection` is for all of them. With `read_only_root` nothing
     else of the root can be written at last. `late_volumes` are devices that are not there yet. It is executed with
     `sockets` open.
@@ -125,6 +128,7 @@ class AppPlan(Value):
     limits: Limits | None = None
     no_new_privileges: bool = False
     seccomp: SeccompPolicy | None = DEFAULT_POLICY
+    default_seccomp: SeccompPolicy = DEFAULT_POLICY
     guards: frozenset[str] = DEFAULT_GUARDS
     stdin: str = STREAM_NULL
     stdout: str = STREAM_LOG
@@ -245,12 +249,14 @@ def plan_app(
     app: App,
     flags: RunFlags,
     terminal_type: str | None = None,
+    user_variables: Variables = ROOT_VARIABLES,
 ) -> tuple[AppPlan, list[str]]:
     """
     Return the spec of an app and the warnings to show; PlanError for what it cannot have.
 
     Fields that are decided elsewhere still have their defaults: ids, volumes, files, protected paths, sockets,
-    isolation, and how it is stopped. `terminal_type` is the caller's TERM.
+    isolation, and how it is stopped. `terminal_type` is the caller's TERM, `user_variables` name the
+    app's user.
     """
     name = runtime.name
     _refuse_unbuilt(runtime, app)
@@ -271,7 +277,7 @@ def plan_app(
             candidates=candidates,
             search=search,
             arguments=app.exec[1:],
-            environment=plan_environment(name, app.environment, term),
+            environment=plan_environment(name, app.environment, term, user_variables),
             working_directory=working_directory,
             supplementary_gids=app.supplementary_gids,
             no_new_privileges=no_new_privileges,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from minit.manifest.seccomp import DEFAULT_POLICY
 from minit.plan.appplan import AppSpec
 from minit.value import Value, replace
 
@@ -39,7 +38,7 @@ def confinement_of(spec: AppSpec) -> Confinement:
         bounding=spec.bounding,
         no_new_privileges=spec.sheds_privileges,
         filters=spec.filters,
-        has_own_filters=bool(spec.filters) and spec.seccomp != DEFAULT_POLICY,
+        has_own_filters=bool(spec.filters) and (spec.seccomp is None or not spec.seccomp.is_default),
     )
 
 

@@ -24,7 +24,7 @@ from minit.plan.appplan import STREAM_CONSOLE, AppPlan, plan_app
 from minit.plan.inputs.hostfacts import HostFacts, check_host
 from minit.plan.inputs.origins import find_origins
 from minit.plan.inputs.runflags import RunFlags
-from minit.plan.life.appenvironment import with_metadata
+from minit.plan.life.appenvironment import user_variables, with_metadata
 from minit.plan.life.health import plan_health
 from minit.plan.life.logs import (
     plan_kubernetes_directory,
@@ -47,6 +47,7 @@ from minit.plan.rights.guards import plan_guards
 from minit.plan.rights.isolators import Isolation, plan_isolation, plan_pod_limits, plan_process_limit
 from minit.plan.rights.limits import Limits
 from minit.plan.rights.protection import plan_protection
+from minit.plan.rights.refusederror import plan_refused_error
 from minit.plan.rights.users import AppLookups, check_mapped, plan_ids
 from minit.plan.root.devicevolumes import DEFAULT_RULES, plan_hotplug
 from minit.plan.root.files import plan_files
@@ -235,7 +236,9 @@ class _Planning:
         pod, flags = self._pod, self._flags
         uid, gid = self._ids(runtime, app, image, mounts)
         stopping = plan_stopping(runtime, image, plan_pod_grace(pod.manifest))
-        spec = self._heed(plan_app(runtime, app, flags, self._facts.terminal_type))
+        passwd = dict(pod.lookups).get(runtime.name, AppLookups()).passwd
+        variables = user_variables(app.user, uid, passwd)
+        spec = self._heed(plan_app(runtime, app, flags, self._facts.terminal_type, variables))
         hotplug = plan_hotplug(runtime, pod.manifest)
         late = tuple(mount for mount in mounts if hotplug and mount.source in self._facts.missing_devices)
         return spec, {
@@ -275,6 +278,7 @@ class _Planning:
         self, spec: AppPlan, isolation: Isolation | None, runtime: RuntimeApp, app: App, image: ImageManifest
     ) -> dict[str, Any]:
         fields: dict[str, Any] = {"guards": self._guards(spec, runtime, app, image)}
+        fields |= plan_refused_error(spec.seccomp, runtime, self._pod.manifest)
         if isolation is not None:
             limits = isolation.limits if isolation.limits.controllers else None
             fields |= {"bounding": isolation.bounding, "oom_score_adj": isolation.oom_score_adj, "limits": limits}

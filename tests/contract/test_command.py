@@ -139,6 +139,36 @@ def test_system_calls(world: World) -> None:
     run(world, "--insecure-options=seccomp", *command)
 
 
+def test_the_error_of_refused_calls(world: World) -> None:
+    """A call that no list allows fails with EPERM, under lists of the user's too, unless an annotation has it kill."""
+    mount = shell("busybox umount /tmp || busybox echo failed")
+    assert lines(run(world, world.app, *mount))[-1] == "failed"
+    assert lines(run(world, world.app, "--seccomp=mode=remove,umount2", *mount))[-1] == "failed"
+    result = run(world, world.app, "--annotation=minit/seccomp-errno=kill", *mount)
+    assert "Bad system call" in result.stderr
+    result = run(world, world.app, "--annotation=minit/seccomp-errno=EXFULL", *mount)
+    assert os.strerror(errno.EXFULL) in result.stderr
+    result = run(world, world.app, "--annotation=minit/seccomp-errno=EFOO", *mount, code=254)
+    assert 'minit/seccomp-errno: expected the name of an error or kill, got "EFOO"' in result.stderr
+
+
+def test_the_home_of_a_user(world: World, tmp_path: Path) -> None:
+    """A user of the command line has the variables that the image says of it; its own user has those of root."""
+    image = tmp_path / "users.aci"
+    passwd = b"root:x:0:0::/root:/bin/sh\nweb:x:7:7::/srv/web:/bin/sh\n"
+    write_app(image, "example.com/users", {**DEFAULT_APP, "user": "5", "group": "5"}, files={"etc/passwd": passwd})
+    script = shell('echo "$USER $LOGNAME $HOME"')
+    for options, expected in (
+        ((), "root root /root"),
+        (("--user=web",), "web web /srv/web"),
+        (("--user=7",), "web web /srv/web"),
+        (("--user=8",), " /"),
+        (("--user=root",), "root root /root"),
+        (("--user=web", "--environment=HOME=/own"), "web web /own"),
+    ):
+        assert [line.strip() for line in lines(run(world, image, *options, *script))] == [expected.strip()]
+
+
 def test_an_image_that_would_take_the_host(world: World, tmp_path: Path) -> None:
     """It is refused before anything is made, by a line that says how to run it; trusted, it mounts nothing new."""
     isolators = [

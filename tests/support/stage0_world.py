@@ -171,8 +171,13 @@ def write_app(
     labels: Mapping[str, str] | None = None,
     etc: str = "directory",
     root_uid: int = 0,
+    files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write an app image of a busybox; `etc` is what /etc is: a directory, `with-mtab` in it, a link, or nothing."""
+    """
+    Write an app image of a busybox; `etc` is what /etc is: a directory, `with-mtab` in it, a link, or nothing.
+
+    `files` are by their paths in directories that are there.
+    """
     with tarfile.open(path, "w") as tar:
         add_file(tar, "manifest", json.dumps(image_manifest(name, app, labels)).encode())
         add_directory(tar, "rootfs", 0o755, root_uid)
@@ -185,6 +190,8 @@ def write_app(
             add_directory(tar, "rootfs/etc")
         if etc == "with-mtab":
             add_file(tar, "rootfs/etc/mtab", b"its own")
+        for name_of_file, content in (files or {}).items():
+            add_file(tar, f"rootfs/{name_of_file}", content)
 
 
 def image_id(path: Path) -> str:

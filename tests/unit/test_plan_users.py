@@ -12,8 +12,9 @@ from minit.errors import PlanError
 from minit.idrange import IdRange
 from minit.manifest.app import App
 from minit.manifest.image import ImageManifest
+from minit.plan.life.appenvironment import ROOT_VARIABLES, user_variables
 from minit.plan.rights.users import AppLookups, Lookup, parse_id, plan_ids
-from minit.userdatabase import find_id
+from minit.userdatabase import find_account, find_id
 from minit.value import replace
 
 APP = App(exec=("/bin/app",), user="0", group="0")
@@ -201,3 +202,36 @@ def test_any_words_are_resolved_or_refused(user: str, group: str) -> None:
         assert str(error).startswith('app "web": ')
         return
     assert all(0 <= number < 2**32 - 1 for number in ids)
+
+
+@pytest.mark.parametrize(
+    ("user", "uid", "passwd", "expected"),
+    [
+        ("web", 1000, None, ROOT_VARIABLES),
+        ("root", 0, b"", ROOT_VARIABLES),
+        ("root", 0, b"root:x:0:0::/home/root:\n", (("USER", "root"), ("LOGNAME", "root"), ("HOME", "/home/root"))),
+        ("1000", 1000, PASSWD, (("USER", "web"), ("LOGNAME", "web"), ("HOME", "/srv"))),
+        ("/srv/file", 1000, PASSWD, (("USER", "web"), ("LOGNAME", "web"), ("HOME", "/srv"))),
+        ("/srv/file", 1001, PASSWD, (("HOME", "/"),)),
+        ("1001", 1001, PASSWD, (("HOME", "/"),)),
+        (
+            "web",
+            1000,
+            b"other:x:1000:1::/other:\nweb:x:1000:1:::\n",
+            (("USER", "web"), ("LOGNAME", "web"), ("HOME", "/")),
+        ),
+        ("5", 5, b"a\0b:x:5:5::/\0:\n", (("HOME", "/"),)),
+    ],
+)
+def test_variables_of_a_user(user: str, uid: int, passwd: bytes | None, expected: tuple[tuple[str, str], ...]) -> None:
+    """They are those of its entry in the image, of root for a user of the image, and none that nobody can tell."""
+    assert user_variables(user, uid, passwd) == expected
+
+
+@given(st.binary(max_size=60), st.sampled_from([None, b"web"]), st.integers(0, 9))
+@example(b"web:x:1:::/a:\nweb:x:1:::/b:\n", b"web", 1)
+def test_an_account_is_that_of_its_number(database: bytes, name: bytes | None, uid: int) -> None:
+    """Whatever the file holds, an account has the number, and by name it is the one whose number counts."""
+    found = find_account(database, name, uid)
+    if name is not None and find_id(database, "user", name) == uid:
+        assert found is not None and found[0] == name

@@ -109,7 +109,10 @@ def test_manifest_of_one_app() -> None:
                 ],
                 "volumes": None,
                 "isolators": None,
-                "annotations": [{"name": "coreos.com/rkt/stage1/mutable", "value": "false"}],
+                "annotations": [
+                    {"name": "coreos.com/rkt/stage1/mutable", "value": "false"},
+                    {"name": "minit/seccomp-errno", "value": "EPERM"},
+                ],
                 "ports": None,
             },
             separators=(",", ":"),
@@ -278,7 +281,8 @@ def test_manifest_with_everything() -> None:
         '{"name":"coreos.com/rkt/stage2/stderr","value":"null"}]}],'
         '"volumes":[{"name":"data","kind":"host","source":"/srv","readOnly":false,"recursive":true},'
         '{"name":"tmp","kind":"empty","mode":"0700","uid":0,"gid":7},{"name":"plain","kind":"host","source":"/x"}],'
-        '"isolators":null,"annotations":[{"name":"coreos.com/rkt/stage1/mutable","value":"false"}],'
+        '"isolators":null,"annotations":[{"name":"coreos.com/rkt/stage1/mutable","value":"false"},'
+        '{"name":"minit/seccomp-errno","value":"EPERM"}],'
         '"ports":[{"name":"http","hostPort":8080},{"name":"http","hostPort":80,"hostIP":"10.0.0.1"}]}'
     )
 

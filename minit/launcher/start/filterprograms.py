@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from minit import paths
 from minit.launcher.ownimage import image_root
 from minit.libseccomp import compile_filter, is_system_call
-from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
+from minit.manifest.seccomp import DEFAULT_POLICY, LENIENT_POLICY, SeccompPolicy
 from minit.plan.appplan import AppPlan, AppSpec
 from minit.plan.rights.guards import DEFAULT_GUARDS, TYPING
 from minit.plan.rights.sidecarfilter import SIDECAR_FILTER
@@ -23,7 +23,10 @@ from minit.stdio import complain
 # A list, None for all system calls, and the guards.
 _Restriction = tuple[SeccompPolicy | None, frozenset[str]]
 
-_DEFAULT = (DEFAULT_POLICY, DEFAULT_GUARDS)
+_SHIPPED: dict[_Restriction, tuple[str, ...]] = {
+    (DEFAULT_POLICY, DEFAULT_GUARDS): paths.DEFAULT_FILTERS,
+    (LENIENT_POLICY, DEFAULT_GUARDS): paths.LENIENT_FILTERS,
+}
 
 
 def add_filters(apps: Sequence[AppPlan]) -> tuple[AppSpec, ...]:
@@ -42,9 +45,10 @@ def add_filters(apps: Sequence[AppPlan]) -> tuple[AppSpec, ...]:
     specs = []
     for app in apps:
         filters = handler_filters = programs((app.seccomp, app.guards))
-        if app.handlers and TYPING in app.guards and (app.seccomp, app.guards) != _DEFAULT:
+        default = app.default_seccomp, DEFAULT_GUARDS
+        if app.handlers and TYPING in app.guards and (app.seccomp, app.guards) != default:
             # It is root, whoever the app is: what the caller lets the app do is not meant for it.
-            handler_filters += programs(_DEFAULT)
+            handler_filters += programs(default)
         specs.append(AppSpec(**vars(app), filters=filters, handler_filters=handler_filters))
         for name in () if app.seccomp is None else _unknown(app.seccomp):
             complain(f'stage1: warning: app "{app.name}": ignoring unknown system call {name}')
@@ -59,17 +63,17 @@ def read_sidecar_filter() -> bytes:
 def write_default_filters(directory: str) -> None:
     """Compile what sidecars get, and an app that asks for nothing, into files below `directory`, which is made."""
     os.makedirs(directory, exist_ok=True)
-    programs = dict(zip(paths.DEFAULT_FILTERS, compile_filters(*_DEFAULT), strict=True))
-    programs[paths.SIDECAR_FILTER] = compile_sidecar_filter()
+    programs = {paths.SIDECAR_FILTER: compile_sidecar_filter()}
+    for restriction, names in _SHIPPED.items():
+        programs |= dict(zip(names, compile_filters(*restriction), strict=True))
     for name, program in programs.items():
         with open(os.path.join(directory, name), "wb") as file:
             file.write(program)
 
 
 def _load_filters(policy: SeccompPolicy | None, guards: frozenset[str]) -> tuple[bytes, ...]:
-    if (policy, guards) != _DEFAULT:
-        return compile_filters(policy, guards)
-    return tuple(_read(name) for name in paths.DEFAULT_FILTERS)
+    names = _SHIPPED.get((policy, guards))
+    return compile_filters(policy, guards) if names is None else tuple(_read(name) for name in names)
 
 
 def _read(name: str) -> bytes:

@@ -10,10 +10,9 @@ from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, ManifestError, PlanError, describe
 from minit.launcher.cgroups import Hierarchy, offered_controllers
 from minit.launcher.start.userlookup import look_up_ids
-from minit.manifest.app import App
-from minit.manifest.image import parse_image_manifest
+from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.manifest.networkconfig import NetworkConfig
-from minit.manifest.pod import PodManifest, parse_pod_manifest
+from minit.manifest.pod import PodManifest, RuntimeApp, parse_pod_manifest
 from minit.network.configs import load_networks
 from minit.plan.inputs.hostfacts import HostFacts
 from minit.plan.inputs.runflags import RunFlags
@@ -46,7 +45,7 @@ def load_pod(flags: RunFlags) -> Pod:
         path = paths.app_manifest(runtime.name)
         image = parse_image_manifest(_read(path), path)
         images.append((runtime.name, image))
-        lookups.append((runtime.name, _look_up_ids(runtime.name, app_section(runtime, image))))
+        lookups.append((runtime.name, _look_up_ids(runtime, image)))
     hosts, resolv_conf = (_read(path) if path else None for path in text_sources(flags))
     return Pod(
         manifest=manifest,
@@ -76,7 +75,7 @@ def load_app(name: str, flags: RunFlags) -> Pod:
     return Pod(
         manifest=replace(manifest, apps=(runtime,)),
         images=((name, image),),
-        lookups=((name, _look_up_ids(name, app_section(runtime, image))),),
+        lookups=((name, _look_up_ids(runtime, image)),),
         texts=EtcTexts(hosts=hosts, resolv_conf=resolv_conf),
         first=first,
     )
@@ -132,10 +131,13 @@ def _load_networks(flags: RunFlags) -> tuple[NetworkConfig, ...]:
     return tuple(networks)
 
 
-def _look_up_ids(name: str, app: App) -> AppLookups:
-    if parse_id(app.user) is not None and parse_id(app.group) is not None:
+def _look_up_ids(runtime: RuntimeApp, image: ImageManifest) -> AppLookups:
+    app = app_section(runtime, image)
+    # As stage0 does not say so: the pod manifest names another user than the image.
+    has_own_user = image.app is not None and app.user != image.app.user
+    if parse_id(app.user) is not None and parse_id(app.group) is not None and not has_own_user:
         return AppLookups()
-    return look_up_ids(name, app)
+    return look_up_ids(runtime.name, app, has_own_user=has_own_user)
 
 
 def _read(path: str) -> bytes:

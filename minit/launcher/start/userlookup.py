@@ -21,12 +21,20 @@ _MAXIMUM_DATABASE_BYTES = 1 << 20
 _RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 
 
-def look_up_ids(name: str, app: App) -> AppLookups:
-    """Return what the root of app `name` says about its user and group; the working directory is the pod directory."""
+def look_up_ids(name: str, app: App, *, has_own_user: bool) -> AppLookups:
+    """
+    Return what the root of app `name` says about its user and group; the working directory is the pod directory.
+
+    With `has_own_user` the user is not the one that the image says.
+    """
     path = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(name)}"
     root = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        return AppLookups(user=_look_up(root, USER, app.user), group=_look_up(root, GROUP, app.group))
+        return AppLookups(
+            user=_look_up(root, USER, app.user),
+            group=_look_up(root, GROUP, app.group),
+            passwd=_read_passwd(root) if has_own_user else None,
+        )
     finally:
         os.close(root)
 
@@ -46,6 +54,13 @@ def _look_up(root: int, kind: str, text: str) -> Lookup:
         return Lookup(failure=describe(error))
     except LaunchError as error:
         return Lookup(failure=describe(error))
+
+
+def _read_passwd(root: int) -> bytes:
+    try:
+        return _read_regular_file(root, DATABASES[USER])
+    except (OSError, LaunchError):
+        return b""  # as if the user were not in it: the app runs all the same
 
 
 def _read_regular_file(root: int, path: str) -> bytes:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
+from minit.userdatabase import find_account, parse_decimal
+
+Variables = tuple[tuple[str, str], ...]
+
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# Given to an app that does not set them; USER is root whoever the app runs as (rkt stage1).
-DEFAULT_ENVIRONMENT = (
-    ("PATH", DEFAULT_PATH),
-    ("SHELL", "/bin/sh"),
-    ("USER", "root"),
-    ("LOGNAME", "root"),
-    ("HOME", "/root"),
-)
+# USER is root whoever the app runs as (rkt stage1), unless somebody else than the image has chosen the user.
+ROOT_VARIABLES = (("USER", "root"), ("LOGNAME", "root"), ("HOME", "/root"))
+_DEFAULTS = (("PATH", DEFAULT_PATH), ("SHELL", "/bin/sh"))
+_LOST_HOME = "/"
 
 # For an app with the pod's console, if its caller has no TERM.
 DEFAULT_TERM = "vt100"
@@ -22,22 +24,45 @@ _METADATA_URL = "AC_METADATA_URL"
 
 
 def plan_environment(
-    name: str, own: tuple[tuple[str, str], ...], term: str | None = None
-) -> tuple[tuple[str, str], ...]:
+    name: str, own: Variables, term: str | None = None, user_variables: Variables = ROOT_VARIABLES
+) -> Variables:
     """
     Return the environment of an app: defaults it does not set, its own, then what the executor sets.
 
-    `term` is the default of TERM, None for an app without a terminal.
+    `term` is the default of TERM, None for an app without a terminal. `user_variables` are those of its user.
     """
     set_here = (("AC_APP_NAME", name), ("container", "rkt"))
     names = {key for key, _ in own}
     forced = {key for key, _ in set_here}
-    offered = DEFAULT_ENVIRONMENT if term is None else (*DEFAULT_ENVIRONMENT, ("TERM", term))
+    offered = (*_DEFAULTS, *user_variables, *(() if term is None else (("TERM", term),)))
     defaults = tuple(pair for pair in offered if pair[0] not in names)
     return (*defaults, *(pair for pair in own if pair[0] not in forced), *set_here)
 
 
-def with_metadata(environment: tuple[tuple[str, str], ...], token: str, host: str) -> tuple[tuple[str, str], ...]:
+def user_variables(user: str, uid: int, passwd: bytes | None) -> Variables:
+    """
+    Return the variables that name the user of an app and its home, by the passwd file of the image.
+
+    None in its place means the image's own user, for whom they are those of root. As with docker, a user who is not in
+    the file has the home `/`; who nobody names has no name.
+    """
+    if passwd is None:
+        return ROOT_VARIABLES
+    name = None if parse_decimal(user) is not None or user.startswith("/") else user
+    account = find_account(passwd, None if name is None else os.fsencode(name), uid)
+    if account is None:
+        if uid == 0:
+            return ROOT_VARIABLES
+        return (*_names(name), ("HOME", _LOST_HOME))
+    text, home = map(os.fsdecode, account)
+    return (*_names(name or text), ("HOME", home if home.startswith("/") and "\0" not in home else _LOST_HOME))
+
+
+def _names(name: str | None) -> Variables:
+    return () if name is None or "\0" in name else (("USER", name), ("LOGNAME", name))
+
+
+def with_metadata(environment: Variables, token: str, host: str) -> Variables:
     """Return the environment of an app that finds rkt's metadata service at an address, whatever its image says."""
     url = f"http://{host}:{_METADATA_PORT}/{token}"
     return (*(pair for pair in environment if pair[0] != _METADATA_URL), (_METADATA_URL, url))

@@ -28,10 +28,16 @@ class Lookup(Value):
 
 
 class AppLookups(Value):
-    """The lookups for an app's user and group; one that is a number needs none."""
+    """
+    The lookups for an app's user and group; one that is a number needs none.
+
+    `passwd` is looked at for the variables of a user that is not its image's: None for one that is, and empty if there
+    is no such file.
+    """
 
     user: Lookup = Lookup()
     group: Lookup = Lookup()
+    passwd: bytes | None = None
 
 
 def is_path(text: str) -> bool:
