@@ -1,12 +1,15 @@
 """
 An image's configuration as the manifest of an ACI: exec, user, ports, volumes and annotations as docker2aci made them.
 
-Beyond docker2aci, the stop signal becomes minit's annotation, labels become user labels whatever the image was read
-from, and the annotation `appc.io/docker/imageid` is what docker itself calls the image's id.
+Beyond docker2aci, the stop signal becomes minit's annotation, and labels become user labels whatever the image was read
+from. An image of one name is the same ACI on every way that it can take, so nothing is noted that the way decides: the
+words of the user, the digests of documents, and what programs drop that rewrite an image for another format. The
+annotation `appc.io/docker/chainid` stands for all layers instead, OCI config.md.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable
 from posixpath import join, normpath
@@ -70,19 +73,24 @@ def _annotations(image: LayeredImage) -> Iterable[tuple[str, str]]:
     found = {
         "authors": config.author,
         "created": config.created if _CREATED.fullmatch(config.created) else "",
-        "docker-comment": config.comment,
-        _DOCKER + "originalname": name.original,
+        _DOCKER + "originalname": name.canonical if name.registry else "",
         _DOCKER + "registryurl": name.registry,
         _DOCKER + "repository": name.repository,
         _DOCKER + "tag": name.tag or "",
-        _DOCKER + "imageid": image.id,
-        _DOCKER + "parentimageid": config.parent,
-        _DOCKER + "manifesthash": image.manifest_digest or image.id,
+        _DOCKER + "chainid": _chain_id(config.diff_ids),
         _DOCKER + "entrypoint": _word_list(config.entrypoint),
         _DOCKER + "cmd": _word_list(config.command),
         STOP_SIGNAL: _stop_signal(image),
     }
     return ((key, value) for key, value in found.items() if value)
+
+
+def _chain_id(diff_ids: tuple[str, ...]) -> str:
+    """Return the digest of all layers as they lie upon one another."""
+    chain = ""
+    for diff_id in diff_ids:
+        chain = f"sha256:{hashlib.sha256(f'{chain} {diff_id}'.encode()).hexdigest()}" if chain else diff_id
+    return chain
 
 
 def _app(image: LayeredImage) -> Json:
@@ -99,7 +107,7 @@ def _app(image: LayeredImage) -> Json:
         "workingDirectory": normpath(join("/", config.working_directory)) if config.working_directory else "",
         "mountPoints": _mount_points(config),
         "ports": _ports(image),
-        "userLabels": dict(config.labels),
+        "userLabels": dict(sorted(config.labels)),
     }
     return {**app, **{key: value for key, value in optional.items() if value}}
 

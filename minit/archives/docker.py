@@ -58,7 +58,6 @@ def read_docker_archive(blobs: Blobs, file_name: str, reference: str | None = No
         source=source,
         name=parse_image_name(tag) if tag is not None else name_of_file(file_name, None),
         id=f"sha256:{digits}",
-        manifest_digest=None,
         config=config,
         layers=tuple(
             _layer(blobs, path, check_digest(diff_id, where))

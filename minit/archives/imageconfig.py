@@ -28,8 +28,6 @@ class ImageConfig(Value):
     stop_signal: str = ""
     author: str = ""
     created: str = ""
-    comment: str = ""
-    parent: str = ""
 
 
 def parse_image_config(data: bytes, source: str) -> ImageConfig:
@@ -58,8 +56,6 @@ def _read(root: Node) -> ImageConfig:
         stop_signal=_text(config["StopSignal"]),
         author=_text(root["author"]),
         created=_text(root["created"]),
-        comment=_text(root["comment"]),
-        parent=_text(root["parent"]),
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from minit.archives.transports import REGISTRY_SCHEMES
 from minit.errors import ImageError
-from minit.value import Value
+from minit.value import Value, replace
 
 DEFAULT_REGISTRY = "registry-1.docker.io"
 
@@ -35,6 +36,19 @@ class ImageName(Value):
         """The name without tag and digest, with which two names are compared."""
         return f"{self.registry}/{self.repository}" if self.registry else self.repository
 
+    @property
+    def canonical(self) -> str:
+        """The whole name with its digest, or else its tag, however it was written."""
+        return f"{self.whole}@{self.digest}" if self.digest else f"{self.whole}:{self.tag}" if self.tag else self.whole
+
+
+class ImageReference(Value):
+    """The image that a user means: one that has any of the `names` and all `labels`, and was fetched by `digest`."""
+
+    names: tuple[str, ...]
+    labels: tuple[tuple[str, str], ...] = ()
+    digest: str | None = None
+
 
 def parse_image_name(text: str) -> ImageName:
     """
@@ -42,6 +56,39 @@ def parse_image_name(text: str) -> ImageName:
 
     As in docker, no tag and no digest mean the tag `latest`.
     """
+    name = _parse(text)
+    return name if name.tag or name.digest else replace(name, tag="latest")
+
+
+def parse_image_reference(text: str) -> ImageReference:
+    """
+    Take apart how an image of the store is named: as docker does, or as rkt does with `NAME[:VERSION][,LABEL=VALUE]`.
+
+    What names nothing is a reference that no image fits.
+    """
+    head, *pairs = text.split(",")
+    labels = tuple((name, value) for name, _, value in (pair.partition("=") for pair in pairs))
+    directory, slash, last = head.rpartition("/")
+    last, _, version = last.partition(":")
+    names, digest = [directory + slash + last], None
+    try:
+        name = _parse(next((head.removeprefix(scheme) for scheme in REGISTRY_SCHEMES if head.startswith(scheme)), head))
+        names, version, digest = [*names, sanitize_ac_identifier(name.whole)], name.tag or "", name.digest
+    except ImageError:
+        pass  # rkt's name of it alone
+    if version:
+        labels = (("version", version), *labels)
+    return ImageReference(names=tuple(names), labels=labels, digest=digest)
+
+
+def familiar_name(name: str, version: str | None) -> str:
+    """Return the name of an ACI as short as a user would write it."""
+    for prefix in (f"{DEFAULT_REGISTRY}/library/", f"{DEFAULT_REGISTRY}/"):
+        name = name.removeprefix(prefix)
+    return f"{name}:{version}" if version else name
+
+
+def _parse(text: str) -> ImageName:
     match = _NAME.fullmatch(text)
     if match is None:
         raise ImageError(f'"{text}" is no name of an image: expected [HOST[:PORT]/]NAME[:TAG][@DIGEST]')
@@ -52,8 +99,7 @@ def parse_image_name(text: str) -> ImageName:
         host = DEFAULT_REGISTRY
     if host == DEFAULT_REGISTRY and "/" not in rest:
         rest = f"library/{rest}"
-    tag = match["tag"] or (None if match["digest"] else "latest")
-    return ImageName(registry=host, repository=rest, tag=tag, digest=match["digest"], original=text)
+    return ImageName(registry=host, repository=rest, tag=match["tag"], digest=match["digest"], original=text)
 
 
 def name_of_file(file_name: str, tag: str | None) -> ImageName:

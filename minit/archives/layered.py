@@ -32,14 +32,12 @@ class LayeredImage(Value):
     """
     An image of a layout or an archive, its layers lowest first.
 
-    `id` is the digest of its configuration, which is Docker's image ID; `manifest_digest` that of its manifest, None
-    in an archive without one. `source` names it in errors.
+    `id` is the digest of its configuration, which is Docker's image ID. `source` names it in errors.
     """
 
     source: str
     name: ImageName
     id: str
-    manifest_digest: str | None
     config: ImageConfig
     layers: tuple[Layer, ...]
 

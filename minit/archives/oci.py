@@ -286,7 +286,6 @@ def _read_image(blobs: Blobs, descriptor: Descriptor, document: bytes, name: Ima
         source=source,
         name=name,
         id=config_descriptor.digest,
-        manifest_digest=descriptor.digest,
         config=config,
         layers=tuple(
             _layer(blobs, layer, check_digest(diff_id, f"{source}: {config_descriptor.digest}"))

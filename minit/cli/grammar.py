@@ -114,8 +114,8 @@ def global_options() -> list[click.Parameter]:
             metavar="LIST",
             callback=_keep_insecure,
             help="Security features to disable, separated by commas: capabilities, image-isolators, paths, seccomp, "
-            "all-run, all; none, image, tls, ondisk, http, pubkey and all-fetch change nothing, as minit verifies no "
-            "images.",
+            "all-run, http, tls, all-fetch, all; with http or tls a registry may speak HTTP and need no certificate; "
+            "none, image, ondisk and pubkey change nothing, as minit verifies no signatures.",
         ),
         GlobalOption(
             ["--local-config"],

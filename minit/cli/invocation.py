@@ -12,13 +12,15 @@ from minit.harmless import harmless
 DEFAULT_DATA = Path("/var/lib/rkt")
 DEFAULT_LOCAL_CONFIG = "/etc/rkt"
 
-# --insecure-options of rkt. minit verifies no images, so only those about running have an effect.
+# --insecure-options of rkt. minit verifies no signatures, so those about them have no effect.
 _RUN_OPTIONS = frozenset({"capabilities", "image-isolators", "paths", "seccomp"})
+_FETCH_OPTIONS = frozenset({"http", "tls"})
 INSECURE_OPTIONS: dict[str, frozenset[str]] = {
-    **dict.fromkeys(("none", "image", "tls", "ondisk", "http", "pubkey", "all-fetch"), frozenset()),
-    **{name: frozenset({name}) for name in _RUN_OPTIONS},
+    **dict.fromkeys(("none", "image", "ondisk", "pubkey"), frozenset()),
+    **{name: frozenset({name}) for name in (*_FETCH_OPTIONS, *_RUN_OPTIONS)},
+    "all-fetch": _FETCH_OPTIONS,
     "all-run": _RUN_OPTIONS,
-    "all": _RUN_OPTIONS,
+    "all": _FETCH_OPTIONS | _RUN_OPTIONS,
 }
 
 
@@ -41,6 +43,11 @@ class Invocation:
     def data(self, path: Path) -> None:
         """Take what the user gave for --dir."""
         self._data = path
+
+    @property
+    def verifies_tls(self) -> bool:
+        """Tell whether a registry has to prove who it is; skopeo has one option for it and for HTTP."""
+        return not self.insecure & _FETCH_OPTIONS
 
     @property
     def terminal_width(self) -> int | None:

@@ -18,7 +18,7 @@ from minit.stage0.images.imagechoice import resolve_image
 from minit.stage0.images.pullpolicy import PullPolicy
 from minit.stage0.images.store import Store
 from tests import tars
-from tests.support.layers import Layout, archive, busybox_layer, docker_files, gzipped, layer, whiteout
+from tests.support.layers import REF_NAME, Layout, archive, busybox_layer, docker_files, gzipped, layer, whiteout
 from tests.support.pods import LOOPBACK_ONLY
 from tests.support.stage0_world import World
 
@@ -122,10 +122,11 @@ def test_an_image_is_converted_once(store: Store, tmp_path: Path) -> None:
     assert second.id == first.id and second.import_time_ns > first.import_time_ns
     with pytest.raises(ImageError, match="damaged, copy the image again"):
         resolve_image(store, reference, silent, PullPolicy.UPDATE)
-    # Another name is another image.
-    shutil.copytree(tmp_path / "box", tmp_path / "bag")
+    # Another tag is another image.
+    layout.index[0]["annotations"] = {REF_NAME: "2.0"}
+    (tmp_path / "box" / "index.json").write_bytes(layout.contents()["index.json"])
     with pytest.raises(ImageError, match="damaged"):
-        resolve_image(store, f"oci:{tmp_path / 'bag'}", silent)
+        resolve_image(store, reference, silent)
 
 
 def test_what_was_removed_is_converted_again(store: Store, tmp_path: Path) -> None:
@@ -196,7 +197,9 @@ if [ -n "$FAIL" ]; then
     echo 'time="2024-01-01T00:00:00Z" level=fatal msg="reading manifest: \\"x\\" unauthorized"' >&2
     exit 1
 fi
-cp -r "{layout}" "${{3#oci:}}"
+for last; do :; done
+mkdir -p "${{last#oci:}}"
+cp -r "{layout}/." "${{last#oci:}}"
 """
 
 
@@ -226,8 +229,31 @@ def test_an_image_of_a_registry(store: Store, skopeo: Path) -> None:
         assert resolve_image(store, reference, silent, policy).id == first.id
         assert len(skopeo.read_text().splitlines()) == calls
     assert resolve_image(store, "docker:box", silent).name == "registry-1.docker.io/library/box"
-    assert skopeo.read_text().splitlines()[-1].startswith("copy docker://box oci:")
+    assert skopeo.read_text().splitlines()[-1].startswith("copy docker://docker.io/library/box:latest oci:")
     assert list((store.data / "minit/cas/tmp").iterdir()) == []
+
+
+def test_other_stores_are_read_by_skopeo(store: Store, skopeo: Path, tmp_path: Path) -> None:
+    """Images of podman, of docker and in directories are asked for as skopeo names them; those have their names."""
+    for reference, name in (
+        ("containers-storage:[overlay@/var/x]localhost/team/box:3", "localhost/team/box:3"),
+        ("docker-daemon:team/tool:4", "registry-1.docker.io/team/tool:4"),
+    ):
+        image = resolve_image(store, reference, silent, PullPolicy.NEVER)
+        assert f"{image.name}:{image.version}" == name
+        assert skopeo.read_text().splitlines()[-1].startswith(f"copy {reference} oci:")
+    resolve_image(store, f"containers-storage:{'0' * 64}", silent)
+    assert resolve_image(store, "dir:box", silent).name == "registry-1.docker.io/team/tool"
+    assert skopeo.read_text().splitlines()[-1].startswith(f"copy dir:{Path('box').resolve()} oci:")
+    with pytest.raises(StoreError, match='"dir:" names no image: expected something after the colon'):
+        resolve_image(store, "dir:", silent)
+
+
+def test_registries_without_certificates(world: World, skopeo: Path) -> None:
+    """With http or tls among the insecure options skopeo is told to verify no registry, and without them not."""
+    for option, told in (("http", True), ("tls", True), ("all-fetch", True), ("all", True), ("all-run", False)):
+        world.minit(f"--insecure-options={option}", "fetch", "docker://localhost:5000/box")
+        assert ("--src-tls-verify=false" in skopeo.read_text().splitlines()[-1]) == told
 
 
 def test_skopeo_fails(store: Store, skopeo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +261,8 @@ def test_skopeo_fails(store: Store, skopeo: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("FAIL", "1")
     with pytest.raises(StoreError) as caught:
         resolve_image(store, "docker://busybox", silent)
-    assert str(caught.value) == 'cannot fetch "docker://busybox": skopeo: reading manifest: "x" unauthorized'
+    name = "docker://docker.io/library/busybox:latest"
+    assert str(caught.value) == f'cannot fetch "{name}": skopeo: reading manifest: "x" unauthorized'
     assert left_in(store) == []
 
 
@@ -246,7 +273,8 @@ def test_no_skopeo(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         resolve_image(store, "docker://quay.io/team/box:2", silent)
     assert str(caught.value) == (
         'cannot fetch "docker://quay.io/team/box:2": skopeo is not installed: install it, or on a machine that has it:'
-        " skopeo copy docker://quay.io/team/box:2 oci-archive:box-2.tar, and here: minit fetch oci-archive:box-2.tar"
+        " skopeo copy docker://quay.io/team/box:2 oci-archive:box-2.tar:quay.io/team/box:2,"
+        " and here: minit fetch oci-archive:box-2.tar"
     )
     with pytest.raises(StoreError, match='"a b" is no name of an image'):
         resolve_image(store, "docker://a b", silent)
@@ -256,15 +284,17 @@ def test_no_skopeo(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_skopeo_writes(tmp_path: Path, store: Store) -> None:
     """The real skopeo's copies of an image, in every form it has, are read and are the same image."""
     layout = busybox_layout(Cmd=["/bin/sh"]).write_directory(tmp_path / "box")
-    ids = set()
-    for target in (f"oci-archive:{tmp_path}/a/box.tar:1.0", f"oci:{tmp_path}/b/box:1.0"):
-        Path(target.split(":")[1]).parent.mkdir()
-        copy_by_skopeo(f"oci:{layout}:1.0", target)
-        ids.add(resolve_image(store, target, silent, PullPolicy.UPDATE).id)
-    assert len(ids) == 1
-    copy_by_skopeo(f"oci:{layout}:1.0", f"docker-archive:{tmp_path}/docker.tar:team/box:1.0")
-    image = resolve_image(store, f"docker-archive:{tmp_path}/docker.tar", silent)
-    assert (image.name, image.version) == ("registry-1.docker.io/team/box", "1.0")
+    images = []
+    for target, name in (
+        (f"docker-archive:{tmp_path}/docker.tar", "team/box:1.0"),
+        (f"oci-archive:{tmp_path}/a.tar", "docker.io/team/box:1.0"),
+        (f"oci:{tmp_path}/b", "registry-1.docker.io/team/box:1.0"),
+        (f"dir:{tmp_path}/c", ""),
+    ):
+        copy_by_skopeo(f"oci:{layout}:1.0", f"{target}:{name}" if name else target)
+        images.append(resolve_image(store, target, silent, PullPolicy.UPDATE))
+    assert [image.id for image in images] == [images[0].id] * 4
+    assert (images[0].name, images[0].version) == ("registry-1.docker.io/team/box", "1.0")
 
 
 _STEPS = (

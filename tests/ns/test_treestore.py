@@ -18,7 +18,8 @@ from minit import syscalls
 from minit.errors import ImageError, StoreError
 from minit.stage0.files.durable import make_directory
 from minit.stage0.files.locks import key_lock
-from minit.stage0.images.store import Store, StoredImage
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.images.treestore import TreeStore
 from tests import tars
 

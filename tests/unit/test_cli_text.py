@@ -19,7 +19,7 @@ from minit.cli.text.podtext import list_text, pod_json, status_text
 from minit.cli.text.times import format_age, format_time
 from minit.goduration import format_duration, parse_duration
 from minit.manifest.image import ImageManifest
-from minit.stage0.images.store import StoredImage
+from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.pods.poddirectory import PodState
 from minit.stage0.pods.podstatus import NETWORK_FIELDS, AppMount, AppStatus, PodStatus
 

@@ -13,7 +13,7 @@ from minit.errors import ManifestError, PodError
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.pod import RuntimeApp
 from minit.plan.life.health import plan_health
-from minit.stage0.images.store import StoredImage
+from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.kubernetes.environment import expand
 from minit.stage0.kubernetes.fields import Findings
 from minit.stage0.kubernetes.manifest import plan_kubernetes_pod

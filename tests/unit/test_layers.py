@@ -34,7 +34,6 @@ def image_of(*layers: bytes, digests: Sequence[str] | None = None) -> LayeredIma
         source="x.tar",
         name=ImageName(registry="", repository="x"),
         id=sha256(b"config"),
-        manifest_digest=None,
         config=ImageConfig(platform=Platform(os="linux", architecture="amd64"), diff_ids=tuple(wanted)),
         layers=tuple(
             Layer(

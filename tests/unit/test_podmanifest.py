@@ -14,7 +14,7 @@ from minit.errors import ManifestError, MinitError, PodError
 from minit.manifest.app import Isolator
 from minit.manifest.image import parse_image_manifest
 from minit.manifest.pod import ExposedPort, Mount, Volume, parse_pod_manifest
-from minit.stage0.images.store import StoredImage
+from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.pods.appsection import AppOverrides, PodDefaults
 from minit.stage0.pods.podmanifest import (
     complete_manifest,

@@ -16,7 +16,8 @@ import pytest
 from minit.errors import ImageError, MinitError, StoreError
 from minit.manifest.image import Dependency
 from minit.stage0.files.locks import key_lock
-from minit.stage0.images.store import Store, StoredImage
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
 from tests import tars
 from tests.support.effects import killed_child
 
@@ -183,12 +184,61 @@ def test_images_are_found_by_name(store: Store, tmp_path: Path) -> None:
     assert store.find("example.com/b") == plain and plain.version is None
 
 
-@pytest.mark.parametrize("reference", ["nope", "example.com/a:9", "sha512-00", "ffff", "f", "", "a:b:c", "../../etc"])
+@pytest.mark.parametrize("reference", ["sha512-00", "ffff", "", "a:b:c", "../../etc", "nope,os=linux"])
 def test_what_is_not_there_is_said_with_what_to_do(store: Store, tmp_path: Path, reference: str) -> None:
-    """An unknown image is named together with the command that brings it."""
+    """An unknown image that no registry could have is named together with the command that imports one."""
     add(store, tmp_path, name="example.com/a")
     with pytest.raises(StoreError, match="is not in the store .*: import it with: minit fetch FILE$"):
         store.find(reference)
+
+
+@pytest.mark.parametrize(
+    ("reference", "nearest"),
+    [
+        ("nope", ""),
+        ("ngnix", ', which has "nginx:1"'),
+        ("nginx:2", ', which has "nginx:1"'),
+        ("library/Ngimx:1", ', which has "nginx:1"'),
+        ("exmple.com/a:9", ', which has "example.com/a:2"'),
+        ("example.com/a:3", ', which has "example.com/a:2"'),
+    ],
+)
+def test_what_is_like_a_missing_name_is_said(store: Store, tmp_path: Path, reference: str, nearest: str) -> None:
+    """A missing name is told with the nearest names of the store and the command that fetches it."""
+    add(store, tmp_path, name="example.com/a", version="2")
+    add(store, tmp_path, name="registry-1.docker.io/library/nginx")
+    with pytest.raises(StoreError) as caught:
+        store.find(reference)
+    assert str(caught.value) == (
+        f'image "{reference}" is not in the store {store.data}{nearest}:'
+        f" import it with: minit fetch docker://{reference}"
+    )
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        *("nginx", "nginx:1", "library/nginx", "docker.io/nginx:1", "docker.io/library/nginx:1", "docker://nginx"),
+        *("index.docker.io/library/nginx:1", "registry-1.docker.io/library/nginx:1", "docker:nginx:1"),
+        *("registry-1.docker.io/library/nginx,version=1", "registry-1.docker.io/library/nginx:1,os=linux"),
+    ],
+)
+def test_every_name_of_an_image_finds_it(store: Store, tmp_path: Path, reference: str) -> None:
+    """An image of Docker's registry is found by all names that docker, rkt and registries have for it."""
+    image = add(store, tmp_path, name="registry-1.docker.io/library/nginx")
+    assert store.find(reference) == image
+
+
+def test_the_same_name_elsewhere_is_another_image(store: Store, tmp_path: Path) -> None:
+    """Another registry, port, path, tag, label or digest is not the image; `latest` goes before later imports."""
+    add(store, tmp_path, name="registry-1.docker.io/library/nginx", version="latest", time=1)
+    add(store, tmp_path, name="registry-1.docker.io/library/nginx", version="2", time=2)
+    for reference in ("quay.io/nginx", "nginx:1", "me/nginx", f"nginx@sha256:{'0' * 64}", "nginx,os=plan9"):
+        with pytest.raises(StoreError, match="is not in the store"):
+            store.find(reference)
+    assert store.find("nginx").version == "latest" and store.find("nginx:2").version == "2"
+    local = add(store, tmp_path, name="localhost_5000/team/app", version="2")
+    assert store.find("localhost:5000/Team/app:2") == store.find("localhost:5000/team/app") == local
 
 
 def test_ambiguous_prefixes_list_the_candidates(store: Store, tmp_path: Path) -> None:

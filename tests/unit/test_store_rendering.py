@@ -11,7 +11,7 @@ from minit.archives.tarentry import Entry, Kind
 from minit.errors import ImageError
 from minit.manifest.image import Dependency, parse_image_manifest
 from minit.stage0.images.rendering import Layer, Selection, flatten, tree_id
-from minit.stage0.images.store import StoredImage
+from minit.stage0.images.storedimage import StoredImage
 from tests import tars
 
 

@@ -77,7 +77,9 @@ def add(ctx: click.Context, /, uuid: str | None, pull_policy: str, quiet: bool) 
         show_progress(invocation, quiet=quiet) as progress,
     ):
         require_controllable(pod)
-        image = resolve_image(store, chosen.reference, progress, PullPolicy(pull_policy))
+        image = resolve_image(
+            store, chosen.reference, progress, PullPolicy(pull_policy), verify_tls=invocation.verifies_tls
+        )
         overrides = replace(chosen.overrides, only_arguments=True)
         with failing_as("error adding app to pod"):
             trees = TreeStore(invocation.data, store)

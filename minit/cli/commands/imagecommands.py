@@ -41,7 +41,9 @@ def fetch(invocation: Invocation, full: bool, pull_policy: str, quiet: bool, ima
     \b
       minit fetch app.aci
       minit fetch oci:DIR[:TAG] oci-archive:FILE[:TAG] docker-archive:FILE[:NAME]
-      minit fetch docker://[HOST/]NAME[:TAG|@DIGEST]        (needs skopeo)
+      minit fetch docker://[HOST/]NAME[:TAG|@DIGEST]        (needs skopeo, as do the next)
+      minit fetch containers-storage:NAME docker-daemon:NAME:TAG dir:DIR
+      minit --insecure-options=http,tls fetch docker://localhost:5000/app
 
     """
     invocation.require_root()
@@ -49,7 +51,9 @@ def fetch(invocation: Invocation, full: bool, pull_policy: str, quiet: bool, ima
         trees = TreeStore(invocation.data, store)
         for reference in images:
             with show_progress(invocation, quiet=quiet) as progress:
-                image = resolve_image(store, reference, progress, PullPolicy(pull_policy))
+                image = resolve_image(
+                    store, reference, progress, PullPolicy(pull_policy), verify_tls=invocation.verifies_tls
+                )
                 trees.render(image.id, progress)
             invocation.say(image.id if full else image.id[:_SHORT_ID])
 

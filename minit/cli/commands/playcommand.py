@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from minit.archives.transports import REGISTRY_SCHEMES, has_transport
+from minit.archives.transports import is_source
 from minit.cli.commands.endingcommands import cleanup_of
 from minit.cli.commands.podrequest import choose_overlay
 from minit.cli.commands.runcommands import collect_run_options
@@ -21,7 +21,8 @@ from minit.errors import MinitError, PodError, describe
 from minit.progress import Progress
 from minit.stage0.images.imagechoice import image_file, resolve_image
 from minit.stage0.images.pullpolicy import PullPolicy
-from minit.stage0.images.store import Store, StoredImage
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.kubernetes.fields import Findings
 from minit.stage0.kubernetes.manifest import plan_kubernetes_pod
@@ -171,23 +172,27 @@ def _plan(
 ) -> tuple[tuple[PlannedApp, ...], bytes]:
     containers = (*pod.init_containers, *pod.containers)
     images = {
-        container.name: _find_image(store, container.image, container.pull_policy, progress) for container in containers
+        container.name: _find_image(invocation, store, container.image, container.pull_policy, progress)
+        for container in containers
     }
     return plan_kubernetes_pod(pod, images, os.getuid(), os.getgid(), invocation.insecure)
 
 
-def _find_image(store: Store, reference: str, policy: str | None, progress: Progress) -> StoredImage:
+def _find_image(
+    invocation: Invocation, store: Store, reference: str, policy: str | None, progress: Progress
+) -> StoredImage:
     """Return the image of a reference as minit has them, or else of one to a registry, which need not say so."""
     chosen = {"Always": PullPolicy.UPDATE, "Never": PullPolicy.NEVER}.get(policy or "", PullPolicy.NEW)
-    if reference.startswith(REGISTRY_SCHEMES) or has_transport(reference) or image_file(reference) is not None:
-        return resolve_image(store, reference, progress, chosen)
+    verify_tls = invocation.verifies_tls
+    if is_source(reference) or image_file(reference) is not None:
+        return resolve_image(store, reference, progress, chosen, verify_tls=verify_tls)
     if policy != "Always":
         try:
             return store.find(reference)
         except MinitError:
             if reference.startswith("sha512-"):
                 raise
-    return resolve_image(store, f"docker://{reference}", progress, chosen)
+    return resolve_image(store, f"docker://{reference}", progress, chosen, verify_tls=verify_tls)
 
 
 def _run_in_background(invocation: Invocation, pod: Pod, options: dict[str, object]) -> None:

@@ -76,7 +76,11 @@ def make_request(
         if not images:
             raise click.UsageError("no image given")
         policy = PullPolicy(pull_policy)
-        chosen = [(resolve_image(store, image.reference, progress, policy), image.overrides) for image in images]
+        verify_tls = invocation.verifies_tls
+        chosen = [
+            (resolve_image(store, image.reference, progress, policy, verify_tls=verify_tls), image.overrides)
+            for image in images
+        ]
         apps, manifest = plan_apps(chosen, defaults)
     else:
         _refuse_beside_manifest(

@@ -14,7 +14,8 @@ from minit.image.stage1 import build_stage1, stage1_facts, stage1_fingerprint, s
 from minit.progress import Progress
 from minit.stage0.images.defaultstage1 import default_stage1, known_stage1
 from minit.stage0.images.knownsources import result_of_sources
-from minit.stage0.images.store import Store, StoredImage
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
 
 
 def choose_stage1(

@@ -9,7 +9,7 @@ from minit.cli.text.columns import align, fit
 from minit.cli.text.sizes import readable_size
 from minit.cli.text.times import format_age, format_time
 from minit.harmless import harmless
-from minit.stage0.images.store import StoredImage
+from minit.stage0.images.storedimage import StoredImage
 
 FIELDS = ("id", "name", "size", "importtime", "lastused")
 SORT_FIELDS = ("name", "importtime", "lastused", "size")

@@ -8,7 +8,8 @@ from pathlib import Path
 from minit.errors import MinitError, StoreError, describe
 from minit.progress import Progress
 from minit.stage0.garbage.references import images_of_running_pods, no_pod_is_prepared, tree_users
-from minit.stage0.images.store import Store, StoredImage
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import Note
 

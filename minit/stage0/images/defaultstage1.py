@@ -15,7 +15,8 @@ from minit.progress import Progress
 from minit.stage0.files.durable import create_file, make_directory, move_into_place
 from minit.stage0.files.locks import key_lock
 from minit.stage0.files.temporary import scratch_directory
-from minit.stage0.images.store import Store, StoredImage
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
 
 _RECORD = "default-stage1"
 

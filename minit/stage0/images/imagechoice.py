@@ -5,29 +5,37 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from minit.archives.transports import REGISTRY_SCHEMES, has_transport
+from minit.archives.transports import is_source
 from minit.errors import StoreError
 from minit.progress import Progress
-from minit.stage0.images.conversion import import_from_registry, import_layers
+from minit.stage0.images.conversion import import_image
 from minit.stage0.images.pullpolicy import PullPolicy
-from minit.stage0.images.store import Store, StoredImage
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
 
 _REMOTE_SCHEMES = ("http://", "https://")
 
 
-def resolve_image(store: Store, reference: str, progress: Progress, policy: PullPolicy = PullPolicy.NEW) -> StoredImage:
+def resolve_image(
+    store: Store,
+    reference: str,
+    progress: Progress,
+    policy: PullPolicy = PullPolicy.NEW,
+    *,
+    verify_tls: bool = True,
+) -> StoredImage:
     """
     Return the image `reference` means, imported if it is a file; StoreError if there is none.
 
-    `policy` is about images that are fetched, converted or read from a file, which the store may have already.
+    `policy` is about images that are fetched, converted or read from a file, which the store may have already. Without
+    `verify_tls` a registry may be anybody.
     """
     if reference.startswith(_REMOTE_SCHEMES):
         raise StoreError(
             f'cannot fetch "{reference}": minit does not download images (download it, then give the file)'
         )
-    if reference.startswith(REGISTRY_SCHEMES) or has_transport(reference):
-        read = import_layers if has_transport(reference) else import_from_registry
-        return read(store, reference, policy, progress)
+    if is_source(reference):
+        return import_image(store, reference, policy, progress, verify_tls=verify_tls)
     path = image_file(reference)
     if path is None:
         return store.find(reference)

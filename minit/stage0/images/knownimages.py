@@ -14,7 +14,8 @@ from minit.errors import MinitError
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, remove_file
 from minit.stage0.files.temporary import scratch_directory
-from minit.stage0.images.store import Store, StoredImage
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
 
 _RULES = b"1"  # to be changed with the rules of conversion, or what older ones made would be taken for today's
 _ID_LIMIT_BYTES = 100

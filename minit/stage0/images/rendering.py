@@ -14,7 +14,7 @@ from posixpath import normpath
 from minit.archives.tarentry import Entry, Kind
 from minit.errors import ImageError
 from minit.manifest.image import Dependency
-from minit.stage0.images.store import StoredImage
+from minit.stage0.images.storedimage import StoredImage
 from minit.value import Value
 
 ROOTFS = "rootfs"

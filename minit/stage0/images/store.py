@@ -22,16 +22,18 @@ from types import TracebackType
 from typing import BinaryIO
 
 from minit.archives.aci import MANIFEST_LIMIT_BYTES, copy_image
+from minit.archives.imagenames import ImageReference, parse_image_reference
 from minit.boundedfile import read_at_most
 from minit.errors import ImageError, MinitError, StoreError, describe
-from minit.manifest.image import Dependency, ImageManifest, parse_image_manifest
+from minit.manifest.image import Dependency, parse_image_manifest
 from minit.progress import Progress, silent
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.durable import create_file, make_directory, move_into_place, remove_file
 from minit.stage0.files.locks import drop_key_locks, key_lock, lock_directory
 from minit.stage0.files.temporary import collect_leftovers, scratch_directory
+from minit.stage0.images.imagelookup import choose_named, missing_image
 from minit.stage0.images.knownfiles import KnownFiles
-from minit.value import Value
+from minit.stage0.images.storedimage import StoredImage
 
 _DIRECTORY_MODE = 0o770
 _FILE_MODE = 0o640
@@ -42,28 +44,6 @@ _IMPORT_AGAIN = "import it again with: minit fetch FILE"
 # In the order in which they are removed: the blob is how what was left of a removal is found.
 _BESIDE_MANIFEST = ("treeSize", "lastUsed", "blob")
 _REFERENCE_ID = re.compile(r"(sha512-)?([0-9a-f]{2,})")
-
-
-class StoredImage(Value):
-    """An image of the store; `size_bytes` is its blob and, if minit rendered it, its tree."""
-
-    id: str
-    manifest: ImageManifest
-    manifest_bytes: bytes
-    size_bytes: int
-    import_time_ns: int
-    last_used_ns: int
-    """When a pod was last prepared from it, or its import."""
-
-    @property
-    def name(self) -> str:
-        """The image's name, without version."""
-        return self.manifest.name
-
-    @property
-    def version(self) -> str | None:
-        """The value of the label `version`."""
-        return self.manifest.label("version")
 
 
 class Store:
@@ -203,25 +183,25 @@ class Store:
 
     def find(self, reference: str) -> StoredImage:
         """
-        Return the image a user means: `sha512-DIGITS`, two or more first digits, `name` or `name:version`.
+        Return the image a user means: `sha512-DIGITS`, two or more first digits, or any way to write its name.
 
-        StoreError if there is none, or several IDs begin like that. Of several images of a name the one
-        imported last is meant.
+        StoreError if there is none, or several IDs begin like that.
         """
         match = _REFERENCE_ID.fullmatch(reference)
         candidates: dict[str, StoredImage] = {}
+        images: list[StoredImage] = []
         if match:
             prefix = f"sha512-{match[2]}"[:_KEY_LENGTH]
             candidates = {key: self.get(key) for key in self._ids() if key.startswith(prefix)}
             if len(prefix) == _KEY_LENGTH and candidates:
                 return candidates[prefix]  # a name cannot take the place of a whole ID
         if not match or not match[1]:
-            name, _, version = reference.partition(":")
-            named = self._latest(name, (("version", version),) if version else ())
+            images = self.list()
+            named = choose_named(images, parse_image_reference(reference))
             if named is not None:
                 candidates[named.id] = named
         if not candidates:
-            raise StoreError(f'image "{reference}" is not in the store {self.data}: import it with: minit fetch FILE')
+            raise missing_image(reference, images, self.data, is_id=match is not None)
         if len(candidates) > 1:
             listing = ", ".join(f"{image.id[:19]} ({image.name})" for _, image in sorted(candidates.items()))
             raise StoreError(f'image "{reference}" is ambiguous: {listing}: give more digits of the ID')
@@ -232,7 +212,8 @@ class Store:
         if dependency.image_id is not None:
             image_id = dependency.image_id[:_KEY_LENGTH]
             return self.get(image_id) if image_id in self._ids() else None
-        return self._latest(dependency.image_name, dependency.labels)
+        reference = ImageReference(names=(dependency.image_name,), labels=dependency.labels)
+        return choose_named(self.list(), reference)
 
     def list(self, on_error: Callable[[MinitError], None] | None = None) -> list[StoredImage]:
         """Return all images, oldest import first; one whose manifest cannot be read is told to `on_error`."""
@@ -337,11 +318,6 @@ class Store:
             return _file_of(self._own, "lastUsed", image_id).stat().st_mtime_ns
         except FileNotFoundError:
             return 0
-
-    def _latest(self, name: str, labels: tuple[tuple[str, str], ...]) -> StoredImage | None:
-        wanted = set(labels)
-        named = [image for image in self.list() if image.name == name and wanted <= set(image.manifest.labels)]
-        return named[-1] if named else None
 
     def _ids(self) -> set[str]:
         return {path.name for cas in (self._own, self._rkts) for path in _manifests(cas)}

@@ -8,7 +8,7 @@ from minit import jsontext
 from minit.errors import ManifestError
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import Mount, parse_pod_manifest
-from minit.stage0.images.store import StoredImage
+from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.kubernetes.containers import Container, ContainerMount
 from minit.stage0.kubernetes.pods import KubernetesPod
 from minit.stage0.pods.appsection import AppOverrides, PodDefaults, pairs_json

@@ -15,7 +15,7 @@ from minit.manifest.excess import excess_of
 from minit.manifest.image import APPC_VERSION, ImageManifest
 from minit.manifest.names import is_ac_name, sanitize_ac_name
 from minit.manifest.pod import ExposedPort, Mount, PodManifest, Volume, parse_pod_manifest
-from minit.stage0.images.store import StoredImage
+from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.pods.appsection import (
     AppOverrides,
     Json,

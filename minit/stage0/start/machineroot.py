@@ -22,7 +22,8 @@ from minit.manifest.machineconfig import MachineConfig
 from minit.progress import Progress
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.images.extract import extract_image
-from minit.stage0.images.store import Store, StoredImage
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.pods.podmanifest import PlannedApp
 from minit.stage0.stage1.entrypoints import require_path
 from minit.value import Value

@@ -20,7 +20,8 @@ from minit.progress import Progress
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.durable import make_directory
 from minit.stage0.files.locks import key_lock
-from minit.stage0.images.store import Store, StoredImage
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods import deletion
 from minit.stage0.pods.poddirectory import PREPARE, PREPARED, Pod, create_pod, name_pod

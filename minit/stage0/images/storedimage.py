@@ -1,0 +1,28 @@
+"""An image of the store as a value."""
+
+from __future__ import annotations
+
+from minit.manifest.image import ImageManifest
+from minit.value import Value
+
+
+class StoredImage(Value):
+    """An image of the store; `size_bytes` is its blob and, if minit rendered it, its tree."""
+
+    id: str
+    manifest: ImageManifest
+    manifest_bytes: bytes
+    size_bytes: int
+    import_time_ns: int
+    last_used_ns: int
+    """When a pod was last prepared from it, or its import."""
+
+    @property
+    def name(self) -> str:
+        """The image's name, without version."""
+        return self.manifest.name
+
+    @property
+    def version(self) -> str | None:
+        """The value of the label `version`."""
+        return self.manifest.label("version")
