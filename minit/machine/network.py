@@ -13,7 +13,7 @@ from minit.manifest.machineconfig import Interface, MachineConfig
 from minit.network.addresses import EVERYWHERE, IPAddress, parse_address, parse_interface
 from minit.network.dhcp.client import DhcpClient
 from minit.network.dhcp.message import Answer, machine_identity
-from minit.network.netlink.events import LinkEvents
+from minit.network.netlink.events import KernelEvents
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
 from minit.stdio import complain_at_once
@@ -27,7 +27,7 @@ class MachineNetwork:
     def __init__(self, config: MachineConfig, resolv_conf: str = paths.MACHINE_RESOLV_CONF) -> None:
         self._links = Links()
         self._resolv_conf = resolv_conf
-        self._events = LinkEvents()
+        self._events = KernelEvents()
         self._static_name_servers = config.name_servers
         self._interfaces = [_Connection(interface, config.hostname, self) for interface in config.interfaces]
         self._written: str | None = None

@@ -16,12 +16,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from pyroute2.netlink.rtnl import RTMGRP_IPV4_IFADDR, RTMGRP_LINK
 
 from minit.errors import NetworkError, describe
 from minit.loop import wait_readable
 from minit.network.dhcp import leaserecord, podlease
 from minit.network.dhcp.leaserecord import find_record
-from minit.network.netlink.events import LinkEvents
+from minit.network.netlink.events import KernelEvents
 from minit.network.netlink.links import Links
 from minit.network.plugins.pluginrequests import PluginRequests
 from minit.network.plugins.pluginsearch import PluginSearch
@@ -149,9 +150,9 @@ def left_seconds(request: Request) -> int:
     return int(seconds.removesuffix("sec"))
 
 
-def within_events(request: Request) -> LinkEvents:
+def within_events(request: Request) -> KernelEvents:
     """Return the events of a pod's network."""
-    return within(request.namespace, lambda: LinkEvents(addresses=True))
+    return within(request.namespace, lambda: KernelEvents(RTMGRP_LINK | RTMGRP_IPV4_IFADDR))
 
 
 def links() -> list[str]:

@@ -11,6 +11,8 @@ import os
 import socket
 import time
 
+from pyroute2.netlink.rtnl import RTMGRP_IPV4_IFADDR, RTMGRP_LINK
+
 from minit import syscalls
 from minit.errors import MinitError, NetworkError, describe
 from minit.forks import LEASE_KEEPER, fork
@@ -20,7 +22,7 @@ from minit.manifest.capabilities import capability_mask
 from minit.network.dhcp.client import DhcpClient
 from minit.network.dhcp.leaserecord import KeptLease, LeaseRecord
 from minit.network.dhcp.message import INFINITE_SECONDS, Answer, Identity
-from minit.network.netlink.events import LinkEvents
+from minit.network.netlink.events import KernelEvents
 from minit.network.netlink.links import Links, run_in_namespace
 from minit.network.netlink.messages import Link
 
@@ -90,7 +92,7 @@ class PodLease:
 
     def _wait_until_running(self, namespace: int, cancelled: int | None) -> None:
         end = time.monotonic() + _LONGEST_START_SECONDS
-        with run_in_namespace(namespace, LinkEvents) as events, Links(namespace) as pod:
+        with run_in_namespace(namespace, KernelEvents) as events, Links(namespace) as pod:
             while not pod.get(self._link.name).running and time.monotonic() < end:
                 self._wait(events.fileno(), cancelled, end)
                 events.drop()
@@ -104,7 +106,7 @@ class PodLease:
         os.close(namespace)
         syscalls.set_no_new_privileges()
         syscalls.set_capabilities(_KEEPER_CAPABILITIES, _KEEPER_CAPABILITIES, 0)
-        with Links() as links, LinkEvents(addresses=True) as events:
+        with Links() as links, KernelEvents(RTMGRP_LINK | RTMGRP_IPV4_IFADDR) as events:
             # Nobody reads it if the attachment was given up: whoever undoes it may have looked for the lock before.
             os.write(ready, b"!")
             os.close(ready)

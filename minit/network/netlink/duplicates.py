@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Collection
 
@@ -12,12 +11,11 @@ from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_DADFAILED, IFA_F_TENTATIVE
 from minit.errors import NetworkError
 from minit.loop import wait_readable
 from minit.network.addresses import IPInterface
+from minit.network.netlink.events import KernelEvents
 from minit.network.netlink.links import Links, run_in_namespace
 from minit.network.netlink.messages import Link
-from minit.network.netlink.transport import NETLINK_ROUTE
 
 _TIMEOUT_SECONDS = 10.0  # as long as the reference plugins wait
-_RECEIVE_BYTES = 1 << 16
 
 
 class DuplicateDetection:
@@ -25,13 +23,13 @@ class DuplicateDetection:
 
     def __init__(self, namespace: int, timeout_seconds: float = _TIMEOUT_SECONDS) -> None:
         self._timeout_seconds = timeout_seconds
-        self._events = run_in_namespace(namespace, _subscribe)
+        self._events = run_in_namespace(namespace, lambda: KernelEvents(RTMGRP_IPV6_IFADDR))
 
     def __enter__(self) -> DuplicateDetection:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._events.close()
+        self._events.__exit__()
 
     def wait(self, links: Links, link: Link, addresses: Collection[IPInterface]) -> None:
         """Wait until a link that is up can use its addresses; NetworkError if somebody else has one of them."""
@@ -49,19 +47,4 @@ class DuplicateDetection:
                 reason = "" if links.get(link.name).carrier else ": the link below has no carrier"
                 raise NetworkError(f"address {tentative} of {link.name} is still tentative{reason}")
             wait_readable([self._events.fileno()], remaining)
-            self._drain()
-
-    def _drain(self) -> None:
-        try:
-            while self._events.recv(_RECEIVE_BYTES):
-                pass
-        except OSError:
-            pass  # nothing left, or more than the socket holds: the addresses themselves are looked at
-
-
-def _subscribe() -> socket.socket:
-    events = socket.socket(
-        socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, NETLINK_ROUTE
-    )
-    events.bind((0, RTMGRP_IPV6_IFADDR))
-    return events
+            self._events.drop()

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import socket
 
-_RTMGRP_LINK = 0x1
-_RTMGRP_IPV4_IFADDR = 0x10
+from pyroute2.netlink.rtnl import RTMGRP_LINK
+
 _RECEIVE_BYTES = 1 << 16
 
 
-class LinkEvents:
-    """The events of the network namespace that the process is in when this is made; also of addresses, if wanted."""
+class KernelEvents:
+    """The events of `groups`, RTMGRP_…, of the network namespace that the process is in when this is made."""
 
-    def __init__(self, *, addresses: bool = False) -> None:
+    def __init__(self, groups: int = RTMGRP_LINK) -> None:
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         self._socket = socket.socket(socket.AF_NETLINK, kind, 0)
-        self._socket.bind((0, _RTMGRP_LINK | (_RTMGRP_IPV4_IFADDR if addresses else 0)))
+        self._socket.bind((0, groups))
 
-    def __enter__(self) -> LinkEvents:
+    def __enter__(self) -> KernelEvents:
         return self
 
     def __exit__(self, *_: object) -> None:
