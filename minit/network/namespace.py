@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from minit import syscalls
 from minit.errors import NetworkError, StrandedError, describe
@@ -27,17 +29,24 @@ def make_namespace(path: str) -> None:
     try:
         _share_directory()
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
-        own = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with own_namespace() as own:
             syscalls.unshare(syscalls.CLONE_NEWNET)
             try:
                 syscalls.mount(_OWN, path, None, syscalls.MS_BIND)
             finally:
                 return_to(own)
-        finally:
-            os.close(own)
     except OSError as error:
         raise NetworkError(f"cannot make a network namespace: {describe(error)}") from error
+
+
+@contextmanager
+def own_namespace() -> Iterator[int]:
+    """Open the network namespace of this process."""
+    own = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield own
+    finally:
+        os.close(own)
 
 
 def return_to(own: int) -> None:

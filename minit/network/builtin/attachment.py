@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 
 from minit.errors import MinitError, NetworkError, describe, reason_of
 from minit.manifest.reader import Node
@@ -74,6 +74,21 @@ class Sides:
         self.host.close()
         self.pod.close()
         os.close(self.namespace)
+
+
+@contextmanager
+def pod_links(request: Request) -> Iterator[Links | None]:
+    """Open the links of the pod's network namespace; None if there is none any more."""
+    try:
+        namespace = open_namespace(request.namespace)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        with Links(namespace) as links:
+            yield links
+    finally:
+        os.close(namespace)
 
 
 def host_end(request: Request) -> str:
@@ -215,17 +230,10 @@ def _delete_links(call: Call) -> None:
         if _delete_host_end(host, request):
             return
     # The host's end of a pair that a real plugin made has a name nobody knows.
-    try:
-        namespace = open_namespace(request.namespace)
-    except FileNotFoundError:
-        return
-    try:
-        with Links(namespace) as pod:
-            link = pod.find(request.interface)
-            if link is not None and link.kind == _VETH:
-                pod.delete(link)
-    finally:
-        os.close(namespace)
+    with pod_links(request) as pod:
+        link = None if pod is None else pod.find(request.interface)
+        if pod is not None and link is not None and link.kind == _VETH:
+            pod.delete(link)
 
 
 def _delete_host_end(host: Links, request: Request) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from ipaddress import ip_interface
 
 from minit.errors import NetworkError
@@ -16,6 +15,7 @@ from minit.network.builtin.call import Call
 from minit.network.builtin.checks import check_attachment
 from minit.network.builtin.linksettings import enable_forwarding, ignore_routers, prepare_pod_link
 from minit.network.builtin.settings import dns, protection
+from minit.network.namespace import own_namespace
 from minit.network.netlink.bridges import Vlans, add_bridge, allow_vlan, filter_vlans, join_bridge, set_vlans
 from minit.network.netlink.duplicates import DuplicateDetection
 from minit.network.netlink.links import Links
@@ -116,12 +116,9 @@ def _ensure_vlan_port(host: Links, bridge: Link, settings: BridgeConfig) -> Link
     digest = hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
     peer = f"veth{digest[: attachment.NAME_DIGITS]}"
     if host.find(name) is None:
-        own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with own_namespace() as own:
             # Another pod of the VLAN may do so at the same time, or be killed before its link is a port.
             host.add_veth(peer, name, own, settings.mtu, may_exist=True)
-        finally:
-            os.close(own)
     port = host.find(peer)
     if port is not None:  # else the link is one of somebody else: a link of kind vlan on top of the bridge, say
         join_bridge(host, port, bridge)

@@ -7,14 +7,13 @@ a network namespace gives its cards back by itself, but neither their names nor 
 
 from __future__ import annotations
 
-import os
-
 from minit.errors import NetworkError
 from minit.network.builtin import attachment, podlink
-from minit.network.builtin.attachment import Sides, Undo
+from minit.network.builtin.attachment import Sides, Undo, pod_links
 from minit.network.builtin.call import Call
 from minit.network.builtin.hostdevices import find_device
 from minit.network.builtin.settings import dns, interface_name, ipam_type
+from minit.network.namespace import own_namespace
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
 from minit.network.protocol.request import Request
@@ -50,9 +49,8 @@ def check(call: Call) -> None:
 
 def _move_back(call: Call) -> None:
     configured = interface_name(call.config["device"])
-    with podlink.pod_links(call.request) as opened, Links() as host:
-        if opened is not None:
-            _, pod = opened
+    with pod_links(call.request) as pod, Links() as host:
+        if pod is not None:
             link = _moved(pod, call.request, configured)
             _take_back(pod, host, link, configured or (link.alias if link else ""))
         if configured is not None:
@@ -72,14 +70,11 @@ def _take_back(pod: Links, host: Links, link: Link | None, name: str) -> None:
         return
     if host.find(name) is not None:
         raise NetworkError(f"cannot move {link.name} back to the host: there is another interface {name}")
-    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        # Nothing on the host is to see it by the name that it had in the pod.
-        if pod.find(name) is None:
-            pod.rename(link, name, alias=name)
+    # Nothing on the host is to see it by the name that it had in the pod.
+    if pod.find(name) is None:
+        pod.rename(link, name, alias=name)
+    with own_namespace() as own:
         pod.move(link, own, name, alias="")
-    finally:
-        os.close(own)
 
 
 def _restore_name(host: Links, name: str) -> None:

@@ -7,21 +7,17 @@ network namespace, and goes with that.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from minit.errors import NetworkError
 from minit.manifest.reader import Node
 from minit.network.addresses import EVERYWHERE, IPAddress
 from minit.network.builtin import attachment
-from minit.network.builtin.attachment import Sides, Undo
+from minit.network.builtin.attachment import Sides, Undo, pod_links
 from minit.network.builtin.call import Call
 from minit.network.builtin.checks import check_addresses, check_link, check_routes
 from minit.network.builtin.linksettings import prepare_pod_link
 from minit.network.builtin.settings import accepts_routers, interface_name, ipam_type, mtu, truth
 from minit.network.netlink.duplicates import DuplicateDetection
-from minit.network.netlink.links import Links, open_namespace
+from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
 from minit.network.netlink.newlinks import NewLink
 from minit.network.protocol.request import Request
@@ -120,21 +116,6 @@ def delete(call: Call, kind: str) -> None:
     attachment.remove(call, lambda: _delete_in_pod(call.request, kind))
 
 
-@contextmanager
-def pod_links(request: Request) -> Iterator[tuple[int, Links] | None]:
-    """Open the pod's network namespace and its links; None if there is none any more."""
-    try:
-        namespace = open_namespace(request.namespace)
-    except FileNotFoundError:
-        yield None
-        return
-    try:
-        with Links(namespace) as links:
-            yield namespace, links
-    finally:
-        os.close(namespace)
-
-
 def check(call: Call, kind: str | None, **wanted: object) -> None:
     """
     Raise NetworkError with the first thing that is not as the result of the last ADD says.
@@ -166,10 +147,9 @@ def check_below(call: Call) -> None:
 
 
 def _delete_in_pod(request: Request, kind: str) -> None:
-    with pod_links(request) as opened:
-        if opened is not None:
-            _, links = opened
-            _delete_made(links, request, kind)
+    with pod_links(request) as pod:
+        if pod is not None:
+            _delete_made(pod, request, kind)
 
 
 def _delete_made(links: Links, request: Request, kind: str) -> None:

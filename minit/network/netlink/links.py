@@ -26,7 +26,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from minit import syscalls
 from minit.errors import NetworkError
 from minit.network.addresses import IPAddress, IPInterface, IPNetwork
-from minit.network.namespace import return_to
+from minit.network.namespace import own_namespace, return_to
 from minit.network.netlink.messages import (
     ANY_FAMILY,
     IFF_UP,
@@ -298,15 +298,12 @@ def open_namespace(path: str) -> int:
 
 def run_in_namespace(namespace: int, function: Callable[[], T]) -> T:
     """Return what `function` does in the network namespace of a descriptor, and come back."""
-    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with own_namespace() as own:
         syscalls.setns(namespace, syscalls.CLONE_NEWNET)
         try:
             return function()
         finally:
             return_to(own)
-    finally:
-        os.close(own)
 
 
 def write_sysctl(name: str, value: str) -> None:
