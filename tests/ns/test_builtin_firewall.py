@@ -238,7 +238,7 @@ def test_no_bridge(world: World) -> None:
     assert str(caught.value) == "ingressPolicy: the plugins before have not connected the container to a bridge"
     with pytest.raises(NetworkError) as caught:
         world.ask("ADD", POD, config | {"prevResult": None})
-    assert str(caught.value) == "firewall needs the result of a plugin before it"
+    assert str(caught.value) == "lan.conf: prevResult is missing: the plugin has to follow another one in a list"
 
 
 def test_killed_at_any_step(world: World) -> None:

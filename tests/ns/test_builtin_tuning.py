@@ -200,9 +200,10 @@ def test_what_cannot_be(world: Pods, more: dict[str, Any], message: str) -> None
 def test_it_needs_a_plugin_before_it(world: Pods) -> None:
     """Neither ADD nor CHECK does anything without a result."""
     request, _ = world.connected()
-    for command in ("ADD", "CHECK"):
-        with pytest.raises(NetworkError, match="^net.conf: prevResult is missing: the plugin has to follow"):
-            tune(command, config(world, mtu=1300), request)
+    with pytest.raises(NetworkError, match="^net.conf: prevResult is missing: the plugin has to follow"):
+        tune("ADD", config(world, mtu=1300), request)
+    with pytest.raises(NetworkError, match="^CHECK needs the result of ADD$"):
+        tune("CHECK", config(world, mtu=1300), request)
 
 
 def test_an_interface_with_a_dot(world: Pods) -> None:

@@ -300,7 +300,7 @@ def test_without_a_result(topology: Topology) -> None:
     """There is no container to forward to."""
     config = config_of(topology.host, MAPPING) | {"prevResult": None}
     for command, message in {
-        "ADD": "portmap needs the result of a plugin before it",
+        "ADD": "lan.conf: prevResult is missing: the plugin has to follow another one in a list",
         "CHECK": "CHECK needs the result of ADD",
     }.items():
         with pytest.raises(NetworkError) as caught:

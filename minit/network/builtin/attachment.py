@@ -34,7 +34,7 @@ from minit.value import replace
 
 _VETH = "veth"
 _DHCP = "dhcp"
-NAME_DIGITS = 11  # what "veth" leaves of the 15 bytes of an interface's name
+_NAME_BYTES = 15  # IFNAMSIZ without its end
 
 
 class Undo:
@@ -93,8 +93,20 @@ def pod_links(request: Request) -> Iterator[Links | None]:
 
 def host_end(request: Request) -> str:
     """Return the name of the host's end of the pair of links."""
-    digest = hashlib.sha1(f"{request.container_id} {request.interface}".encode(), usedforsecurity=False).hexdigest()
-    return f"veth{digest[:NAME_DIGITS]}"
+    return named_after(_VETH, f"{request.container_id} {request.interface}")
+
+
+def named_after(prefix: str, text: str) -> str:
+    """Return the name of an interface that follows from a text of any length."""
+    return f"{prefix}{hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()}"[:_NAME_BYTES]
+
+
+def find_host_end(sides: Sides, request: Request) -> Link | None:
+    """Return the other end of the pod's link if that is one of the host's, None for another kind of link."""
+    pod = sides.pod.find(request.interface)
+    host = sides.host.at(pod.peer) if pod is not None and pod.kind == _VETH else None
+    # An index of another namespace may be one of the host's, too.
+    return host if pod is not None and host is not None and (host.kind, host.peer) == (_VETH, pod.index) else None
 
 
 def lease(call: Call, undo: Undo) -> Result:

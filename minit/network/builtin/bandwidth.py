@@ -9,15 +9,13 @@ limit to its own addresses.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from minit.errors import MinitError, NetworkError, describe
 from minit.manifest.reader import Node
-from minit.network.builtin.attachment import Sides, Undo, try_all
+from minit.network.builtin.attachment import Sides, Undo, find_host_end, named_after, try_all
 from minit.network.builtin.call import Call
-from minit.network.builtin.chain import find_host_end, result_before
 from minit.network.builtin.settings import network_name, refuse, valid_attachments
 from minit.network.netlink import nftables, nftexpressions
 from minit.network.netlink.links import Links
@@ -25,7 +23,13 @@ from minit.network.netlink.messages import Link
 from minit.network.netlink.newlinks import IFB, NewLink
 from minit.network.netlink.nftables import Chain, Hook, Rule, Table
 from minit.network.netlink.qdiscs import Qdiscs, TokenBucket
-from minit.network.packetfilter.tables import TABLE_PREFIX, bandwidth_table
+from minit.network.packetfilter.tables import (
+    TABLE_PREFIX,
+    bandwidth_table,
+    is_bandwidth_table,
+    is_of_network,
+    table_comment,
+)
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import Interface, Result
 from minit.value import Value, replace
@@ -39,8 +43,6 @@ _LARGEST_NUMBER = (1 << 32) - 1
 _LATENCY_MICROSECONDS = 25_000
 _TICKS_IN_MICROSECOND = 15.625
 _PRIORITY = 1000  # behind all others at the interface
-_NAME_DIGITS = 12  # what "bwp" leaves of the 15 bytes of an interface's name
-_COMMENT = "bandwidth of "
 
 
 class Limit(Value):
@@ -59,7 +61,7 @@ class Settings(Value):
 
 def add(call: Call) -> Result:
     """Limit what is to be limited; NetworkError, with nothing left of it, if it cannot be."""
-    settings, result, request = read_settings(call.config), result_before(call), call.request
+    settings, result, request = read_settings(call.config), call.need_result_before(), call.request
     if settings.ingress is None and settings.egress is None:
         return result
     with Sides(request) as sides, Qdiscs() as qdiscs, Undo() as undo:
@@ -88,7 +90,7 @@ def delete(call: Call) -> None:
 def check(call: Call) -> None:
     """Raise NetworkError with the first limit that is not as configured."""
     settings, request = read_settings(call.config), call.request
-    result_before(call)
+    call.need_result_of_add()
     table = bandwidth_table(request.container_id, request.interface)
     with Sides(request) as sides, Qdiscs() as qdiscs:
         host = _host_end(sides, request)
@@ -106,8 +108,8 @@ def check(call: Call) -> None:
 def collect(call: Call) -> None:
     """Remove what there is of attachments to this network that are no more."""
     valid = {bandwidth_table(*attachment) for attachment in valid_attachments(call.config)}
-    comment = _comment(call.config)
-    found = {one.name for one in nftables.read_tables(TABLE_PREFIX) if one.comment == comment}
+    network, tables = network_name(call.config), nftables.read_tables(TABLE_PREFIX)
+    found = {one.name for one in tables if is_bandwidth_table(one) and is_of_network(one, network)}
     for table in sorted(found - valid):
         _delete_ifb(table)
         nftables.delete_tables(table)
@@ -170,7 +172,7 @@ def _limit_sent(call: Call, links: Links, qdiscs: Qdiscs, host: Link, bucket: To
     undo.add(lambda: nftables.delete_tables(table))
     hook = Hook(kind=nftables.FILTER, point=nftables.INGRESS, priority=_PRIORITY, device=host.name)
     chain = Chain(name="ingress", rules=(Rule(expressions=nftexpressions.send_by(ifb.index)),), hook=hook)
-    comment = _comment(call.config)
+    comment = table_comment("", network_name(call.config))
     nftables.replace_tables([Table(family=nftables.NETDEV, name=table, chains=(chain,), comment=comment)])
     return ifb
 
@@ -192,7 +194,7 @@ def _check_bucket(qdiscs: Qdiscs, link: Link, wanted: TokenBucket) -> None:
 
 
 def _ifb_name(table: str) -> str:
-    return f"bwp{hashlib.sha1(table.encode(), usedforsecurity=False).hexdigest()[:_NAME_DIGITS]}"
+    return named_after("bwp", table)
 
 
 def _delete_ifb(table: str) -> None:
@@ -215,12 +217,6 @@ def _delete_limit(request: Request) -> None:
 def _remove_limit(host: Link) -> None:
     with Qdiscs() as qdiscs:
         qdiscs.delete_token_bucket(host)
-
-
-def _comment(config: Node) -> str:
-    # A comment has no room for every name.
-    digest = hashlib.sha1(network_name(config).encode(), usedforsecurity=False).hexdigest()
-    return f"{_COMMENT}{digest}"
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from ipaddress import ip_interface
 
 from minit.errors import NetworkError
@@ -113,8 +112,7 @@ def _ensure_vlan_port(host: Links, bridge: Link, settings: BridgeConfig) -> Link
     assert settings.vlans is not None
     vlans = Vlans(untagged=settings.vlans.untagged, keeps_default=settings.vlans.keeps_default)
     name = f"{bridge.name}.{vlans.untagged}"
-    digest = hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
-    peer = f"veth{digest[: attachment.NAME_DIGITS]}"
+    peer = attachment.named_after("veth", name)
     if host.find(name) is None:
         with own_namespace() as own:
             # Another pod of the VLAN may do so at the same time, or be killed before its link is a port.

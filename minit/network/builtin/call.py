@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from minit.errors import NetworkError
 from minit.manifest.reader import Node
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import Result
@@ -38,6 +39,19 @@ class Call(Value):
         raw = self.config.raw()
         assert isinstance(raw, dict)  # it was one when the configuration was parsed
         return raw
+
+    def need_result_before(self) -> Result:
+        """Return the result of the plugin before this one; NetworkError if it is the first of its list."""
+        if self.previous is None:
+            where = self.config.where
+            raise NetworkError(f"{where}: prevResult is missing: the plugin has to follow another one in a list")
+        return self.previous
+
+    def need_result_of_add(self) -> Result:
+        """Return the result that CHECK compares with; NetworkError if there is none."""
+        if self.previous is None:
+            raise NetworkError("CHECK needs the result of ADD")
+        return self.previous
 
 
 class Builtin(Value):

@@ -18,9 +18,7 @@ def check_attachment(call: Call, bridge: str | None, *, is_down: bool = False) -
 
     With `bridge` the host's end is to be a port of the bridge of that name; with `is_down` the pod's end is left down.
     """
-    request, previous = call.request, call.previous
-    if previous is None:
-        raise NetworkError("CHECK needs the result of ADD")
+    request, previous = call.request, call.need_result_of_add()
     check_lease(call)
     with Sides(request) as sides:
         pod, host = sides.pod.find(request.interface), sides.host.find(host_end(request))

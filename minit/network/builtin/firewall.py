@@ -32,18 +32,17 @@ _ELSEWHERE = "this plugin has rules of nftables; the CNI's own, in /usr/lib/rkt/
 
 def add(call: Call) -> Result:
     """Keep the container to its policy, and pass on what plugins before have returned."""
-    if call.previous is None:
-        raise NetworkError("firewall needs the result of a plugin before it")
+    previous = call.need_result_before()
     policy = _policy(call.config)
     if policy in _OPEN:
-        return call.previous
+        return previous
     with Links() as host:
-        bridge, ports = _find_bridge(host, call.previous)
+        bridge, ports = _find_bridge(host, previous)
         if policy == ISOLATED:
             for port in ports:
                 isolate_port(host, port)
     isolate(_table(call), policy, bridge.name, network_name(call.config))
-    return call.previous
+    return previous
 
 
 def delete(call: Call) -> None:
@@ -53,13 +52,12 @@ def delete(call: Call) -> None:
 
 def check(call: Call) -> None:
     """Raise NetworkError if the policy is not carried out."""
-    if call.previous is None:
-        raise NetworkError("CHECK needs the result of ADD")
+    previous = call.need_result_of_add()
     policy = _policy(call.config)
     if policy in _OPEN:
         return
     with Links() as host:
-        bridge, _ = _find_bridge(host, call.previous)
+        bridge, _ = _find_bridge(host, previous)
     if isolation_of(_table(call)) != (policy, bridge.name):
         raise NetworkError(f"the ingress policy {policy} of bridge {bridge.name} is not carried out")
 

@@ -122,9 +122,7 @@ def check(call: Call, kind: str | None, **wanted: object) -> None:
 
     `wanted` are fields of the pod's link, which is of a kind unless that can be any.
     """
-    request, previous = call.request, call.previous
-    if previous is None:
-        raise NetworkError("CHECK needs the result of ADD")
+    request, previous = call.request, call.need_result_of_add()
     attachment.check_lease(call)
     with Sides(request) as sides:
         pod = sides.pod.find(request.interface)

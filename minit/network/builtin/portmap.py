@@ -38,15 +38,14 @@ _INPUT = ("-i", "--in-interface")
 
 def add(call: Call) -> Result:
     """Forward the ports that the runtime asks for, and pass on what plugins before have returned."""
-    if call.previous is None:
-        raise NetworkError("portmap needs the result of a plugin before it")
-    wanted = _read(call.config, call.previous)
+    previous = call.need_result_before()
+    wanted = _read(call.config, previous)
     if any(one.ports for one in wanted):
         table = _table(call.request.container_id, call.request.interface)
         with Undo() as undo:
             undo.add(lambda: stop_forwarding(table))
             map_ports(table, wanted, network_name(call.config))
-    return call.previous
+    return previous
 
 
 def delete(call: Call) -> None:
@@ -56,10 +55,9 @@ def delete(call: Call) -> None:
 
 def check(call: Call) -> None:
     """Raise NetworkError with the first port that is not forwarded."""
-    if call.previous is None:
-        raise NetworkError("CHECK needs the result of ADD")
+    previous = call.need_result_of_add()
     present = forwarded_ports(_table(call.request.container_id, call.request.interface))
-    for one in _read(call.config, call.previous):
+    for one in _read(call.config, previous):
         for port in one.ports:
             if port not in present:
                 raise NetworkError(f"port {describe_port(port)} is not forwarded to {one.address}")

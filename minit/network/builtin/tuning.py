@@ -16,9 +16,8 @@ from minit import jsontext
 from minit.errors import ManifestError, NetworkError
 from minit.manifest.reader import Node, read_json
 from minit.network.builtin.arguments import parse_arguments
-from minit.network.builtin.attachment import Sides, Undo
+from minit.network.builtin.attachment import Sides, Undo, find_host_end
 from minit.network.builtin.call import Call
-from minit.network.builtin.chain import find_host_end, result_before
 from minit.network.builtin.files import read_file, remove_file, write_file
 from minit.network.builtin.settings import mac_address, mtu
 from minit.network.builtin.sysctls import (
@@ -54,7 +53,7 @@ class Settings(Value):
 
 def add(call: Call) -> Result:
     """Change what is asked for and pass the result on; NetworkError, with everything as it was, if it cannot be."""
-    settings, result = read_settings(call), result_before(call)
+    settings, result = read_settings(call), call.need_result_before()
     refuse_forbidden(settings.sysctls, _ALLOWLIST)
     with Sides(call.request) as sides, Undo() as undo:
         run_in_namespace(sides.namespace, lambda: _write_sysctls(settings.sysctls, sides.namespace, undo))
@@ -78,7 +77,7 @@ def delete(call: Call) -> None:
 def check(call: Call) -> None:
     """Raise NetworkError with the first thing that is not as configured."""
     settings = read_settings(call)
-    result_before(call)
+    call.need_result_of_add()
     namespace = open_namespace(call.request.namespace)
     try:
         run_in_namespace(namespace, lambda: _check_sysctls(settings.sysctls))

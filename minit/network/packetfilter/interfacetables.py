@@ -20,9 +20,8 @@ from minit.network.netlink.nftexpressions import Match
 from minit.network.packetfilter.confinement import Sender, confinement
 from minit.network.packetfilter.tables import (
     TABLE_PREFIX,
-    is_ingress_table,
+    is_interface_table,
     is_of_network,
-    pod_of_ports,
     table_comment,
     table_name,
 )
@@ -88,8 +87,7 @@ def delete_table(name: str, freed: ExitStack | None = None) -> None:
 def delete_tables_of(network: str, excepted: Collection[str]) -> None:
     """Remove the tables of all interfaces in a network, but for those of the names `excepted`."""
     tables = nftables.read_tables(TABLE_PREFIX)
-    of_network = [table for table in tables if is_of_network(table, network) and not is_ingress_table(table)]
-    found = {table.name for table in of_network if pod_of_ports(table.name) is None}
+    found = {table.name for table in tables if is_interface_table(table) and is_of_network(table, network)}
     for name in sorted(found.difference(excepted)):
         nftables.delete_tables(name)
 

@@ -47,6 +47,16 @@ def is_ingress_table(table: Table) -> bool:
     return table.name.startswith(TABLE_PREFIX) and table.name.endswith(_INGRESS)
 
 
+def is_bandwidth_table(table: Table) -> bool:
+    """Tell whether a table limits the bandwidth of an interface."""
+    return table.name.startswith(TABLE_PREFIX) and table.name.endswith(_BANDWIDTH)
+
+
+def is_interface_table(table: Table) -> bool:
+    """Tell whether a table is one of those that `table_name` names."""
+    return table.name.startswith(TABLE_PREFIX) and not table.name.endswith((_PORTS, _BANDWIDTH, _INGRESS))
+
+
 def table_comment(way: str, network: str) -> str:
     """Return the comment of a table: what else was done for it, and its network; either may be empty."""
     return " ".join(filter(None, (way, network and f"{_NETWORK}{_short(network)}")))

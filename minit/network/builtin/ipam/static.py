@@ -31,9 +31,7 @@ def delete(_: Call) -> None:
 
 def check(call: Call) -> None:
     """Raise NetworkError if the result lacks an address, or has it with another gateway."""
-    wanted, previous = read_addresses(call), call.previous
-    if previous is None:
-        raise NetworkError("CHECK needs the result of ADD")
+    wanted, previous = read_addresses(call), call.need_result_of_add()
     present = {address.address.ip: address for address in previous.addresses}
     for address in wanted:
         found = present.get(address.address.ip)
