@@ -56,15 +56,23 @@ class Node:
         """Return what `read` makes of the value, or None for an absent one."""
         return read(self) if self.given else None
 
+    def elements(self) -> list[Node]:
+        """Return the elements of a list, none of an absent one."""
+        if not self.given:
+            return []
+        if not isinstance(self._value, list):
+            raise self.error("a list")
+        return [Node(element, self, index) for index, element in enumerate(self._value)]
+
     def each(self, read: Callable[[Node], T]) -> tuple[T, ...]:
         """Return what `read` makes of each element of a list, nothing for an absent one."""
-        return tuple([read(element) for element in self._elements()])
+        return tuple([read(element) for element in self.elements()])
 
     def each_named(self, kind: str, read: Callable[[Node], T]) -> tuple[T, ...]:
         """Return what `read` makes of each element of a list of objects whose `name` fields all differ."""
         values = []
         seen = set()
-        for element in self._elements():
+        for element in self.elements():
             values.append(read(element))
             name = element["name"].string()
             if name in seen:
@@ -100,6 +108,13 @@ class Node:
         if not check(text):
             raise self.error(expected)
         return text
+
+    def parsed(self, parse: Callable[[str], T], expected: str) -> T:
+        """Return what `parse` makes of a string that it does not raise ValueError for; `expected` describes such."""
+        try:
+            return parse(self.string())
+        except ValueError as error:
+            raise self.error(expected) from error
 
     def one_of(self, *choices: str) -> str:
         """Return one of the strings `choices`."""
@@ -153,13 +168,6 @@ class Node:
         """Build the error that says what was expected here; `got` replaces the value in it."""
         found = got or ("nothing" if self._value is _ABSENT else _show(self._value))
         return ManifestError(f"{self.where}: expected {expected}, got {found}")
-
-    def _elements(self) -> list[Node]:
-        if not self.given:
-            return []
-        if not isinstance(self._value, list):
-            raise self.error("a list")
-        return [Node(element, self, index) for index, element in enumerate(self._value)]
 
     def _read_fields(self) -> dict[str, object]:
         if not self.given:

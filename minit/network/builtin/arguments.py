@@ -13,7 +13,7 @@ from minit.network.addresses import (
     parse_interface,
 )
 from minit.network.builtin.call import Call
-from minit.network.builtin.settings import mac_address, read_with
+from minit.network.builtin.settings import mac_address
 from minit.value import Value
 
 _TRUTHS = {"1": True, "true": True, "0": False, "false": False}
@@ -83,7 +83,7 @@ def _parse(text: str) -> IPAddress | IPInterface:
 
 
 def _address_at(node: Node) -> IPAddress | IPInterface:
-    return read_with(node, _parse, "an IP address")
+    return node.parsed(_parse, "an IP address")
 
 
 def _refused(pair: str, reason: str) -> NetworkError:

@@ -9,7 +9,7 @@ from minit.manifest.reader import Node
 from minit.network.addresses import IPInterface, parse_address, parse_interface
 from minit.network.builtin.attachment import Undo
 from minit.network.builtin.call import Call
-from minit.network.builtin.settings import network_name, read_with, refuse, truth, valid_attachments
+from minit.network.builtin.settings import network_name, refuse, truth, valid_attachments
 from minit.network.netlink import nftexpressions
 from minit.network.netlink.hostlink import interface_towards
 from minit.network.netlink.nftexpressions import Match
@@ -108,13 +108,13 @@ def _port(node: Node) -> ForwardedPort:
         protocol=node["protocol"].matching(lambda text: text.lower() in _PROTOCOLS, "tcp, udp or sctp").lower(),
         host_port=node["hostPort"].integer(1, _MAX_PORT),
         pod_port=node["containerPort"].integer(1, _MAX_PORT),
-        host_ip=read_with(host_ip, parse_address, "an IP address") if host_ip.raw() else None,
+        host_ip=host_ip.parsed(parse_address, "an IP address") if host_ip.raw() else None,
     )
 
 
 def _conditions(node: Node, version: int) -> Match:
     """Return what a list of words for iptables(8) says about a packet's source, destination or interface."""
-    words = list(node.each(lambda word: word))
+    words = node.elements()
     match: list[nftexpressions.Expression] = []
     while words:
         word = words.pop(0)
@@ -137,7 +137,7 @@ def _condition(option: Node, value: Node, version: int, *, is_not: bool) -> Matc
         return (nftexpressions.enters_not_by if is_not else nftexpressions.enters_by)(value.non_empty())
     if name not in _SOURCE + _DESTINATION:
         raise refuse(option, "of the options of iptables there are -s, -d and -i")
-    subnet = read_with(value, _parse_subnet, "a subnet")
+    subnet = value.parsed(_parse_subnet, "a subnet")
     if subnet.version != version:
         raise value.error(f"a subnet of IPv{version}")
     if name in _SOURCE:

@@ -6,16 +6,11 @@ Unknown keys are ignored, as by the reference plugins. A wrong value is refused 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 from minit.errors import UnsupportedFieldError
 from minit.manifest.reader import Node
-from minit.network.addresses import parse_address, parse_destination, parse_hardware_address
-from minit.network.protocol.result import Dns, Route
+from minit.network.addresses import parse_hardware_address
+from minit.network.protocol.result import Dns, Route, read_dns, read_route
 from minit.value import Value
-
-T = TypeVar("T")
 
 VALID_ATTACHMENTS = "cni.dev/valid-attachments"
 
@@ -71,18 +66,12 @@ def accepts_routers(config: Node) -> bool:
 
 def dns(config: Node) -> Dns:
     """Return what a configuration says about names."""
-    node = config["dns"]
-    return Dns(
-        nameservers=node["nameservers"].each(Node.string),
-        domain=node["domain"].optional(Node.string) or "",
-        search=node["search"].each(Node.string),
-        options=node["options"].each(Node.string),
-    )
+    return read_dns(config["dns"])
 
 
 def routes(ipam: Node) -> tuple[Route, ...]:
     """Return the routes that go with the addresses."""
-    return ipam["routes"].each(_route)
+    return ipam["routes"].each(read_route)
 
 
 def mtu(config: Node) -> int | None:
@@ -110,7 +99,7 @@ def valid_attachments(config: Node) -> frozenset[tuple[str, str]]:
 
 def mac_address(node: Node) -> str | None:
     """Return a hardware address, None for an absent one."""
-    return read_with(node, parse_hardware_address, "a hardware address") if node.raw() else None
+    return node.parsed(parse_hardware_address, "a hardware address") if node.raw() else None
 
 
 def truth(node: Node) -> bool:
@@ -118,24 +107,9 @@ def truth(node: Node) -> bool:
     return bool(node.optional(Node.boolean))
 
 
-def read_with(node: Node, parse: Callable[[str], T], expected: str) -> T:
-    """Return what `parse` makes of a string; ManifestError if that raises ValueError."""
-    try:
-        return parse(node.string())
-    except ValueError as error:
-        raise node.error(expected) from error
-
-
 def refuse(node: Node, reason: str) -> UnsupportedFieldError:
     """Build the error for a key that is known and not provided."""
     return UnsupportedFieldError(str(node.error(f"nothing here: {reason}")))
-
-
-def _route(node: Node) -> Route:
-    return Route(
-        destination=read_with(node["dst"], parse_destination, "a subnet"),
-        gateway=node["gw"].optional(lambda gateway: read_with(gateway, parse_address, "an IP address")),
-    )
 
 
 def _is_file_name(text: str) -> bool:

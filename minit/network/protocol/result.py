@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 from minit.manifest.networkconfig import CNI_VERSIONS, is_at_least
 from minit.manifest.reader import Node
 from minit.network.addresses import (
@@ -16,8 +13,6 @@ from minit.network.addresses import (
     parse_interface,
 )
 from minit.value import Value, replace
-
-T = TypeVar("T")
 
 JsonObject = dict[str, object]
 
@@ -120,8 +115,8 @@ def read_result(value: object, source: str, version: str) -> Result:
     return Result(
         interfaces=root["interfaces"].each(_read_interface),
         addresses=root["ips"].each(_read_address),
-        routes=root["routes"].each(_read_route),
-        dns=_read_dns(root["dns"]),
+        routes=root["routes"].each(read_route),
+        dns=read_dns(root["dns"]),
     )
 
 
@@ -154,10 +149,10 @@ def _read_old(root: Node) -> Result:
     for version in _VERSIONS:
         section = root[f"ip{version}"]
         if section.given:
-            address = _read(section["ip"], parse_interface, "an address in CIDR notation")
+            address = section["ip"].parsed(parse_interface, "an address in CIDR notation")
             addresses.append(Address(address=address, gateway=_read_ip(section["gateway"])))
-            routes += section["routes"].each(_read_route)
-    result = Result(addresses=tuple(addresses), routes=tuple(routes), dns=_read_dns(root["dns"]))
+            routes += section["routes"].each(read_route)
+    result = Result(addresses=tuple(addresses), routes=tuple(routes), dns=read_dns(root["dns"]))
     return result if result.ipv4 else replace(result, dns=Dns())
 
 
@@ -174,7 +169,7 @@ def _read_interface(node: Node) -> Interface:
 
 def _read_address(node: Node) -> Address:
     return Address(
-        address=_read(node["address"], parse_interface, "an address in CIDR notation"),
+        address=node["address"].parsed(parse_interface, "an address in CIDR notation"),
         gateway=_read_ip(node["gateway"]),
         interface=node["interface"].optional(_read_index),
     )
@@ -184,8 +179,9 @@ def _read_index(node: Node) -> int:
     return node.integer(-1, _LARGEST_INDEX)
 
 
-def _read_route(node: Node) -> Route:
-    destination = _read(node["dst"], parse_destination, "a destination in CIDR notation")
+def read_route(node: Node) -> Route:
+    """Return a route of a result or of a configuration."""
+    destination = node["dst"].parsed(parse_destination, "a destination in CIDR notation")
     return Route(
         destination=destination,
         gateway=_read_ip(node["gw"]),
@@ -204,17 +200,11 @@ def _read_number(node: Node) -> int:
 
 def _read_ip(node: Node) -> IPAddress | None:
     text = node.optional(Node.string)
-    return _read(node, parse_address, "an IP address") if text else None
+    return node.parsed(parse_address, "an IP address") if text else None
 
 
-def _read(node: Node, parse: Callable[[str], T], expected: str) -> T:
-    try:
-        return parse(node.string())
-    except ValueError as error:
-        raise node.error(expected) from error
-
-
-def _read_dns(node: Node) -> Dns:
+def read_dns(node: Node) -> Dns:
+    """Return the settings of a result or of a configuration, none of an absent one."""
     return Dns(
         nameservers=node["nameservers"].each(Node.string),
         domain=node["domain"].optional(Node.string) or "",

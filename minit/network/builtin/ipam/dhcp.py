@@ -114,7 +114,7 @@ def read_identity(call: Call, mac: bytes) -> Identity:
     ipam["daemonSocketPath"].optional(Node.string)
     arguments = _arguments(request)
     options: dict[int, bytes] = {}
-    for node in ipam["provide"].each(_itself):
+    for node in ipam["provide"].elements():
         code = _provided_option(node["option"])
         from_argument = node["fromArg"].optional(Node.string)
         value = arguments.get(from_argument or "", node["value"].optional(Node.string) or "").encode()
@@ -124,7 +124,7 @@ def read_identity(call: Call, mac: bytes) -> Identity:
             options[code] = value
     wanted: list[int] = []
     usual: tuple[int, ...] = _USUALLY_WANTED
-    for node in ipam["request"].each(_itself):
+    for node in ipam["request"].elements():
         if node["skipDefault"].optional(Node.boolean):
             usual = ()
         if node["option"].raw():
@@ -225,7 +225,3 @@ def _option(node: Node) -> int:
     if not (text.isascii() and text.isdigit()) or not 0 < int(text) < _LONGEST_BYTES:
         raise node.error(f"the number of an option, or one of {', '.join(_NAMES)}")
     return int(text)
-
-
-def _itself(node: Node) -> Node:
-    return node

@@ -8,7 +8,6 @@ from ipaddress import ip_interface
 from minit.errors import ManifestError
 from minit.manifest.reader import Node
 from minit.network.addresses import IPAddress, IPInterface, IPNetwork, parse_address, parse_subnet
-from minit.network.builtin.settings import read_with
 from minit.value import Value
 
 _SMALLEST_HOST_BITS = 2
@@ -95,12 +94,12 @@ def _read_set(node: Node) -> tuple[Node, tuple[Range, ...]]:
 
 
 def _read_range(node: Node) -> Range:
-    subnet = read_with(node["subnet"], parse_subnet, "a subnet")
+    subnet = node["subnet"].parsed(parse_subnet, "a subnet")
     longest = subnet.max_prefixlen - _SMALLEST_HOST_BITS
     if subnet.prefixlen > longest:
         raise node["subnet"].error(f"a prefix of at most {longest}")
     # The gateway may be elsewhere, as for the reference plugin.
-    gateway = node["gateway"].optional(lambda one: read_with(one, parse_address, "an IP address"))
+    gateway = node["gateway"].optional(lambda one: one.parsed(parse_address, "an IP address"))
     end = subnet.broadcast_address - 1 if subnet.version == 4 else subnet.broadcast_address
     first = _in_subnet(node["rangeStart"], subnet) or subnet.network_address + 1
     last = _in_subnet(node["rangeEnd"], subnet) or end
@@ -112,7 +111,7 @@ def _read_range(node: Node) -> Range:
 def _in_subnet(node: Node, subnet: IPNetwork) -> IPAddress | None:
     if not node.raw():
         return None
-    address = read_with(node, parse_address, "an IP address")
+    address = node.parsed(parse_address, "an IP address")
     if address not in subnet:
         raise node.error(f"an address in {subnet}")
     return address

@@ -11,7 +11,7 @@ from minit.manifest.reader import Node
 from minit.network.addresses import IPInterface, parse_address, parse_interface
 from minit.network.builtin.arguments import Arguments, parse_arguments
 from minit.network.builtin.call import Call
-from minit.network.builtin.settings import dns, read_with, routes
+from minit.network.builtin.settings import dns, routes
 from minit.network.protocol.result import Address, Result
 from minit.value import replace
 
@@ -65,12 +65,12 @@ def _read_configured(node: Node) -> Address:
     gateway = node["gateway"]
     return Address(
         address=_read_interface(node["address"]),
-        gateway=read_with(gateway, parse_address, "an IP address") if gateway.raw() else None,
+        gateway=gateway.parsed(parse_address, "an IP address") if gateway.raw() else None,
     )
 
 
 def _read_interface(node: Node) -> IPInterface:
-    return read_with(node, parse_interface, _WITH_PREFIX)
+    return node.parsed(parse_interface, _WITH_PREFIX)
 
 
 def _asked(arguments: Arguments) -> Iterator[Address]:
