@@ -135,13 +135,16 @@ class _Collector:
         self.has_ended = False
 
     def collect(self, uuid: str) -> int:
-        """Return the exit code for a pod, that of the program if it ends before it has answered."""
+        """Return the exit code for a pod: that of the program if it ends first, EXIT_FAILURE for no proper answer."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(f"{uuid}\n".encode())
             words = self._process.stdout.readline().decode("ascii", "replace").split()
             if len(words) == 2 and words[0] == uuid and words[1].removeprefix("-").isdecimal():
                 return int(words[1])
+            if words:
+                self.end()  # by a signal, if it has more to say
+                return EXIT_FAILURE
         return self.end() or EXIT_FAILURE
 
     def kill(self) -> None:
