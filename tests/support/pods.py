@@ -357,8 +357,10 @@ class PodDirectory:
 
     def is_ready(self) -> bool:
         """Return what stage0 takes for readiness."""
-        path = self.status_root / "rkt/supervisor-status"
-        return path.is_symlink() and os.readlink(path) == "ready"
+        try:
+            return os.readlink(self.status_root / "rkt/supervisor-status") == "ready"
+        except OSError:
+            return False  # not there, or between two of its states
 
     def wait_ready(self) -> None:
         """Block until the pod is ready."""
