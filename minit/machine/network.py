@@ -15,7 +15,7 @@ from minit.network.dhcp.client import DhcpClient
 from minit.network.dhcp.message import Answer, machine_identity
 from minit.network.netlink.events import KernelEvents
 from minit.network.netlink.links import Links
-from minit.network.netlink.messages import Link
+from minit.network.netlink.messages import Link, NewRoute
 from minit.stdio import complain_at_once
 
 _MAXIMUM_NAME_SERVERS = 3  # of the C library
@@ -200,7 +200,7 @@ class _Connection:
         present = [route for route in links.routes() if route.destination == everywhere]
         # Of IPv6 the kernel takes one route of a metric to a destination, whatever the interface.
         if not any(route.index == link.index or gateway.version == 6 for route in present):
-            links.add_route(link, everywhere, gateway)
+            links.add_route(link, NewRoute(destination=everywhere, gateway=gateway))
 
     def _forget(self) -> None:
         if self._client is not None:

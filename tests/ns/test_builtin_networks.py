@@ -21,6 +21,7 @@ from minit.network.builtin.ipam.leases import reserve
 from minit.network.builtin.ipam.ranges import read_range_sets
 from minit.network.netlink.bridges import join_bridge
 from minit.network.netlink.links import Links
+from minit.network.netlink.messages import NewRoute
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import Dns, Result, Route
 from minit.value import replace
@@ -51,11 +52,13 @@ def to(destination: str, gateway: str | None = None) -> Route:
     )
 
 
-def routes(namespace: str | None = None) -> list[str]:
-    """Return the routes of a namespace as ip(8) shows them."""
+def routes(namespace: str | None = None, table: str = "main") -> list[str]:
+    """Return the routes of a table of a namespace as ip(8) shows them."""
 
     def show() -> str:
-        return subprocess.run(["ip", "-4", "route"], check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["ip", "-4", "route", "show", "table", table], check=True, capture_output=True, text=True
+        ).stdout
 
     text = show() if namespace is None else within(namespace, show)
     return [" ".join(line.split()) for line in text.splitlines()]
@@ -118,6 +121,27 @@ def test_the_routes_of_ptp(world: World) -> None:
         "10.9.8.254 dev eth0 scope link src 10.9.8.1",
     ]
     assert routes() == [f"10.9.8.1 dev {host_end(request)} scope host"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_routes_with_options(world: World, kind: str) -> None:
+    """Sizes, metric, table and scope of a route are those of the configuration, and CHECK looks in its table."""
+    wanted = [
+        {"dst": "10.2.0.0/16", "mtu": 1300, "advmss": 1200, "priority": 7},
+        {"dst": "10.3.0.0/16", "table": 1000},
+        {"dst": "10.4.0.0/16", "scope": 253},
+    ]
+    config, request = world.config(kind, gateway="10.9.8.254", routes=wanted, **KINDS[kind]), world.pod()
+    result = add(config, request)
+    assert {
+        "10.2.0.0/16 via 10.9.8.254 dev eth0 metric 7 mtu 1300 advmss 1200",
+        "10.4.0.0/16 dev eth0 scope link",
+    } < set(routes(request.namespace))
+    assert routes(request.namespace, "1000") == ["10.3.0.0/16 via 10.9.8.254 dev eth0"]
+    check(config, request, result)
+    within(request.namespace, lambda: subprocess.run(["ip", "route", "flush", "table", "1000"], check=True))
+    with pytest.raises(NetworkError, match="^the route to 10.3.0.0/16 is gone$"):
+        check(config, request, result)
 
 
 def test_the_result_of_bridge(world: World) -> None:
@@ -287,7 +311,8 @@ def test_only_masquerading_networks_hide_their_pods(world: World, kind: str) -> 
     Links().add_address(Links().get("out"), parse_interface("192.168.7.1/24"))
     beyond.add_address(beyond.get("eth0"), parse_interface("192.168.7.2/24"))
     beyond.set_up(beyond.get("eth0"))
-    beyond.add_route(beyond.get("eth0"), parse_subnet("10.9.8.0/24"), gateway=parse_address("192.168.7.1"))
+    back = NewRoute(destination=parse_subnet("10.9.8.0/24"), gateway=parse_address("192.168.7.1"))
+    beyond.add_route(beyond.get("eth0"), back)
     Links().wait_until_running("out")
     os.close(peer)
     hidden, shown = world.pod(), world.pod()

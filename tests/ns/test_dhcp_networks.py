@@ -370,7 +370,7 @@ def test_routes_and_name_servers_of_the_server(world: World) -> None:
     shown = run("nsenter", f"--net={request.namespace}", "ip", "-4", "route")
     assert [line.strip() for line in shown.splitlines()][:2] == [
         "10.1.0.0/16 via 192.0.2.3 dev eth0 metric 7",
-        "10.2.0.0/16 dev eth0 metric 7",
+        "10.2.0.0/16 dev eth0 scope link metric 7",
     ]
     assert result.dns == Dns()
     check(config, request, result)

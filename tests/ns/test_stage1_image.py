@@ -66,13 +66,14 @@ RUN_NETLINK = """\
 from minit.network.addresses import parse_address, parse_interface, parse_subnet
 from minit.network.netlink.bridges import add_bridge
 from minit.network.netlink.links import Links
+from minit.network.netlink.messages import NewRoute
 links = Links()
 add_bridge(links, "br0", 1400)
 bridge = links.get("br0")
 links.set_up(bridge)
 address = parse_interface("10.0.0.1/24")
 links.add_address(bridge, address)
-links.add_route(bridge, parse_subnet("10.1.0.0/16"), gateway=parse_address("10.0.0.9"))
+links.add_route(bridge, NewRoute(destination=parse_subnet("10.1.0.0/16"), gateway=parse_address("10.0.0.9")))
 assert address in links.addresses(bridge)
 routes = [str(route.destination) for route in links.routes()]
 assert [route for route in routes if "." in route] == ["10.0.0.0/24", "10.1.0.0/16"]

@@ -163,7 +163,10 @@ def test_addresses_of_a_set_go_round() -> None:
         ({"ipam": {"ranges": [[]]}}, "ipam.ranges[0]: expected at least one range, got []"),
         ({"ipam": {**IPAM, "gateway": "x"}}, 'ipam.gateway: expected an IP address, got "x"'),
         ({"ipam": {**IPAM, "routes": [{}]}}, "ipam.routes[0].dst: expected a string, got nothing"),
-        ({"ipam": {**IPAM, "routes": [{"dst": "x"}]}}, 'ipam.routes[0].dst: expected a destination in CIDR notation, got "x"'),
+        (
+            {"ipam": {**IPAM, "routes": [{"dst": "x"}]}},
+            'ipam.routes[0].dst: expected a destination in CIDR notation, got "x"',
+        ),
         ({"mtu": "1400"}, 'mtu: expected an integer from 0 to 65535, got "1400"'),
         ({"ipMasq": "yes"}, 'ipMasq: expected true or false, got "yes"'),
         ({"dns": {"search": "x"}}, 'dns.search: expected a list, got "x"'),

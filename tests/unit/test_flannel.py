@@ -121,7 +121,10 @@ def test_what_the_configuration_says_itself() -> None:
         ({"delegate": {"name": "x"}}, 'net.conf: delegate.name: expected nothing here: flannel sets it, got "x"'),
         ({"delegate": {"ipam": {}}}, "net.conf: delegate.ipam: expected nothing here: flannel sets it, got {}"),
         ({"ipam": 1}, "net.conf: ipam: expected an object, got 1"),
-        ({"ipam": {"routes": [{"dst": "x"}]}}, 'net.conf: ipam.routes[0].dst: expected a destination in CIDR notation, got "x"'),
+        (
+            {"ipam": {"routes": [{"dst": "x"}]}},
+            'net.conf: ipam.routes[0].dst: expected a destination in CIDR notation, got "x"',
+        ),
     ],
 )
 def test_what_is_wrong_is_named(more: dict[str, Any], message: str) -> None:

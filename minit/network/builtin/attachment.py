@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from minit.errors import MinitError, NetworkError, describe, reason_of
 from minit.manifest.reader import Node
-from minit.network.addresses import IPAddress, IPInterface
+from minit.network.addresses import IPInterface
 from minit.network.builtin.call import Call
 from minit.network.builtin.linksettings import ignore_routers
 from minit.network.builtin.settings import (
@@ -25,11 +25,11 @@ from minit.network.builtin.settings import (
     protection,
     valid_attachments,
 )
-from minit.network.netlink.links import SCOPE_LINK, Links, open_namespace
+from minit.network.netlink.links import Links, open_namespace
 from minit.network.netlink.messages import Link
 from minit.network.packetfilter.interfacetables import Sender, delete_table, delete_tables_of, protect, table_name
 from minit.network.protocol.request import Request
-from minit.network.protocol.result import Address, Dns, Result, Route
+from minit.network.protocol.result import Address, Dns, Result
 from minit.value import replace
 
 _VETH = "veth"
@@ -163,11 +163,6 @@ def guard(call: Call, wanted: Protection, host: Link, pod: Link, addresses: Sequ
     hidden = addresses if wanted.masquerades else ()
     kept = addresses if wanted.restricts else ()
     protect(table, masqueraded=hidden, sender=sender, network=network_name(call.config), restricted=kept)
-
-
-def next_hop(route: Route, usual: Mapping[int, IPAddress]) -> IPAddress | None:
-    """Return the gateway of a route, or else the usual one of its family; None if it ends on the link itself."""
-    return None if route.scope == SCOPE_LINK else route.gateway or usual.get(route.destination.version)
 
 
 def name_service(configured: Dns, leased: Dns) -> Dns:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from ipaddress import ip_interface
 
 from minit.errors import NetworkError
-from minit.network.addresses import EVERYWHERE, IPAddress, IPInterface
+from minit.network.addresses import EVERYWHERE, IPInterface
 from minit.network.builtin import attachment
+from minit.network.builtin.addressing import add_addresses, add_routes, usual_gateways
 from minit.network.builtin.arguments import requested_mac
 from minit.network.builtin.attachment import Sides, Undo
 from minit.network.builtin.bridgeconfig import BridgeConfig, read_bridge_config
@@ -16,7 +17,6 @@ from minit.network.builtin.linksettings import enable_forwarding, ignore_routers
 from minit.network.builtin.settings import dns, protection
 from minit.network.namespace import own_namespace
 from minit.network.netlink.bridges import Vlans, add_bridge, allow_vlan, filter_vlans, join_bridge, set_vlans
-from minit.network.netlink.duplicates import DuplicateDetection
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
 from minit.network.protocol.result import Address, Interface, Result, Route
@@ -173,14 +173,5 @@ def _configure_pod(
     routes: tuple[Route, ...],
 ) -> None:
     _prepare_pod_link(sides, pod, settings, addresses)
-    with DuplicateDetection(sides.namespace) as detection:
-        for address in addresses:
-            sides.pod.add_address(pod, address.address, duplicates=settings.detects_duplicates)
-        sides.pod.set_up(pod)
-        detection.wait(sides.pod, pod, [address.address for address in addresses])
-    usual: dict[int, IPAddress] = {
-        one.gateway.version: one.gateway for one in reversed(addresses) if one.gateway is not None
-    }
-    for route in routes:
-        gateway = attachment.next_hop(route, usual)
-        sides.pod.add_route(pod, route.destination, gateway, is_alternative=True, metric=route.priority)
+    add_addresses(sides, pod, addresses, settings.detects_duplicates)
+    add_routes(sides.pod, pod, routes, usual_gateways(addresses))

@@ -8,7 +8,7 @@ from minit.errors import NetworkError
 from minit.network.addresses import IPInterface
 from minit.network.builtin.attachment import Sides, check_lease, host_end
 from minit.network.builtin.call import Call
-from minit.network.netlink.messages import Link
+from minit.network.netlink.messages import TABLE_MAIN, Link
 from minit.network.protocol.result import Result
 
 
@@ -60,9 +60,10 @@ def check_addresses(present: Collection[IPInterface], pod: Link, previous: Resul
 
 def check_routes(sides: Sides, previous: Result) -> None:
     """Raise NetworkError if the pod lacks one of its routes."""
-    present = [(route.destination, route.gateway) for route in sides.pod.routes()]
+    present = {table: sides.pod.routes(table) for table in {route.table or TABLE_MAIN for route in previous.routes}}
     for route in previous.routes:
-        gateways = [gateway for other, gateway in present if other == route.destination]
+        found = present[route.table or TABLE_MAIN]
+        gateways = [one.gateway for one in found if one.destination == route.destination]
         if not gateways or (route.gateway is not None and route.gateway not in gateways):
             via = "" if route.gateway is None else f" via {route.gateway}"
             raise NetworkError(f"the route to {route.destination}{via} is gone")

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from minit.errors import NetworkError
 from minit.manifest.reader import Node
-from minit.network.addresses import EVERYWHERE, IPAddress
+from minit.network.addresses import EVERYWHERE
 from minit.network.builtin import attachment
+from minit.network.builtin.addressing import add_addresses, add_routes, usual_gateways
 from minit.network.builtin.attachment import Sides, Undo, pod_links
 from minit.network.builtin.call import Call
 from minit.network.builtin.checks import check_addresses, check_link, check_routes
 from minit.network.builtin.linksettings import prepare_pod_link
 from minit.network.builtin.settings import accepts_routers, interface_name, ipam_type, mtu, truth
-from minit.network.netlink.duplicates import DuplicateDetection
 from minit.network.netlink.links import Links
 from minit.network.netlink.messages import Link
 from minit.network.netlink.newlinks import NewLink
@@ -88,17 +88,8 @@ def configure(call: Call, sides: Sides, pod: Link, leased: Result, has_neighbour
     addresses = [one.address for one in leased.addresses]
     is_routed = accepts_routers(call.config)
     prepare_pod_link(sides.namespace, pod, addresses, accept_ra=is_routed, tells_neighbours=has_neighbours)
-    with DuplicateDetection(sides.namespace) as detection:
-        for address in addresses:
-            sides.pod.add_address(pod, address, duplicates=has_neighbours)
-        sides.pod.set_up(pod)
-        detection.wait(sides.pod, pod, addresses)
-    gateways: dict[int, IPAddress] = {
-        one.gateway.version: one.gateway for one in reversed(leased.addresses) if one.gateway is not None
-    }
-    for route in leased.routes:
-        gateway = attachment.next_hop(route, gateways)
-        sides.pod.add_route(pod, route.destination, gateway, is_alternative=True, metric=route.priority)
+    add_addresses(sides, pod, leased.addresses, duplicates=has_neighbours)
+    add_routes(sides.pod, pod, leased.routes, usual_gateways(leased.addresses))
 
 
 def result(request: Request, pod: Link, leased: Result, dns: Dns) -> Result:

@@ -7,13 +7,13 @@ from ipaddress import ip_interface
 from minit.errors import NetworkError
 from minit.network.addresses import IPAddress, only
 from minit.network.builtin import attachment
+from minit.network.builtin.addressing import add_routes, usual_gateways
 from minit.network.builtin.attachment import Sides
 from minit.network.builtin.call import Call
 from minit.network.builtin.checks import check_attachment
 from minit.network.builtin.linksettings import enable_forwarding, prepare_pod_link
 from minit.network.builtin.settings import accepts_routers, dns, ipam_type, mtu, protection
-from minit.network.netlink.links import SCOPE_HOST, SCOPE_LINK
-from minit.network.netlink.messages import Link
+from minit.network.netlink.messages import SCOPE_HOST, SCOPE_LINK, Link, NewRoute
 from minit.network.protocol.result import Address, Interface, Result
 
 delete = attachment.delete
@@ -36,7 +36,7 @@ def add(call: Call) -> Result:
         for one, gateway in ends:
             # Every pod's gateway is one address of the host, which all its ends have.
             sides.host.add_address(host, ip_interface(gateway))
-            sides.host.add_route(host, only(one.address.ip), scope=SCOPE_HOST)
+            sides.host.add_route(host, NewRoute(destination=only(one.address.ip), scope=SCOPE_HOST))
         attachment.guard(call, wanted, host, pod, addresses, undo)
         sides.host.wait_until_running(host.name)
     return Result(
@@ -66,13 +66,10 @@ def _configure_pod(sides: Sides, pod: Link, leased: Result, ends: list[tuple[Add
         sides.pod.add_address(pod, one.address)
     sides.pod.set_up(pod)
     for one, gateway in ends:
-        sides.pod.add_route(pod, only(gateway), source=one.address.ip, scope=SCOPE_LINK)
-    gateways = {gateway.version: gateway for _, gateway in reversed(ends)}
-    for route in leased.routes:
-        via = route.gateway or gateways.get(route.destination.version)
-        sides.pod.add_route(pod, route.destination, via, is_alternative=True)
+        sides.pod.add_route(pod, NewRoute(destination=only(gateway), source=one.address.ip, scope=SCOPE_LINK))
+    add_routes(sides.pod, pod, leased.routes, usual_gateways(leased.addresses))
     # The neighbours in the subnet are not on this link: only the gateway is, and everything goes by it. But not before
     # now, as the other routes may go by addresses of the subnet.
     for one, gateway in ends:
         sides.pod.delete_route(pod, one.address.network)
-        sides.pod.add_route(pod, one.address.network, gateway=gateway, source=one.address.ip)
+        sides.pod.add_route(pod, NewRoute(destination=one.address.network, gateway=gateway, source=one.address.ip))

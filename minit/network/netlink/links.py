@@ -25,12 +25,14 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from minit import syscalls
 from minit.errors import NetworkError
-from minit.network.addresses import IPAddress, IPInterface, IPNetwork
+from minit.network.addresses import IPInterface, IPNetwork
 from minit.network.namespace import own_namespace, return_to
 from minit.network.netlink.messages import (
     ANY_FAMILY,
     IFF_UP,
+    TABLE_MAIN,
     Link,
+    NewRoute,
     Route,
     address_message,
     address_of,
@@ -45,10 +47,6 @@ from minit.network.netlink.newlinks import OPTIONS, NewLink, creation
 from minit.network.netlink.transport import NETLINK_ROUTE, Netlink, NetlinkError
 
 T = TypeVar("T")
-
-SCOPE_UNIVERSE = 0
-SCOPE_LINK = 253
-SCOPE_HOST = 254
 
 _IFF_PROMISC = 0x100
 _RTEXT_FILTER_SKIP_STATS = 1 << 3
@@ -217,39 +215,17 @@ class Links:
         message = address_message(RTM_DELADDR, link, address)
         self.change(f"remove address {address} from {link.name}", message, unless=errno.EADDRNOTAVAIL)
 
-    def routes(self) -> list[Route]:
-        """Return the routes of the main table, of both families."""
+    def routes(self, table: int = TABLE_MAIN) -> list[Route]:
+        """Return the routes of a table, of both families."""
         message = rtmsg()
         message["header"]["type"] = RTM_GETROUTE
         message["family"] = ANY_FAMILY
-        return [route_of(one) for one in self._netlink.dump(message) if is_usual_route(one)]
+        return [route_of(one) for one in self._netlink.dump(message) if is_usual_route(one, table)]
 
-    def add_route(
-        self,
-        link: Link,
-        destination: IPNetwork,
-        gateway: IPAddress | None = None,
-        source: IPAddress | None = None,
-        scope: int = SCOPE_UNIVERSE,
-        is_alternative: bool = False,
-        metric: int | None = None,
-    ) -> None:
-        """
-        Add a route by a link; packets of the host itself go out with the address `source`, if it is given.
-
-        It may be an alternative to another route to the same destination. Of these the lowest metric counts.
-        """
-        message = new_route(destination, scope, is_alternative)
-        message["attrs"] = [["RTA_DST", str(destination.network_address)], ["RTA_OIF", link.index]]
-        via = ""
-        if gateway is not None:
-            via = f" via {gateway}"
-            message["attrs"].append(["RTA_GATEWAY", str(gateway)])
-        if source is not None:
-            message["attrs"].append(["RTA_PREFSRC", str(source)])
-        if metric is not None:
-            message["attrs"].append(["RTA_PRIORITY", metric])
-        self.change(f"add route {destination}{via} by {link.name}", message)
+    def add_route(self, link: Link, new: NewRoute) -> None:
+        """Add a route by a link."""
+        via = "" if new.gateway is None else f" via {new.gateway}"
+        self.change(f"add route {new.destination}{via} by {link.name}", new_route(link, new))
 
     def delete_route(self, link: Link, destination: IPNetwork) -> None:
         """Remove a route by a link from the main table; nothing if there is none."""

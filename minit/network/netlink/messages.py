@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import ip_interface, ip_network
 from typing import Any
 
@@ -16,12 +17,16 @@ from minit.value import Value
 
 ANY_FAMILY = 0  # pyroute2 takes IPv4 otherwise
 IFF_UP = 0x1
+IPVLAN_MODE_NAMES = {0: "l2", 1: "l3", 2: "l3s"}
+TABLE_MAIN = 254
+SCOPE_UNIVERSE = 0
+SCOPE_LINK = 253
+SCOPE_HOST = 254
 
 _FAMILIES = {4: 2, 6: 10}  # AF_INET and AF_INET6
 _VERSIONS = {family: version for version, family in _FAMILIES.items()}
 _IFF_LOWER_UP = 0x10000
-IPVLAN_MODE_NAMES = {0: "l2", 1: "l3", 2: "l3s"}
-_TABLE_MAIN = 254
+_TABLE_UNSPECIFIED = 0
 _PROTOCOL_BOOT = 3  # what `ip route add` and the reference plugins say
 _TYPE_UNICAST = 1
 _SCOPE_NOWHERE = 255
@@ -51,11 +56,31 @@ class Link(Value):
 
 
 class Route(Value):
-    """A route of the main table; the default route's destination is 0.0.0.0/0 or ::/0."""
+    """A route that there is; the default route's destination is 0.0.0.0/0 or ::/0."""
 
     destination: IPNetwork
     gateway: IPAddress | None = None
     index: int = 0
+
+
+class NewRoute(Value):
+    """
+    A route to add, ip-route(8); None is left to the kernel, and `table` to the main one.
+
+    Packets of the host itself go out with the address `source`. The route may be an alternative to another one to the
+    same destination: of these the lowest `metric` counts. `mtu` and `advertised_mss` are bytes of a packet, and of a
+    TCP segment in it.
+    """
+
+    destination: IPNetwork
+    gateway: IPAddress | None = None
+    source: IPAddress | None = None
+    scope: int = SCOPE_UNIVERSE
+    is_alternative: bool = False
+    metric: int | None = None
+    mtu: int | None = None
+    advertised_mss: int | None = None
+    table: int | None = None
 
 
 def link_message(kind: int, flags: int = 0) -> Any:
@@ -86,13 +111,27 @@ def address_of(answer: Any) -> IPInterface:
     return ip_interface((text, answer["prefixlen"]))
 
 
-def new_route(destination: IPNetwork, scope: int, is_alternative: bool) -> Any:
-    """Return a message that adds a route to the main table, also if there is another one to there."""
-    message = route_message(RTM_NEWROUTE, destination)
-    message["header"]["flags"] = NLM_F_CREATE | (NLM_F_APPEND if is_alternative else NLM_F_EXCL)
+def new_route(link: Link, new: NewRoute) -> Any:
+    """Return a message that adds a route by a link."""
+    message = route_message(RTM_NEWROUTE, new.destination)
+    message["header"]["flags"] = NLM_F_CREATE | (NLM_F_APPEND if new.is_alternative else NLM_F_EXCL)
     message["proto"] = _PROTOCOL_BOOT
-    message["scope"] = scope
+    message["scope"] = new.scope
     message["type"] = _TYPE_UNICAST
+    metrics = _given({"RTAX_MTU": new.mtu, "RTAX_ADVMSS": new.advertised_mss})
+    optional: dict[str, object] = {
+        "RTA_GATEWAY": new.gateway and str(new.gateway),
+        "RTA_PREFSRC": new.source and str(new.source),
+    }
+    optional |= {"RTA_PRIORITY": new.metric, "RTA_METRICS": {"attrs": metrics} if metrics else None}
+    if new.table:
+        message["table"] = _TABLE_UNSPECIFIED
+        optional["RTA_TABLE"] = new.table
+    message["attrs"] = [
+        ["RTA_DST", str(new.destination.network_address)],
+        ["RTA_OIF", link.index],
+        *_given(optional),
+    ]
     return message
 
 
@@ -102,7 +141,7 @@ def route_message(kind: int, destination: IPNetwork) -> Any:
     message["header"]["type"] = kind
     message["family"] = _FAMILIES[destination.version]
     message["dst_len"] = destination.prefixlen
-    message["table"] = _TABLE_MAIN
+    message["table"] = TABLE_MAIN
     message["scope"] = _SCOPE_NOWHERE
     return message
 
@@ -140,7 +179,11 @@ def route_of(answer: Any) -> Route:
     )
 
 
-def is_usual_route(answer: Any) -> bool:
-    """Tell whether an answer is about a route of the main table that leads somewhere."""
-    usual = (_TABLE_MAIN, _TYPE_UNICAST)
-    return answer["family"] in _VERSIONS and (answer["table"], answer["type"]) == usual
+def is_usual_route(answer: Any, table: int) -> bool:
+    """Tell whether an answer is about a route of a table that leads somewhere."""
+    usual = (table, _TYPE_UNICAST)
+    return answer["family"] in _VERSIONS and (answer.get_attr("RTA_TABLE"), answer["type"]) == usual
+
+
+def _given(attributes: Mapping[str, object]) -> list[list[object]]:
+    return [[name, value] for name, value in attributes.items() if value is not None]

@@ -29,8 +29,8 @@ from minit.network.dhcp.message import (
     Identity,
 )
 from minit.network.dhcp.podlease import PodLease
-from minit.network.netlink.links import SCOPE_LINK, Links, open_namespace, run_in_namespace
-from minit.network.netlink.messages import Link
+from minit.network.netlink.links import Links, open_namespace, run_in_namespace
+from minit.network.netlink.messages import SCOPE_LINK, Link
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import Address, Dns, Result, Route
 
