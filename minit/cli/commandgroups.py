@@ -10,6 +10,7 @@ from minit.cli.grammar import MinitGroup
 _RUNNING = "Running pods"
 _MANAGING = "Managing pods"
 _IMAGES = "Images"
+_VOLUMES = "Volumes"
 _OTHER = "Other"
 
 COMMANDS = {
@@ -124,6 +125,11 @@ COMMANDS = {
         help="Build minit's stage1 image.",
         section=_IMAGES,
     ),
+    "volume": Listing(
+        place="commandgroups:volume_group",
+        help="Manage named volumes, which outlive the pods that mount them.",
+        section=_VOLUMES,
+    ),
     "version": Listing(
         place="commands.imagecommands:version",
         help="Print the versions of minit and of what it runs on.",
@@ -231,6 +237,24 @@ _IMAGE_COMMANDS = {
         section=_IMAGES,
     ),
 }
+_VOLUME_COMMANDS = {
+    "create": Listing(
+        place="commands.volumecommands:create",
+        help="Make named volumes; one that there is already stays as it is.",
+    ),
+    "ls": Listing(
+        place="commands.volumecommands:list_all",
+        help="List the named volumes, with the number of pods that have them and the place of their files.",
+    ),
+    "rm": Listing(
+        place="commands.volumecommands:remove",
+        help="Remove named volumes that no pod has, running or not, with all their files.",
+    ),
+    "prune": Listing(
+        place="commands.volumecommands:prune",
+        help="Remove all named volumes that no pod has, running or not, with all their files.",
+    ),
+}
 
 
 @click.group(cls=MinitGroup, name="minit", commands=CommandTable(COMMANDS))
@@ -246,3 +270,8 @@ def app_group() -> None:
 @click.group("image", cls=MinitGroup, commands=CommandTable(_IMAGE_COMMANDS))
 def image_group() -> None:
     """Build images, and manage those of the store."""
+
+
+@click.group("volume", cls=MinitGroup, commands=CommandTable(_VOLUME_COMMANDS))
+def volume_group() -> None:
+    """Manage named volumes, which outlive the pods that mount them."""

@@ -32,6 +32,7 @@ from minit.stage0.images.store import Store
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PREPARED, RUN, walk_pods
 from minit.stage0.pods.podnames import read_name
 from minit.stage0.pods.podstatus import read_pod_status
+from minit.stage0.volumes.volumestore import list_volumes
 from minit.value import Value
 
 FILES, DIRECTORIES, NOTHING = "files", "directories", "nothing"
@@ -231,6 +232,8 @@ def _operand(line: _Line) -> Completions:
     if metavar.startswith("IMAGE"):
         takes_files = isinstance(argument.type, click.Path)
         return Completions(candidates=tuple(_images(line)), paths=FILES if takes_files else NOTHING)
+    if metavar.startswith("VOLUME") and line.path[-1] != "create":
+        return _words([volume.name for volume in list_volumes(line.data) if volume.name not in line.operands])
     if "DIR" in metavar:
         return Completions(paths=DIRECTORIES)
     if "FILE" in metavar or isinstance(argument.type, click.Path):

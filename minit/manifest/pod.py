@@ -18,7 +18,7 @@ class Volume(Value):
 
     `source` is None for `empty`; `mode` (an octal string), `uid` and `gid` are None for `host` and have the
     schema's defaults for `empty`. A `read_only` of None leaves it to the mount point, a `recursive` of None
-    to the stage1.
+    to the stage1. Outside of manifests there is `named` too: its `source` is the name of a volume of minit's.
     """
 
     name: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ from minit.stage0.pods.appsection import (
 )
 from minit.value import replace
 
-DEFAULTS = PodDefaults(uid=0, gid=0)
+DATA = Path("/var/lib/rkt")
+DEFAULTS = PodDefaults(uid=0, gid=0, data=DATA)
 IMAGE = ImageManifest(
     ac_version="0.8.11",
     name="example.com/a",
@@ -34,6 +36,7 @@ def test_environment_precedence() -> None:
     defaults = PodDefaults(
         uid=0,
         gid=0,
+        data=DATA,
         inherited=(("A", "i"), ("B", "i"), ("C", "i"), ("D", "i"), ("E", "i")),
         from_file=(("C", "f"), ("D", "f")),
         set=(("D", "s"),),
@@ -51,7 +54,7 @@ def test_environment_has_each_name_once(
 ) -> None:
     """Every name of any source is there once, with the value of the last source that has it."""
     sources = (image_own, app, inherited, from_file, chosen)
-    defaults = PodDefaults(uid=0, gid=0, inherited=inherited, from_file=from_file, set=chosen)
+    defaults = PodDefaults(uid=0, gid=0, data=DATA, inherited=inherited, from_file=from_file, set=chosen)
     merged = merge_environment(image_own, app, defaults)
     names = [name for name, _ in merged]
     assert len(names) == len(set(names))
@@ -67,7 +70,8 @@ SOURCES = ("inherited", "image", "app", "from_file", "set")
 def test_every_pair_of_sources(weaker: str, stronger: str) -> None:
     """Of any two sources of one variable the stronger wins: inherited, image, --environment, file, --set-env."""
     given = {source: (("X", source),) if source in (weaker, stronger) else () for source in SOURCES}
-    defaults = PodDefaults(uid=0, gid=0, inherited=given["inherited"], from_file=given["from_file"], set=given["set"])
+    inherited, from_file, chosen = (given[source] for source in ("inherited", "from_file", "set"))
+    defaults = PodDefaults(uid=0, gid=0, data=DATA, inherited=inherited, from_file=from_file, set=chosen)
     assert merge_environment(given["image"], given["app"], defaults) == (("X", stronger),)
 
 

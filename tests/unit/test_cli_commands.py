@@ -17,7 +17,7 @@ from minit.cli.main import run
 
 COMMANDS = {
     *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest", "rename"),
-    *("logs", "events", "stop", "rm", "gc", "export", "top", "diagnose", "play", "init"),
+    *("logs", "events", "stop", "rm", "gc", "export", "top", "diagnose", "play", "init", "volume"),
     *("fetch", "image", "stage1", "version", "completion", "help"),
 }
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"
@@ -112,7 +112,7 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("status --wait=soon x", None),
         (
             "run --volume=x a.aci",
-            'run: --volume x: expected kind=host or kind=empty, got "" (see minit run --help)',
+            'run: --volume x: expected kind=host, kind=named or kind=empty, got "" (see minit run --help)',
         ),
         (
             "run --volume=x,kind=empty --volume=x,kind=empty a.aci",
@@ -125,7 +125,8 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("prepare --mount=volume=x a.aci", None),
         (
             "prepare --volume a.aci",
-            "prepare: --volume: expected NAME,kind=host,source=PATH or NAME,kind=empty, with a name of lower-case"
+            "prepare: --volume: expected NAME,kind=host,source=PATH, NAME,kind=named, NAME,kind=empty or"
+            " SOURCE:TARGET[:ro], with a name of lower-case"
             ' letters, digits and inner dashes, got "a.aci" (see minit prepare --help)',
         ),
         (

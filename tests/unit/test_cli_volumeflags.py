@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minit.cli.flags.volumeflags import check_volumes, parse_mount, parse_mounted_volume, parse_volume
+from minit.cli.flags.volumeflags import check_volumes, parse_mount, parse_mounted_volume, parse_storage, parse_volume
 from minit.cli.flagwords import FlagError
 from minit.manifest.app import MAX_ID
 from minit.manifest.pod import Mount, Volume
+from minit.stage0.volumes.volumestore import NAME_FORM
 
 NAMES = st.from_regex(r"[a-z0-9]+(-[a-z0-9]+)*", fullmatch=True)
 VALUES = st.text(st.characters(exclude_characters=",\0", exclude_categories=["Cs"]), min_size=1)
@@ -71,7 +72,7 @@ def test_booleans_are_go_s(text: str) -> None:
 
 
 VOLUME_EXPECTED = (
-    "--volume: expected NAME,kind=host,source=PATH or NAME,kind=empty,"
+    "--volume: expected NAME,kind=host,source=PATH, NAME,kind=named, NAME,kind=empty or SOURCE:TARGET[:ro],"
     " with a name of lower-case letters, digits and inner dashes"
 )
 
@@ -82,13 +83,15 @@ VOLUME_EXPECTED = (
         ("", f'{VOLUME_EXPECTED}, got ""'),
         ("/srv:/data", f'{VOLUME_EXPECTED}, got "/srv:/data"'),
         ("kind=host,source=/x", f'{VOLUME_EXPECTED}, got "kind=host,source=/x"'),
-        ("a", '--volume a: expected kind=host or kind=empty, got ""'),
-        ("a,kind=tmpfs", '--volume a: expected kind=host or kind=empty, got "tmpfs"'),
+        ("a", '--volume a: expected kind=host, kind=named or kind=empty, got ""'),
+        ("a,kind=tmpfs", '--volume a: expected kind=host, kind=named or kind=empty, got "tmpfs"'),
         ("a,kind=host", '--volume a: expected source=PATH with an absolute path, got ""'),
         ("a,kind=host,source=x", '--volume a: expected source=PATH with an absolute path, got "x"'),
         ("a,kind=empty,source=/x", "--volume a: a volume of kind empty has no source"),
         ("a,kind=host,source=/x,mode=0700", "--volume a: a volume of kind host has no mode"),
         ("a,kind=host,source=/x,uid=0", "--volume a: a volume of kind host has no uid"),
+        ("a,kind=named,uid=0", "--volume a: a volume of kind named has no uid"),
+        ("a,kind=named,source=../b", f'--volume a: expected {NAME_FORM}, or an absolute path, got "../b"'),
         ("a,kind=empty,mode=0788", '--volume a: mode: expected an octal mode like "0755", got "0788"'),
         ("a,kind=empty,mode=10000", '--volume a: mode: expected an octal mode like "0755", got "10000"'),
         ("a,kind=empty,uid=x", '--volume a: uid: expected a number from 0 to 4294967294, got "x"'),
@@ -108,6 +111,41 @@ def test_bad_volumes(text: str, message: str) -> None:
     with pytest.raises(FlagError) as caught:
         parse_volume("--volume", text)
     assert str(caught.value) == message
+
+
+def test_volumes_as_docker_has_them() -> None:
+    """A name or a path before a colon is a volume that all apps have at the path behind it; others stay as they are."""
+    texts = ["Pg_data:/var/lib/pg", "Pg_data:/again", "/srv/site:/www:ro", "d,kind=named", "e,kind=named,source=f.g"]
+    volumes, mounts = parse_storage("--volume", texts)
+    assert volumes == (
+        Volume(name="pg-data", kind="named", source="Pg_data", read_only=False),
+        Volume(name="srv-site-ro", kind="host", source="/srv/site", read_only=True),
+        Volume(name="d", kind="named", source="d"),
+        Volume(name="e", kind="named", source="f.g"),
+    )
+    assert [(mount.volume, mount.path) for mount in mounts] == [
+        ("pg-data", "/var/lib/pg"),
+        ("pg-data", "/again"),
+        ("srv-site-ro", "/www"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data:www", 'expected SOURCE:TARGET[:ro] with an absolute path as TARGET, got "data:www"'),
+        ("data:/www:ro:z", 'expected SOURCE:TARGET[:ro] with an absolute path as TARGET, got "data:/www:ro:z"'),
+        ("data:/www:z", 'data: expected ro or rw after the target, got "z"'),
+        ("./site:/www", f'expected {NAME_FORM}, or an absolute path, got "./site"'),
+        (":/www", f'expected {NAME_FORM}, or an absolute path, got ""'),
+        ("/:/host", '/: expected a name with a letter or a digit, got "/"'),
+    ],
+)
+def test_bad_short_volumes(text: str, message: str) -> None:
+    """An error in a volume of docker's form says what is possible."""
+    with pytest.raises(FlagError) as caught:
+        parse_storage("--volume", [text])
+    assert str(caught.value).removeprefix("--volume").lstrip(": ") == message
 
 
 @given(NAMES, VALUES)

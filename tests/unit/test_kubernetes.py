@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from minit.stage0.kubernetes.pods import KubernetesPod, read_file
 from minit.stage0.kubernetes.yamltext import parse_documents
 from tests.support.stage0_world import DEFAULT_APP, image_manifest
 
+DATA = Path("/var/lib/rkt")
 HEAD = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n"
 CONFIGS = """
 ---
@@ -62,7 +64,7 @@ def manifest(spec: str, *, more: str = "", annotations: dict[str, str] | None = 
     """Return the pod manifest of a spec."""
     pod = read(spec, more=more)
     images = {container.name: image(annotations) for container in (*pod.init_containers, *pod.containers)}
-    _, data = plan_kubernetes_pod(pod, images, 0, 0)
+    _, data = plan_kubernetes_pod(pod, images, 0, 0, DATA)
     value: dict[str, Any] = json.loads(data)
     return value
 
@@ -84,7 +86,7 @@ def test_the_pod() -> None:
     head = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  namespace: shop\n  labels: {a: b}\n"
     head += "  annotations: {minit/pids-limit: '50', note: x}\nspec:\n  terminationGracePeriodSeconds: 7\n"
     [pod] = read_file((head + container()).encode(), "pod.yaml", Findings())
-    _, data = plan_kubernetes_pod(pod, {"main": image()}, 0, 0)
+    _, data = plan_kubernetes_pod(pod, {"main": image()}, 0, 0, DATA)
     value = json.loads(data)
     assert value["userLabels"] == {"a": "b"}
     assert value["userAnnotations"] == {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +32,8 @@ from minit.stage0.pods.podmanifest import (
 from minit.value import replace
 
 ID = "sha512-" + "a" * 64
-DEFAULTS = PodDefaults(uid=1000, gid=1001)
+DATA = Path("/var/lib/rkt")
+DEFAULTS = PodDefaults(uid=1000, gid=1001, data=DATA)
 NO_OVERRIDES = AppOverrides()
 
 APP: dict[str, Any] = {
@@ -260,6 +262,7 @@ def test_manifest_with_everything() -> None:
     defaults = PodDefaults(
         uid=0,
         gid=0,
+        data=DATA,
         volumes=(
             Volume(name="data", kind="host", source="/srv", read_only=False, recursive=True),
             Volume(name="tmp", kind="empty", mode="0700", uid=0, gid=7),
@@ -290,7 +293,7 @@ def test_manifest_with_everything() -> None:
 def test_volumes_that_nothing_mounts() -> None:
     """A volume is used by a mount or by a mount point of its name."""
     volumes = tuple(Volume(name=name, kind="host", source="/x") for name in ("data", "tmp", "shared", "spare"))
-    defaults = PodDefaults(uid=0, gid=0, volumes=volumes, mounts=mounts(("shared", "/s")))
+    defaults = PodDefaults(uid=0, gid=0, data=DATA, volumes=volumes, mounts=mounts(("shared", "/s")))
     assert unused_volumes(plan_apps([(image(), NO_OVERRIDES)], defaults)[1]) == ("spare",)
     assert unused_volumes(plan_apps([(image(), NO_OVERRIDES)], DEFAULTS)[1]) == ()
 
@@ -298,7 +301,8 @@ def test_volumes_that_nothing_mounts() -> None:
 def test_ports_are_checked() -> None:
     """A port that no app has is refused, naming the option."""
     with pytest.raises(PodError, match='--port: no app has a port named "ftp"'):
-        plan_apps([(image(), NO_OVERRIDES)], PodDefaults(uid=0, gid=0, ports=(ExposedPort(name="ftp", host_port=21),)))
+        ports = (ExposedPort(name="ftp", host_port=21),)
+        plan_apps([(image(), NO_OVERRIDES)], PodDefaults(uid=0, gid=0, data=DATA, ports=ports))
 
 
 PATHS = st.lists(st.sampled_from(["/a", "a", "/a/", "//a", "/b", "/b/../a", "/", "/c"]), max_size=4)

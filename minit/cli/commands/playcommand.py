@@ -175,7 +175,7 @@ def _plan(
         container.name: _find_image(invocation, store, container.image, container.pull_policy, progress)
         for container in containers
     }
-    return plan_kubernetes_pod(pod, images, os.getuid(), os.getgid(), invocation.insecure)
+    return plan_kubernetes_pod(pod, images, os.getuid(), os.getgid(), invocation.data, invocation.insecure)
 
 
 def _find_image(

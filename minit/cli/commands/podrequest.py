@@ -14,7 +14,7 @@ from minit.cli.flags.environmentflags import Variables, parse_environment_files,
 from minit.cli.flags.imageargs import ImageArgument
 from minit.cli.flags.portflags import parse_direct_port, parse_port
 from minit.cli.flags.stage1flags import choose_file
-from minit.cli.flags.volumeflags import check_volumes, parse_mount, parse_volume
+from minit.cli.flags.volumeflags import check_volumes, parse_mount, parse_storage, parse_volume
 from minit.cli.flagwords import FlagError
 from minit.cli.invocation import Invocation
 from minit.errors import PodError, describe
@@ -72,7 +72,9 @@ def make_request(
     put_stage1 = choose_stage1(invocation, store, stage1_file, stage1_name or stage1_hash)
     if pod_manifest is None:
         # First what is wrong with options: one without its value may have taken the image for it.
-        defaults = _parse_defaults(invocation, images, volume, mount, port, set_env, set_env_file, inherit_env)
+        defaults = _parse_defaults(
+            invocation, images, volume, mount, port, set_env, set_env_file, inherit_env, private_users
+        )
         if not images:
             raise click.UsageError("no image given")
         policy = PullPolicy(pull_policy)
@@ -134,6 +136,7 @@ def make_sandbox_request(
         defaults = PodDefaults(
             uid=os.getuid(),
             gid=os.getgid(),
+            data=invocation.data,
             volumes=tuple(parse_volume("--volume", text) for text in volume),
             ports=tuple(parse_direct_port("--port", text) for text in port),
         )
@@ -175,17 +178,21 @@ def _parse_defaults(
     set_env: Sequence[str],
     set_env_file: Sequence[Path],
     inherit_env: bool,
+    private_users: bool,
 ) -> PodDefaults:
     files = [(str(path), _read_environment_file(path)) for path in set_env_file]
     try:
+        storage, short_mounts = parse_storage("--volume", volumes)
         defaults = PodDefaults(
             uid=os.getuid(),
             gid=os.getgid(),
             inherited=_own_environment() if inherit_env else (),
             from_file=parse_environment_files("--set-env-file", files),
             set=parse_variables("--set-env", set_env),
-            volumes=tuple(parse_volume("--volume", text) for text in volumes),
-            mounts=tuple(parse_mount("--mount", text) for text in mounts),
+            data=invocation.data,
+            private_users=private_users,
+            volumes=storage,
+            mounts=(*short_mounts, *(parse_mount("--mount", text) for text in mounts)),
             ports=tuple(parse_port("--port", text) for text in ports),
             insecure=invocation.insecure,
         )

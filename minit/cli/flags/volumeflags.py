@@ -6,20 +6,24 @@ from collections.abc import Sequence
 
 from minit.cli.flags.scalars import parse_number
 from minit.cli.flagwords import FlagError
+from minit.errors import ManifestError
 from minit.goflags import BOOLEANS
 from minit.manifest.app import MAX_ID
-from minit.manifest.names import is_ac_name
+from minit.manifest.names import is_ac_name, sanitize_ac_name
 from minit.manifest.pod import Mount, Volume, is_volume_mode
 from minit.stage0.pods.podmanifest import mount_target
+from minit.stage0.volumes.volumestore import NAME_FORM, NAMED, is_volume_name
 
-VOLUME_FORM = "NAME,kind=host,source=PATH or NAME,kind=empty"
+VOLUME_FORM = "NAME,kind=host,source=PATH, NAME,kind=named, NAME,kind=empty or SOURCE:TARGET[:ro]"
 MOUNT_FORM = "volume=NAME,target=PATH"
 
 _NAME_FORM = "a name of lower-case letters, digits and inner dashes"
 MOUNTED_VOLUME_FORM = "name=NAME,kind=KIND,target=PATH,..."
 
-_HOST_ONLY = ("source",)
 _EMPTY_DEFAULTS = {"mode": "0755", "uid": "0", "gid": "0"}
+# What a volume of each kind has beside readOnly and recursive.
+_KIND_FIELDS = {"host": ("source",), "named": ("source",), "empty": tuple(_EMPTY_DEFAULTS)}
+_SHORT_OPTIONS = {"ro": True, "rw": False}
 _VOLUME_FIELDS = ("kind", "source", "readOnly", "recursive", *_EMPTY_DEFAULTS)
 
 
@@ -30,6 +34,51 @@ def parse_volume(flag: str, text: str) -> Volume:
         raise FlagError(f'{flag}: expected {VOLUME_FORM}, with {_NAME_FORM}, got "{text}"')
     place = f"{flag} {name}"
     return _make_volume(place, name, _read_fields(place, rest, _VOLUME_FIELDS))
+
+
+def is_short(text: str) -> bool:
+    """Tell whether a volume is written as docker has it, `SOURCE:TARGET`: a name of rkt's form has no colon."""
+    return ":" in text.partition(",")[0]
+
+
+def parse_storage(flag: str, texts: Sequence[str]) -> tuple[tuple[Volume, ...], tuple[Mount, ...]]:
+    """Return the volumes of a pod, and the mounts in all apps that the short ones ask for; FlagError."""
+    volumes: list[Volume] = []
+    mounts: list[Mount] = []
+    for text in texts:
+        if not is_short(text):
+            volumes.append(parse_volume(flag, text))
+            continue
+        volume, target = _parse_short(flag, text)
+        # One volume at several places.
+        if volume not in volumes:
+            volumes.append(volume)
+        mounts.append(Mount(volume=volume.name, path=target))
+    return tuple(volumes), tuple(mounts)
+
+
+def _parse_short(flag: str, text: str) -> tuple[Volume, str]:
+    source, target, *words = text.split(":")
+    if len(words) > 1 or not target.startswith("/"):
+        raise FlagError(f'{flag}: expected SOURCE:TARGET[:ro] with an absolute path as TARGET, got "{text}"')
+    option = words[0] if words else "rw"
+    if option not in _SHORT_OPTIONS:
+        raise FlagError(f'{flag} {source}: expected ro or rw after the target, got "{option}"')
+    kind = "host" if source.startswith("/") else NAMED
+    if kind == NAMED:
+        _check_volume_name(flag, source)
+    try:
+        name = sanitize_ac_name(source)
+    except ManifestError as error:
+        raise FlagError(f"{flag} {source}: {error}") from error
+    read_only = _SHORT_OPTIONS[option]
+    name = f"{name}-ro" if read_only else name  # beside one that can be written
+    return Volume(name=name, kind=kind, source=source, read_only=read_only), target
+
+
+def _check_volume_name(place: str, name: str) -> None:
+    if not is_volume_name(name):
+        raise FlagError(f'{place}: expected {NAME_FORM}, or an absolute path, got "{name}"')
 
 
 def parse_mounted_volume(flag: str, text: str) -> Mount:
@@ -45,13 +94,16 @@ def parse_mounted_volume(flag: str, text: str) -> Mount:
 
 def _make_volume(place: str, name: str, fields: dict[str, str]) -> Volume:
     kind = fields.get("kind", "")
-    if kind not in ("host", "empty"):
-        raise FlagError(f'{place}: expected kind=host or kind=empty, got "{kind}"')
-    foreign = [key for key in fields if key in (_EMPTY_DEFAULTS if kind == "host" else _HOST_ONLY)]
+    if kind not in _KIND_FIELDS:
+        raise FlagError(f'{place}: expected kind=host, kind=named or kind=empty, got "{kind}"')
+    foreign = [key for key in fields if key in ("source", *_EMPTY_DEFAULTS) and key not in _KIND_FIELDS[kind]]
     if foreign:
         raise FlagError(f"{place}: a volume of kind {kind} has no {foreign[0]}")
     if kind == "empty":
         fields = _EMPTY_DEFAULTS | fields
+    elif kind == NAMED:
+        fields = {"source": name} | fields
+        _check_volume_name(place, fields["source"])
     elif not (source := fields.get("source", "")).startswith("/"):
         raise FlagError(f'{place}: expected source=PATH with an absolute path, got "{source}"')
     return Volume(

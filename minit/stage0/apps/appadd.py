@@ -15,7 +15,7 @@ from types import FrameType
 from minit import paths
 from minit.errors import MinitError, PodError, describe
 from minit.idrange import IdRange, parse_id_range
-from minit.manifest.pod import RuntimeApp, parse_pod_manifest
+from minit.manifest.pod import PodManifest, RuntimeApp, parse_pod_manifest
 from minit.progress import Progress
 from minit.stage0.apps import appmarkers
 from minit.stage0.files.diskerrors import disk_errors
@@ -38,6 +38,7 @@ from minit.stage0.stage1 import entrypoints
 from minit.stage0.stage1.crossing import call_crossing
 from minit.stage0.start.appfiles import remove_app_files, write_app_files
 from minit.stage0.start.podmounts import link_mtab, mount_app
+from minit.stage0.start.volumefilling import provide_volumes
 
 _HELD_BACK = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
@@ -64,7 +65,13 @@ def add_app(
         entrypoints.require_path(manifest, entrypoint)
     with manifest_lock(pod):
         require_controllable(pod)
-        defaults = PodDefaults(uid=os.getuid(), gid=os.getgid(), insecure=insecure)
+        defaults = PodDefaults(
+            uid=os.getuid(),
+            gid=os.getgid(),
+            data=pod.data,
+            private_users=read_ids(pod) is not None,
+            insecure=insecure,
+        )
         app, entry = plan_added_app(read_mutable_manifest(pod), image, overrides, defaults)
         addition = _Addition(pod, app)
         try:
@@ -97,13 +104,15 @@ class _Addition:
         store.mark_used(self.app.image.id)
         with key_lock(pod.data / "locks", "prepareLock", exclusive=False):
             write_app_files(pod, store, trees, self.app, progress, overlay=with_overlay, ids=ids)
-        if with_overlay:
-            mount_app(pod, trees, name)
-        link_mtab(pod.path / paths.POD_STAGE1_ROOTFS / paths.app_rootfs(name))
-        changed = with_app(read_manifest_bytes(pod), f'pod "{pod.uuid}"', entry)
-        appmarkers.write_environment(pod, name, _environment(changed, name), ids)
-        self.in_manifest = True
-        replace_manifest(pod, changed)
+            changed = with_app(read_manifest_bytes(pod), f'pod "{pod.uuid}"', entry)
+            manifest = parse_pod_manifest(changed, "new pod")
+            provide_volumes(pod, trees, manifest, overlay=with_overlay, ids=ids)
+            if with_overlay:
+                mount_app(pod, trees, name)
+            link_mtab(pod.path / paths.POD_STAGE1_ROOTFS / paths.app_rootfs(name))
+            appmarkers.write_environment(pod, name, _environment(manifest, name), ids)
+            self.in_manifest = True
+            replace_manifest(pod, changed)
         appmarkers.mark_created(pod, name, ids)
 
     def take_back(self, reason: BaseException, *, debug: bool) -> None:
@@ -134,8 +143,8 @@ def read_ids(pod: Pod) -> IdRange | None:
         return None
 
 
-def _environment(manifest: bytes, name: str) -> tuple[tuple[str, str], ...]:
-    app: RuntimeApp = require_app(parse_pod_manifest(manifest, "new pod"), name)
+def _environment(manifest: PodManifest, name: str) -> tuple[tuple[str, str], ...]:
+    app: RuntimeApp = require_app(manifest, name)
     return () if app.app is None else app.app.environment
 
 

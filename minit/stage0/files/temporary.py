@@ -8,13 +8,13 @@ parent removes it.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minit.stage0.files.durable import make_directory
+from minit.stage0.files.emptying import remove_content
 from minit.stage0.files.locks import directory_lock, lock_directory
 
 # rkt's own temporary directory holds other programs' files too; only this prefix is ours.
@@ -33,7 +33,7 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
         os.close(lock)
 
 
@@ -47,6 +47,17 @@ def _collect_leftovers(parent: Path) -> None:
     for path in parent.glob(_PREFIX + "*"):
         try:
             with directory_lock(path, exclusive=True, blocking=False):
-                shutil.rmtree(path, ignore_errors=True)
+                _remove(path)
         except (BlockingIOError, FileNotFoundError):
             continue
+
+
+def _remove(path: Path) -> None:
+    """Remove a directory, whatever a pod has left in it; a mount point in it stays, with what leads to it."""
+    with suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            remove_content(fd)
+        finally:
+            os.close(fd)
+        os.rmdir(path)

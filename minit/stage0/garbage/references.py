@@ -1,4 +1,4 @@
-"""The trees and images that pods refer to, so that nothing is taken away from under a pod."""
+"""The trees, images and named volumes that pods refer to, so that nothing is taken away from under a pod."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from minit.errors import MinitError, StoreError, describe
 from minit.stage0.files.locks import key_lock
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PREPARE, Note, Pod, PodState, walk_pods
 from minit.stage0.pods.podstatus import read_app_tree_id, read_pod_manifest, read_stage1_tree_id
+from minit.stage0.volumes.volumestore import names_in
 
 
 @contextmanager
@@ -43,6 +44,20 @@ def images_of_running_pods(data: Path, note: Note) -> frozenset[str]:
     return frozenset(images)
 
 
+def volume_users(data: Path, note: Note) -> dict[str, list[str]]:
+    """
+    Return the names of the volumes that pods have, running or not, each with their UUIDs.
+
+    StoreError if a pod's manifest cannot be read: it may have any volume.
+    """
+    users: dict[str, list[str]] = {}
+    for pod in walk_pods(data, ADDRESSABLE_PLACES, note):
+        with _readable(pod):
+            for name in names_in(read_pod_manifest(pod), data):
+                users.setdefault(name, []).append(pod.uuid)
+    return users
+
+
 def _trees_of(pod: Pod) -> Iterator[str]:
     """Yield the trees of a pod; one that is incomplete or half deleted has those it names."""
     with _readable(pod):
@@ -73,5 +88,5 @@ def _readable(pod: Pod) -> Iterator[None]:
             gone = not pod.refresh() or pod.place == PREPARE
         if not gone:
             raise StoreError(
-                f'pod "{pod.uuid}" may need any tree, its files are not readable: {describe(error)}'
+                f'pod "{pod.uuid}" may need anything, its files are not readable: {describe(error)}'
             ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from minit import jsontext
 from minit.errors import ManifestError
@@ -35,15 +36,16 @@ def plan_kubernetes_pod(
     images: Mapping[str, StoredImage],
     uid: int,
     gid: int,
+    data_directory: Path,
     insecure: frozenset[str] = frozenset(),
 ) -> tuple[tuple[PlannedApp, ...], bytes]:
     """
     Return the apps of a pod and its manifest; `images` are those of its containers by their names.
 
-    `insecure` is as in PodDefaults.
+    `data_directory` is where named volumes are, `insecure` is as in PodDefaults.
     """
     volumes = tuple(volume.volume for volume in pod.volumes)
-    defaults = PodDefaults(uid=uid, gid=gid, volumes=volumes, insecure=insecure)
+    defaults = PodDefaults(uid=uid, gid=gid, data=data_directory, volumes=volumes, insecure=insecure)
     chosen = []
     before: list[str] = []
     for container in pod.init_containers:

@@ -7,6 +7,7 @@ Pure. The precedence, the order of fields and which of them are left out are tho
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from minit.errors import PodError
 from minit.manifest.app import App, Isolator, Port
@@ -80,6 +81,9 @@ class PodDefaults(Value):
 
     uid: int
     gid: int
+    data: Path
+    """The data directory, where named volumes are."""
+    private_users: bool = False
     inherited: Pairs = ()
     """Environment, only for names that nothing else sets."""
     from_file: Pairs = ()

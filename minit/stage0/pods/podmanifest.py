@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from minit import jsontext, paths
 from minit.errors import ManifestError, PodError
+from minit.manifest.app import App
 from minit.manifest.excess import excess_of
 from minit.manifest.image import APPC_VERSION, ImageManifest
 from minit.manifest.names import is_ac_name, sanitize_ac_name
@@ -28,6 +29,7 @@ from minit.stage0.pods.appsection import (
     refuse_excess,
 )
 from minit.stage0.pods.exposedports import check_ports
+from minit.stage0.volumes.volumestore import NAMED, located
 from minit.value import Value
 
 # Of every pod that is made here: it meets users of today, not rkt's.
@@ -197,7 +199,7 @@ def _new_manifest(
         "acVersion": APPC_VERSION,
         "acKind": "PodManifest",
         "apps": entries,
-        "volumes": [_volume_json(volume) for volume in defaults.volumes] or None,
+        "volumes": [_volume_json(located(volume, defaults.data)) for volume in defaults.volumes] or None,
         "isolators": None,
         "annotations": pairs_json(annotations),
         "ports": [_port_json(port) for port in defaults.ports] or None,
@@ -234,11 +236,15 @@ def _runtime_app_json(name: str, image: StoredImage, overrides: AppOverrides, de
     mounts = merge_mounts(overrides.mounts, defaults.mounts)
     modes = {f"{paths.ANNOTATION_STREAM}{stream}": getattr(overrides, stream) for stream in _STREAMS}
     annotations = dict(overrides.annotations) | {key: mode for key, mode in modes.items() if mode is not None}
+    if defaults.private_users:
+        # What pods share has the owners that it has on the disk: each pod has other ids.
+        named = _named_volumes(mounts, section, defaults)
+        annotations |= {paths.ANNOTATION_IDMAP: named} if named else {}
     if excess_of(name, section.isolators):
         annotations[paths.ANNOTATION_TRUSTED_ISOLATORS] = "true"
     optional: Json = {
         "readOnlyRootFS": overrides.read_only_root_fs,
-        "mounts": [_mount_json(mount) for mount in mounts],
+        "mounts": [_mount_json(mount, defaults) for mount in mounts],
         "annotations": pairs_json(tuple(annotations.items())),
     }
     return {
@@ -249,13 +255,22 @@ def _runtime_app_json(name: str, image: StoredImage, overrides: AppOverrides, de
     }
 
 
+def _named_volumes(mounts: Sequence[Mount], section: App, defaults: PodDefaults) -> str:
+    """Return the named volumes that an app mounts, separated by commas."""
+    volumes = [mount.app_volume for mount in mounts if mount.app_volume]
+    mounted = {mount.volume for mount in mounts} | {point.name for point in section.mount_points}
+    volumes += [volume for volume in defaults.volumes if volume.name in mounted]
+    return ",".join(sorted({volume.name for volume in volumes if volume.kind == NAMED}))
+
+
 def _image_json(image: StoredImage) -> Json:
     labels = pairs_json(image.manifest.labels)
     return {"name": image.name, "id": image.id, **({"labels": labels} if labels else {})}
 
 
-def _mount_json(mount: Mount) -> Json:
-    own: Json = {} if mount.app_volume is None else {"appVolume": _volume_json(mount.app_volume)}
+def _mount_json(mount: Mount, defaults: PodDefaults) -> Json:
+    volume = mount.app_volume
+    own: Json = {} if volume is None else {"appVolume": _volume_json(located(volume, defaults.data))}
     return {"volume": mount.volume, "path": mount.path, **own}
 
 

@@ -16,6 +16,7 @@ from minit import paths, syscalls
 from minit.errors import PodError
 from minit.idrange import IdRange
 from minit.kernel import MINIMUM_KERNEL, parse_kernel_release
+from minit.manifest.pod import parse_pod_manifest
 from minit.progress import Progress
 from minit.stage0.files.diskerrors import disk_errors
 from minit.stage0.files.durable import make_directory
@@ -30,6 +31,7 @@ from minit.stage0.pods.privateusers import claim_ids
 from minit.stage0.stage1.entrypoints import interface_version, require_path
 from minit.stage0.start.appfiles import write_app_files, write_new_file
 from minit.stage0.start.copytree import copy_tree
+from minit.stage0.start.volumefilling import provide_volumes
 from minit.value import Value
 
 
@@ -110,6 +112,8 @@ def _fill(pod: Pod, store: Store, trees: TreeStore, request: PodRequest, progres
     _fill_stage1(pod, trees, request, tree_id, ids, progress)
     for app in request.apps:
         write_app_files(pod, store, trees, app, progress, overlay=request.overlay, ids=ids)
+    manifest = parse_pod_manifest(request.manifest_bytes, "new pod")
+    provide_volumes(pod, trees, manifest, overlay=request.overlay, ids=ids)
     write_new_file(pod.path / paths.POD_LOCK, b"", 0o600)
     write_new_file(pod.path / paths.POD_MANIFEST, request.manifest_bytes, 0o640)
     write_new_file(pod.path / paths.POD_CREATED, b"", 0o640)
