@@ -85,13 +85,7 @@ app_options = _options(
 )
 
 added_app_options = _options(
-    click.option(
-        "--name",
-        cls=SharedAppOption,
-        metavar="NAME",
-        help="Name of the app.  [default: end of the image's name] Before the first image: name of the pod, which"
-        " commands take in the place of its UUID.",
-    ),
+    click.option("--name", cls=AppOption, metavar="NAME", help="Name of the app.  [default: end of the image's name]"),
     _process_options,
     click.option(
         "--mount", cls=AppOption, metavar=MOUNT_FORM, help="Where the app sees a volume of the pod; repeatable."
