@@ -16,7 +16,7 @@ _FLAGS: dict[str, bool | str] = {
     **{"action": "list", "app": "", "debug": False},
     **dict.fromkeys(_STREAMS, False),
     # minit's own.
-    **{"detach-keys": "ctrl-p,ctrl-q", "no-replay": False, "on-slow": "drop", "read-only": False, "take-stdin": False},
+    **{"detach-keys": "ctrl-p,ctrl-q", "no-replay": False, "on-slow": "wait", "read-only": False, "take-stdin": False},
 }
 
 

@@ -10,6 +10,7 @@ From the client:
     {"op": "attach", "streams": [...], ...}   see Attach
     {"op": "resize", "size": [rows, columns]} the size of the app's terminal; the last client to say one wins
     {"op": "take-stdin"}                      become the one whose input the app gets
+    {"op": "reading"}                         output is being read, though so slowly that the sidecar does not see it
     {"op": "status"}                          also without an attach
 
 Each of them is answered by {"ok": true, ...} or {"ok": false, "error": ...}; so is a message that is no request, and a
@@ -23,7 +24,8 @@ From the sidecar, at any time:
     {"event": "stdin-given"}                  this client's does, as the one before it has left
     {"event": "stdin-ended"}                  the app reads no more input, or has been told that there is none
     {"event": "dropped", "stream": S, "bytes": N, "marker_bytes": M}
-                                              N bytes were left out and a marker of M bytes stands in their place
+                                              N bytes were left out and a marker of M bytes stands in their place, or
+                                              nothing (M is 0) in an output that is `unmarked`
     {"event": "too-slow"}                     the policy is `disconnect`, and this is the end of the session
     {"event": "ended"}                        the app's output has ended, and all of it has been sent
 
@@ -50,6 +52,7 @@ STREAMS = (STDIN, STDOUT, STDERR, TTY_IN, TTY_OUT)
 OP_ATTACH = "attach"
 OP_RESIZE = "resize"
 OP_TAKE_STDIN = "take-stdin"
+OP_READING = "reading"
 OP_STATUS = "status"
 
 EVENT_STDIN_TAKEN = "stdin-taken"
@@ -59,11 +62,12 @@ EVENT_DROPPED = "dropped"
 EVENT_TOO_SLOW = "too-slow"
 EVENT_ENDED = "ended"
 
-# The policies for output that a client does not read in time.
+# The policies for output that a client does not read in time. `wait` is `block` while it reads, and else `drop`.
+POLICY_WAIT = "wait"
 POLICY_DROP = "drop"
 POLICY_DISCONNECT = "disconnect"
 POLICY_BLOCK = "block"
-POLICIES = (POLICY_DROP, POLICY_DISCONNECT, POLICY_BLOCK)
+POLICIES = (POLICY_WAIT, POLICY_DROP, POLICY_DISCONNECT, POLICY_BLOCK)
 
 # Whose input the app gets: this client's, another's, or nobody's, as it has no input or the client asked for none.
 STDIN_OWNER = "owner"
@@ -90,15 +94,17 @@ class Attach(Value):
     the last output from before too, at first. `resume` has the positions of streams of which it had an earlier part:
     what comes before them is left out, whatever `replay` says. With `take_stdin` it becomes the owner of the app's
     input even if there is one. `size` is that of its terminal in rows and columns, None to leave the app's alone.
+    `unmarked` are outputs in which no line stands for what is missing.
     """
 
     streams: tuple[str, ...]
-    policy: str = POLICY_DROP
+    policy: str = POLICY_WAIT
     queue_bytes: int = DEFAULT_QUEUE_BYTES
     replay: bool = True
     take_stdin: bool = False
     size: tuple[int, int] | None = None
     resume: tuple[tuple[str, int], ...] = ()
+    unmarked: tuple[str, ...] = ()
 
     @property
     def input(self) -> str | None:
@@ -116,6 +122,7 @@ class Attach(Value):
             "take_stdin": self.take_stdin,
             "size": None if self.size is None else list(self.size),
             "resume": dict(self.resume),
+            "unmarked": list(self.unmarked),
         }
 
 
@@ -137,6 +144,14 @@ class TakeStdin(Value):
         return {"op": OP_TAKE_STDIN}
 
 
+class Reading(Value):
+    """The client's outputs are being read."""
+
+    def request(self) -> dict[str, object]:
+        """Return the message that says so."""
+        return {"op": OP_READING}
+
+
 class AskStatus(Value):
     """The sidecar's counters shall be told."""
 
@@ -145,7 +160,8 @@ class AskStatus(Value):
         return {"op": OP_STATUS}
 
 
-Request = Attach | Resize | TakeStdin | AskStatus
+Request = Attach | Resize | TakeStdin | Reading | AskStatus
+_OPS = (OP_ATTACH, OP_RESIZE, OP_TAKE_STDIN, OP_READING, OP_STATUS)
 
 
 def parse_request(message: Mapping[str, object]) -> Request:
@@ -160,9 +176,11 @@ def parse_request(message: Mapping[str, object]) -> Request:
         return Resize(size=size)
     if op == OP_TAKE_STDIN:
         return TakeStdin()
+    if op == OP_READING:
+        return Reading()
     if op == OP_STATUS:
         return AskStatus()
-    raise ProtocolError(f"op: expected one of {OP_ATTACH}, {OP_RESIZE}, {OP_TAKE_STDIN}, {OP_STATUS}, got {op!r:.60}")
+    raise ProtocolError(f"op: expected one of {', '.join(_OPS)}, got {op!r:.60}")
 
 
 def _parse_attach(message: Mapping[str, object]) -> Attach:
@@ -171,13 +189,16 @@ def _parse_attach(message: Mapping[str, object]) -> Attach:
         raise ProtocolError(f"streams: expected some of {', '.join(STREAMS)}, got {streams!r:.60}")
     if len(set(streams)) != len(streams) or {STDIN, TTY_IN} <= set(streams):
         raise ProtocolError(f"streams: expected each once and at most one input, got {streams!r:.60}")
-    policy = message.get("policy", POLICY_DROP)
+    policy = message.get("policy", POLICY_WAIT)
     if policy not in POLICIES:
         raise ProtocolError(f"policy: expected one of {', '.join(POLICIES)}, got {policy!r:.60}")
     assert isinstance(policy, str)
     resume = message.get("resume", {})
     if not isinstance(resume, dict) or any(name not in streams or name in INPUTS for name in resume):
         raise ProtocolError(f"resume: expected positions of the outputs asked for, got {resume!r:.60}")
+    unmarked = message.get("unmarked", [])
+    if not isinstance(unmarked, list) or any(name not in streams for name in unmarked):
+        raise ProtocolError(f"unmarked: expected some of the streams asked for, got {unmarked!r:.60}")
     return Attach(
         streams=tuple(streams),
         policy=policy,
@@ -188,6 +209,7 @@ def _parse_attach(message: Mapping[str, object]) -> Attach:
         take_stdin=_parse_flag(message, "take_stdin", False),
         size=_parse_size(message.get("size")),
         resume=tuple((name, _parse_number(resume, name, 0, 0, 1 << 63)) for name in resume),
+        unmarked=tuple(unmarked),
     )
 
 

@@ -12,13 +12,14 @@ import select
 import socket
 import struct
 import termios
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from minit.iottymux.streams import mux
+from minit.iottymux.streams import mux, peer
 from minit.iottymux.streams.ring import RING_BYTES
 from tests.support.attached import read_all, read_until
 from tests.support.campaign import campaign
@@ -100,8 +101,8 @@ def test_what_nobody_could_get_is_told(serve: Serve) -> None:
     text = numbered(10_000)
     served.write(text)
     wait_for(lambda: served.status()["bytes_out"] == len(text), "the ring")
-    with served.connect("stdout") as client:
-        got = read_until(client, text[-40:])
+    with served.session("stdout") as session:
+        got = read_until(session.streams["stdout"], text[-40:])
         marker = MARKER.match(got)
         assert marker is not None
         assert int(marker[1]) + len(got) - len(marker[0]) == len(text)
@@ -176,7 +177,11 @@ def test_a_slow_client_loses_the_oldest_output(serve: Serve) -> None:
     """It gets a marker with the exact number of bytes; another client gets everything, and the app goes on."""
     served = serve(stdout="stream")
     text = numbered(60_000)
-    with served.session("stdout", policy="block") as fast, served.session("stdout", queue_bytes=65536) as slow:
+    with (
+        served.session("stdout", policy="block") as fast,
+        served.session("stdout", policy="drop", queue_bytes=65536) as slow,
+        served.session("stdout", policy="drop", queue_bytes=65536, unmarked=["stdout"]) as unmarked,
+    ):
         feeder = served.feed(text)
         got = b""
         while len(got) < len(text):
@@ -192,11 +197,14 @@ def test_a_slow_client_loses_the_oldest_output(serve: Serve) -> None:
         before, after = re.split(MARKER.pattern.replace(rb"(\d+)", rb"\d+"), kept)
         assert text.startswith(before)
         assert text.endswith(after)
-        assert served.status()["dropped_bytes"] == dropped
         marker_bytes = len(kept) + dropped - len(text)
         event = {"event": "dropped", "stream": "stdout", "bytes": dropped, "marker_bytes": marker_bytes}
         assert slow.receive() == event
         assert slow.receive() == {"event": "ended"}
+        lost = len(text) - len(read_all(unmarked.streams["stdout"]))
+        assert unmarked.receive() == {**event, "bytes": lost, "marker_bytes": 0}
+        assert served.status()["dropped_bytes"] == dropped + lost
+        assert unmarked.receive() == {"event": "ended"}
         served.wait_end()
 
 
@@ -225,6 +233,45 @@ def test_a_client_can_ask_the_app_to_wait(serve: Serve) -> None:
     served.end()
 
 
+def test_an_app_waits_for_whoever_reads(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that reads, or says that its reader does, loses nothing; one that takes nothing does."""
+    monkeypatch.setattr(peer, "PATIENCE_SECONDS", 0.5)
+    served = serve(stdout="stream")
+    text = numbered(60_000)
+    with served.session("stdout", queue_bytes=4096, unmarked=["stdout"]) as client:
+        feeder = served.feed(text)
+        wait_for(lambda: served.status()["bytes_out"] > 200_000, "full buffers")
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            assert client.ask(op="reading") == {"ok": True}
+        got = b""
+        while len(got) < len(text) // 2:
+            got += client.streams["stdout"].recv(1 << 16)
+        assert text.startswith(got) and served.status()["dropped_bytes"] == 0
+        served.fed(feeder)
+        served.close_app()
+        got += read_all(client.streams["stdout"])
+        lost = len(text) - len(got)
+        assert lost > 0 and text.startswith(got[: len(text) // 2])
+        assert client.receive() == {"event": "dropped", "stream": "stdout", "bytes": lost, "marker_bytes": 0}
+        assert client.receive() == {"event": "ended"}
+    served.wait_end()
+
+
+def test_a_program_at_a_plain_socket_gets_everything_or_is_disconnected(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing could tell it that something is missing in the middle."""
+    monkeypatch.setattr(peer, "PATIENCE_SECONDS", 0.2)
+    served = serve(stdout="stream")
+    text = numbered(60_000)
+    with served.connect("stdout") as client:
+        served.write(text)
+        got = read_all(client)
+        assert text.startswith(got) and len(got) < len(text)
+    served.end()
+
+
 def test_a_slow_client_gets_the_rest_after_the_app_has_ended(serve: Serve) -> None:
     """Waiting output is sent for as long as the client takes something."""
     served = serve(stdout="stream")
@@ -241,7 +288,7 @@ def test_a_slow_client_gets_the_rest_after_the_app_has_ended(serve: Serve) -> No
 
 def test_a_client_that_is_stuck_does_not_keep_the_sidecar(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any progress the sidecar gives up, and ends."""
-    monkeypatch.setattr(mux, "FLUSH_STALL_SECONDS", 0.2)
+    monkeypatch.setattr(mux, "PATIENCE_SECONDS", 0.2)
     served = serve(stdout="stream")
     with served.connect("stdout") as client:
         served.write(numbered(60_000))
@@ -510,9 +557,11 @@ def test_what_a_killed_sidecar_kept_is_replayed_with_a_marker(serve: Serve) -> N
     served.start(renewed=True)
     served.write(b"after\n")
     wait_for(lambda: served.status()["bytes_out"] == 21, "the ring")
-    with served.connect("stdout") as client:
-        got = read_until(client, b"after\n")
+    with served.session("stdout") as session:
+        got = read_until(session.streams["stdout"], b"after\n")
         assert got == b"before\n\n" + INTERRUPTED + b"\nbetween\nafter\n"
+    with served.connect("stdout") as client:
+        assert read_until(client, b"after\n") == b"before\nbetween\nafter\n"
     served.end()
 
 
@@ -600,8 +649,8 @@ def test_nobody_is_told_anything_wrong(serve: Serve) -> None:
         text = numbered(60_000)
         followers = [
             Follower(served, text, policy="block"),
-            Follower(served, text, queue_bytes=16_384),
-            Follower(served, text),
+            Follower(served, text, policy="drop", queue_bytes=16_384),
+            Follower(served, text, policy="drop"),
         ]
         served.feed(text)
         while followers[0].at + 4096 < len(text):

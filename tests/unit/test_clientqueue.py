@@ -15,6 +15,7 @@ from minit.iottymux.protocol import (
     AskStatus,
     Attach,
     ProtocolError,
+    Reading,
     Resize,
     TakeStdin,
     parse_request,
@@ -126,8 +127,8 @@ def test_a_ring_keeps_what_it_is_asked_to(steps: list[tuple[bool, int, int]]) ->
             os.close(fd)
 
 
-@pytest.mark.parametrize("request_", [Resize(size=(1, 65_535)), TakeStdin(), AskStatus()])
-def test_requests_are_read_as_they_are_written(request_: Resize | TakeStdin | AskStatus) -> None:
+@pytest.mark.parametrize("request_", [Resize(size=(1, 65_535)), TakeStdin(), Reading(), AskStatus()])
+def test_requests_are_read_as_they_are_written(request_: Resize | TakeStdin | Reading | AskStatus) -> None:
     """The request of one side is understood by the other."""
     assert parse_request(request_.request()) == request_
 
@@ -154,6 +155,7 @@ def test_attachments_are_read_as_they_are_written(
         take_stdin=not flag,
         size=size,
         resume=resume,
+        unmarked=tuple(streams[:1]),
     )
     assert parse_request(attach.request()) == attach
 
@@ -163,12 +165,12 @@ _JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-_FIELDS = ("streams", "policy", "queue_bytes", "replay", "take_stdin", "size", "resume")
+_FIELDS = ("streams", "policy", "queue_bytes", "replay", "take_stdin", "size", "resume", "unmarked")
 
 
 @given(
     st.fixed_dictionaries(
-        {"op": st.sampled_from(["attach", "resize", "take-stdin", "status"]) | _JSON},
+        {"op": st.sampled_from(["attach", "resize", "take-stdin", "reading", "status"]) | _JSON},
         optional=dict.fromkeys(_FIELDS, _JSON),
     )
 )

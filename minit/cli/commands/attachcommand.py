@@ -9,7 +9,7 @@ from minit.cli.invocation import Invocation, flush_output
 from minit.stage0.apps.appattach import attach as attach_app
 from minit.stage0.pods.poddirectory import find_pod
 
-_SLOW_POLICIES = ("drop", "disconnect", "block")
+_SLOW_POLICIES = ("wait", "drop", "disconnect", "block")
 
 
 @click.command(cls=MinitCommand)
@@ -33,8 +33,8 @@ _SLOW_POLICIES = ("drop", "disconnect", "block")
 @click.option(
     "--on-slow",
     type=click.Choice(_SLOW_POLICIES),
-    help="What happens when output is not read as fast as the app writes: the oldest is dropped and a line says "
-    "so, the client is disconnected, or the app waits.  [default: drop]",
+    help="What happens when output is not read as fast as the app writes: the app waits for a client that reads, the "
+    "oldest is dropped, the client is disconnected, or the app waits for ever.  [default: wait]",
 )
 @click.argument("uuid", metavar="UUID")
 @click.pass_obj

@@ -13,6 +13,7 @@ from minit.errors import AttachError, describe
 from minit.iottymux.attach.queries import without_queries
 from minit.iottymux.attach.rawterminal import RawTerminal
 from minit.iottymux.attach.screenmodes import ScreenModes
+from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.protocol import INPUTS, STDERR, TTY_OUT
 from minit.stdio import complain, reopen_without_blocking
 
@@ -59,6 +60,19 @@ class CallerOutput:
         """Tell whether every output is at its end."""
         return all(source.has_ended for source in self._sources.values())
 
+    @property
+    def unmarked(self) -> tuple[str, ...]:
+        """The outputs that nobody looks at: a line of the sidecar's would be taken for one of the app's."""
+        return tuple(name for name, source in self._sources.items() if not source.descriptor.is_terminal)
+
+    def lost_bytes(self) -> dict[str, int]:
+        """Return how much of each output is missing, without a marker in its place."""
+        return {name: source.lost_bytes for name, source in self._sources.items() if source.lost_bytes}
+
+    def taken_bytes(self) -> int:
+        """Return a number that grows whenever somebody reads what was written."""
+        return sum(descriptor.taken_bytes() for descriptor in self._descriptors)
+
     def positions(self) -> tuple[tuple[str, int], ...]:
         """Return how much the app had written to each output before what comes next; empty before the first session."""
         # Kept if the sidecar is killed again before it answers.
@@ -84,10 +98,11 @@ class CallerOutput:
                     self._show_replay(fd, source)
 
     def note_dropped(self, name: object, size_bytes: object, marker_bytes: object) -> None:
-        """Count so much of an output, which a marker stands for; what is nonsense is ignored."""
+        """Count so much of an output that is missing, for which a marker may stand; what is nonsense is ignored."""
         source = self._sources.get(str(name))
         if source is not None and isinstance(size_bytes, int) and isinstance(marker_bytes, int):
             source.received += size_bytes - marker_bytes
+            source.lost_bytes += 0 if marker_bytes else size_bytes
 
     def interest(self, *, is_read: bool) -> dict[int, int]:
         """Return what to wait for, events of epoll(7) by descriptors; outputs are waited for if they are read."""
@@ -171,6 +186,8 @@ class _Descriptor:
         self.last_byte = b"\n"
         self.waiting = b""
         self._name = name
+        self._is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
+        self._written_bytes = 0
         may_block = self.fd == fd and not stat.S_ISREG(os.fstat(fd).st_mode)
         self._most_bytes = _BLOCKING_BYTES if may_block else _CHUNK_BYTES
 
@@ -189,6 +206,11 @@ class _Descriptor:
         except OSError as error:
             raise AttachError(f"write {self._name}: {describe(error)}") from error
         self.waiting = self.waiting[size:]
+        self._written_bytes += size
+
+    def taken_bytes(self) -> int:
+        """Return how much of what was written has been read, as far as that can be told."""
+        return self._written_bytes - (unread_bytes(self.fd) if self._is_pipe else 0)
 
 
 class _Source:
@@ -196,12 +218,13 @@ class _Source:
     An output of the app.
 
     `start` is how much the app had written there before what came first in this session, once that is known, and
-    `received` how much came, with what markers stand for.
+    `received` how much came, with what is missing.
     """
 
     def __init__(self, name: str, descriptor: _Descriptor) -> None:
         self.name = name
         self.descriptor = descriptor
+        self.lost_bytes = 0
         self.begin()
 
     def begin(self) -> None:

@@ -25,11 +25,12 @@ from minit.iottymux.protocol import (
     EVENT_STDIN_GIVEN,
     EVENT_STDIN_TAKEN,
     EVENT_TOO_SLOW,
-    POLICY_DROP,
+    POLICY_WAIT,
     STDIN_NONE,
     STDIN_OTHER,
     STDIN_OWNER,
     Attach,
+    Reading,
     Resize,
 )
 from minit.loop import Interest, Loop, wait_readable
@@ -37,6 +38,8 @@ from minit.value import Value
 
 _REPLY_SECONDS = 15.0
 _RETRY_SECONDS = 0.1
+# How often the sidecar is told that a slow reader reads, far within its patience.
+_TELL_SECONDS = 1.0
 
 _RESIZING = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -48,7 +51,7 @@ class AttachOptions(Value):
     detach_keys: bytes
     replay: bool = True
     take_stdin: bool = False
-    policy: str = POLICY_DROP
+    policy: str = POLICY_WAIT
 
 
 def attach(directory: int, app: str, streams: tuple[str, ...], options: AttachOptions) -> None:
@@ -56,7 +59,8 @@ def attach(directory: int, app: str, streams: tuple[str, ...], options: AttachOp
     Connect the streams of `app`, some of protocol.STREAMS, to descriptors 0, 1 and 2 until either side ends.
 
     `directory` is a descriptor of the app's own of attachable streams. SIGINT detaches; other signals that end
-    programs end this one. FileNotFoundError if there is no sidecar, AttachError if the connection fails.
+    programs end this one. FileNotFoundError if there is no sidecar, AttachError if the connection fails, or if output
+    is missing where no line says so.
     """
     terminal = RawTerminal(streams)
     output = CallerOutput(streams, terminal)
@@ -67,6 +71,9 @@ def attach(directory: int, app: str, streams: tuple[str, ...], options: AttachOp
         output.restore_screen()
         terminal.restore()
     client.say_goodbye()
+    lost = ", ".join(f"{size_bytes} bytes of {name}" for name, size_bytes in output.lost_bytes().items())
+    if lost:
+        raise AttachError(f'app "{app}": {lost} are missing: nobody read them in time')
 
 
 class _Client:
@@ -90,6 +97,8 @@ class _Client:
         self._loop = Loop()
         self._interest = Interest(self._loop, self._handle)
         self._no_reply = self._loop.deadline(self._on_no_reply)
+        self._tell_reading = self._loop.deadline(self._on_tell_reading)
+        self._taken_bytes = 0
         self._input = CallerInput(self._loop, streams, options.detach_keys if terminal.is_typed_on else None, output)
         self._signals = _open_signals()
         self._loop.watch(self._signals, lambda _: self._on_signals())
@@ -126,6 +135,8 @@ class _Client:
         interest |= self._input.interest(is_read=self._is_attached)
         interest |= self._output.interest(is_read=self._is_attached)
         self._interest.set(interest)
+        if self._output.is_waiting and self._tell_reading.moment is None:
+            self._tell_reading.set(time.monotonic() + _TELL_SECONDS)
 
     def _handle(self, fd: int, _: int) -> None:
         if self._is_interrupted:
@@ -137,6 +148,13 @@ class _Client:
 
     def _on_no_reply(self) -> None:
         raise AttachError(f'app "{self._app}": no answer from its sidecar within {_REPLY_SECONDS:.0f} seconds')
+
+    def _on_tell_reading(self) -> None:
+        """Tell the sidecar if somebody has read, which it would see only when that makes room in a socket."""
+        taken_bytes = self._output.taken_bytes()
+        if taken_bytes != self._taken_bytes and self._session is not None and self._is_attached:
+            self._session.send(Reading().request())
+        self._taken_bytes = taken_bytes
 
     def _is_over(self) -> bool:
         if self._has_detached or self._signal is not None:
@@ -165,6 +183,7 @@ class _Client:
             take_stdin=self._options.take_stdin or self._input.is_owner,
             size=self._terminal.size(),
             resume=self._output.positions(),
+            unmarked=self._output.unmarked,
         )
         self._session = connect(self._directory, self._app, request)
         self._input.use(self._session)

@@ -14,12 +14,14 @@ _PIECES_PER_WRITE = 64
 
 class Queue:
     """
-    Waiting output, of which `size` says how much it is; `line_end` is what ends a line for the client.
+    Waiting output, of which `size` says how much it is.
+
+    `line_end` is what ends a line for the client; None for one that wants no markers in its output.
 
     It should be no more than `limit_bytes`, and somewhat less if it came in small pieces.
     """
 
-    def __init__(self, limit_bytes: int, line_end: bytes = b"\n") -> None:
+    def __init__(self, limit_bytes: int, line_end: bytes | None = b"\n") -> None:
         self.limit_bytes = limit_bytes
         self.size = 0
         self._line_end = line_end
@@ -34,6 +36,11 @@ class Queue:
     def is_over_limit(self) -> bool:
         """Tell whether there is more than there should be."""
         return self._excess > 0
+
+    @property
+    def missing_bytes(self) -> int:
+        """The number of bytes that were dropped before what waits, and not told yet."""
+        return self._dropped
 
     @property
     def _excess(self) -> int:
@@ -65,17 +72,23 @@ class Queue:
 
     def next_pieces(self) -> tuple[list[Piece], int]:
         """
-        Return what to write next and how many bytes of output a new marker at its beginning stands for, 0 if there is
-        none.
+        Return what to write next, and how many bytes are missing before it that were not told yet.
+
+        A marker at its beginning stands for them, if the client wants any.
         """
         noted = 0
         if self._dropped and not self._marker:
             noted, self._dropped = self._dropped, 0
-            self._marker = dropped_marker(noted, self._line_end)
+            self._marker = b"" if self._line_end is None else dropped_marker(noted, self._line_end)
         pieces: list[Piece] = [self._marker] if self._marker else []
         if not self._dropped:
             pieces += [piece for piece, _ in zip(self._pieces, range(_PIECES_PER_WRITE))]
         return pieces, noted
+
+    @property
+    def marker_bytes(self) -> int:
+        """The size of the marker that is written next, as far as it is not written yet."""
+        return len(self._marker)
 
     def taken(self, size_bytes: int) -> None:
         """Forget so much of what `next_pieces` returned."""

@@ -20,6 +20,7 @@ from minit.iottymux.protocol import (
     AskStatus,
     Attach,
     ProtocolError,
+    Reading,
     Request,
     Resize,
     parse_request,
@@ -115,7 +116,8 @@ class RawClient(Client):
 
     def __init__(self, mux: Streams, fd: int, output: Output | None, input: Input | None) -> None:
         super().__init__(mux)
-        peer = Peer(mux.loop, self, fd, output, input, queue_bytes=DEFAULT_QUEUE_BYTES)
+        is_marked = output is not None and output.name == TTY_OUT
+        peer = Peer(mux.loop, self, fd, output, input, queue_bytes=DEFAULT_QUEUE_BYTES, is_marked=is_marked)
         self._peers.append(peer)
         if input is not None and input.add(peer, take=False) == STDIN_NONE and output is None:
             self.close()
@@ -133,6 +135,13 @@ class RawClient(Client):
     def on_too_slow(self, peer: Peer) -> None:
         """Disconnect the client."""
         self.close()
+
+    def on_stalled(self, peer: Peer) -> None:
+        """Let a terminal lose output, which it shows; nothing else could tell a program that some is missing."""
+        if peer.is_marked:
+            peer.give_up()
+        else:
+            self.close()
 
     def on_stdin_ended(self, peer: Peer) -> None:
         """Tell of the end by closing, unless there is output to come."""
@@ -160,8 +169,11 @@ class Session(Client):
             self._socket.close()
 
     def end(self) -> None:
-        """Tell that the app's output has ended, and close."""
+        """Tell that the app's output has ended, and how much of it the client has not got, and close."""
         if not self._is_closed:
+            for peer in self._peers:
+                if peer.output is not None and peer.unsent_bytes:
+                    self.on_marked(peer, peer.unsent_bytes, 0)
             self._tell({"event": EVENT_ENDED})
             self.close()
 
@@ -183,8 +195,12 @@ class Session(Client):
         self._tell({"event": EVENT_TOO_SLOW})
         self.close()
 
+    def on_stalled(self, peer: Peer) -> None:
+        """Let it lose output, of which it is told."""
+        peer.give_up()
+
     def on_marked(self, peer: Peer, size_bytes: int, marker_bytes: int) -> None:
-        """Tell how much a marker stands for."""
+        """Tell how much is missing, and the size of a marker that stands for it."""
         assert peer.output is not None
         name = peer.output.name
         self._tell({"event": EVENT_DROPPED, "stream": name, "bytes": size_bytes, "marker_bytes": marker_bytes})
@@ -240,6 +256,11 @@ class Session(Client):
         if isinstance(request, Resize):
             self._mux.resize(request.size)
             return {}
+        if isinstance(request, Reading):
+            for peer in self._peers:
+                if peer.output is not None:
+                    peer.note_reading()
+            return {}
         for peer in self._peers:
             if peer.input is not None and not peer.input.ended:
                 peer.input.take(peer)
@@ -267,7 +288,8 @@ class Session(Client):
             fd = descriptors.pop(0)
             os.set_blocking(fd, False)
             output, input = outputs.get(name), inputs.get(name)
-            peer = Peer(self._mux.loop, self, fd, output, input, request.policy, request.queue_bytes)
+            is_marked = name not in request.unmarked
+            peer = Peer(self._mux.loop, self, fd, output, input, request.policy, request.queue_bytes, is_marked)
             self._peers.append(peer)
             if input is not None:
                 stdin = input.add(peer, take=request.take_stdin)

@@ -22,6 +22,7 @@ from minit.iottymux.streams.clients import Client, RawClient, Session
 from minit.iottymux.streams.counters import BYTES_IN, CLIENTS, COLUMNS, DROPPED_BYTES, FLUSHES, ROWS, Counters
 from minit.iottymux.streams.input import Input, PipeInput, TtyInput
 from minit.iottymux.streams.output import LineLog, Output, PipeOutput, TtyOutput
+from minit.iottymux.streams.peer import PATIENCE_SECONDS
 from minit.iottymux.streams.ring import Ring, Scratch
 from minit.loop import Loop
 from minit.messages import Socket, encode_message, send_message
@@ -37,9 +38,6 @@ COUNTERS = "counters"
 SUPERVISOR = "supervisor"
 INPUT_ENDED = "input-ended"
 COUNTED = "counted"
-
-FLUSH_STALL_SECONDS = 5.0
-"""As long as somebody reads what is left, the sidecar waits; it stops after so long without any progress."""
 
 # The sidecar raises its limit of descriptors to so many, as far as it may.
 _OPEN_FILES = 4096
@@ -116,7 +114,7 @@ class Mux:
         if not all(ended):
             return False
         if self._stalled_at is None:
-            self._stalled_at = now + FLUSH_STALL_SECONDS
+            self._stalled_at = now + PATIENCE_SECONDS
         return now >= self._stalled_at or not any(client.is_flushing for client in self._clients)
 
     @property
@@ -186,7 +184,7 @@ class Mux:
         """Note that a client reads, here and for PID 1."""
         self._counters[FLUSHES] += 1
         if self._stalled_at is not None:
-            self._stalled_at = time.monotonic() + FLUSH_STALL_SECONDS
+            self._stalled_at = time.monotonic() + PATIENCE_SECONDS
 
     # Streams.
 

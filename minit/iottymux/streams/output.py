@@ -91,7 +91,8 @@ class Output:
                 unseen = start
                 peer.note_gap(unseen)
         mark_at = None if resume is not None else self._interrupted_at
-        marker = b"" if mark_at is None or mark_at < start else interrupted_marker(self.line_end)
+        is_shown = peer.is_marked and mark_at is not None and mark_at >= start
+        marker = interrupted_marker(self.line_end) if is_shown else b""
         self._send_from(peer, start, marker, mark_at or 0)
         return start - unseen - len(marker)
 
@@ -128,6 +129,10 @@ class Output:
         self._behind[peer] = self._sent_to - waiting_bytes - missing_bytes, missing_bytes
         if peer in self._peers:
             self._peers.remove(peer)
+
+    def left_bytes(self, peer: Peer) -> int:
+        """Return how much a peer that was left behind has not got."""
+        return self.ring.position - self._behind[peer][0]
 
     def catch_up(self, peer: Peer) -> None:
         """Send a peer that was left behind the last output, and a marker for what is missing before that."""

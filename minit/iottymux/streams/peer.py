@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import socket
+import termios
+import time
 from typing import Protocol
 
 from minit.iottymux.linebuffer import unread_bytes
-from minit.iottymux.protocol import POLICY_BLOCK, POLICY_DISCONNECT, POLICY_DROP
+from minit.iottymux.protocol import POLICY_DISCONNECT, POLICY_DROP, POLICY_WAIT
 from minit.iottymux.streams.clientqueue import Piece, Queue
 from minit.iottymux.streams.ring import CHUNK_BYTES
 from minit.loop import Loop
 from minit.messages import Socket
+
+PATIENCE_SECONDS = 5.0
+"""How long a client that takes nothing is waited for: as long as PID 1 waits at the pod's end."""
 
 _SPLICE_NONBLOCK = 2
 
@@ -28,6 +34,9 @@ class PeerOwner(Protocol):
 
     def on_too_slow(self, peer: Peer) -> None:
         """Disconnect the client, which asked for this."""
+
+    def on_stalled(self, peer: Peer) -> None:
+        """Act on output that is not read at all, for which the app has waited long enough."""
 
     def on_dropped(self, size_bytes: int) -> None:
         """Count output that the client will not get."""
@@ -63,6 +72,9 @@ class PeerOutput(Protocol):
     def leave_behind(self, peer: Peer, waiting_bytes: int, missing_bytes: int) -> None:
         """Send nothing to a peer until it catches up."""
 
+    def left_bytes(self, peer: Peer) -> int:
+        """Return how much a peer that was left behind has not got."""
+
     def catch_up(self, peer: Peer) -> None:
         """Send what the ring has of the output that a peer was left behind with."""
 
@@ -93,7 +105,7 @@ class Peer:
     A stream socket of `client`, which does not block, for `output`, `input` or both.
 
     `skip` is how much of the output that comes next it has had already. Once `finished` it gets what waits for it, and
-    that is its end.
+    that is its end. Output that is missing is shown by a line in its place if the peer `is_marked`.
     """
 
     def __init__(
@@ -103,8 +115,9 @@ class Peer:
         fd: int,
         output: PeerOutput | None = None,
         input: PeerInput | None = None,
-        policy: str = POLICY_DROP,
+        policy: str = POLICY_WAIT,
         queue_bytes: int = 0,
+        is_marked: bool = True,
     ) -> None:
         self.client = client
         self.fd = fd
@@ -115,11 +128,15 @@ class Peer:
         self.is_closed = False
         self.is_behind = False
         self.is_heard = False
+        self.is_marked = is_marked
         self._loop = loop
         self._policy = policy
-        self._queue = Queue(queue_bytes, b"\n" if output is None else output.line_end)
+        self._queue = Queue(queue_bytes, output.line_end if output is not None and is_marked else None)
         self._dropped_in_vain = 0
         self._is_blocking = False
+        self._is_given_up = False
+        self._patience = loop.deadline(self._on_patience_end)
+        self._unread_bytes = 0
         self._is_watched = True
         self._events = 0
         loop.watch(fd, self._on_event, 0)
@@ -138,6 +155,12 @@ class Peer:
     def waiting_bytes(self) -> int:
         """The number of bytes that wait for it."""
         return self._queue.size
+
+    @property
+    def unsent_bytes(self) -> int:
+        """The number of bytes that it has not been sent, waiting or missing, but for those that it was told of."""
+        left = self.output.left_bytes(self) if self.is_behind and self.output is not None else 0
+        return left + self._queue.size + self._queue.missing_bytes
 
     # Output.
 
@@ -196,12 +219,41 @@ class Peer:
                 self.client.on_too_slow(self)
                 return
             assert self.output is not None
-            if self._policy == POLICY_DROP:
+            if self._policy == POLICY_DROP or self._is_given_up:
                 self._drop()
-            elif self._policy == POLICY_BLOCK and not self._is_blocking:
+            elif not self._is_blocking:
                 self._is_blocking = True
                 self.output.hold()
+                if self._policy == POLICY_WAIT:
+                    self._unread_bytes = self._sent_unread_bytes()
+                    self._patience.set(time.monotonic() + PATIENCE_SECONDS)
         self._update()
+
+    def note_reading(self) -> None:
+        """Wait for it as long again, since it takes output."""
+        self.client.on_progress()
+        if self._patience.moment is not None:
+            self._patience.set(time.monotonic() + PATIENCE_SECONDS)
+
+    def give_up(self) -> None:
+        """Wait no more until it has read what waits for it: it loses what is oldest."""
+        self._is_given_up = True
+        self._release()
+        if self._queue.is_over_limit:
+            self._drop()
+        self._update()
+
+    def _on_patience_end(self) -> None:
+        unread_bytes = self._sent_unread_bytes()
+        if unread_bytes < self._unread_bytes:
+            # A socket only takes more when a large part of it is read.
+            self._unread_bytes = unread_bytes
+            self._patience.set(time.monotonic() + PATIENCE_SECONDS)
+        else:
+            self.client.on_stalled(self)
+
+    def _sent_unread_bytes(self) -> int:
+        return int.from_bytes(fcntl.ioctl(self.fd, termios.TIOCOUTQ, bytes(4)), "little")
 
     def _drop(self) -> None:
         assert self.output is not None
@@ -267,6 +319,7 @@ class Peer:
                 return False
         if self._queue.size <= self._queue.limit_bytes // 2:
             self._release()
+            self._is_given_up = False
         self._update()
         if self.finished and not self.is_waiting:
             self.client.on_finished(self)
@@ -277,7 +330,9 @@ class Peer:
         while self._queue:
             pieces, noted = self._queue.next_pieces()
             if noted:
-                self.client.on_marked(self, noted, len(pieces[0]))
+                self.client.on_marked(self, noted, self._queue.marker_bytes)
+            if not pieces:
+                continue
             try:
                 sent = os.writev(self.fd, pieces)
             except BlockingIOError:
@@ -287,12 +342,13 @@ class Peer:
                 return False
             self._queue.taken(sent)
             self._dropped_in_vain = 0
-            self.client.on_progress()
+            self.note_reading()
         return True
 
     def _release(self) -> None:
         if self._is_blocking and self.output is not None:
             self._is_blocking = False
+            self._patience.clear()
             self.output.release()
 
     def _update(self) -> None:

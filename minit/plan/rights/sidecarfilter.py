@@ -24,10 +24,10 @@ _CALLS = _names(
     renameat2 restart_syscall rt_sigreturn sendmsg setsockopt splice statx tee unlinkat write writev
     """
 )
-# FIONREAD and FIONBIO of any descriptor, TIOCGWINSZ, TIOCSWINSZ, TCGETS and TCGETS2, which is tcgetattr(3) of newer C
-# libraries, of the app's terminal; TIOCSTI, by which something is typed into the caller's, is not among them
+# FIONREAD, TIOCOUTQ and FIONBIO of any descriptor, TIOCGWINSZ, TIOCSWINSZ, TCGETS and TCGETS2, which is tcgetattr(3) of
+# newer C libraries, of the app's terminal; TIOCSTI, by which something is typed into the caller's, is not among them
 # (ioctl_tty(2)).
-_REQUESTS = (0x541B, 0x5421, 0x5413, 0x5414, 0x5401, 0x802C542A)
+_REQUESTS = (0x541B, 0x5411, 0x5421, 0x5413, 0x5414, 0x5401, 0x802C542A)
 _PROT_EXEC = 4
 
 SIDECAR_FILTER = Filter(
