@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from minit import paths, syscalls
 from minit.errors import LaunchError, MinitError, PlanError, Step, describe, step_of
 from minit.launcher.apps import check_running, report_failure
-from minit.launcher.cgroups import Hierarchy, read_hierarchies, read_subcgroup, remove_app_groups
+from minit.launcher.cgroups import Hierarchy, read_hierarchies, read_subcgroup, remove_app_groups, show_groups
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.enterprofiles import write_profile
@@ -66,6 +66,7 @@ def _add(options: AddFlags) -> None:
     [spec] = add_filters(plan.apps)
     hierarchies = read_hierarchies()
     subcgroup = read_subcgroup()
+    spec = show_groups(spec, hierarchies, subcgroup)
     # Remains of a killed `app/add`: somebody's limits, or a group that cgroup.kill was written to.
     remove_app_groups(hierarchies, subcgroup, spec.name)
     helpers: list[PodHelper] = []

@@ -15,14 +15,16 @@ from minit import paths, syscalls
 from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, describe
 from minit.mountinfo import Mount, find_mounts
+from minit.plan.appplan import AppSpec
+from minit.plan.root.groupmounts import GROUPS, is_shown
+from minit.plan.root.mountoperations import BindTree
 from minit.supervisor.apps.controlgroup import PROCS, WRITTEN, GroupEnds
-from minit.value import Value
+from minit.value import Value, replace
 
 # The names systemd would give them, which is where rkt's tools look.
 _INIT_SCOPE = "init.scope"
 LAUNCHER_SCOPE = "launcher.scope"
 APPS = "system.slice"
-_TOP = "/sys/fs/cgroup"
 MAX_PATH_BYTES = 4096  # PATH_MAX
 _CPUSET_FILES = ("cpuset.cpus", "cpuset.mems")
 _CLONE_CHILDREN = "cgroup.clone_children"
@@ -213,9 +215,9 @@ def make_pod_groups(
 
 def open_hierarchies(hierarchies: Sequence[Hierarchy]) -> int | None:
     """Return a detached, read-only copy of what the host has below /sys/fs/cgroup; None if its hierarchies are not."""
-    if not any(f"{hierarchy.mount_point}/".startswith(f"{_TOP}/") for hierarchy in hierarchies):
+    if not any(f"{hierarchy.mount_point}/".startswith(f"{GROUPS}/") for hierarchy in hierarchies):
         return None
-    tree = syscalls.open_tree(syscalls.AT_FDCWD, _TOP, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
+    tree = syscalls.open_tree(syscalls.AT_FDCWD, GROUPS, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
     attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
     syscalls.mount_setattr(
         tree,
@@ -224,6 +226,21 @@ def open_hierarchies(hierarchies: Sequence[Hierarchy]) -> int | None:
         propagation=syscalls.MS_PRIVATE,
     )
     return tree
+
+
+def shown_hierarchies(hierarchies: Sequence[Hierarchy]) -> list[Hierarchy]:
+    """Return those in which apps see their own groups."""
+    is_unified = all(each.is_v2 for each in hierarchies)
+    return [each for each in hierarchies if is_shown((each.mount_point, each.controllers), is_unified=is_unified)]
+
+
+def show_groups(app: AppSpec, hierarchies: Sequence[Hierarchy], subcgroup: str) -> AppSpec:
+    """Return an app with its groups as mounts, from where `open_hierarchies` has them; none if its paths are open."""
+    if not app.protection.masked:
+        return app
+    shown = shown_hierarchies(hierarchies)
+    binds = (BindTree(source=app_group(each, subcgroup, app.name), target=each.mount_point) for each in shown)
+    return replace(app, groups=tuple(binds))
 
 
 def remove_app_groups(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str) -> list[str]:

@@ -19,7 +19,7 @@ from minit import paths, syscalls
 from minit.attributes import Attributes
 from minit.errors import EXIT_FAILURE, MinitError, describe
 from minit.forks import PID_1, settle
-from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies, write_group_file
+from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies, show_groups, write_group_file
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.start.delegation import place_pod
 from minit.launcher.start.enterprofiles import write_profiles
@@ -183,6 +183,7 @@ def _run_pod(machine: Machine) -> int:
     for line in plan.notices():
         complain_at_once(f"minit: {line}")
     subcgroup = place_pod(hierarchies, plan.uuid, plan.controllers)
+    specs = tuple(show_groups(app, hierarchies, subcgroup) for app in specs)
     prepared = prepare(plan, hierarchies, subcgroup, machine.pod_helpers)
     if prepared.devices is not None:
         prepared.devices.follow(prepared.followed)

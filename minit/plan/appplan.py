@@ -39,6 +39,7 @@ from minit.plan.rights.limits import Limits
 from minit.plan.rights.protection import Protection
 from minit.plan.root.devicevolumes import ANNOTATION_HOTPLUG, DeviceRule
 from minit.plan.root.files import AppFile
+from minit.plan.root.groupmounts import GROUPS
 from minit.plan.root.mountoperations import SYSFS, BindTree, MountOp, app_mounts
 from minit.plan.root.volumes import VolumeMount
 from minit.value import Value
@@ -237,11 +238,18 @@ class AppSpec(AppPlan):
     An app as PID 1 carries it out: its plan, and what is known only once that is made.
 
     `filters` are the programs made of `seccomp` and `guards`, `handler_filters` those of the event handlers. The offers
-    of the pod's networks are in `environment` and `files`.
+    of the pod's networks are in `environment` and `files`. `groups` are the app's own control groups, shown in place of
+    a protected path.
     """
 
     filters: tuple[bytes, ...] = ()
     handler_filters: tuple[bytes, ...] = ()
+    groups: tuple[BindTree, ...] = ()
+
+    @property
+    def has_group_namespace(self) -> bool:
+        """Tell whether its control group is the topmost one to it: under v2 runtimes look for no other (Docker)."""
+        return any(group.target == GROUPS for group in self.groups)
 
 
 def plan_app(

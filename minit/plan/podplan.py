@@ -51,6 +51,7 @@ from minit.plan.rights.refusederror import plan_refused_error
 from minit.plan.rights.users import AppLookups, check_mapped, plan_ids
 from minit.plan.root.devicevolumes import DEFAULT_RULES, plan_hotplug
 from minit.plan.root.files import plan_files
+from minit.plan.root.groupmounts import cover_of
 from minit.plan.root.idmap import plan_idmap
 from minit.plan.root.mountoperations import SYSFS, SYSFS_AND_CGROUPS, TTY_GID, MountOp, pod_mounts
 from minit.plan.root.volumes import VolumeMount, host_files, plan_volumes
@@ -209,8 +210,11 @@ class _Planning:
             namespaces=namespaces,
             apps=tuple(apps),
             bounding=self._bounding(isolations),
-            mounts=pod_mounts(
-                writable=flags.disable_paths, private_users=mapped is not None, own_network="net" in namespaces
+            mounts=(
+                *pod_mounts(
+                    writable=flags.disable_paths, private_users=mapped is not None, own_network="net" in namespaces
+                ),
+                *cover_of(facts.shown_hierarchies),
             ),
             network=network,
             limits=limits,

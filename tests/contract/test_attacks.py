@@ -306,13 +306,20 @@ def test_nothing_below_rkt_is_executable(make_pod: MakePod) -> None:
 
 @pytest.mark.parametrize("flag", ["--disable-seccomp", "--disable-capabilities-restriction"])
 def test_a_release_agent_is_out_of_reach(make_pod: MakePod, flag: str) -> None:
-    """No hierarchy is in an app, and neither its capabilities nor its filter let it mount one (CVE-2022-0492)."""
+    """
+    An app has its own groups alone, which it cannot make writable, and neither its capabilities nor its filter let it
+    mount a hierarchy (CVE-2022-0492).
+    """
     script = (
         "for name in memory freezer rdma none,name=x; do mount -t cgroup -o $name x /tmp && echo mounted; done;"
-        "mount -t cgroup2 x /tmp && echo mounted; find / -name release_agent -o -name cgroup.procs; ls /sys/fs"
+        "mount -t cgroup2 x /tmp && echo mounted; find / -name release_agent; ls /sys/fs;"
+        "for group in /sys/fs/cgroup /sys/fs/cgroup/*/; do"
+        "  (echo 0 > $group/cgroup.procs) 2> /dev/null && echo joined;"
+        "  unshare -U -r -m mount -o remount,bind,rw $group 2> /dev/null && echo writable;"
+        "done; exit 0"
     )
     result = make_pod({"a": shell(script)}).run(flag)
-    assert result.stdout == ""
+    assert lines_of(result.stdout) == ["cgroup"]
     denied = {"--disable-seccomp": "mount: permission denied", "--disable-capabilities-restriction": "Bad system call"}
     assert result.stderr.count(denied[flag]) == 5
 

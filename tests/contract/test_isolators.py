@@ -252,14 +252,30 @@ while IFS=: read -r number names path; do
     esac
     if [ -e $file ]; then echo limit $(cat $file); (: > $file) 2>&1; mkdir ${file%/*}/child 2>&1; fi
 done < /proc/self/cgroup
-echo own $(ls /sys/fs/cgroup)
+exit 0
+"""
+# Its own group is where runtimes look for it, and no other.
+_OWN = """
+cd /sys/fs/cgroup
+if [ -e memory ]; then
+    echo own $(cat memory/memory.limit_in_bytes cpu/cpu.cfs_quota_us) $(cat cpuset/cpuset.cpus > /dev/null && echo told)
+    echo processes $(wc -l < memory/cgroup.procs) $(wc -l < pids/cgroup.procs)
+    group=memory
+else
+    echo own $(cat memory.max) $(cut -d ' ' -f 1 cpu.max) told
+    echo processes $(wc -l < cgroup.procs) $(wc -l < cgroup.procs)
+    group=.
+fi
+echo groups $(find . -mindepth 2 -type d | wc -l) $(find . -name '*.service' -o -name '*.scope' | wc -l)
+(echo 0 > $group/cgroup.procs) 2>&1
+mkdir $group/child 2>&1
 exit 0
 """
 
 
 @pytest.mark.private_users
 def test_an_app_that_reaches_pid_1_reads_its_limits(make_pod: MakePod) -> None:
-    """The hierarchies are in the stage1 root, by the paths of the host and read-only; in the app's own root is none."""
+    """The hierarchies are in the stage1 root, by the paths of the host and read-only."""
     retained = isolator(RETAIN, {"set": ["CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE"]})
     pod = make_pod({"a": shell(_LOOK, isolators=[limit("memory", "64Mi"), retained])})
     result = pod.run()
@@ -267,7 +283,40 @@ def test_an_app_that_reaches_pid_1_reads_its_limits(make_pod: MakePod) -> None:
     assert lines[0] == "limit 67108864", result.stderr
     assert lines[1].endswith("Read-only file system")
     assert lines[2].startswith("mkdir: can't create directory") and lines[2].endswith("Read-only file system")
-    assert lines[3:] == ["own"]
+    assert lines[3:] == []
+
+
+@pytest.mark.private_users
+def test_an_app_sees_its_own_groups(make_pod: MakePod) -> None:
+    """They are read-only at /sys/fs/cgroup, with its limits, and no other group is; so it is after a restart."""
+    section = shell(_OWN, isolators=[limit("memory", "64Mi"), limit("cpu", "500m")])
+    again = shell(f"[ -e /tmp/again ] || {{ touch /tmp/again; exit 1; }}; {_OWN}", isolators=[limit("memory", "32Mi")])
+    again["annotations"] = [{"name": "minit/restart", "value": "on-failure"}]
+    pod = make_pod({"a": section, "b": again})
+    result = pod.run()
+    lines = result.stdout.splitlines()
+    for app, expected in (("a", "own 67108864 50000 told"), ("b", "own 33554432 -1 told")):
+        said = [line.partition("]: ")[2] for line in lines if line.startswith(f"{app}[")]
+        assert said[:1] == [expected], result
+        # The shell, and what counts the lines.
+        assert said[1:3] == ["processes 2 2", "groups 0 0"]
+        assert [line.endswith("Read-only file system") for line in said[3:]] == [True, True]
+
+
+_UNIFIED = 'umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
+
+
+@pytest.mark.private_users
+def test_its_own_group_where_there_is_but_one_hierarchy(make_pod: MakePod) -> None:
+    """It is the topmost one to the app, as runtimes expect of v2; to a command that is entered it has its path."""
+    script = "cat /proc/self/cgroup; wc -l < /sys/fs/cgroup/cgroup.procs; mkdir /sys/fs/cgroup/x 2>&1; ls /sys/fs"
+    again = "[ -e /tmp/again ] || { touch /tmp/again; exit 1; }"
+    restart = [{"name": "minit/restart", "value": "on-failure"}]
+    pod = make_pod({"a": {**shell(f"{again}; {script}"), "annotations": restart}})
+    result = pod.finish(pod.start(under=("unshare", "--mount", "/bin/sh", "-c", _UNIFIED, "sh")))
+    said = [line.partition("]: ")[2] for line in result.stdout.splitlines()]
+    assert [line for line in said[:-3] if line.startswith("0:")] == ["0::/"], result
+    assert (said[-3], said[-2].endswith("Read-only file system"), said[-1]) == ("2", True, "cgroup")
 
 
 def test_the_hierarchies_of_the_host_stay_as_they_are(make_pod: MakePod) -> None:

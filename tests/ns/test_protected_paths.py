@@ -28,17 +28,24 @@ def lines_of(output: str) -> list[str]:
 
 @pytest.mark.private_users
 def test_masked_paths(make_pod: MakePod) -> None:
-    """Each is an empty node without any permission, of the kind it covers, that nobody can use or change."""
-    present = [path for path in ALL.masked if os.path.lexists(path)]
-    assert {"/proc/kallsyms", "/proc/timer_list", "/sys/firmware", "/sys/fs"} <= set(present)
+    """
+    Each is an empty node without any permission, of the kind it covers, that nobody can use or change; /sys/fs has
+    nothing but the app's control groups.
+    """
+    present = [path for path in ALL.masked if os.path.lexists(path) and path != "/sys/fs"]
+    assert {"/proc/kallsyms", "/proc/timer_list", "/sys/firmware"} <= set(present)
     script = (
-        f"for path in {' '.join(present)}; do stat -c '%n %F %a %u:%g %s' $path; done; touch /sys/fs/x /proc/kallsyms"
+        f"for path in {' '.join(present)}; do stat -c '%n %F %a %u:%g %s' $path; done; touch /sys/fs/x /proc/kallsyms;"
+        "ls /sys/fs; stat -c '%a %u:%g' /sys/fs"
     )
     pod = make_pod({"a": shell(script)})
     result = pod.run("--disable-capabilities-restriction")
     kinds = {path: "directory" if Path(path).is_dir() else "regular empty file" for path in present}
     sizes = {"directory": "40", "regular empty file": "0"}
-    assert lines_of(result.stdout) == [f"{path} {kinds[path]} 0 0:0 {sizes[kinds[path]]}" for path in present]
+    assert lines_of(result.stdout) == [
+        *(f"{path} {kinds[path]} 0 0:0 {sizes[kinds[path]]}" for path in present),
+        *("cgroup", "555 0:0"),
+    ]
     assert result.stderr.count("ead-only file system") == 2
 
 
@@ -133,9 +140,10 @@ def test_in_every_app(make_pod: MakePod) -> None:
 def test_a_volume_does_not_lift_it(make_pod: MakePod) -> None:
     """The protected paths of the host's own /sys are protected too where it is mounted."""
     volumes = [{"name": "sys", "kind": "host", "source": "/sys", "readOnly": False, "recursive": True}]
-    section = shell("stat -c %a /sys/firmware /sys/fs; touch /sys/kernel/x", mounts=[{"volume": "sys", "path": "/sys"}])
+    script = "stat -c %a /sys/firmware /sys/fs; ls /sys/fs; touch /sys/kernel/x"
+    section = shell(script, mounts=[{"volume": "sys", "path": "/sys"}])
     result = make_pod({"a": section}, volumes=volumes).run()
-    assert lines_of(result.stdout) == ["0", "0"]
+    assert lines_of(result.stdout) == ["0", "555", "cgroup"]
     assert "ead-only file system" in result.stderr
 
 
@@ -146,8 +154,10 @@ def test_a_mount_point_of_an_image_does_not_lift_it(make_pod: MakePod) -> None:
         {"name": "given", "kind": "empty"},
     ]
     points = [{"name": "given", "path": "/proc/acpi"}, {"name": "implicit", "path": "/sys/fs/cgroup"}]
-    section = shell("stat -c %a /proc/acpi /sys/fs", mounts=[{"volume": "sys", "path": "/sys"}], mountPoints=points)
-    assert lines_of(make_pod({"a": section}, volumes=volumes, app_in_image=True).run().stdout) == ["0", "0"]
+    script = "stat -c %a /proc/acpi /sys/fs; ls /sys/fs"
+    section = shell(script, mounts=[{"volume": "sys", "path": "/sys"}], mountPoints=points)
+    result = make_pod({"a": section}, volumes=volumes, app_in_image=True).run()
+    assert lines_of(result.stdout) == ["0", "555", "cgroup"]
 
 
 def test_a_mount_of_the_pod_lifts_it(make_pod: MakePod) -> None:

@@ -14,7 +14,7 @@ from minit import paths, syscalls
 from minit.attributes import Attributes
 from minit.errors import LaunchError, Step, describe, step_of
 from minit.forks import PID_1, clone
-from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies
+from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies, show_groups
 from minit.launcher.health.healthhelper import HealthHelper
 from minit.launcher.ownimage import image_descriptor
 from minit.launcher.podhelper import PodHelper
@@ -101,6 +101,7 @@ class _Launch:
         sockets = open_host_sockets(plan, matched)
         with Step("place control groups"):
             subcgroup = place_groups(plan, hierarchies)
+        filtered = tuple(show_groups(app, hierarchies, subcgroup) for app in filtered)
         with Step("setup network"):
             self._network = _start_network(plan, matched, self._flags, self._lock)
         with Step("open volumes"):

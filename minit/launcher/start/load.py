@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from minit import paths, syscalls
 from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, ManifestError, PlanError, describe
-from minit.launcher.cgroups import Hierarchy, offered_controllers
+from minit.launcher.cgroups import Hierarchy, offered_controllers, shown_hierarchies
 from minit.launcher.start.userlookup import look_up_ids
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.manifest.networkconfig import NetworkConfig
@@ -108,6 +108,7 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -
         controllers=offered_controllers(hierarchies) if isolated else frozenset(),
         capabilities=capabilities() if isolated else 0,
         missing_devices=_find_missing_devices(pod.manifest),
+        shown_hierarchies=tuple((each.mount_point, each.controllers) for each in shown_hierarchies(hierarchies)),
     )
 
 

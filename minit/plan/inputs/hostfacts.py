@@ -16,7 +16,8 @@ class HostFacts(Value):
     something which is not built.
     `controllers` are those of control groups that there are, `capabilities` is a mask of those that the caller can
     pass on; both are looked at by the planning of isolators only. `missing_devices` are sources of volumes below /dev
-    that are not there, of a pod whose devices may come and go.
+    that are not there, of a pod whose devices may come and go. `shown_hierarchies` are those in which apps see their
+    own groups: where each is mounted, and its controllers.
     """
 
     effective_uid: int
@@ -29,6 +30,7 @@ class HostFacts(Value):
     controllers: frozenset[str] = frozenset()
     capabilities: int = 0
     missing_devices: frozenset[str] = frozenset()
+    shown_hierarchies: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def check_host(facts: HostFacts) -> None:

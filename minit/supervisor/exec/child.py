@@ -152,6 +152,9 @@ class _Child:
             if self._ends.group is not None:
                 join_v2_group(self._ends.group)
             join_cgroups(self._ends.cgroup_tasks)
+        if self._spec.has_group_namespace:
+            with Step("unshare control group namespace"):
+                syscalls.unshare(syscalls.CLONE_NEWCGROUP)
         with Step("set oom_score_adj"):
             # Without one it starts neutral, as under rkt's stage1.
             score = self._spec.oom_score_adj
@@ -273,7 +276,7 @@ def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
     attach_files(spec.files, tree)
     if ends.notify is not None:
         attach_socket(ends.notify, tree)
-    protect_paths(spec.protection, tree, list(zip(spec.volumes, places)))
+    protect_paths(spec.protection, tree, list(zip(spec.volumes, places)), spec.groups)
     if spec.read_only_root:
         syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)
     os.umask(0o022)

@@ -13,18 +13,21 @@ from collections.abc import Sequence
 
 from minit import syscalls
 from minit.plan.rights.protection import Protection
-from minit.plan.root.mountoperations import COVERS, EMPTY_DIRECTORY, EMPTY_FILE
+from minit.plan.root.groupmounts import COVER, HIDDEN
+from minit.plan.root.mountoperations import COVERS, EMPTY_DIRECTORY, EMPTY_FILE, BindTree
 from minit.plan.root.volumes import VolumeMount
 from minit.supervisor.root.targets import open_existing
 
 Names = tuple[str, ...]
 
 
-def protect_paths(protection: Protection, root: int, volumes: Sequence[tuple[VolumeMount, Names]]) -> None:
+def protect_paths(
+    protection: Protection, root: int, volumes: Sequence[tuple[VolumeMount, Names]], groups: Sequence[BindTree]
+) -> None:
     """
     Apply `protection` inside the directory `root`; OSError names the path that failed.
 
-    `volumes` are the app's, each with the names that lead to it.
+    `volumes` are the app's, each with the names that lead to it. `groups` are shown in place of what they are in.
     """
     writable = [(path, _copy_mount(root, path)) for path in protection.writable]
     for path in protection.read_only:
@@ -44,9 +47,15 @@ def protect_paths(protection: Protection, root: int, volumes: Sequence[tuple[Vol
         if _is_lifted(names, volumes):
             continue
         where = open_existing(root, path)
-        if where is not None:
-            cover = EMPTY_DIRECTORY if stat.S_ISDIR(os.fstat(where).st_mode) else EMPTY_FILE
-            _attach(syscalls.open_tree(syscalls.AT_FDCWD, cover, syscalls.OPEN_TREE_CLONE), where, path)
+        if where is None:
+            continue
+        is_directory = stat.S_ISDIR(os.fstat(where).st_mode)
+        shown = groups if path == HIDDEN and is_directory else ()
+        cover = COVER if shown else EMPTY_DIRECTORY if is_directory else EMPTY_FILE
+        _attach(syscalls.open_tree(syscalls.AT_FDCWD, cover, syscalls.OPEN_TREE_CLONE), where, path)
+        for group in shown:
+            # Read-only, as the whole of the hierarchies is in the stage1 root.
+            _cover(syscalls.open_tree(syscalls.AT_FDCWD, group.source, syscalls.OPEN_TREE_CLONE), root, group.target)
 
 
 def _is_lifted(masked: Names, volumes: Sequence[tuple[VolumeMount, Names]]) -> bool:
