@@ -44,8 +44,10 @@ def refuse_taken_ports(ports: Sequence[ForwardedPort], own_table: str) -> list[s
     directory is the pod's; `own_table` is that of the pod which wants the ports. Each port has an address.
     """
     ended = [table for table, held in _tables(own_table).items() if _refuse_held(ports, table, held)]
+    # The kernel takes milliseconds over each of its lists, however short.
+    listening = {protocol: list(_listening(protocol, ports)) for protocol in {port.protocol for port in ports}}
     for port in ports:
-        listener = _find_listener(port)
+        listener = _find_listener(port, listening[port.protocol])
         if listener is not None:
             raise NetworkError(f"{_name(port)} is in use: a program on the host listens at {listener}")
     return ended
@@ -114,34 +116,36 @@ def _may_run(uuid: str) -> bool:
         return not any(os.path.isdir(f"{place}/{uuid}") for place in _ENDED)
 
 
-def _find_listener(port: ForwardedPort) -> str | None:
+def _find_listener(port: ForwardedPort, listening: Sequence[tuple[IPAddress, int]]) -> str | None:
     """Return where somebody in this network namespace takes what the pod is to get."""
-    for path in (f"/proc/self/net/{port.protocol}", f"/proc/self/net/{port.protocol}6"):
-        for address, number in _listening(path, port):
-            place = HostPorts(protocol=port.protocol, address=address, first=number)
-            if overlap(port.host_ports, place) or (address == _EVERY_IPV6 and _is_taken(port, number)):
-                return f"{host_text(address)}:{number}"
+    for address, number in listening:
+        place = HostPorts(protocol=port.protocol, address=address, first=number)
+        is_there = port.host_port <= number < port.host_port + port.count
+        if overlap(port.host_ports, place) or (is_there and address == _EVERY_IPV6 and _is_taken(port, number)):
+            return f"{host_text(address)}:{number}"
     return None
 
 
-def _listening(path: str, port: ForwardedPort) -> Iterator[tuple[IPAddress, int]]:
+def _listening(protocol: str, ports: Sequence[ForwardedPort]) -> Iterator[tuple[IPAddress, int]]:
     """Yield where sockets are open to anybody at some of the ports, proc_net_tcp.txt of the kernel."""
-    state = _TAKING_STATES[port.protocol]
-    wanted = range(port.host_port, port.host_port + port.count)
-    try:
-        with open(path, encoding="utf-8") as lines:
-            next(lines, None)  # the heading
-            for line in lines:
-                _, local, _, state_of_line = line.split(None, 4)[:4]
-                address, _, number = local.partition(":")
-                if state_of_line == state and int(number, 16) in wanted:
-                    yield _address(address), int(number, 16)
-                elif state_of_line != state and port.protocol == "tcp":
-                    return  # connections come after all that listen, and may be many
-    except FileNotFoundError:
-        return  # a kernel without IPv6
-    except OSError as error:
-        raise NetworkError(f"cannot see which ports are in use: {describe(error)}") from error
+    state = _TAKING_STATES[protocol]
+    ranges = [range(port.host_port, port.host_port + port.count) for port in ports if port.protocol == protocol]
+    wanted: set[int] = set().union(*ranges)
+    for path in (f"/proc/self/net/{protocol}", f"/proc/self/net/{protocol}6"):
+        try:
+            with open(path, encoding="utf-8") as lines:
+                next(lines, None)  # the heading
+                for line in lines:
+                    _, local, _, state_of_line = line.split(None, 4)[:4]
+                    address, _, number = local.partition(":")
+                    if state_of_line == state and int(number, 16) in wanted:
+                        yield _address(address), int(number, 16)
+                    elif state_of_line != state and protocol == "tcp":
+                        break  # connections come after all that listen, and may be many
+        except FileNotFoundError:
+            pass  # a kernel without IPv6
+        except OSError as error:
+            raise NetworkError(f"cannot see which ports are in use: {describe(error)}") from error
 
 
 def _address(words: str) -> IPAddress:
