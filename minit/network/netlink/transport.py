@@ -84,14 +84,14 @@ class Netlink:
         """
         sent = {}
         waiting = set()
-        data = b""
+        encoded = []
         for message in messages:
             wants_answer = acknowledged is None or any(message is one for one in acknowledged)
-            data += self._encode(message, NLM_F_ACK if wants_answer else 0)
+            encoded.append(self._encode(message, NLM_F_ACK if wants_answer else 0))
             sent[self._sequence] = message
             if wants_answer:
                 waiting.add(self._sequence)
-        self._send(data)
+        self._send(b"".join(encoded))
         failure: NetlinkError | None = None
         while waiting:
             for answer in self._receive():
