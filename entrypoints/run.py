@@ -8,7 +8,7 @@ from typing import NoReturn
 from entrypoints._main import run_entrypoint
 from minit.errors import MinitError, describe
 from minit.goflags import usage
-from minit.launcher.start.launch import launch, lock_descriptor
+from minit.launcher.start.launch import await_remover, launch, lock_descriptor
 from minit.plan.inputs.runflags import RUN_FLAGS, RUN_OPERANDS, parse_run_flags
 from minit.podfile import record_failure
 
@@ -26,3 +26,5 @@ def _run(arguments: list[str]) -> int:
     except (MinitError, OSError) as error:
         record_failure(describe(error))
         raise
+    finally:
+        await_remover(os.environ, lock)

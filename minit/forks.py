@@ -155,7 +155,15 @@ MACHINE_HELPER = Forked(
 CONSOLE_KEEPER = Forked(who="watcher of a console", name="minit-console", keeps=("image",), unblocks=True)
 CONSOLE_SESSION = Forked(who="session at a console", streams=("console", "console", "console"), has_session=True)
 # Input and output of a command on its terminal are not for the processes behind it.
-DETACHED = Forked(who="pod in the background", keeps=None, streams=(NULL, NULL, "errors"), has_session=True)
+DETACHED = Forked(who="pod in the background", keeps=None, streams=(NULL, "output", "output"), has_session=True)
+# In the command that becomes the launcher. What it waits for is the end of everything else.
+END_REMOVER = Forked(
+    who="remover of a pod at its end",
+    name="minit-remover",
+    keeps=("start",),
+    streams=(NULL, NULL, SAME),
+    has_session=True,
+)
 # Or the locks of other pods would end with it.
 REMOVER = Forked(who="remover of pods", keeps=("report", "pods"), death_signal=signal.SIGKILL)
 # Something stands on 0 to 2, or what the interpreter may write there would end up in a file of the image.

@@ -60,6 +60,9 @@ MACHINE_LOG = "/run/log/kernel.log"
 MACHINE_RESOLV_CONF = "/run/resolv.conf"
 MACHINE_INIT = "/init"
 
+REMOVER_VARIABLE = "MINIT_REMOVER"
+"""In the environment of `run`: the process that removes the pod, a child of this one, for which it is to wait."""
+
 READY_TARGET = "ready"
 # In the order in which they have to be installed.
 DEFAULT_FILTERS = ("arguments.bpf", "calls.bpf")

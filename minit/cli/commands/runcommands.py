@@ -10,12 +10,19 @@ import click
 
 from minit.cli.commandgroups import COMMANDS
 from minit.cli.commands.podrequest import make_request
+from minit.cli.commands.podstart import refuse_detached_terminal, start_pod
 from minit.cli.flags.dnsflags import parse_name_service
 from minit.cli.flags.imageargs import IMAGES, ImageCommand
-from minit.cli.flags.runoptions import app_options, prepare_options, run_options, uuid_file_save_option
+from minit.cli.flags.runoptions import (
+    app_options,
+    background_options,
+    prepare_options,
+    run_options,
+    uuid_file_save_option,
+)
 from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand, invocation_of
-from minit.cli.invocation import Invocation, flush_output
+from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
 from minit.errors import PodError, describe
 from minit.hostname import find_fault
@@ -24,8 +31,8 @@ from minit.stage0.images.treestore import TreeStore
 from minit.stage0.pods.poddirectory import find_pod
 from minit.stage0.pods.podmanifest import unused_volumes
 from minit.stage0.stage1.entrypoints import RunOptions
-from minit.stage0.start.newpod import check_kernel, discarded_on_failure, finish, prepare_pod
-from minit.stage0.start.run import claim_prepared, run_pod
+from minit.stage0.start.newpod import check_kernel, finish, prepare_pod
+from minit.stage0.start.run import claim_prepared
 
 _IMAGE_OPERANDS = "IMAGE [APP-OPTION]... [-- ARG...] [--- IMAGE...]"
 
@@ -35,11 +42,14 @@ _WITHOUT_PORTS = ("host", "none")
 @click.command(cls=ImageCommand)
 @prepare_options
 @run_options
+@background_options
 @uuid_file_save_option
 @app_options
 @click.argument("image", nargs=-1, metavar=_IMAGE_OPERANDS, expose_value=False, type=click.Path())
 @click.pass_context
-def run(ctx: click.Context, /, uuid_file_save: Path | None, quiet: bool, **options: Any) -> None:
+def run(
+    ctx: click.Context, /, uuid_file_save: Path | None, quiet: bool, detach: bool, removed: bool, **options: Any
+) -> None:
     """
     Run images in a new pod, in the foreground.
 
@@ -60,6 +70,7 @@ def run(ctx: click.Context, /, uuid_file_save: Path | None, quiet: bool, **optio
     invocation = invocation_of(ctx)
     invocation.require_root()
     how = collect_run_options(invocation, options)
+    refuse_detached_terminal(how, detach=detach)
     refuse_ports(options["net"], options["port"])
     with Store(invocation.data) as store:
         trees = TreeStore(invocation.data, store)
@@ -73,8 +84,7 @@ def run(ctx: click.Context, /, uuid_file_save: Path | None, quiet: bool, **optio
                 progress,
                 lambda uuid: save_uuid(uuid_file_save, uuid),
             )
-        with discarded_on_failure(pod):
-            run_pod(pod, trees, how, invocation.note, flush_output)
+        start_pod(invocation, store, pod, how, detach=detach, removed=removed)
 
 
 @click.command(cls=ImageCommand, short_help=COMMANDS["prepare"].help)
@@ -111,9 +121,10 @@ def prepare(ctx: click.Context, /, quiet: bool, **options: Any) -> None:
 
 @click.command("run-prepared", cls=MinitCommand)
 @run_options
+@background_options
 @click.argument("uuid", metavar="UUID")
 @click.pass_obj
-def run_prepared(invocation: Invocation, /, uuid: str, **options: Any) -> None:
+def run_prepared(invocation: Invocation, /, uuid: str, detach: bool, removed: bool, **options: Any) -> None:
     """
     Run a pod that prepare made, in the foreground.
 
@@ -126,12 +137,13 @@ def run_prepared(invocation: Invocation, /, uuid: str, **options: Any) -> None:
     invocation.require_root()
     check_kernel()
     how = collect_run_options(invocation, options)
+    refuse_detached_terminal(how, detach=detach)
     with (
         Store(invocation.data) as store,
         find_pod(invocation.data, uuid, invocation.note) as pod,
     ):
         claim_prepared(pod)
-        run_pod(pod, TreeStore(invocation.data, store), how, invocation.note, flush_output)
+        start_pod(invocation, store, pod, how, detach=detach, removed=removed)
 
 
 def collect_run_options(invocation: Invocation, options: dict[str, Any], *, mutable: bool = False) -> RunOptions:

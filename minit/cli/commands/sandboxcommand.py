@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from minit.cli.commandgroups import APP_COMMANDS
 from minit.cli.commands.appviewcommands import failed_in_app_group
 from minit.cli.commands.podrequest import make_sandbox_request
+from minit.cli.commands.podstart import start_pod
 from minit.cli.commands.runcommands import collect_run_options, refuse_ports, save_uuid
 from minit.cli.flags.runoptions import (
+    background_options,
     name_options,
     required_network_option,
     stage1_options,
@@ -20,15 +21,12 @@ from minit.cli.flags.runoptions import (
     volume_option,
 )
 from minit.cli.grammar import MinitCommand, invocation_of
-from minit.cli.invocation import Invocation, flush_output
+from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
-from minit.errors import MinitError, describe
+from minit.errors import MinitError
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
-from minit.stage0.start.detached import start_detached
-from minit.stage0.start.newpod import discarded_on_failure, prepare_pod
-from minit.stage0.start.run import run_pod
-from minit.stdio import write_all
+from minit.stage0.start.newpod import prepare_pod
 
 
 @click.command(cls=MinitCommand, short_help=APP_COMMANDS["sandbox"].help)
@@ -47,9 +45,9 @@ from minit.stdio import write_all
 @click.option("--user-label", metavar="NAME=VALUE", multiple=True, help="User label of the pod; repeatable.")
 @uuid_file_save_option
 @click.option("--name", help="Name of the pod, which commands take in the place of its UUID.")
-@click.option("--detach", is_flag=True, help="Return when the pod is ready, and print its UUID.")
+@background_options
 @click.pass_context
-def sandbox(ctx: click.Context, /, uuid_file_save: Path | None, detach: bool, **options: Any) -> None:
+def sandbox(ctx: click.Context, /, uuid_file_save: Path | None, detach: bool, removed: bool, **options: Any) -> None:
     """
     Start a pod without apps, in the foreground, which runs until it is stopped.
 
@@ -62,12 +60,14 @@ def sandbox(ctx: click.Context, /, uuid_file_save: Path | None, detach: bool, **
     """
     invocation = invocation_of(ctx)
     try:
-        _run_sandbox(invocation, uuid_file_save, detach, options)
+        _run_sandbox(invocation, uuid_file_save, options, detach=detach, removed=removed)
     except (MinitError, OSError) as error:
         failed_in_app_group(error)
 
 
-def _run_sandbox(invocation: Invocation, uuid_file_save: Path | None, detach: bool, options: dict[str, Any]) -> None:
+def _run_sandbox(
+    invocation: Invocation, uuid_file_save: Path | None, options: dict[str, Any], *, detach: bool, removed: bool
+) -> None:
     invocation.require_root()
     how = collect_run_options(invocation, options, mutable=True)
     refuse_ports(options["net"], options["port"])
@@ -83,18 +83,4 @@ def _run_sandbox(invocation: Invocation, uuid_file_save: Path | None, detach: bo
                 progress,
                 lambda uuid: save_uuid(uuid_file_save, uuid),
             )
-
-        def run() -> NoReturn:
-            with discarded_on_failure(pod):
-                run_pod(pod, trees, how, invocation.note, flush_output)
-
-        if not detach:
-            run()
-        flush_output()
-        start_detached(pod, run, lambda error: invocation.note(describe(error)), _relay)
-        invocation.say(pod.uuid)
-
-
-def _relay(output: bytes) -> None:
-    sys.stderr.flush()
-    write_all(2, output)
+        start_pod(invocation, store, pod, how, detach=detach, removed=removed)

@@ -157,6 +157,11 @@ prepare_options = _options(
     quiet_option,
 )
 
+background_options = _options(
+    click.option("--detach", is_flag=True, help="Return when the pod is ready, and print its UUID."),
+    click.option("--rm", "removed", is_flag=True, help="Remove the pod when it ends."),
+)
+
 name_options = _options(
     click.option("--hostname", metavar="NAME", help="Host name of the pod.  [default: rkt-UUID]"),
     click.option(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from minit import paths, syscalls
 from minit.attributes import Attributes
@@ -64,6 +65,15 @@ def lock_descriptor(environment: Mapping[str, str]) -> int:
     except (ValueError, OSError) as error:
         raise LaunchError(f"failed to get rkt lock fd: RKT_LOCK_FD={text} is not an open descriptor") from error
     return lock
+
+
+def await_remover(environment: Mapping[str, str], lock: int) -> None:
+    """Give up the lock of the pod, and wait for the process that then removes it, if stage0 has started one."""
+    remover = environment.get(paths.REMOVER_VARIABLE, "")
+    if remover.isdecimal():
+        os.close(lock)
+        with suppress(ChildProcessError):
+            os.waitpid(int(remover), 0)
 
 
 def launch(flags: RunFlags, lock: int) -> int:

@@ -29,9 +29,18 @@ def claim_prepared(pod: Pod) -> None:
         raise PodError(f'pod "{pod.uuid}" is already being run')
 
 
-def run_pod(pod: Pod, trees: TreeStore, options: RunOptions, note: Note, before_exec: Callable[[], None]) -> NoReturn:
+def run_pod(
+    pod: Pod,
+    trees: TreeStore,
+    options: RunOptions,
+    note: Note,
+    before_exec: Callable[[], None],
+    start_remover: Callable[[], int] | None = None,
+) -> NoReturn:
     """
     Become the stage1 of a locked pod that is complete; `before_exec` is called last.
+
+    `start_remover` starts a process that removes the pod when it has ended, and returns its number.
 
     A failure before the pod is moved to `run` leaves it as it was; after that, the pod has ended as if it had run.
     """
@@ -51,6 +60,7 @@ def run_pod(pod: Pod, trees: TreeStore, options: RunOptions, note: Note, before_
             raise PodError(f'pod "{pod.uuid}" was prepared for overlayfs, which this host lacks: {obstacle}')
     with ids_of_its_own(pod, private_users, note):
         pod.move(RUN)
+    remover = None if start_remover is None else start_remover()
     rootfs = pod.path / paths.POD_STAGE1_ROOTFS
     with disk_errors("run pod", pod.path):
         if with_overlay:
@@ -68,6 +78,8 @@ def run_pod(pod: Pod, trees: TreeStore, options: RunOptions, note: Note, before_
         "RKT_SELINUX_CONTEXT": "",
         "RKT_SELINUX_MOUNT_CONTEXT": "",
     }
+    if remover is not None:
+        environment[paths.REMOVER_VARIABLE] = str(remover)
     os.chdir(pod.path)
     os.set_inheritable(pod.fd, True)
     before_exec()

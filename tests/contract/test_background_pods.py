@@ -1,0 +1,115 @@
+"""Pods that people start, name, stop and remove without keeping a terminal for each: `--detach`, `--rm`, `--name`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Stage0
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
+
+SLEEP = ("--exec=/bin/sh", "--", "-c", "echo up; echo beside >&2; exec busybox sleep 1000")
+
+
+@pytest.fixture
+def minit(tmp_path: Path, stage1_image: Path) -> Iterator[Stage0]:
+    """The command on a data directory of its own."""
+    command = Stage0([sys.executable, "-m", "minit"], tmp_path, stage1_image)
+    yield command
+    command.clean_up()
+
+
+def pods(minit: Stage0) -> list[str]:
+    """Return the UUIDs of all pods, of those that are being made or deleted too."""
+    return [path.name for path in minit.data.glob("pods/*/*")]
+
+
+def mounts(minit: Stage0) -> list[str]:
+    """Return what is mounted in the data directory."""
+    with open("/proc/self/mountinfo") as lines:
+        return [line for line in lines if f" {minit.data}/" in line]
+
+
+def run(minit: Stage0, *words: object) -> tuple[int, str, str]:
+    """Run a pod and return the exit code and what was printed to both streams."""
+    result = minit.call("run", minit.stage1_flag, *words)
+    return result.returncode, result.stdout, result.stderr
+
+
+def test_the_first_steps_of_a_person(minit: Stage0) -> None:
+    """A pod in the background is known by its name to every command, to another one after a rename, until its end."""
+    code, out, err = run(minit, "--net=none", "--detach", "--name=web", minit.image(), *SLEEP)
+    assert code == 0
+    assert "up" not in err
+    uuid = out.removesuffix("\n")
+    assert minit.quick_call("logs", "web").stdout.split() == ["up", "beside"]
+    assert run(minit, "--net=none", "--name", "web", minit.image())[::2] == (
+        254,
+        f'run: the name "web" is taken by pod "{uuid}": remove that pod, or rename it (minit rename)\n',
+    )
+    assert pods(minit) == [uuid]
+    assert minit.call("enter", "web", "busybox", "echo", "inside").stdout == "inside\n"
+    assert minit.quick_call("rename", "web", "db").returncode == 0
+    assert minit.quick_call("status", "web").returncode == 254
+    assert "pod-name=db\n" in minit.quick_call("status", "db").stdout
+    assert [pod["pod_name"] for pod in json.loads(minit.quick_call("list", "--format=json").stdout)] == ["db"]
+    assert minit.quick_call("stop", "db").stdout == f'"{uuid}"\n'
+    assert "app-busybox=0\n" in minit.quick_call("status", "--wait", "db").stdout
+    assert minit.quick_call("rm", "db").stdout == f'"{uuid}"\n'
+    assert (pods(minit), mounts(minit)) == ([], [])
+
+
+def test_a_pod_in_the_background_that_does_not_start(minit: Stage0) -> None:
+    """The command fails as in the foreground, with the same code and line, and nothing is left of the pod."""
+    for words, exit_code, said in (
+        (("--net=nowhere", minit.image()), 254, "stage1: failed to setup network: networks not found: nowhere\n"),
+        (
+            ("--net=none", minit.image(), "--exec=/none"),
+            203,
+            'Error: Unable to open "/none": No such file or directory\n',
+        ),
+        ((minit.data / "none.aci",), 254, "none.aci: no such file or directory"),
+        (("--interactive", minit.image()), 254, "run: --interactive needs the terminal"),
+    ):
+        code, out, err = run(minit, "--detach", "--name=web", *words)
+        assert (code, out) == (exit_code, "")
+        assert said in err
+        assert (pods(minit), mounts(minit)) == ([], [])
+
+
+def test_a_quick_pod_in_the_background(minit: Stage0) -> None:
+    """A pod whose app fails after its start was started: its UUID is printed, and its end is known."""
+    code, out, _ = run(minit, "--net=none", "--detach", minit.image(), "--exec=/bin/sh", "--", "-c", "exit 3")
+    assert code == 0
+    assert "app-busybox=3\n" in minit.quick_call("status", "--wait", out.strip()).stdout
+
+
+def test_removal_at_the_end(minit: Stage0) -> None:
+    """The exit code is the app's, and the pod is gone when the command ends; a failed start is no exception."""
+    for exit_code, words in ((7, ("--exec=/bin/sh", "--", "-c", "exit 7")), (203, ("--exec=/none",))):
+        assert run(minit, "--net=none", "--rm", "--name=web", minit.image(), *words)[0] == exit_code
+        assert (pods(minit), mounts(minit)) == ([], [])
+
+
+def test_removal_after_a_kill(minit: Stage0) -> None:
+    """A pod whose launcher is killed, or that ends in the background, is removed too."""
+    words = minit.run_words("--rm", minit.image(), *SLEEP)
+    process = minit.start(*words, stdout=-1, stderr=-1)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline().endswith(b"up\n")
+        process.send_signal(signal.SIGKILL)
+    wait_for(lambda: not pods(minit), "the removal of the pod")
+    code, out, _ = run(minit, "--net=none", "--rm", "--detach", "--name=web", minit.image(), *SLEEP)
+    assert (code, [out.strip()]) == (0, pods(minit))
+    minit.quick_call("stop", "web")
+    wait_for(lambda: not pods(minit), "the removal of the pod")
+    assert not mounts(minit)
