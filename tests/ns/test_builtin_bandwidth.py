@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from minit.errors import NetworkError, describe
+from minit.errors import NetworkError
 from minit.network.addresses import parse_interface
 from minit.network.builtin.attachment import host_end
 from minit.network.netlink.links import Links
@@ -25,7 +23,7 @@ from minit.network.protocol.result import Result
 from minit.value import replace
 from tests.support.builtins import call_builtin
 from tests.support.chains import REFERENCE, VERSION, Pods, call_reference, pods
-from tests.support.effects import at_effect, killed_child
+from tests.support.effects import each_failure, killed_child
 from tests.support.networks import within
 
 TIMEOUT_SECONDS = 60
@@ -286,25 +284,14 @@ def test_failing_at_any_step_of_add(world: Pods) -> None:
     """Whichever step of ADD fails, nothing is left and the error is one line."""
     request, before = world.connected()
 
-    def fail() -> None:
-        sys.setprofile(None)
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    step, reached, failures = 0, True, 0
-    while reached:
-        step += 1
-        count = at_effect(step, fail)
-        try:
-            limit("ADD", config(**FAST), request, before)
-        except (NetworkError, OSError) as error:
-            assert "annot allocate memory" in describe(error)
+    failures = 0
+    for error in each_failure(lambda: limit("ADD", config(**FAST), request, before)):
+        if error is not None:
+            assert "annot allocate memory" in error
             failures += 1
             assert remains() == NOTHING
-        finally:
-            sys.setprofile(None)
         limit("DEL", config(**FAST), request, before)
         assert remains() == NOTHING
-        reached = count[0] >= step
     assert failures > 8
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import socket
-import sys
 import uuid
 from collections.abc import Iterator
 from functools import partial
@@ -14,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from minit.errors import ManifestError, NetworkError, describe
+from minit.errors import ManifestError, NetworkError
 from minit.network.builtin.attachment import host_end
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import Result
 from minit.value import replace
 from tests.support.builtins import call_builtin
-from tests.support.effects import at_effect, killed_child
+from tests.support.effects import each_failure, killed_child
 from tests.support.networks import make_network, own_network, remove_network, within
 
 TEXT = "FLANNEL_NETWORK=10.1.0.0/16\nFLANNEL_SUBNET=10.1.17.1/24\nFLANNEL_MTU=1472\nFLANNEL_IPMASQ=false\n"
@@ -249,23 +247,12 @@ def test_failing_at_any_step_of_add(world: World) -> None:
     """Whichever step of ADD fails, nothing is left and the error is one line."""
     request = world.pod()
 
-    def fail() -> None:
-        sys.setprofile(None)
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    step, reached, failures = 0, True, 0
-    while reached:
-        step += 1
-        count = at_effect(step, fail)
-        try:
-            ask("ADD", world.config(), request)
-        except (NetworkError, OSError) as error:
-            assert "annot allocate memory" in describe(error)
+    failures = 0
+    for error in each_failure(lambda: ask("ADD", world.config(), request)):
+        if error is not None:
+            assert "annot allocate memory" in error
             failures += 1
             assert [path for path in world.remains() if path] == []
-        finally:
-            sys.setprofile(None)
         ask("DEL", world.config(), request)
         assert world.remains() == NOTHING
-        reached = count[0] >= step
     assert failures > 10

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minit.errors import ManifestError, NetworkError, describe
+from minit.errors import ManifestError, NetworkError
 from minit.manifest.reader import Node
 from minit.network.addresses import parse_address, parse_destination, parse_interface, parse_subnet
 from minit.network.builtin.attachment import host_end
@@ -26,7 +24,7 @@ from minit.network.protocol.request import Request
 from minit.network.protocol.result import Dns, Result, Route
 from minit.value import replace
 from tests.support.builtins import World, add, call_builtin, check, delete, links, listen, own_world, talk
-from tests.support.effects import at_effect, killed_child
+from tests.support.effects import each_failure, killed_child
 from tests.support.networks import within
 
 PLUGINS = Path("/usr/lib/cni")
@@ -464,26 +462,15 @@ def test_failing_at_any_step_of_add(world: World, kind: str) -> None:
     before = links(), world.leased(), tables()
     request = world.pod()
 
-    def fail() -> None:
-        sys.setprofile(None)
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    step, reached, failures = 0, True, 0
-    while reached:
-        step += 1
-        count = at_effect(step, fail)
-        try:
-            add(config, request)
-        except (NetworkError, OSError) as error:
-            assert "annot allocate memory" in describe(error)
+    failures = 0
+    for error in each_failure(lambda: add(config, request)):
+        if error is not None:
+            assert "annot allocate memory" in error
             failures += 1
             assert (links(), world.leased(), tables()) == before
             assert within(request.namespace, links) == []
-        finally:
-            sys.setprofile(None)
         # Some failures do no harm.
         delete(config, request)
-        reached = count[0] >= step
     assert failures > 10
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 import socket
@@ -14,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from minit.errors import MinitError, NetworkError, describe
+from minit.errors import MinitError, NetworkError
 from minit.network.builtin.sysctls import Sysctl, refuse_forbidden
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import Result, write_result
 from minit.value import replace
 from tests.support.builtins import call_builtin
 from tests.support.chains import REFERENCE, VERSION, Pods, call_reference, pods
-from tests.support.effects import at_effect, killed_child
+from tests.support.effects import each_failure, killed_child
 
 TIMEOUT_SECONDS = 60
 MAC = "02:00:5e:10:00:0f"
@@ -309,27 +308,16 @@ def test_failing_at_any_step_of_add(world: Pods) -> None:
     names = ("net/ipv4/conf/eth0/arp_filter", "net/ipv4/ip_local_port_range")
     had = link(request), [sysctl(request, name) for name in names]
 
-    def fail() -> None:
-        sys.setprofile(None)
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    step, reached, failures = 0, True, 0
-    while reached:
-        step += 1
-        count = at_effect(step, fail)
-        try:
-            tune("ADD", config(world, sysctl=SYSCTLS, **ALL), request, before)
-        except (NetworkError, OSError) as error:
-            assert "annot allocate memory" in describe(error)
+    failures = 0
+    for error in each_failure(lambda: tune("ADD", config(world, sysctl=SYSCTLS, **ALL), request, before)):
+        if error is not None:
+            assert "annot allocate memory" in error
             failures += 1
             assert (link(request), [sysctl(request, name) for name in names]) == had
             assert kept(world) == {}
-        finally:
-            sys.setprofile(None)
         tune("DEL", config(world), request, before)
         for name, value in zip(names, had[1]):
             inside(request, "sh", "-c", f"echo {value} >/proc/sys/{name}")
-        reached = count[0] >= step
     assert failures > 10
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,7 +16,7 @@ from pathlib import Path
 import pytest
 from pyroute2.netlink.rtnl import RTMGRP_IPV4_IFADDR, RTMGRP_LINK
 
-from minit.errors import NetworkError, describe
+from minit.errors import NetworkError
 from minit.loop import wait_readable
 from minit.network.dhcp import leaserecord, podlease
 from minit.network.dhcp.leaserecord import find_record
@@ -32,7 +30,7 @@ from minit.value import replace
 from tests.support.builtins import call_builtin
 from tests.support.campaign import LONG
 from tests.support.dhcpserver import ADDRESS, BRIDGE, DhcpServer, run
-from tests.support.effects import at_effect, killed_child
+from tests.support.effects import each_failure, killed_child
 from tests.support.linkkinds import need_kind
 from tests.support.networks import make_network, own_network, remove_network, within
 from tests.support.waiting import TIMEOUT_SECONDS, wait_for
@@ -537,24 +535,12 @@ def test_failing_at_any_step_of_add(world: World) -> None:
     world.server.start()
     config, request = world.config(), world.pod()
 
-    def fail() -> None:
-        sys.setprofile(None)
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    step, reached = 1, True
-    while reached:
-        count = at_effect(step, fail)
-        try:
-            call_builtin("ADD", "bridge", config, request)
-        except (NetworkError, OSError) as error:
-            assert "\n" not in describe(error)
-            # The keeper fails at the step of this number, too, and then so does this process, which undoes its work.
-            is_twice = "keeps the lease died" in str(error) or "no lease after" in str(error)
-            assert is_twice or (recorded(world), links()) == ([], [])
-        finally:
-            sys.setprofile(None)
+    runs = 0
+    for error in each_failure(lambda: call_builtin("ADD", "bridge", config, request), stride=STEPS):
+        # The keeper fails at the step of this number, too, and then so does this process, which undoes its work.
+        is_twice = error is not None and ("keeps the lease died" in error or "no lease after" in error)
+        assert error is None or is_twice or (recorded(world), links()) == ([], [])
         delete(config, request)
         assert (recorded(world), links()) == ([], [])
-        reached = count[0] >= step
-        step += STEPS
-    assert step > 20
+        runs += 1
+    assert runs * STEPS > 20

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from minit.errors import NetworkError, describe
+from minit.errors import NetworkError
 from minit.network.addresses import parse_interface
 from minit.network.netlink.duplicates import DuplicateDetection
 from minit.network.netlink.links import Links
 from minit.network.protocol.result import Interface
 from minit.value import replace
 from tests.support.builtins import listen, talk
-from tests.support.effects import at_effect, killed_child
+from tests.support.effects import each_failure, killed_child
 from tests.support.linkkinds import lacking_kinds, need_kind
 from tests.support.networks import remove_network, within
 from tests.support.podlinks import (
@@ -250,27 +248,15 @@ def test_failing_at_any_step_of_add(world: World, kind: str) -> None:
     config, request = world.config(kind), world.pod()
     before = world.traces()
 
-    def fail() -> None:
-        sys.setprofile(None)
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    step, reached, failures = 0, True, 0
-    while reached:
-        step += 1
-        count = at_effect(step, fail)
-        try:
-            add(config, request)
-        except (NetworkError, OSError) as error:
-            sys.setprofile(None)
-            assert "annot allocate memory" in describe(error)
+    failures = 0
+    for error in each_failure(lambda: add(config, request)):
+        if error is not None:
+            assert "annot allocate memory" in error
             failures += 1
             assert world.traces() == before
             assert pod_link(request) is None
             assert Links().get("up0").up
-        finally:
-            sys.setprofile(None)
         # Some failures do no harm.
         delete(config, request)
         run("ip", "link", "set", "up0", "up")
-        reached = count[0] >= step
     assert failures > 10

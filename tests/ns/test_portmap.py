@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minit.errors import ManifestError, NetworkError, describe
+from minit.errors import ManifestError, NetworkError
 from minit.manifest.reader import Node
 from minit.network.builtin import ask_builtin
 from minit.network.builtin.call import Call
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import read_result
-from tests.support.effects import at_effect, killed_child
+from tests.support.effects import each_failure, killed_child
 from tests.support.topology import (
     BRIDGE,
     IPV4,
@@ -331,30 +329,12 @@ def test_failing_at_any_step_of_add(topology: Topology) -> None:
     pod = topology.add_pod(POD)
     config = config_of(pod, MAPPING | {"protocol": "udp"})
 
-    def fail() -> None:
-        sys.setprofile(None)
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    step, reached, failures = 0, True, 0
-    while reached:
-        step += 1
-        count = [0]
-
-        def work(step: int = step, count: list[int] = count) -> None:
-            counter = at_effect(step, fail)
-            try:
-                ask_here("ADD", config)
-            finally:
-                sys.setprofile(None)
-                count[0] = counter[0]
-
-        try:
-            topology.host.do(work)
-        except (NetworkError, OSError) as error:
-            assert "annot allocate memory" in describe(error)
+    failures = 0
+    for error in each_failure(lambda: ask_here("ADD", config), at=topology.host.do):
+        if error is not None:
+            assert "annot allocate memory" in error
             failures += 1
             assert topology.rules() == ""
             assert topology.host.sysctl(f"conf/{topology.link_of(POD)}/route_localnet") == "0"
         ask(topology, "DEL", config)
-        reached = count[0] >= step
     assert failures > 3
