@@ -100,6 +100,11 @@ COMMANDS = {
         help="Make an image of an app of a pod that exited, with everything the app changed.",
         section=_MANAGING,
     ),
+    "cp": Listing(
+        place="commands.copycommand:copy",
+        help="Copy files into an app of a pod, or out of it, while it runs or when it has ended.",
+        section=_MANAGING,
+    ),
     "logs": Listing(
         place="commands.logcommand:logs",
         help="Show what the apps of a pod have written, also after it exited.",

@@ -55,13 +55,13 @@ def export_app(
     PodError if the pod has not ended, or something is mounted in an app without overlay. `note` is told what was left
     out.
     """
-    with _kept(pod):
+    with keep(pod):
         name = _choose_app(pod, app, note)
         ids = _read_ids(pod)
         source = f'pod "{pod.uuid}": image of {name}'
         manifest = _complete_manifest(pod.read_file(f"appsinfo/{name}/manifest"), source, image_name)
         with (
-            _open_rootfs(pod, name, trees) as root,
+            open_rootfs(pod, name, trees) as root,
             output_file(output, overwrite=overwrite, exists="target file exists (try --overwrite)") as file,
             gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as compressed,
         ):
@@ -72,7 +72,7 @@ def export_app(
 
 
 @contextmanager
-def _kept(pod: Pod) -> Iterator[None]:
+def keep(pod: Pod) -> Iterator[None]:
     """Keep an ended pod from being deleted."""
     # Of a descriptor of its own: looking for the pod's state takes the lock by the pod's, and gives it up.
     fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=pod.fd)
@@ -153,7 +153,7 @@ def _mount_places(root: int) -> Iterator[os.stat_result]:
 
 
 @contextmanager
-def _open_rootfs(pod: Pod, app: str, trees: TreeStore) -> Iterator[int]:
+def open_rootfs(pod: Pod, app: str, trees: TreeStore) -> Iterator[int]:
     """Yield a descriptor of an app's root filesystem as the app left it."""
     with ExitStack() as stack:
 

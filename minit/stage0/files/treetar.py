@@ -10,15 +10,18 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from minit import syscalls
 from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES, shown
 from minit.archives.tarentry import CAPABILITIES, Kind, kept_attributes
 from minit.archives.tarwriter import KINDS, TarWriter, entry_of, new_entry
-from minit.errors import PodError
+from minit.errors import PodError, reason_of
 from minit.idrange import IdRange
 from minit.stage0.files.filecapabilities import unshift_capabilities
 from minit.stage0.files.holes import LEAST_BYTES, SparseContent, find_segments
+
+T = TypeVar("T")
 
 _INSIDE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -33,7 +36,8 @@ class TreeWriter:
     Adds a directory to a tar, depth first and sorted by names; a file's second name is a hard link.
 
     `write` takes the archive in pieces, `count` the bytes of files so far, `note` what was left out. With `ids` the
-    owners are those that the pod with these ids has.
+    owners are those that the pod with these ids has. With `forgiving`, files that cannot be opened, as they are gone or
+    have become something else meanwhile, are left out too.
     """
 
     def __init__(
@@ -42,6 +46,8 @@ class TreeWriter:
         ids: IdRange | None,
         note: Callable[[str], None],
         count: Callable[[int], None],
+        *,
+        forgiving: bool = False,
     ) -> None:
         self._tar = TarWriter(self._write)
         self._archive = write
@@ -50,7 +56,8 @@ class TreeWriter:
         self._count = count
         self._bytes = 0
         self._names: dict[tuple[int, int], str] = {}
-        self._is_importable = True
+        self._forgiving = forgiving
+        self._is_importable = not forgiving
         self._left_out: set[tuple[int, int]] = set()
 
     def add_tree(self, root: int, name: str, left_out: Iterable[os.stat_result] = ()) -> None:
@@ -70,16 +77,30 @@ class TreeWriter:
                         path = path.rpartition("/")[0]
                         fd = _replace(fd, os.open("..", _DIRECTORY | os.O_CLOEXEC, dir_fd=fd))
                         if not os.path.samestat(os.fstat(fd), above[-1][1]):
-                            raise PodError(f"{shown(path)} was moved while it was exported")
+                            raise PodError(f"{shown(path)} was moved while it was read")
                     continue
                 entry = pending.pop()
                 below = f"{path}/{entry}"
                 if len(below) > _PATH_LIMIT:
                     self._note(f"left out {shown(below)}: its path has more than {_PATH_LIMIT} characters")
                 elif self._add(fd, entry, below, len(above)):
-                    fd = _replace(fd, syscalls.openat2(fd, entry, _DIRECTORY, resolve=_INSIDE))
+                    inner = self._look(below, syscalls.openat2, fd, entry, _DIRECTORY, resolve=_INSIDE)
+                    if inner is None:
+                        continue
+                    fd = _replace(fd, inner)
                     path = below
                     above.append((_entries(fd), os.fstat(fd)))
+        finally:
+            os.close(fd)
+
+    def add_entry(self, directory: int, entry: str, name: str) -> None:
+        """Add an entry of the directory `directory` as `name`, with all below it if it is a directory itself."""
+        if not stat.S_ISDIR(os.stat(entry, dir_fd=directory, follow_symlinks=False).st_mode):
+            self._add(directory, entry, name, 0)
+            return
+        fd = syscalls.openat2(directory, entry, _DIRECTORY, resolve=_INSIDE)
+        try:
+            self.add_tree(fd, name)
         finally:
             os.close(fd)
 
@@ -93,8 +114,8 @@ class TreeWriter:
 
     def _add(self, directory: int, entry: str, name: str, depth: int) -> bool:
         """Add one entry of a directory; return whether it is a directory to look into."""
-        status = os.stat(entry, dir_fd=directory, follow_symlinks=False)
-        if (status.st_dev, status.st_ino) in self._left_out:
+        status = self._look(name, os.stat, entry, dir_fd=directory, follow_symlinks=False)
+        if status is None or (status.st_dev, status.st_ino) in self._left_out:
             return False
         kind = stat.S_IFMT(status.st_mode)
         if self._is_importable and (depth >= DEPTH_LIMIT or len(name) >= _SURE_LENGTH):
@@ -102,14 +123,28 @@ class TreeWriter:
         if kind == stat.S_IFDIR:
             return self._add_entry(name, status)
         if kind == stat.S_IFREG:
-            fd = os.open(entry, _FILE, dir_fd=directory)
+            fd = self._look(name, os.open, entry, _FILE, dir_fd=directory)
+            if fd is None:
+                return False
             try:
                 self._add_entry(name, os.fstat(fd), fd=fd)
             finally:
                 os.close(fd)
         elif kind in KINDS:
-            self._add_entry(name, status, os.readlink(entry, dir_fd=directory) if kind == stat.S_IFLNK else "")
+            target = self._look(name, os.readlink, entry, dir_fd=directory) if kind == stat.S_IFLNK else ""
+            if target is not None:
+                self._add_entry(name, status, target)
         return False  # as a socket, too, which means nothing without its process
+
+    def _look(self, name: str, call: Callable[..., T], *arguments: Any, **settings: Any) -> T | None:
+        """Return the result of a call about the tree; if it fails, and that is forgiven, note it and return None."""
+        try:
+            return call(*arguments, **settings)
+        except OSError as error:
+            if not self._forgiving:
+                raise
+            self._note(f"left out {shown(name)}: {reason_of(error.errno or 0)}")
+            return None
 
     def _check_importable(self, name: str, depth: int) -> None:
         if depth >= DEPTH_LIMIT or len(os.fsencode(name)) >= NAME_LIMIT_BYTES:
@@ -150,7 +185,7 @@ class TreeWriter:
         )
         if fd is not None and has_content:
             if not self._tar.copy(size_bytes, (lambda size: os.read(fd, size)) if content is None else content.read):
-                raise PodError(f"{shown(name)} has become shorter while it was exported")
+                raise PodError(f"{shown(name)} has become shorter while it was read")
             self._bytes += size_bytes
         return True
 

@@ -1,0 +1,78 @@
+"""The command that copies files into pods and out of them: cp."""
+
+from __future__ import annotations
+
+import io
+import os
+
+import click
+
+from minit.cli.flags.copywords import STREAM, PodPath, parse_copy_words
+from minit.cli.flagwords import FlagError
+from minit.cli.grammar import MinitCommand
+from minit.cli.invocation import Invocation
+from minit.errors import PodError
+from minit.stage0.apps.copying import copy_in, copy_out, read_tar, write_tar
+from minit.stage0.apps.podfiles import AppPlace, app_place
+from minit.stage0.images.store import Store
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.poddirectory import Note, find_pod
+from minit.stdio import write_all
+
+
+@click.command("cp", cls=MinitCommand)
+@click.option("-a", "--archive", is_flag=True, help="Keep owners, set-id bits and attributes.")
+@click.argument("source", metavar="SOURCE", type=click.Path())
+@click.argument("target", metavar="TARGET", type=click.Path())
+@click.pass_obj
+def copy(invocation: Invocation, archive: bool, source: str, target: str) -> None:
+    """
+    Copy files into an app of a pod, or out of it, while it runs or when it has ended.
+
+    One of SOURCE and TARGET is POD:/PATH, or POD:APP:/PATH in a pod of several apps; the other one is a path of this
+    machine, or `-` for a tar on standard input or output. A directory is copied with all that is in it, into TARGET if
+    that is a directory; `DIRECTORY/.` is only what is in it. Copies belong to root, and have no bits that run them as
+    somebody else. Links are copied as links. Devices and sockets are left out.
+
+    \b
+      minit cp 2d381b2a:/var/log/web.log .
+      minit cp site/. 2d381b2a:web:/www
+      minit cp db:/var/lib/data - | gzip > data.tar.gz
+
+    """
+    invocation.require_root()
+    try:
+        words = parse_copy_words(source, target)
+    except FlagError as error:
+        raise click.UsageError(str(error)) from error
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        invocation.note(text)
+
+    inside = next(word for word in words if isinstance(word, PodPath))
+    with (
+        Store(invocation.data) as store,
+        find_pod(invocation.data, inside.pod, invocation.note) as pod,
+        app_place(pod, inside.app, inside.path, TreeStore(invocation.data, store)) as place,
+    ):
+        outside = next(word for word in words if isinstance(word, str))
+        if words[0] is inside:
+            _copy_out(place, outside, note, archive=archive)
+        elif outside == STREAM:
+            with io.FileIO(0, closefd=False) as raw:
+                read_tar(io.BufferedReader(raw, 1 << 20), place, note, archive=archive)
+        else:
+            copy_in(outside, place, note, archive=archive)
+    if notes:
+        raise PodError(f"not everything was copied: {len(notes)} left out")
+
+
+def _copy_out(place: AppPlace, target: str, note: Note, *, archive: bool) -> None:
+    if target != STREAM:
+        copy_out(place, target, note, archive=archive)
+        return
+    if os.isatty(1):
+        raise click.UsageError("a tar is nothing for a terminal: write it to a file or a pipe")
+    write_tar(place, lambda data: write_all(1, bytes(data)), note)

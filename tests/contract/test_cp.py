@@ -1,0 +1,165 @@
+"""`minit cp`: files in and out of pods that run or have ended, whatever apps make of them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Stage0
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
+
+
+@pytest.fixture
+def command(tmp_path: Path, stage1_image: Path) -> Iterator[Stage0]:
+    """The command, on a data directory of its own."""
+    command = Stage0([sys.executable, "-m", "minit"], tmp_path, stage1_image)
+    yield command
+    command.clean_up()
+
+
+class Copying:
+    """A pod, and copies in and out of it."""
+
+    def __init__(self, command: Stage0, pod: str) -> None:
+        self._command = command
+        self._pod = pod
+
+    def __call__(self, *words: object, code: int = 0) -> str:
+        """Copy, with PATHS that begin with `:` in the pod, and return what was said."""
+        given = [f"{self._pod}{word}" if str(word).startswith(":") else word for word in words]
+        result = self._command.quick_call("cp", *given)
+        assert result.returncode == code, result
+        return result.stderr
+
+    def shell(self, script: str) -> str:
+        """Run a script in the pod."""
+        result = self._command.call("enter", self._pod, "/bin/sh", "-c", script)
+        assert result.returncode == 0, result
+        return str(result.stdout)
+
+
+HOSTILE = """
+busybox mkdir -p /t/sub /t/deep; cd /t
+echo text > file; busybox chown 7:8 file; busybox chmod 4755 file; busybox ln file sub/second
+busybox ln -s /etc/shadow link; busybox ln -s ../../../../../../etc up; busybox mkfifo fifo
+busybox dd if=/dev/zero of=huge bs=1 count=1 seek=8G 2> /dev/null
+busybox ln -s / /t/root
+"""
+
+
+def test_running_and_ended(command: Stage0, tmp_path: Path) -> None:
+    """Files go in and out of pods that run or have ended as docker's cp has it, and no link leads outside."""
+    here = tmp_path / "here"
+    (here / "dir/inner").mkdir(parents=True)
+    (here / "dir/inner/b").write_text("b\n")
+    (here / "dir/a").write_text("a\n")
+    os.chown(here / "dir/a", 5, 6)
+    (here / "dir/a").chmod(0o4640)
+    (here / "dir/link").symlink_to("/etc/passwd")
+    words = ("--volume=data:/data", "--volume=in,kind=empty", "--mount=volume=in,target=/in")
+    app = (command.image(), "--exec=/bin/busybox", "--", "sleep", "1000")
+    with command.running(*command.run_words(*words, *app)) as uuid:
+        cp = Copying(command, uuid)
+        # A directory that is not there, one that is, its content, a file under another name.
+        cp(here / "dir", ":/new")
+        cp(here / "dir", ":/new")
+        cp(f"{here}/dir/.", ":/new/dir/inner")
+        cp(here / "dir/a", ":/new/renamed")
+        found = cp.shell("cd /new; busybox find . | busybox sort; busybox stat -c '%a %u %g' a; busybox readlink link")
+        inner = ["./dir/inner/a", "./dir/inner/b", "./dir/inner/inner", "./dir/inner/inner/b", "./dir/inner/link"]
+        assert found.split() == [
+            *(".", "./a", "./dir", "./dir/a", "./dir/inner", *inner, "./dir/link"),
+            *("./inner", "./inner/b", "./link", "./renamed", "640", "0", "0", "/etc/passwd"),
+        ]
+        cp("-a", here / "dir/a", ":/kept")
+        assert cp.shell("busybox stat -c '%a %u %g' /kept") == "4640 5 6\n"
+        # On volumes, of the pod and beyond it.
+        for target in (":/data/x", ":/in/x"):
+            cp(here / "dir/a", target)
+            cp(target, here / "back")
+            assert (here / "back").read_text() == "a\n"
+        assert cp.shell("busybox cat /data/x /in/x") == "a\na\n"
+        # What an app makes.
+        cp.shell(HOSTILE)
+        cp(":/t", here / "out")
+        out = here / "out"
+        status = (out / "file").stat()
+        assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_nlink) == (0o755, 0, 2)
+        assert os.readlink(out / "link") == "/etc/shadow"
+        assert stat.S_ISFIFO((out / "fifo").stat().st_mode)
+        assert (out / "huge").stat().st_blocks < 100
+        (out / "huge").unlink()
+        assert "no such file" in cp(":/t/link/x", here / "x", code=254)
+        # Links on the way are those of the app's root.
+        cp.shell("echo own > /etc/own")
+        cp(":/t/up/own", here / "own")
+        assert (here / "own").read_text() == "own\n"
+        cp(here / "own", ":/t/root/t/up/written")
+        assert cp.shell("busybox cat /etc/written") == "own\n"
+        assert not Path("/etc/written").exists()
+        # Errors.
+        assert "which is a file" in cp(here / "dir", ":/kept", code=254)
+        assert "cannot copy nothing" in cp("nothing", ":/", code=254)
+        assert "no such file" in cp(here / "own", ":/none/x", code=254)
+        assert "one of the two" in cp(here / "own", here / "x", code=254)
+        assert "no app" in command.quick_call("cp", f"{uuid}:other:/t", here / "x").stderr
+        os.mknod(here / "dir/device", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        said = cp(here / "dir", ":/partly", code=254)
+        assert 'left out "partly/device": a device' in said and "1 left out" in said
+        assert cp.shell("busybox ls /partly").split() == ["a", "inner", "link"]
+    assert command.quick_call("status", uuid).returncode == 0
+    cp(":/t/sub", here / "ended")
+    assert (here / "ended/second").read_text() == "text\n"
+    cp(here / "own", ":/t/later")
+    # As a tar, out of one place and into another.
+    archive = here / "tar"
+    with archive.open("wb") as file:
+        command.call("cp", f"{uuid}:/t/sub", "-", stdout=file, capture_output=False, text=False)
+    names = subprocess.run(["tar", "-tf", archive], capture_output=True, text=True, check=True).stdout.split()
+    assert names == ["sub/", "sub/second"]
+    with archive.open("rb") as file:
+        assert command.call("cp", "-", f"{uuid}:/t", stdin=file).returncode == 0
+
+
+def test_links_made_meanwhile(command: Stage0, tmp_path: Path) -> None:
+    """An app that puts links in the place of directories during a copy gets nothing written outside its root."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    source = tmp_path / "source"
+    for number in range(200):
+        (source / f"d{number}").mkdir(parents=True)
+        (source / f"d{number}/f").write_text("in")
+    script = (
+        "busybox mkdir -p /t; while :; do for n in 1 50 100 199; do"
+        f" busybox rm -rf /t/source/d$n; busybox ln -s {'../' * 20}{str(outside)[1:]} /t/source/d$n; done; done"
+    )
+    with command.running(
+        *command.run_words(command.image(), "--exec=/bin/sh", "--", "-c", f"trap 'exit 0' TERM; {script}")
+    ) as uuid:
+        for _ in range(5):
+            command.quick_call("cp", source, f"{uuid}:/t")
+            command.quick_call("cp", f"{uuid}:/t", tmp_path / "back")
+    assert list(outside.iterdir()) == []
+
+
+def test_in_a_pod_with_users_of_its_own(command: Stage0, tmp_path: Path) -> None:
+    """Owners are those that the pod sees, on its side of a copy."""
+    file = tmp_path / "file"
+    file.write_text("x")
+    os.chown(file, 5, 6)
+    flags = ("--no-overlay", "--private-users")
+    words = command.run_words(*flags, command.image(), "--exec=/bin/busybox", "--", "sleep", "1000")
+    with command.running(*words) as uuid:
+        cp = Copying(command, uuid)
+        cp(file, ":/plain")
+        cp("-a", file, ":/kept")
+        assert cp.shell("busybox stat -c '%u %g' /plain /kept") == "0 0\n5 6\n"
+        cp("-a", ":/kept", tmp_path / "back")
+    assert ((tmp_path / "back").stat().st_uid, (tmp_path / "back").stat().st_gid) == (5, 6)
