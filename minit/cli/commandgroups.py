@@ -46,7 +46,7 @@ COMMANDS = {
     ),
     "play": Listing(
         place="commands.playcommand:play",
-        help="Run the Pods of a Kubernetes YAML file, which may hold ConfigMaps and Secrets too; "
+        help="Run the Pods of a Kubernetes YAML file, and those of its Deployments, DaemonSets and Jobs; "
         "`-` is standard input.",
         section=_RUNNING,
     ),

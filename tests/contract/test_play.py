@@ -80,7 +80,6 @@ spec:
 def test_up_and_down(world: World) -> None:
     """Pods in the background run on, are not started twice, and are taken down by the same file."""
     file = LONG.replace("NAME", "one") + "---\n" + LONG.replace("NAME", "two")
-    assert "only one can run in the foreground" in play(world, file, code=254).stderr
     uuids = play(world, file, "--detach").stdout.split()
     assert len(uuids) == 2
     statuses = [json.loads(world.minit("status", "--format=json", uuid).stdout) for uuid in uuids]
@@ -137,11 +136,41 @@ def test_init_containers_and_probes(world: World) -> None:
 
 def test_what_cannot_be_had(world: World) -> None:
     """It is named before anything is made; if wanted it is only warned of."""
-    text = ONE.replace("env:", "lifecycle: {}\n    env:")
+    text = ONE.replace("env:", "frob: {}\n    env:").replace("spec:", "spec:\n  hostPID: true", 1)
     result = play(world, text, code=254)
-    assert f"play: not supported: {world.root}/pod.yaml document 1: spec.containers[0].lifecycle\n" in result.stderr
+    place = f"{world.root}/pod.yaml document 1: spec"
+    assert f"play: {place}.hostPID: not supported\n" in result.stderr
+    assert f"play: {place}.containers[0].frob: not supported (--ignore-unsupported" in result.stderr
     assert world.pods("prepared") == world.pods("run") == []
     assert "warning: " in play(world, text, "--ignore-unsupported", code=3).stderr
+
+
+JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: sums}
+spec:
+  completions: 3
+  parallelism: 2
+  completionMode: Indexed
+  backoffLimit: 1
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+      - {name: main, image: IMAGE, command: [/bin/sh, -c, "echo of $JOB_COMPLETION_INDEX; exit CODE"]}
+"""
+
+
+def test_jobs(world: World) -> None:
+    """Pods of a Job run side by side as many as may; when one has failed for good no other is started."""
+    result = play(world, JOB.replace("CODE", "0"))
+    assert sorted(line.partition("]: ")[2] for line in result.stdout.splitlines()) == ["of 0", "of 1", "of 2"]
+    assert "the foreground only" in play(world, JOB, "--detach", code=254).stderr
+    result = play(world, JOB.replace("CODE", "7").replace("parallelism: 2", "parallelism: 1"), "--replace", code=7)
+    assert [line.partition("]: ")[2] for line in result.stdout.splitlines()] == ["of 0", "of 0"]
+    assert len(play(world, JOB, "--down").stdout.split()) == 1
+    assert world.pods("prepared") == []
 
 
 def test_a_background_pod_that_cannot_be_started(world: World) -> None:

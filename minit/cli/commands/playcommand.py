@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import click
 
-from minit.archives.transports import is_source
 from minit.cli.commands.endingcommands import cleanup_of
-from minit.cli.commands.podrequest import choose_overlay
-from minit.cli.commands.runcommands import collect_run_options
-from minit.cli.commands.stage1choice import choose_stage1
+from minit.cli.commands.playedrun import Play, run_all
 from minit.cli.flags.sharedoptions import no_overlay_option, quiet_option, stage1_path_option
 from minit.cli.grammar import MinitCommand, OptionalValue
-from minit.cli.invocation import Invocation, flush_output
-from minit.cli.text.progressdisplay import show_progress
-from minit.errors import MinitError, PodError, describe
-from minit.progress import Progress
-from minit.stage0.images.imagechoice import image_file, resolve_image
-from minit.stage0.images.pullpolicy import PullPolicy
+from minit.cli.invocation import Invocation
+from minit.errors import PodError, describe
 from minit.stage0.images.store import Store
-from minit.stage0.images.storedimage import StoredImage
-from minit.stage0.images.treestore import TreeStore
-from minit.stage0.kubernetes.fields import Findings
-from minit.stage0.kubernetes.manifest import plan_kubernetes_pod
-from minit.stage0.kubernetes.playedpods import find_played, take_down, wait_until_running
-from minit.stage0.kubernetes.pods import KubernetesPod, read_file
-from minit.stage0.kubernetes.yamltext import MAX_BYTES
-from minit.stage0.pods.poddirectory import Pod, PodState
-from minit.stage0.pods.podmanifest import PlannedApp
+from minit.stage0.kubernetes.documents import read_file
+from minit.stage0.kubernetes.playedpods import find_played, take_down
+from minit.stage0.kubernetes.pods import KubernetesPod
+from minit.stage0.kubernetes.reading.fields import Findings
+from minit.stage0.kubernetes.reading.yamltext import MAX_BYTES
+from minit.stage0.kubernetes.references.resources import Machine
+from minit.stage0.pods.poddirectory import PodState
 from minit.stage0.stage1.entrypoints import DEFAULT_NETWORK
-from minit.stage0.start.newpod import PodRequest, discarded_on_failure, finish, prepare_pod
-from minit.stage0.start.run import run_pod
-from minit.stage0.start.volumefiles import prepare_host_paths, write_volume_files
 
 _STANDARD_INPUT = "-"
 
 
 @click.command(cls=MinitCommand)
 @click.option("--down", is_flag=True, help="Stop the pods that were made of the file, and remove them.")
+@click.option("--replace", is_flag=True, help="Before, stop the pods that were made of the file, and remove them.")
 @click.option("--detach", is_flag=True, help="Return once the pods run, and print their UUIDs.")
 @click.option(
     "--ignore-unsupported",
@@ -63,6 +50,7 @@ _STANDARD_INPUT = "-"
 def play(
     invocation: Invocation,
     down: bool,
+    replace: bool,
     detach: bool,
     ignore_unsupported: bool,
     net: tuple[str, ...],
@@ -72,10 +60,10 @@ def play(
     file: str,
 ) -> None:
     """
-    Run the Pods of a Kubernetes YAML file, which may hold ConfigMaps and Secrets too; `-` is standard input.
+    Run the Pods of a Kubernetes YAML file, and those of its Deployments, DaemonSets and Jobs; `-` is standard input.
 
-    A single Pod runs in the foreground, as with run. Its images are those of the store, or else of a registry. A
-    field that is not supported is an error that names it.
+    They run in the foreground, as with run. Their images are those of the store, or else of a registry. A field that
+    is not supported is an error that names it.
 
     \b
       minit play web.yaml
@@ -84,18 +72,18 @@ def play(
 
     """
     invocation.require_root()
-    if down and (detach or net or stage1_path or no_overlay):
+    if down and (replace or detach or net or stage1_path or no_overlay):
         raise click.UsageError("--down excludes the options about running")
     pods = _read(invocation, file, forgiving=ignore_unsupported or down, silent=down)
     if down:
         _take_down(invocation, pods)
         return
-    if len(pods) > 1 and not detach:
-        raise click.UsageError(f"{file} has {len(pods)} Pods: only one can run in the foreground (try --detach)")
+    if replace:
+        _take_down(invocation, pods, silent=True)
     for pod in pods:
         _refuse_second(invocation, pod)
-    for pod in pods:
-        _play(invocation, pod, net, stage1_path, detach=detach, no_overlay=no_overlay, quiet=quiet)
+    how = Play(networks=net, stage1_path=stage1_path, no_overlay=no_overlay, quiet=quiet)
+    run_all(invocation, pods, how, detach=detach)
 
 
 def _read(invocation: Invocation, file: str, *, forgiving: bool, silent: bool) -> tuple[KubernetesPod, ...]:
@@ -105,13 +93,21 @@ def _read(invocation: Invocation, file: str, *, forgiving: bool, silent: bool) -
     except OSError as error:
         raise PodError(f"cannot read {describe(error)}") from error
     findings = Findings()
-    pods = read_file(data, "standard input" if file == _STANDARD_INPUT else file, findings)
-    if not forgiving:
-        findings.check()
+    machine = Machine(name=os.uname().nodename, cpus=os.cpu_count() or 1, memory_bytes=_memory_bytes())
+    pods = read_file(data, "standard input" if file == _STANDARD_INPUT else file, findings, machine)
     if not silent:
-        for text in (*(f"{field} is not supported" for field in findings.unsupported), *findings.notes):
+        for text in (*findings.notes, *(findings.unsupported if forgiving else ())):
             invocation.note(f"warning: {text}")
+    if findings.unsupported and not forgiving:
+        *others, last = findings.unsupported
+        for text in others:
+            invocation.note(text)
+        raise PodError(f"{last} (--ignore-unsupported runs the pods without)")
     return pods
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _refuse_second(invocation: Invocation, pod: KubernetesPod) -> None:
@@ -120,118 +116,13 @@ def _refuse_second(invocation: Invocation, pod: KubernetesPod) -> None:
             raise PodError(f'Pod "{pod.names.name}" runs already, as pod {uuid} (`minit play --down` ends it)')
 
 
-def _play(
-    invocation: Invocation,
-    kubernetes: KubernetesPod,
-    net: tuple[str, ...],
-    stage1_path: str | None,
-    *,
-    detach: bool,
-    no_overlay: bool,
-    quiet: bool,
-) -> None:
-    options = _run_options(kubernetes, net)
-    how = collect_run_options(invocation, options)
-    with Store(invocation.data) as store:
-        trees = TreeStore(invocation.data, store)
-        with show_progress(invocation, quiet=quiet) as progress:
-            with_overlay = choose_overlay(invocation, no_overlay=no_overlay, private_users=False)
-            put_stage1 = choose_stage1(invocation, store, stage1_path, None)
-            apps, manifest = _plan(invocation, store, kubernetes, progress)
-            request = PodRequest(stage1=put_stage1(progress), apps=apps, manifest_bytes=manifest, overlay=with_overlay)
-            prepare_host_paths(kubernetes.volumes)
-            pod = prepare_pod(invocation.data, store, trees, request, progress, lambda uuid: None)
-        with discarded_on_failure(pod):
-            write_volume_files(pod, kubernetes.volumes)
-            if not detach:
-                run_pod(pod, trees, how, invocation.note, flush_output)
-        with pod:
-            finish(pod)
-    _run_in_background(invocation, pod, options)
-
-
-def _run_options(pod: KubernetesPod, net: tuple[str, ...]) -> dict[str, object]:
-    """Return what the options of run-prepared would hold."""
-    if pod.host_network and net:
-        raise click.UsageError(f'--net: Pod "{pod.names.name}" has the network of the host (hostNetwork)')
-    return {
-        "net": ("host",) if pod.host_network else net,
-        "hostname": None if pod.host_network else pod.hostname,
-        "dns": ("host",) if pod.dns.host else pod.dns.servers,
-        "dns_search": pod.dns.searches,
-        "dns_opt": pod.dns.options,
-        "dns_domain": None,
-        "hosts_entry": tuple(f"{address}={name}" for address, name in pod.hosts),
-        "interactive": False,
-        "ipc": "parent" if pod.host_ipc else None,
-    }
-
-
-def _plan(
-    invocation: Invocation, store: Store, pod: KubernetesPod, progress: Progress
-) -> tuple[tuple[PlannedApp, ...], bytes]:
-    containers = (*pod.init_containers, *pod.containers)
-    images = {
-        container.name: _find_image(invocation, store, container.image, container.pull_policy, progress)
-        for container in containers
-    }
-    return plan_kubernetes_pod(pod, images, os.getuid(), os.getgid(), invocation.data, invocation.insecure)
-
-
-def _find_image(
-    invocation: Invocation, store: Store, reference: str, policy: str | None, progress: Progress
-) -> StoredImage:
-    """Return the image of a reference as minit has them, or else of one to a registry, which need not say so."""
-    chosen = {"Always": PullPolicy.UPDATE, "Never": PullPolicy.NEVER}.get(policy or "", PullPolicy.NEW)
-    verify_tls = invocation.verifies_tls
-    if is_source(reference) or image_file(reference) is not None:
-        return resolve_image(store, reference, progress, chosen, verify_tls=verify_tls)
-    if policy != "Always":
-        try:
-            return store.find(reference)
-        except MinitError:
-            if reference.startswith("sha512-"):
-                raise
-    return resolve_image(store, f"docker://{reference}", progress, chosen, verify_tls=verify_tls)
-
-
-def _run_in_background(invocation: Invocation, pod: Pod, options: dict[str, object]) -> None:
-    command = [sys.executable, "-m", "minit", *_global_options(invocation), "run-prepared"]
-    for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        values = value if isinstance(value, tuple) else () if value in (None, False) else (value,)
-        command += [f"{flag}={each}" for each in values]
-    process = subprocess.Popen(
-        [*command, pod.uuid],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    assert process.stderr is not None
-    try:
-        wait_until_running(invocation.data, pod.uuid, lambda: process.poll() is not None)
-    except PodError as error:
-        said = process.stderr.read().decode(errors="replace").strip().splitlines() if process.poll() is not None else []
-        raise PodError(said[-1] if said else str(error)) from error
-    finally:
-        # Output from now on has nobody to read it; the logs have it too.
-        process.stderr.close()
-    invocation.say(pod.uuid)
-
-
-def _global_options(invocation: Invocation) -> list[str]:
-    words = [f"--dir={invocation.data}", f"--local-config={invocation.local_config}"]
-    words += ["--debug"] if invocation.debug else []
-    return [*words, f"--insecure-options={','.join(sorted(invocation.insecure))}"] if invocation.insecure else words
-
-
-def _take_down(invocation: Invocation, pods: tuple[KubernetesPod, ...]) -> None:
+def _take_down(invocation: Invocation, pods: tuple[KubernetesPod, ...], *, silent: bool = False) -> None:
     with Store(invocation.data) as store, cleanup_of(invocation, store) as cleanup:
         for pod in pods:
             found = find_played(invocation.data, pod.names)
-            if not found:
+            if not found and not silent:
                 invocation.note(f'there is no pod of Pod "{pod.names.name}"')
             for uuid, _ in found:
                 take_down(invocation.data, uuid, pod.grace_seconds, cleanup, invocation.note)
-                invocation.say(f'"{uuid}"')
+                if not silent:
+                    invocation.say(f'"{uuid}"')

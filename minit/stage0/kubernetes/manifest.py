@@ -10,7 +10,7 @@ from minit.errors import ManifestError
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import Mount, parse_pod_manifest
 from minit.stage0.images.storedimage import StoredImage
-from minit.stage0.kubernetes.containers import Container, ContainerMount
+from minit.stage0.kubernetes.container.containers import Container, ContainerMount
 from minit.stage0.kubernetes.pods import KubernetesPod
 from minit.stage0.pods.appsection import AppOverrides, PodDefaults, pairs_json
 from minit.stage0.pods.exposedports import check_ports
@@ -25,9 +25,12 @@ NAMESPACE_ANNOTATION = "io.kubernetes.pod.namespace"
 _AFTER = "minit/after"
 _HEALTH = "minit/health"
 _RESTART = "minit/restart"
+_RESTART_LIMIT = "minit/restart-limit"
+_RESTART_RESET = "minit/restart-reset"
 _STOP_GRACE = "minit/stop-grace"
 _OWN = "minit/"
 _ENTRYPOINT = "appc.io/docker/entrypoint"
+_INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 _RESTARTS = {"Always": "always", "OnFailure": "on-failure", "Never": "never"}
 
 
@@ -94,6 +97,9 @@ def _overrides(
     program, arguments = command_of(container, image)
     security = container.security
     annotations = {_RESTART: restart} if restart != "never" else {}
+    if pod.job is not None and container.restart is None:
+        # A pod is a whole row of attempts, be they pods of their own to Kubernetes.
+        annotations = {_RESTART: "on-failure", _RESTART_LIMIT: str(pod.job.retries), _RESTART_RESET: "8760h"}
     if before:
         annotations[_AFTER] = ",".join(before)
     if container.health is not None:
@@ -107,15 +113,20 @@ def _overrides(
         group=None if security.group is None else str(security.group),
         working_directory=container.working_directory,
         supplementary_gids=pod.security.supplementary or None,
-        environment=container.environment,
+        environment=(*container.environment, *_index(pod)),
         read_only_root_fs=security.read_only_root,
         mounts=tuple(Mount(volume=mount.volume, path=mount.path) for mount in container.mounts),
-        isolators=(*container.limits, *security.isolators),
+        isolators=(*container.resources.isolators(), *security.isolators),
         annotations=tuple(annotations.items()),
         stdin=stream if container.stdin else None,
         stdout="tty" if container.tty else None,
         stderr="tty" if container.tty else None,
     )
+
+
+def _index(pod: KubernetesPod) -> tuple[tuple[str, str], ...]:
+    index = None if pod.job is None else pod.job.index
+    return () if index is None else ((_INDEX_VARIABLE, str(index)),)
 
 
 def _complete(manifest: Json, pod: KubernetesPod) -> None:

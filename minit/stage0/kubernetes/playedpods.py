@@ -9,8 +9,8 @@ from pathlib import Path
 from minit.errors import MinitError, PodError
 from minit.stage0.garbage import podgc as collection
 from minit.stage0.garbage.stage1gc import Stage1Cleanup
-from minit.stage0.kubernetes.environment import PodNames
 from minit.stage0.kubernetes.manifest import NAME_ANNOTATION, NAMESPACE_ANNOTATION
+from minit.stage0.kubernetes.references.podfields import PodNames
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, DELETED_STATES, Note, PodState, open_pod, walk_pods
 from minit.stage0.pods.podstatus import read_pod_manifest, read_shown_pid
 from minit.stage0.pods.podwaiting import wait_until_ended

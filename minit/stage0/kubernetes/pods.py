@@ -1,19 +1,18 @@
-"""The documents of a Kubernetes YAML file: Pods, and the ConfigMaps and Secrets that they use."""
+"""A Pod of Kubernetes, and the template of one."""
 
 from __future__ import annotations
 
-from minit.errors import ManifestError
 from minit.manifest.reader import Node
-from minit.stage0.kubernetes.configmaps import CONFIG_MAP, SECRET, Config, read_config
-from minit.stage0.kubernetes.containers import Container, read_container
-from minit.stage0.kubernetes.environment import PodNames
-from minit.stage0.kubernetes.fields import Fields, Findings, read_name, read_text, read_texts
-from minit.stage0.kubernetes.podvolumes import PodVolume, read_volume
-from minit.stage0.kubernetes.security import PodSecurity, read_pod_security
-from minit.stage0.kubernetes.yamltext import parse_documents
-from minit.value import Value
+from minit.stage0.kubernetes.container.containers import Container, read_container
+from minit.stage0.kubernetes.container.security import PodSecurity, read_pod_security
+from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_name, read_text, read_texts
+from minit.stage0.kubernetes.references.configmaps import Config
+from minit.stage0.kubernetes.references.podfields import PodNames
+from minit.stage0.kubernetes.references.resources import Machine, Resources, read_resources
+from minit.stage0.kubernetes.storage.podvolumes import PodVolume, read_volume
+from minit.stage0.kubernetes.storage.volumefields import Sources
+from minit.value import Value, replace
 
-POD = "Pod"
 DEFAULT_NAMESPACE = "default"
 
 _MAX_GRACE_SECONDS = 365 * 24 * 3600
@@ -35,8 +34,29 @@ class Dns(Value):
     options: tuple[str, ...] = ()
 
 
+class PodContext(Value):
+    """What a Pod may refer to beside itself; `mark` is as in PodNames."""
+
+    configs: tuple[Config, ...] = ()
+    machine: Machine = Machine()
+    mark: str = ""
+
+
+class JobRun(Value):
+    """
+    The Job that a Pod is of: of its pods so many run at a time, and each is started again so many times.
+
+    `index` is the Pod's number if it is to know it.
+    """
+
+    name: str
+    parallel: int = 1
+    retries: int = 6
+    index: int | None = None
+
+
 class KubernetesPod(Value):
-    """A Pod document; `init_containers` run before the others, in their order."""
+    """A Pod document, or a Pod of a Job or the like; `init_containers` run before the others, in their order."""
 
     names: PodNames
     hostname: str
@@ -51,46 +71,63 @@ class KubernetesPod(Value):
     dns: Dns
     hosts: tuple[tuple[str, str], ...]
     """Addresses and names of the file /etc/hosts."""
+    job: JobRun | None = None
+
+    def taken_on_host(self) -> str | None:
+        """Return what of the host the Pod has for itself, so that no second one of it can run; None without that."""
+        ports = [port.host_port for container in (*self.init_containers, *self.containers) for port in container.ports]
+        if self.host_network:
+            return "it has the network of the host"
+        return f"it has port {ports[0]} of the host" if ports else None
 
 
-def read_file(data: bytes, source: str, findings: Findings) -> tuple[KubernetesPod, ...]:
-    """Return the Pods of a file; ManifestError with the place of what is wrong, or if there is none."""
-    documents = parse_documents(data, source)
-    many = len(documents) > 1
-    roots = [
-        Node(document, None, f"{source} document {number}" if many else source)
-        for number, document in enumerate(documents, 1)
-    ]
-    of_kind = {kind: [root for root in roots if root["kind"].raw() == kind] for kind in (POD, CONFIG_MAP, SECRET)}
-    for root in roots:
-        root["kind"].one_of(POD, CONFIG_MAP, SECRET)
-    configs = tuple(read_config(root, kind, findings) for kind in (CONFIG_MAP, SECRET) for root in of_kind[kind])
-    pods = tuple(_read_pod(root, findings, configs) for root in of_kind[POD])
-    if not pods:
-        raise ManifestError(f"{source}: expected a document of kind Pod")
-    if len({(pod.names.namespace, pod.names.name) for pod in pods}) < len(pods):
-        raise ManifestError(f"{source}: several Pods have one name")
-    return pods
-
-
-def _read_pod(root: Node, findings: Findings, configs: tuple[Config, ...]) -> KubernetesPod:
+def read_pod(root: Node, findings: Findings, context: PodContext) -> KubernetesPod:
+    """Read a whole document of kind Pod."""
     with Fields(root, findings) as fields:
         fields["apiVersion"].one_of("v1")
-        fields["kind"].one_of(POD)
+        fields["kind"].string()
         fields.ignored("status")
         with fields.within("metadata") as metadata:
-            names = PodNames(
-                name=read_name(metadata["name"]),
-                namespace=metadata["namespace"].optional(read_name) or DEFAULT_NAMESPACE,
-                labels=read_texts(metadata["labels"]),
-                annotations=read_texts(metadata["annotations"]),
-            )
-            metadata.ignored("creationTimestamp", "uid", "resourceVersion", "generation", "managedFields")
+            name = read_name(metadata["name"])
+            names = _read_metadata(metadata, name, metadata["namespace"].optional(read_name), context)
         with fields.within("spec") as spec:
-            return _read_spec(spec, names, configs)
+            return _read_spec(spec, names, context)
 
 
-def _read_spec(spec: Fields, names: PodNames, configs: tuple[Config, ...]) -> KubernetesPod:
+def read_template(
+    template: Node, name: str, namespace: str | None, context: PodContext, findings: Findings
+) -> KubernetesPod:
+    """Read the template of a Pod, which gets this name."""
+    with Fields(template, findings) as fields:
+        with fields.within("metadata") as metadata:
+            metadata["name"], metadata["namespace"]
+            names = _read_metadata(metadata, name, namespace, context)
+        with fields.within("spec") as spec:
+            return _read_spec(spec, names, context)
+
+
+def ignore_metadata(metadata: Fields) -> None:
+    """Accept what a cluster writes into the metadata of an object."""
+    metadata.ignored("creationTimestamp", "uid", "resourceVersion", "generation", "managedFields", "generateName")
+    metadata.ignored("ownerReferences", "finalizers", "selfLink")
+
+
+def _read_metadata(metadata: Fields, name: str, namespace: str | None, context: PodContext) -> PodNames:
+    ignore_metadata(metadata)
+    return PodNames(
+        name=name,
+        namespace=namespace or DEFAULT_NAMESPACE,
+        labels=read_texts(metadata["labels"]),
+        annotations=read_texts(metadata["annotations"]),
+        machine=context.machine,
+        mark=context.mark,
+    )
+
+
+def _read_spec(spec: Fields, names: PodNames, context: PodContext) -> KubernetesPod:
+    configs = context.configs
+    account = spec["serviceAccountName"].optional(Node.string) or spec["serviceAccount"].optional(Node.string)
+    names = replace(names, service_account=account or "default", resources=_read_all_resources(spec))
     spec.ignored(*_ABOUT_CLUSTERS)
     spec.only("hostPID", False)
     spec.only("hostUsers", True)
@@ -98,7 +135,8 @@ def _read_spec(spec: Fields, names: PodNames, configs: tuple[Config, ...]) -> Ku
     # Apps of a pod are in one PID namespace anyway.
     spec["shareProcessNamespace"].optional(Node.boolean)
     security = read_pod_security(spec.within("securityContext"))
-    volumes = spec.each("volumes", lambda node, found: read_volume(node, found, configs, security.group))
+    sources = Sources(configs=configs, pod=names, group=security.group)
+    volumes = spec.each("volumes", lambda node, found: read_volume(node, found, sources))
     volume_names = [volume.volume.name for volume in volumes]
     if len(set(volume_names)) < len(volume_names):
         raise spec["volumes"].error("volumes with different names", "two of one name")
@@ -128,6 +166,17 @@ def _read_spec(spec: Fields, names: PodNames, configs: tuple[Config, ...]) -> Ku
         host_ipc=spec["hostIPC"].optional(Node.boolean) or False,
         dns=_read_dns(spec),
         hosts=tuple(entry for entries in spec.each("hostAliases", _read_alias) for entry in entries),
+    )
+
+
+def _read_all_resources(spec: Fields) -> tuple[tuple[str, Resources], ...]:
+    """Return the resources of all containers, which any of them, and volumes, may refer to."""
+    # What is wrong with them is said where they are read for good.
+    silent = Findings()
+    return tuple(
+        (container["name"].string(), read_resources(container.within("resources")))
+        for field in ("initContainers", "containers")
+        for container in spec[field].each(lambda node: Fields(node, silent))
     )
 
 

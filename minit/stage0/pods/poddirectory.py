@@ -238,7 +238,7 @@ def name_pod(pod: Pod, name: str) -> None:
     check_name(name)
     # Of two who want one name at once the second sees that of the first.
     with key_lock(pod.data / "locks", "podNames", exclusive=True):
-        taken = _uuid_of_name(pod.data, name)
+        taken = uuid_of_name(pod.data, name)
         if taken is not None and taken != pod.uuid:
             raise PodError(f'the name "{name}" is taken by pod "{taken}": remove that pod, or rename it (minit rename)')
         write_name(pod.fd, name)
@@ -248,11 +248,12 @@ def find_pod(data: Path, word: str, note: Note) -> Pod:
     """Return the pod whose name `word` is, or the only one whose UUID starts so, in any case; PodError if none is."""
     if not word:
         raise PodError("no UUID given (see `minit list --full`)")
-    named = None if is_whole_uuid(word) else _uuid_of_name(data, word)
+    named = None if is_whole_uuid(word) else uuid_of_name(data, word)
     return open_pod(data, _uuid_of_prefix(data, word, note) if named is None else named)
 
 
-def _uuid_of_name(data: Path, name: str) -> str | None:
+def uuid_of_name(data: Path, name: str) -> str | None:
+    """Return the UUID of the pod of a name, None if no pod has it."""
     # In the order in which pods move, so that none is missed.
     for place in PLACES[:-1]:
         for uuid in pod_uuids(data, place, lambda text: None):

@@ -9,9 +9,12 @@ from pathlib import Path
 
 from minit import paths
 from minit.errors import PodError, describe
-from minit.stage0.kubernetes.podvolumes import PodVolume
+from minit.stage0.kubernetes.storage.podvolumes import PodVolume
 from minit.stage0.pods.poddirectory import Pod
 
+# For the group of a Pod, as Kubernetes has it.
+_READABLE = 0o440
+_GROUP_DIRECTORY = 0o2775
 _IS_THERE: dict[str, Callable[[int], bool]] = {
     "Directory": stat.S_ISDIR,
     "DirectoryOrCreate": stat.S_ISDIR,
@@ -35,10 +38,21 @@ def write_volume_files(pod: Pod, volumes: Iterable[PodVolume]) -> None:
             try:
                 os.makedirs(path.parent, 0o755, exist_ok=True)
                 with open(path, "xb") as opened:
-                    opened.write(file.data)
-                    os.fchmod(opened.fileno(), file.mode)
+                    opened.write(pod.uuid.encode() if file.data is None else file.data)
+                    if volume.group is not None:
+                        os.fchown(opened.fileno(), -1, volume.group)
+                    os.fchmod(opened.fileno(), file.mode if volume.group is None else file.mode | _READABLE)
             except OSError as error:
                 raise PodError(f'volume "{volume.volume.name}": {file.path}: {describe(error)}') from error
+        if volume.group is not None:
+            _give_to_group(top, volume.group)
+
+
+def _give_to_group(top: Path, group: int) -> None:
+    """Let a group look into all directories of a volume that nobody else has seen yet."""
+    for directory, _, _ in os.walk(top):
+        os.chown(directory, -1, group)
+        os.chmod(directory, _GROUP_DIRECTORY)
 
 
 def prepare_host_paths(volumes: Iterable[PodVolume]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from minit import jsontext
 from minit.manifest.app import MAX_PORT
 from minit.manifest.reader import Node
-from minit.stage0.kubernetes.fields import Fields, Findings, read_text
+from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_text
 
 _PROBES = {"startupProbe": "startup", "livenessProbe": "liveness", "readinessProbe": "readiness"}
 _MOST_SECONDS = 24 * 3600

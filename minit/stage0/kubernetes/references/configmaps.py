@@ -7,7 +7,7 @@ import binascii
 
 from minit.errors import ManifestError
 from minit.manifest.reader import Node
-from minit.stage0.kubernetes.fields import Fields, Findings, read_texts
+from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_texts
 from minit.value import Value
 
 CONFIG_MAP = "ConfigMap"

@@ -7,38 +7,26 @@ from collections.abc import Mapping
 
 from minit.manifest.names import is_environment_name
 from minit.manifest.reader import Node
-from minit.stage0.kubernetes.configmaps import CONFIG_MAP, SECRET, Config, find_config
-from minit.stage0.kubernetes.fields import Fields, Findings, read_text
-from minit.value import Value
+from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_text
+from minit.stage0.kubernetes.references.configmaps import CONFIG_MAP, SECRET, Config, find_config
+from minit.stage0.kubernetes.references.fieldrefs import read_field, read_resource_field
+from minit.stage0.kubernetes.references.podfields import PodNames
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
-_MAP_FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 
 
-class PodNames(Value):
-    """Parts of a pod's own description that variables can refer to."""
-
-    name: str
-    namespace: str
-    labels: tuple[tuple[str, str], ...] = ()
-    annotations: tuple[tuple[str, str], ...] = ()
-
-    def field(self, path: str) -> str | None:
-        """Return the field of a path as fieldRef has it, None for one that is not known before the pod runs."""
-        if path in ("metadata.name", "metadata.namespace"):
-            return self.name if path.endswith(".name") else self.namespace
-        found = _MAP_FIELD.fullmatch(path)
-        if found is None:
-            return None
-        return dict(self.labels if found[1] == "labels" else self.annotations).get(found[2], "")
-
-
-def read_environment(fields: Fields, configs: tuple[Config, ...], pod: PodNames) -> tuple[tuple[str, str], ...]:
-    """Return the variables of `envFrom` and `env`; later ones win, and know those before them."""
+def read_environment(
+    fields: Fields, configs: tuple[Config, ...], pod: PodNames, container: str
+) -> tuple[tuple[str, str], ...]:
+    """Return the variables of `envFrom` and `env` of a container; later ones win, and know those before them."""
     variables: dict[str, str] = {}
     for found in fields.each("envFrom", lambda node, findings: _read_source(node, findings, configs)):
         variables.update(found)
-    for name, value, is_text in fields.each("env", lambda node, findings: _read_variable(node, findings, configs, pod)):
+
+    def read(node: Node, findings: Findings) -> tuple[str, str | None, bool]:
+        return _read_variable(node, findings, configs, pod, container)
+
+    for name, value, is_text in fields.each("env", read):
         if value is not None:
             variables[name] = expand(value, variables) if is_text else value
     return tuple(variables.items())
@@ -73,7 +61,7 @@ def _read_source(node: Node, findings: Findings, configs: tuple[Config, ...]) ->
 
 
 def _read_variable(
-    node: Node, findings: Findings, configs: tuple[Config, ...], pod: PodNames
+    node: Node, findings: Findings, configs: tuple[Config, ...], pod: PodNames, container: str
 ) -> tuple[str, str | None, bool]:
     """Return a variable, None as its value if it is to be left out, and whether others may be named in it."""
     with Fields(node, findings) as fields:
@@ -85,13 +73,9 @@ def _read_variable(
                 if origin[field].given:
                     return name, _read_key(origin.within(field), configs, kind), False
             if origin["fieldRef"].given:
-                with origin.within("fieldRef") as reference:
-                    reference.only("apiVersion", "v1")
-                    path = reference["fieldPath"]
-                    value = pod.field(path.string())
-                    if value is None:
-                        findings.refuse(path)
-                    return name, value, False
+                return name, read_field(origin.within("fieldRef"), pod), False
+            if origin["resourceFieldRef"].given:
+                return name, read_resource_field(origin.within("resourceFieldRef"), pod, container), False
     return name, None, False
 
 

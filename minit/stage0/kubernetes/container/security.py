@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minit.manifest.app import MAX_ID, Isolator
 from minit.manifest.reader import Node
-from minit.stage0.kubernetes.fields import Fields
+from minit.stage0.kubernetes.reading.fields import Fields
 from minit.stage0.pods.appsection import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, NO_NEW_PRIVILEGES, SECCOMP_RETAIN
 from minit.value import Value
 

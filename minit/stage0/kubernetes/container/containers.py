@@ -5,22 +5,20 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 
-from minit.manifest.app import MAX_PORT, Isolator
-from minit.manifest.quantity import BILLION, parse_quantity
+from minit.manifest.app import MAX_PORT
 from minit.manifest.reader import Node
-from minit.stage0.kubernetes.configmaps import Config
-from minit.stage0.kubernetes.environment import PodNames, expand, read_environment
-from minit.stage0.kubernetes.fields import Fields, Findings, read_name, read_quantity, read_text
-from minit.stage0.kubernetes.probes import read_probes
-from minit.stage0.kubernetes.security import PodSecurity, Security, read_security
-from minit.stage0.pods.appsection import CPU, CPU_SHARES, MEMORY
+from minit.stage0.kubernetes.container.environment import expand, read_environment
+from minit.stage0.kubernetes.container.probes import read_probes
+from minit.stage0.kubernetes.container.security import PodSecurity, Security, read_security
+from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_name, read_text
+from minit.stage0.kubernetes.references.configmaps import Config
+from minit.stage0.kubernetes.references.podfields import PodNames
+from minit.stage0.kubernetes.references.resources import Resources, read_resources
 from minit.value import Value
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 _PROTOCOLS = {"TCP": "tcp", "UDP": "udp"}
-_SHARES_OF_A_CPU = 1024
-_MIN_SHARES, _MAX_SHARES = 2, 262144
 
 
 class ContainerMount(Value):
@@ -58,7 +56,7 @@ class Container(Value):
     environment: tuple[tuple[str, str], ...]
     mounts: tuple[ContainerMount, ...]
     ports: tuple[ContainerPort, ...]
-    limits: tuple[Isolator, ...]
+    resources: Resources
     security: Security
     health: str | None = None
     stdin: bool = False
@@ -79,7 +77,7 @@ def read_container(
     """Read a container; `volumes` are the names of those that it may mount."""
     with Fields(node, findings) as fields:
         name = read_name(fields["name"])
-        environment = read_environment(fields, configs, pod)
+        environment = read_environment(fields, configs, pod, name)
         known = dict(environment)
         fields.ignored("terminationMessagePath", "terminationMessagePolicy")
         fields.only("stdinOnce", False)
@@ -95,7 +93,7 @@ def read_container(
             environment=environment,
             mounts=fields.each("volumeMounts", lambda mount, found: _read_mount(mount, found, volumes)),
             ports=tuple(port for port in ports if port is not None),
-            limits=_read_resources(fields.within("resources")),
+            resources=read_resources(fields.within("resources")),
             security=read_security(fields.within("securityContext"), security),
             health=None if init else read_probes(fields),
             stdin=fields["stdin"].optional(Node.boolean) or False,
@@ -138,37 +136,3 @@ def _read_address(node: Node) -> str:
         return str(ipaddress.ip_address(node.string()))
     except ValueError as error:
         raise node.error("an IP address") from error
-
-
-def _read_resources(fields: Fields) -> tuple[Isolator, ...]:
-    isolators = []
-    with fields:
-        fields.only("claims", [])
-        with fields.within("limits") as limits, fields.within("requests") as requests:
-            memory = limits["memory"].optional(_read_amount)
-            wanted_memory = requests["memory"].optional(_read_amount)
-            if memory is not None:
-                isolators.append(_limit(MEMORY, wanted_memory or memory, memory))
-            cpu = limits["cpu"].optional(_read_amount)
-            wanted_cpu = requests["cpu"].optional(_read_amount) or cpu
-            if cpu is not None:
-                isolators.append(_limit(CPU, wanted_cpu or cpu, cpu))
-            if wanted_cpu is not None:
-                shares = parse_quantity(wanted_cpu) * _SHARES_OF_A_CPU // BILLION
-                isolators.append(Isolator(name=CPU_SHARES, value=min(max(shares, _MIN_SHARES), _MAX_SHARES)))
-    return tuple(isolators)
-
-
-def _read_amount(node: Node) -> str:
-    text = read_quantity(node)
-    try:
-        amount = parse_quantity(text)
-    except ValueError as error:
-        raise node.error("a quantity, like 500m or 64Mi") from error
-    if amount < 0:
-        raise node.error("a quantity that is not negative")
-    return text
-
-
-def _limit(name: str, request: str, limit: str) -> Isolator:
-    return Isolator(name=name, value={"default": False, "request": request, "limit": limit})

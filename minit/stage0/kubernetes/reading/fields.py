@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from minit.errors import ManifestError
 from minit.manifest.names import is_ac_name
 from minit.manifest.reader import Node
 
@@ -23,17 +22,16 @@ class Findings:
         self.notes: list[str] = []
 
     def refuse(self, node: Node, why: str = "") -> None:
-        """Note a field that is not supported, with what to do instead."""
-        self.unsupported.append(f"{node.where}{f' ({why})' if why else ''}")
+        """Note a field that is not supported, with the reason, or what to do instead."""
+        self.unsupported.append(f"{node.where}: not supported{f': {why}' if why else ''}")
 
     def ignore(self, node: Node) -> None:
         """Note a field that has no effect on one machine."""
         self.notes.append(f"{node.where} has no effect")
 
-    def check(self) -> None:
-        """Raise ManifestError if anything is not supported."""
-        if self.unsupported:
-            raise ManifestError(f"not supported: {', '.join(self.unsupported)}")
+    def skip(self, node: Node, what: str) -> None:
+        """Note what is left out of the place of a node."""
+        self.notes.append(f"{node.where}: {what}")
 
 
 class Fields:

@@ -1,0 +1,282 @@
+"""Running the pods of a Kubernetes YAML file: prepared first, then run here, together, or in the background."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import click
+
+from minit.archives.transports import is_source
+from minit.cli.commands.endingcommands import cleanup_of
+from minit.cli.commands.podrequest import choose_overlay
+from minit.cli.commands.runcommands import collect_run_options
+from minit.cli.commands.stage1choice import choose_stage1
+from minit.cli.invocation import Invocation, flush_output
+from minit.cli.text.progressdisplay import show_progress
+from minit.errors import MinitError, PodError
+from minit.loop import wait_readable
+from minit.progress import Progress
+from minit.stage0.images.imagechoice import image_file, resolve_image
+from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.kubernetes.manifest import plan_kubernetes_pod
+from minit.stage0.kubernetes.playedpods import take_down, wait_until_running
+from minit.stage0.kubernetes.pods import KubernetesPod
+from minit.stage0.pods.poddirectory import Pod, uuid_of_name
+from minit.stage0.pods.podmanifest import PlannedApp
+from minit.stage0.start.newpod import PodRequest, discarded_on_failure, finish, prepare_pod
+from minit.stage0.start.run import run_pod
+from minit.stage0.start.volumefiles import prepare_host_paths, write_volume_files
+from minit.value import Value, replace
+
+_WHOLE_MACHINE = 1 << 30
+Options = dict[str, object]
+
+
+class Play(Value):
+    """The options of the command about making and running pods."""
+
+    networks: tuple[str, ...]
+    stage1_path: str | None
+    no_overlay: bool
+    quiet: bool
+
+
+class _Prepared(Value):
+    """A pod that is prepared: its UUID, the options of run-prepared, and how many of its Job run at a time."""
+
+    uuid: str
+    options: tuple[tuple[str, object], ...]
+    job: str | None
+    parallel: int
+
+
+def run_all(invocation: Invocation, pods: Sequence[KubernetesPod], how: Play, *, detach: bool) -> None:
+    """Run pods; in the foreground the exit code is that of the first that fails."""
+    waiting = [pod for pod in pods if pod.job is not None and _count(pods, pod.job.name) > pod.job.parallel]
+    if detach and waiting:
+        raise click.UsageError(
+            f'--detach: the Job of Pod "{waiting[0].names.name}" has more completions than may run at a time:'
+            " it runs in the foreground only"
+        )
+    if len(pods) == 1 and not detach:
+        _run_here(invocation, pods[0], how)
+    prepared: list[_Prepared] = []
+    try:
+        for pod in pods:
+            prepared.append(_prepare(invocation, pod, how))
+    except BaseException:
+        _discard(invocation, prepared)
+        raise
+    if detach:
+        for each in prepared:
+            _run_in_background(invocation, each)
+        return
+    code, left = _run_together(invocation, prepared)
+    _discard(invocation, left)
+    flush_output()
+    raise SystemExit(code)
+
+
+def _discard(invocation: Invocation, prepared: Sequence[_Prepared]) -> None:
+    """Remove pods that are not to run after all."""
+    with Store(invocation.data) as store, cleanup_of(invocation, store) as cleanup:
+        for each in prepared:
+            with suppress(MinitError, OSError):
+                take_down(invocation.data, each.uuid, 0, cleanup, invocation.note)
+
+
+def _count(pods: Sequence[KubernetesPod], job: str) -> int:
+    return sum(pod.job is not None and pod.job.name == job for pod in pods)
+
+
+def _run_here(invocation: Invocation, kubernetes: KubernetesPod, how: Play) -> None:
+    options = collect_run_options(invocation, _run_options(kubernetes, how.networks))
+    with Store(invocation.data) as store:
+        trees = TreeStore(invocation.data, store)
+        pod = _make(invocation, store, trees, kubernetes, how)
+        with discarded_on_failure(pod):
+            run_pod(pod, trees, options, invocation.note, flush_output)
+
+
+def _prepare(invocation: Invocation, kubernetes: KubernetesPod, how: Play) -> _Prepared:
+    options = _run_options(kubernetes, how.networks)
+    collect_run_options(invocation, options)
+    with (
+        Store(invocation.data) as store,
+        _make(invocation, store, TreeStore(invocation.data, store), kubernetes, how) as pod,
+    ):
+        finish(pod)
+    return _Prepared(
+        uuid=pod.uuid,
+        options=tuple(options.items()),
+        job=None if kubernetes.job is None else kubernetes.job.name,
+        parallel=_WHOLE_MACHINE if kubernetes.job is None else kubernetes.job.parallel,
+    )
+
+
+def _make(invocation: Invocation, store: Store, trees: TreeStore, kubernetes: KubernetesPod, how: Play) -> Pod:
+    """Return a pod as `prepare_pod` does, with the files of its volumes."""
+    with show_progress(invocation, quiet=how.quiet) as progress:
+        request = PodRequest(
+            stage1=choose_stage1(invocation, store, how.stage1_path, None)(progress),
+            manifest_bytes=b"",
+            apps=(),
+            overlay=choose_overlay(invocation, no_overlay=how.no_overlay, private_users=False),
+            name=_free_name(invocation, kubernetes.names.name),
+        )
+        apps, manifest = _plan(invocation, store, kubernetes, progress)
+        prepare_host_paths(kubernetes.volumes)
+        request = replace(request, apps=apps, manifest_bytes=manifest)
+        pod = prepare_pod(invocation.data, store, trees, request, progress, lambda uuid: None)
+    with discarded_on_failure(pod):
+        write_volume_files(pod, kubernetes.volumes)
+    return pod
+
+
+def _free_name(invocation: Invocation, name: str) -> str | None:
+    uuid = uuid_of_name(invocation.data, name)
+    if uuid is None:
+        return name
+    invocation.note(
+        f'warning: the name "{name}" is that of pod {uuid}: the new pod has none (--replace removes the old)'
+    )
+    return None
+
+
+def _run_together(invocation: Invocation, prepared: Sequence[_Prepared]) -> tuple[int, list[_Prepared]]:
+    """
+    Run pods side by side, each by a process of its own, until all have ended; no other of a Job that has failed.
+
+    Return the code of the first that failed, and the pods that were not run.
+    """
+    waiting = [*prepared]
+    left = []
+    running: dict[int, tuple[_Prepared, subprocess.Popen[bytes]]] = {}
+    failed: set[str | None] = set()
+    code = 0
+
+    def give_up() -> None:
+        left.extend(waiting)
+        waiting.clear()
+
+    def forward(number: int, frame: object) -> None:
+        give_up()
+        for _, process in [*running.values()]:
+            process.send_signal(number)
+
+    before = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, forward),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, forward),
+    }
+    # A terminal tells the others itself.
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: give_up())
+    try:
+        while waiting or running:
+            for each in [*waiting]:
+                if each.job is not None and each.job in failed:
+                    waiting.remove(each)
+                    left.append(each)
+                elif sum(other.job == each.job for other, _ in running.values()) < each.parallel:
+                    waiting.remove(each)
+                    process = subprocess.Popen(_command(invocation, each))
+                    running[os.pidfd_open(process.pid)] = each, process
+            for fd in wait_readable([*running], None) if running else ():
+                each, process = running.pop(fd)
+                os.close(fd)
+                status = process.wait()
+                status = status if status >= 0 else 128 - status
+                if status:
+                    failed.add(each.job)
+                code = code or status
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code, left
+
+
+def _run_options(pod: KubernetesPod, net: tuple[str, ...]) -> Options:
+    """Return what the options of run-prepared would hold."""
+    if pod.host_network and net:
+        raise click.UsageError(f'--net: Pod "{pod.names.name}" has the network of the host (hostNetwork)')
+    return {
+        "net": ("host",) if pod.host_network else net,
+        "hostname": None if pod.host_network else pod.hostname,
+        "dns": ("host",) if pod.dns.host else pod.dns.servers,
+        "dns_search": pod.dns.searches,
+        "dns_opt": pod.dns.options,
+        "dns_domain": None,
+        "hosts_entry": tuple(f"{address}={name}" for address, name in pod.hosts),
+        "interactive": False,
+        "ipc": "parent" if pod.host_ipc else None,
+    }
+
+
+def _plan(
+    invocation: Invocation, store: Store, pod: KubernetesPod, progress: Progress
+) -> tuple[tuple[PlannedApp, ...], bytes]:
+    containers = (*pod.init_containers, *pod.containers)
+    images = {
+        container.name: _find_image(invocation, store, container.image, container.pull_policy, progress)
+        for container in containers
+    }
+    return plan_kubernetes_pod(pod, images, os.getuid(), os.getgid(), invocation.data, invocation.insecure)
+
+
+def _find_image(
+    invocation: Invocation, store: Store, reference: str, policy: str | None, progress: Progress
+) -> StoredImage:
+    """Return the image of a reference as minit has them, or else of one to a registry, which need not say so."""
+    chosen = {"Always": PullPolicy.UPDATE, "Never": PullPolicy.NEVER}.get(policy or "", PullPolicy.NEW)
+    verify_tls = invocation.verifies_tls
+    if is_source(reference) or image_file(reference) is not None:
+        return resolve_image(store, reference, progress, chosen, verify_tls=verify_tls)
+    if policy != "Always":
+        try:
+            return store.find(reference)
+        except MinitError:
+            if reference.startswith("sha512-"):
+                raise
+    return resolve_image(store, f"docker://{reference}", progress, chosen, verify_tls=verify_tls)
+
+
+def _command(invocation: Invocation, pod: _Prepared) -> list[str]:
+    command = [sys.executable, "-m", "minit", *_global_options(invocation), "run-prepared"]
+    for name, value in pod.options:
+        flag = f"--{name.replace('_', '-')}"
+        values = value if isinstance(value, tuple) else () if value in (None, False) else (value,)
+        command += [f"{flag}={each}" for each in values]
+    return [*command, pod.uuid]
+
+
+def _run_in_background(invocation: Invocation, pod: _Prepared) -> None:
+    process = subprocess.Popen(
+        _command(invocation, pod),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    try:
+        wait_until_running(invocation.data, pod.uuid, lambda: process.poll() is not None)
+    except PodError as error:
+        said = process.stderr.read().decode(errors="replace").strip().splitlines() if process.poll() is not None else []
+        raise PodError(said[-1] if said else str(error)) from error
+    finally:
+        # Output from now on has nobody to read it; the logs have it too.
+        process.stderr.close()
+    invocation.say(pod.uuid)
+
+
+def _global_options(invocation: Invocation) -> list[str]:
+    words = [f"--dir={invocation.data}", f"--local-config={invocation.local_config}"]
+    words += ["--debug"] if invocation.debug else []
+    return [*words, f"--insecure-options={','.join(sorted(invocation.insecure))}"] if invocation.insecure else words

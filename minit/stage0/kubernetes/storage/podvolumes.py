@@ -1,0 +1,88 @@
+"""Volumes of a Kubernetes pod: empty directories, paths of the host, and files of ConfigMaps and the like."""
+
+from __future__ import annotations
+
+import posixpath
+
+from minit.manifest.pod import Volume
+from minit.manifest.reader import Node
+from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_name
+from minit.stage0.kubernetes.references.configmaps import CONFIG_MAP, SECRET
+from minit.stage0.kubernetes.storage.volumefields import (
+    Sources,
+    VolumeFile,
+    read_config_files,
+    read_default_mode,
+    read_pod_files,
+    read_projected,
+)
+from minit.value import Value
+
+_HOST_TYPES = ("", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket", "CharDevice", "BlockDevice")
+_KINDS = ("emptyDir", "hostPath", "configMap", "secret", "downwardAPI", "projected")
+
+
+class PodVolume(Value):
+    """
+    A volume, and what has to be there before the pod runs.
+
+    `files` are written into an empty volume, and `group` may read them if it is not None. `host_type` is what
+    Kubernetes calls that which is to be at a path of the host, or is to be made there; empty for anything.
+    """
+
+    volume: Volume
+    files: tuple[VolumeFile, ...] = ()
+    group: int | None = None
+    host_type: str = ""
+
+
+def read_volume(node: Node, findings: Findings, sources: Sources) -> PodVolume:
+    """Read one of `spec.volumes`; empty directories belong to the group of `sources`, if there is one."""
+    with Fields(node, findings) as fields:
+        name = read_name(fields["name"])
+        kinds = [kind for kind in _KINDS if fields[kind].raw() is not None]
+        if len(kinds) > 1:
+            raise node.error("a volume of one kind", " and ".join(kinds))
+        if not kinds:
+            return _empty(name, None)
+        of_kind = fields.within(kinds[0])
+        if kinds == ["emptyDir"]:
+            return _read_empty(name, of_kind, sources.group)
+        if kinds == ["hostPath"]:
+            return _read_host(name, of_kind)
+        return _with_files(name, _read_files(kinds[0], of_kind, sources), sources.group)
+
+
+def _read_files(kind: str, fields: Fields, sources: Sources) -> tuple[VolumeFile, ...]:
+    if kind == "projected":
+        return read_projected(fields, sources)
+    mode = read_default_mode(fields)
+    if kind == "downwardAPI":
+        return read_pod_files(fields, sources, mode)
+    if kind == "secret":
+        return read_config_files(fields, sources, SECRET, key="secretName", usual=mode)
+    return read_config_files(fields, sources, CONFIG_MAP, usual=mode)
+
+
+def _with_files(name: str, files: tuple[VolumeFile, ...], group: int | None) -> PodVolume:
+    volume = Volume(name=name, kind="empty", read_only=True, mode="0755", uid=0, gid=0)
+    return PodVolume(volume=volume, files=files, group=group)
+
+
+def _read_empty(name: str, fields: Fields, group: int | None) -> PodVolume:
+    with fields:
+        fields.only("medium", "")
+        return _empty(name, group)
+
+
+def _empty(name: str, group: int | None) -> PodVolume:
+    # Everybody may write, as in Kubernetes.
+    mode = "0777" if group is None else "2777"
+    return PodVolume(volume=Volume(name=name, kind="empty", mode=mode, uid=0, gid=group or 0))
+
+
+def _read_host(name: str, fields: Fields) -> PodVolume:
+    with fields:
+        path = fields["path"].absolute_path()
+        kind = fields["type"].optional(lambda node: node.one_of(*_HOST_TYPES)) or ""
+        return PodVolume(volume=Volume(name=name, kind="host", source=posixpath.normpath(path)), host_type=kind)
