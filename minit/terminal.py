@@ -19,6 +19,7 @@ _RAW_CLEARS = {
     _LFLAG: termios.ECHO | termios.ECHONL | termios.ICANON | termios.ISIG | termios.IEXTEN,
 }
 _RAW_CLEARS[_IFLAG] |= termios.INLCR | termios.IGNCR | termios.ICRNL | termios.IXON
+CTRL_D = b"\4"
 _IUTF8 = 0o40000  # missing in termios
 
 
@@ -101,6 +102,14 @@ def end_of_file_key(fd: int) -> bytes:
     attributes = _get(fd)
     key = attributes[_CC][termios.VEOF]
     return key if attributes[_LFLAG] & termios.ICANON and key != b"\0" else b""
+
+
+def edits_lines(fd: int) -> bool:
+    """Tell whether the reader of a terminal edits lines itself, as shells do, and so takes CTRL_D for the end of file."""
+    attributes = _get(fd)
+    # Neither raw bytes nor with a time limit: keys, which it shows itself, and Ctrl-C is a signal.
+    modes = attributes[_LFLAG] & (termios.ICANON | termios.ECHO | termios.ISIG)
+    return bool(modes == termios.ISIG and attributes[_CC][termios.VMIN] == 1)
 
 
 def _get(fd: int) -> list[Any]:

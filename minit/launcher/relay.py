@@ -13,17 +13,23 @@ import os
 import select
 import signal
 import termios
+import time
 from collections.abc import Callable
 
 from minit import syscalls
-from minit.loop import Interest, Loop
+from minit.loop import Interest, Loop, wait_readable
 from minit.stdio import expect_raw_terminal, reopen_without_blocking
 from minit.supervisor.exec.podconsole import open_slave
-from minit.terminal import CallerTerminal, end_of_file_key, read_size
+from minit.terminal import CTRL_D, CallerTerminal, edits_lines, end_of_file_key, read_size
 
 _BUFFER_BYTES = 64 * 1024
 # A write of so much does not block where epoll(7) says that there is room, PIPE_BUF of pipe(7).
 _WRITE_BYTES = 4096
+# How soon it is looked whether the app has read the end of the input, of which a terminal keeps no note; each time later.
+_FIRST_LOOK_SECONDS = 0.1
+_LONGEST_LOOK_SECONDS = 10.0
+# A shell with `ignoreeof` ignores ten (bash(1)); to others that edit lines it may be a key like any other.
+_MOST_END_KEYS = 11
 _SIGNALS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 
 
@@ -51,6 +57,9 @@ class Relay:
         self._output: int | None = reopen_without_blocking(output, os.O_WRONLY)
         self._to_app = self._to_caller = b""
         self._input_ended = False
+        self._end_keys = 0
+        self._end_look = loop.deadline(self._look_for_end)
+        self._end_look_seconds = _FIRST_LOOK_SECONDS
         self._last_byte = b"\n"
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self._signals = syscalls.signalfd(_SIGNALS)
@@ -119,6 +128,8 @@ class Relay:
             return
         if self._output is not None:
             self._to_caller += data
+        if self._end_look.moment is not None and self._end_look_seconds > _FIRST_LOOK_SECONDS:
+            self._set_end_look(_FIRST_LOOK_SECONDS)  # a prompt, perhaps
 
     def _write_output(self) -> None:
         assert self._output is not None
@@ -168,6 +179,22 @@ class Relay:
         if self._input_ended and not self._to_app and self._master is not None:
             self._input_ended = False
             self._to_app = end_of_file_key(self._master) * (1 if self._last_byte == b"\n" else 2)
+            self._set_end_look(_FIRST_LOOK_SECONDS)
+
+    def _look_for_end(self) -> None:
+        """Say it again if somebody has read it: every read beyond the end finds the end, as in a file."""
+        if self._master is None or self._slave is None:
+            return
+        if not self._to_app and not wait_readable([self._slave], 0):
+            self._to_app = end_of_file_key(self._master)
+            if not self._to_app and self._end_keys < _MOST_END_KEYS and edits_lines(self._master):
+                self._end_keys += 1
+                self._to_app = CTRL_D
+        self._set_end_look(_FIRST_LOOK_SECONDS if self._to_app else 2 * self._end_look_seconds)
+
+    def _set_end_look(self, seconds: float) -> None:
+        self._end_look_seconds = min(seconds, _LONGEST_LOOK_SECONDS)
+        self._end_look.set(time.monotonic() + self._end_look_seconds)
 
     def _hang_up(self) -> None:
         """Let the pod be stopped, and its own terminal hang up if output went to the lost one too."""

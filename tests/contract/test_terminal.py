@@ -361,6 +361,16 @@ def test_input_that_ends(make_pod: MakePod, tmp_path: Path, kind: str, data: byt
     assert (out, err, process.returncode) == (output, b"", 0)
 
 
+@pytest.mark.parametrize("script", ["cat; read x || cat", "exec sh -i", "cat; stty -echo -icanon; head -c 11 >&2"])
+def test_input_that_is_at_its_end_from_the_beginning(make_pod: MakePod, script: str) -> None:
+    """With `</dev/null` every reader finds the end, of the first and of the others, and a shell that edits lines too."""
+    pod = make_pod({"a": shell(script.replace("stty", STTY))})
+    process = pod.start("--interactive", net="host", stdin=subprocess.DEVNULL)
+    out, err = process.communicate(timeout=60)
+    assert (err, process.returncode) == (b"", 0)
+    assert out.count(b"\4") == script.count("head -c 11") * 11
+
+
 def _send(to: socket.socket | int, data: bytes) -> None:
     if isinstance(to, socket.socket):
         with to:
@@ -648,7 +658,7 @@ def test_two_runs_at_once(make_pod: MakePod) -> None:
 
 
 def test_an_idle_relay_does_not_wake_up(make_pod: MakePod) -> None:
-    """Nothing runs while nobody types and nothing is written, also when the caller's input has ended."""
+    """Nothing runs while nobody types and nothing is written, or hardly ever when the caller's input has ended."""
     pods = [make_pod({"a": shell("cat; exec sleep 1000")}) for _ in range(2)]
     with Terminal() as terminal:
         processes = [terminal.run(pods[0]), pods[1].start("--interactive")]

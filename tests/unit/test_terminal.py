@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from minit.terminal import CallerTerminal, end_of_file_key
+from minit.terminal import CallerTerminal, edits_lines, end_of_file_key
 
 IFLAG, OFLAG, LFLAG, CC = 0, 1, 3, 6
 IUTF8 = 0o40000
@@ -49,6 +49,18 @@ def test_the_end_of_file_key(pty: tuple[int, int]) -> None:
     change(slave, LFLAG, set_=termios.ICANON)
     set_key(slave, termios.VEOF, b"\0")
     assert end_of_file_key(master) == b""
+
+
+def test_who_edits_lines(pty: tuple[int, int]) -> None:
+    """Whoever reads keys without echo, but leaves Ctrl-C to the terminal; a program that wants raw bytes does not."""
+    master, slave = pty
+    assert not edits_lines(master)
+    change(slave, LFLAG, clear=termios.ICANON)
+    assert not edits_lines(master)
+    change(slave, LFLAG, clear=termios.ECHO)
+    assert edits_lines(master)
+    change(slave, LFLAG, clear=termios.ISIG)
+    assert not edits_lines(master)
 
 
 def test_a_console_has_the_callers_keys_and_size(pty: tuple[int, int]) -> None:
