@@ -46,7 +46,7 @@ start() {
         "$work/web.aci" "$work/client.aci" "$work/script.aci" &
     run=$!
     until [ -s "$work/pod.uuid" ]; do
-        kill -0 "$run" || return # the run command is gone
+        kill -0 "$run" 2>/dev/null || return # the run command is gone
         sleep 0.1
     done
     pod=$(cat "$work/pod.uuid")
@@ -60,8 +60,8 @@ if ! start "--port=http:$port"; then
     # The kernel may lack veth, or NAT by nf_tables.
     with_network=
     wait "$run" || [ -n "$pod" ]
-    printf '\nThis machine cannot connect the pod to the network. Once more without.\n'
-    show rm "$pod"
+    printf '\nThe pod did not start, as on a machine that cannot connect it to the network. Once more without.\n'
+    show rm "$pod" || true
     start --net=none
 fi
 until grep -qs . "$MINIT_DIR/pods/run/$pod/stage1/rootfs/rkt/status/client"; do sleep 0.1; done

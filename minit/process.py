@@ -1,4 +1,4 @@
-"""The last steps of a process before its exec: groups, score, attributes, imports, signals."""
+"""Steps of a process on its way to be confined: mounts, groups, score, attributes, imports, signals."""
 
 from __future__ import annotations
 
@@ -20,6 +20,19 @@ _RESOURCES = 16  # RLIM_NLIMITS of Linux
 _SCHED_DEADLINE = 6
 _COREDUMP_FILTER = "/proc/self/coredump_filter"
 _NUMBER_BYTES = 32
+
+
+def enter_own_mounts(propagation: int) -> None:
+    """
+    Make the root of this process's mount namespace its root and working directory, and set how all mounts propagate.
+
+    The caller's root may be another one, by chroot(2). From there other mounts keep on propagating, pivot_root(2) does
+    not lead out, and a process that joins the namespace later would find itself above.
+    """
+    own = os.pidfd_open(os.getpid())
+    syscalls.setns(own, syscalls.CLONE_NEWNS)
+    os.close(own)
+    syscalls.mount(None, "/", None, syscalls.MS_REC | propagation)
 
 
 def join_cgroups(tasks: Sequence[int]) -> None:

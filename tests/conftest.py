@@ -24,6 +24,7 @@ from tests.support.campaign import LONG, campaign
 from tests.support.guest import GUEST, build_guest
 from tests.support.leftovers import Leftovers
 from tests.support.loopdevices import LoopDevice
+from tests.support.mountedroot import make_root_a_mount
 from tests.support.owndisk import OwnDisk, remove_stale_disks
 from tests.support.owngroup import OwnGroup, remove_stale_groups
 from tests.support.pods import PRIVATE_USERS, STAGE1_TREE_ID, MakePod, PodDirectory, make_rootfs
@@ -75,7 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # The end of a worker is its own, or that of the session that it works for.
     config.stash[_AFTERWARDS] = Afterwards(group, disk, [os.getpid(), os.getppid()] if is_worker else [os.getpid()])
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
-    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    make_root_a_mount()
     bring_up_loopback()
     for directory in ("/run/netns", "/run/minit", "/var/cache/minit", "/var/lib/cni"):
         os.makedirs(directory, exist_ok=True)

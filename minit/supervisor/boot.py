@@ -22,7 +22,7 @@ from minit.iottymux.spawner import Spawner
 from minit.messages import Socket, receive_message, send_message
 from minit.plan.appplan import AppSpec
 from minit.plan.podplan import PodPlan
-from minit.process import join_cgroups
+from minit.process import enter_own_mounts, join_cgroups
 from minit.reaper.record import write_file
 from minit.stdio import complain_at_once, expect_raw_terminal
 from minit.supervisor.apps.apprecords import write_environment
@@ -285,7 +285,7 @@ def _become_root(launcher: Socket) -> None:
 
 def _build_root(plan: PodPlan, ends: SupervisorEnds) -> None:
     # Slave before anything is attached: a mount made here must never reach the host.
-    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
+    enter_own_mounts(syscalls.MS_SLAVE)
     syscalls.move_mount(ends.root, syscalls.AT_FDCWD, to_path=".")
     writable = [_STATE, *(paths.app_rootfs(spec.name) for spec in ends.specs)]
     for path in writable:

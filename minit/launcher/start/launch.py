@@ -6,6 +6,7 @@ The process is rkt's own: same pid, and its exit code is what the user of `rkt r
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -333,7 +334,10 @@ def _clone_supervisor(plan: PodPlan, ends: SupervisorEnds, supervisor_group: int
             tell=lambda error: tell_failure(ends.launcher, error),
         )
     except OSError as error:
-        raise LaunchError(f"failed to make the pod's namespaces: {describe(error)}") from error
+        reason = describe(error)
+        if plan.private_users is not None and error.errno == errno.EPERM:
+            reason += ": in a chroot the kernel makes no user namespaces, leave out --private-users"
+        raise LaunchError(f"failed to make the pod's namespaces: {reason}") from error
     os.fchdir(pod_directory)
     ends.launcher.close()
     return pid, pidfd

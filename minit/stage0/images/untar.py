@@ -26,6 +26,7 @@ from minit.archives.tar import TarReader, shown
 from minit.archives.tarentry import CAPABILITIES, Entry, Kind, is_kept_attribute
 from minit.errors import ImageError, reason_of
 from minit.idrange import IdRange
+from minit.process import enter_own_mounts
 from minit.stage0.files.filecapabilities import shift_capabilities
 from minit.stage0.images.rendering import ROOTFS, Layer, Selection
 from minit.value import replace
@@ -48,6 +49,7 @@ _MEMORY_LIMIT_BYTES = 1 << 30
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
 _PROGRESS_STEP_BYTES = 4 << 20
+_RESTRICTIONS = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
 # The disk's or the machine's fault; any other errno while an entry is created is the image's.
 _DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENOMEM, errno.ENOTSUP})
@@ -104,12 +106,13 @@ def confine(destination: str) -> None:
     _limit()
     os.umask(0)
 
+    root = syscalls.open_tree(syscalls.AT_FDCWD, destination, syscalls.OPEN_TREE_CLONE)
+    syscalls.mount_setattr(root, set=_RESTRICTIONS, propagation=syscalls.MS_PRIVATE)
     syscalls.unshare(syscalls.CLONE_NEWNS)
-    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
-    syscalls.mount(destination, destination, None, syscalls.MS_BIND)
-    restrictions = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
-    syscalls.mount(None, destination, None, syscalls.MS_BIND | syscalls.MS_REMOUNT | restrictions)
-    os.chdir(destination)
+    enter_own_mounts(syscalls.MS_PRIVATE)
+    syscalls.move_mount(root, syscalls.AT_FDCWD, to_path=".")
+    os.fchdir(root)
+    os.close(root)
     syscalls.pivot_root(".", ".")
     syscalls.umount2(".", syscalls.MNT_DETACH)
     os.chdir("/")
