@@ -105,7 +105,7 @@ def end_of_file_key(fd: int) -> bytes:
 
 
 def edits_lines(fd: int) -> bool:
-    """Tell whether the reader of a terminal edits lines itself, as shells do, and so takes CTRL_D for the end of file."""
+    """Tell whether the reader of a terminal edits lines itself, as shells do: CTRL_D is the end of file to it."""
     attributes = _get(fd)
     # Neither raw bytes nor with a time limit: keys, which it shows itself, and Ctrl-C is a signal.
     modes = attributes[_LFLAG] & (termios.ICANON | termios.ECHO | termios.ISIG)

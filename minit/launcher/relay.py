@@ -25,7 +25,7 @@ from minit.terminal import CTRL_D, CallerTerminal, edits_lines, end_of_file_key,
 _BUFFER_BYTES = 64 * 1024
 # A write of so much does not block where epoll(7) says that there is room, PIPE_BUF of pipe(7).
 _WRITE_BYTES = 4096
-# How soon it is looked whether the app has read the end of the input, of which a terminal keeps no note; each time later.
+# How soon it is looked whether the app has read the end of the input, which nobody tells; each time later.
 _FIRST_LOOK_SECONDS = 0.1
 _LONGEST_LOOK_SECONDS = 10.0
 # A shell with `ignoreeof` ignores ten (bash(1)); to others that edit lines it may be a key like any other.

@@ -363,7 +363,7 @@ def test_input_that_ends(make_pod: MakePod, tmp_path: Path, kind: str, data: byt
 
 @pytest.mark.parametrize("script", ["cat; read x || cat", "exec sh -i", "cat; stty -echo -icanon; head -c 11 >&2"])
 def test_input_that_is_at_its_end_from_the_beginning(make_pod: MakePod, script: str) -> None:
-    """With `</dev/null` every reader finds the end, of the first and of the others, and a shell that edits lines too."""
+    """With `</dev/null` every reader finds the end, not the first alone, and a shell that edits lines too."""
     pod = make_pod({"a": shell(script.replace("stty", STTY))})
     process = pod.start("--interactive", net="host", stdin=subprocess.DEVNULL)
     out, err = process.communicate(timeout=60)
