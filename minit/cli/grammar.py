@@ -16,6 +16,7 @@ import click
 from minit.cli.commandtable import CommandTable
 from minit.cli.flagwords import Flag, FlagError, FlagKind, click_words, split_words, suggest
 from minit.cli.invocation import DEFAULT_DATA, DEFAULT_LOCAL_CONFIG, INSECURE_OPTIONS, Invocation
+from minit.cli.uuidfile import with_uuids_of_files
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -164,6 +165,7 @@ class MinitCommand(click.Command):
             found, operands = self.split(ctx, args, flags)
         except FlagError as error:
             raise click.UsageError(str(error), ctx) from error
+        operands = with_uuids_of_files(self.params, found, operands)
         return super().parse_args(ctx, [*click_words(found, flags), "--", *operands])
 
     def split(

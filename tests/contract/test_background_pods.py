@@ -61,8 +61,8 @@ def test_the_first_steps_of_a_person(minit: Stage0) -> None:
     assert minit.quick_call("status", "web").returncode == 254
     assert "pod-name=db\n" in minit.quick_call("status", "db").stdout
     assert [pod["pod_name"] for pod in json.loads(minit.quick_call("list", "--format=json").stdout)] == ["db"]
-    assert minit.quick_call("stop", "db").stdout == f'"{uuid}"\n'
-    assert "app-busybox=0\n" in minit.quick_call("status", "--wait", "db").stdout
+    assert minit.quick_call("stop", "--wait", "db").stdout == f'"{uuid}"\n'
+    assert "app-busybox=0\n" in minit.quick_call("status", "db").stdout
     assert minit.quick_call("rm", "db").stdout == f'"{uuid}"\n'
     assert (pods(minit), mounts(minit)) == ([], [])
 
@@ -90,6 +90,41 @@ def test_a_quick_pod_in_the_background(minit: Stage0) -> None:
     code, out, _ = run(minit, "--net=none", "--detach", minit.image(), "--exec=/bin/sh", "--", "-c", "exit 3")
     assert code == 0
     assert "app-busybox=3\n" in minit.quick_call("status", "--wait", out.strip()).stdout
+
+
+def test_pods_of_files(minit: Stage0, tmp_path: Path) -> None:
+    """Every command takes the UUID from the file in which it was saved; rm --force stops the pod first."""
+    file = f"--uuid-file={tmp_path / 'u'}"
+    saved = f"--uuid-file-save={tmp_path / 'u'}"
+    sandbox = minit.call("app", "sandbox", "--detach", "--net=none", minit.stage1_flag, "--name=box", saved)
+    uuid = sandbox.stdout.strip()
+    assert uuid
+    for words, said in (
+        (("app", "add", file, minit.image(), *SLEEP), ""),
+        (("app", "start", file, "--app=busybox"), ""),
+        (("app", "list", file), "NAME\tSTATE\nbusybox\trunning\n"),
+        (("app", "status", file, "--app=busybox"), "name=busybox\n"),
+        (("enter", file, "busybox", "echo", "inside"), "inside\n"),
+        (("app", "exec", file, "busybox", "echo", "inside"), "inside\n"),
+        (("logs", file), "up\n"),
+        (("app", "stats", file, "--format=json"), f'{{"uuid":"{uuid}"'),
+        (("top", file, "--interval=100ms"), "box"),
+        (("rename", file, "other"), ""),
+        (("app", "stop", file, "--app=busybox"), ""),
+        (("app", "rm", file, "--app=busybox"), ""),
+        (("rm", "--force", "other"), f'"{uuid}"\n'),
+    ):
+        result = minit.call(*words)
+        assert (result.returncode, said in result.stdout) == (0, True), (words, result)
+    assert pods(minit) == []
+    prepared = minit.call("prepare", minit.stage1_flag, minit.image(), "--exec=/bin/sh", "--", "-c", "exit 0").stdout
+    (tmp_path / "u").write_text(prepared)
+    assert minit.call("run-prepared", "--net=none", file).returncode == 0
+    assert minit.call("export", file, tmp_path / "out.aci").returncode == 0
+    assert prepared.strip() in minit.quick_call("attach", file).stderr
+    refused = minit.quick_call("attach", f"--uuid-file={tmp_path / 'none'}")
+    assert (refused.returncode, refused.stderr.count("\n")) == (254, 1)
+    assert "cannot read the UUID from" in refused.stderr
 
 
 def test_removal_at_the_end(minit: Stage0) -> None:

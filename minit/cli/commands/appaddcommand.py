@@ -14,6 +14,7 @@ from minit.cli.flags.sharedoptions import pull_policy_option, quiet_option
 from minit.cli.flagwords import Flag, FlagError, is_flag, take_flag
 from minit.cli.grammar import invocation_of
 from minit.cli.text.progressdisplay import show_progress
+from minit.cli.uuidfile import uuid_file_first_option
 from minit.stage0.apps.appadd import add_app
 from minit.stage0.images.imagechoice import resolve_image
 from minit.stage0.images.pullpolicy import PullPolicy
@@ -38,8 +39,9 @@ class _AddCommand(ImageCommand):
             before.append(f"{name}={value}")
         if words and words[0] == "--":
             raise FlagError("must provide the pod UUID and an IMAGE")
-        uuid = words[:1]
-        del words[:1]
+        # In a file, else it is the first operand.
+        uuid = [] if any(word.startswith("--uuid-file=") for word in before) else words[:1]
+        del words[: len(uuid)]
         found, references = super().split(ctx, [*before, *words], flags)
         return found, [*uuid, *references]
 
@@ -48,6 +50,7 @@ class _AddCommand(ImageCommand):
 @added_app_options
 @pull_policy_option(PullPolicy.NEW)
 @quiet_option
+@uuid_file_first_option
 @click.argument("uuid", metavar="UUID", required=False)
 @click.argument("image", nargs=-1, metavar="IMAGE [APP-OPTION]... [-- ARG...]", expose_value=False, type=click.Path())
 @click.pass_context

@@ -11,6 +11,7 @@ import click
 from minit.cli.flags.sharedoptions import privileged_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
+from minit.cli.uuidfile import uuid_file_first_option
 from minit.errors import MinitError, PodError, describe
 from minit.manifest.names import is_ac_name
 from minit.stage0.apps.appcontrol import start_app, stop_app
@@ -28,6 +29,7 @@ def _enter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for decorate in (
         click.argument("command", nargs=-1, metavar="[COMMAND [ARG]...]", type=click.UNPROCESSED),
         click.argument("uuid", metavar="UUID"),
+        uuid_file_first_option,
         privileged_option,
         click.option("--app", metavar="NAME", help="App to enter, if the pod has several."),
     ):
@@ -74,6 +76,7 @@ _uuid_operand = click.argument("uuid", metavar="UUID", required=False)
 
 @click.command(cls=MinitCommand)
 @click.option("--app", metavar="NAME", help="App to start.")
+@uuid_file_first_option
 @_uuid_operand
 @click.pass_obj
 def start(invocation: Invocation, uuid: str | None, app: str | None) -> None:
@@ -94,6 +97,7 @@ def start(invocation: Invocation, uuid: str | None, app: str | None) -> None:
 
 @click.command(cls=MinitCommand)
 @click.option("--app", metavar="NAME", help="App to stop.")
+@uuid_file_first_option
 @_uuid_operand
 @click.pass_obj
 def stop(invocation: Invocation, uuid: str | None, app: str | None) -> None:
@@ -122,6 +126,7 @@ def stop(invocation: Invocation, uuid: str | None, app: str | None) -> None:
 
 @click.command("rm", cls=MinitCommand)
 @click.option("--app", metavar="NAME", help="App to remove.")
+@uuid_file_first_option
 @_uuid_operand
 @click.pass_obj
 def remove(invocation: Invocation, uuid: str | None, app: str | None) -> None:

@@ -12,6 +12,7 @@ from minit.cli.invocation import Invocation
 from minit.cli.text.apptext import app_list_text, app_status_text
 from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.podtext import app_json
+from minit.cli.uuidfile import uuid_file_first_option
 from minit.errors import MinitError, describe
 from minit.stage0.pods.poddirectory import Pod, PodState, find_pod
 from minit.stage0.pods.podstatus import APP_CREATED, APP_EXITED, APP_RUNNING, AppStatus, PodStatus, read_pod_status
@@ -27,6 +28,7 @@ _LIFECYCLE_STATES = {APP_CREATED: "prepared", APP_RUNNING: "running", APP_EXITED
 @click.command("list", cls=MinitCommand)
 @no_legend_option
 @format_option
+@uuid_file_first_option
 @click.argument("uuid", metavar="UUID", required=False)
 @click.pass_obj
 def list_apps(invocation: Invocation, no_legend: bool, output_format: str | None, uuid: str | None) -> None:
@@ -55,6 +57,7 @@ def list_apps(invocation: Invocation, no_legend: bool, output_format: str | None
 @click.command(cls=MinitCommand)
 @click.option("--app", metavar="NAME", help="App to show.")
 @format_option
+@uuid_file_first_option
 @click.argument("uuid", metavar="UUID", required=False)
 @click.pass_obj
 def status(invocation: Invocation, uuid: str | None, app: str | None, output_format: str | None) -> None:

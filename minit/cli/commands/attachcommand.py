@@ -6,6 +6,7 @@ import click
 
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation, flush_output
+from minit.cli.uuidfile import uuid_file_first_option
 from minit.stage0.apps.appattach import attach as attach_app
 from minit.stage0.pods.poddirectory import find_pod
 
@@ -36,6 +37,7 @@ _SLOW_POLICIES = ("wait", "drop", "disconnect", "block")
     help="What happens when output is not read as fast as the app writes: the app waits for a client that reads, the "
     "oldest is dropped, the client is disconnected, or the app waits for ever.  [default: wait]",
 )
+@uuid_file_first_option
 @click.argument("uuid", metavar="UUID")
 @click.pass_obj
 def attach(

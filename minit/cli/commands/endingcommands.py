@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import click
@@ -16,20 +17,24 @@ from minit.stage0.garbage import podgc as collection
 from minit.stage0.garbage.stage1gc import Stage1Cleanup
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
-from minit.stage0.pods.poddirectory import find_pod
+from minit.stage0.pods.poddirectory import DELETED_STATES, Pod, PodState, find_pod
+from minit.stage0.pods.podwaiting import wait_until_ended
+from minit.stage0.stage1.stopcall import stop_pod
 
 
 @click.command("rm", cls=MinitCommand)
+@click.option("--force", is_flag=True, help="Stop pods that run, as `minit stop` does, and remove them then.")
 @uuid_file_option
 @click.argument("uuids", metavar="UUID...", nargs=-1)
 @click.pass_obj
-def remove(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...]) -> None:
+def remove(invocation: Invocation, force: bool, uuid_file: Path | None, uuids: tuple[str, ...]) -> None:
     """
     Remove pods that do not run, with all their files.
 
     \b
       minit rm 2d381b2a
       minit rm --uuid-file=pod.uuid
+      minit rm --force web
 
     """
     invocation.require_root()
@@ -38,10 +43,20 @@ def remove(invocation: Invocation, uuid_file: Path | None, uuids: tuple[str, ...
 
         def remove_one(uuid: str) -> None:
             with find_pod(invocation.data, uuid, invocation.note) as pod:
-                collection.remove(pod, cleanup, invocation.note)
+                # One of --rm removes itself.
+                if not force or _stop(pod):
+                    collection.remove(pod, cleanup, invocation.note)
                 invocation.say(f'"{pod.uuid}"')
 
         for_each(invocation, chosen, remove_one, "failed to remove one or more pods")
+
+
+def _stop(pod: Pod) -> bool:
+    """Stop a pod if it runs, wait for its end, and return whether it is still there."""
+    if pod.state is PodState.RUNNING:
+        stop_pod(pod, force=False)
+        wait_until_ended(pod, math.inf)
+    return pod.refresh() and pod.state not in DELETED_STATES
 
 
 @click.command(cls=MinitCommand)

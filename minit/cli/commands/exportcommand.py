@@ -10,6 +10,7 @@ from minit.cli.flags.sharedoptions import quiet_option
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
+from minit.cli.uuidfile import uuid_file_first_option
 from minit.errors import PodError
 from minit.stage0.apps.export import export_app
 from minit.stage0.images.store import Store
@@ -22,6 +23,7 @@ from minit.stage0.pods.poddirectory import find_pod
 @click.option("--name", metavar="NAME[:VERSION]", help="Name of the image.  [default: that of the app's image]")
 @click.option("--overwrite", is_flag=True, help="Replace the file if there is one.")
 @quiet_option
+@uuid_file_first_option
 @click.argument("uuid", metavar="UUID")
 @click.argument("output", metavar="FILE.aci", type=click.Path(path_type=Path))
 @click.pass_obj

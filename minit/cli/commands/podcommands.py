@@ -14,6 +14,7 @@ from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
 from minit.cli.text.jsonoutput import format_option, json_text
 from minit.cli.text.podtext import list_text, pod_json, status_text
+from minit.cli.uuidfile import UuidFileError, read_uuid
 from minit.errors import MinitError, PodError, describe
 from minit.goflags import BOOLEANS
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, DELETED_STATES, Pod, PodState, find_pod, walk_pods
@@ -25,8 +26,12 @@ from minit.stage0.stage1.controlcall import read_live
 _UNREADABLE_UUID_FILE = 1  # rkt's exit code for it in status
 
 
-def _read_wait(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Return how long to wait in seconds: infinite for `true` and negative durations, None not to wait at all."""
+def read_wait(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """
+    Return how long to wait in seconds; a callback of options.
+
+    Infinite for `true` and negative durations, None not to wait at all.
+    """
     if value is None:
         return None
     # First of all a boolean, so that 1 means for ever, as in rkt.
@@ -78,14 +83,14 @@ def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format
 
 @click.command(cls=MinitCommand)
 @click.option(
-    "--wait", cls=OptionalValue, bare="true", metavar="DURATION", callback=_read_wait, help="Wait until the pod exited."
+    "--wait", cls=OptionalValue, bare="true", metavar="DURATION", callback=read_wait, help="Wait until the pod exited."
 )
 @click.option(
     "--wait-ready",
     cls=OptionalValue,
     bare="true",
     metavar="DURATION",
-    callback=_read_wait,
+    callback=read_wait,
     help="Wait until the pod is ready.",
 )
 @format_option
@@ -115,7 +120,7 @@ def status(
         raise click.UsageError("--wait and --wait-ready exclude each other")
     try:
         [chosen] = chosen_uuids((uuid,) if uuid else (), uuid_file)
-    except _UuidFileError as error:
+    except UuidFileError as error:
         error.exit_code = _UNREADABLE_UUID_FILE
         raise
     with find_pod(invocation.data, chosen, invocation.note) as pod:
@@ -175,17 +180,10 @@ def pod_of_line(words: tuple[str, ...], uuid_file: Path | None) -> tuple[str, tu
     return chosen_uuids(words[:1], None)[0], words[1:]
 
 
-class _UuidFileError(PodError):
-    """The file with the UUID cannot be read."""
-
-
 def chosen_uuids(uuids: tuple[str, ...], uuid_file: Path | None) -> tuple[str, ...]:
     """Return the pods that a command line means, by its operands or by --uuid-file."""
     if bool(uuids) == (uuid_file is not None):
         raise click.UsageError("give either a UUID or --uuid-file")
     if uuid_file is None:
         return uuids
-    try:
-        return (uuid_file.read_text().strip(),)
-    except (OSError, UnicodeDecodeError) as error:
-        raise _UuidFileError(f"cannot read the UUID from {describe(error)}") from error
+    return (read_uuid(uuid_file),)

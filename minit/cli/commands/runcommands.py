@@ -24,6 +24,7 @@ from minit.cli.flagwords import FlagError
 from minit.cli.grammar import MinitCommand, invocation_of
 from minit.cli.invocation import Invocation
 from minit.cli.text.progressdisplay import show_progress
+from minit.cli.uuidfile import uuid_file_first_option
 from minit.errors import PodError, describe
 from minit.hostname import find_fault
 from minit.stage0.images.store import Store
@@ -122,6 +123,7 @@ def prepare(ctx: click.Context, /, quiet: bool, **options: Any) -> None:
 @click.command("run-prepared", cls=MinitCommand)
 @run_options
 @background_options
+@uuid_file_first_option
 @click.argument("uuid", metavar="UUID")
 @click.pass_obj
 def run_prepared(invocation: Invocation, /, uuid: str, detach: bool, removed: bool, **options: Any) -> None:

@@ -14,6 +14,7 @@ from minit.cli.flags.sharedoptions import apps_option, read_duration
 from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
 from minit.cli.text.statstext import prometheus_text, samples_text, stats_json
+from minit.cli.uuidfile import uuid_file_first_option
 from minit.errors import MinitError, PodError, describe
 from minit.stage0.pods.poddirectory import RUN, PodState, find_pod, walk_pods
 from minit.stage0.reports.stats import PodMeter, PodSample
@@ -49,6 +50,7 @@ def read_interval(ctx: click.Context, parameter: click.Parameter, value: str | N
     default="text",
     help="Text, one JSON object a pod and line, or what Prometheus reads.  [default: text]",
 )
+@uuid_file_first_option
 @click.argument("uuids", metavar="[UUID...]", nargs=-1)
 @click.pass_obj
 def stats(

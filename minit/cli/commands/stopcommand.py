@@ -2,54 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
-from minit.cli.commands.podcommands import chosen_uuids, uuid_file_option
-from minit.cli.grammar import MinitCommand
+from minit.cli.commands.podcommands import chosen_uuids, read_wait, uuid_file_option
+from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
 from minit.errors import MinitError, PodError, describe
-from minit.stage0.pods.poddirectory import find_pod
+from minit.stage0.pods.poddirectory import Pod, find_pod
+from minit.stage0.pods.podwaiting import wait_until_ended
 from minit.stage0.stage1.stopcall import stop_pod
+
+T = TypeVar("T")
 
 
 @click.command(cls=MinitCommand)
 @click.option("--force", is_flag=True, help="Kill the pod instead of letting its apps end.")
+@click.option(
+    "--wait", cls=OptionalValue, bare="true", metavar="DURATION", callback=read_wait, help="Wait until the pods ended."
+)
 @uuid_file_option
 @click.argument("uuids", metavar="UUID...", nargs=-1)
 @click.pass_obj
-def stop(invocation: Invocation, force: bool, uuid_file: Path | None, uuids: tuple[str, ...]) -> None:
+def stop(
+    invocation: Invocation, force: bool, wait: float | None, uuid_file: Path | None, uuids: tuple[str, ...]
+) -> None:
     """
     Stop running pods.
 
-    Returns at once; `minit status --wait` waits for the end.
+    Returns at once, or with --wait when they have ended.
 
     \b
       minit stop 2d381b2a 6a9c
+      minit stop --wait web
       minit stop --force --uuid-file=pod.uuid
 
     """
+    chosen = chosen_uuids(uuids, uuid_file)
+    with ExitStack() as stack:
+        asked: list[Pod] = []
 
-    def stop_one(uuid: str) -> None:
-        with find_pod(invocation.data, uuid, invocation.note) as pod:
+        def stop_one(uuid: str) -> None:
+            pod = stack.enter_context(find_pod(invocation.data, uuid, invocation.note))
             if stop_pod(pod, force=force):
                 invocation.say(f'"{pod.uuid}"')
+                asked.append(pod)
             else:
                 invocation.say(f'pod "{pod.uuid}" is already stopped')
 
-    for_each(invocation, chosen_uuids(uuids, uuid_file), stop_one, "failed to stop one or more pods")
+        failed = _try_each(invocation, chosen, stop_one)
+        if wait is not None:
+            # All of them end at the same time.
+            failed |= _try_each(invocation, asked, lambda pod: wait_until_ended(pod, wait))
+    if failed:
+        raise PodError("failed to stop one or more pods")
 
 
-def for_each(invocation: Invocation, uuids: tuple[str, ...], action: Callable[[str], None], failure: str) -> None:
-    """Act on each pod, telling the failures; PodError with `failure` at the end if there were any."""
+def for_each(invocation: Invocation, names: Iterable[str], action: Callable[[str], None], failure: str) -> None:
+    """Act on each of several things, telling the failures; PodError with `failure` at the end if there were any."""
+    if _try_each(invocation, names, action):
+        raise PodError(failure)
+
+
+def _try_each(invocation: Invocation, pods: Iterable[T], action: Callable[[T], None]) -> bool:
+    """Act on each pod, telling the failures, and return whether there were any."""
     failed = False
-    for uuid in uuids:
+    for pod in pods:
         try:
-            action(uuid)
+            action(pod)
         except (OSError, MinitError) as error:
             invocation.note(describe(error))
             failed = True
-    if failed:
-        raise PodError(failure)
+    return failed

@@ -12,6 +12,7 @@ from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.terminalkeys import is_terminal
 from minit.cli.text.toptext import sort_rows, table_lines, top_rows
+from minit.cli.uuidfile import uuid_file_first_option
 
 
 @click.command(cls=MinitCommand)
@@ -22,6 +23,7 @@ from minit.cli.text.toptext import sort_rows, table_lines, top_rows
     callback=read_interval,
     help="How long from one look to the next.  [default: 1s]",
 )
+@uuid_file_first_option
 @click.argument("uuids", metavar="[UUID...]", nargs=-1)
 @click.pass_obj
 def top(invocation: Invocation, interval: float, uuids: tuple[str, ...]) -> None:
