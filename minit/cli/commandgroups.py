@@ -105,6 +105,16 @@ COMMANDS = {
         help="Copy files into an app of a pod, or out of it, while it runs or when it has ended.",
         section=_MANAGING,
     ),
+    "diff": Listing(
+        place="commands.diffcommand:diff",
+        help="Show the files that an app has added (A), changed (C) or deleted (D) since its image.",
+        section=_MANAGING,
+    ),
+    "port": Listing(
+        place="commands.portcommand:port",
+        help="Show the ports of the host that lead to a running pod, or to one port of it, by its number or name.",
+        section=_MANAGING,
+    ),
     "logs": Listing(
         place="commands.logcommand:logs",
         help="Show what the apps of a pod have written, also after it exited.",

@@ -66,7 +66,7 @@ def export_app(
             gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as compressed,
         ):
             writer = TreeWriter(compressed.write, ids, note, lambda count: progress(f"exporting {name}", count, None))
-            writer.add_tree(root, "rootfs", left_out=_mount_places(root))
+            writer.add_tree(root, "rootfs", left_out=mount_places(root))
             writer.add_file("manifest", manifest)
             writer.finish()
 
@@ -138,7 +138,7 @@ def _complete_manifest(manifest: bytes, source: str, image_name: str | None) -> 
     return data
 
 
-def _mount_places(root: int) -> Iterator[os.stat_result]:
+def mount_places(root: int) -> Iterator[os.stat_result]:
     """Yield what was only made for a mount and is as mknod(2) left it; no app has ever seen it."""
     for path in _BOUND_FILES:
         try:

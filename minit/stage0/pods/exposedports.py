@@ -6,6 +6,7 @@ from minit.errors import PodError
 from minit.manifest.app import MAX_PORT, Port
 from minit.manifest.hostports import HostPorts, overlap, parse_host_address
 from minit.manifest.pod import ExposedPort, PodManifest
+from minit.value import Value
 
 
 def check_ports(pod: PodManifest, place: str) -> None:
@@ -20,6 +21,35 @@ def check_ports(pod: PodManifest, place: str) -> None:
                     f'{place}: "{name}" and "{exposed.name}" both want {ports.protocol} port {number} of the host'
                 )
         taken.append((exposed.name, ports))
+
+
+class ForwardedPort(Value):
+    """`count` ports of the host from `host_port` on that lead to as many of the pod; no `host_ip` means any address."""
+
+    name: str
+    protocol: str
+    pod_port: int
+    host_ip: str | None
+    host_port: int
+    count: int
+
+
+def forwarded_ports(pod: PodManifest) -> tuple[ForwardedPort, ...]:
+    """Return the ports of the host that lead to apps; PodError for one of no app."""
+    found = []
+    for exposed in pod.ports:
+        port = exposed.pod_port or _find_port(pod, exposed.name, "ports")
+        found.append(
+            ForwardedPort(
+                name=exposed.name,
+                protocol=port.protocol,
+                pod_port=port.port,
+                host_ip=exposed.host_ip,
+                host_port=exposed.host_port,
+                count=_host_ports(exposed, port, "ports").count,
+            )
+        )
+    return tuple(found)
 
 
 def _find_port(pod: PodManifest, name: str, place: str) -> Port:

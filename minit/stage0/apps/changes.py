@@ -1,0 +1,114 @@
+"""
+`diff`: what an app has added, changed and deleted in its root, by comparing it with the tree of its image.
+
+An overlay's upper layer would tell most of it faster, but not what it means where directories were replaced or renamed;
+and pods without overlay have none. Directories are opened from the root on, following no link: the app may run.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+
+from minit import paths, syscalls
+from minit.idrange import IdRange
+from minit.progress import Progress
+from minit.stage0.apps.export import mount_places
+from minit.stage0.apps.podfiles import app_place, choose_app
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.poddirectory import Pod
+from minit.stage0.pods.podstatus import read_app_tree_id, read_pod_manifest
+from minit.value import Value
+
+ADDED, CHANGED, DELETED = "A", "C", "D"
+
+_BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+# stage0 and stage1 make them where an image has none.
+_NOT_THE_APPS = frozenset({"dev", "proc", "run", "sys", "tmp", "etc/mtab"})
+
+
+class Change(Value):
+    """A file that an app has ADDED, CHANGED or DELETED, by its absolute path."""
+
+    kind: str
+    path: str
+
+
+def find_changes(pod: Pod, app: str | None, trees: TreeStore, progress: Progress) -> list[Change]:
+    """
+    Return the changes of an app (None: the only one), by path; all directories above a change are changed, too.
+
+    PodError if the pod has never run, or has no such app. What is on volumes is no change.
+    """
+    with app_place(pod, app, "/", trees) as place:
+        chosen = choose_app(read_pod_manifest(pod), app)
+        if pod.has_file(paths.POD_OVERLAY_PREPARED):
+            tree_id = read_app_tree_id(pod, chosen.name)
+        else:
+            assert chosen.image_id is not None
+            tree_id = trees.render(chosen.image_id, progress)
+        image = os.open(trees.path(tree_id) / "rootfs", os.O_PATH | os.O_DIRECTORY)
+        try:
+            ignored = {(status.st_dev, status.st_ino) for status in mount_places(place.root)}
+            found = dict(_compare(place.root, image, place.ids, lambda now: (now.st_dev, now.st_ino) in ignored))
+        finally:
+            os.close(image)
+    for path in list(found):
+        while path := path.rpartition("/")[0]:
+            found.setdefault(path, CHANGED)
+    return [Change(kind=kind, path=f"/{path}") for path, kind in sorted(found.items())]
+
+
+def _compare(
+    root: int, image: int, ids: IdRange | None, is_ignored: Callable[[os.stat_result], bool]
+) -> Iterator[tuple[str, str]]:
+    """Yield paths, relative, and what was done to them."""
+    pending = [("", True)]
+    while pending:
+        directory, in_image = pending.pop()
+        now = _entries(root, directory)
+        before = _entries(image, directory) if in_image else {}
+        for path in sorted(now.keys() | before.keys()):
+            new, old = now.get(path), before.get(path)
+            if new is None:
+                yield path, DELETED
+                continue
+            if old is None:
+                if path not in _NOT_THE_APPS and not is_ignored(new[0]):
+                    yield path, ADDED
+            elif _facts(*new, ids) != _facts(*old, None):
+                yield path, CHANGED
+            if stat.S_ISDIR(new[0].st_mode):
+                pending.append((path, old is not None and stat.S_ISDIR(old[0].st_mode)))
+
+
+def _entries(root: int, directory: str) -> dict[str, tuple[os.stat_result, str]]:
+    """Return the files in a directory by their paths, each with its status and the target of a link."""
+    try:
+        fd = syscalls.openat2(root, directory or ".", _DIRECTORY, resolve=_BENEATH)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}  # since its name was read
+    found = {}
+    try:
+        for name in os.listdir(fd):
+            try:
+                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                target = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(status.st_mode) else ""
+            except OSError:
+                continue  # gone, or something else
+            found[f"{directory}/{name}" if directory else name] = status, target
+    finally:
+        os.close(fd)
+    return found
+
+
+def _facts(status: os.stat_result, target: str, ids: IdRange | None) -> tuple[object, ...]:
+    """Return what is the same as long as nobody changes a file; of a directory not its time, which entries change."""
+    uid, gid = status.st_uid, status.st_gid
+    owner = (uid, gid) if ids is None or (uid, gid) == (0, 0) else (ids.from_host(uid), ids.from_host(gid))
+    content: tuple[object, ...] = ()
+    if not stat.S_ISDIR(status.st_mode):
+        content = status.st_size, status.st_mtime_ns, status.st_rdev, target
+    return status.st_mode, owner, content
