@@ -32,7 +32,7 @@ class NetworkConfig(Value):
 
     `file_name` is the last part of where it was found, which decides the order of networks, and `directory` the rest.
     `text` is the whole file, which a plugin that is not in a list gets as it is. `ip_masq` says that any of the plugins
-    hides the pod behind the host's address.
+    hides the pod behind the host's address, `restricted` that one lets it reach its own subnet only.
     """
 
     name: str
@@ -43,6 +43,7 @@ class NetworkConfig(Value):
     plugins: tuple[PluginConfig, ...] = ()
     is_list: bool = False
     ip_masq: bool = False
+    restricted: bool = False
     disable_check: bool = False
 
 
@@ -66,6 +67,7 @@ def parse_network_config(data: bytes, file_name: str, directory: str) -> Network
         plugins=plugins,
         is_list=is_list,
         ip_masq=any(root["plugins"].each(_masquerades)) if is_list else _masquerades(root),
+        restricted=any(root["plugins"].each(_restricts)) if is_list else _restricts(root),
         disable_check=root["disableCheck"].optional(Node.boolean) or False,
     )
 
@@ -104,6 +106,11 @@ def _parse_plugin(node: Node) -> PluginConfig:
 
 def _masquerades(node: Node) -> bool:
     return node["ipMasq"].optional(Node.boolean) or False
+
+
+def _restricts(node: Node) -> bool:
+    # Whoever takes it says what is wrong with a value.
+    return node["restricted"].raw() is True
 
 
 def _read_name(node: Node) -> str:

@@ -40,7 +40,7 @@ from minit.plan.life.stopping import plan_pod_grace, plan_stopping
 from minit.plan.loadedpod import Pod, app_section, has_isolators, is_set
 from minit.plan.networks.connection import connect
 from minit.plan.networks.networkplan import Connection, NetworkPlan
-from minit.plan.networks.podnetwork import is_contained, plan_pod_network
+from minit.plan.networks.podnetwork import is_contained, plan_pod_network, wants_host_dns
 from minit.plan.order import check_order, plan_after
 from minit.plan.refusals import refuse_shared_files, refuse_unbuilt, refuse_unknown_annotations
 from minit.plan.rights.guards import plan_guards
@@ -68,7 +68,8 @@ class PodPlan(Value):
     Everything decided about a pod before any effect.
 
     `namespaces` are namespaces(7) names under /proc/PID/ns of what is made together with PID 1. With a `network` it
-    joins a namespace that is made for that. `limits` are those of all its apps together, None without any.
+    joins a namespace that is made for that. With `has_dns_of_host` it is in the host's and resolves names as that does.
+    `limits` are those of all its apps together, None without any.
     `kubernetes_log_directory` is where the host has the log files of the log mode k8s-plain.
     `private_users` are the ids of its user namespace, None without one. A `mutable` pod lives until it is stopped,
     whatever becomes of its apps, and may get more of them, which may need `later_controllers` of control groups.
@@ -82,6 +83,7 @@ class PodPlan(Value):
     bounding: int | None
     mounts: tuple[MountOp, ...] = ()
     network: NetworkPlan | None = None
+    has_dns_of_host: bool = False
     limits: Limits | None = None
     kubernetes_log_directory: str | None = None
     private_users: IdRange | None = None
@@ -217,6 +219,7 @@ class _Planning:
                 *cover_of(facts.shown_hierarchies),
             ),
             network=network,
+            has_dns_of_host=wants_host_dns(pod.manifest, flags) and not is_contained(flags.networks),
             limits=limits,
             kubernetes_log_directory=kubernetes_log_directory,
             private_users=mapped,

@@ -5,7 +5,13 @@ from __future__ import annotations
 from minit.errors import PlanError
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.paths import ANNOTATION_KUBERNETES_DIRECTORY, ANNOTATION_LOG_MODE, created_marker, started_marker
+from minit.paths import (
+    ANNOTATION_DNS,
+    ANNOTATION_KUBERNETES_DIRECTORY,
+    ANNOTATION_LOG_MODE,
+    created_marker,
+    started_marker,
+)
 from minit.plan.appplan import POD_ANNOTATIONS, check_keep_logs
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.life.stopping import ANNOTATION_STOP_SIGNAL
@@ -26,7 +32,7 @@ def refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
         check_keep_logs(name, value, "")
         if name.startswith(_ANNOTATION_EXPERIMENT) and name not in _EXPERIMENTS:
             raise PlanError(f"annotation {name} is not supported yet")
-        if name.startswith("minit/") and name not in POD_ANNOTATIONS:
+        if name.startswith("minit/") and name not in (*POD_ANNOTATIONS, ANNOTATION_DNS):
             raise PlanError(f'unknown annotation "{name}"')
 
 

@@ -209,7 +209,7 @@ def _run_options(pod: KubernetesPod, net: tuple[str, ...]) -> Options:
     return {
         "net": ("host",) if pod.host_network else net,
         "hostname": None if pod.host_network else pod.hostname,
-        "dns": ("host",) if pod.dns.host else pod.dns.servers,
+        "dns": ("none",) if pod.dns.none else pod.dns.servers,
         "dns_search": pod.dns.searches,
         "dns_opt": pod.dns.options,
         "dns_domain": None,

@@ -168,7 +168,8 @@ name_options = _options(
         "--dns",
         metavar="IP,...|host|none",
         multiple=True,
-        help="Name servers of the apps, what the host has, or what the images have; repeatable.",
+        help="Name servers of the apps, what the host has, or what the images have; repeatable.  [default: what a "
+        "network says, or the host's if the pod has a way to them]",
     ),
     click.option("--dns-search", metavar="DOMAIN", multiple=True, help="Domain to search for names; repeatable."),
     click.option("--dns-opt", metavar="OPTION", multiple=True, help="Option of resolv.conf; repeatable."),

@@ -25,7 +25,7 @@ from minit.launcher.start.filterprograms import add_filters, read_sidecar_filter
 from minit.launcher.start.hostnotify import is_usable
 from minit.launcher.start.kuberneteslog import open_kubernetes_log
 from minit.launcher.start.listenfds import AppSockets, InheritedSocket, find_sockets, match_sockets
-from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root
+from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root, read_host_dns
 from minit.launcher.start.networkhelper import NetworkHelper
 from minit.launcher.start.preparation import open_host_sockets, place_groups, prepare, raise_descriptor_limit
 from minit.launcher.start.usernamespace import admit, make_mounts, open_network
@@ -182,6 +182,9 @@ class _Launch:
                 connection = self._network.wait(FORWARDED)
                 apps = connect(apps, connection, self._flags.mds_token)
                 _enter_network(plan, connection)
+        elif plan.has_dns_of_host and (text := read_host_dns()) is not None:
+            connection = Connection(namespace="", resolv_conf=text, is_host_dns=True)
+            apps = connect(apps, connection, "")
         if plan.mutable:
             with Step("write the options of the pod"):
                 _remember_options(self._flags, connection)
@@ -284,6 +287,7 @@ def _remember_options(flags: RunFlags, connection: Connection | None) -> None:
         flags=flags,
         host_address=None if connection is None else connection.host_address,
         resolv_conf=None if connection is None else connection.resolv_conf,
+        is_host_dns=connection is not None and connection.is_host_dns,
     )
     write_pod_file(paths.POD_RUNTIME_CONFIG, encode_runtime_config(config))
 

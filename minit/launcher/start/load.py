@@ -112,6 +112,15 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -
     )
 
 
+def read_host_dns() -> str | None:
+    """Return the host's configuration of DNS, for a pod in its network; None if there is none that can be read."""
+    try:
+        fd = os.open(paths.HOST_RESOLV_CONF, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return os.fsdecode(read_bounded(fd, paths.HOST_RESOLV_CONF, _MAXIMUM_BYTES))
+    except (OSError, LaunchError):
+        return None
+
+
 def _find_missing_devices(pod: PodManifest) -> frozenset[str]:
     annotations = [pod.annotations, *(runtime.annotations for runtime in pod.apps)]
     if not any(name == ANNOTATION_HOTPLUG for pairs in annotations for name, _ in pairs):

@@ -68,6 +68,7 @@ class NetworkHelper:
             namespace=str(message["namespace"]),
             host_address=_optional(message["host_address"]),
             resolv_conf=_optional(message["resolv_conf"]),
+            is_host_dns=bool(message["is_host_dns"]),
         )
 
     def release(self) -> None:
@@ -122,6 +123,7 @@ def _connect(plan: NetworkPlan, flags: RunFlags, socket: Socket) -> None:
             "namespace": connection.namespace,
             "host_address": connection.host_address,
             "resolv_conf": connection.resolv_conf,
+            "is_host_dns": connection.is_host_dns,
         },
     )
 

@@ -17,11 +17,15 @@ T = TypeVar("T")
 
 
 class RuntimeConfig(Value):
-    """The options of `run`, and of the pod's networks the address of the host and the text for resolv.conf(5)."""
+    """
+    The options of `run`, and of the pod's networks the address of the host and the text for resolv.conf(5), which may
+    be the host's own.
+    """
 
     flags: RunFlags
     host_address: str | None = None
     resolv_conf: str | None = None
+    is_host_dns: bool = False
 
 
 def encode_runtime_config(config: RuntimeConfig) -> bytes:
@@ -50,6 +54,7 @@ def encode_runtime_config(config: RuntimeConfig) -> bytes:
                 "localConfig": flags.local_config,
                 "hostAddress": config.host_address,
                 "resolvConf": config.resolv_conf,
+                "isHostDNS": config.is_host_dns,
             },
         }
     )
@@ -82,6 +87,7 @@ def decode_runtime_config(data: bytes, source: str, uuid: str) -> RuntimeConfig:
             ),
             host_address=None if address is None else _expect(str, address),
             resolv_conf=None if resolv_conf is None else _expect(str, resolv_conf),
+            is_host_dns=_expect(bool, own["isHostDNS"]),
         )
     except KeyError as error:
         raise ManifestError(f"{source}: {error.args[0]} is missing") from error

@@ -19,7 +19,8 @@ def connect(apps: tuple[A, ...], connection: Connection, mds_token: str) -> tupl
     """Return the apps with the name servers that the networks offer and the address of the metadata service."""
     if connection.resolv_conf is not None:
         text = os.fsencode(connection.resolv_conf)
-        apps = tuple(replace(app, files=(*app.files, resolv_conf(app.name, text))) for app in apps)
+        yields = connection.is_host_dns
+        apps = tuple(replace(app, files=(*app.files, resolv_conf(app.name, text, yields=yields))) for app in apps)
     if mds_token:
         host = connection.host_address
         if host is None:

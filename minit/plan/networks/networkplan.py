@@ -40,10 +40,15 @@ class ForwardedPort(Value):
 
 
 class NetworkPlan(Value):
-    """The networks of a pod in the order in which they are joined, and the ports forwarded to it."""
+    """
+    The networks of a pod in the order in which they are joined, and the ports forwarded to it.
+
+    With `host_dns` it asks the name servers of the host if its networks lead there and name none.
+    """
 
     networks: tuple[PlannedNetwork, ...] = ()
     ports: tuple[ForwardedPort, ...] = ()
+    host_dns: bool = False
 
     def without_ports(self, taken: Iterable[tuple[str, int]]) -> NetworkPlan:
         """Return the plan without the ports, as protocol and number, that apps have on the host itself."""
@@ -65,12 +70,14 @@ class Connection(Value):
     The result of a pod's networks, as far as its apps need to know.
 
     `namespace` is the path of the pod's network namespace. `host_address` is the address of the host on the
-    forwardable network, `resolv_conf` the text of a resolv.conf(5) from the first network with one.
+    forwardable network, `resolv_conf` the text of a resolv.conf(5) from the first network with one, or from the host
+    (`is_host_dns`).
     """
 
     namespace: str
     host_address: str | None = None
     resolv_conf: str | None = None
+    is_host_dns: bool = False
 
 
 def interface_name(index: int) -> str:

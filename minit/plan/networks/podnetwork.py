@@ -6,10 +6,14 @@ from collections.abc import Sequence
 
 from minit.errors import PlanError
 from minit.manifest.app import App
+from minit.manifest.pod import PodManifest
+from minit.paths import ANNOTATION_DNS
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.loadedpod import Pod
 from minit.plan.networks.networkplan import NetworkPlan, plan_networks
 from minit.plan.networks.ports import plan_ports
+
+_DNS_HOST, _DNS_NONE = "host", "none"
 
 
 def is_contained(networks: tuple[str, ...]) -> bool:
@@ -36,4 +40,17 @@ def plan_pod_network(pod: Pod, flags: RunFlags, sections: Sequence[App]) -> Netw
     return NetworkPlan(
         networks=plan_networks(pod.networks, flags.networks),
         ports=plan_ports(pod.manifest, dict(zip(names, sections))),
+        host_dns=wants_host_dns(pod.manifest, flags),
     )
+
+
+def wants_host_dns(manifest: PodManifest, flags: RunFlags) -> bool:
+    """
+    Tell whether a pod is to ask the host's name servers if it can and has no others; PlanError for a bad annotation.
+
+    That is for pods of minit's stage0: those of rkt have none unless an option names some.
+    """
+    value = manifest.annotation(ANNOTATION_DNS)
+    if value not in (None, _DNS_HOST, _DNS_NONE):
+        raise PlanError(f'annotation {ANNOTATION_DNS}: expected {_DNS_HOST} or {_DNS_NONE}, got "{value}"')
+    return value == _DNS_HOST and flags.resolv_mode == "default"

@@ -20,8 +20,8 @@ class AppFile(Value):
     A file that an app finds at `target`, bound there once its volumes are mounted.
 
     `source` is in the stage1 root. It is made with `text`, without one it is there already. The app may change it
-    unless it is `read_only`. `if_missing`: only if the app has nothing at `target`. `required`: a volume in the way in
-    which no place can be made is an error, not a reason to do without.
+    unless it is `read_only`. `if_missing`: only if the app has nothing at `target`. `yields`: only if that is in no
+    volume. `required`: a volume in the way in which no place can be made is an error, not a reason to do without.
     """
 
     target: str
@@ -29,11 +29,13 @@ class AppFile(Value):
     text: bytes | None = None
     read_only: bool = False
     if_missing: bool = False
+    yields: bool = False
     required: bool = False
 
     def describe(self) -> str:
         """Return the file as a line for --debug."""
-        return f"file {self.target} from {self.source}{' unless there is one' if self.if_missing else ''}"
+        unless = " unless there is one" if self.if_missing else " unless a volume is there" if self.yields else ""
+        return f"file {self.target} from {self.source}{unless}"
 
 
 class EtcTexts(Value):
@@ -77,9 +79,10 @@ def _encode(hostname: str) -> bytes:
     return hostname.encode(errors="surrogateescape")
 
 
-def resolv_conf(app: str, text: bytes) -> AppFile:
-    """Return the configuration of DNS of an app."""
-    return AppFile(target="/etc/resolv.conf", source=paths.etc_file(app, "resolv.conf"), text=text, required=True)
+def resolv_conf(app: str, text: bytes, *, yields: bool = False) -> AppFile:
+    """Return the configuration of DNS of an app; one that `yields` was not asked for."""
+    source = paths.etc_file(app, "resolv.conf")
+    return AppFile(target="/etc/resolv.conf", source=source, text=text, required=not yields, yields=yields)
 
 
 def add_hostname(hosts: bytes, hostname: bytes) -> bytes:

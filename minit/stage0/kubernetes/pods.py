@@ -26,9 +26,9 @@ _ABOUT_CLUSTERS = (
 
 
 class Dns(Value):
-    """Name servers of the pod; with `host` those of the host."""
+    """Name servers of the pod; with `none` it has none, and without any those of the host."""
 
-    host: bool = False
+    none: bool = False
     servers: tuple[str, ...] = ()
     searches: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ def _read_dns(spec: Fields) -> Dns:
         lambda node: node.one_of("Default", "ClusterFirst", "ClusterFirstWithHostNet", "None")
     )
     if not spec["dnsConfig"].given:
-        return Dns(host=policy == "Default")
+        return Dns(none=policy == "None")
     with spec.within("dnsConfig") as config:
         options = config.each("options", _read_dns_option)
         return Dns(

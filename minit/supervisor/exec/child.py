@@ -273,7 +273,7 @@ def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
     # Before the volumes, one of which may hide it.
     null = syscalls.openat2(tree, "/dev/null", os.O_RDWR, resolve=syscalls.RESOLVE_IN_ROOT)
     places = attach_volumes(spec.volumes, ends.trees, tree, spec.sysfs)
-    attach_files(spec.files, tree)
+    attach_files(spec.files, tree, places)
     if ends.notify is not None:
         attach_socket(ends.notify, tree)
     protect_paths(spec.protection, tree, list(zip(spec.volumes, places)), spec.groups)

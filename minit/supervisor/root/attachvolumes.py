@@ -48,11 +48,18 @@ def attach_volumes(
     return places
 
 
-def attach_files(files: Sequence[AppFile], root: int) -> None:
-    """Attach the files of /etc inside `root`; LaunchError names one that is required and has no place."""
+def attach_files(files: Sequence[AppFile], root: int, volumes: Sequence[tuple[str, ...]]) -> None:
+    """
+    Attach the files of /etc inside `root`; LaunchError names one that is required and has no place.
+
+    `volumes` are the names that lead to each.
+    """
     for file in files:
         try:
-            if not (file.if_missing and _exists(root, file.target)):
+            is_there = (file.if_missing and _exists(root, file.target)) or (
+                file.yields and _is_within(file.target, volumes, root)
+            )
+            if not is_there:
                 _attach_file(file, root)
         except (MinitError, OSError) as error:
             if isinstance(error, OSError) and error.errno in _NO_PLACE and not file.required:
@@ -73,6 +80,13 @@ def _has_one_below(target: str, places: Sequence[tuple[str, ...]], root: int) ->
         return False
     top = resolve_target(root, target)
     return any(place[: len(top)] == top for place in places)
+
+
+def _is_within(target: str, places: Sequence[tuple[str, ...]], root: int) -> bool:
+    if not places:
+        return False
+    names = resolve_target(root, target)
+    return any(names[: len(place)] == place for place in places)
 
 
 def attach_tree(tree: int, root: int, target: str) -> None:
