@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable
-from typing import BinaryIO
 
-from minit.archives.compression import DEFAULT_LIMITS, Limits, Tee, Uncompressed
+from minit.archives.compression import DEFAULT_LIMITS, Limits, Readable, Tee, Uncompressed
 from minit.archives.tar import TarReader
 from minit.archives.tarentry import Kind
 from minit.errors import ImageError, ManifestError
@@ -32,7 +31,7 @@ def image_id(digest: hashlib._Hash) -> str:
 
 
 def copy_image(
-    file: BinaryIO, source: str, write: Callable[[memoryview], object], limits: Limits = DEFAULT_LIMITS
+    file: Readable, source: str, write: Callable[[memoryview], object], limits: Limits = DEFAULT_LIMITS
 ) -> tuple[str, bytes]:
     """
     Read an image file to its end, hand the uncompressed tar to `write`, and return image ID and manifest.

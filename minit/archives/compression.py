@@ -133,6 +133,7 @@ class Uncompressed(io.RawIOBase):
         self._source = source
         self._limits = limits
         self._produced_bytes = 0
+        self._hole_bytes = 0  # apart, since another thread may count them
         self._input = file.read(_CHUNK) or b""
         self.consumed_bytes = len(self._input)
         self._format = "tar"
@@ -162,7 +163,7 @@ class Uncompressed(io.RawIOBase):
 
     def count_holes(self, size_bytes: int) -> None:
         """Count zeros that a file in the tar is said to have, and that will be written, as if they had been in it."""
-        self._produced_bytes += size_bytes
+        self._hole_bytes += size_bytes
         self._check_limits()
 
     def _more_input(self) -> bytes:
@@ -208,7 +209,7 @@ class Uncompressed(io.RawIOBase):
         return True
 
     def _check_limits(self) -> None:
-        limits, produced = self._limits, self._produced_bytes
+        limits, produced = self._limits, self._produced_bytes + self._hole_bytes
         if produced > limits.size_bytes:
             raise ImageError(f"{self._source}: more than {limits.size_bytes} bytes when uncompressed")
         if produced > limits.ratio_from_bytes and produced > limits.ratio * self.consumed_bytes:

@@ -70,16 +70,23 @@ class TarReader:
     `file` must return short reads at its end only; it is read strictly forward and not closed. `source` names
     the archive in errors. With `rooted`, absolute names and link targets begin at the archive's top, as in layers;
     else they are refused. With `skip`, which moves `file` forward by a number of bytes, data that nobody reads is
-    skipped.
+    skipped. With `has_data` only entries of the paths it names are followed by their data, which lies elsewhere else.
     """
 
     def __init__(
-        self, file: BinaryIO, source: str, *, rooted: bool = False, skip: Callable[[int], object] | None = None
+        self,
+        file: BinaryIO,
+        source: str,
+        *,
+        rooted: bool = False,
+        skip: Callable[[int], object] | None = None,
+        has_data: Callable[[str], bool] | None = None,
     ) -> None:
         self._file = file
         self._source = source
         self._rooted = rooted
         self._skip = skip
+        self._has_data = has_data
         self._data_left = 0
         self._padding = 0
         self._sparse: SparseFile | None = None
@@ -153,7 +160,10 @@ class TarReader:
             elif typeflag == b"K":
                 self._extend(extensions, {"linkpath": self._extension(fields).rstrip(b"\0")})
             else:
-                return self._entry(fields, extensions)
+                entry = self._entry(fields, extensions)
+                if self._has_data is not None and not self._has_data(entry.path):
+                    self._set_data(0)
+                return entry
         raise ImageError(f"{self._source}: more than {_EXTENSIONS_LIMIT} headers describe one entry")
 
     def _checked_fields(self, block: bytes) -> tuple[bytes, ...]:

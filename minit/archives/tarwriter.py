@@ -118,7 +118,7 @@ class TarWriter:
             entry = replace(entry, size_bytes=len(data))
         if name is None:
             name = f"{entry.path}/" if entry.kind is Kind.DIRECTORY else entry.path
-        self.put(_encode_header(entry, name, hard_link_to, records))
+        self.put(encode_header(entry, name, hard_link_to, records))
         if data is not None:
             self.put(data + padding(len(data)))
 
@@ -158,8 +158,8 @@ def padding(size_bytes: int) -> bytes:
     return bytes(-size_bytes % _BLOCK_BYTES)
 
 
-def _encode_header(
-    entry: Entry, path_text: str, hard_link_to: str | None, others: Iterable[tuple[bytes, bytes]]
+def encode_header(
+    entry: Entry, path_text: str, hard_link_to: str | None = None, others: Iterable[tuple[bytes, bytes]] = ()
 ) -> bytes:
     """Return the blocks that announce `entry` under the name `path_text`; its data follows, padded to whole blocks."""
     kind, link_target, size = entry.kind, entry.link_target, entry.size_bytes

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -50,7 +51,8 @@ def image_of(*layers: bytes, digests: Sequence[str] | None = None) -> LayeredIma
 def squashed(*layers: bytes, limits: Limits | None = None) -> bytes:
     """The ACI that layers become, checked as one that a user gives."""
     written = bytearray()
-    image_id, manifest = write_aci(image_of(*layers), written.extend, tempfile.TemporaryFile, limits=limits or Limits())
+    with tempfile.TemporaryDirectory() as path:
+        image_id, manifest = write_aci(image_of(*layers), written.extend, Path(path), limits=limits or Limits())
     assert copy_image(io.BytesIO(bytes(written)), "x.aci", lambda data: None) == (image_id, manifest)
     return bytes(written)
 
@@ -304,12 +306,12 @@ def test_names_do_not_grow_through_links() -> None:
         squashed(layer(*entries, tars.file("t/" + deep + "/x")))
 
 
-def test_a_wrong_diff_id_is_refused() -> None:
+def test_a_wrong_diff_id_is_refused(tmp_path: Path) -> None:
     """A layer that is not what the configuration says is refused with both digests, when nothing was written yet."""
     data = layer(tars.file("a", b"1"))
     written = bytearray()
     with pytest.raises(ImageError, match=rf"layer 0 has the diff_id {sha256(data)}, expected {sha256(b'x')}: damaged"):
-        write_aci(image_of(data, digests=[sha256(b"x")]), written.extend, tempfile.TemporaryFile)
+        write_aci(image_of(data, digests=[sha256(b"x")]), written.extend, tmp_path)
     assert not written
 
 

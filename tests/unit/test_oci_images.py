@@ -59,8 +59,8 @@ def opened(reference: str) -> Iterator[LayeredImage]:
 
 def manifest_of(reference: str) -> Json:
     """The manifest of the ACI that an image becomes, once all of the image has been read."""
-    with opened(reference) as image:
-        _, manifest = write_aci(image, lambda data: None, tempfile.TemporaryFile)
+    with opened(reference) as image, tempfile.TemporaryDirectory() as path:
+        _, manifest = write_aci(image, lambda data: None, Path(path))
         assert manifest == convert_manifest(image)
     document: Json = json.loads(manifest)
     return document
@@ -95,7 +95,7 @@ def path(tmp_path: Path) -> Path:
     [(bytes, ""), (gzipped, "+gzip"), (zstd.compress, "+zstd"), (bz2.compress, ".bzip2"), (lzma.compress, ".xz")],
 )
 def test_layers_of_every_compression_give_the_same_image(
-    path: Path, compress: Callable[[bytes], bytes], suffix: str
+    path: Path, tmp_path: Path, compress: Callable[[bytes], bytes], suffix: str
 ) -> None:
     """However its layers are compressed, an image becomes the same tar; only digests in the manifest differ."""
     layout = Layout()
@@ -103,7 +103,7 @@ def test_layers_of_every_compression_give_the_same_image(
     layout.write_archive(path)
     written = bytearray()
     with opened(f"oci-archive:{path}") as image:
-        write_aci(image, written.extend, tempfile.TemporaryFile)
+        write_aci(image, written.extend, tmp_path)
     with tarfile.open(fileobj=io.BytesIO(bytes(written))) as tar:
         assert {"manifest", "rootfs", "rootfs/a", "rootfs/b"} <= set(tar.getnames())
 

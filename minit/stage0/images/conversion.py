@@ -6,10 +6,12 @@ import platform
 from contextlib import ExitStack
 
 from minit.archives.acimanifest import check_machine, convert_manifest
+from minit.archives.assembledaci import DamagedLayerError
+from minit.archives.compression import DEFAULT_LIMITS
 from minit.archives.imagenames import ImageName
 from minit.archives.layered import LayeredImage
 from minit.archives.opening import open_image
-from minit.archives.squash import write_aci
+from minit.archives.squash import Meter
 from minit.archives.transports import FILE_TRANSPORTS, OCI
 from minit.errors import ImageError, StoreError
 from minit.progress import Progress
@@ -32,29 +34,39 @@ def import_image(
 
     Reports what skopeo says, and bytes of layers.
     """
-    if reference.partition(":")[0] in FILE_TRANSPORTS:
-        with disk_errors(f"import {reference}", store.temporary), open_image(reference, store.temporary_file) as image:
-            return _import(store, image, policy, progress)
-    try:
-        source = skopeo_source(reference)
-    except ImageError as error:
-        raise StoreError(str(error)) from error
-    if source.is_remote and source.name is not None and policy is not PullPolicy.UPDATE:
+    source = _source(reference)
+    if source is not None and source.is_remote and source.name is not None and policy is not PullPolicy.UPDATE:
         known = choose_named(store.list(), reference_to(source.name))
         if known is not None:
             return known
         if policy is PullPolicy.NEVER:
             missing = f'image "{reference}" is not in the store {store.data}'
             raise StoreError(f"{missing}, and --pull-policy=never keeps it so")
-    with disk_errors(f"import {reference}", store.temporary), ExitStack() as stack:
-        layout = stack.enter_context(scratch_directory(store.temporary)) / "image"
-        copy_by_skopeo(source.wanted, layout, progress, verify_tls=verify_tls)
-        image = stack.enter_context(open_image(f"{OCI}:{layout}", store.temporary_file))
-        return _import(store, replace(image, name=_name(source), source=source.wanted), policy, progress)
+    try:
+        with disk_errors(f"import {reference}", store.temporary), store.layers.kept(), ExitStack() as stack:
+            if source is None:
+                image = stack.enter_context(open_image(reference, store.temporary_file))
+            else:
+                layout = stack.enter_context(scratch_directory(store.temporary)) / "image"
+                store.layers.leave_out(layout)
+                copy_by_skopeo(source.wanted, layout, progress, verify_tls=verify_tls)
+                image = stack.enter_context(open_image(f"{OCI}:{layout}", store.temporary_file))
+                name = source.name or ImageName(registry="", repository=source.title)
+                image = replace(image, name=name, source=source.wanted)
+            return _import(store, image, policy, progress)
+    except BaseException:
+        store.collect_layers()
+        raise
 
 
-def _name(source: SkopeoSource) -> ImageName:
-    return ImageName(registry="", repository=source.title) if source.name is None else source.name
+def _source(reference: str) -> SkopeoSource | None:
+    """Return what skopeo is to be asked for, None if minit reads the image itself."""
+    if reference.partition(":")[0] in FILE_TRANSPORTS:
+        return None
+    try:
+        return skopeo_source(reference)
+    except ImageError as error:
+        raise StoreError(str(error)) from error
 
 
 def _import(store: Store, image: LayeredImage, policy: PullPolicy, progress: Progress) -> StoredImage:
@@ -70,8 +82,25 @@ def _import(store: Store, image: LayeredImage, policy: PullPolicy, progress: Pro
     if known is not None:
         store.renew(known.id)
         return store.get(known.id)
-    imported = store.add(
-        f"import {image.source}", lambda write: write_aci(image, write, store.temporary_file, progress)
-    )
+    try:
+        imported = _add(store, image, origin, progress)
+    except DamagedLayerError as error:
+        # It was in the store before: that of the image replaces it.
+        store.layers.remove(error.layer.diff_id)
+        imported = _add(store, image, origin, progress)
     remember(store, origin, imported)
     return imported
+
+
+def _add(store: Store, image: LayeredImage, manifest: bytes, progress: Progress) -> StoredImage:
+    limits, meter = DEFAULT_LIMITS, Meter(image, progress)
+    layers = []
+    for layer in image.layers:
+        known = store.layers.has(layer.diff_id)
+        unpacked = store.layers.get(layer.diff_id) if known else store.layers.add(layer, limits, meter.tell)
+        meter.next_layer(layer.size_bytes)
+        layers.append(unpacked)
+        if unpacked.size_bytes > limits.size_bytes:
+            raise ImageError(f"{image.source}: layers of more than {DEFAULT_LIMITS.size_bytes} bytes when uncompressed")
+        limits = replace(limits, size_bytes=limits.size_bytes - unpacked.size_bytes)
+    return store.add_layered(f"import {image.source}", manifest, layers, [layer.name for layer in image.layers])

@@ -6,13 +6,17 @@ Images are extracted by a child process that cannot leave the directory, `minit.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from minit.archives.aci import image_id
+from minit.archives.assembledaci import AssembledAci, OpenBlob
 from minit.errors import ImageError, StoreError
 from minit.forks import EXTRACTOR, fork
 from minit.idrange import IdRange
@@ -24,20 +28,21 @@ from minit.stage0.images.rendering import Layer, flatten
 from minit.stage0.images.store import Store
 
 _APP_DIRECTORY_MODE = 0o750
+_CHUNK = 1 << 20
 # It may be below the data directory, or an output of the user's.
 _REMEDY = "use another one"
 
 
 def extract_image(
-    store: Store, image_id: str, destination: Path, progress: Progress = silent, ids: IdRange | None = None
+    store: Store, image: str, destination: Path, progress: Progress = silent, ids: IdRange | None = None
 ) -> None:
     """
-    Render an image and its dependencies as `destination`/manifest and `destination`/rootfs, without a tree.
+    Render an image, given its ID, and its dependencies as `destination`/manifest and `destination`/rootfs, not a tree.
 
     `destination` is made, 0750, and must be empty if it exists; a failure leaves it empty. Reports bytes. With `ids`,
     everything belongs to what its owner in the image is on the host.
     """
-    layers = flatten(store.get(image_id), store.find_dependency)
+    layers = flatten(store.get(image), store.find_dependency)
     with disk_errors(f"extract image {layers[0].name}", destination, _REMEDY):
         make_directory(destination, _APP_DIRECTORY_MODE)
         if os.listdir(destination):
@@ -53,35 +58,47 @@ def extract_image(
 
 
 def extract_layers(
-    store: Store, layers: Sequence[Layer], destination: Path, progress: Progress = silent, ids: IdRange | None = None
+    store: Store,
+    layers: Sequence[Layer],
+    destination: Path,
+    progress: Progress = silent,
+    ids: IdRange | None = None,
+    *,
+    link: bool = False,
 ) -> int:
     """
     Extract a flattened image into the empty directory `destination`; return the bytes of its regular files.
 
     The caller removes what a failure leaves in `destination`; no process and no mount outlives the call.
-    Reports bytes read. ImageError if the image is at fault, StoreError if the disk is.
+    With `link` the files of an image of layers are those of the layers, where the file system has hard links, and must
+    not be changed. Reports bytes read. ImageError if the image is at fault, StoreError if the disk is.
     """
     action = f"extract image {layers[0].name}"
     with ExitStack() as stack, disk_errors(action, destination, _REMEDY):
         blobs = [stack.enter_context(store.open_blob(layer.image_id)) for layer in layers]
-        total_bytes = sum(os.fstat(blob.fileno()).st_size for blob in blobs)
+        total_bytes = sum(blob.size_bytes for blob in blobs)
+        recipe = blobs[0].recipe if link and len(blobs) == 1 and isinstance(blobs[0], AssembledAci) else None
         root = str(destination.resolve())
         pipe, report = os.pipe()
         reports = stack.enter_context(open(pipe, encoding="utf-8", errors="replace"))
-        files = [blob.fileno() for blob in blobs]
+        files = [fd for blob in blobs for fd in blob.fds]
         pid = fork(
             EXTRACTOR,
-            lambda: untar.extract(root, layers, files, ids, report),
+            lambda: untar.extract(root, layers, blobs, ids, report, recipe),
             {"report": report, "images": files},
             tell=lambda error: untar.tell(report, layers[0], root, error),
         )
         stack.callback(_end, pid)
         os.close(report)
+        # What is linked is not read by the child.
+        check = stack.enter_context(_Check(blobs[0], layers[0])) if recipe is not None else None
         for line in reports:
             word, _, rest = line.rstrip("\n").partition(" ")
             if word == untar.PROGRESS:
                 progress(f"extracting {layers[0].name}", int(rest), total_bytes)
             elif word == untar.DONE:
+                if check is not None:
+                    check.end()
                 progress(f"extracting {layers[0].name}", total_bytes, total_bytes)
                 return int(rest)
             elif word == untar.IMAGE_FAULT:
@@ -96,6 +113,41 @@ def extract_layers(
     if ended is not None and ended.si_status == signal.SIGALRM:
         raise ImageError(f"{action}: not done after {untar.TIME_LIMIT_SECONDS:.0f} seconds, refused")
     raise StoreError(f"{action}: the extracting process was killed; try again")
+
+
+class _Check:
+    """A thread that reads a blob and compares its digest with the image's ID."""
+
+    def __init__(self, blob: OpenBlob, layer: Layer) -> None:
+        self._blob = blob
+        self._layer = layer
+        self._unwanted = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> _Check:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._unwanted.set()
+        self._thread.join()
+
+    def end(self) -> None:
+        """Wait for the end; ImageError if the image is damaged."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            digest = hashlib.sha512()
+            while not self._unwanted.is_set() and (data := self._blob.read(_CHUNK)):
+                digest.update(data)
+            if image_id(digest) != self._layer.image_id:
+                raise ImageError(untar.damaged(self._layer))
+        except BaseException as error:
+            self._error = error
 
 
 def _end(pid: int) -> None:

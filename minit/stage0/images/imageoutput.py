@@ -21,10 +21,9 @@ def export_image(store: Store, image_id: str, output: Path, *, overwrite: bool, 
         store.open_blob(image_id) as blob,
         output_file(output, overwrite=overwrite, exists="output ACI file exists (try --overwrite)") as file,
     ):
-        total = os.fstat(blob.fileno()).st_size
         while data := blob.read(_CHUNK):
             file.write(data)
-            progress(f"writing {output.name}", blob.tell(), total)
+            progress(f"writing {output.name}", file.tell(), blob.size_bytes)
 
 
 def extract_image_to(

@@ -57,7 +57,7 @@ def skopeo_source(reference: str) -> SkopeoSource:
 
 def copy_by_skopeo(wanted: str, layout: Path, progress: Progress, *, verify_tls: bool) -> None:
     """
-    Copy an image, for this machine, into an OCI layout; StoreError if skopeo is missing or fails.
+    Copy an image, for this machine, into an OCI layout, but for blobs there; StoreError if skopeo is missing or fails.
 
     Reports what skopeo does, without numbers.
     """
@@ -70,9 +70,11 @@ def copy_by_skopeo(wanted: str, layout: Path, progress: Progress, *, verify_tls:
             f'cannot fetch "{wanted}": skopeo is not installed: install it, or on a machine that has it:'
             f" skopeo copy {wanted} oci-archive:{named}, and here: minit fetch oci-archive:{archive}"
         )
+    # Or it would compress what comes uncompressed from other stores.
+    options = ["--dest-oci-accept-uncompressed-layers", *([] if verify_tls else ["--src-tls-verify=false"])]
     try:
         process = subprocess.Popen(
-            [program, "copy", *([] if verify_tls else ["--src-tls-verify=false"]), wanted, f"oci:{layout}"],
+            [program, "copy", wanted, f"oci:{layout}", *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

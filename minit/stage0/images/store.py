@@ -1,28 +1,31 @@
 """
 The image store: imported ACIs as plain files, looked up by ID or by name.
 
-An image is an uncompressed tar (blob) and its manifest. minit keeps its own below `$DATA/minit/cas`, since a
+An image is an uncompressed tar (blob) and its manifest. That of an image of layers is not there in one piece, but as a
+recipe that puts it together from the layers, which images share. minit keeps its own below `$DATA/minit/cas`, since a
 blob below rkt's `cas/blob` without a row in rkt's database would be invisible to rkt and never collected;
 images that rkt fetched are found and used, but never changed. A manifest file exists only beside a complete
-blob, and its mtime is the import time.
+blob or recipe, and its mtime is the import time.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
 from minit.archives.aci import MANIFEST_LIMIT_BYTES, copy_image
+from minit.archives.assembledaci import BlobFile, OpenBlob, assembled_id
 from minit.archives.imagenames import ImageReference, parse_image_reference
+from minit.archives.recipe import Recipe, read_recipe, write_recipe
+from minit.archives.unpackedlayer import UnpackedLayer
 from minit.boundedfile import read_at_most
 from minit.errors import ImageError, MinitError, StoreError, describe
 from minit.manifest.image import Dependency, parse_image_manifest
@@ -33,6 +36,7 @@ from minit.stage0.files.locks import drop_key_locks, key_lock, lock_directory
 from minit.stage0.files.temporary import collect_leftovers, scratch_directory
 from minit.stage0.images.imagelookup import choose_named, missing_image
 from minit.stage0.images.knownfiles import KnownFiles
+from minit.stage0.images.layerstore import LayerStore
 from minit.stage0.images.storedimage import StoredImage
 
 _DIRECTORY_MODE = 0o770
@@ -41,8 +45,10 @@ _FILE_MODE = 0o640
 _KEY = re.compile(r"sha512-[0-9a-f]{64}")
 _KEY_LENGTH = len("sha512-") + 64
 _IMPORT_AGAIN = "import it again with: minit fetch FILE"
-# In the order in which they are removed: the blob is how what was left of a removal is found.
-_BESIDE_MANIFEST = ("treeSize", "lastUsed", "blob")
+_ANY_RECIPE = "recipe/sha512/*/sha512-*"
+_CONTENT = ("blob", "recipe")
+# In the order in which they are removed: the blob or recipe is how what was left of a removal is found.
+_BESIDE_MANIFEST = ("treeSize", "lastUsed", *_CONTENT)
 _REFERENCE_ID = re.compile(r"(sha512-)?([0-9a-f]{2,})")
 
 
@@ -59,6 +65,7 @@ class Store:
         self._own = data / "minit" / "cas"
         self._rkts = data / "cas"
         self.temporary = self._own / "tmp"
+        self.layers = LayerStore(self._own / "layer", self.temporary)
         self._known_files = KnownFiles(self._own / "files", self.temporary)
         self._image_locks = data / "cas" / "imagelocks"
         with disk_errors(f"open the image store in {data}", data):
@@ -137,13 +144,38 @@ class Store:
                 image_id, manifest = produce(blob.write)
                 blob.flush()
                 os.fsync(blob.fileno())
-            create_file(scratch / "manifest", manifest, _FILE_MODE)
-            with self._locked(image_id, exclusive=True):
-                for source, kind in (("blob", "blob"), ("manifest", "imageManifest")):
-                    target = _file_of(self._own, kind, image_id)
-                    make_directory(target.parent, _DIRECTORY_MODE)
-                    move_into_place(scratch / source, target)
+            self._place(scratch, "blob", image_id, manifest)
         return self.get(image_id)
+
+    def add_layered(
+        self, action: str, manifest: bytes, layers: Sequence[UnpackedLayer], names: Sequence[str]
+    ) -> StoredImage:
+        """
+        Add the image that layers become, the lowest first, which the caller keeps; `names` are theirs in errors.
+
+        A failure leaves nothing. DamagedLayerError if a layer is not what it was, StoreError if the disk is at fault.
+        """
+        with disk_errors(action, self._own), scratch_directory(self.temporary) as scratch:
+            self._collect_orphans()
+            with open(scratch / "recipe", "xb") as file:
+                os.fchmod(file.fileno(), _FILE_MODE)
+                write_recipe(manifest, layers, names, file)
+                os.fsync(file.fileno())
+            image_id = assembled_id(read_recipe(scratch / "recipe"), layers)
+            self._place(scratch, "recipe", image_id, manifest)
+        return self.get(image_id)
+
+    def _place(self, scratch: Path, kind: str, image_id: str, manifest: bytes) -> None:
+        """Move a blob or a recipe to its place, and the manifest after it."""
+        create_file(scratch / "imageManifest", manifest, _FILE_MODE)
+        with self._locked(image_id, exclusive=True):
+            for each in (kind, "imageManifest"):
+                target = _file_of(self._own, each, image_id)
+                make_directory(target.parent, _DIRECTORY_MODE)
+                move_into_place(scratch / each, target)
+            for other in _CONTENT:
+                if other != kind:
+                    remove_file(_file_of(self._own, other, image_id))
 
     def renew(self, image_id: str) -> None:
         """Make an image that minit imported the last import."""
@@ -170,13 +202,17 @@ class Store:
                     import_time_ns = os.fstat(file.fileno()).st_mtime_ns
             except FileNotFoundError as error:  # removed just now
                 raise self._missing(image_id) from error
-            blob_bytes = _file_of(cas, "blob", image_id).stat().st_size
+            recipe = self._recipe(image_id)
+            if recipe is None:
+                size_bytes = _file_of(cas, "blob", image_id).stat().st_size + self._tree_bytes(image_id)
+            else:
+                size_bytes = recipe.size_bytes  # of which the tree has the very files
             last_used_ns = max(import_time_ns, self._marked_ns(image_id))
         return StoredImage(
             id=image_id,
             manifest=parse_image_manifest(manifest_bytes, str(path)),
             manifest_bytes=manifest_bytes,
-            size_bytes=blob_bytes + self._tree_bytes(image_id),
+            size_bytes=size_bytes,
             import_time_ns=import_time_ns,
             last_used_ns=last_used_ns,
         )
@@ -234,6 +270,7 @@ class Store:
             self._home(image_id)  # or somebody else has removed it meanwhile
             for kind in ("imageManifest", *_BESIDE_MANIFEST):
                 remove_file(_file_of(self._own, kind, image_id))
+        self.collect_layers()
 
     def has(self, image_id: str) -> bool:
         """Return whether the store has the image with a complete ID."""
@@ -266,13 +303,22 @@ class Store:
             os.utime(target)
 
     def blob_path(self, image_id: str) -> Path:
-        """Return the path of the image's uncompressed tar."""
+        """Return the path of the image's uncompressed tar; an image of layers has none."""
         return _file_of(self._home(image_id), "blob", image_id)
 
-    def open_blob(self, image_id: str) -> io.FileIO:
+    def open_blob(self, image_id: str) -> OpenBlob:
         """Open the image's uncompressed tar, unbuffered; it stays readable when the image is removed."""
         with disk_errors(f"image {image_id}", self.data), self._locked(image_id, exclusive=False):
-            return open(self.blob_path(image_id), "rb", buffering=0)
+            recipe = self._recipe(image_id)
+            return BlobFile(self.blob_path(image_id)) if recipe is None else self.layers.assemble(recipe)
+
+    def collect_layers(self) -> None:
+        """Remove the layers that no image has."""
+        self.layers.collect(lambda: self._own.glob(_ANY_RECIPE))
+
+    def _recipe(self, image_id: str) -> Recipe | None:
+        path = _file_of(self._own, "recipe", image_id)
+        return read_recipe(path) if path.exists() else None
 
     def record_tree_size(self, image_id: str, size_bytes: int) -> None:
         """Remember how many bytes the image's rendered tree takes, which is cheaper than walking it."""
@@ -291,12 +337,13 @@ class Store:
         """Remove what killed imports and removals left, and what else there is of images that are gone."""
         collect_leftovers(self._own / "tmp")
         self._collect_orphans()
+        self.collect_layers()
         self._known_files.forget_gone(self.has)
         drop_key_locks(self._image_locks, self.has)
 
     def _collect_orphans(self) -> None:
         """Remove what is ours without manifest: an import or a removal was killed half-way."""
-        for blob in self._own.glob("blob/sha512/*/sha512-*"):
+        for blob in (*self._own.glob("blob/sha512/*/sha512-*"), *self._own.glob(_ANY_RECIPE)):
             manifest = _file_of(self._own, "imageManifest", blob.name)
             if not manifest.exists():
                 try:

@@ -81,7 +81,7 @@ class TreeStore:
                 work = scratch / "tree"
                 work.mkdir()
                 os.chmod(work, _TREE_MODE)
-                size_bytes = extract_layers(self._store, layers, work, progress)
+                size_bytes = extract_layers(self._store, layers, work, progress, link=True)
                 _complete(work, image_id)
                 if target.exists():  # half rendered by a program that died
                     shutil.rmtree(target)

@@ -21,17 +21,22 @@ from contextlib import suppress
 
 from minit import syscalls
 from minit.archives.aci import MANIFEST_LIMIT_BYTES, image_id
+from minit.archives.assembledaci import OpenBlob
 from minit.archives.compression import Tee
+from minit.archives.filecontent import DISK_ERRNOS, DiskFault, set_status, write_content
+from minit.archives.recipe import Recipe
 from minit.archives.tar import TarReader, shown
-from minit.archives.tarentry import CAPABILITIES, Entry, Kind, is_kept_attribute
+from minit.archives.tarentry import CAPABILITIES, Entry, Kind
 from minit.errors import ImageError, reason_of
 from minit.idrange import IdRange
 from minit.process import enter_own_mounts
 from minit.stage0.files.filecapabilities import shift_capabilities
+from minit.stage0.images.linking import link_contents
 from minit.stage0.images.rendering import ROOTFS, Layer, Selection
 from minit.value import replace
 
 MANIFEST = "manifest"
+_LINKS = "links"  # beside the manifest, where no entry gets
 
 # Lines of the pipe: the word, a space, the rest.
 PROGRESS = "progress"  # bytes read, all layers together
@@ -47,12 +52,9 @@ SIZE_LIMIT_BYTES = 20 << 30
 _MEMORY_LIMIT_BYTES = 1 << 30
 
 _CHUNK = 1 << 20
-_ZEROS = bytes(_CHUNK)
 _PROGRESS_STEP_BYTES = 4 << 20
 _RESTRICTIONS = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_NOEXEC
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
-# The disk's or the machine's fault; any other errno while an entry is created is the image's.
-_DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENOMEM, errno.ENOTSUP})
 _REASONS = {
     errno.ELOOP: "a directory of its path is a symbolic link",
     errno.ENOTDIR: "a directory of its path is none",
@@ -60,24 +62,36 @@ _REASONS = {
 }
 
 
-class _DiskFault(Exception):
-    """An entry could not be written, which is not the image's fault."""
-
-    def __init__(self, error_number: int, path: str) -> None:
-        super().__init__(error_number, path)
-        self.error_number = error_number
-        self.path = path
-
-
-def extract(destination: str, layers: Sequence[Layer], blobs: Sequence[int], ids: IdRange | None, report: int) -> None:
+def extract(
+    destination: str,
+    layers: Sequence[Layer],
+    blobs: Sequence[OpenBlob],
+    ids: IdRange | None,
+    report: int,
+    recipe: Recipe | None = None,
+) -> None:
     """
-    Extract the layers, whose tars are open as `blobs`, into `destination`, and tell `report`.
+    Extract the layers, whose tars are `blobs`, into `destination`, and tell `report`.
 
-    With `ids` the owners are shifted. The process is of no other use then: the directory is its root.
+    With `ids` the owners are shifted. With `recipe`, that of the one image, the files are links to those of its layers,
+    which the caller checks. The process is of no other use then: the directory is its root.
     """
     digests = [hashlib.sha512() for _ in layers]  # made before the pivot: OpenSSL may read files for it
-    confine(destination)
-    _extract(layers, blobs, digests, ids, report)
+    hashlib.sha256()
+    if recipe is None:
+        confine(destination)
+        _extract(layers, blobs, digests, ids, report)
+    else:
+        link_contents(recipe, blobs[0].fds, f"{destination}/{_LINKS}")
+        headers = recipe.headers()
+        confine(destination)
+        _extract_linked(layers[0], headers, ids, report)
+
+
+def damaged(layer: Layer) -> str:
+    """Return what is wrong with an image whose digest is another one."""
+    source = f"image {layer.name} ({layer.image_id})"
+    return f"{source}: the stored blob is damaged: import the image again with: minit fetch FILE"
 
 
 def tell(report: int, layer: Layer, destination: str, error: BaseException) -> None:
@@ -86,8 +100,6 @@ def tell(report: int, layer: Layer, destination: str, error: BaseException) -> N
         _tell(report, f"{IMAGE_FAULT} {error}")
     elif isinstance(error, MemoryError):
         _tell(report, f"{IMAGE_FAULT} image {layer.name}: needs more than {_MEMORY_LIMIT_BYTES} bytes of memory")
-    elif isinstance(error, _DiskFault):
-        _tell(report, f"{DISK_FAULT} {error.error_number} {error.path}")
     elif isinstance(error, OSError):
         _tell(report, f"{DISK_FAULT} {error.errno} {error.filename or destination}")
     else:
@@ -140,7 +152,7 @@ def _lower(limit: int, value: int) -> None:
 
 def _extract(
     layers: Sequence[Layer],
-    blobs: Sequence[int],
+    blobs: Sequence[OpenBlob],
     digests: Sequence[hashlib._Hash],
     ids: IdRange | None,
     report: int,
@@ -159,7 +171,7 @@ def _extract(
     tree.make_parent(ROOTFS)
     for layer, blob, digest in zip(layers, blobs, digests, strict=True):
         source = f"image {layer.name} ({layer.image_id})"
-        stream = io.BufferedReader(Tee(io.FileIO(blob), digest.update, count), _CHUNK)
+        stream = io.BufferedReader(Tee(blob, digest.update, count), _CHUNK)
         tar = TarReader(stream, source)
         for entry in tar:
             if layer is layers[0] and entry.path == MANIFEST:
@@ -171,10 +183,31 @@ def _extract(
             pass
         selection.next_layer()
         if image_id(digest) != layer.image_id:
-            raise ImageError(f"{source}: the stored blob is damaged: import the image again with: minit fetch FILE")
+            raise ImageError(damaged(layer))
+    _finish(tree, layers[0], report)
+
+
+def _extract_linked(layer: Layer, headers: bytes, ids: IdRange | None, report: int) -> None:
+    source = f"image {layer.name} ({layer.image_id})"
+    tree = _Tree(ids, os.open(f"/{_LINKS}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+    tree.make_parent(ROOTFS)
+    reported_bytes = 0
+    tar = TarReader(io.BytesIO(headers), source, has_data=lambda path: path == MANIFEST)
+    for entry in tar:
+        if entry.path == MANIFEST:
+            _check_manifest(entry, source)
+        tree.place(entry, tar)
+        if tree.written_bytes - reported_bytes >= _PROGRESS_STEP_BYTES:
+            reported_bytes = tree.written_bytes
+            _tell(report, f"{PROGRESS} {reported_bytes}")
+    os.rmdir(f"/{_LINKS}")
+    _finish(tree, layer, report)
+
+
+def _finish(tree: _Tree, layer: Layer, report: int) -> None:
     tree.restore_directory_times()
     if not tree.has_manifest:
-        raise ImageError(f"image {layers[0].name} ({layers[0].image_id}): no manifest")
+        raise ImageError(f"image {layer.name} ({layer.image_id}): no manifest")
     _tell(report, f"{DONE} {tree.written_bytes}")
 
 
@@ -185,10 +218,16 @@ def _check_manifest(entry: Entry, source: str) -> None:
 
 
 class _Tree:
-    """The directory that is filled, which is this process's root."""
+    """
+    The directory that is filled, which is this process's root.
 
-    def __init__(self, ids: IdRange | None) -> None:
+    `links`, if it is given, is a directory with the files of the image, by the numbers in which they come.
+    """
+
+    def __init__(self, ids: IdRange | None, links: int | None = None) -> None:
         self.written_bytes = 0
+        self._links = links
+        self._linked = 0
         self.has_manifest = False
         self._ids = ids
         self._root_id = 0 if ids is None else ids.shift
@@ -201,9 +240,11 @@ class _Tree:
         """Create what `entry` describes, replacing what an earlier entry of the same path created."""
         try:
             self._place(entry, tar)
+        except DiskFault:
+            raise
         except OSError as error:
-            if error.errno in _DISK_ERRNOS:
-                raise _DiskFault(error.errno, shown(entry.path)) from error
+            if error.errno in DISK_ERRNOS:
+                raise DiskFault(error.errno, os.strerror(error.errno), shown(entry.path)) from error
             number = error.errno or 0
             what = entry.kind.value
             if entry.kind is Kind.HARD_LINK:
@@ -295,26 +336,19 @@ class _Tree:
         os.utime(name, ns=(entry.atime_ns, entry.mtime_ns), dir_fd=parent, follow_symlinks=False)
 
     def _file(self, entry: Entry, parent: int, name: str, tar: TarReader) -> None:
+        if self._links is not None and entry.path != MANIFEST:
+            os.rename(str(self._linked), name, src_dir_fd=self._links, dst_dir_fd=parent)
+            self._linked += 1
+            self.written_bytes += entry.size_bytes
+            return
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags, 0o600, dir_fd=parent)
         try:
             self.written_bytes += entry.size_bytes
             if self.written_bytes > SIZE_LIMIT_BYTES:
                 raise tar.fault(entry.path, f"more than {SIZE_LIMIT_BYTES} bytes in all files")
-            for offset, data in tar.pieces(_CHUNK):
-                if data == _ZEROS[: len(data)]:  # a hole, so that files that were sparse are, and zeros fill no disk
-                    continue
-                left = memoryview(data)
-                while left:
-                    written = os.pwrite(fd, left, offset)
-                    left = left[written:]
-                    offset += written
-            os.ftruncate(fd, entry.size_bytes)
-            # In this order: chown(2) clears set-id bits and capabilities, all of them change the times.
-            os.fchown(fd, entry.uid, entry.gid)
-            os.fchmod(fd, entry.mode)
-            _set_attributes(fd, entry, tar)
-            os.utime(fd, ns=(entry.atime_ns, entry.mtime_ns))
+            write_content(fd, entry, tar)
+            set_status(fd, entry, tar)
         finally:
             os.close(fd)
 
@@ -350,24 +384,6 @@ class _Tree:
             os.chown(name, self._root_id, self._root_id, dir_fd=parent, follow_symlinks=False)
             os.chmod(name, 0o755, dir_fd=parent)
             return self._open_directory(path, os.O_PATH)
-
-
-def _set_attributes(fd: int, entry: Entry, tar: TarReader) -> None:
-    kept = [(key, value) for key, value in entry.xattrs if is_kept_attribute(key)]
-    for key, value in kept:
-        try:
-            os.setxattr(fd, key, value)
-        except OSError as error:
-            number = error.errno or 0
-            # The error of a file system whose room for the attributes of one file is used up, not its disk.
-            if number in (errno.E2BIG, errno.ERANGE) or (number == errno.ENOSPC and os.fstatvfs(fd).f_bfree):
-                total = sum(len(key) + len(value) for key, value in kept)
-                reason = f"its attributes have {total} bytes, more than the file system takes for one file"
-            elif number in _DISK_ERRNOS:
-                raise _DiskFault(number, f"{shown(entry.path)}: attribute {shown(key)}") from error
-            else:
-                reason = reason_of(number)
-            raise tar.fault(entry.path, f"cannot set the attribute {shown(key)}: {reason}") from error
 
 
 def _is_directory(name: str, parent: int) -> bool:

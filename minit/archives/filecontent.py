@@ -1,0 +1,95 @@
+"""The content and the attributes of a regular file, from an archive to an open file."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+
+from minit.archives.tar import TarReader, shown
+from minit.archives.tarentry import Entry, is_kept_attribute, kept_attributes
+from minit.errors import reason_of
+
+_CHUNK = 1 << 20
+_ZEROS = bytes(_CHUNK)
+# The disk's or the machine's fault; any other errno while an entry is created is the image's.
+DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENOMEM, errno.ENOTSUP})
+
+
+class DiskFault(OSError):
+    """The disk's or the machine's error with an entry of an image, which takes the place of the file's name."""
+
+
+def write_content(fd: int, entry: Entry, tar: TarReader, digest: hashlib._Hash | None = None) -> None:
+    """Write the data of the current entry into an empty file, zeros as holes; `digest` gets it with its zeros."""
+    end = 0
+    for offset, data in tar.pieces(_CHUNK):
+        if digest is not None:
+            _add_zeros(digest, offset - end)
+            digest.update(data)
+            end = offset + len(data)
+        if data == _ZEROS[: len(data)]:  # a hole, so that files that were sparse are, and zeros fill no disk
+            continue
+        left = memoryview(data)
+        while left:
+            written = os.pwrite(fd, left, offset)
+            left = left[written:]
+            offset += written
+    os.ftruncate(fd, entry.size_bytes)
+    if digest is not None:
+        _add_zeros(digest, entry.size_bytes - end)
+
+
+def set_status(fd: int, entry: Entry, tar: TarReader) -> None:
+    """Give an open file owner, mode, attributes and times of its entry."""
+    # In this order: chown(2) clears set-id bits and capabilities, all of them change the times.
+    os.fchown(fd, entry.uid, entry.gid)
+    os.fchmod(fd, entry.mode)
+    _set_attributes(fd, entry, tar)
+    os.utime(fd, ns=(entry.atime_ns, entry.mtime_ns))
+
+
+def copy_file(from_directory: int, from_name: str, to_directory: int, to_name: str) -> None:
+    """Copy a regular file, with all that `set_status` sets."""
+    source = os.open(from_name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=from_directory)
+    try:
+        target = os.open(to_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=to_directory)
+        try:
+            status = os.fstat(source)
+            while os.sendfile(target, source, None, _CHUNK):
+                pass
+            os.fchown(target, status.st_uid, status.st_gid)
+            os.fchmod(target, stat.S_IMODE(status.st_mode))
+            for name, value in kept_attributes(source):
+                os.setxattr(target, name, value)
+            os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
+
+
+def _add_zeros(digest: hashlib._Hash, count: int) -> None:
+    while count > 0:
+        digest.update(_ZEROS[:count])
+        count -= _CHUNK
+
+
+def _set_attributes(fd: int, entry: Entry, tar: TarReader) -> None:
+    kept = [(key, value) for key, value in entry.xattrs if is_kept_attribute(key)]
+    for key, value in kept:
+        try:
+            os.setxattr(fd, key, value)
+        except OSError as error:
+            number = error.errno or 0
+            # The error of a file system whose room for the attributes of one file is used up, not its disk.
+            if number in (errno.E2BIG, errno.ERANGE) or (number == errno.ENOSPC and os.fstatvfs(fd).f_bfree):
+                total = sum(len(key) + len(value) for key, value in kept)
+                reason = f"its attributes have {total} bytes, more than the file system takes for one file"
+            elif number in DISK_ERRNOS:
+                place = f"{shown(entry.path)}: attribute {shown(key)}"
+                raise DiskFault(number, os.strerror(number), place) from error
+            else:
+                reason = reason_of(number)
+            raise tar.fault(entry.path, f"cannot set the attribute {shown(key)}: {reason}") from error

@@ -1,0 +1,77 @@
+"""A stream that a thread reads ahead, so that one processor decompresses while another one uses what came before."""
+
+from __future__ import annotations
+
+import io
+import threading
+from contextlib import suppress
+from queue import Empty, Full, Queue
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_CHUNK = 1 << 20
+_CHUNKS_AHEAD = 8
+_POLL_SECONDS = 0.1  # between looks at whether anybody still wants what is read
+
+
+class ReadAhead(io.RawIOBase):
+    """
+    Hands on what a thread reads of `source`, and the error that ended it.
+
+    `close` ends the thread; `source` is not closed, and nobody else may read it before.
+    """
+
+    def __init__(self, source: io.RawIOBase) -> None:
+        self._source = source
+        self._chunks: Queue[memoryview | BaseException] = Queue(_CHUNKS_AHEAD)
+        self._left = memoryview(b"")
+        self._ended = False
+        self._unwanted = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def readable(self) -> bool:
+        """Say that there is a way to read, as io.RawIOBase asks."""
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        """Fill `buffer` with what has been read and return how many bytes; 0 at the end."""
+        view = memoryview(buffer).cast("B")
+        if not self._left and not self._ended:
+            chunk = self._chunks.get()
+            if isinstance(chunk, BaseException):
+                self._ended = True
+                raise chunk
+            self._left, self._ended = chunk, not chunk
+        count = min(len(view), len(self._left))
+        view[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
+
+    def close(self) -> None:
+        """End the thread."""
+        if not self.closed:
+            self._unwanted.set()
+            with suppress(Empty):
+                while True:
+                    self._chunks.get_nowait()
+            self._thread.join()
+        super().close()
+
+    def _read(self) -> None:
+        try:
+            count = 1
+            while count and not self._unwanted.is_set():
+                chunk = memoryview(bytearray(_CHUNK))
+                count = self._source.readinto(chunk) or 0
+                self._put(chunk[:count])
+        except BaseException as error:
+            self._put(error)
+
+    def _put(self, chunk: memoryview | BaseException) -> None:
+        while not self._unwanted.is_set():
+            with suppress(Full):
+                self._chunks.put(chunk, timeout=_POLL_SECONDS)
+                return

@@ -1,0 +1,190 @@
+"""
+An ACI that lies in pieces: its own headers, and the contents of its files in unpacked layers.
+
+A recipe says how to put it together, byte for byte. It is a file: the headers; a row for each regular file with the
+bytes of headers before its content, its size, its layer and its number there; a trailer in JSON; and that one's length.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from minit import jsontext
+from minit.archives.layertree import LayerTree, Plan
+from minit.archives.tar import TarReader
+from minit.archives.tarentry import Entry, Kind
+from minit.archives.tarwriter import encode_header, new_entry, padding
+from minit.archives.unpackedlayer import ROOTFS, UnpackedLayer
+from minit.errors import ImageError, ManifestError
+from minit.manifest.reader import Node, read_json
+from minit.value import Value
+
+MANIFEST = "manifest"
+
+_END = bytes(1024)  # of a tar
+_LENGTH = struct.Struct("<Q")
+_TRAILER_LIMIT_BYTES = 1 << 20
+_CHUNK = 1 << 20
+_LAYER_SHIFT = 32
+_NUMBER = (1 << _LAYER_SHIFT) - 1
+_COLUMNS = 3
+# Links that programs in Docker's images expect to find, with docker2aci's targets.
+_STDIO_LINKS = (
+    ("dev/fd", "/proc/self/fd"),
+    ("dev/stderr", "/dev/console"),
+    ("dev/stdin", "/proc/self/fd/0"),
+    ("dev/stdout", "/dev/console"),
+)
+
+
+class Recipe(Value):
+    """The recipe in the file `path`: the layers' diff_ids, the size of the ACI and of the parts of the file."""
+
+    path: Path
+    layers: tuple[str, ...]
+    size_bytes: int
+    header_bytes: int
+    file_count: int
+
+    def headers(self) -> bytes:
+        """Return all headers, the manifest with its data among them."""
+        return _read(self.path, 0, self.header_bytes)
+
+    def files(self) -> Iterator[tuple[int, int, int, int]]:
+        """Read, and then yield, for each regular file: bytes of headers before it, its size, its layer, its number."""
+        table = array("Q", _read(self.path, self.header_bytes, self.file_count * _COLUMNS * 8))
+        return (
+            (table[start], table[start + 1], table[start + 2] >> _LAYER_SHIFT, table[start + 2] & _NUMBER)
+            for start in range(0, len(table), _COLUMNS)
+        )
+
+
+def write_recipe(manifest: bytes, layers: Sequence[UnpackedLayer], names: Sequence[str], file: BinaryIO) -> None:
+    """
+    Write the recipe of the ACI that layers become, the lowest first; `names` are theirs in errors.
+
+    ImageError if they cannot be applied.
+    """
+    tree = LayerTree()
+    for layer, name in zip(layers, names, strict=True):
+        tree.begin_layer()
+        for entry, tar in layer.entries(name):
+            tree.add(entry, tar)
+        tree.end_layer()
+    plan = tree.plan(_STDIO_LINKS)
+    output = _Writer(file)
+    output.add(encode_header(new_entry(MANIFEST, Kind.FILE, 0o644, size_bytes=len(manifest)), MANIFEST))
+    output.add(manifest + padding(len(manifest)))
+    # The layers may have an entry for it, which then says how it looks.
+    output.add(encode_header(new_entry(ROOTFS, Kind.DIRECTORY, 0o755), ROOTFS))
+    for number, layer in enumerate(layers):
+        _write_kept(number, layer, plan, output)
+    for path in plan.bare_directories:
+        output.add(encode_header(new_entry(path, Kind.DIRECTORY, 0o755), f"{ROOTFS}/{path}"))
+    for path, target in plan.additions:
+        output.add(encode_header(new_entry(path, Kind.SYMLINK, 0o777, link_target=target), f"{ROOTFS}/{path}"))
+    output.add(_END)
+    output.finish([layer.diff_id for layer in layers])
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Return the recipe in a file; ImageError if it is none."""
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < _LENGTH.size:
+            raise ImageError(f"{path}: damaged recipe")
+        length = _LENGTH.unpack(os.pread(file.fileno(), _LENGTH.size, size - _LENGTH.size))[0]
+        start = max(size - _LENGTH.size - min(length, _TRAILER_LIMIT_BYTES), 0)
+        data = os.pread(file.fileno(), size - _LENGTH.size - start, start)
+    source = str(path)
+    try:
+        trailer = read_json(data, source)
+        recipe = Recipe(
+            path=path,
+            layers=trailer["layers"].each(Node.string),
+            size_bytes=trailer["size_bytes"].integer(0, 1 << 62),
+            header_bytes=trailer["header_bytes"].integer(0, size),
+            file_count=trailer["file_count"].integer(0, size),
+        )
+    except ManifestError as error:
+        raise ImageError(f"damaged recipe: {error}") from error
+    if recipe.header_bytes + recipe.file_count * _COLUMNS * 8 + length + _LENGTH.size != size:
+        raise ImageError(f"{source}: damaged recipe")
+    return recipe
+
+
+class _Writer:
+    """Writes the parts of a recipe to its file, the table last."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._table = array("Q")
+        self._since_file = self._header_bytes = self._content_bytes = 0
+
+    def add(self, header: bytes | memoryview) -> None:
+        self._file.write(header)
+        self._since_file += len(header)
+        self._header_bytes += len(header)
+
+    def add_file(self, layer: int, number: int, size_bytes: int) -> None:
+        """Say that the content of a file follows here."""
+        self._table.extend((self._since_file, size_bytes, layer << _LAYER_SHIFT | number))
+        self._since_file = 0
+        self._content_bytes += size_bytes + len(padding(size_bytes))
+
+    def finish(self, diff_ids: Sequence[str]) -> None:
+        self._file.write(self._table.tobytes())
+        trailer = jsontext.dump(
+            {
+                "layers": list(diff_ids),
+                "size_bytes": self._header_bytes + self._content_bytes,
+                "header_bytes": self._header_bytes,
+                "file_count": len(self._table) // _COLUMNS,
+            }
+        )
+        self._file.write(trailer + _LENGTH.pack(len(trailer)))
+        self._file.flush()
+
+
+def _write_kept(number: int, layer: UnpackedLayer, plan: Plan, output: _Writer) -> None:
+    """Write the headers of the entries that count, with another name or target where the plan has one."""
+    first_key = number << _LAYER_SHIFT
+    # Most entries are neither moved nor links.
+    changed = {key - first_key for key in (*plan.paths, *plan.hard_links) if key >> _LAYER_SHIFT == number}
+    headers = memoryview(layer.headers())
+    start = 0
+    for index, (row, kept) in enumerate(zip(layer.rows(), plan.kept[number], strict=True)):
+        header = headers[start : row.end]
+        start = row.end
+        if not kept:
+            continue
+        if index in changed:
+            entry = _entry(header)
+            name = plan.paths.get(first_key | index)
+            target = plan.hard_links.get(first_key | index)
+            link = None if target is None else f"{ROOTFS}/{target}"
+            output.add(encode_header(entry, entry.path if name is None else f"{ROOTFS}/{name}", link))
+        else:
+            output.add(header)
+        if row.is_file:
+            output.add_file(number, index, row.size_bytes)
+
+
+def _entry(header: memoryview) -> Entry:
+    for entry in TarReader(io.BytesIO(header), "an unpacked layer", has_data=lambda path: False):
+        return entry
+    raise ImageError("an unpacked layer has lost an entry: import the image again")
+
+
+def _read(path: Path, start: int, size_bytes: int) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        data = os.pread(file.fileno(), size_bytes, start) if size_bytes else b""
+    if len(data) != size_bytes:
+        raise ImageError(f"{path}: damaged recipe")
+    return data

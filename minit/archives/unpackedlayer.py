@@ -1,0 +1,237 @@
+"""
+A layer as a directory: its entries as headers of an ACI, and each regular file by itself, by the number of its entry.
+
+`entries` has the headers, one after the other and without data, and `table` a row for each. `files` has the contents,
+with the owner, mode, attributes and times that they have in a tree, which links them. `record` says what the layer was.
+No name that a layer brings is a name in the directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from minit import jsontext
+from minit.archives.compression import Limits, Tee, Uncompressed
+from minit.archives.filecontent import write_content
+from minit.archives.layered import Layer, digest_text, hasher
+from minit.archives.readahead import ReadAhead
+from minit.archives.tar import TarReader
+from minit.archives.tarentry import Entry, Kind
+from minit.archives.tarwriter import encode_header
+from minit.errors import ImageError, ManifestError
+from minit.manifest.reader import read_json
+from minit.value import Value, replace
+
+ROOTFS = "rootfs"
+FILES = "files"
+
+_ENTRIES, _TABLE, _RECORD = "entries", "table", "record"
+# The end of the entry's header, and of a regular file the size and the SHA-256 of its content.
+_ROW = struct.Struct("<Q?Q32s")
+_CHUNK = 1 << 20
+_RECORD_LIMIT_BYTES = 1 << 16
+
+Own = Callable[[int, Entry, TarReader], None]
+"""Gives an open file the owner, mode, attributes and times of its entry."""
+
+
+class Row(NamedTuple):
+    """An entry of a layer: where its header ends, and size and SHA-256 of a regular file."""
+
+    end: int
+    is_file: bool
+    size_bytes: int
+    sha256: bytes
+
+
+class UnpackedLayer(Value):
+    """
+    A layer in the directory `path`.
+
+    `digest`, if it is known, and `packed_bytes` are those of the file that it came in; `tar_bytes` is what that gave,
+    and `size_bytes` that with all holes.
+    """
+
+    path: Path
+    diff_id: str
+    size_bytes: int
+    tar_bytes: int
+    digest: str | None
+    packed_bytes: int
+
+    def entries(self, source: str) -> Iterator[tuple[Entry, TarReader]]:
+        """Yield the entries as the layer has them; `source` names it in errors."""
+        with open(self.path / _ENTRIES, "rb", buffering=_CHUNK) as file:
+            tar = TarReader(file, source, has_data=lambda path: False)
+            for entry in tar:
+                yield _without_rootfs(entry), tar
+
+    def rows(self) -> list[Row]:
+        """Return the rows of the table."""
+        return [Row(*fields) for fields in _ROW.iter_unpack((self.path / _TABLE).read_bytes())]
+
+    def headers(self) -> bytes:
+        """Return all headers."""
+        return (self.path / _ENTRIES).read_bytes()
+
+
+def unpack_layer(
+    layer: Layer, directory: Path, limits: Limits, own: Own | None = None, tell: Callable[[int], None] | None = None
+) -> UnpackedLayer:
+    """
+    Unpack a layer into an empty directory; `tell` is told how many bytes of its file have been read.
+
+    ImageError if it is damaged, or not what its digest says. Without `own` the files belong to the caller.
+    """
+    (directory / FILES).mkdir(mode=0o700)
+    files = os.open(directory / FILES, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with (
+            open(directory / _ENTRIES, "xb", buffering=_CHUNK) as entries,
+            open(directory / _TABLE, "xb", buffering=_CHUNK) as table,
+            _open_layer(layer, limits) as content,
+        ):
+            end = 0
+            for number, entry in enumerate(content.tar):
+                content.count_holes(entry.hole_bytes)
+                header = _header(entry)
+                entries.write(header)
+                end += len(header)
+                is_file = entry.kind is Kind.FILE
+                sha256 = _write_file(files, number, entry, content.tar, own) if is_file else b""
+                table.write(_ROW.pack(end, is_file, entry.size_bytes, sha256))
+                if tell is not None:
+                    tell(content.read_bytes)
+    finally:
+        os.close(files)
+    unpacked = UnpackedLayer(
+        path=directory,
+        diff_id=layer.diff_id,
+        size_bytes=content.tar_bytes + content.hole_bytes,
+        tar_bytes=content.tar_bytes,
+        digest=layer.digest,
+        packed_bytes=layer.size_bytes,
+    )
+    facts = {name: getattr(unpacked, name) for name in ("diff_id", "size_bytes", "tar_bytes", "digest", "packed_bytes")}
+    (directory / _RECORD).write_bytes(jsontext.dump(facts))
+    return unpacked
+
+
+def read_unpacked(directory: Path) -> UnpackedLayer:
+    """Return the layer in a directory that `unpack_layer` has filled; ImageError if it is damaged."""
+    source = str(directory / _RECORD)
+    try:
+        record = read_json((directory / _RECORD).read_bytes()[:_RECORD_LIMIT_BYTES], source)
+        return UnpackedLayer(
+            path=directory,
+            diff_id=record["diff_id"].string(),
+            size_bytes=record["size_bytes"].integer(0, 1 << 63),
+            tar_bytes=record["tar_bytes"].integer(0, 1 << 63),
+            digest=record["digest"].optional(lambda node: node.string()),
+            packed_bytes=record["packed_bytes"].integer(0, 1 << 63),
+        )
+    except ManifestError as error:
+        raise ImageError(str(error)) from error
+
+
+def _header(entry: Entry) -> bytes:
+    name = f"{ROOTFS}/{entry.path}" if entry.path else ROOTFS
+    target = f"{ROOTFS}/{entry.link_target}" if entry.kind is Kind.HARD_LINK else None
+    return encode_header(entry, name, target)
+
+
+def _without_rootfs(entry: Entry) -> Entry:
+    path = entry.path[len(ROOTFS) + 1 :]
+    if entry.kind is Kind.HARD_LINK:
+        return replace(entry, path=path, link_target=entry.link_target[len(ROOTFS) + 1 :])
+    return replace(entry, path=path)
+
+
+def _write_file(files: int, number: int, entry: Entry, tar: TarReader, own: Own | None) -> bytes:
+    fd = os.open(str(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=files)
+    try:
+        digest = hashlib.sha256()
+        write_content(fd, entry, tar, digest)
+        if own is not None:
+            own(fd, entry, tar)
+        return digest.digest()
+    finally:
+        os.close(fd)
+
+
+class _Content:
+    """A layer, uncompressed by a thread, and the digests of what was read of it."""
+
+    def __init__(self, layer: Layer, file: io.RawIOBase, limits: Limits) -> None:
+        self._layer = layer
+        self.read_bytes = 0
+        self.tar_bytes = 0
+        self.hole_bytes = 0
+        self._digest = None if layer.digest is None else hasher(layer.digest)
+        self._diff_id = hasher(layer.diff_id)
+        sinks = [self._digest.update] if self._digest is not None else []
+        self._file = Tee(file, self._count_read, *sinks)
+        self._uncompressed = Uncompressed(self._file, layer.name, limits)
+        self._ahead = ReadAhead(Tee(self._uncompressed, self._diff_id.update))
+        self._stream = io.BufferedReader(Tee(self._ahead, self._count), _CHUNK)
+        self.tar = TarReader(self._stream, layer.name, rooted=True)
+
+    def count_holes(self, size_bytes: int) -> None:
+        """Count the holes of a sparse file, which are zeros in the ACI; ImageError if they are too large."""
+        if size_bytes:
+            self._uncompressed.count_holes(size_bytes)
+            self.hole_bytes += size_bytes
+
+    def check(self) -> None:
+        """Read what is left and compare the digests; ImageError if one is wrong."""
+        while self._stream.read(_CHUNK):
+            pass
+        self.check_file()
+        self._check("diff_id", self._layer.diff_id, self._diff_id)
+
+    def check_file(self) -> None:
+        """Read what is left of the file itself, whatever is in it, and compare its digest."""
+        self.close()
+        if self._digest is not None and self._layer.digest is not None:
+            while self._file.read(_CHUNK):
+                pass
+            self._check("digest", self._layer.digest, self._digest)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ahead.close()
+
+    def _check(self, what: str, expected: str, computed: hashlib._Hash) -> None:
+        found = digest_text(expected, computed)
+        if found != expected:
+            raise ImageError(
+                f"{self._layer.name} has the {what} {found}, expected {expected}: damaged, copy the image again"
+            )
+
+    def _count(self, data: memoryview) -> None:
+        self.tar_bytes += len(data)
+
+    def _count_read(self, data: memoryview) -> None:
+        self.read_bytes += len(data)
+
+
+@contextmanager
+def _open_layer(layer: Layer, limits: Limits) -> Iterator[_Content]:
+    """Yield the content of a layer, and check it after the with block."""
+    with layer.open() as file:
+        content = _Content(layer, file, limits)
+        try:
+            yield content
+            content.check()
+        except ImageError:
+            content.check_file()  # if the file is damaged that is what to say, whatever came of it
+            raise
+        finally:
+            content.close()

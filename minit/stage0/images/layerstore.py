@@ -1,0 +1,121 @@
+"""
+The layers of images, each unpacked once, below `$DATA/minit/cas/layer`, by their diff_ids.
+
+Whoever needs layers to stay holds a shared lock of the directory: readers, and imports until the image that has them is
+in the store. Layers that no image has are removed under an exclusive one. Trees have links to the files, and need none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+
+from minit import syscalls
+from minit.archives.assembledaci import AssembledAci, open_layers
+from minit.archives.compression import Limits
+from minit.archives.filecontent import set_status
+from minit.archives.layered import Layer, check_digest
+from minit.archives.recipe import Recipe, read_recipe
+from minit.archives.unpackedlayer import UnpackedLayer, read_unpacked, unpack_layer
+from minit.errors import ImageError
+from minit.stage0.files.durable import make_directory, sync_directory
+from minit.stage0.files.locks import directory_lock, lock_directory
+from minit.stage0.files.temporary import scratch_directory
+
+_MODE = 0o700  # files in it may have a set-user-ID bit
+
+
+class LayerStore:
+    """The layers in the directory `path`; `scratch` is one on the same file system."""
+
+    def __init__(self, path: Path, scratch: Path) -> None:
+        self._path = path
+        self._scratch = scratch
+
+    def kept(self) -> AbstractContextManager[int]:
+        """Keep all layers for the length of a with block."""
+        make_directory(self._path, _MODE)
+        return directory_lock(self._path, exclusive=False)
+
+    def get(self, diff_id: str) -> UnpackedLayer:
+        """Return the layer of a digest; ImageError if it is not there, or damaged."""
+        path = self._place(diff_id)
+        try:
+            return read_unpacked(path)
+        except FileNotFoundError as error:
+            raise ImageError(f"layer {diff_id} is gone from {self._path}") from error
+
+    def has(self, diff_id: str) -> bool:
+        """Tell whether the layer of a digest is there."""
+        return self._place(diff_id).exists()
+
+    def add(self, layer: Layer, limits: Limits, tell: Callable[[int], None]) -> UnpackedLayer:
+        """Unpack a layer, which is there whole or not at all, and return it; `tell` is as in `unpack_layer`."""
+        target = self._place(layer.diff_id)
+        with scratch_directory(self._scratch) as scratch:
+            work = scratch / "layer"
+            work.mkdir(mode=_MODE)
+            unpack_layer(layer, work, limits, set_status, tell)
+            fd = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                syscalls.syncfs(fd)
+            finally:
+                os.close(fd)
+            # Or somebody else was faster.
+            if not target.exists():
+                os.rename(work, target)
+                sync_directory(self._path)
+        return self.get(layer.diff_id)
+
+    def layers(self) -> Iterator[UnpackedLayer]:
+        """Yield all layers that are whole."""
+        with suppress(FileNotFoundError):
+            for path in sorted(self._path.iterdir()):
+                with suppress(ImageError, FileNotFoundError):
+                    yield read_unpacked(path)
+
+    def leave_out(self, layout: Path) -> None:
+        """
+        Make stand-ins for the blobs of all layers in an OCI layout: skopeo fetches no blob that is there.
+
+        They have the sizes of the blobs and nothing in them. Who reads one finds its digest to be wrong.
+        """
+        for layer in self.layers():
+            for digest, size_bytes in ((layer.digest, layer.packed_bytes), (layer.diff_id, layer.tar_bytes)):
+                if digest is not None:
+                    path = layout / "blobs" / check_digest(digest, "the store of layers").replace(":", "/")
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.touch()
+                    os.truncate(path, size_bytes)
+
+    def remove(self, diff_id: str) -> None:
+        """Remove a layer; no error if there is none."""
+        with scratch_directory(self._scratch) as scratch, suppress(FileNotFoundError):
+            os.rename(self._place(diff_id), scratch / "layer")
+            sync_directory(self._path)
+
+    def assemble(self, recipe: Recipe) -> AssembledAci:
+        """Open the ACI that a recipe makes of layers here, which are kept until it is closed."""
+        make_directory(self._path, _MODE)
+        lock = lock_directory(self._path, exclusive=False)
+        try:
+            return AssembledAci(recipe, open_layers([self.get(diff_id) for diff_id in recipe.layers], lock))
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def collect(self, recipes: Callable[[], Iterable[Path]]) -> None:
+        """Remove the layers that none of the recipes has, unless somebody keeps them, or a recipe is damaged."""
+        if not self._path.exists():
+            return
+        with suppress(BlockingIOError, ImageError), directory_lock(self._path, exclusive=True, blocking=False):
+            places = {self._place(diff_id) for path in recipes() for diff_id in read_recipe(path).layers}
+            with scratch_directory(self._scratch) as scratch:
+                for path in set(self._path.iterdir()) - places:
+                    os.rename(path, scratch / path.name)
+                sync_directory(self._path)
+
+    def _place(self, diff_id: str) -> Path:
+        return self._path / check_digest(diff_id, "the store of layers").replace(":", "-")

@@ -1,0 +1,215 @@
+"""Layers that images share: on the disk, in trees, when they are fetched, and until the last image is gone."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from minit.errors import ImageError, StoreError
+from minit.progress import silent
+from minit.stage0.files.locks import directory_lock
+from minit.stage0.images import linking
+from minit.stage0.images.extract import extract_image
+from minit.stage0.images.imagechoice import resolve_image
+from minit.stage0.images.imageoutput import export_image
+from minit.stage0.images.pullpolicy import PullPolicy
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.images.treestore import TreeStore
+from tests import tars
+from tests.support.effects import killed_child
+from tests.support.layers import Layout, gzipped, layer, whiteout
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="keeps the owners of files, which needs root")
+
+MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+CONTENT = os.urandom(1 << 20)
+CAPABILITIES = bytes.fromhex("0100000200040000000000000000000000000000")
+BASE = layer(
+    tars.directory("bin", 0o755),
+    tars.file("bin/tool", CONTENT, mode=0o4711, uid=3, gid=4, mtime=77),
+    tars.hard_link("bin/link", "bin/tool"),
+    tars.file("empty"),
+    tars.file("gone", b"x" * 1000),
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """An empty store."""
+    with Store(tmp_path / "data") as store:
+        yield store
+
+
+def write_layout(path: Path, *names: str) -> Path:
+    """Write a layout with an image of each name, which has a layer of its own on the base."""
+    layout = Layout()
+    for name in names:
+        own = layer(tars.file(f"own-{name}", name.encode()), whiteout("gone"), tars.hard_link("again", "bin/tool"))
+        layout.add(BASE, own, tag=name, architecture=MACHINE, compress=gzipped, suffix="+gzip")
+    return layout.write_directory(path)
+
+
+def fetch(store: Store, layout: Path, name: str) -> StoredImage:
+    """Import an image of a layout."""
+    return resolve_image(store, f"oci:{layout}:{name}", silent, PullPolicy.UPDATE)
+
+
+def used_bytes(path: Path) -> int:
+    """The bytes of regular files below a directory, each file counted once however many names it has."""
+    statuses = [file.lstat() for file in path.rglob("*") if file.is_file() and not file.is_symlink()]
+    return sum({status.st_ino: status.st_size for status in statuses}.values())
+
+
+def layers_of(store: Store) -> list[Path]:
+    """The directories of the store's layers."""
+    return sorted((store.data / "minit/cas/layer").glob("*"))
+
+
+def facts(root: Path) -> dict[str, object]:
+    """The contents of a tree, without the number of links, which layers add to."""
+    found: dict[str, object] = {}
+    for path in sorted(set(root.rglob("*")) - {root / "dev"}):  # no entry says how that one looks
+        status = path.lstat()
+        content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+        attributes = [(name, os.getxattr(path, name)) for name in os.listxattr(path)] if path.is_file() else []
+        times = (status.st_mtime_ns, status.st_mode, status.st_uid, status.st_gid)
+        found[str(path.relative_to(root))] = (*times, content, attributes)
+    return found
+
+
+def test_images_of_one_base_take_its_room_once(store: Store, tmp_path: Path) -> None:
+    """Five images of a base, unpacked, take what one takes and what is their own; their trees have the same files."""
+    names = ["a", "b", "c", "d", "e"]
+    layout, trees = write_layout(tmp_path / "box", *names), TreeStore(store.data, store)
+    images = [fetch(store, layout, name) for name in names]
+    roots = [trees.path(trees.render(image.id)) / "rootfs" for image in images]
+    assert len({image.id for image in images}) == 5 and len(layers_of(store)) == 6
+    assert used_bytes(store.data) < len(CONTENT) + 100_000
+    inodes = {(root / name).stat().st_ino for root in roots for name in ("bin/tool", "bin/link", "again")}
+    assert len(inodes) == 1
+    for image, root, name in zip(images, roots, names, strict=True):
+        assert (root / f"own-{name}").read_text() == name and not (root / "gone").exists()
+        trees.verify(trees.tree_id_of(image.id))
+        store.verify(image.id)
+    status = (roots[0] / "bin/tool").stat()
+    assert (status.st_mode & 0o7777, status.st_uid, status.st_gid, status.st_mtime) == (0o4711, 3, 4, 77)
+    assert oct(layers_of(store)[0].parent.stat().st_mode)[-3:] == "700"
+
+
+def test_layers_stay_until_their_last_image_is_gone(store: Store, tmp_path: Path) -> None:
+    """Removing an image removes the layers that no other has, unless somebody keeps layers; trees stay whole."""
+    layout, trees = write_layout(tmp_path / "box", "a", "b"), TreeStore(store.data, store)
+    first, second = fetch(store, layout, "a"), fetch(store, layout, "b")
+    root = trees.path(trees.render(second.id)) / "rootfs"
+    store.remove(first.id)
+    assert len(layers_of(store)) == 2
+    store.verify(second.id)
+    with directory_lock(store.data / "minit/cas/layer", exclusive=False):
+        store.remove(second.id)
+        assert len(layers_of(store)) == 2
+    store.collect_leftovers()
+    assert layers_of(store) == [] and (root / "bin/tool").read_bytes() == CONTENT
+    assert [path for path in (store.data / "minit").rglob("recipe/**/*") if path.is_file()] == []
+
+
+def test_a_tree_and_a_copy_have_the_same_files(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree of links is what a pod without overlay gets as copies, and what the exported ACI unpacks to."""
+    upper = layer(
+        tars.sparse("1.0", "holes", 1 << 20, [(0, 512), (1 << 19, 1)], b"a" * 512 + b"b"),
+        tars.pax({"SCHILY.xattr.security.capability": CAPABILITIES, "SCHILY.xattr.user.x": b"y"}),
+        tars.file("capable", b"c"),
+        tars.symlink("dir", "bin"),
+        tars.file("dir/through", b"t"),
+    )
+    layout = Layout()
+    layout.add(BASE, upper, architecture=MACHINE)
+    image = resolve_image(store, f"oci:{layout.write_directory(tmp_path / 'box')}", silent)
+    trees = TreeStore(store.data, store)
+    expected = facts(trees.path(trees.render(image.id)) / "rootfs")
+    assert "bin/through" in expected and "holes" in expected
+    extract_image(store, image.id, tmp_path / "copy")
+    assert facts(tmp_path / "copy/rootfs") == expected
+    assert (tmp_path / "copy/rootfs/bin/tool").stat().st_nlink == 2
+    export_image(store, image.id, tmp_path / "x.aci", overwrite=False)
+    with Store(tmp_path / "other") as other:
+        again = other.import_file(tmp_path / "x.aci")
+        assert again.id == image.id
+        extract_image(other, again.id, tmp_path / "exported")
+    assert facts(tmp_path / "exported/rootfs") == expected
+    # Where nothing can be linked files are copied.
+    trees.remove(trees.tree_id_of(image.id))
+    monkeypatch.setattr(linking, "_link", _no_link)
+    linked = trees.path(trees.render(image.id)) / "rootfs"
+    assert facts(linked) == expected and (linked / "capable").stat().st_nlink == 1
+
+
+def _no_link(*_: object) -> None:
+    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+
+def test_a_changed_layer_is_noticed_and_replaced(store: Store, tmp_path: Path) -> None:
+    """A file of a layer that was changed since fails what needs it, and the next import brings the layer anew."""
+    layout, trees = write_layout(tmp_path / "box", "a", "b"), TreeStore(store.data, store)
+    image = fetch(store, layout, "a")
+    [file] = [path for path in (store.data / "minit/cas/layer").rglob("files/*") if path.stat().st_size == len(CONTENT)]
+    file.write_bytes(b"!" + CONTENT[1:])
+    for use in (
+        lambda: store.verify(image.id),
+        lambda: trees.render(image.id),
+        lambda: extract_image(store, image.id, tmp_path / "copy"),
+    ):
+        with pytest.raises((ImageError, StoreError), match="damaged"):
+            use()
+    assert fetch(store, layout, "b").id != image.id
+    store.verify(image.id)
+    shutil.rmtree(file.parent.parent)
+    with pytest.raises(ImageError, match="is gone"):
+        store.verify(image.id)
+    assert fetch(store, layout, "a").id == image.id
+    store.verify(image.id)
+
+
+def test_a_killed_import_leaves_whole_layers_or_none(store: Store, tmp_path: Path) -> None:
+    """Wherever an import is killed, the next one gives the same image, and collecting leaves what images have."""
+    layout = write_layout(tmp_path / "box", "a")
+    step, was_killed = 0, True
+    while was_killed:
+        step += 3
+        was_killed = killed_child(partial(fetch, store, layout, "a"), step)
+        store.collect_leftovers()
+        assert len(layers_of(store)) == (2 if store.list() else 0)
+        assert list((store.data / "minit/cas").glob("tmp/*")) == []
+        image = fetch(store, layout, "a")
+        store.verify(image.id)
+        store.remove(image.id)
+        assert layers_of(store) == []
+    assert step > 10
+
+
+@pytest.mark.skipif(shutil.which("skopeo") is None, reason="no skopeo on PATH")
+def test_known_layers_are_not_fetched(store: Store, tmp_path: Path) -> None:
+    """skopeo reads no layer that the store has: a second image is fetched whose base is not there any more."""
+    layout = write_layout(tmp_path / "box", "a", "b")
+    for name in ("a", "b"):
+        command = ["skopeo", "--insecure-policy", "copy", "-q", f"oci:{layout}:{name}", f"dir:{tmp_path / name}"]
+        subprocess.run(command, check=True, timeout=60)
+    resolve_image(store, f"dir:{tmp_path / 'a'}", silent)
+    base = json.loads((tmp_path / "b/manifest.json").read_bytes())["layers"][0]["digest"].removeprefix("sha256:")
+    (tmp_path / "b" / base).unlink()
+    image = resolve_image(store, f"dir:{tmp_path / 'b'}", silent)
+    extract_image(store, image.id, tmp_path / "copy")
+    assert (tmp_path / "copy/rootfs/bin/tool").read_bytes() == CONTENT
+    store.remove(image.id)
+    for left in store.list():
+        store.remove(left.id)
+    with pytest.raises(StoreError, match="skopeo: "):
+        resolve_image(store, f"dir:{tmp_path / 'b'}", silent)
