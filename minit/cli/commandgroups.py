@@ -145,6 +145,11 @@ COMMANDS = {
         help="Manage named volumes, which outlive the pods that mount them.",
         section=_VOLUMES,
     ),
+    "system": Listing(
+        place="commandgroups:system_group",
+        help="Show what takes room, and remove what nobody needs.",
+        section=_OTHER,
+    ),
     "version": Listing(
         place="commands.imagecommands:version",
         help="Print the versions of minit and of what it runs on.",
@@ -252,6 +257,17 @@ _IMAGE_COMMANDS = {
         section=_IMAGES,
     ),
 }
+_SYSTEM_COMMANDS = {
+    "df": Listing(
+        place="commands.systemcommands:df",
+        help="Show the room that images, unpacked images, pods, volumes and caches take, and what of it could be"
+        " reclaimed.",
+    ),
+    "prune": Listing(
+        place="commands.systemcommands:prune",
+        help="Remove pods that have ended, and the images, packed and unpacked, that no other pod has.",
+    ),
+}
 _VOLUME_COMMANDS = {
     "create": Listing(
         place="commands.volumecommands:create",
@@ -290,3 +306,8 @@ def image_group() -> None:
 @click.group("volume", cls=MinitGroup, commands=CommandTable(_VOLUME_COMMANDS))
 def volume_group() -> None:
     """Manage named volumes, which outlive the pods that mount them."""
+
+
+@click.group("system", cls=MinitGroup, commands=CommandTable(_SYSTEM_COMMANDS))
+def system_group() -> None:
+    """Show what takes room, and remove what nobody needs."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from minit.errors import MinitError, StoreError, describe
 from minit.progress import Progress
-from minit.stage0.garbage.references import images_of_running_pods, no_pod_is_prepared, tree_users
+from minit.stage0.garbage.references import images_of_pods, no_pod_is_prepared, tree_users
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.images.treestore import TreeStore
@@ -35,14 +35,21 @@ def collect_trees(data: Path, trees: TreeStore, kept: StoredImage | None, note: 
 
 
 def collect_images(
-    data: Path, store: Store, kept: StoredImage | None, grace_seconds: float, say: Note, note: Note
+    data: Path,
+    store: Store,
+    kept: StoredImage | None,
+    grace_seconds: float,
+    say: Note,
+    note: Note,
+    *,
+    running_only: bool = True,
 ) -> int:
     """
     Remove minit's images that no pod was prepared from for that long and no running pod has, but for `kept`.
 
-    Return how many.
+    Without `running_only` those of all pods stay. Return how many were removed.
     """
-    needed = {*images_of_running_pods(data, note), *([] if kept is None else [kept.id])}
+    needed = {*images_of_pods(data, note, running_only=running_only), *([] if kept is None else [kept.id])}
     now_ns = time.time_ns()
     removed = 0
     for image in store.list():

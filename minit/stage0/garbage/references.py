@@ -12,6 +12,7 @@ from minit.stage0.files.locks import key_lock
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PREPARE, Note, Pod, PodState, walk_pods
 from minit.stage0.pods.podstatus import read_app_tree_id, read_pod_manifest, read_stage1_tree_id
 from minit.stage0.volumes.volumestore import names_in
+from minit.value import Value
 
 
 @contextmanager
@@ -34,13 +35,12 @@ def tree_users(data: Path, note: Note) -> dict[str, list[str]]:
     return users
 
 
-def images_of_running_pods(data: Path, note: Note) -> frozenset[str]:
-    """Return the IDs of the images that the apps of running pods were made from."""
+def images_of_pods(data: Path, note: Note, *, running_only: bool) -> frozenset[str]:
+    """Return the IDs of the images that the apps of pods were made from."""
     images: set[str] = set()
     for pod in walk_pods(data, ADDRESSABLE_PLACES, note):
-        if pod.state is PodState.RUNNING:
-            with _readable(pod):
-                images.update(app.image_id for app in read_pod_manifest(pod).apps if app.image_id is not None)
+        if pod.state is PodState.RUNNING or not running_only:
+            images |= needs_of(pod).images
     return frozenset(images)
 
 
@@ -52,10 +52,27 @@ def volume_users(data: Path, note: Note) -> dict[str, list[str]]:
     """
     users: dict[str, list[str]] = {}
     for pod in walk_pods(data, ADDRESSABLE_PLACES, note):
-        with _readable(pod):
-            for name in names_in(read_pod_manifest(pod), data):
-                users.setdefault(name, []).append(pod.uuid)
+        for name in needs_of(pod).volumes:
+            users.setdefault(name, []).append(pod.uuid)
     return users
+
+
+class Needs(Value):
+    """The images that a pod's apps are made from, its trees and its named volumes."""
+
+    images: frozenset[str] = frozenset()
+    trees: frozenset[str] = frozenset()
+    volumes: frozenset[str] = frozenset()
+
+
+def needs_of(pod: Pod) -> Needs:
+    """Return what a pod refers to, nothing of one that is gone; StoreError if its files cannot be read."""
+    trees = frozenset(_trees_of(pod))
+    with _readable(pod):
+        manifest = read_pod_manifest(pod)
+        images = frozenset(app.image_id for app in manifest.apps if app.image_id is not None)
+        return Needs(images=images, trees=trees, volumes=names_in(manifest, pod.data))
+    return Needs(trees=trees)
 
 
 def _trees_of(pod: Pod) -> Iterator[str]:

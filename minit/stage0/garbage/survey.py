@@ -1,0 +1,87 @@
+"""
+The room that a data directory takes, and what of it nobody needs: `system df`, and what `system prune` would remove.
+
+Pods that have ended are not needed, and neither is what only they refer to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from minit.stage0.files.diskusage import used_bytes
+from minit.stage0.garbage.references import needs_of
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods.poddirectory import ENDED_STATES, PLACES, Note, PodState, walk_pods
+from minit.stage0.volumes.volumestore import list_volumes
+from minit.value import Value
+
+_UNNEEDED_STATES = ENDED_STATES | {PodState.ABORTED_PREPARE, PodState.GARBAGE, PodState.DELETING}
+# Of an image each; what else is beside them is there for speed, or left over.
+_OF_IMAGES = frozenset({"blob", "imageManifest", "lastUsed", "treeSize"})
+
+
+class Item(Value):
+    """Something that takes room: its name, its directory or file, and whether it can go."""
+
+    name: str
+    size_bytes: int
+    is_needed: bool
+
+
+class Survey(Value):
+    """All that takes room, by its kind: `trees` are unpacked images, `caches` come back when they are removed."""
+
+    images: tuple[Item, ...]
+    trees: tuple[Item, ...]
+    pods: tuple[Item, ...]
+    volumes: tuple[Item, ...]
+    caches: tuple[Item, ...]
+
+
+def survey(
+    data: Path, store: Store, trees: TreeStore, kept: StoredImage | None, caches: Sequence[Path], note: Note
+) -> Survey:
+    """
+    Return what takes room in a data directory, and in the directories `caches` elsewhere, with sizes on the disk.
+
+    The image `kept` and its tree are needed. StoreError if the files of a pod that has not ended cannot be read.
+    """
+    images, needed_trees, volumes = set[str](), set[str](), set[str]()
+    pods = []
+    for pod in walk_pods(data, PLACES, note):
+        is_needed = pod.state not in _UNNEEDED_STATES
+        if is_needed:
+            needs = needs_of(pod)
+            images |= needs.images
+            needed_trees |= needs.trees
+            volumes |= needs.volumes
+        pods.append(Item(name=pod.uuid, size_bytes=used_bytes(pod.path), is_needed=is_needed))
+    if kept is not None:
+        images.add(kept.id)
+        needed_trees.add(trees.tree_id_of(kept.id))
+    beside = data / "minit/cas"
+    return Survey(
+        images=tuple(
+            Item(
+                name=image.id,
+                size_bytes=store.blob_path(image.id).stat().st_blocks * 512,
+                is_needed=image.id in images or not store.is_own(image.id),
+            )
+            for image in store.list()
+        ),
+        trees=_directories({tree_id: trees.path(tree_id) for tree_id in trees.ids()}, needed_trees),
+        pods=tuple(pods),
+        volumes=_directories({volume.name: Path(volume.path).parent for volume in list_volumes(data)}, volumes),
+        caches=tuple(
+            Item(name=str(path), size_bytes=used_bytes(path), is_needed=True)
+            for path in (*(path for path in sorted(beside.iterdir()) if path.name not in _OF_IMAGES), *caches)
+            if path.is_dir()
+        ),
+    )
+
+
+def _directories(paths: dict[str, Path], needed: Collection[str]) -> tuple[Item, ...]:
+    return tuple(Item(name=name, size_bytes=used_bytes(path), is_needed=name in needed) for name, path in paths.items())

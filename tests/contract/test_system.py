@@ -1,0 +1,67 @@
+"""`minit system`: what takes room, and the removal of what nobody needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.commands import Stage0
+from tests.support.stage0_world import write_app
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
+
+
+@pytest.fixture
+def command(tmp_path: Path, stage1_image: Path) -> Iterator[Stage0]:
+    """The command, on a data directory of its own."""
+    command = Stage0([sys.executable, "-m", "minit"], tmp_path, stage1_image)
+    yield command
+    command.clean_up()
+
+
+def test_df_and_prune(command: Stage0, tmp_path: Path) -> None:
+    """Ended pods and what only they have are reclaimable and removed; running pods, stage1 and volumes stay."""
+
+    def say(*words: object, code: int = 0) -> str:
+        result = command.quick_call(*words)
+        assert result.returncode == code, result
+        return result.stdout if code == 0 else result.stderr
+
+    def numbers(kind: str) -> tuple[int, int]:
+        of_kind: dict[str, Any] = json.loads(say("system", "df", "--format=json"))[kind]
+        assert (of_kind["reclaimable"] > 0) == (of_kind["total"] > of_kind["active"])
+        return of_kind["total"], of_kind["active"]
+
+    used, other = tmp_path / "used.aci", tmp_path / "other.aci"
+    write_app(used, "example.com/used")
+    write_app(other, "example.com/other")
+    # minit's own stage1, which is its own by this record alone.
+    stage1 = say("image", "fetch", "--full", command.stage1_flag.partition("=")[2]).strip()
+    (command.data / "minit/default-stage1").write_text(f"fingerprint {stage1}\n")
+    script = ("--exec=/bin/busybox", "--", "dd", "if=/dev/zero", "of=/written", "bs=1M", "count=8")
+    assert command.call(*command.run_words("--volume=old:/o", other, *script)).returncode == 0
+    ended = command.uuid
+    with command.running(
+        *command.run_words("--volume=new:/n", used, "--exec=/bin/busybox", "--", "sleep", "100")
+    ) as uuid:
+        assert [numbers(kind) for kind in ("images", "trees", "pods", "volumes")] == [(3, 2), (3, 2), (2, 1), (2, 1)]
+        rows = {line.split()[0]: line.split()[1:] for line in say("system", "df").splitlines()}
+        assert rows["TYPE"] == ["TOTAL", "ACTIVE", "SIZE", "RECLAIMABLE"]
+        assert rows["Pods"][:2] == ["2", "1"] and rows["Pods"][3].endswith("MiB")
+        listed = say("system", "prune", "--dry-run", "--volumes").splitlines()
+        assert [line.partition("\t")[0] for line in listed] == ["pod", "tree", "image", "volume"]
+        assert (listed[0].split()[1], listed[3].split()[1]) == (ended, "old")
+        assert "--force" in say("system", "prune", code=254)
+        assert numbers("pods") == (2, 1)
+        assert "Total reclaimed space: " in say("system", "prune", "--force")
+        assert [numbers(kind) for kind in ("images", "trees", "pods", "volumes")] == [(2, 2), (2, 2), (1, 1), (2, 1)]
+        assert 'removed volume "old"' in say("system", "prune", "-f", "--volumes")
+        assert numbers("volumes") == (1, 1)
+        assert say("status", uuid).startswith("state=running")
+        assert stage1 in say("image", "list", "--full")
