@@ -84,6 +84,7 @@ ANNOTATION_MUTABLE = "coreos.com/rkt/stage1/mutable"
 ANNOTATION_STREAM = "coreos.com/rkt/stage2/"
 ANNOTATION_IDMAP = "minit/idmap"
 ANNOTATION_ATTACH_OPTIONS = "minit/stage1/attach-options"
+ANNOTATION_RUN_OPTIONS = "minit/stage1/run-options"
 ANNOTATION_HEALTH = "minit/health"
 ANNOTATION_PIDS_LIMIT = "minit/pids-limit"
 ANNOTATION_DNS = "minit/dns"
@@ -130,6 +131,8 @@ BUILT_IN_PLUGINS = (
 
 # Flags of our `attach` beyond rkt's; the value of ANNOTATION_ATTACH_OPTIONS in our image, joined by commas.
 ATTACH_OPTIONS = ("detach-keys", "no-replay", "on-slow", "read-only", "take-stdin")
+# The same of our `run`.
+RUN_OPTIONS = ("quiet",)
 
 
 def app_manifest(app: str) -> str:

@@ -152,6 +152,7 @@ def stage1_manifest() -> bytes:
     }
     annotations[paths.ANNOTATION_INTERFACE_VERSION] = str(paths.INTERFACE_VERSION)
     annotations[paths.ANNOTATION_ATTACH_OPTIONS] = ",".join(paths.ATTACH_OPTIONS)
+    annotations[paths.ANNOTATION_RUN_OPTIONS] = ",".join(paths.RUN_OPTIONS)
     labels = {"version": minit.__version__, "os": "linux", "arch": _architecture()}
     return jsontext.dump(
         {

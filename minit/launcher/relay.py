@@ -30,6 +30,10 @@ _FIRST_LOOK_SECONDS = 0.1
 _LONGEST_LOOK_SECONDS = 10.0
 # A shell with `ignoreeof` ignores ten (bash(1)); to others that edit lines it may be a key like any other.
 _MOST_END_KEYS = 11
+# Ctrl-], three times within a second, as systemd-nspawn has it (ptyfwd.c).
+_ESCAPE_KEY = 0x1D
+_ESCAPE_TIMES = 3
+_ESCAPE_SECONDS = 1.0
 _SIGNALS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 
 
@@ -38,16 +42,26 @@ class Relay:
     Both directions between the caller and `master`, the console's end outside of the pod.
 
     Output goes to the caller's descriptor `output`. The caller's terminal, if it has one, is raw from the beginning
-    until `close`, but for the time it is suspended. `hung_up` is called if the terminal goes away.
+    until `close`, but for the time it is suspended. `hung_up` is called if the terminal goes away, `escaped` if
+    somebody there types the escape.
     `rewatch` comes before each turn of `loop`.
     """
 
     def __init__(
-        self, loop: Loop, master: int, terminal: CallerTerminal, *, hung_up: Callable[[], None], output: int = 1
+        self,
+        loop: Loop,
+        master: int,
+        terminal: CallerTerminal,
+        *,
+        hung_up: Callable[[], None],
+        escaped: Callable[[], None] | None = None,
+        output: int = 1,
     ) -> None:
         self._interest = Interest(loop, self._handle)
         self._terminal = terminal
         self._hung_up = hung_up
+        self._escaped = escaped if terminal.settings is not None else None
+        self._escapes: list[float] = []
         self._master: int | None = master
         # While somebody has the slave open, an app may close all it has, or hang them up as login programs do, and open
         # it again later: to the master nothing happens.
@@ -155,6 +169,8 @@ class Relay:
         self._to_app += data
         if data:
             self._last_byte = data[-1:]
+            if self._escaped is not None and self._ends_with_escape(data):
+                self._escaped()
             return
         self._input = None
         if self._terminal.settings is not None:
@@ -162,6 +178,16 @@ class Relay:
         else:
             self._input_ended = True
             self._end_input()
+
+    def _ends_with_escape(self, data: bytes) -> bool:
+        """Tell whether the escape's last key is in what was typed just now."""
+        now = time.monotonic()
+        for key in data:
+            typed = [moment for moment in self._escapes if now - moment <= _ESCAPE_SECONDS]
+            self._escapes = [*typed, now] if key == _ESCAPE_KEY else []
+            if len(self._escapes) == _ESCAPE_TIMES:
+                return True
+        return False
 
     def _write_console(self) -> None:
         assert self._master is not None

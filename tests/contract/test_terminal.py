@@ -576,6 +576,21 @@ def test_started_in_the_background(make_pod: MakePod, tmp_path: Path) -> None:
         assert terminal.settings == before
 
 
+def test_the_escape(make_pod: MakePod) -> None:
+    """Ctrl-] three times within a second kills an app that takes no notice of SIGTERM."""
+    script = f"trap '' TERM; {STTY} raw; echo up; head -c 5; {FOREVER}"
+    pod = make_pod({"a": shell(script)}, annotations={"minit/stop-grace": "1h"})
+    with Terminal() as terminal:
+        process = terminal.run(pod)
+        terminal.expect(rb"up")
+        terminal.type(b"\x1d\x1da\x1d\x1d")
+        terminal.expect(rb"\x1d\x1da\x1d\x1d")
+        assert process.poll() is None
+        terminal.type(b"\x1d\x1d\x1d")
+        terminal.finish(process)
+    assert pod.status("a") == 137
+
+
 @pytest.mark.parametrize("output", ["terminal", "elsewhere"])
 def test_a_terminal_that_is_closed(make_pod: MakePod, output: str) -> None:
     """The pod is stopped in order, and what it says to somebody else is still heard."""
@@ -686,7 +701,7 @@ def test_minit_run(work_directory: Path, stage1_image: Path, tmp_path: Path) -> 
     with Terminal(rows=40, columns=90) as terminal:
         before = terminal.settings
         process = subprocess.Popen([*command, "--net=none", "--interactive", f"{tmp_path}/box.aci"], **terminal.options)
-        terminal.expect(rb"# ")
+        terminal.expect(rb"run: press \^] three times within 1s to kill the pod\r\n.*# ")
         terminal.type(b"busybox stty size; busybox tty; exit 6\r")
         terminal.expect(rb"40 90\r\n/dev/pts/0\r\n")
         assert terminal.finish(process) == 6

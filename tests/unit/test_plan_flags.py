@@ -87,6 +87,7 @@ BOOLEAN_FLAGS = {
     "disable-capabilities-restriction": "disable_capabilities",
     "disable-paths": "disable_paths",
     "disable-seccomp": "disable_seccomp",
+    "quiet": "quiet",
 }
 
 

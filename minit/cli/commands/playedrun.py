@@ -98,7 +98,7 @@ def _count(pods: Sequence[KubernetesPod], job: str) -> int:
 
 
 def _run_here(invocation: Invocation, kubernetes: KubernetesPod, how: Play) -> None:
-    options = collect_run_options(invocation, _run_options(kubernetes, how.networks))
+    options = collect_run_options(invocation, _run_options(kubernetes, how.networks), quiet=how.quiet)
     with Store(invocation.data) as store:
         trees = TreeStore(invocation.data, store)
         pod = _make(invocation, store, trees, kubernetes, how)

@@ -51,6 +51,8 @@ def start_pod(
         return start_remover(pod, invocation.local_config, invocation.note, debug=invocation.debug, start=start)
 
     remover = start_its_remover if removed else None
+    if how.interactive and not how.quiet and os.isatty(0):
+        invocation.note("press ^] three times within 1s to kill the pod")
     if not detach:
         run()
     flush_output()

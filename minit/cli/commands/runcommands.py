@@ -70,7 +70,7 @@ def run(
     """
     invocation = invocation_of(ctx)
     invocation.require_root()
-    how = collect_run_options(invocation, options)
+    how = collect_run_options(invocation, options, quiet=quiet)
     refuse_detached_terminal(how, detach=detach)
     refuse_ports(options["net"], options["port"])
     with Store(invocation.data) as store:
@@ -148,7 +148,9 @@ def run_prepared(invocation: Invocation, /, uuid: str, detach: bool, removed: bo
         start_pod(invocation, store, pod, how, detach=detach, removed=removed)
 
 
-def collect_run_options(invocation: Invocation, options: dict[str, Any], *, mutable: bool = False) -> RunOptions:
+def collect_run_options(
+    invocation: Invocation, options: dict[str, Any], *, mutable: bool = False, quiet: bool = False
+) -> RunOptions:
     """Return how the pod is to run; those of `options` that a command does not have are as if not given."""
     try:
         name_service = parse_name_service(
@@ -169,6 +171,7 @@ def collect_run_options(invocation: Invocation, options: dict[str, Any], *, muta
         disable_seccomp="seccomp" in invocation.insecure,
         ipc=options.get("ipc"),
         mutable=mutable,
+        quiet=quiet,
     )
 
 

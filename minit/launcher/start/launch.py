@@ -258,7 +258,8 @@ def _take_notify_socket() -> str | None:
 def _start_network(plan: PodPlan, sockets: AppSockets, flags: RunFlags, lock: int) -> NetworkHelper | None:
     if plan.network is None:
         if plan.has_loopback_only:
-            complain("networking: networking namespace with loopback only")
+            if not flags.quiet:
+                complain("networking: networking namespace with loopback only")
             # As rkt's: the pod has networks, none of them.
             write_pod_file(paths.POD_NET_INFO, b"null")
         return None

@@ -163,7 +163,9 @@ class Watch:
         self._entered()
         if descriptors and self._terminal is not None:
             [master] = descriptors
-            self._relay = Relay(self._loop, master, self._terminal, hung_up=self._leave_console)
+            self._relay = Relay(
+                self._loop, master, self._terminal, hung_up=self._leave_console, escaped=self._stop_at_once
+            )
 
     def _expect_end(self, code: int | None) -> None:
         """Wait for the end of PID 1 a little while only; None if it could not say its code."""
@@ -176,6 +178,10 @@ class Watch:
         """Have PID 1 stop the pod and let go of the console, as if this process were gone."""
         self._link.shutdown(socket.SHUT_WR)
         self._expect_answer()
+
+    def _stop_at_once(self) -> None:
+        for _ in range(2):
+            self._forward(signal.SIGTERM)
 
     def _on_end(self) -> None:
         # What PID 1 said is heard before.

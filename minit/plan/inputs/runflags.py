@@ -22,6 +22,7 @@ RUN_FLAGS: dict[str, bool | str] = {
     "disable-paths": False,
     "disable-seccomp": False,
     "ipc": "",
+    "quiet": False,  # minit's own
 }
 RUN_OPERANDS = "UUID"
 
@@ -48,6 +49,7 @@ class RunFlags(Value):
     disable_paths: bool = False
     disable_seccomp: bool = False
     ipc: str = ""
+    quiet: bool = False
 
 
 def parse_run_flags(arguments: Sequence[str]) -> RunFlags:
@@ -73,6 +75,7 @@ def parse_run_flags(arguments: Sequence[str]) -> RunFlags:
         disable_paths=switch["disable-paths"],
         disable_seccomp=switch["disable-seccomp"],
         ipc=text["ipc"],
+        quiet=switch["quiet"],
     )
 
 

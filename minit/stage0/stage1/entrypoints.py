@@ -56,6 +56,8 @@ class RunOptions(Value):
     ipc: str | None = None
     mutable: bool = False
     """True if apps may be added to the pod, so that it may be empty."""
+    quiet: bool = False
+    """True if a stage1 that knows how says nothing of its own but errors."""
 
 
 def read_stage1_manifest(pod: Pod) -> ImageManifest:
@@ -99,8 +101,11 @@ def interface_version(manifest: ImageManifest) -> int:
     return int(text)
 
 
-def run_arguments(options: RunOptions, uuid: str, version: int, private_users: str | None, note: Note) -> list[str]:
-    """Return the arguments of `run` in rkt's order; what `version` does not know is noted and left out."""
+def run_arguments(
+    options: RunOptions, uuid: str, manifest: ImageManifest, private_users: str | None, note: Note
+) -> list[str]:
+    """Return the arguments of `run` in rkt's order; what the image's version does not know is noted and left out."""
+    version = interface_version(manifest)
     words = []
     if options.debug:
         words.append("--debug")
@@ -133,6 +138,8 @@ def run_arguments(options: RunOptions, uuid: str, version: int, private_users: s
             words.append("--disable-seccomp")
     if options.mutable:
         words.append("--mutable")
+    if options.quiet and "quiet" in (manifest.annotation(paths.ANNOTATION_RUN_OPTIONS) or "").split(","):
+        words.append("--quiet")
     if options.ipc:
         if version >= _IPC_VERSION:
             words.append(f"--ipc={options.ipc}")

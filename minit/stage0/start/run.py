@@ -46,7 +46,6 @@ def run_pod(
     """
     manifest = entrypoints.read_stage1_manifest(pod)
     run = entrypoints.require_path(manifest, "run")
-    version = entrypoints.interface_version(manifest)
     if options.mutable:
         entrypoints.require_mutable_support(manifest)
     apps = [app.name for app in read_pod_manifest(pod).apps]
@@ -71,7 +70,7 @@ def run_pod(
             link_mtab(rootfs / paths.app_rootfs(app))
         # Also for a stage1 that is too old to be told about them, as rkt does.
         write_name_files(rootfs, options.name_service)
-    arguments = entrypoints.run_arguments(options, pod.uuid, version, private_users, note)
+    arguments = entrypoints.run_arguments(options, pod.uuid, manifest, private_users, note)
     environment = {
         **os.environ,
         "RKT_LOCK_FD": str(pod.fd),
