@@ -15,9 +15,7 @@ def add(call: Call) -> Result:
     podlink.need_manager(call.config)
     with Sides(request) as sides, Undo() as undo:
         pod = podlink.make(sides, sides.pod, request, NewLink(kind=DUMMY, name=request.interface), undo)
-        leased = podlink.lease(call, sides, pod, undo)
-        podlink.configure(call, sides, pod, leased, has_neighbours=False)
-    return podlink.result(request, pod, leased, leased.dns)
+        return podlink.connect(call, sides, pod, undo, has_neighbours=False)
 
 
 def delete(call: Call) -> None:

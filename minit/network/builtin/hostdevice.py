@@ -32,9 +32,7 @@ def add(call: Call) -> Result:
         undo.add(lambda: _take_back(sides.pod, sides.host, sides.pod.find(request.interface), device.name))
         sides.host.move(device, sides.namespace, request.interface, alias=device.name)
         pod = sides.pod.get(request.interface)
-        leased = podlink.lease(call, sides, pod, undo)
-        podlink.configure(call, sides, pod, leased, has_neighbours=True)
-    return podlink.result(request, pod, leased, names)
+        return podlink.connect(call, sides, pod, undo, names)
 
 
 def delete(call: Call) -> None:

@@ -28,10 +28,8 @@ def add(call: Call) -> Result:
         links, lower = podlink.below(call, sides, _default_below(call))
         new = NewLink(kind=IPVLAN, name=request.interface, lower=lower.index, mtu=mtu(config), data=ipvlan_data(mode))
         pod = podlink.make(sides, links, request, new, undo)
-        leased = podlink.lease(call, sides, pod, undo) if given is None else given
         # In modes other than l2 the pod is behind a router, the host, and the kernel asks no neighbours by itself.
-        podlink.configure(call, sides, pod, leased, has_neighbours=True)
-    return podlink.result(request, pod, leased, names)
+        return podlink.connect(call, sides, pod, undo, names, leased=given)
 
 
 def delete(call: Call) -> None:

@@ -68,37 +68,33 @@ def refuse_existing(sides: Sides, request: Request) -> None:
         raise NetworkError(f"interface {request.interface} exists already in the pod's network namespace")
 
 
-def lease(call: Call, sides: Sides, pod: Link, undo: Undo) -> Result:
-    """Return addresses and routes from the address manager, nothing for a network that has none."""
-    if attachment.leases_by_link(call.config):
-        # It brings the link up.
-        prepare_pod_link(sides.namespace, pod, (), accept_ra=accepts_routers(call.config))
-    leased = attachment.lease(call, undo)
-    if ipam_type(call.config) is not None and not leased.addresses:
-        raise NetworkError("the address manager gave no address")
-    return leased
-
-
-def configure(call: Call, sides: Sides, pod: Link, leased: Result, has_neighbours: bool) -> None:
+def connect(
+    call: Call,
+    sides: Sides,
+    pod: Link,
+    undo: Undo,
+    dns: Dns | None = None,
+    leased: Result | None = None,
+    has_neighbours: bool = True,
+) -> Result:
     """
-    Give the pod's link its addresses and routes, and bring it up.
+    Give the pod's link addresses and routes, bring it up, and return the outcome of ADD.
 
-    With neighbours, other machines, these learn at once who has the addresses, and are asked whether one of them has.
+    They are from the address manager, none for a network without one, or `leased` before; so is what is known of names,
+    unless `dns` is given. With neighbours, other machines, these learn at once who has the addresses, and are asked
+    whether one of them has.
     """
+    leased = _lease(call, sides, pod, undo) if leased is None else leased
     addresses = [one.address for one in leased.addresses]
     is_routed = accepts_routers(call.config)
     prepare_pod_link(sides.namespace, pod, addresses, accept_ra=is_routed, tells_neighbours=has_neighbours)
     add_addresses(sides, pod, leased.addresses, duplicates=has_neighbours)
     add_routes(sides.pod, pod, leased.routes, usual_gateways(leased.addresses))
-
-
-def result(request: Request, pod: Link, leased: Result, dns: Dns) -> Result:
-    """Return the outcome of ADD."""
     return Result(
-        interfaces=(Interface(name=pod.name, mac=pod.mac, sandbox=request.namespace),),
+        interfaces=(Interface(name=pod.name, mac=pod.mac, sandbox=call.request.namespace),),
         addresses=attachment.of_interface(leased.addresses, 0),
         routes=leased.routes,
-        dns=dns,
+        dns=leased.dns if dns is None else dns,
     )
 
 
@@ -133,6 +129,16 @@ def check_below(call: Call) -> None:
     """NetworkError if there is no link any more that the pod's is to be on top of."""
     with Sides(call.request) as sides:
         below(call, sides)
+
+
+def _lease(call: Call, sides: Sides, pod: Link, undo: Undo) -> Result:
+    if attachment.leases_by_link(call.config):
+        # It brings the link up.
+        prepare_pod_link(sides.namespace, pod, (), accept_ra=accepts_routers(call.config))
+    leased = attachment.lease(call, undo)
+    if ipam_type(call.config) is not None and not leased.addresses:
+        raise NetworkError("the address manager gave no address")
+    return leased
 
 
 def _delete_in_pod(request: Request, kind: str) -> None:

@@ -29,9 +29,7 @@ def add(call: Call) -> Result:
             data=vlan_data(number),
         )
         pod = podlink.make(sides, links, request, new, undo)
-        leased = podlink.lease(call, sides, pod, undo)
-        podlink.configure(call, sides, pod, leased, has_neighbours=True)
-    return podlink.result(request, pod, leased, names)
+        return podlink.connect(call, sides, pod, undo, names)
 
 
 def delete(call: Call) -> None:
