@@ -8,6 +8,7 @@ from minit.manifest.reader import Node, read_document
 from minit.value import Value
 
 _ANNOTATION_DOCKER = "appc.io/docker/repository"  # docker2aci's
+ANNOTATION_ENTRYPOINT = "appc.io/docker/entrypoint"
 _MAX_IMAGE_SIZE_BYTES = (1 << 63) - 1
 
 APPC_VERSION = "0.8.11"  # of the specification that manifests written by minit follow

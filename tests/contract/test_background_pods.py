@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import Stage0
+from tests.support.layers import Layout, busybox_layer
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
@@ -148,3 +150,39 @@ def test_removal_after_a_kill(minit: Stage0) -> None:
     minit.quick_call("stop", "web")
     wait_for(lambda: not pods(minit), "the removal of the pod")
     assert not mounts(minit)
+
+
+def test_an_image_of_docker(minit: Stage0, tmp_path: Path) -> None:
+    """Its command is replaced alone by --cmd, and ports lead to the pod by number, of whichever app they are."""
+    layout = Layout()
+    layout.add(busybox_layer(), config={"Entrypoint": ["/bin/busybox"], "Cmd": ["echo", "of", "the", "image"]})
+    image = f"oci:{layout.write_directory(tmp_path / 'layout')}"
+
+    def said(*words: object) -> str:
+        return run(minit, "--net=none", "--rm", image, *words)[1].partition(": ")[2]
+
+    assert said() == "of the image\n"
+    assert said("--", "again") == "of the image again\n"
+    assert said("--cmd=echo", "--", "something", "else") == "something else\n"
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [taken.getsockname()[1], other.getsockname()[1]]
+    conflict = f"--port={ports[0]}:80", f"--port=127.0.0.1:{ports[0]}:81"
+    assert "both want tcp port" in run(minit, *conflict, image)[2]
+    flags = f"--port={ports[0]}:80", f"--port=127.0.0.1:{ports[1]}:81/tcp"
+    servers = [
+        (image, f"--name=s{number}", "--cmd=nc", "--", "-ll", "-p", number, "-e", "/bin/busybox", "echo", number, "---")
+        for number in (80, 81)
+    ]
+    code, out, err = run(minit, "--detach", "--name=web", *flags, *servers[0], *servers[1])
+    assert code == 0, err
+    wait_for(lambda: [answer(port) for port in ports] == ["80", "81"], "the servers' answers")
+    assert minit.quick_call("rm", "--force", "web").stdout == f'"{out.strip()}"\n'
+
+
+def answer(port: int) -> str:
+    """Return what a server at a port of the host says, nothing if there is none yet."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 5) as client:
+            return client.recv(100).decode().strip()
+    except OSError:
+        return ""

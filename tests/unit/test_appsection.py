@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minit.errors import PodError
 from minit.manifest.app import App, Isolator
 from minit.manifest.image import ImageManifest
 from minit.stage0.pods.appsection import (
@@ -29,6 +30,26 @@ IMAGE = ImageManifest(
     name="example.com/a",
     app=App(exec=("/x",), user="0", group="0", user_annotations=(("a", "1"), ("b", "2")), user_labels=(("l", "1"),)),
 )
+
+
+def test_commands_of_docker() -> None:
+    """--cmd stands in the place of the command, after the entrypoint; an image that knows no entrypoint has none."""
+    image = replace(
+        IMAGE,
+        app=App(exec=("/e", "x", "c"), user="0", group="0"),
+        annotations=(("appc.io/docker/repository", "r"), ("appc.io/docker/entrypoint", '["/e","x"]')),
+    )
+    for only in (False, True):
+        overrides = AppOverrides(command="run", arguments=("a",), only_arguments=only)
+        assert plan_app_section(image, overrides, DEFAULTS).exec == ("/e", "x", "run", "a")
+    bare = replace(image, annotations=image.annotations[:1])
+    assert plan_app_section(bare, AppOverrides(command="run"), DEFAULTS).exec == ("run",)
+    with pytest.raises(PodError, match='image "example.com/a" has no command apart from its entrypoint'):
+        plan_app_section(IMAGE, AppOverrides(command="run"), DEFAULTS)
+    for words in ("{}", "[1]"):
+        bad = replace(image, annotations=(*image.annotations[:1], ("appc.io/docker/entrypoint", words)))
+        with pytest.raises(PodError, match="expected a list of words"):
+            plan_app_section(bad, AppOverrides(command="run"), DEFAULTS)
 
 
 def test_environment_precedence() -> None:

@@ -135,7 +135,10 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
             "run: --port needs a network of the pod's own, --net=host gives it none (see minit run --help)",
         ),
         ("run --net=a --net=b,none --port=http:80 a.aci", None),
-        ("run --port=80 a.aci", 'run: --port: expected NAME:[IP:]PORT, got "80" (see minit run --help)'),
+        (
+            "run --port=80 a.aci",
+            'run: --port: expected [IP:]PORT:PORT[/udp] or NAME:[IP:]PORT, got "80" (see minit run --help)',
+        ),
         ("run --dns=host --dns=none a.aci", None),
         ("run-prepared --dns=here x", None),
         ("run-prepared --volume=x x", "run-prepared: unknown flag: --volume (see minit run-prepared --help)"),

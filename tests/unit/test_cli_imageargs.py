@@ -135,6 +135,11 @@ def test_the_commands_have_these_flags() -> None:
         ("--user=a image", "--user must follow an image"),
         ("--exec /bin/sh", "--exec must follow an image"),
         ("-- x", "arguments after -- must follow an image"),
+        ("image --cmd a --cmd b", "--cmd can be given only once per image"),
+        (
+            "image --cmd a --exec b",
+            "--exec and --cmd exclude each other for one image: --exec replaces the entrypoint too",
+        ),
         ("image --exec /a --exec /b", "--exec can be given only once per image"),
         ("image --name Big", '--name: expected lower-case letters, digits and inner dashes, got "Big"'),
         ("image --environment novalue", '--environment: expected NAME=VALUE, got "novalue"'),

@@ -13,7 +13,8 @@ from minit.cli.flagwords import FlagError
 from minit.manifest.app import Port
 from minit.manifest.pod import ExposedPort
 
-NAMES = st.from_regex(r"[a-z0-9]+(-[a-z0-9]+)*", fullmatch=True)
+# Digits alone are numbers.
+NAMES = st.from_regex(r"[a-z0-9]+(-[a-z0-9]+)*", fullmatch=True).filter(lambda name: not name.isdigit())
 
 
 @given(NAMES, st.integers(1, 65535), st.none() | st.ip_addresses())
@@ -22,6 +23,22 @@ def test_ports_read_back(name: str, port: int, address: ipaddress.IPv4Address | 
     place = "" if address is None else f"[{address}]:" if address.version == 6 else f"{address}:"
     parsed = parse_port("--port", f"{name}:{place}{port}")
     assert (parsed.name, parsed.host_port, parsed.pod_port) == (name, port, None)
+    assert (parsed.host_ip and ipaddress.ip_address(parsed.host_ip)) == address
+
+
+@given(
+    st.integers(1, 65535), st.integers(1, 65535), st.none() | st.ip_addresses(), st.sampled_from(("", "/tcp", "/udp"))
+)
+def test_ports_by_number(
+    host: int, pod: int, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, suffix: str
+) -> None:
+    """A port of the host and one of the pod are two numbers, perhaps with an address before and a protocol behind."""
+    place = "" if address is None else f"[{address}]:" if address.version == 6 else f"{address}:"
+    text = f"{place}{host}:{pod}{suffix}"
+    parsed = parse_port("--port", text)
+    assert parsed == parse_direct_port("--port", text)
+    assert parsed.pod_port is not None
+    assert (parsed.host_port, parsed.pod_port.port, parsed.pod_port.protocol) == (host, pod, suffix[1:] or "tcp")
     assert (parsed.host_ip and ipaddress.ip_address(parsed.host_ip)) == address
 
 
@@ -34,10 +51,18 @@ def test_addresses_have_one_spelling() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", '--port: expected NAME:[IP:]PORT, got ""'),
-        ("80", '--port: expected NAME:[IP:]PORT, got "80"'),
-        ("HTTP:80", '--port: expected NAME:[IP:]PORT, got "HTTP:80"'),
-        (":80", '--port: expected NAME:[IP:]PORT, got ":80"'),
+        ("", '--port: expected [IP:]PORT:PORT[/udp] or NAME:[IP:]PORT, got ""'),
+        ("80", '--port: expected [IP:]PORT:PORT[/udp] or NAME:[IP:]PORT, got "80"'),
+        ("HTTP:80", '--port: expected [IP:]PORT:PORT[/udp] or NAME:[IP:]PORT, got "HTTP:80"'),
+        (":80", '--port: expected [IP:]PORT:PORT[/udp] or NAME:[IP:]PORT, got ":80"'),
+        ("0:80", '--port 0:80: expected a number from 1 to 65535, got "0"'),
+        ("80:65536", '--port 80:65536: expected a number from 1 to 65535, got "65536"'),
+        ("80:80/sctp", '--port 80:80/sctp: expected the protocol tcp or udp, got "sctp"'),
+        (
+            "127.1:80:80",
+            '--port 127.1:80:80: expected an IP address, one of IPv6 in brackets, got "127.1"',
+        ),
+        ("[::1:80:80", '--port: expected [IP:]PORT:PORT[/udp] or NAME:[IP:]PORT, got "[::1:80:80"'),
         ("http:", '--port http: expected a number from 1 to 65535, got ""'),
         ("http:0", '--port http: expected a number from 1 to 65535, got "0"'),
         ("http:65536", '--port http: expected a number from 1 to 65535, got "65536"'),

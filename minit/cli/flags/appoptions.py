@@ -32,13 +32,16 @@ Parser = Callable[[str, str], object]
 
 def apply_app_flag(overrides: AppOverrides, name: str, value: str) -> AppOverrides:
     """Return `overrides` with one more per-app flag; FlagError if its value is not possible."""
-    if name == "--exec" and overrides.exec is not None:
-        raise FlagError("--exec can be given only once per image")
+    if (name == "--exec" and overrides.exec is not None) or (name == "--cmd" and overrides.command is not None):
+        raise FlagError(f"{name} can be given only once per image")
     if name == SIGNATURE:
         return overrides
     if name in _REPLACING:
         field, parse = _REPLACING[name]
-        return replace(overrides, **{field: parse(name, value)})
+        changed = replace(overrides, **{field: parse(name, value)})
+        if changed.exec is not None and changed.command is not None:
+            raise FlagError("--exec and --cmd exclude each other for one image: --exec replaces the entrypoint too")
+        return changed
     field, parse = _COLLECTING[name]
     changed = replace(overrides, **{field: (*getattr(overrides, field), parse(name, value))})
     names = {isolator.name for isolator in changed.isolators}
@@ -50,6 +53,10 @@ def apply_app_flag(overrides: AppOverrides, name: str, value: str) -> AppOverrid
 def _parse_text(flag: str, text: str) -> str:
     if not text:
         raise FlagError(f"{flag}: expected a value, got none")
+    return text
+
+
+def _parse_word(flag: str, text: str) -> str:
     return text
 
 
@@ -110,6 +117,7 @@ def _parse_mode(flag: str, text: str, modes: tuple[str, ...]) -> str:
 _REPLACING: Mapping[str, tuple[str, Parser]] = {
     "--name": ("name", _parse_name),
     "--exec": ("exec", _parse_text),
+    "--cmd": ("command", _parse_word),
     "--user": ("user", _parse_text),
     "--group": ("group", _parse_text),
     "--working-dir": ("working_directory", _parse_path),

@@ -35,6 +35,12 @@ def _refuse_metadata_service(ctx: click.Context, parameter: click.Parameter, val
 
 _process_options = _options(
     click.option("--exec", cls=AppOption, metavar="PATH", help="Program to run instead of the image's."),
+    click.option(
+        "--cmd",
+        cls=AppOption,
+        metavar="WORD",
+        help="Word to run instead of the command of an image of Docker or OCI, after the entrypoint of that.",
+    ),
     click.option("--user", cls=AppOption, help="User, by name, number or a file owned by it."),
     click.option("--group", cls=AppOption, help="Group, by name, number or a file owned by it."),
     click.option("--supplementary-gids", cls=AppOption, metavar="GID,...", help="Further group numbers."),
@@ -141,7 +147,12 @@ prepare_options = _options(
         help="Use this pod manifest instead of images and options for apps.",
     ),
     volume_option,
-    click.option("--port", metavar=PORT_FORM, multiple=True, help="Port of the host for a port of an app; repeatable."),
+    click.option(
+        "--port",
+        metavar=PORT_FORM,
+        multiple=True,
+        help="Port of the host for a port of the pod, by number, or for one of an app, by its name; repeatable.",
+    ),
     click.option(
         "--set-env", metavar="NAME=VALUE", multiple=True, help="Environment variable of all apps; repeatable."
     ),

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from minit import jsontext
 from minit.errors import PodError
 from minit.manifest.app import App, Isolator, Port
 from minit.manifest.excess import excess_of
-from minit.manifest.image import ImageManifest
+from minit.manifest.image import ANNOTATION_ENTRYPOINT, ImageManifest
 from minit.manifest.pod import ExposedPort, Mount, Volume
 from minit.value import Value, replace
 
@@ -56,6 +57,8 @@ class AppOverrides(Value):
 
     name: str | None = None
     exec: str | None = None
+    command: str | None = None
+    """In the place of an image's command in Docker's sense, after its entrypoint."""
     arguments: tuple[str, ...] = ()
     only_arguments: bool = False
     """True if `arguments`, if there are any, stand in the place of those of the image instead of after them."""
@@ -103,9 +106,11 @@ def plan_app_section(image: ImageManifest, overrides: AppOverrides, defaults: Po
             raise PodError(f'image "{image.name}" has no "app" section (try --exec=BINARY)')
         app = App(exec=(), user=str(defaults.uid), group=str(defaults.gid))
     command = app.exec if overrides.exec is None else (overrides.exec,)
+    if overrides.command is not None:
+        command = (*_entrypoint(image), overrides.command)
     if not command:
         raise PodError(f'image "{image.name}" has an empty "exec" (try --exec=BINARY)')
-    if overrides.only_arguments and overrides.arguments:
+    if overrides.only_arguments and overrides.arguments and overrides.command is None:
         command = command[:1]
     changes = {
         "user": overrides.user,
@@ -122,6 +127,20 @@ def plan_app_section(image: ImageManifest, overrides: AppOverrides, defaults: Po
         isolators=merge_isolators(app.isolators, overrides.isolators),
         **{field: value for field, value in changes.items() if value is not None},
     )
+
+
+def _entrypoint(image: ImageManifest) -> tuple[str, ...]:
+    """Return the entrypoint of an image of Docker's format; PodError for another one, which does not tell it apart."""
+    if not image.from_docker:
+        raise PodError(
+            f'image "{image.name}" has no command apart from its entrypoint, as it is none of Docker or OCI: --exec'
+            " replaces all of its program"
+        )
+    text = image.annotation(ANNOTATION_ENTRYPOINT)
+    words = [] if text is None else jsontext.parse(text.encode(), f'image "{image.name}": {ANNOTATION_ENTRYPOINT}')
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise PodError(f'image "{image.name}": annotation {ANNOTATION_ENTRYPOINT}: expected a list of words')
+    return tuple(words)
 
 
 def refuse_excess(image: ImageManifest, isolators: Sequence[Isolator], insecure: frozenset[str]) -> None:
