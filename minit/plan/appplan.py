@@ -16,6 +16,8 @@ from minit.paths import (
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_SIZE,
     ANNOTATION_LOST_OUTPUT,
+    ANNOTATION_MEMORY_VOLUMES,
+    ANNOTATION_MOUNTS,
     ANNOTATION_NOTIFY_FD,
     ANNOTATION_PIDS_LIMIT,
     ANNOTATION_RESTART,
@@ -67,6 +69,7 @@ POD_ANNOTATIONS = (
     ANNOTATION_LOG_FILES,
     ANNOTATION_LOG_SIZE,
     ANNOTATION_LOST_OUTPUT,
+    ANNOTATION_MEMORY_VOLUMES,
     ANNOTATION_PIDS_LIMIT,
     *RESTART_ANNOTATIONS,
     ANNOTATION_SECCOMP_ERRNO,
@@ -75,9 +78,11 @@ POD_ANNOTATIONS = (
 )
 """The names of our annotations that a pod may have, too."""
 
+_POD_ONLY = (ANNOTATION_MEMORY_VOLUMES,)
 _ANNOTATIONS = (
-    *(*POD_ANNOTATIONS, ANNOTATION_AFTER, ANNOTATION_HEALTH, ANNOTATION_NOTIFY_FD, ANNOTATION_STOP_SIGNAL),
-    ANNOTATION_TRUSTED_ISOLATORS,
+    *(name for name in POD_ANNOTATIONS if name not in _POD_ONLY),
+    *(ANNOTATION_AFTER, ANNOTATION_HEALTH, ANNOTATION_MOUNTS, ANNOTATION_NOTIFY_FD),
+    *(ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS),
 )
 # All others are decided in minit.plan.rights.isolators, and those of system calls in minit.manifest.seccompisolators.
 _UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
@@ -104,7 +109,8 @@ class AppPlan(Value):
     system call is allowed, but for those that `guards` refuse; `default_seccomp` is what it would be without isolators.
     `mounts` come first in the app's root, then `sysfs`,
     `volumes` from the outer to the inner, and `files`; `protection` is for all of them. With `read_only_root` nothing
-    else of the root can be written at last. `late_volumes` are devices that are not there yet. It is executed with
+    else of the root can be written at last. `late_volumes` are devices that are not there yet,
+    `memory_volumes` those that PID 1 has in the stage1 root. It is executed with
     `sockets` open.
     Its log has at most `log_files` files of `log_size_bytes` each, 0 for any size; `kubernetes_log` is the name of its
     file in the log mode k8s-plain. With `lost_output_fails` the pod has failed if output of the app was lost.
@@ -142,6 +148,7 @@ class AppPlan(Value):
     sysfs: BindTree = SYSFS
     volumes: tuple[VolumeMount, ...] = ()
     late_volumes: tuple[VolumeMount, ...] = ()
+    memory_volumes: tuple[VolumeMount, ...] = ()
     files: tuple[AppFile, ...] = ()
     read_only_root: bool = False
     protection: Protection = Protection()
@@ -225,7 +232,7 @@ class AppPlan(Value):
         lines += [] if self.restart is None else [f"app {self.name}: restarts {self.restart.describe()}"]
         lines += [f"app {self.name}: health {check.describe()}" for check in self.health]
         lines += [f"app {self.name}: {operation.describe()}" for operation in self.mounts]
-        volumes = (*self.volumes, *self.late_volumes)
+        volumes = (*self.volumes, *self.late_volumes, *self.memory_volumes)
         lines.append(f"app {self.name}: {self.sysfs.describe()}{', but below volumes there' if volumes else ''}")
         lines += [f"app {self.name}: {volume.describe()}" for volume in volumes]
         lines += [f"app {self.name}: {file.describe()}" for file in self.files]

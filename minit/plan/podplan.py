@@ -53,8 +53,9 @@ from minit.plan.root.devicevolumes import DEFAULT_RULES, plan_hotplug
 from minit.plan.root.files import plan_files
 from minit.plan.root.groupmounts import cover_of
 from minit.plan.root.idmap import plan_idmap
+from minit.plan.root.mountdetails import memory_mounts, plan_memory_volumes, plan_mount_details
 from minit.plan.root.mountoperations import SYSFS, SYSFS_AND_CGROUPS, TTY_GID, MountOp, pod_mounts
-from minit.plan.root.volumes import VolumeMount, host_files, plan_volumes
+from minit.plan.root.volumes import MEMORY, VolumeMount, host_files, plan_volumes
 from minit.value import Value, replace
 
 T = TypeVar("T")
@@ -217,6 +218,7 @@ class _Planning:
                     writable=flags.disable_paths, private_users=mapped is not None, own_network="net" in namespaces
                 ),
                 *cover_of(facts.shown_hierarchies),
+                *memory_mounts(pod.manifest),
             ),
             network=network,
             has_dns_of_host=wants_host_dns(pod.manifest, flags) and not is_contained(flags.networks),
@@ -254,8 +256,9 @@ class _Planning:
             "environment": _with_metadata(spec.environment, flags),
             # Stage1 contract 9.2.
             "sysfs": SYSFS_AND_CGROUPS if self._facts.is_unified or self._mapped is not None else SYSFS,
-            "volumes": tuple(mount for mount in mounts if mount not in late),
+            "volumes": tuple(mount for mount in mounts if mount not in late and mount.kind != MEMORY),
             "late_volumes": late,
+            "memory_volumes": tuple(mount for mount in mounts if mount.kind == MEMORY),
             "files": plan_files(runtime.name, self._hostname, flags, pod.texts),
             "protection": plan_protection(flags.disable_paths, is_contained(flags.networks)),
             "sockets": self._heed(
@@ -344,6 +347,8 @@ def _plan_volumes(
     """Return the volumes of each app and the host's files it gets, and the warnings to show."""
     planned, warnings = plan_volumes(manifest, sections, images)
     planned = plan_idmap(manifest, planned, private_users=bool(flags.private_users))
+    planned = plan_memory_volumes(manifest, planned)
+    planned = [plan_mount_details(runtime, volumes) for runtime, volumes in zip(manifest.apps, planned)]
     return [(*volumes, *host_files(flags)) for volumes in planned], warnings
 
 

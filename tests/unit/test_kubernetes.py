@@ -195,6 +195,27 @@ def test_volumes() -> None:
     }
 
 
+def test_parts_of_volumes() -> None:
+    """What a mount of appc cannot say is an annotation of minit's; claims are named volumes."""
+    mounts = (
+        "{name: all, mountPath: /a, readOnly: true}, {name: all, mountPath: /b, subPathExpr: x/$(A)},"
+        " {name: all, mountPath: /c, subPath: z, mountPropagation: HostToContainer}, {name: data, mountPath: /d}"
+    )
+    spec = container(f", env: [{{name: A, value: v}}], volumeMounts: [{mounts}]")
+    spec += "  volumes: [{name: all, emptyDir: {medium: Memory, sizeLimit: 8Mi}},"
+    spec += " {name: data, persistentVolumeClaim: {claimName: db, readOnly: true}}]\n"
+    claim = "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: db}\n"
+    value = manifest(spec, more=f"{claim}spec: {{accessModes: [ReadWriteOnce]}}\n")
+    [details] = [pair for pair in value["apps"][0]["annotations"] if pair["name"] == "minit/mounts"]
+    assert json.loads(details["value"]) == {
+        "/a": {"readOnly": True},
+        "/b": {"subPath": "x/v"},
+        "/c": {"subPath": "z", "propagation": "slave"},
+    }
+    assert {"name": "minit/memory-volumes", "value": '{"all":{"size":"8Mi"}}'} in value["annotations"]
+    assert value["volumes"][1]["source"].endswith("/minit/volumes/db/data") and value["volumes"][1]["readOnly"]
+
+
 def test_files_of_several_sources() -> None:
     """A projected volume has files of configs and of the Pod; the group of the Pod is theirs."""
     sources = (
@@ -279,7 +300,7 @@ def test_probes() -> None:
         (container(", Image: x"), "spec.containers[0].Image"),
         ("  hostPID: true\n" + container(), "spec.hostPID"),
         (container() + "  volumes: [{name: a, nfs: {}}]\n", "spec.volumes[0].nfs"),
-        (container() + "  volumes: [{name: a, emptyDir: {medium: Memory}}]\n", "spec.volumes[0].emptyDir.medium"),
+        (container() + "  volumes: [{name: a, emptyDir: {medium: HugePages}}]\n", "spec.volumes[0].emptyDir.medium"),
         (container(", env: [{name: A, valueFrom: {fieldRef: {fieldPath: status.phase}}}]"), "fieldRef.fieldPath"),
         (
             container(", env: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.disk}}}]"),
@@ -291,6 +312,11 @@ def test_probes() -> None:
         ),
         ("  activeDeadlineSeconds: 5\n" + container(), "spec.activeDeadlineSeconds"),
         (container(", livenessProbe: {grpc: {port: 1}}"), "livenessProbe.grpc"),
+        (
+            container(", volumeMounts: [{name: a, mountPath: /a, mountPropagation: Bidirectional}]")
+            + "  volumes: [{name: a, emptyDir: {}}]\n",
+            "mountPropagation: not supported: mounts of a pod never reach the host",
+        ),
         (container(", livenessProbe: {httpGet: {port: 1, scheme: HTTPS}}"), "livenessProbe.httpGet.scheme"),
     ],
 )

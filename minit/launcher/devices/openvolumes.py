@@ -16,7 +16,9 @@ from minit.idrange import IdRange
 from minit.launcher.devices.copyup import copy_up
 from minit.launcher.devices.devicenode import make_node
 from minit.plan.appplan import AppPlan
+from minit.plan.root.mountdetails import SLAVE
 from minit.plan.root.volumes import HOST, VolumeMount
+from minit.supervisor.root.subpaths import clone_part
 
 _DEVICES = "/dev"
 _MODE = 0o755
@@ -57,11 +59,17 @@ def open_tree(volume: VolumeMount, mapped: IdRange | None = None) -> int:
         raise LaunchError(f'{volume.place}: volume "{volume.volume}": minit/idmap cannot be had for devices')
     if mapped is not None and has_devices(volume) and not os.path.isdir(volume.source):
         return make_node(volume, mapped)
-    depth = syscalls.AT_RECURSIVE if volume.recursive else 0
-    tree = syscalls.open_tree(syscalls.AT_FDCWD, volume.source, syscalls.OPEN_TREE_CLONE | depth)
+    try:
+        if volume.sub_path and has_devices(volume):
+            raise LaunchError("a part of devices cannot be had")
+        tree = clone_part(volume.source, volume.sub_path, recursive=volume.recursive)
+    except LaunchError as error:
+        raise LaunchError(f'{volume.place}: volume "{volume.volume}": {describe(error)}') from error
     # What the host mounts later below a recursive volume appears in the app; below a read-only one it would be
     # writable, below an idmapped one not mapped. Nothing the app mounts ever reaches the host.
     follows = volume.recursive and not volume.read_only and not volume.idmap
+    if volume.propagation is not None:
+        follows = volume.propagation == SLAVE
     syscalls.mount_setattr(
         tree,
         flags=syscalls.AT_RECURSIVE,

@@ -19,6 +19,7 @@ from minit.value import Value, replace
 
 HOST = "host"
 EMPTY = "empty"
+MEMORY = "memory"
 
 _IMPLICIT = (
     'warning: no volume specified for mount point "{}", implicitly creating an "empty" volume.'
@@ -33,7 +34,9 @@ class VolumeMount(Value):
     `source` is a path of the host, for an `empty` volume relative to the pod directory. `mode`, `uid` and `gid` are
     those of the directory that is made for an empty one; with `copy_up` it begins as a copy of what the image has at
     `target`. With `idmap` its owners on the disk are ids of the pod. `place` is what asks for the mount, a JSON path or
-    a flag; `by_image` tells that the target is one that the image has chosen.
+    a flag; `by_image` tells that the target is one that the image has chosen. With a `sub_path` it is only what that
+    leads to in the volume. `propagation` is PRIVATE or SLAVE, None for what suits. The `source` of a `memory` volume is
+    a path in the stage1 root.
     """
 
     volume: str
@@ -50,12 +53,16 @@ class VolumeMount(Value):
     gid: int = 0
     implicit: bool = False
     copy_up: bool = False
+    sub_path: str = ""
+    propagation: str | None = None
 
     def describe(self) -> str:
         """Return the mount as a line for --debug."""
         words = [name for name in ("read_only", "recursive", "idmap", "implicit", "copy_up") if getattr(self, name)]
+        words += [self.propagation] if self.propagation else []
         flags = f" ({','.join(words)})" if words else ""
-        return f"volume {self.volume}: {self.kind} {self.source} on {self.target}{flags}"
+        part = f" at {self.sub_path}" if self.sub_path else ""
+        return f"volume {self.volume}: {self.kind} {self.source}{part} on {self.target}{flags}"
 
 
 def plan_volumes(

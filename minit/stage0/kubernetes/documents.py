@@ -7,15 +7,17 @@ from collections.abc import Iterator
 
 from minit.errors import ManifestError
 from minit.manifest.reader import Node
-from minit.stage0.kubernetes.pods import KubernetesPod, PodContext, read_pod
+from minit.stage0.kubernetes.pods import KubernetesPod, PodContext, ignore_metadata, read_pod
 from minit.stage0.kubernetes.reading.fields import Fields, Findings
 from minit.stage0.kubernetes.reading.yamltext import parse_documents
 from minit.stage0.kubernetes.references.configmaps import CONFIG_MAP, SECRET, read_config
 from minit.stage0.kubernetes.references.resources import Machine
 from minit.stage0.kubernetes.workloads import WORKLOADS, read_workload
+from minit.stage0.volumes.volumestore import NAME_FORM, is_volume_name
 
 POD = "Pod"
 LIST = "List"
+CLAIM = "PersistentVolumeClaim"
 # Nothing of a pod depends on these; a cluster leads to it, counts it, or says who may.
 _SKIPPED = (
     *("Service", "Ingress", "Namespace", "ServiceAccount"),
@@ -23,7 +25,7 @@ _SKIPPED = (
     *("HorizontalPodAutoscaler", "PodDisruptionBudget"),
 )
 _CONFIGS = (CONFIG_MAP, SECRET)
-_KINDS = (POD, *WORKLOADS, *_CONFIGS, LIST, *_SKIPPED)
+_KINDS = (POD, *WORKLOADS, *_CONFIGS, CLAIM, LIST, *_SKIPPED)
 _MARK_LENGTH = 16
 
 
@@ -42,6 +44,8 @@ def read_file(
         if root["kind"].one_of(*_KINDS) in _SKIPPED:
             findings.skip(root["kind"], f"{root['kind'].string()} has no effect on one machine")
     configs = tuple(read_config(root, kind, findings) for kind in _CONFIGS for root in _of_kind(roots, kind))
+    for root in _of_kind(roots, CLAIM):
+        _read_claim(root, findings)
     context = PodContext(
         configs=configs, machine=machine or Machine(), mark=f":{hashlib.sha256(data).hexdigest()[:_MARK_LENGTH]}"
     )
@@ -53,6 +57,23 @@ def read_file(
     if len({(pod.names.namespace, pod.names.name) for pod in pods}) < len(pods):
         raise ManifestError(f"{source}: several Pods have one name")
     return tuple(pods)
+
+
+def _read_claim(root: Node, findings: Findings) -> None:
+    """Look whether a claim can be a named volume, which the first pod that has it makes."""
+    with Fields(root, findings) as fields:
+        fields["apiVersion"].one_of("v1")
+        fields["kind"].string()
+        fields.ignored("status")
+        with fields.within("metadata") as metadata:
+            metadata["name"].matching(is_volume_name, NAME_FORM)
+            metadata["namespace"], metadata["labels"], metadata["annotations"]
+            ignore_metadata(metadata)
+        with fields.within("spec") as spec:
+            spec["accessModes"], spec["storageClassName"], spec["volumeName"]
+            spec.only("volumeMode", "Filesystem")
+            if spec["resources"].given:
+                findings.skip(spec["resources"], "not enforced on the disk")
 
 
 def _of_kind(roots: list[Node], kind: str) -> list[Node]:

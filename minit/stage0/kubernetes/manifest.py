@@ -28,6 +28,8 @@ _RESTART = "minit/restart"
 _RESTART_LIMIT = "minit/restart-limit"
 _RESTART_RESET = "minit/restart-reset"
 _STOP_GRACE = "minit/stop-grace"
+_MOUNTS = "minit/mounts"
+_MEMORY_VOLUMES = "minit/memory-volumes"
 _OWN = "minit/"
 _ENTRYPOINT = "appc.io/docker/entrypoint"
 _INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
@@ -104,6 +106,9 @@ def _overrides(
         annotations[_AFTER] = ",".join(before)
     if container.health is not None:
         annotations[_HEALTH] = container.health
+    details = _mount_details(container)
+    if details:
+        annotations[_MOUNTS] = jsontext.dump(details).decode("ascii")
     stream = "tty" if container.tty else "stream"
     return AppOverrides(
         name=container.name,
@@ -142,7 +147,9 @@ def _complete(manifest: Json, pod: KubernetesPod) -> None:
     if not pod.host_network:
         manifest["ports"] = [_port(container, index) for container, index in _forwarded(pod)] or None
     given = {name: value for name, value in pod.names.annotations if name.startswith(_OWN)}
-    annotations += pairs_json(tuple({_STOP_GRACE: f"{pod.grace_seconds}s", **given}.items()))
+    in_memory = _in_memory(pod)
+    own = {_MEMORY_VOLUMES: jsontext.dump(in_memory).decode("ascii")} if in_memory else {}
+    annotations += pairs_json(tuple({_STOP_GRACE: f"{pod.grace_seconds}s", **own, **given}.items()))
     manifest["userAnnotations"] = {
         **{name: value for name, value in pod.names.annotations if not name.startswith(_OWN)},
         NAME_ANNOTATION: pod.names.name,
@@ -153,19 +160,35 @@ def _complete(manifest: Json, pod: KubernetesPod) -> None:
 
 
 def _read_only_points(container: Container) -> list[Json]:
+    """Return the volumes that a container mounts nowhere but read-only."""
     by_volume: dict[str, list[ContainerMount]] = {}
     for mount in container.mounts:
         by_volume.setdefault(mount.volume, []).append(mount)
-    for volume, mounts in by_volume.items():
-        if len({mount.read_only for mount in mounts}) > 1:
-            raise ManifestError(
-                f'container "{container.name}" mounts the volume "{volume}" read-only and writable: not supported'
-            )
     return [
         {"name": volume, "path": mounts[0].path, "readOnly": True}
         for volume, mounts in by_volume.items()
-        if mounts[0].read_only
+        if all(mount.read_only for mount in mounts)
     ]
+
+
+def _mount_details(container: Container) -> Json:
+    """Return what stage1 is to know of mounts beside their places, by these."""
+    only = {point["name"] for point in _read_only_points(container)}
+    details: Json = {}
+    for mount in container.mounts:
+        detail: Json = {"subPath": mount.sub_path} if mount.sub_path else {}
+        detail |= {} if mount.propagation is None else {"propagation": mount.propagation}
+        detail |= {"readOnly": True} if mount.read_only and mount.volume not in only else {}
+        details |= {mount.path: detail} if detail else {}
+    return details
+
+
+def _in_memory(pod: KubernetesPod) -> Json:
+    return {
+        volume.volume.name: {} if volume.size is None else {"size": volume.size}
+        for volume in pod.volumes
+        if volume.in_memory
+    }
 
 
 def _forwarded(pod: KubernetesPod) -> list[tuple[Container, int]]:

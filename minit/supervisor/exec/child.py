@@ -35,7 +35,7 @@ from minit.supervisor.exec.podconsole import take_console
 from minit.supervisor.exec.privileges import Command, execute
 from minit.supervisor.exec.socketactivation import place_sockets, socket_environment
 from minit.supervisor.root.applymounts import apply_mounts, enter_root
-from minit.supervisor.root.attachvolumes import attach_files, attach_volumes
+from minit.supervisor.root.attachvolumes import attach_files, attach_volumes, open_memory_volume
 from minit.supervisor.root.maskpaths import protect_paths
 from minit.value import Value
 
@@ -272,11 +272,13 @@ def _build_root(spec: AppSpec, rootfs: str, ends: ChildEnds) -> tuple[int, int]:
     apply_mounts(spec.mounts, tree, None if ends.dev is None else {DEV: ends.dev})
     # Before the volumes, one of which may hide it.
     null = syscalls.openat2(tree, "/dev/null", os.O_RDWR, resolve=syscalls.RESOLVE_IN_ROOT)
-    places = attach_volumes(spec.volumes, ends.trees, tree, spec.sysfs)
+    volumes = (*spec.volumes, *spec.memory_volumes)
+    trees = (*ends.trees, *map(open_memory_volume, spec.memory_volumes))
+    places = attach_volumes(volumes, trees, tree, spec.sysfs)
     attach_files(spec.files, tree, places)
     if ends.notify is not None:
         attach_socket(ends.notify, tree)
-    protect_paths(spec.protection, tree, list(zip(spec.volumes, places)), spec.groups)
+    protect_paths(spec.protection, tree, list(zip(volumes, places)), spec.groups)
     if spec.read_only_root:
         syscalls.mount_setattr(tree, set=syscalls.MOUNT_ATTR_RDONLY)
     os.umask(0o022)

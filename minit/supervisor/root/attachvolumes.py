@@ -19,6 +19,7 @@ from minit.plan.root.mountoperations import BindTree
 from minit.plan.root.volumes import VolumeMount
 from minit.reaper.record import write_file
 from minit.supervisor.root.applymounts import apply_mounts
+from minit.supervisor.root.subpaths import clone_part
 from minit.supervisor.root.targets import open_existing, open_target, resolve_target
 
 # A volume that is read-only, or that root of a user namespace may not write to.
@@ -46,6 +47,17 @@ def attach_volumes(
             raise _failure(volume, error) from error
         os.close(tree)
     return places
+
+
+def open_memory_volume(volume: VolumeMount) -> int:
+    """Return a detached mount of a volume in memory, which is in the stage1 root."""
+    try:
+        tree = clone_part(volume.source, volume.sub_path)
+        attributes = syscalls.MOUNT_ATTR_RDONLY if volume.read_only else 0
+        syscalls.mount_setattr(tree, set=attributes, propagation=syscalls.MS_PRIVATE)
+    except (LaunchError, OSError) as error:
+        raise _failure(volume, error) from error
+    return tree
 
 
 def attach_files(files: Sequence[AppFile], root: int, volumes: Sequence[tuple[str, ...]]) -> None:

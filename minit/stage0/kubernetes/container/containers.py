@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from minit.manifest.app import MAX_PORT
 from minit.manifest.reader import Node
@@ -18,15 +18,19 @@ from minit.value import Value
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
+# By default stage1 does what suits.
+_PROPAGATIONS = {"": None, "None": "private", "HostToContainer": "slave", "Bidirectional": None}
 _PROTOCOLS = {"TCP": "tcp", "UDP": "udp"}
 
 
 class ContainerMount(Value):
-    """A volume's place in a container."""
+    """A volume's place in a container; only what `sub_path` leads to in it, and with later mounts of the host's."""
 
     volume: str
     path: str
     read_only: bool = False
+    sub_path: str = ""
+    propagation: str | None = None
 
 
 class ContainerPort(Value):
@@ -91,7 +95,7 @@ def read_container(
             arguments=fields["args"].optional(lambda words: _read_words(words, known)) or None,
             working_directory=fields["workingDir"].optional(Node.absolute_path),
             environment=environment,
-            mounts=fields.each("volumeMounts", lambda mount, found: _read_mount(mount, found, volumes)),
+            mounts=fields.each("volumeMounts", lambda mount, found: _read_mount(mount, found, volumes, known)),
             ports=tuple(port for port in ports if port is not None),
             resources=read_resources(fields.within("resources")),
             security=read_security(fields.within("securityContext"), security),
@@ -106,16 +110,28 @@ def _read_words(node: Node, variables: dict[str, str]) -> tuple[str, ...]:
     return tuple(expand(word, variables) for word in node.each(read_text))
 
 
-def _read_mount(node: Node, findings: Findings, volumes: Sequence[str]) -> ContainerMount:
+def _read_mount(node: Node, findings: Findings, volumes: Sequence[str], variables: Mapping[str, str]) -> ContainerMount:
     with Fields(node, findings) as fields:
-        fields.only("mountPropagation", "None")
-        fields.only("subPath", "")
-        fields.only("recursiveReadOnly", "Disabled")
+        # A read-only mount is so all the way down.
+        fields["recursiveReadOnly"].optional(lambda given: given.one_of("Disabled", "IfPossible", "Enabled"))
+        propagation = fields["mountPropagation"].optional(lambda given: given.one_of(*_PROPAGATIONS))
+        if propagation == "Bidirectional":
+            findings.refuse(fields["mountPropagation"], "mounts of a pod never reach the host")
+        sub_path = fields["subPath"].optional(_read_sub_path) or ""
+        if fields["subPathExpr"].given:
+            expanded = expand(fields["subPathExpr"].string(), variables)
+            sub_path = _read_sub_path(Node(expanded, node, "subPathExpr"))
         return ContainerMount(
             volume=fields["name"].matching(volumes.__contains__, "the name of one of spec.volumes"),
             path=fields["mountPath"].absolute_path(),
             read_only=fields["readOnly"].optional(Node.boolean) or False,
+            sub_path=sub_path,
+            propagation=_PROPAGATIONS[propagation or ""],
         )
+
+
+def _read_sub_path(node: Node) -> str:
+    return node.matching(lambda path: not path.startswith("/") and ".." not in path.split("/"), "a path without ..")
 
 
 def _read_port(node: Node, findings: Findings, container: str) -> ContainerPort | None:

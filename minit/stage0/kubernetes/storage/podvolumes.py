@@ -8,6 +8,7 @@ from minit.manifest.pod import Volume
 from minit.manifest.reader import Node
 from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_name
 from minit.stage0.kubernetes.references.configmaps import CONFIG_MAP, SECRET
+from minit.stage0.kubernetes.references.resources import read_amount
 from minit.stage0.kubernetes.storage.volumefields import (
     Sources,
     VolumeFile,
@@ -16,10 +17,11 @@ from minit.stage0.kubernetes.storage.volumefields import (
     read_pod_files,
     read_projected,
 )
-from minit.value import Value
+from minit.stage0.volumes.volumestore import NAME_FORM, NAMED, is_volume_name
+from minit.value import Value, replace
 
 _HOST_TYPES = ("", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket", "CharDevice", "BlockDevice")
-_KINDS = ("emptyDir", "hostPath", "configMap", "secret", "downwardAPI", "projected")
+_KINDS = ("emptyDir", "hostPath", "configMap", "secret", "downwardAPI", "projected", "persistentVolumeClaim")
 
 
 class PodVolume(Value):
@@ -27,13 +29,16 @@ class PodVolume(Value):
     A volume, and what has to be there before the pod runs.
 
     `files` are written into an empty volume, and `group` may read them if it is not None. `host_type` is what
-    Kubernetes calls that which is to be at a path of the host, or is to be made there; empty for anything.
+    Kubernetes calls that which is to be at a path of the host, or is to be made there; empty for anything. An empty one
+    that is `in_memory` has at most `size`, a quantity, if that is not None.
     """
 
     volume: Volume
     files: tuple[VolumeFile, ...] = ()
     group: int | None = None
     host_type: str = ""
+    in_memory: bool = False
+    size: str | None = None
 
 
 def read_volume(node: Node, findings: Findings, sources: Sources) -> PodVolume:
@@ -50,6 +55,8 @@ def read_volume(node: Node, findings: Findings, sources: Sources) -> PodVolume:
             return _read_empty(name, of_kind, sources.group)
         if kinds == ["hostPath"]:
             return _read_host(name, of_kind)
+        if kinds == ["persistentVolumeClaim"]:
+            return _read_claim(name, of_kind)
         return _with_files(name, _read_files(kinds[0], of_kind, sources), sources.group)
 
 
@@ -71,14 +78,27 @@ def _with_files(name: str, files: tuple[VolumeFile, ...], group: int | None) -> 
 
 def _read_empty(name: str, fields: Fields, group: int | None) -> PodVolume:
     with fields:
-        fields.only("medium", "")
-        return _empty(name, group)
+        medium = fields["medium"].optional(Node.string) or ""
+        in_memory = medium == "Memory"
+        if medium and not in_memory:
+            fields.findings.refuse(fields["medium"], "the disk and Memory are known")
+        size = fields["sizeLimit"].optional(read_amount)
+        if size is not None and not in_memory:
+            fields.findings.skip(fields["sizeLimit"], "not enforced on the disk")
+        return replace(_empty(name, group), in_memory=in_memory, size=size)
 
 
 def _empty(name: str, group: int | None) -> PodVolume:
     # Everybody may write, as in Kubernetes.
     mode = "0777" if group is None else "2777"
     return PodVolume(volume=Volume(name=name, kind="empty", mode=mode, uid=0, gid=group or 0))
+
+
+def _read_claim(name: str, fields: Fields) -> PodVolume:
+    with fields:
+        claim = fields["claimName"].matching(is_volume_name, NAME_FORM)
+        read_only = fields["readOnly"].optional(Node.boolean) or None
+        return PodVolume(volume=Volume(name=name, kind=NAMED, source=claim, read_only=read_only))
 
 
 def _read_host(name: str, fields: Fields) -> PodVolume:

@@ -1,0 +1,141 @@
+"""
+Deciding what a mount point of appc cannot say: a part of a volume, its propagation, and volumes in memory.
+
+The annotation minit/mounts of an app is a JSON object by target, minit/memory-volumes of a pod one of empty volumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minit.errors import PlanError
+from minit.manifest.pod import PodManifest, RuntimeApp
+from minit.manifest.quantity import BILLION, parse_quantity
+from minit.manifest.reader import Node, read_json
+from minit.paths import ANNOTATION_MEMORY_VOLUMES, ANNOTATION_MOUNTS
+from minit.plan.root.mountoperations import COVERS, MakeDirectory, MountFilesystem, MountOp
+from minit.plan.root.volumes import EMPTY, MEMORY, VolumeMount
+from minit.value import replace
+
+PRIVATE = "private"
+SLAVE = "slave"
+
+_FIELDS = ("subPath", "propagation", "readOnly")
+_MEMORY_FIELDS = ("size",)
+_DIRECTORY = f"{COVERS}/volumes"
+_LARGEST_BYTES = 1 << 60
+
+
+def plan_mount_details(runtime: RuntimeApp, volumes: tuple[VolumeMount, ...]) -> tuple[VolumeMount, ...]:
+    """Return the volumes of an app as its annotation has them; ManifestError or PlanError for what cannot be."""
+    text = runtime.annotation(ANNOTATION_MOUNTS)
+    if text is None:
+        return volumes
+    where = f'app "{runtime.name}": annotation {ANNOTATION_MOUNTS}'
+    root = _read_object(text, where)
+    targets = {volume.target for volume in volumes}
+    for target in _keys(root):
+        if target not in targets:
+            raise PlanError(f'{where}: no volume is mounted on "{target}"')
+    # By the very name: the reader of objects knows no upper case.
+    details = {name: Node(value, root, name) for name, value in _keys(root).items()}
+    return tuple(_detail(volume, details[volume.target]) if volume.target in details else volume for volume in volumes)
+
+
+def plan_memory_volumes(
+    manifest: PodManifest, planned: Sequence[tuple[VolumeMount, ...]]
+) -> list[tuple[VolumeMount, ...]]:
+    """Return the volumes of each app, those of kind MEMORY that the pod's annotation names."""
+    names = {name for name, _ in _read_memory(manifest)}
+    return [
+        tuple(_in_memory(volume) if volume.volume in names else volume for volume in volumes) for volumes in planned
+    ]
+
+
+def memory_mounts(manifest: PodManifest) -> tuple[MountOp, ...]:
+    """Return what is mounted in the stage1 root for the volumes in memory; PlanError for one that cannot be."""
+    volumes = {volume.name: volume for volume in manifest.volumes}
+    operations: list[MountOp] = []
+    for name, size_bytes in _read_memory(manifest):
+        volume = volumes.get(name)
+        if volume is None or volume.kind != EMPTY:
+            raise PlanError(f'annotation {ANNOTATION_MEMORY_VOLUMES}: the pod has no empty volume "{name}"')
+        assert volume.mode is not None and volume.uid is not None and volume.gid is not None
+        options = (("mode", volume.mode), ("uid", str(volume.uid)), ("gid", str(volume.gid)))
+        size = () if size_bytes is None else (("size", str(size_bytes)),)
+        target = _memory_source(name)
+        operations.append(MakeDirectory(target=target))
+        operations.append(MountFilesystem(fstype="tmpfs", target=target, options=(*options, *size), noexec=False))
+    return (MakeDirectory(target=_DIRECTORY), *operations) if operations else ()
+
+
+def _memory_source(name: str) -> str:
+    return f"{_DIRECTORY}/{name}"
+
+
+def _in_memory(volume: VolumeMount) -> VolumeMount:
+    return replace(volume, kind=MEMORY, source=_memory_source(volume.volume))
+
+
+def _read_memory(manifest: PodManifest) -> list[tuple[str, int | None]]:
+    """Return the names of the volumes in memory and the most bytes of each, None for what the kernel allows."""
+    text = manifest.annotation(ANNOTATION_MEMORY_VOLUMES)
+    if text is None:
+        return []
+    root = _read_object(text, f"annotation {ANNOTATION_MEMORY_VOLUMES}")
+    found = []
+    for name, value in _keys(root).items():
+        node = Node(value, root, name)
+        _refuse_others(node, _MEMORY_FIELDS)
+        found.append((name, node["size"].optional(_read_size)))
+    return found
+
+
+def _read_size(node: Node) -> int:
+    try:
+        size_bytes = -(-parse_quantity(node.string()) // BILLION)
+    except ValueError as error:
+        raise node.error("a number of bytes such as 64Mi") from error
+    if not 0 < size_bytes <= _LARGEST_BYTES:
+        raise node.error("a number of bytes such as 64Mi")
+    return size_bytes
+
+
+def _detail(volume: VolumeMount, node: Node) -> VolumeMount:
+    _refuse_others(node, _FIELDS)
+    sub_path = node["subPath"].optional(lambda given: given.matching(_is_inner, "a relative path without .. in it"))
+    propagation = node["propagation"].optional(lambda given: given.one_of(PRIVATE, SLAVE))
+    read_only = node["readOnly"].optional(Node.boolean)
+    if propagation == SLAVE and volume.idmap:
+        raise node["propagation"].error(f'"{PRIVATE}" with minit/idmap')
+    return replace(
+        volume,
+        sub_path=sub_path or "",
+        propagation=propagation,
+        read_only=volume.read_only or bool(read_only),
+        copy_up=volume.copy_up and not sub_path,
+    )
+
+
+def _is_inner(path: str) -> bool:
+    return not path.startswith("/") and ".." not in path.split("/")
+
+
+def _read_object(text: str, where: str) -> Node:
+    root = read_json(text.encode(errors="surrogateescape"), where)
+    if not isinstance(root.raw(), dict):
+        raise root.error("an object")
+    return root
+
+
+def _keys(node: Node) -> dict[str, object]:
+    value = node.raw()
+    return value if isinstance(value, dict) else {}
+
+
+def _refuse_others(node: Node, known: Sequence[str]) -> None:
+    if not isinstance(node.raw(), dict):
+        raise node.error("an object")
+    for name, value in _keys(node).items():
+        if name not in known:
+            raise Node(value, node, name).error(f"one of the fields {', '.join(known)}", "another one")
