@@ -8,6 +8,7 @@ from minit.reaper.exit_status import ExitStatus, from_wait_status
 
 # A batch is bounded so that a storm of orphans cannot keep the control socket waiting: some 3 milliseconds.
 BATCH = 1024
+_PF_FORKNOEXEC = 0x40
 
 
 def reap(known: set[int], limit: int = BATCH) -> tuple[list[tuple[int, ExitStatus]], int]:
@@ -46,6 +47,16 @@ def has_children(pid: int | None = None) -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+def died_before_exec(pid: int) -> bool:
+    """Tell whether a child is dead and never executed a program (PF_FORKNOEXEC in the flags of proc_pid_stat(5))."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return False  # nobody can tell
+    return fields[0] == b"Z" and bool(int(fields[6]) & _PF_FORKNOEXEC)
 
 
 def read_zombie(pid: int) -> ExitStatus:

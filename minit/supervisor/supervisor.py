@@ -21,9 +21,10 @@ from minit.messages import Socket
 from minit.plan.podplan import PodPlan
 from minit.plan.rights.guards import LIMITS
 from minit.process import hold_limits, read_attributes, read_limits
-from minit.reaper.reaper import BATCH, read_zombie, reap
+from minit.reaper.reaper import BATCH, died_before_exec, read_zombie, reap
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apprecords import Records
+from minit.supervisor.apps.apprun import EXECUTED
 from minit.supervisor.apps.ends import Ends
 from minit.supervisor.apps.handlers import Handlers
 from minit.supervisor.apps.lives import Lives
@@ -194,6 +195,10 @@ class Supervisor:
         by_pid = {app.run.pid: app for app in self.apps.values() if app.run.end is None and app.run.pid is not None}
         by_handler = {app.run.handler.pid: app for app in self.apps.values() if app.run.handler is not None}
         spawner = self.sidecars.spawner
+        for pid, app in by_pid.items():
+            # Nobody said yet that it executed its program, and the signals of a stop may have come before.
+            if app.run.reached >= EXECUTED and app.run.report is not None:
+                app.run.died_before_exec = died_before_exec(pid)
         dead, count = reap({*by_pid, *by_handler, *(() if spawner is None else (spawner.pid,))})
         self._reap_again = count == BATCH
         for pid, status in dead:

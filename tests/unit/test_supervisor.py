@@ -14,6 +14,7 @@ import os
 import select
 import signal
 import stat
+import subprocess
 import sys
 import time
 import traceback
@@ -652,6 +653,25 @@ def test_a_failed_pre_start_handler_is_a_failed_app(
     record = json.loads((root / "rkt/minit/state/a.json").read_text())
     assert (record["step"], record["path"], record["status"]) == ("pre-start", reason, 254)
     assert "pod.ready" not in outcome.events
+
+
+def test_an_app_that_is_stopped_on_its_way_to_its_program_has_no_status(
+    root: Path, groups: Mapping[str, GroupEnds]
+) -> None:
+    """It was told to execute the program, and had not: nobody can say how that would have ended."""
+
+    def never_executes(report: Socket) -> None:
+        prepare(report)
+        report.recv(16)
+        signal.pause()
+
+    (root / "proc").mkdir()
+    subprocess.run(["mount", "--bind", "/proc", root / "proc"], check=True)
+    try:
+        outcome = supervise(root, groups, {"a": exits(5), "b": never_executes})
+    finally:
+        subprocess.run(["umount", root / "proc"], check=True)
+    assert (outcome.exit_code, outcome.status) == (5, {"a": 5})
 
 
 def test_a_handler_that_cannot_be_executed_says_so(root: Path, groups: Mapping[str, GroupEnds]) -> None:

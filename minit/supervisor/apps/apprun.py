@@ -41,7 +41,8 @@ class Run:
     One start of an app, or the making of its root; the supervisor alone changes it.
 
     `report` is open until the process has executed its program, or ended. `reached` is how far it has come, EXECUTED
-    of that at `executed_at` of the monotonic clock, `started_ns` since 1970. `handler` is the event handler that runs.
+    of that at `executed_at` of the monotonic clock, `started_ns` since 1970; one that `died_before_exec` was told to be
+    executed, and was not. `handler` is the event handler that runs.
     `failure` is a reason that is known from elsewhere than from the end of its process, `reaped` is that end, and `end`
     the judgement of the pod about both. `is_stopped` says that somebody wants it to end, the app alone.
     `deadline`, of the monotonic clock, is that of whatever is waited for. `oom_kills` is the count of the app's group
@@ -59,6 +60,7 @@ class Run:
         self.reached = FORKED
         self.executed_at: float | None = None
         self.started_ns: int | None = None
+        self.died_before_exec = False
         self.post_stop_pending = spec.post_stop is not None
         self.post_stop_failure: ExitStatus | None = None
         self.is_stopped = False
@@ -71,7 +73,12 @@ class Run:
     @property
     def has_executed(self) -> bool:
         """Tell whether the app's own program was executed, and nothing is known to have failed."""
-        return self.reached >= EXECUTED and self.report is None and self.failure is None
+        return self.is_executed and self.report is None and self.failure is None
+
+    @property
+    def is_executed(self) -> bool:
+        """Tell whether its turn to be executed had come before it died."""
+        return self.reached >= EXECUTED and not self.died_before_exec
 
     @property
     def post_stop_due(self) -> bool:

@@ -14,7 +14,7 @@ from minit.plan.podplan import PodPlan
 from minit.reaper.exit_status import STEP_EXEC, ExitStatus
 from minit.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle
-from minit.supervisor.apps.apprun import BEGUN, EXECUTED, READY, End
+from minit.supervisor.apps.apprun import BEGUN, READY, End
 from minit.supervisor.apps.backoff import Restarts
 from minit.supervisor.apps.podapp import App
 from minit.supervisor.apps.startorder import StartOrder
@@ -120,9 +120,9 @@ class PodPolicy:
         """Return what the end of a start means: a number, and a status unless its turn to be executed had not come."""
         run, now = app.run, time.time_ns()
         self.order.forget(app)
-        if run.reached < EXECUTED and run.failure is None and run.is_stopped:
+        if not run.is_executed and run.failure is None and run.is_stopped:
             status = ExitStatus(step="start", path="stopped before it was executed")
-        elif run.reached < EXECUTED and run.failure is None and self.exit_code is not None:
+        elif not run.is_executed and run.failure is None and self.exit_code is not None:
             # None is invented.
             return End(number=EXIT_FAILURE, ns=now)
         if run.is_unhealthy:
