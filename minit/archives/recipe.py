@@ -1,8 +1,8 @@
 """
 An ACI that lies in pieces: its own headers, and the contents of its files in unpacked layers.
 
-A recipe says how to put it together, byte for byte. It is a file: the headers; a row for each regular file with the
-bytes of headers before its content, its size, its layer and its number there; a trailer in JSON; and that one's length.
+A recipe says how to put it together, byte for byte. It is a file: the headers, compressed; a row for each regular file
+with the bytes of headers before its content, its size, its layer and its number there; a trailer in JSON; its length.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import struct
+import zlib
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ _CHUNK = 1 << 20
 _LAYER_SHIFT = 32
 _NUMBER = (1 << _LAYER_SHIFT) - 1
 _COLUMNS = 3
+_COMPRESSION = 1  # most of a header is zeros
 # Links that programs in Docker's images expect to find, with docker2aci's targets.
 _STDIO_LINKS = (
     ("dev/fd", "/proc/self/fd"),
@@ -44,7 +46,7 @@ _STDIO_LINKS = (
 
 
 class Recipe(Value):
-    """The recipe in the file `path`: the layers' diff_ids, the size of the ACI and of the parts of the file."""
+    """The recipe in the file `path`: the layers' diff_ids, the size of the ACI, and those of the parts of the file."""
 
     path: Path
     layers: tuple[str, ...]
@@ -54,7 +56,10 @@ class Recipe(Value):
 
     def headers(self) -> bytes:
         """Return all headers, the manifest with its data among them."""
-        return _read(self.path, 0, self.header_bytes)
+        try:
+            return zlib.decompress(_read(self.path, 0, self.header_bytes))
+        except zlib.error as error:
+            raise ImageError(f"{self.path}: damaged recipe: {error}") from error
 
     def files(self) -> Iterator[tuple[int, int, int, int]]:
         """Read, and then yield, for each regular file: bytes of headers before it, its size, its layer, its number."""
@@ -124,32 +129,38 @@ class _Writer:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        self._zlib = zlib.compressobj(_COMPRESSION)
         self._table = array("Q")
-        self._since_file = self._header_bytes = self._content_bytes = 0
+        self._since_file = self._packed_bytes = self._size_bytes = 0
 
     def add(self, header: bytes | memoryview) -> None:
-        self._file.write(header)
+        self._write(self._zlib.compress(header))
         self._since_file += len(header)
-        self._header_bytes += len(header)
+        self._size_bytes += len(header)
 
     def add_file(self, layer: int, number: int, size_bytes: int) -> None:
         """Say that the content of a file follows here."""
         self._table.extend((self._since_file, size_bytes, layer << _LAYER_SHIFT | number))
         self._since_file = 0
-        self._content_bytes += size_bytes + len(padding(size_bytes))
+        self._size_bytes += size_bytes + len(padding(size_bytes))
 
     def finish(self, diff_ids: Sequence[str]) -> None:
+        self._write(self._zlib.flush())
         self._file.write(self._table.tobytes())
         trailer = jsontext.dump(
             {
                 "layers": list(diff_ids),
-                "size_bytes": self._header_bytes + self._content_bytes,
-                "header_bytes": self._header_bytes,
+                "size_bytes": self._size_bytes,
+                "header_bytes": self._packed_bytes,
                 "file_count": len(self._table) // _COLUMNS,
             }
         )
         self._file.write(trailer + _LENGTH.pack(len(trailer)))
         self._file.flush()
+
+    def _write(self, packed: bytes) -> None:
+        self._packed_bytes += len(packed)
+        self._file.write(packed)
 
 
 def _write_kept(number: int, layer: UnpackedLayer, plan: Plan, output: _Writer) -> None:

@@ -16,6 +16,7 @@ import pytest
 from minit.errors import ImageError, StoreError
 from minit.progress import silent
 from minit.stage0.files.locks import directory_lock
+from minit.stage0.garbage.survey import survey
 from minit.stage0.images import linking
 from minit.stage0.images.extract import extract_image
 from minit.stage0.images.imagechoice import resolve_image
@@ -103,6 +104,11 @@ def test_images_of_one_base_take_its_room_once(store: Store, tmp_path: Path) -> 
     status = (roots[0] / "bin/tool").stat()
     assert (status.st_mode & 0o7777, status.st_uid, status.st_gid, status.st_mtime) == (0o4711, 3, 4, 77)
     assert oct(layers_of(store)[0].parent.stat().st_mode)[-3:] == "700"
+    found = survey(store.data, store, trees, images[0], (), lambda text: None)
+    assert [len(kind) for kind in (found.images, found.layers, found.trees)] == [5, 6, 5]
+    assert sum(layer.is_needed for layer in found.layers) == 2
+    total = sum(item.size_bytes for kind in (found.images, found.layers, found.trees) for item in kind)
+    assert len(CONTENT) < total < 2 * len(CONTENT)
 
 
 def test_layers_stay_until_their_last_image_is_gone(store: Store, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from minit.stage0.images.defaultstage1 import stage1_kept
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
 
-_KINDS = ("images", "trees", "pods", "volumes", "caches")
+_KINDS = ("images", "layers", "trees", "pods", "volumes", "caches")
 
 
 @click.command(cls=MinitCommand)
@@ -33,7 +33,7 @@ _KINDS = ("images", "trees", "pods", "volumes", "caches")
 @click.pass_obj
 def df(invocation: Invocation, no_legend: bool, output_format: str | None) -> None:
     """
-    Show the room that images, unpacked images, pods, volumes and caches take, and what of it could be reclaimed.
+    Show the room that images, layers, unpacked images, pods, volumes and caches take, and what could be reclaimed.
 
     That is what `minit system prune --volumes` removes.
 
@@ -73,7 +73,7 @@ def prune(invocation: Invocation, volumes: bool, force: bool, dry_run: bool) -> 
     """
     invocation.require_root()
     found = _survey(invocation)
-    kinds = ("pods", "trees", "images", *(("volumes",) if volumes else ()))
+    kinds = ("pods", "trees", "images", "layers", *(("volumes",) if volumes else ()))
     unneeded = [(kind, item) for kind in kinds for item in getattr(found, kind) if not item.is_needed]
     total = readable_size(sum(item.size_bytes for _, item in unneeded))
     if dry_run:

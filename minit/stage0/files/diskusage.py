@@ -12,19 +12,19 @@ _INSIDE = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RES
 _BLOCK_BYTES = 512
 
 
-def used_bytes(path: Path) -> int:
+def used_bytes(path: Path, seen: set[int] | None = None) -> int:
     """
     Return the bytes that a directory takes with all below it, 0 if there is none.
 
-    A file with several names counts once. No link is followed and no mount point crossed; what cannot be read, or is
-    gone meanwhile, does not count.
+    A file with several names counts once, and not at all if its inode is among the `seen`, to which it is added. No
+    link is followed and no mount point crossed; what cannot be read, or is gone meanwhile, does not count.
     """
     try:
         root = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return 0
     total = 0
-    seen: set[int] = set()
+    seen = set() if seen is None else seen
     pending = ["."]
     try:
         while pending:

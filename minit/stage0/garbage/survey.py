@@ -20,7 +20,7 @@ from minit.value import Value
 
 _UNNEEDED_STATES = ENDED_STATES | {PodState.ABORTED_PREPARE, PodState.GARBAGE, PodState.DELETING}
 # Of an image each; what else is beside them is there for speed, or left over.
-_OF_IMAGES = frozenset({"blob", "imageManifest", "lastUsed", "treeSize"})
+_OF_IMAGES = frozenset({"blob", "recipe", "layer", "imageManifest", "lastUsed", "treeSize"})
 
 
 class Item(Value):
@@ -32,9 +32,14 @@ class Item(Value):
 
 
 class Survey(Value):
-    """All that takes room, by its kind: `trees` are unpacked images, `caches` come back when they are removed."""
+    """
+    All that takes room, by its kind: `trees` are unpacked images, `caches` come back when they are removed.
+
+    A file that layers and trees share counts for the layer.
+    """
 
     images: tuple[Item, ...]
+    layers: tuple[Item, ...]
     trees: tuple[Item, ...]
     pods: tuple[Item, ...]
     volumes: tuple[Item, ...]
@@ -63,16 +68,19 @@ def survey(
         images.add(kept.id)
         needed_trees.add(trees.tree_id_of(kept.id))
     beside = data / "minit/cas"
+    stored = {image.id: image.id in images or not store.is_own(image.id) for image in store.list()}
+    recipes = {image: recipe for image in stored if (recipe := store.recipe(image)) is not None}
+    files = {image: recipes[image].path if image in recipes else store.blob_path(image) for image in stored}
+    needed_layers = {layer for image, recipe in recipes.items() if stored[image] for layer in recipe.layers}
+    shared: set[int] = set()
+    layers = _directories({layer.diff_id: layer.path for layer in store.layers.layers()}, needed_layers, shared)
     return Survey(
         images=tuple(
-            Item(
-                name=image.id,
-                size_bytes=store.blob_path(image.id).stat().st_blocks * 512,
-                is_needed=image.id in images or not store.is_own(image.id),
-            )
-            for image in store.list()
+            Item(name=image, size_bytes=files[image].stat().st_blocks * 512, is_needed=is_needed)
+            for image, is_needed in stored.items()
         ),
-        trees=_directories({tree_id: trees.path(tree_id) for tree_id in trees.ids()}, needed_trees),
+        layers=layers,
+        trees=_directories({tree_id: trees.path(tree_id) for tree_id in trees.ids()}, needed_trees, shared),
         pods=tuple(pods),
         volumes=_directories({volume.name: Path(volume.path).parent for volume in list_volumes(data)}, volumes),
         caches=tuple(
@@ -83,5 +91,7 @@ def survey(
     )
 
 
-def _directories(paths: dict[str, Path], needed: Collection[str]) -> tuple[Item, ...]:
-    return tuple(Item(name=name, size_bytes=used_bytes(path), is_needed=name in needed) for name, path in paths.items())
+def _directories(paths: dict[str, Path], needed: Collection[str], seen: set[int] | None = None) -> tuple[Item, ...]:
+    return tuple(
+        Item(name=name, size_bytes=used_bytes(path, seen), is_needed=name in needed) for name, path in paths.items()
+    )

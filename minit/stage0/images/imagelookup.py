@@ -85,7 +85,9 @@ def _nearest(reference: str, images: Sequence[StoredImage]) -> list[str]:
     """Return the names nearest to one, as short as users write them."""
     spellings: dict[str, str] = {}
     for image in images:
-        familiar = familiar_name(image.name, image.version)
+        # It has the colon of a port, which no name of an ACI can have.
+        original = dict(image.manifest.annotations).get(_ORIGINAL_NAME)
+        familiar = familiar_name(original, None) if original else familiar_name(image.name, image.version)
         name = familiar_name(image.name, None)
         for spelling in (familiar, name, name.rpartition("/")[2], f"{image.name}:{image.version}"):
             spellings[spelling.lower()] = familiar

@@ -202,7 +202,7 @@ class Store:
                     import_time_ns = os.fstat(file.fileno()).st_mtime_ns
             except FileNotFoundError as error:  # removed just now
                 raise self._missing(image_id) from error
-            recipe = self._recipe(image_id)
+            recipe = self.recipe(image_id)
             if recipe is None:
                 size_bytes = _file_of(cas, "blob", image_id).stat().st_size + self._tree_bytes(image_id)
             else:
@@ -309,14 +309,15 @@ class Store:
     def open_blob(self, image_id: str) -> OpenBlob:
         """Open the image's uncompressed tar, unbuffered; it stays readable when the image is removed."""
         with disk_errors(f"image {image_id}", self.data), self._locked(image_id, exclusive=False):
-            recipe = self._recipe(image_id)
+            recipe = self.recipe(image_id)
             return BlobFile(self.blob_path(image_id)) if recipe is None else self.layers.assemble(recipe)
 
     def collect_layers(self) -> None:
         """Remove the layers that no image has."""
         self.layers.collect(lambda: self._own.glob(_ANY_RECIPE))
 
-    def _recipe(self, image_id: str) -> Recipe | None:
+    def recipe(self, image_id: str) -> Recipe | None:
+        """Return the recipe of an image, None if it has a blob."""
         path = _file_of(self._own, "recipe", image_id)
         return read_recipe(path) if path.exists() else None
 
