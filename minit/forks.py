@@ -164,6 +164,7 @@ END_REMOVER = Forked(
     streams=(NULL, NULL, SAME),
     has_session=True,
 )
+IMAGE_BUILD = Forked(who="pod of an image build", keeps=None, death_signal=signal.SIGTERM)
 # Or the locks of other pods would end with it.
 REMOVER = Forked(who="remover of pods", keeps=("report", "pods"), death_signal=signal.SIGKILL)
 # Something stands on 0 to 2, or what the interpreter may write there would end up in a file of the image.

@@ -212,8 +212,8 @@ APP_COMMANDS = {
 _IMAGE_COMMANDS = {
     "fetch": COMMANDS["fetch"],
     "build": Listing(
-        place="commands.imagecommands:build_image",
-        help="Build an app image from a directory, from files of this machine, or both.",
+        place="commands.buildcommand:build_image",
+        help="Build an app image from files of this machine, or from another image.",
         section=_IMAGES,
     ),
     "list": Listing(

@@ -71,6 +71,38 @@ def read_tar(file: BinaryIO, place: AppPlace, note: Note, *, archive: bool) -> N
         os.close(root)
 
 
+def copy_content(source_path: str, place: AppPlace, target: str, note: Note) -> None:
+    """
+    Copy a file, or what is in a directory, to an absolute path of a place's root; missing directories are made.
+
+    A file goes into the directory that `target` is, or is meant to be by a slash at its end.
+    """
+    path = posixpath.normpath(f"/./{target}").lstrip("/")
+    if os.path.isdir(source_path):
+        source_path = f"{source_path}/."
+        make_directories(place, path)
+    else:
+        make_directories(place, path if target.endswith("/") else posixpath.dirname(path))
+    with _source(_open_here, source_path) as source, _target(place.open, path, source) as (root, name):
+        _pump(source, name, None, TreePlacer(root, _owner(place, archive=False), place.ids, note), note)
+
+
+def make_directories(place: AppPlace, path: str) -> None:
+    """Make a directory of root's, 0755, and those above it, where there are none; links are followed."""
+    try:
+        os.close(place.open(path, _PATH | os.O_DIRECTORY))
+    except FileNotFoundError:
+        above, name = posixpath.split(path)
+        make_directories(place, above)
+        parent = place.open(above, _PATH | os.O_DIRECTORY)
+        try:
+            os.mkdir(name, 0o755, dir_fd=parent)
+        finally:
+            os.close(parent)
+    except OSError as error:
+        raise PodError(f"/{path}: expected a directory: {describe(error)}") from error
+
+
 class _Source:
     """What is copied: the entry `name` of the directory `parent`, or without a name what is in that directory."""
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import gzip
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from minit import jsontext, paths, syscalls
 from minit.errors import PodError, describe
@@ -63,12 +64,19 @@ def export_app(
         with (
             open_rootfs(pod, name, trees) as root,
             output_file(output, overwrite=overwrite, exists="target file exists (try --overwrite)") as file,
-            gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as compressed,
         ):
-            writer = TreeWriter(compressed.write, ids, note, lambda count: progress(f"exporting {name}", count, None))
-            writer.add_tree(root, "rootfs", left_out=mount_places(root))
-            writer.add_file("manifest", manifest)
-            writer.finish()
+            write_image(file, root, manifest, ids, note, lambda count: progress(f"exporting {name}", count, None))
+
+
+def write_image(
+    file: BinaryIO, root: int, manifest: bytes, ids: IdRange | None, note: Note, count: Callable[[int], None]
+) -> None:
+    """Write a compressed ACI of an app's root; `note` is told what is left out, `count` the bytes of files so far."""
+    with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as compressed:
+        writer = TreeWriter(compressed.write, ids, note, count)
+        writer.add_tree(root, "rootfs", left_out=mount_places(root))
+        writer.add_file("manifest", manifest)
+        writer.finish()
 
 
 @contextmanager

@@ -1,0 +1,182 @@
+"""
+The root of an image to be, from that of another one: files are copied into it, and commands run in it.
+
+The root is that of an app in a pod without overlay. Before a command runs, the files of this machine are put there as
+`cp` puts them. Then the pod runs like any other, and its app is as confined as any. If more files are to be copied
+afterwards, a new pod inherits the root of the one that has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from minit import paths, syscalls
+from minit.errors import MinitError, PodError
+from minit.forks import IMAGE_BUILD, fork
+from minit.manifest.image import ImageManifest
+from minit.progress import Progress
+from minit.stage0.apps.copying import copy_content, make_directories
+from minit.stage0.apps.podfiles import AppPlace
+from minit.stage0.garbage.podgc import remove
+from minit.stage0.garbage.stage1gc import Stage1Cleanup
+from minit.stage0.images.store import Store
+from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.images.treestore import TreeStore
+from minit.stage0.pods import deletion
+from minit.stage0.pods.appsection import AppOverrides, PodDefaults
+from minit.stage0.pods.poddirectory import PREPARE, Note, Pod, open_pod
+from minit.stage0.pods.podmanifest import plan_apps
+from minit.stage0.start.appfiles import remove_directory
+from minit.stage0.start.newpod import PodRequest, prepare_pod
+from minit.value import Value, replace
+
+_APP = "build"
+_ROOTFS = f"{paths.POD_STAGE1_ROOTFS}/{paths.app_rootfs(_APP)}"
+_BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
+_SHELL = "/bin/sh"
+# Each command has a shell of its own. The first that fails is the last.
+_SCRIPT = 'for command do /bin/sh -c "$command" || { code=$?; echo "failed: $command" >&2; exit $code; }; done'
+
+
+class CopyStep(Value):
+    """Files of this machine to be copied to an absolute path of the image."""
+
+    source: str
+    target: str
+
+
+class RunStep(Value):
+    """A command line for the image's shell."""
+
+    command: str
+
+
+Step = CopyStep | RunStep
+
+
+class Builder(Value):
+    """What a build needs; `run` becomes the stage1 of a pod, as `run_pod` does."""
+
+    data: Path
+    store: Store
+    trees: TreeStore
+    stage1: StoredImage
+    base: StoredImage
+    insecure: frozenset[str]
+    run: Callable[[Pod], int]
+    cleanup: Stage1Cleanup
+    note: Note
+    progress: Progress
+
+    @contextmanager
+    def root(
+        self, steps: Sequence[Step], environment: tuple[tuple[str, str], ...], working_directory: str | None
+    ) -> Iterator[int]:
+        """
+        Yield a descriptor of the root that the steps make, in their order; it is gone after the with block.
+
+        PodError, with the exit code, if a command fails. Nothing of the build is left then either.
+        """
+        with ExitStack() as stack:
+            last: Pod | None = None
+            for copies, commands in _groups(steps):
+                pod = self._prepare(commands, environment, working_directory)
+                stack.callback(self._discard, pod.uuid)
+                with pod:
+                    if last is not None:
+                        remove_directory(pod, _ROOTFS)
+                        os.rename(last.path / _ROOTFS, pod.path / _ROOTFS)
+                    self._copy(pod, copies, working_directory)
+                    if commands:
+                        self._run(pod)
+                last = stack.enter_context(open_pod(self.data, pod.uuid))
+            assert last is not None
+            root = _open_root(last)
+            stack.callback(os.close, root)
+            yield root
+
+    def _prepare(
+        self, commands: Sequence[str], environment: tuple[tuple[str, str], ...], working_directory: str | None
+    ) -> Pod:
+        overrides = AppOverrides(
+            name=_APP,
+            exec=_SHELL,
+            arguments=("-c", _SCRIPT, _APP, *commands),
+            only_arguments=True,
+            user="0",
+            group="0",
+            working_directory=working_directory,
+            environment=environment,
+        )
+        base = replace(self.base, manifest=_bare(self.base.manifest))
+        defaults = PodDefaults(uid=0, gid=0, data=self.data, insecure=self.insecure)
+        apps, manifest = plan_apps([(base, overrides)], defaults)
+        request = PodRequest(stage1=self.stage1, apps=apps, manifest_bytes=manifest, overlay=False)
+        return prepare_pod(self.data, self.store, self.trees, request, self.progress, lambda uuid: None)
+
+    def _copy(self, pod: Pod, copies: Sequence[CopyStep], working_directory: str | None) -> None:
+        root = _open_root(pod)
+        try:
+            place = AppPlace(root=root, path="", ids=None)
+            if working_directory is not None:
+                make_directories(place, working_directory.strip("/"))
+            for step in copies:
+                self.progress(f"copying {step.source}", 0, None)
+                copy_content(step.source, place, step.target, self.note)
+        finally:
+            os.close(root)
+
+    def _run(self, pod: Pod) -> None:
+        child = fork(IMAGE_BUILD, lambda: self.run(pod))
+        # The lock of a pod that has ended would be ours.
+        pod.close()
+        try:
+            _, status = os.waitpid(child, 0)
+        except BaseException:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(child, signal.SIGTERM)
+                os.waitpid(child, 0)
+            raise
+        code = os.waitstatus_to_exitcode(status)
+        if code:
+            raise PodError(f"--run failed with exit code {code}" if code > 0 else f"--run was killed by signal {-code}")
+
+    def _discard(self, uuid: str) -> None:
+        try:
+            with open_pod(self.data, uuid) as pod:
+                if pod.place == PREPARE:
+                    pod.lock(blocking=True)
+                    deletion.discard(pod)
+                else:
+                    remove(pod, self.cleanup, self.note)
+        except (OSError, MinitError) as error:
+            self.note(f'pod "{uuid}" of the build is left: {error}')
+
+
+def _bare(manifest: ImageManifest) -> ImageManifest:
+    """Return a manifest without what would hide files of the image, run programs of it or open ports."""
+    app = manifest.app
+    return (
+        manifest if app is None else replace(manifest, app=replace(app, mount_points=(), event_handlers=(), ports=()))
+    )
+
+
+def _groups(steps: Sequence[Step]) -> list[tuple[list[CopyStep], list[str]]]:
+    """Return the steps as copies and the commands after them, one group at least."""
+    groups: list[tuple[list[CopyStep], list[str]]] = [([], [])]
+    for step in steps:
+        if isinstance(step, RunStep):
+            groups[-1][1].append(step.command)
+            continue
+        if groups[-1][1]:
+            groups.append(([], []))
+        groups[-1][0].append(step)
+    return groups
+
+
+def _open_root(pod: Pod) -> int:
+    return syscalls.openat2(pod.fd, _ROOTFS, os.O_RDONLY | os.O_DIRECTORY, resolve=_BENEATH)

@@ -1,0 +1,111 @@
+"""`minit image build --from`: an image of another one, with files of this machine and what commands make of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Stage0
+from tests.support.pods import LOOPBACK_ONLY
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
+
+
+@pytest.fixture
+def command(tmp_path: Path, stage1_image: Path) -> Iterator[Stage0]:
+    """The command, on a data directory of its own."""
+    command = Stage0([sys.executable, "-m", "minit"], tmp_path, stage1_image)
+    yield command
+    command.clean_up()
+
+
+def build(command: Stage0, *words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Build an image without a network."""
+    result = command.call("image", "build", "--quiet", "--net=none", command.stage1_flag, *words)
+    assert result.returncode == code, result
+    result.stderr = result.stderr.replace(LOOPBACK_ONLY, "")
+    return result
+
+
+def test_steps_in_their_order(command: Stage0, tmp_path: Path) -> None:
+    """Copies and commands act on one root in their order, and the image has that root and the app's new settings."""
+    site = tmp_path / "site"
+    (site / "deep").mkdir(parents=True)
+    (site / "deep/page").write_text("hello\n")
+    (site / "page").write_text("top\n")
+    os.chown(site / "page", 5, 6)
+    (site / "page").chmod(0o4755)
+    base = command.image(
+        environment=[{"name": "KEPT", "value": "yes"}, {"name": "A", "value": "old"}],
+        mountPoints=[{"name": "data", "path": "/srv/www"}],
+    )
+    result = build(
+        command,
+        *("--from", base, "--name=example.com/web:2.0.0", "--env=A=new", "--workdir=/work/here", "--user=7"),
+        *("--copy", f"{site}:/srv/www"),
+        *("--run", "busybox cat /srv/www/deep/page; echo $A $KEPT; pwd > /pwd; busybox id"),
+        *("--run", "busybox rm /srv/www/deep/page; busybox ln -s /srv /link"),
+        *("--copy", f"{site}/page:/link/www/deep/copied", "--run", "busybox touch /link/www/last"),
+        *("--copy", f"{site}/page:/etc/"),
+        *("--exec=/bin/busybox", "--", "cat", "/pwd"),
+    )
+    image = result.stdout.splitlines()[-1]
+    said = [line.partition("]: ")[2] for line in result.stdout.splitlines()[:-1]]
+    assert said == ["hello", "new yes", "uid=0 gid=0"]
+    assert image.startswith("sha512-")
+    out = tmp_path / "out"
+    assert command.quick_call("image", "extract", "--rootfs-only", "example.com/web:2.0.0", out).returncode == 0
+    found = sorted(str(path.relative_to(out)) for path in out.glob("srv/**/*"))
+    assert found == ["srv/www", "srv/www/deep", "srv/www/deep/copied", "srv/www/last", "srv/www/page"]
+    status = (out / "etc/page").stat()
+    assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o755, 0)
+    assert (out / "pwd").read_text() == "/work/here\n"
+    manifest = json.loads(command.quick_call("image", "cat-manifest", image).stdout)
+    app = manifest["app"]
+    assert (app["exec"], app["user"], app["workingDirectory"]) == (["/bin/busybox", "cat", "/pwd"], "7", "/work/here")
+    assert {each["name"]: each["value"] for each in app["environment"]} == {"KEPT": "yes", "A": "new"}
+    assert command.call(*command.run_words("example.com/web")).stdout.endswith("/work/here\n")
+    assert len(command.quick_call("list", "--no-legend").stdout.splitlines()) == 1
+
+
+def test_failures(command: Stage0, tmp_path: Path) -> None:
+    """A command that fails ends the build with its code, and leaves no image and no pod; so does a bad option."""
+    base = command.image()
+    output = tmp_path / "out.aci"
+    steps = ("--run=true", "--run=exit 3", "--run=echo never > /never")
+    result = build(command, "--from", base, "--output", output, *steps, code=254)
+    assert "failed: exit 3" in result.stderr
+    assert result.stderr.splitlines()[-1] == "build: --run failed with exit code 3"
+    assert not output.exists()
+    assert "cannot copy" in build(command, "--from", base, "--output", output, "--copy=none:/x", code=254).stderr
+    # As confined as an app.
+    script = "busybox mount -t tmpfs none /tmp && exit 7; busybox mknod /d b 8 0 && exit 8; exit 0"
+    build(command, "--from", base, "--output", output, "--run", script)
+    assert output.exists()
+    (tmp_path / "context").mkdir()
+    (tmp_path / "context/Dockerfile").write_text("FROM scratch\n")
+    files: list[tuple[object, ...]] = [
+        ("-t", "web", "."),
+        ("-f", "Dockerfile", "."),
+        (tmp_path / "context",),
+        ("--from=./Dockerfile",),
+    ]
+    for words in files:
+        assert "minit reads no Dockerfiles: let buildah build" in command.quick_call("image", "build", *words).stderr
+    wrong: list[tuple[tuple[object, ...], str]] = [
+        (("--from", base), "needs a name"),
+        (("--run=true", "--output=x"), "--copy and --run need --from"),
+        (("--from", base, "--copy=x"), "--copy: expected SOURCE:/PATH"),
+        (("--from", base, "--rootfs=/", "--name=x"), "--from excludes --rootfs"),
+        ((), "missing option '--output'"),
+    ]
+    for words, message in wrong:
+        assert message in command.quick_call("image", "build", *words).stderr
+    assert command.quick_call("list", "--no-legend").stdout == ""
