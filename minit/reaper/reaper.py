@@ -49,14 +49,18 @@ def has_children(pid: int | None = None) -> bool:
     return True
 
 
-def died_before_exec(pid: int) -> bool:
-    """Tell whether a child is dead and never executed a program (PF_FORKNOEXEC in the flags of proc_pid_stat(5))."""
+def died_before_exec(pid: int, *, is_dying: bool = False) -> bool:
+    """
+    Tell whether a child is dead, or known to be dying, and never executed a program.
+
+    It is one that was not reaped yet: the answer is in the flags of proc_pid_stat(5), PF_FORKNOEXEC.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return False  # nobody can tell
-    return fields[0] == b"Z" and bool(int(fields[6]) & _PF_FORKNOEXEC)
+    return (is_dying or fields[0] == b"Z") and bool(int(fields[6]) & _PF_FORKNOEXEC)
 
 
 def read_zombie(pid: int) -> ExitStatus:

@@ -665,7 +665,7 @@ def test_an_app_that_is_stopped_on_its_way_to_its_program_has_no_status(
         report.recv(16)
         signal.pause()
 
-    (root / "proc").mkdir()
+    (root / "proc").mkdir(exist_ok=True)
     subprocess.run(["mount", "--bind", "/proc", root / "proc"], check=True)
     try:
         outcome = supervise(root, groups, {"a": exits(5), "b": never_executes})

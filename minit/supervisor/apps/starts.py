@@ -11,6 +11,7 @@ from minit.messages import receive_message
 from minit.plan.appplan import HANDLER_PRE_START
 from minit.plan.podplan import PodPlan
 from minit.reaper.exit_status import ExitStatus
+from minit.reaper.reaper import died_before_exec
 from minit.stdio import complain_at_once
 from minit.supervisor.apps import lifecycle
 from minit.supervisor.apps.apphelper import AppHelper
@@ -105,6 +106,9 @@ class Starts:
         self._loop.unwatch(run.report.fileno())
         run.report.close()
         run.report = None
+        if run.reached >= EXECUTED and run.pid is not None and (run.is_stopped or self._pod.exit_code is not None):
+            # The signal may have come first; an exec has changed the flags before it closes anything.
+            run.died_before_exec = run.died_before_exec or died_before_exec(run.pid, is_dying=True)
         if run.has_executed:
             run.started_ns = time.time_ns()
             if self._plan.mutable:
