@@ -70,6 +70,11 @@ COMMANDS = {
         help="Stop running pods.",
         section=_MANAGING,
     ),
+    "start": Listing(
+        place="commands.startcommand:start",
+        help="Start pods again that have ended, in the background; print their UUIDs when they are ready.",
+        section=_MANAGING,
+    ),
     "rename": Listing(
         place="commands.renamecommand:rename",
         help="Give a pod a name, or another one.",

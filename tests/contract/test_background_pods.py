@@ -152,6 +152,52 @@ def test_removal_after_a_kill(minit: Stage0) -> None:
     assert not mounts(minit)
 
 
+@pytest.mark.parametrize("flags", [(), ("--no-overlay",), ("--no-overlay", "--private-users")])
+def test_a_pod_that_is_started_again(minit: Stage0, flags: tuple[str, ...]) -> None:
+    """It has its UUID, name, options, volumes and written files, and its log goes on; however it ended before."""
+    script = "for file in /v/f /f; do echo again >> $file; busybox wc -l $file; done; hostname; exec busybox sleep 1000"
+    flags = ("--detach", "--name=web", "--hostname=h", "--volume=v,kind=empty", *flags)
+    words = (
+        minit.image(),
+        "--mount=volume=v,target=/v",
+        "--exec=/bin/sh",
+        "--",
+        "-c",
+        script.replace("host", "busybox host"),
+    )
+    code, out, err = run(minit, "--net=none", *flags, *words)
+    assert code == 0, err
+    seen = []
+    for count, ending in enumerate((("--wait",), ("--wait", "--force"), None), 1):
+        seen += [f"{count} /v/f", f"{count} /f", "h"]
+        assert minit.quick_call("logs", "web").stdout.splitlines() == seen
+        assert minit.quick_call("status", "web").stdout.startswith("state=running\n")
+        if ending is not None:
+            assert minit.quick_call("stop", "web", *ending).returncode == 0
+            assert minit.call("start", "web").stdout == out
+    assert minit.call("start", "web").stdout == f'pod "{out.strip()}" is already running\n'
+    assert minit.quick_call("rm", "--force", "web").returncode == 0
+    assert (pods(minit), mounts(minit)) == ([], [])
+
+
+def test_what_cannot_start_again(minit: Stage0) -> None:
+    """Of two starts at once one starts the pod; a pod in the garbage, or one whose apps were added, is refused."""
+    assert (
+        run(minit, "--net=none", "--name=web", minit.image(), "--exec=/bin/sh", "--", "-c", "busybox sleep 0")[0] == 0
+    )
+    starts = [minit.start("start", "web", stdout=-1, stderr=-1) for _ in range(3)]
+    ends = [(process.communicate(timeout=60), process.returncode) for process in starts]
+    assert any(code == 0 for _, code in ends), ends
+    assert minit.quick_call("status", "--wait", "web").returncode == 0
+    minit.quick_call("gc", "--mark-only")
+    assert 'cannot start again: its state is "exited garbage"' in minit.quick_call("start", "web").stderr
+    sandbox = minit.call("app", "sandbox", "--detach", "--net=none", minit.stage1_flag, "--name=box")
+    assert sandbox.returncode == 0, sandbox.stderr
+    minit.quick_call("stop", "--wait", "box")
+    refused = minit.quick_call("start", "box")
+    assert (refused.returncode, "cannot start again: apps were added" in refused.stderr) == (254, True)
+
+
 def test_an_image_of_docker(minit: Stage0, tmp_path: Path) -> None:
     """Its command is replaced alone by --cmd, and ports lead to the pod by number, of whichever app they are."""
     layout = Layout()

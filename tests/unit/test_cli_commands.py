@@ -16,7 +16,7 @@ from minit.cli.grammar import AppOption, GlobalOption, MinitCommand, MinitGroup
 from minit.cli.main import run
 
 COMMANDS = {
-    *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest", "rename"),
+    *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest", "rename", "start"),
     *("logs", "events", "stop", "rm", "gc", "export", "top", "diagnose", "play", "init"),
     *("volume", "cp", "diff", "port", "system"),
     *("fetch", "image", "stage1", "version", "completion", "help"),
@@ -91,7 +91,7 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("frobnicate", 'minit: unknown command "frobnicate" (see minit --help)'),
         ("image frobnicate", 'image: unknown command "frobnicate" (see minit image --help)'),
-        ("st x", 'minit: unknown command "st": could be status, stop, stage1 (see minit --help)'),
+        ("st x", 'minit: unknown command "st": could be status, stop, start, stage1 (see minit --help)'),
         ("run --mds-register a.aci", None),
         (
             "prepare --stage1-url=https://x/y.aci a.aci",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
@@ -55,16 +56,27 @@ def start_pod(
         invocation.note("press ^] three times within 1s to kill the pod")
     if not detach:
         run()
-    flush_output()
-    said, decided = _Said(), _Decision()
+    decided = _Decision()
     try:
-        start_detached(pod, run, lambda error: invocation.note(describe(error)), said.take, decided.make)
+        start_in_background(invocation, pod, run, decided.make)
     except BaseException:
-        said.tell_rest()
         with suppress(MinitError, OSError):
             _remove(invocation, store, pod.uuid)
         raise
     invocation.say(pod.uuid)
+
+
+def start_in_background(
+    invocation: Invocation, pod: Pod, run: Callable[[], NoReturn], decided: Callable[[], None] = lambda: None
+) -> None:
+    """Have `run` become the stage1 of a locked pod elsewhere; as start_detached, with what it says told to the user."""
+    flush_output()
+    said = _Said()
+    try:
+        start_detached(pod, run, lambda error: invocation.note(describe(error)), said.take, decided)
+    except BaseException:
+        said.tell_rest()
+        raise
 
 
 class _Decision:

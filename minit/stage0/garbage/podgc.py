@@ -23,6 +23,7 @@ from minit.stage0.pods.poddirectory import (
     Note,
     Pod,
     PodState,
+    ends_settled,
     walk_pods,
 )
 
@@ -34,7 +35,9 @@ def mark(data: Path, note: Note) -> None:
     """Move pods that ended, and those whose preparation was aborted, to where they are collected from."""
     for pod in walk_pods(data, [RUN], note):
         if pod.state is PodState.EXITED:
-            _move(pod, EXITED_GARBAGE, f'moving pod "{pod.uuid}" to garbage', note)
+            with ends_settled(data):
+                if pod.refresh() and pod.state is PodState.EXITED:
+                    _move(pod, EXITED_GARBAGE, f'moving pod "{pod.uuid}" to garbage', note)
     for pod in walk_pods(data, [PREPARE, EMBRYO], note):
         if pod.state is PodState.ABORTED_PREPARE or _is_abandoned_embryo(pod):
             _move(pod, GARBAGE, f'moving failed prepare "{pod.uuid}" to garbage', note)
@@ -83,12 +86,14 @@ def collect(data: Path, grace_seconds: float, cleanup: Stage1Cleanup, say: Note,
 
 def remove(pod: Pod, cleanup: Stage1Cleanup, note: Note) -> None:
     """Delete a pod that does not run; PodError if it does, or is being made or deleted."""
-    has_run = pod.state in (PodState.EXITED, PodState.EXITED_GARBAGE)
-    if not has_run and pod.state not in (PodState.ABORTED_PREPARE, PodState.PREPARED):
-        hint = " (stop it first)" if pod.state is PodState.RUNNING else ""
-        raise PodError(f'pod "{pod.uuid}" is {pod.state}, not removed{hint}')
-    if pod.state is not PodState.EXITED_GARBAGE:
-        pod.move(EXITED_GARBAGE if has_run else GARBAGE)
+    with ends_settled(pod.data):
+        pod.refresh()
+        has_run = pod.state in (PodState.EXITED, PodState.EXITED_GARBAGE)
+        if not has_run and pod.state not in (PodState.ABORTED_PREPARE, PodState.PREPARED):
+            hint = " (stop it first)" if pod.state is PodState.RUNNING else ""
+            raise PodError(f'pod "{pod.uuid}" is {pod.state}, not removed{hint}')
+        if pod.state is not PodState.EXITED_GARBAGE:
+            pod.move(EXITED_GARBAGE if has_run else GARBAGE)
     if _is_ours(pod):
         if has_run:
             cleanup.run(pod, note)

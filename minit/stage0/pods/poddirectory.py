@@ -13,7 +13,7 @@ import os
 import re
 import uuid as uuids
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -250,6 +250,17 @@ def find_pod(data: Path, word: str, note: Note) -> Pod:
         raise PodError("no UUID given (see `minit list --full`)")
     named = None if is_whole_uuid(word) else uuid_of_name(data, word)
     return open_pod(data, _uuid_of_prefix(data, word, note) if named is None else named)
+
+
+@contextmanager
+def ends_settled(data: Path) -> Iterator[None]:
+    """
+    Keep who starts ended pods again and who collects them apart for the length of a with block.
+
+    Both look at a pod's state there, and then take its lock or move it, which rkt does without one.
+    """
+    with key_lock(data / "locks", "endedPods", exclusive=True):
+        yield
 
 
 def uuid_of_name(data: Path, name: str) -> str | None:
