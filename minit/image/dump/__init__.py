@@ -7,6 +7,7 @@ The stage1 image is built by it, and so is the program of the command. Read `dum
     guard.c         looks whether the file of a program is whole, before anything else
     main.c          builds the interpreter, and writes it or goes on from there
     arena.c         its memory, at a fixed address
+    filesystem.c    keeps out of it what the file system decides
     objects.c       loads extension modules into that
     write.c         writes the program
     profile.c       finds out what of the memory is written to, and has it lie together

@@ -22,7 +22,7 @@ from minit.value import Value
 
 _PARTS = Path(__file__).parent
 _SOURCES = (
-    *("arena.c", "guard.c", "immortal.c", "main.c", "objects.c", "profile.c", "restore.c"),
+    *("arena.c", "filesystem.c", "guard.c", "immortal.c", "main.c", "objects.c", "profile.c", "restore.c"),
     *("sha2.c", "sources.c", "syscalls.c", "write.c"),
 )
 _FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-pie")
@@ -38,6 +38,7 @@ _DUMPER, _OBJECTS = "dumper", "libraries"
 _OWN_FUNCTIONS = {
     **{name: f"arena_{name}" for name in ("malloc", "calloc", "realloc", "free", "mmap", "mmap64", "munmap")},
     **{name: f"object_{name}" for name in ("dlopen", "dlsym", "dlclose", "dlerror")},
+    **{f"{name}64": f"plain_{name}" for name in ("readdir", "stat", "lstat", "fstat", "fstatat")},
 }
 """Functions that CPython and its modules get in the place of those of the C library."""
 
