@@ -41,6 +41,8 @@ _COMPLETIONS = {
 }
 _EXAMPLES = ("cron/minit-gc", "openrc/minit-pod", "sysv/minit-pod", "README.md")
 _LEFT_OUT = frozenset({"__pycache__", "_tests", "tests"})
+_NOTED_BY_PIP = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
+"""Files of a distribution that tell of its installation in the environment that it is copied from."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 _COMMAND = f"""\
@@ -65,7 +67,7 @@ def main() -> None:
     root = arguments.output / "debian"
     shutil.rmtree(root, ignore_errors=True)
     _add_libraries(root / HOME)
-    _add_stage1(root / HOME / SHIPPED.name, arguments.stage1)
+    _add_stage1(root / HOME / SHIPPED.relative_to(PROJECT), arguments.stage1)
     _add_text(root / "usr/bin/minit", _read("bin/minit"), 0o755)
     _add_text(root / "usr/bin/minit-plain", _COMMAND, 0o755)
     _add_documents(root)
@@ -113,7 +115,7 @@ def _requirements(name: str) -> list[Distribution]:
 def _copy_distribution(needed: Distribution, home: Path) -> None:
     for file in needed.files or ():
         # What lies outside, as programs do, is not for the library.
-        if file.parts[0] == ".." or _LEFT_OUT.intersection(file.parts):
+        if file.parts[0] == ".." or file.name in _NOTED_BY_PIP or _LEFT_OUT.intersection(file.parts):
             continue
         target = home / file
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -195,8 +197,9 @@ def _architecture() -> str:
 
 
 def _date() -> int:
-    """Return the time of the newest source, so that the same sources give the same package."""
-    return max(int(path.stat().st_mtime) for path in (PROJECT / "minit").rglob("*.py"))
+    """Return the time that the environment names, else that of the newest source: files have none that is later."""
+    newest = max(int(path.stat().st_mtime) for path in (PROJECT / "minit").rglob("*.py"))
+    return int(os.environ.get("SOURCE_DATE_EPOCH", newest))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,10 @@
-"""The stage1 image that a package of minit brings, so that the machine needs nothing to build one."""
+"""The stage1 image that a wheel or a package of minit brings, so that the machine needs nothing to build one."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-import minit
-from minit.progress import Progress
-
-SHIPPED = Path(minit.__file__).parents[1] / "minit-stage1.aci"
+SHIPPED = Path(__file__).with_name("stage1.aci")
 
 
 def shipped_fingerprint(image: Path = SHIPPED) -> str | None:
@@ -17,10 +13,5 @@ def shipped_fingerprint(image: Path = SHIPPED) -> str | None:
         information = image.stat()
     except FileNotFoundError:
         return None
-    return f"shipped-{information.st_size}-{information.st_mtime_ns}"
-
-
-def copy_shipped(output: Path, progress: Progress) -> None:
-    """Write the shipped image to `output`, in the place of `build_stage1`."""
-    progress("copying", 0, None)
-    shutil.copyfile(SHIPPED, output)
+    # Files of two versions may have one date, and an installer sets it: the time of its change is the kernel's.
+    return f"shipped-{information.st_size}-{information.st_mtime_ns}-{information.st_ctime_ns}"

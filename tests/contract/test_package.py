@@ -33,14 +33,16 @@ def call(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return result
 
 
-def test_pip(tmp_path: Path) -> None:
-    """`pip install .` gives a command that works, with all files that it reads."""
+def test_pip(tmp_path: Path, world: World, stage1_image: Path) -> None:
+    """`pip install .` gives a command that works, with all files that it reads, and the stage1 image."""
     # A copy: the build leaves its own directories in the sources.
     sources = tmp_path / "sources"
     for name in ("bin", "minit", "entrypoints"):
         shutil.copytree(REPOSITORY / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(REPOSITORY / name, sources)
+    # Where a wheel that is published has it.
+    shutil.copy(stage1_image, sources / "minit/image/stage1.aci")
     target = tmp_path / "target"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--no-build-isolation"]
     call(*pip, "--target", target, sources, cwd=tmp_path)
@@ -52,6 +54,13 @@ def test_pip(tmp_path: Path) -> None:
     where = "import minit.image.stage1 as s; s.stage1_fingerprint(); print(s.__file__)"
     installed = Path(call(sys.executable, "-c", where, **options).stdout.strip())
     assert installed == target / "minit/image/stage1.py" and installed.with_name("launcher.c").exists()
+    assert sorted({path.name.partition("-")[0] for path in target.iterdir()}) == ["bin", "entrypoints", "minit"]
+    # No compiler: an image that had to be built would be refused.
+    options["env"] = {**environment, "PATH": "/nonexistent"}
+    command = [sys.executable, target / "bin/minit-plain", f"--dir={world.data}"]
+    prepared = call(*command, "prepare", world.app, **options)
+    assert "building" not in prepared.stderr
+    assert "minit/stage1:" in call(*command, "image", "list", **options).stdout
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +97,7 @@ def test_what_the_package_has(package: Path) -> None:
     listed = {line.split()[5]: line for line in call("dpkg-deb", "--contents", package).stdout.splitlines()}
     for path in (
         *("./usr/bin/minit", "./usr/bin/minit-plain"),
-        *("./usr/lib/minit/minit-stage1.aci", "./usr/lib/minit/click/__init__.py"),
+        *("./usr/lib/minit/minit/image/stage1.aci", "./usr/lib/minit/click/__init__.py"),
         *("./usr/share/man/man1/minit.1.gz", "./usr/share/man/man7/minit-stage1.7.gz"),
         *("./usr/share/bash-completion/completions/minit", "./usr/share/zsh/vendor-completions/_minit"),
         *("./usr/share/fish/vendor_completions.d/minit.fish", "./lib/systemd/system/minit-gc.timer"),

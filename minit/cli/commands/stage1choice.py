@@ -9,7 +9,7 @@ from pathlib import Path
 from minit.cli.commands.ownprogram import renew_program
 from minit.cli.invocation import Invocation
 from minit.image.requirements import require_all
-from minit.image.shipped import copy_shipped, shipped_fingerprint
+from minit.image.shipped import SHIPPED, shipped_fingerprint
 from minit.image.stage1 import build_stage1, stage1_facts, stage1_fingerprint, stage1_sources
 from minit.progress import Progress
 from minit.stage0.images.defaultstage1 import default_stage1, known_stage1
@@ -32,7 +32,7 @@ def choose_stage1(
         return lambda progress: store.find(reference)
     fingerprint = shipped_fingerprint()
     if fingerprint is not None:
-        return partial(_own_stage1, invocation, store, fingerprint, copy_shipped)
+        return partial(_own_stage1, invocation, store, fingerprint, lambda _scratch, _progress: SHIPPED)
     record = invocation.data / "minit/stage1-sources"
     fingerprint = result_of_sources(record, stage1_facts(), stage1_sources, stage1_fingerprint)
     if known_stage1(invocation.data, store, fingerprint) is None:
@@ -41,14 +41,22 @@ def choose_stage1(
 
 
 def _own_stage1(
-    invocation: Invocation, store: Store, fingerprint: str, make: Callable[[Path, Progress], None], progress: Progress
+    invocation: Invocation,
+    store: Store,
+    fingerprint: str,
+    provide: Callable[[Path, Progress], Path],
+    progress: Progress,
 ) -> StoredImage:
-    image = default_stage1(invocation.data, store, fingerprint, make, progress)
+    image = default_stage1(invocation.data, store, fingerprint, provide, progress)
     renew_program(fingerprint, progress)
     return image
 
 
-def _build(invocation: Invocation, output: Path, progress: Progress) -> None:
-    warning = build_stage1(output, progress)
+def _build(invocation: Invocation, scratch: Path, progress: Progress) -> Path:
+    image = scratch / "stage1.aci"
+    warning = build_stage1(
+        image, lambda step, done, total: progress(f"building stage1 (first use): {step}", done, total)
+    )
     if warning is not None:
         invocation.note(warning)
+    return image

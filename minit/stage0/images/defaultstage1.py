@@ -22,12 +22,13 @@ _RECORD = "default-stage1"
 
 
 def default_stage1(
-    data: Path, store: Store, fingerprint: str, build: Callable[[Path, Progress], None], progress: Progress
+    data: Path, store: Store, fingerprint: str, provide: Callable[[Path, Progress], Path], progress: Progress
 ) -> StoredImage:
     """
-    Return the image that `build` writes, from the store if it was built there before.
+    Return the image of the file that `provide` returns, from the store if it was put there before.
 
-    `fingerprint` is a word that changes with whatever changes the image.
+    It may write that into the directory it is called with. `fingerprint` is a word that changes with whatever changes
+    the image.
     """
     own = data / "minit"
     make_directory(own, 0o770)
@@ -37,11 +38,7 @@ def default_stage1(
         if known is not None:
             return known
         with scratch_directory(own / "tmp") as scratch:
-            build(
-                scratch / "stage1.aci",
-                lambda step, done, total: progress(f"building stage1 (first use): {step}", done, total),
-            )
-            image = store.import_file(scratch / "stage1.aci", progress)
+            image = store.import_file(provide(scratch, progress), progress)
             create_file(scratch / _RECORD, f"{fingerprint} {image.id}\n".encode(), 0o640)
             move_into_place(scratch / _RECORD, own / _RECORD)
         return image
