@@ -7,13 +7,14 @@ STAMP := $(VENV)/.installed
 LOCK := tests/requirements.txt
 KERNEL := build/kernel
 PEERS := build/peers
+CLEAN := build/clean
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procps util-linux iproute2 \
 	nftables iptables containernetworking-plugins libseccomp2 libudev1 libpython3-dev e2fsprogs xfsprogs
 # The static library of Debian's interpreter. Another one has its own, or none.
 HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, ("LIBPL", "LIBRARY")); \
 	sys.exit(sys.base_prefix == "/usr" and not os.path.exists("/".join(path)))
 
-.PHONY: demo test test-long man deb bench clean packages kernel lock
+.PHONY: demo test test-long man deb dist bench clean packages kernel lock
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
 packages:
@@ -72,7 +73,22 @@ $(PEERS):
 	cd $@.new && for package in *.deb; do dpkg-deb -x $$package root; done
 	mv $@.new/root $@ && rm -r $@.new
 
+# A Debian with Python and no compiler, on which what is published is tried; beside it what pip and apt install there.
+$(CLEAN): $(STAMP)
+	@echo "making a clean Debian"; command -v debootstrap >/dev/null || { apt-get update -qq; \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debootstrap >/dev/null; }
+	@rm -rf $@.new && mkdir -p $@.new/wheels
+	@debootstrap --variant=minbase --include=python3,python3-venv,busybox-static \
+		"$$(. /etc/os-release; echo $$VERSION_CODENAME)" $@.new/root >$@.new/log || { tail -n 5 $@.new/log; false; }
+	@chroot $@.new/root apt-get clean
+	@chroot $@.new/root apt-get install -qq -y --download-only \
+		gcc libc6-dev binutils patchelf libseccomp2 libudev1 libpython3-dev >/dev/null
+	@$(BIN)/python -c 'import importlib.metadata as m; print(*m.requires("minit"), "setuptools<85", sep="\n")' | \
+		grep -v extra | $(BIN)/pip download --quiet --dest $@.new/wheels --requirement /dev/stdin
+	@mv $@.new $@
+
 test-long: $(STAMP) kernel
+	@$(MAKE) --no-print-directory $(CLEAN) || echo "no clean Debian: nothing is installed on one"
 	MINIT_TEST_STRICT=1 MINIT_TEST_LONG=1 $(PYTEST) --timeout 1200 tests
 
 # docs/man/minit.1.in and what --help shows, in one page.
@@ -82,6 +98,10 @@ man: $(STAMP)
 
 deb: $(STAMP)
 	$(BIN)/python contrib/debian/build.py --output build
+
+# What is published of a version: wheel, sdist, Debian package and stage1 image, for processors like this one's.
+dist: $(STAMP)
+	$(BIN)/python contrib/dist.py
 
 bench: $(STAMP)
 	test "$$(uname -m)" != x86_64 || $(MAKE) $(KERNEL) $(PEERS)

@@ -1,3 +1,3 @@
 """minit: a stage1 for rkt without systemd, and the `minit` command around it."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,0 +1,163 @@
+"""
+Builds what is published of a version: `make dist`.
+
+    minit-VERSION.tar.gz                    the sources (sdist)
+    minit-VERSION-py3-none-PLATFORM.whl     the command with the stage1 image, for pip
+    minit_VERSION_ARCH.deb                  the same for Debian, with all libraries
+    minit-stage1-VERSION-linux-ARCH.aci     the stage1 image alone, for rkt and --stage1-path
+    SHA256SUMS                              of all four, for sha256sum --check
+
+It is for processors like that of this machine. The same sources, tools and interpreter give the same bytes, wherever
+the sources lie and whoever builds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import calendar
+import gzip
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import minit
+from minit.errors import ImageError, describe
+from minit.image.elf import MAGIC, parse_elf
+
+PROJECT = Path(minit.__file__).parents[1]
+SUMS = "SHA256SUMS"
+
+_GENERATED = ("build", "dist", "__pycache__", "*.egg-info", "*.aci", "PKG-INFO", ".*")
+
+# The number of the processor in an ELF file, and its names in appc and in the tags of wheels.
+_PROCESSORS = {62: ("amd64", "x86_64"), 183: ("aarch64", "aarch64")}
+
+_BUILD_WHEEL = """\
+import sys
+from setuptools import build_meta
+build_meta.build_wheel(sys.argv[1], {"--build-option": f"--plat-name={sys.argv[2]}"})
+"""
+
+
+def main() -> None:
+    """Build everything into a directory, in place of what is there."""
+    parser = argparse.ArgumentParser(description="Build what is published of minit.")
+    parser.add_argument("--output", type=Path, default=PROJECT / "dist", help="where to write it")
+    output = parser.parse_args().output
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    os.environ["SOURCE_DATE_EPOCH"] = str(_release_seconds())
+    name = f"minit-{minit.__version__}"
+    with TemporaryDirectory(prefix="minit-") as scratch:
+        # Nothing but the sources, with modes that are nobody's umask.
+        sources = Path(scratch, name)
+        shutil.copytree(PROJECT, sources, ignore=shutil.ignore_patterns(*_GENERATED), copy_function=_copy_file)
+        files = sorted(path for path in sources.rglob("*") if path.is_file())
+        image = Path(scratch, "stage1.aci")
+        complaint = _run(sources, "-m", "minit", "stage1", "build", "--quiet", f"--output={image}")
+        if complaint:
+            raise ImageError(complaint)
+        appc_name, machine = _processor(image)
+        shutil.copyfile(image, output / f"minit-stage1-{minit.__version__}-linux-{appc_name}.aci")
+        _run(sources, "contrib/debian/build.py", f"--stage1={image}", f"--output={scratch}/debian")
+        for package in Path(scratch, "debian").glob("*.deb"):
+            shutil.copyfile(package, output / package.name)
+        _copy_file(str(image), str(sources / "minit/image/stage1.aci"))
+        # As pip knows them since its version 20.3: of any distribution whose C library is glibc 2.17 or newer. No
+        # installer knows an older one on both processors, and the wheel itself asks for none, see _processor.
+        _run(sources, "-c", _BUILD_WHEEL, output, f"manylinux_2_17_{machine}")
+        _write_sdist(output / f"{name}.tar.gz", sources, files, _metadata(output))
+    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(output.iterdir())]
+    (output / SUMS).write_text("".join(sums))
+    print("".join(sums), end="")
+
+
+def _release_seconds() -> int:
+    """Return the date of this version in the changelog: the time of everything that is built."""
+    heading = rf"^## \[{re.escape(minit.__version__)}\] - (\d{{4}}-\d\d-\d\d)$"
+    found = re.search(heading, (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    if found is None:
+        raise ImageError(f'CHANGELOG.md has no "## [{minit.__version__}] - DATE": write it, or set the version')
+    return calendar.timegm(time.strptime(found[1], "%Y-%m-%d"))
+
+
+def _processor(image: Path) -> tuple[str, str]:
+    """
+    Return the names of the processor that an image is for; ImageError if a program in it needs a C library.
+
+    So what the tag of a wheel says of the machine's C library is true of any.
+    """
+    machines = set()
+    with tarfile.open(image) as archive:
+        for member in archive:
+            file = archive.extractfile(member) if member.isfile() else None
+            data = file.read() if file is not None else b""
+            if not data.startswith(MAGIC):
+                continue
+            elf = parse_elf(data, member.name)
+            if elf.interpreter is not None or elf.needed:
+                raise ImageError(f"{member.name} of the stage1 image is not static: a wheel of it needs another tag")
+            machines.add(elf.machine[1])
+    [machine] = machines
+    return _PROCESSORS[machine]
+
+
+def _metadata(output: Path) -> bytes:
+    """Return the metadata of the wheel in a directory, which are those of the sources too."""
+    [wheel] = output.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        [member] = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return archive.read(member)
+
+
+def _write_sdist(target: Path, sources: Path, files: list[Path], metadata: bytes) -> None:
+    """Write an archive of files of the sources, in this order, that installers can build from."""
+    information = sources / "PKG-INFO"
+    information.write_bytes(metadata)
+    information.chmod(0o644)
+    with (
+        target.open("wb") as file,
+        gzip.GzipFile("", "wb", 9, file, mtime=0) as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in (*files, information):
+            archive.add(path, f"{sources.name}/{path.relative_to(sources)}", filter=_normal)
+
+
+def _normal(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return the entry as root's, of the time of the version."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    member.mtime = int(os.environ["SOURCE_DATE_EPOCH"])
+    return member
+
+
+def _copy_file(source: str, target: str) -> None:
+    shutil.copyfile(source, target)
+    os.chmod(target, 0o755 if os.stat(source).st_mode & 0o100 else 0o644)
+
+
+def _run(sources: Path, *arguments: object) -> str:
+    """Run Python on the sources and return what it says on standard error; ImageError with that if it fails."""
+    command = [sys.executable, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(sources), "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(command, cwd=sources, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ImageError(done.stderr.strip() or f"exit status {done.returncode}")
+    return done.stderr.strip()
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    try:
+        main()
+    except (ImageError, OSError) as error:
+        sys.exit(f"dist.py: {describe(error)}")
