@@ -98,12 +98,13 @@ def _plan(options: AddFlags) -> PodPlan:
     flags = _override(config.flags, options)
     pod = load_app(options.app, flags)
     connection: Connection | None = None
-    if joins_networks(flags.networks) or config.is_host_dns:
+    if joins_networks(flags.networks) or config.is_host_dns or config.pod_addresses:
         connection = Connection(
             namespace="",
             host_address=config.host_address,
             resolv_conf=config.resolv_conf,
             is_host_dns=config.is_host_dns,
+            pod_addresses=config.pod_addresses,
         )
     plan = plan_added_app(pod, flags, collect_facts(read_hierarchies(), pod, flags), connection)
     for line in plan.notices():

@@ -64,6 +64,7 @@ def set_up(plan: NetworkPlan, flags: RunFlags, search: PluginSearch, cancelled: 
         host_address=None if forwardable is None else _gateway(results[plan.networks.index(forwardable)]),
         resolv_conf=resolv_conf or of_host,
         is_host_dns=of_host is not None,
+        pod_addresses=_pod_addresses(plan, results),
     )
 
 
@@ -102,6 +103,15 @@ def _with_address(record: NetInfo, result: Result) -> NetInfo:
     if ipv4 is not None:
         record = replace(record, ip=str(ipv4.address.ip), mask=str(ipv4.address.netmask))
     return record if ipv6 is None else replace(record, ip6=str(ipv6.address))
+
+
+def _pod_addresses(plan: NetworkPlan, results: Sequence[Result]) -> tuple[str, ...]:
+    """Return the pod's address of each family on the forwardable network."""
+    if plan.forwardable is None:
+        return ()
+    result = results[plan.networks.index(plan.forwardable)]
+    addresses = (result.first_address(version) for version in (4, 6))
+    return tuple(str(address.address.ip) for address in addresses if address is not None)
 
 
 def _gateway(result: Result) -> str | None:

@@ -10,6 +10,7 @@ from minit.manifest.seccomp import DEFAULT_POLICY, SeccompPolicy
 from minit.manifest.seccompisolators import plan_no_new_privileges, plan_seccomp
 from minit.paths import (
     ANNOTATION_AFTER,
+    ANNOTATION_EXPAND,
     ANNOTATION_HEALTH,
     ANNOTATION_IDMAP,
     ANNOTATION_KEEP_LOGS,
@@ -26,12 +27,15 @@ from minit.paths import (
     ANNOTATION_RESTART_MAX_DELAY,
     ANNOTATION_RESTART_RESET,
     ANNOTATION_SECCOMP_ERRNO,
+    ANNOTATION_SIDECAR,
     ANNOTATION_STREAM,
+    ANNOTATION_SYSCTLS,
     ANNOTATION_TRUSTED_ISOLATORS,
     ANNOTATION_VSOCK,
 )
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.life.appenvironment import DEFAULT_TERM, ROOT_VARIABLES, TTY_TERM, Variables, plan_environment
+from minit.plan.life.expansion import Texts
 from minit.plan.life.health import HealthCheck
 from minit.plan.life.restart import RestartPolicy
 from minit.plan.life.sockets import ListenSocket
@@ -74,15 +78,16 @@ POD_ANNOTATIONS = (
     *RESTART_ANNOTATIONS,
     ANNOTATION_SECCOMP_ERRNO,
     ANNOTATION_STOP_GRACE,
+    ANNOTATION_SYSCTLS,
     ANNOTATION_VSOCK,
 )
 """The names of our annotations that a pod may have, too."""
 
-_POD_ONLY = (ANNOTATION_MEMORY_VOLUMES,)
+_POD_ONLY = (ANNOTATION_MEMORY_VOLUMES, ANNOTATION_SYSCTLS)
 _ANNOTATIONS = (
     *(name for name in POD_ANNOTATIONS if name not in _POD_ONLY),
-    *(ANNOTATION_AFTER, ANNOTATION_HEALTH, ANNOTATION_MOUNTS, ANNOTATION_NOTIFY_FD),
-    *(ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS),
+    *(ANNOTATION_AFTER, ANNOTATION_EXPAND, ANNOTATION_HEALTH, ANNOTATION_MOUNTS, ANNOTATION_NOTIFY_FD),
+    *(ANNOTATION_SIDECAR, ANNOTATION_STOP_SIGNAL, ANNOTATION_TRUSTED_ISOLATORS),
 )
 # All others are decided in minit.plan.rights.isolators, and those of system calls in minit.manifest.seccompisolators.
 _UNBUILT_ISOLATORS = ("os/linux/apparmor-profile",)
@@ -112,13 +117,14 @@ class AppPlan(Value):
     else of the root can be written at last. `late_volumes` are devices that are not there yet,
     `memory_volumes` those that PID 1 has in the stage1 root. It is executed with
     `sockets` open.
-    Its log has at most `log_files` files of `log_size_bytes` each, 0 for any size; `kubernetes_log` is the name of its
-    file in the log mode k8s-plain. With `lost_output_fails` the pod has failed if output of the app was lost.
-    `pre_start` and `post_stop` are the arguments of the event handlers, None without one. With `starts_again` it may be
-    started once more after its end, by `restart` of itself. It is started `after` others. It tells that it is ready by
-    a socket if it `notifies`, or by the descriptor `notify_fd`; with neither it is as soon as it is executed. `health`
-    are the checks whether it works. `devices` is what it may use, None for everything; with `hotplug` those that are
-    volumes come and go as they do on the host.
+    Its log has at most `log_files` files of `log_size_bytes` each, 0 for any size; `kubernetes_log` is the name of
+    its file in the log mode k8s-plain. With `lost_output_fails` the pod has failed if output of the app was lost.
+    `pre_start` and `post_stop` are the arguments of the event handlers, None without one. With `starts_again` it may
+    be started once more after its end, by `restart` of itself. It is started `after` others. It tells that it is
+    ready by a socket if it `notifies`, or by the descriptor `notify_fd`; with neither it is as soon as it is
+    executed. `health` are the checks whether it works. A pod does not go on for the sake of one that `is_sidecar`.
+    `expansion` are the texts in its arguments and variables that stand for something. `devices` is what it may use,
+    None for everything; with `hotplug` those that are volumes come and go as they do on the host.
     """
 
     name: str
@@ -158,6 +164,8 @@ class AppPlan(Value):
     devices: tuple[DeviceRule, ...] | None = None
     hotplug: bool = False
     starts_again: bool = False
+    is_sidecar: bool = False
+    expansion: Texts = ()
     restart: RestartPolicy | None = None
     after: tuple[Dependency, ...] = ()
     notifies: bool = False

@@ -15,6 +15,7 @@ from minit.manifest.pod import PodManifest, RuntimeApp
 from minit.manifest.reader import place
 from minit.paths import (
     ANNOTATION_PIDS_LIMIT,
+    ANNOTATION_SIDECAR,
     ANNOTATION_TRUSTED_ISOLATORS,
     ANNOTATION_VSOCK,
     POD_MANIFEST,
@@ -25,6 +26,7 @@ from minit.plan.inputs.hostfacts import HostFacts, check_host
 from minit.plan.inputs.origins import find_origins
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.life.appenvironment import user_variables, with_metadata
+from minit.plan.life.expansion import plan_expansion
 from minit.plan.life.health import plan_health
 from minit.plan.life.logs import (
     plan_kubernetes_directory,
@@ -38,7 +40,8 @@ from minit.plan.life.restart import plan_restart
 from minit.plan.life.sockets import plan_sockets
 from minit.plan.life.stopping import plan_pod_grace, plan_stopping
 from minit.plan.loadedpod import Pod, app_section, has_isolators, is_set
-from minit.plan.networks.connection import connect
+from minit.plan.networks.connection import addresses_of, connect, expand_texts
+from minit.plan.networks.kernelsettings import Sysctl, plan_sysctls
 from minit.plan.networks.networkplan import Connection, NetworkPlan
 from minit.plan.networks.podnetwork import is_contained, plan_pod_network, wants_host_dns
 from minit.plan.order import check_order, plan_after
@@ -74,7 +77,7 @@ class PodPlan(Value):
     `kubernetes_log_directory` is where the host has the log files of the log mode k8s-plain.
     `private_users` are the ids of its user namespace, None without one. A `mutable` pod lives until it is stopped,
     whatever becomes of its apps, and may get more of them, which may need `later_controllers` of control groups.
-    `tells_host` says that who started the pod is told when it is ready.
+    `sysctls` are settings of its own namespaces. `tells_host` says that who started the pod is told when it is ready.
     """
 
     uuid: str
@@ -84,6 +87,7 @@ class PodPlan(Value):
     bounding: int | None
     mounts: tuple[MountOp, ...] = ()
     network: NetworkPlan | None = None
+    sysctls: tuple[Sysctl, ...] = ()
     has_dns_of_host: bool = False
     limits: Limits | None = None
     kubernetes_log_directory: str | None = None
@@ -130,6 +134,7 @@ class PodPlan(Value):
         lines += ["pod: mutable"] if self.mutable else []
         lines += [] if self.private_users is None else [f"pod: private users {self.private_users}"]
         lines += [f"pod: {operation.describe()}" for operation in self.mounts]
+        lines += [f"pod: sysctl {setting.path} {setting.value}" for setting in self.sysctls]
         lines += [] if self.limits is None else [f"pod: limits {self.limits.describe()}"]
         return lines + [line for app in self.apps for line in app.describe()]
 
@@ -144,6 +149,7 @@ def plan_added_app(pod: Pod, flags: RunFlags, facts: HostFacts, connection: Conn
     """
     plan = _Planning(pod, flags, facts, joined=True).plan()
     apps = plan.apps if connection is None else connect(plan.apps, connection, flags.mds_token)
+    apps = expand_texts(apps, addresses_of(flags.uuid, connection))
     return replace(plan, apps=apps, limits=None, later_controllers=frozenset())
 
 
@@ -154,7 +160,8 @@ def plan_machine(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
     All but its mounts are the machine's own, and somebody may stop an app and start it again.
     """
     plan = plan_pod(pod, flags, facts)
-    return replace(plan, namespaces=("mnt",), apps=tuple(replace(app, starts_again=True) for app in plan.apps))
+    apps = expand_texts(plan.apps, addresses_of(flags.uuid, None))
+    return replace(plan, namespaces=("mnt",), apps=tuple(replace(app, starts_again=True) for app in apps))
 
 
 def plan_pod(pod: Pod, flags: RunFlags, facts: HostFacts) -> PodPlan:
@@ -221,6 +228,7 @@ class _Planning:
                 *memory_mounts(pod.manifest),
             ),
             network=network,
+            sysctls=plan_sysctls(pod.manifest, own_ipc="ipc" in namespaces, own_network=is_contained(flags.networks)),
             has_dns_of_host=wants_host_dns(pod.manifest, flags) and not is_contained(flags.networks),
             limits=limits,
             kubernetes_log_directory=kubernetes_log_directory,
@@ -258,6 +266,8 @@ class _Planning:
             "sysfs": SYSFS_AND_CGROUPS if self._facts.is_unified or self._mapped is not None else SYSFS,
             "volumes": tuple(mount for mount in mounts if mount not in late and mount.kind != MEMORY),
             "late_volumes": late,
+            "is_sidecar": is_set(runtime, ANNOTATION_SIDECAR),
+            "expansion": plan_expansion(runtime),
             "memory_volumes": tuple(mount for mount in mounts if mount.kind == MEMORY),
             "files": plan_files(runtime.name, self._hostname, flags, pod.texts),
             "protection": plan_protection(flags.disable_paths, is_contained(flags.networks)),

@@ -37,6 +37,7 @@ from minit.supervisor.journal import Journal
 from minit.supervisor.netdevice import bring_up_loopback
 from minit.supervisor.root.applymounts import apply_mounts, enter_root
 from minit.supervisor.supervisor import WATCHED_SIGNALS, Supervisor
+from minit.supervisor.sysctls import write_sysctls
 from minit.terminal import CallerTerminal
 from minit.value import Value
 
@@ -176,6 +177,8 @@ def _start(plan: PodPlan, ends: SupervisorEnds, make: Callable[..., Supervisor])
     if plan.has_loopback_only:
         with Step("bring up lo"):
             bring_up_loopback()
+    with Step("set sysctls"):
+        write_sysctls([setting for setting in plan.sysctls if plan.has_loopback_only or not setting.of_network])
     with Step("open sockets"):
         sockets = [open_sockets(app, fds) for app, fds in zip(ends.specs, ends.sockets)]
     with Step("drop capabilities"):

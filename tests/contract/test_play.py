@@ -28,7 +28,8 @@ def play(world: World, text: str, *words: str, code: int = 0) -> subprocess.Comp
     file = world.root / "pod.yaml"
     file.write_text(text.replace("IMAGE", str(world.app)))
     if "--down" not in words:
-        words = ("--quiet", "--net=none", f"--stage1-path={world.stage1}", *words)
+        network = () if "--net" in words else ("--net=none",)
+        words = ("--quiet", *network, f"--stage1-path={world.stage1}", *words)
     result = world.minit("play", *words, file, code=code)
     result.stderr = result.stderr.replace(LOOPBACK_ONLY, "")
     return result
@@ -143,6 +144,55 @@ def test_what_cannot_be_had(world: World) -> None:
     assert f"play: {place}.containers[0].frob: not supported (--ignore-unsupported" in result.stderr
     assert world.pods("prepared") == world.pods("run") == []
     assert "warning: " in play(world, text, "--ignore-unsupported", code=3).stderr
+
+
+DECIDED_LATER = """
+apiVersion: v1
+kind: Pod
+metadata: {name: later, labels: {a: b}}
+spec:
+  restartPolicy: Never
+  securityContext:
+    fsGroup: 44
+    sysctls: [{name: kernel.shm_rmid_forced, value: "1"}, {name: net.ipv4.ping_group_range, value: "7 9"}]
+  initContainers:
+  - {name: side, image: IMAGE, restartPolicy: Always, command: [/bin/busybox, sleep, "1000"]}
+  containers:
+  - name: main
+    image: IMAGE
+    command: [/bin/sh, -c]
+    args:
+    - >-
+      echo $(IP) $URL $UID; busybox ip -o -4 addr show scope global; busybox cat /proc/sys/kernel/shm_rmid_forced
+      /proc/sys/net/ipv4/ping_group_range; busybox stat -c "%a %g" /all/uid /all; busybox cat /all/uid; echo; cat /one
+    env:
+    - {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+    - {name: HOST, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
+    - {name: UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+    - {name: URL, value: "http://$(HOST):80/"}
+    volumeMounts: [{name: all, mountPath: /all}, {name: all, mountPath: /one, subPath: labels}]
+  volumes:
+  - name: all
+    projected:
+      defaultMode: 0600
+      sources:
+      - downwardAPI:
+          items:
+          - {path: uid, fieldRef: {fieldPath: metadata.uid}}
+          - {path: labels, fieldRef: {fieldPath: metadata.labels}}
+"""
+
+
+def test_what_the_start_decides(world: World) -> None:
+    """Addresses are put in, files are of the Pod's group, settings are the pod's, and sidecars end with the others."""
+    file = DECIDED_LATER.replace("; cat", "; busybox cat")
+    result = play(world, file, "--net")
+    lines = [line.partition("]: ")[2] for line in result.stdout.splitlines()]
+    address, url, uuid = lines[0].split()
+    assert f" {address}/" in lines[1] and url.endswith(".1:80/") and len(uuid) == 36
+    assert lines[2:] == ["1", "7\t9", "640 44", "2775 44", uuid, 'a="b"']
+    assert json.loads(world.minit("status", "--format=json", uuid).stdout)["pod_name"] == "later"
+    play(world, file, "--down")
 
 
 JOB = """

@@ -20,6 +20,7 @@ from minit.containerinit.options import USAGE
 from minit.paths import (
     ANNOTATION_AFTER,
     ANNOTATION_DNS,
+    ANNOTATION_EXPAND,
     ANNOTATION_HEALTH,
     ANNOTATION_IDMAP,
     ANNOTATION_KEEP_LOGS,
@@ -31,6 +32,8 @@ from minit.paths import (
     ANNOTATION_NOTIFY_FD,
     ANNOTATION_PIDS_LIMIT,
     ANNOTATION_SECCOMP_ERRNO,
+    ANNOTATION_SIDECAR,
+    ANNOTATION_SYSCTLS,
     ANNOTATION_TRUSTED_ISOLATORS,
     ANNOTATION_VSOCK,
 )
@@ -207,6 +210,7 @@ def test_every_annotation_of_ours_is_in_the_table() -> None:
     assert rows == [
         ANNOTATION_AFTER,
         ANNOTATION_DNS,
+        ANNOTATION_EXPAND,
         ANNOTATION_HEALTH,
         ANNOTATION_HOTPLUG,
         ANNOTATION_IDMAP,
@@ -220,8 +224,10 @@ def test_every_annotation_of_ours_is_in_the_table() -> None:
         ANNOTATION_PIDS_LIMIT,
         *RESTART_ANNOTATIONS,
         ANNOTATION_SECCOMP_ERRNO,
+        ANNOTATION_SIDECAR,
         ANNOTATION_STOP_GRACE,
         ANNOTATION_STOP_SIGNAL,
+        ANNOTATION_SYSCTLS,
         ANNOTATION_TRUSTED_ISOLATORS,
         ANNOTATION_VSOCK,
     ]

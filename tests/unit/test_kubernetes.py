@@ -182,8 +182,8 @@ def test_volumes() -> None:
     assert value["volumes"] == [
         {"name": "host", "kind": "host", "source": "/srv"},
         {"name": "tmp", "kind": "empty", "mode": "2777", "uid": 0, "gid": 9},
-        {"name": "conf", "kind": "empty", "readOnly": True, "mode": "0755", "uid": 0, "gid": 0},
-        {"name": "keys", "kind": "empty", "readOnly": True, "mode": "0755", "uid": 0, "gid": 0},
+        {"name": "conf", "kind": "empty", "readOnly": True, "mode": "2775", "uid": 0, "gid": 9},
+        {"name": "keys", "kind": "empty", "readOnly": True, "mode": "2775", "uid": 0, "gid": 9},
     ]
     assert value["apps"][0]["app"]["mountPoints"] == [{"name": "host", "path": "/h", "readOnly": True}]
     host, _, conf, keys = read(spec, more=CONFIGS).volumes
@@ -262,7 +262,7 @@ def test_order_and_restarts() -> None:
     ]
     assert annotations == [
         {"minit/restart": "on-failure"},
-        {"minit/restart": "always", "minit/after": "one:completed"},
+        {"minit/restart": "always", "minit/after": "one:completed", "minit/sidecar": "true"},
         {"minit/restart": "on-failure", "minit/after": "one:completed,side"},
         {"minit/restart": "on-failure", "minit/after": "one:completed,side,two:completed"},
     ]
@@ -309,6 +309,10 @@ def test_probes() -> None:
         (
             container() + "  volumes: [{name: a, projected: {sources: [{serviceAccountToken: {path: t}}]}}]\n",
             "sources[0].serviceAccountToken: not supported: there is no cluster that would issue it",
+        ),
+        (
+            "  securityContext: {sysctls: [{name: net.core.somaxconn, value: '9'}]}\n" + container(),
+            "name: not supported: net.core.somaxconn is not one of Kubernetes' safe set",
         ),
         ("  activeDeadlineSeconds: 5\n" + container(), "spec.activeDeadlineSeconds"),
         (container(", livenessProbe: {grpc: {port: 1}}"), "livenessProbe.grpc"),

@@ -25,7 +25,7 @@ from minit.launcher.start.filterprograms import add_filters, read_sidecar_filter
 from minit.launcher.start.hostnotify import is_usable
 from minit.launcher.start.kuberneteslog import open_kubernetes_log
 from minit.launcher.start.listenfds import AppSockets, InheritedSocket, find_sockets, match_sockets
-from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root, read_host_dns
+from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root, read_host_address, read_host_dns
 from minit.launcher.start.networkhelper import NetworkHelper
 from minit.launcher.start.preparation import open_host_sockets, place_groups, prepare, raise_descriptor_limit
 from minit.launcher.start.usernamespace import admit, make_mounts, open_network
@@ -34,7 +34,7 @@ from minit.messages import Socket, socket_pair
 from minit.plan.appplan import AppSpec
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.runtimeconfig import RuntimeConfig, encode_runtime_config
-from minit.plan.networks.connection import connect
+from minit.plan.networks.connection import addresses_of, connect, expand_texts
 from minit.plan.networks.networkplan import Connection
 from minit.plan.podplan import PodPlan, plan_pod
 from minit.podfile import write_pod_file
@@ -43,7 +43,9 @@ from minit.stdio import complain, open_standard_streams
 from minit.supervisor.boot import MadeMounts, SupervisorEnds, run_supervisor, tell_failure
 from minit.supervisor.netdevice import bring_up_loopback
 from minit.supervisor.supervisor import WATCHED_SIGNALS
+from minit.supervisor.sysctls import write_sysctls
 from minit.terminal import CallerTerminal, look_at_terminal
+from minit.value import replace
 
 _CLONE_FLAGS = {
     "mnt": syscalls.CLONE_NEWNS,
@@ -185,10 +187,12 @@ class _Launch:
         elif plan.has_dns_of_host and (text := read_host_dns()) is not None:
             connection = Connection(namespace="", resolv_conf=text, is_host_dns=True)
             apps = connect(apps, connection, "")
+        if plan.has_host_network and (plan.mutable or any(app.expansion for app in apps)):
+            connection = _with_address_of_host(connection)
         if plan.mutable:
             with Step("write the options of the pod"):
                 _remember_options(self._flags, connection)
-        return apps
+        return expand_texts(apps, addresses_of(plan.uuid, connection))
 
     def _complete(
         self, plan: PodPlan, specs: Sequence[AppSpec], pid: int, pidfd: int, link: Socket, attributes: Attributes
@@ -279,8 +283,17 @@ def _enter_network(plan: PodPlan, connection: Connection) -> None:
     syscalls.setns(namespace, syscalls.CLONE_NEWNET)
     os.close(namespace)
     bring_up_loopback()
+    # Root of a user namespace of the pod's may not.
+    write_sysctls([setting for setting in plan.sysctls if setting.of_network])
     if plan.private_users is not None:
         open_network(plan.private_users)
+
+
+def _with_address_of_host(connection: Connection | None) -> Connection:
+    """Return what a pod in the network of the host is told: the address of the host is its own."""
+    address = read_host_address()
+    connection = connection or Connection(namespace="")
+    return connection if address is None else replace(connection, host_address=address, pod_addresses=(address,))
 
 
 def _remember_options(flags: RunFlags, connection: Connection | None) -> None:
@@ -289,6 +302,7 @@ def _remember_options(flags: RunFlags, connection: Connection | None) -> None:
         host_address=None if connection is None else connection.host_address,
         resolv_conf=None if connection is None else connection.resolv_conf,
         is_host_dns=connection is not None and connection.is_host_dns,
+        pod_addresses=() if connection is None else connection.pod_addresses,
     )
     write_pod_file(paths.POD_RUNTIME_CONFIG, encode_runtime_config(config))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 
 from minit import paths, syscalls
@@ -119,6 +120,19 @@ def read_host_dns() -> str | None:
         return os.fsdecode(read_bounded(fd, paths.HOST_RESOLV_CONF, _MAXIMUM_BYTES))
     except (OSError, LaunchError):
         return None
+
+
+def read_host_address() -> str | None:
+    """Return the address of the host by which it reaches others, which need not be there; None if it reaches nobody."""
+    for family, other in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+                # Nothing is sent.
+                sock.connect((other, 9))
+                return str(sock.getsockname()[0])
+        except OSError:
+            continue
+    return None
 
 
 def _find_missing_devices(pod: PodManifest) -> frozenset[str]:

@@ -69,6 +69,7 @@ class NetworkHelper:
             host_address=_optional(message["host_address"]),
             resolv_conf=_optional(message["resolv_conf"]),
             is_host_dns=bool(message["is_host_dns"]),
+            pod_addresses=_strings(message["pod_addresses"]),
         )
 
     def release(self) -> None:
@@ -86,6 +87,10 @@ class NetworkHelper:
     def _end(self) -> None:
         self._socket.close()
         os.waitpid(self._pid, 0)
+
+
+def _strings(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def _optional(value: object) -> str | None:
@@ -124,6 +129,7 @@ def _connect(plan: NetworkPlan, flags: RunFlags, socket: Socket) -> None:
             "host_address": connection.host_address,
             "resolv_conf": connection.resolv_conf,
             "is_host_dns": connection.is_host_dns,
+            "pod_addresses": connection.pod_addresses,
         },
     )
 

@@ -26,6 +26,7 @@ class RuntimeConfig(Value):
     host_address: str | None = None
     resolv_conf: str | None = None
     is_host_dns: bool = False
+    pod_addresses: tuple[str, ...] = ()
 
 
 def encode_runtime_config(config: RuntimeConfig) -> bytes:
@@ -55,6 +56,7 @@ def encode_runtime_config(config: RuntimeConfig) -> bytes:
                 "hostAddress": config.host_address,
                 "resolvConf": config.resolv_conf,
                 "isHostDNS": config.is_host_dns,
+                "podAddresses": config.pod_addresses,
             },
         }
     )
@@ -88,6 +90,7 @@ def decode_runtime_config(data: bytes, source: str, uuid: str) -> RuntimeConfig:
             host_address=None if address is None else _expect(str, address),
             resolv_conf=None if resolv_conf is None else _expect(str, resolv_conf),
             is_host_dns=_expect(bool, own["isHostDNS"]),
+            pod_addresses=tuple(_expect(str, address) for address in _expect(list, own["podAddresses"])),
         )
     except KeyError as error:
         raise ManifestError(f"{source}: {error.args[0]} is missing") from error

@@ -8,6 +8,7 @@ from typing import TypeVar
 from minit.errors import PlanError
 from minit.plan.appplan import AppPlan
 from minit.plan.life.appenvironment import with_metadata
+from minit.plan.life.expansion import Addresses, expand
 from minit.plan.networks.networkplan import Connection
 from minit.plan.root.files import resolv_conf
 from minit.value import replace
@@ -27,3 +28,21 @@ def connect(apps: tuple[A, ...], connection: Connection, mds_token: str) -> tupl
             raise PlanError("failed to setup network: no network has an address of the host, which --mds-token needs")
         apps = tuple(replace(app, environment=with_metadata(app.environment, mds_token, host)) for app in apps)
     return apps
+
+
+def addresses_of(uuid: str, connection: Connection | None) -> Addresses:
+    """Return the addresses of a pod by what its networks offer."""
+    if connection is None:
+        return Addresses(uuid=uuid)
+    return Addresses(uuid=uuid, pod=connection.pod_addresses, host=connection.host_address)
+
+
+def expand_texts(apps: tuple[A, ...], addresses: Addresses) -> tuple[A, ...]:
+    """Return the apps with the texts replaced that stand for addresses of the pod."""
+    return tuple(_expand(app, addresses) if app.expansion else app for app in apps)
+
+
+def _expand(app: A, addresses: Addresses) -> A:
+    environment = [(name, expand(value, app.expansion, addresses)) for name, value in app.environment]
+    arguments = [expand(word, app.expansion, addresses) for word in app.arguments]
+    return replace(app, environment=tuple(environment), arguments=tuple(arguments))

@@ -71,13 +71,14 @@ class Connection(Value):
 
     `namespace` is the path of the pod's network namespace. `host_address` is the address of the host on the
     forwardable network, `resolv_conf` the text of a resolv.conf(5) from the first network with one, or from the host
-    (`is_host_dns`).
+    (`is_host_dns`). `pod_addresses` are those of the pod, the one on the forwardable network first.
     """
 
     namespace: str
     host_address: str | None = None
     resolv_conf: str | None = None
     is_host_dns: bool = False
+    pod_addresses: tuple[str, ...] = ()
 
 
 def interface_name(index: int) -> str:

@@ -29,6 +29,9 @@ _RESTART_LIMIT = "minit/restart-limit"
 _RESTART_RESET = "minit/restart-reset"
 _STOP_GRACE = "minit/stop-grace"
 _MOUNTS = "minit/mounts"
+_EXPAND = "minit/expand"
+_SIDECAR = "minit/sidecar"
+_SYSCTLS = "minit/sysctls"
 _MEMORY_VOLUMES = "minit/memory-volumes"
 _OWN = "minit/"
 _ENTRYPOINT = "appc.io/docker/entrypoint"
@@ -106,6 +109,11 @@ def _overrides(
         annotations[_AFTER] = ",".join(before)
     if container.health is not None:
         annotations[_HEALTH] = container.health
+    if container.restart is not None:
+        annotations[_SIDECAR] = "true"
+    later = pod.names.later(*arguments, *(value for _, value in container.environment))
+    if later:
+        annotations[_EXPAND] = jsontext.dump(later).decode("ascii")
     details = _mount_details(container)
     if details:
         annotations[_MOUNTS] = jsontext.dump(details).decode("ascii")
@@ -149,6 +157,8 @@ def _complete(manifest: Json, pod: KubernetesPod) -> None:
     given = {name: value for name, value in pod.names.annotations if name.startswith(_OWN)}
     in_memory = _in_memory(pod)
     own = {_MEMORY_VOLUMES: jsontext.dump(in_memory).decode("ascii")} if in_memory else {}
+    if pod.security.sysctls:
+        own[_SYSCTLS] = jsontext.dump(dict(pod.security.sysctls)).decode("ascii")
     annotations += pairs_json(tuple({_STOP_GRACE: f"{pod.grace_seconds}s", **own, **given}.items()))
     manifest["userAnnotations"] = {
         **{name: value for name, value in pod.names.annotations if not name.startswith(_OWN)},

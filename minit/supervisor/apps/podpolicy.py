@@ -147,10 +147,15 @@ class PodPolicy:
             self.on_progress(app)
         elif end.number:
             self.begin_shutdown(end.number)
-        elif all(each.has_ended and not each.run.is_stopped for each in self.apps.values()):
+        elif all(each.has_ended and not each.run.is_stopped for each in self._awaited()):
             self.begin_shutdown(0)
         else:
             self.on_progress(app)
+
+    def _awaited(self) -> list[App]:
+        """Return the apps for whose sake the pod goes on: all, unless some are sidecars of others."""
+        apps = [*self.apps.values()]
+        return [app for app in apps if not app.spec.is_sidecar] or apps
 
     def request_stop(self, source: str, detail: str, *, force: bool) -> None:
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minit.manifest.app import MAX_ID, Isolator
 from minit.manifest.reader import Node
-from minit.stage0.kubernetes.reading.fields import Fields
+from minit.stage0.kubernetes.reading.fields import Fields, Findings, read_text
 from minit.stage0.pods.appsection import CAPABILITIES_REMOVE, CAPABILITIES_RETAIN, NO_NEW_PRIVILEGES, SECCOMP_RETAIN
 from minit.value import Value
 
@@ -12,6 +12,13 @@ from minit.value import Value
 _DEFAULT_CAPABILITIES = (
     *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "NET_RAW"),
     *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+)
+# Those that a cluster allows without being told to.
+_SAFE_SYSCTLS = (
+    *("kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies"),
+    *("net.ipv4.ping_group_range", "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ip_local_reserved_ports"),
+    *("net.ipv4.tcp_keepalive_time", "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes"),
+    *("net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"),
 )
 _ALL = "ALL"
 _EVERY_CALL = "@appc.io/all"
@@ -28,6 +35,7 @@ class PodSecurity(Value):
     group: int | None = None
     supplementary: tuple[int, ...] = ()
     unconfined: bool = False
+    sysctls: tuple[tuple[str, str], ...] = ()
 
 
 class Security(Value):
@@ -53,7 +61,16 @@ def read_pod_security(fields: Fields) -> PodSecurity:
             group=group,
             supplementary=more if group is None else (group, *more),
             unconfined=_read_profile(fields) or False,
+            sysctls=fields.each("sysctls", _read_sysctl),
         )
+
+
+def _read_sysctl(node: Node, findings: Findings) -> tuple[str, str]:
+    with Fields(node, findings) as fields:
+        name = fields["name"].non_empty().replace("/", ".")
+        if name not in _SAFE_SYSCTLS:
+            findings.refuse(fields["name"], f"{name} is not one of Kubernetes' safe set")
+        return name, read_text(fields["value"])
 
 
 def read_security(fields: Fields, pod: PodSecurity) -> Security:

@@ -72,7 +72,8 @@ def _read_files(kind: str, fields: Fields, sources: Sources) -> tuple[VolumeFile
 
 
 def _with_files(name: str, files: tuple[VolumeFile, ...], group: int | None) -> PodVolume:
-    volume = Volume(name=name, kind="empty", read_only=True, mode="0755", uid=0, gid=0)
+    mode = "0755" if group is None else "2775"
+    volume = Volume(name=name, kind="empty", read_only=True, mode=mode, uid=0, gid=group or 0)
     return PodVolume(volume=volume, files=files, group=group)
 
 

@@ -1,0 +1,64 @@
+"""
+Texts in an app's arguments and variables that stand for what only the start of the pod decides: its addresses.
+
+The annotation minit/expand is a JSON object of texts, which its author chooses, and what each stands for.
+"""
+
+from __future__ import annotations
+
+from minit.manifest.pod import RuntimeApp
+from minit.manifest.reader import Node, read_json
+from minit.paths import ANNOTATION_EXPAND
+from minit.value import Value
+
+POD_IP = "pod-ip"
+POD_IPS = "pod-ips"
+HOST_IP = "host-ip"
+POD_UUID = "pod-uuid"
+
+Texts = tuple[tuple[str, str], ...]
+
+_LOOPBACK = "127.0.0.1"
+_MOST_TEXTS = 100
+
+
+class Addresses(Value):
+    """The addresses of a pod, the first one first, and that of the host as it sees it; none are the loopback's."""
+
+    uuid: str
+    pod: tuple[str, ...] = ()
+    host: str | None = None
+
+    def texts(self) -> dict[str, str]:
+        """Return what each word stands for."""
+        pod = self.pod or (_LOOPBACK,)
+        return {
+            POD_IP: pod[0],
+            POD_IPS: ",".join(pod),
+            HOST_IP: self.host or _LOOPBACK,
+            POD_UUID: self.uuid,
+        }
+
+
+def plan_expansion(runtime: RuntimeApp) -> Texts:
+    """Return the texts to be replaced, with what they stand for; ManifestError for what they cannot be."""
+    text = runtime.annotation(ANNOTATION_EXPAND)
+    if text is None:
+        return ()
+    root = read_json(text.encode(errors="surrogateescape"), f'app "{runtime.name}": annotation {ANNOTATION_EXPAND}')
+    value = root.raw()
+    if not isinstance(value, dict) or not 0 < len(value) <= _MOST_TEXTS or "" in value:
+        raise root.error("an object of texts and what they stand for")
+    return tuple((name, Node(word, root, name).one_of(*Addresses(uuid="").texts())) for name, word in value.items())
+
+
+def expand(text: str, texts: Texts, addresses: Addresses) -> str:
+    """Return a text with all that stands for something replaced; texts that are put in are none of those."""
+    if not texts:
+        return text
+    known = addresses.texts()
+    first = min(((text.find(name), -len(name), name) for name, _ in texts if name in text), default=None)
+    if first is None:
+        return text
+    at, _, name = first
+    return text[:at] + known[dict(texts)[name]] + expand(text[at + len(name) :], texts, addresses)

@@ -1,0 +1,54 @@
+"""
+Deciding which settings of the kernel a pod has for its own namespaces, by the annotation minit/sysctls.
+
+The kernel shows some settings in every namespace and means the machine, so only those are known that belong to an IPC
+or a network namespace: Kubernetes' list of the former, and for networks what apps may write there themselves.
+"""
+
+from __future__ import annotations
+
+import re
+
+from minit.errors import PlanError
+from minit.manifest.pod import PodManifest
+from minit.manifest.reader import Node, read_json
+from minit.paths import ANNOTATION_SYSCTLS
+from minit.value import Value
+
+_IPC = re.compile(r"kernel\.(shm[a-z_]*|msg[a-z_]*|sem)|fs\.mqueue\.[a-z_]+")
+_NETWORK = re.compile(r"net\.(core\.somaxconn|(ipv4|ipv6|mptcp|sctp|unix)(\.[A-Za-z0-9_@-]+)+)")
+_VALUE = re.compile(r"[!-~]([ -~\t]{0,254}[!-~])?")
+
+
+class Sysctl(Value):
+    """A setting: its file below /proc/sys, the text for it, and whether it is one of the network's."""
+
+    path: str
+    value: str
+    of_network: bool
+
+
+def plan_sysctls(manifest: PodManifest, *, own_ipc: bool, own_network: bool) -> tuple[Sysctl, ...]:
+    """Return the settings of a pod; ManifestError or PlanError for one that it cannot have for itself."""
+    text = manifest.annotation(ANNOTATION_SYSCTLS)
+    if text is None:
+        return ()
+    where = f"annotation {ANNOTATION_SYSCTLS}"
+    root = read_json(text.encode(errors="surrogateescape"), where)
+    value = root.raw()
+    if not isinstance(value, dict):
+        raise root.error('an object like {"net.core.somaxconn": "1024"}')
+    settings = []
+    for name, given in value.items():
+        of_network = _NETWORK.fullmatch(name) is not None
+        if not of_network and not _IPC.fullmatch(name):
+            raise PlanError(f'{where}: "{name}" is no setting that a pod has for itself')
+        if not (own_network if of_network else own_ipc):
+            raise PlanError(f'{where}: "{name}" would be that of the host, whose {_namespace(of_network)} the pod has')
+        content = Node(given, root, name).matching(_VALUE.fullmatch, "a line of text")
+        settings.append(Sysctl(path=name.replace(".", "/"), value=content, of_network=of_network))
+    return tuple(settings)
+
+
+def _namespace(of_network: bool) -> str:
+    return "network" if of_network else "IPC namespace"
