@@ -95,7 +95,8 @@ def click_words(found: Sequence[tuple[str, str]], flags: Mapping[str, Flag]) -> 
     words: list[str] = []
     for name, value in found:
         if flags[name].kind is not FlagKind.SWITCH:
-            words.append(f"{name}={value}")
+            # After one dash click takes the = for a part of the value.
+            words.append(f"{name}={value}" if name.startswith("--") else f"{name}{value}")
             continue
         words = [word for word in words if word != name]
         if value == "true":

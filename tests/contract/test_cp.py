@@ -105,6 +105,7 @@ def test_running_and_ended(command: Stage0, tmp_path: Path) -> None:
         assert cp.shell("busybox cat /etc/written") == "own\n"
         assert not Path("/etc/written").exists()
         # Errors.
+        assert "is the kernel's" in cp(here / "own", ":/proc/x", code=254)
         assert "which is a file" in cp(here / "dir", ":/kept", code=254)
         assert "cannot copy nothing" in cp("nothing", ":/", code=254)
         assert "no such file" in cp(here / "own", ":/none/x", code=254)

@@ -66,7 +66,7 @@ def test_a_volume_outlives_its_pods(world: World) -> None:
     long = ("--volume=x,kind=named,source=pgdata", "--mount=volume=x,target=/data")
     assert run(world, "busybox cat /data/seed", *long) == ["changed"]
     script = "busybox touch /data/new 2> /dev/null || busybox cat /data/seed"
-    assert run(world, script, "--volume=pgdata:/data:ro") == ["changed"]
+    assert run(world, script, "-v", "pgdata:/data:ro") == ["changed"]
     result = world.minit("volume", "rm", "pgdata", "none", code=254)
     pods = listed(world)["pgdata"]
     assert len(pods) == 3

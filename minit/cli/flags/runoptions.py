@@ -129,6 +129,7 @@ stage1_options = _options(
 )
 
 volume_option = click.option(
+    "-v",
     "--volume",
     metavar="NAME,kind=KIND,...",
     multiple=True,

@@ -27,6 +27,8 @@ from minit.value import Value
 _IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _BENEATH = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY
+# What the image has there is hidden while the app runs.
+_OF_THE_KERNEL = frozenset({"dev", "proc", "sys"})
 
 
 class AppPlace(Value):
@@ -61,6 +63,8 @@ def app_place(pod: Pod, app: str | None, path: str, trees: TreeStore) -> Iterato
     # Two slashes at the start would stay two. What a path ends with has a meaning for copies.
     end = next((end for end in ("/.", "/") if path.endswith(end)), "")
     path = posixpath.normpath(f"/./{path}")
+    if path.split("/")[1] in _OF_THE_KERNEL:
+        raise PodError(f"{path}: /{path.split('/')[1]} is the kernel's in an app, and its files are nobody's to copy")
     with ExitStack() as stack:
         if pod.state in ENDED_STATES:
             stack.enter_context(keep(pod))
