@@ -293,7 +293,13 @@ _VOLUME_COMMANDS = {
 }
 
 
-@click.group(cls=MinitGroup, name="minit", commands=CommandTable(COMMANDS))
+_INIT = (
+    "minit [--group] [--session] [--parent-death=SIGNAL] -- PROGRAM [ARG]... is the init of a container that has none:"
+    " it runs the program, passes signals on to it, reaps what it leaves, and exits with its code."
+)
+
+
+@click.group(cls=MinitGroup, name="minit", commands=CommandTable(COMMANDS), epilog=_INIT)
 def commands() -> None:
     """Run pods of apps without systemd, on rkt's directories and with rkt's command line."""
 

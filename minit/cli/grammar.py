@@ -16,6 +16,7 @@ import click
 from minit.cli.commandtable import CommandTable
 from minit.cli.flagwords import Flag, FlagError, FlagKind, click_words, split_words, suggest
 from minit.cli.invocation import DEFAULT_DATA, DEFAULT_LOCAL_CONFIG, INSECURE_OPTIONS, Invocation
+from minit.cli.otherwords import answer
 from minit.cli.uuidfile import with_uuids_of_files
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -214,11 +215,15 @@ class MinitGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, or say which there are."""
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
-            matches = [name for name in self.commands if name.startswith(args[0])]
-            hint = f": could be {', '.join(matches)}" if matches else suggest(args[0], self.commands)
-            raise click.UsageError(f'unknown command "{args[0]}"{hint}', ctx)
+            raise click.UsageError(self.unknown(args[0]), ctx)
         name, command, rest = super().resolve_command(ctx, args)
         return command.name if command else name, command, rest
+
+    def unknown(self, word: str) -> str:
+        """Return the error about a word that is no command, with the one that is meant if that can be told."""
+        matches = [name for name in self.commands if name.startswith(word)]
+        hint = answer(str(self.name), word, self.commands) or (f": could be {', '.join(matches)}" if matches else "")
+        return f'unknown command "{word}"{hint or suggest(word, self.commands)}'
 
     def listed(self, limit: int) -> Iterator[tuple[str, str, str]]:
         """Yield the name, the section and the help in `limit` characters of each command, importing none of a table."""
@@ -256,7 +261,15 @@ def _write_options(command: click.Command, ctx: click.Context, formatter: click.
         if record is not None and isinstance(parameter, click.Option):
             title = _TITLES.get(type(parameter), "Options")
             sections[title].append(record)
+    inherited = sections.pop(_TITLES[GlobalOption]) if ctx.parent is not None else []
     for title, rows in sections.items():
         if rows:
             with formatter.section(title):
                 formatter.write_dl(rows)
+    if inherited:
+        formatter.write_paragraph()
+        formatter.write_text(f"Global options, such as --dir, go anywhere; {_root_name(ctx)} --help has them.")
+
+
+def _root_name(ctx: click.Context) -> str:
+    return ctx.find_root().info_name or ""

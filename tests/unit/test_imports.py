@@ -45,7 +45,7 @@ def test_the_help_of_minit_imports_no_command() -> None:
     assert {module for module in loaded if module.startswith("minit.")} == {
         *("minit.cli", "minit.cli.commandgroups", "minit.cli.commandtable", "minit.cli.completioncommand"),
         *("minit.cli.flagwords", "minit.cli.grammar", "minit.cli.invocation", "minit.cli.main"),
-        *("minit.cli.standardstreams", "minit.cli.uuidfile"),
+        *("minit.cli.otherwords", "minit.cli.standardstreams", "minit.cli.uuidfile"),
         *("minit.errors", "minit.goflags", "minit.harmless", "minit.loop", "minit.stdio", "minit.value"),
     }
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from minit.cli.flagwords import suggest
-from minit.cli.grammar import MinitCommand
+from minit.cli.grammar import MinitCommand, MinitGroup
 from minit.cli.invocation import Invocation
 
 
@@ -27,7 +26,7 @@ def show_help(ctx: click.Context, words: tuple[str, ...]) -> None:
         group = context.command
         child = group.get_command(context, word) if isinstance(group, click.Group) else None
         if child is None:
-            known = group.commands if isinstance(group, click.Group) else ()
-            raise click.UsageError(f'unknown command "{word}"{suggest(word, known)}', ctx)
+            unknown = group.unknown(word) if isinstance(group, MinitGroup) else f'unknown command "{word}"'
+            raise click.UsageError(unknown, ctx)
         context = click.Context(child, info_name=child.name, parent=context, **child.context_settings)
     click.echo(context.get_help())

@@ -1,0 +1,96 @@
+"""
+Words of docker's, podman's and rkt's that minit does not have, and the ones that it has for them.
+
+Read where a command is unknown. docs/comparison.md has the same words with more about each; tests compare them with it
+and with the commands that there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+INSTEAD: dict[str, dict[str, str]] = {
+    "minit": {
+        "build": "image build",
+        "commit": "export",
+        "create": "prepare",
+        "delete": "rm",
+        "df": "system df",
+        "down": "play",
+        "exec": "enter",
+        "history": "image cat-manifest",
+        "images": "image list",
+        "import": "fetch",
+        "info": "version",
+        "inspect": "status --format=json",
+        "kill": "stop --force",
+        "kube": "play",
+        "load": "fetch",
+        "ls": "list",
+        "prune": "system prune",
+        "ps": "list",
+        "pull": "fetch",
+        "remove": "rm",
+        "restart": "app start",
+        "rmi": "image rm",
+        "save": "image export",
+        "shell": "enter",
+        "start": "run-prepared",
+        "stats": "app stats",
+        "wait": "status --wait",
+    },
+    "app": {
+        "attach": "attach",
+        "kill": "app stop",
+        "logs": "logs",
+        "ls": "app list",
+        "ps": "app list",
+        "remove": "app rm",
+        "top": "top",
+    },
+    "image": {
+        "df": "system df",
+        "import": "image fetch",
+        "inspect": "image cat-manifest",
+        "load": "image fetch",
+        "ls": "image list",
+        "prune": "image gc",
+        "pull": "image fetch",
+        "remove": "image rm",
+        "save": "image export",
+    },
+}
+"""By the group: the word, and the words after `minit` that do the same or come nearest."""
+
+ABSENT: dict[str, str] = {
+    "api-service": "list, status, events and app stats have JSON",
+    "checkpoint": "pods are not frozen to files",
+    "config": "paths are options",
+    "login": "skopeo login keeps credentials",
+    "logout": "skopeo logout forgets credentials",
+    "metadata-service": "apps find out about themselves by their environment",
+    "network": "networks are files in net.d of the local configuration",
+    "pause": "pods are not frozen",
+    "push": "skopeo pushes images",
+    "restore": "pods are not frozen to files",
+    "search": "skopeo knows registries",
+    "tag": "an image has the name in its manifest, of export --name",
+    "trust": "minit verifies no signatures",
+    "unpause": "pods are not frozen",
+    "update": "limits are options of run",
+}
+"""Words that nothing of minit's stands for, and the reason or the way round."""
+
+
+def answer(group: str, word: str, commands: Container[str]) -> str:
+    """
+    Return what an error says behind an unknown word of a group with these commands, `minit` or one below it.
+
+    It is nothing for most, and for the command of a machine, which runs no other pods.
+    """
+    if group == "minit" and "run" not in commands:
+        return ""
+    instead = INSTEAD.get(group, {}).get(word)
+    if instead is not None:
+        return f", use minit {instead}"
+    return f": {ABSENT[word]}" if group == "minit" and word in ABSENT else ""

@@ -1,0 +1,83 @@
+"""minit.cli.otherwords, the commands that there are, and docs/comparison.md, against each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from minit.cli.commandgroups import commands
+from minit.cli.grammar import GlobalOption
+from minit.cli.otherwords import ABSENT, INSTEAD
+
+COMPARISON = (Path(__file__).parents[2] / "docs/comparison.md").read_text()
+COMMANDS, ABSENCES, OPTIONS = (part.partition("\n|---")[2] for part in COMPARISON.split("\n## ")[1:])
+
+
+def cells(table: str) -> Iterator[list[str]]:
+    """Yield the cells of each row."""
+    for line in table.splitlines():
+        if line.startswith("| "):
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def quoted(text: str) -> list[str]:
+    """Return what stands in backquotes."""
+    return re.findall(r"`([^`]+)`", text)
+
+
+def words(group: click.Group, before: str = "") -> Iterator[str]:
+    """Yield the words of every command that is no group."""
+    for name in group.commands:
+        command = group.commands[name]
+        if isinstance(command, click.Group):
+            yield from words(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}"
+
+
+def find(path: str) -> click.Command:
+    """Return the command of words up to the first option; KeyError if there is none."""
+    command: click.Command = commands
+    for word in path.split():
+        if word.startswith("-"):
+            assert word.partition("=")[0] in {name for each in command.params for name in each.opts}
+            break
+        assert isinstance(command, click.Group)
+        command = command.commands[word]
+    return command
+
+
+@pytest.mark.parametrize(
+    ("group", "word", "instead"), [(group, *pair) for group, pairs in INSTEAD.items() for pair in pairs.items()]
+)
+def test_other_words_lead_to_commands(group: str, word: str, instead: str) -> None:
+    """What an unknown word is answered with is there, and the word is not."""
+    parent = commands if group == "minit" else commands.commands[group]
+    assert isinstance(parent, click.Group) and word not in parent.commands
+    find(instead)
+
+
+def test_absent_words_are_absent() -> None:
+    """No word that is said not to be there is there, or has another."""
+    assert not {*ABSENT} & {*commands.commands, *INSTEAD["minit"]}
+
+
+def test_the_comparison_has_every_command() -> None:
+    """Each command of minit begins a row, and no row begins with anything else."""
+    assert sorted(quoted(row[0])[0] for row in cells(COMMANDS)) == sorted(words(commands))
+
+
+def test_the_comparison_has_every_option_of_run() -> None:
+    """Each option of run, but for the global ones, is in the first column, and nothing else is."""
+    options = [each for each in commands.commands["run"].params if isinstance(each, click.Option)]
+    own = {name for each in options if not isinstance(each, GlobalOption) for name in each.opts if name[:2] == "--"}
+    assert {name for row in cells(OPTIONS) for name in quoted(row[0])} == own
+
+
+def test_the_comparison_has_every_word_that_is_absent() -> None:
+    """The list of what minit has not is that of the answers to such words."""
+    assert {word for row in cells(ABSENCES) for word in quoted(row[0])} == {*ABSENT}
