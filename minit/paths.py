@@ -57,6 +57,8 @@ MACHINE_CONFIG = "/etc/minit/machine.toml"
 MACHINE_MODULES = "/lib/modules/minit"
 MACHINE_MODULE_TABLE = "/lib/modules/minit/table.json"
 MACHINE_LOG = "/run/log/kernel.log"
+# On the host: who is where on the networks, and the hosts files made of that.
+POD_NAMES = "/run/minit/names"
 HOST_RESOLV_CONF = "/etc/resolv.conf"
 MACHINE_RESOLV_CONF = "/run/resolv.conf"
 MACHINE_INIT = "/init"
@@ -93,6 +95,7 @@ ANNOTATION_MEMORY_VOLUMES = "minit/memory-volumes"
 ANNOTATION_MOUNTS = "minit/mounts"
 ANNOTATION_PIDS_LIMIT = "minit/pids-limit"
 ANNOTATION_DNS = "minit/dns"
+ANNOTATION_POD_NAMES = "minit/pod-names"
 ANNOTATION_SECCOMP_ERRNO = "minit/seccomp-errno"
 ANNOTATION_TRUSTED_ISOLATORS = "minit/trusted-isolators"
 ANNOTATION_VSOCK = "minit/vsock"
@@ -203,3 +206,8 @@ def etc_file(app: str, name: str) -> str:
 def pod_cgroup_name(uuid: str) -> str:
     r"""Return the name of the pod's control group, `machine-rkt\x2d<uuid>.scope` with systemd's escapes."""
     return "machine-rkt\\x2d" + uuid.replace("-", "\\x2d") + ".scope"
+
+
+def hosts_of_pod(uuid: str) -> str:
+    """Return the hosts file of a pod whose networks have names, on the host."""
+    return f"{POD_NAMES}/{uuid}.hosts"

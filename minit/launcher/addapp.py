@@ -23,6 +23,7 @@ from minit.launcher.start.load import collect_facts, load_app, read_pod_manifest
 from minit.launcher.start.preparation import open_host_sockets, prepare
 from minit.launcher.start.usernamespace import make_dev
 from minit.launcher.stop import read_pid
+from minit.network.podnames import change_apps
 from minit.plan.appplan import STREAM_CONSOLE, AppSpec
 from minit.plan.inputs.appflags import AddFlags
 from minit.plan.inputs.runflags import RunFlags
@@ -74,6 +75,7 @@ def _add(options: AddFlags) -> None:
         _hand_over(plan, spec, hierarchies, subcgroup, helpers)
         try:
             _write_profile(spec.name)
+            change_apps(options.uuid, added=(spec.name,))
         except BaseException:
             ask({"op": OP_APP_RM, "app": spec.name}, _ANSWER_SECONDS)
             raise

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 
 from minit import paths
-from minit.errors import LaunchError, ManifestError, describe
+from minit.errors import LaunchError, ManifestError, NetworkError, describe
 from minit.launcher.cgroups import read_hierarchies, read_subcgroup, remove_app_groups
 from minit.launcher.start.load import read_pod_manifest
+from minit.network.podnames import change_apps
 from minit.reaper.record import remove_file
 
 _ETC_FILES = ("hostname", "hosts", "resolv.conf")
@@ -32,6 +33,10 @@ def remove_traces(app: str) -> list[str]:
             remove_file(path)
         except OSError as error:
             problems.append(describe(error))
+    try:
+        change_apps(os.path.basename(os.getcwd()), removed=(app,))
+    except NetworkError as error:
+        problems.append(describe(error))
     return problems + _remove_directory(paths.POD_STAGE1_ROOTFS + paths.iottymux_directory(app))
 
 

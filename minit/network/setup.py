@@ -11,6 +11,7 @@ from minit.network.netinfo import NetInfo, copy_configuration, forget_configurat
 from minit.network.packetfilter.forwarding import Target, forward_ports, ports_table
 from minit.network.plugins.pluginlist import attach, plugin_path
 from minit.network.plugins.pluginsearch import PluginSearch
+from minit.network.podnames import publish
 from minit.network.protocol.request import Request
 from minit.network.protocol.result import Dns, Result
 from minit.plan.inputs.runflags import RunFlags
@@ -56,6 +57,8 @@ def set_up(plan: NetworkPlan, flags: RunFlags, search: PluginSearch, cancelled: 
         results.append(result)
     write_net_info(records)
     _forward_ports(plan, flags.uuid, results)
+    if plan.named is not None:
+        publish(flags.uuid, [(each.config.name, _addresses(result)) for each, result in zip(plan.networks, results)])
     forwardable = plan.forwardable
     resolv_conf = _resolv_conf(plan, results) if flags.resolv_mode == "default" else None
     of_host = _host_resolv_conf(plan, results) if plan.host_dns and resolv_conf is None else None
@@ -112,6 +115,10 @@ def _pod_addresses(plan: NetworkPlan, results: Sequence[Result]) -> tuple[str, .
     result = results[plan.networks.index(plan.forwardable)]
     addresses = (result.first_address(version) for version in (4, 6))
     return tuple(str(address.address.ip) for address in addresses if address is not None)
+
+
+def _addresses(result: Result) -> tuple[str, ...]:
+    return tuple(str(each.address.ip) for each in result.addresses)
 
 
 def _gateway(result: Result) -> str | None:

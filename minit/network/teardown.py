@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from minit.errors import MinitError, describe
+from minit.errors import MinitError, NetworkError, describe
 from minit.network.namespace import is_namespace, namespace_path, remove_namespace
 from minit.network.netinfo import forget_configuration, read_attached
 from minit.network.packetfilter.forwarding import ports_table, stop_forwarding
 from minit.network.plugins.pluginlist import detach
 from minit.network.plugins.pluginsearch import PluginSearch
+from minit.network.podnames import withdraw
 from minit.network.protocol.request import Request
 from minit.plan.networks.networkplan import PlannedNetwork
 from minit.stdio import complain
@@ -22,6 +23,10 @@ def tear_down(uuid: str, search: PluginSearch, *, is_last: bool = True, debug: b
     each network is a line on stderr.
     """
     problems = []
+    try:
+        withdraw(uuid)
+    except NetworkError as error:
+        problems.append(describe(error))
     try:
         stop_forwarding(ports_table(uuid))
     except (MinitError, OSError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from minit.errors import PlanError
@@ -12,14 +12,11 @@ from minit.manifest.app import App
 from minit.manifest.capabilities import DEFAULT
 from minit.manifest.image import ImageManifest
 from minit.manifest.pod import PodManifest, RuntimeApp
-from minit.manifest.reader import place
 from minit.paths import (
-    ANNOTATION_PIDS_LIMIT,
     ANNOTATION_SIDECAR,
     ANNOTATION_TRUSTED_ISOLATORS,
     ANNOTATION_VSOCK,
-    POD_MANIFEST,
-    app_manifest,
+    hosts_of_pod,
 )
 from minit.plan.appplan import STREAM_CONSOLE, AppPlan, plan_app
 from minit.plan.inputs.hostfacts import HostFacts, check_host
@@ -30,35 +27,39 @@ from minit.plan.life.expansion import plan_expansion
 from minit.plan.life.health import plan_health
 from minit.plan.life.logs import (
     plan_kubernetes_directory,
-    plan_kubernetes_log,
-    plan_log_files,
-    plan_log_size,
-    plan_lost_output,
+    plan_log,
 )
 from minit.plan.life.readiness import plan_readiness
 from minit.plan.life.restart import plan_restart
 from minit.plan.life.sockets import plan_sockets
 from minit.plan.life.stopping import plan_pod_grace, plan_stopping
-from minit.plan.loadedpod import Pod, app_section, has_isolators, is_set
+from minit.plan.loadedpod import Pod, app_section, is_set
 from minit.plan.networks.connection import addresses_of, connect, expand_texts
 from minit.plan.networks.kernelsettings import Sysctl, plan_sysctls
 from minit.plan.networks.networkplan import Connection, NetworkPlan
-from minit.plan.networks.podnetwork import is_contained, plan_pod_network, wants_host_dns
+from minit.plan.networks.podnetwork import (
+    is_contained,
+    plan_named_pod,
+    plan_pod_network,
+    wants_host_dns,
+    wants_names,
+)
 from minit.plan.order import check_order, plan_after
+from minit.plan.podisolation import plan_isolations
 from minit.plan.refusals import refuse_shared_files, refuse_unbuilt, refuse_unknown_annotations
 from minit.plan.rights.guards import plan_guards
-from minit.plan.rights.isolators import Isolation, plan_isolation, plan_pod_limits, plan_process_limit
+from minit.plan.rights.isolators import Isolation
 from minit.plan.rights.limits import Limits
 from minit.plan.rights.protection import plan_protection
 from minit.plan.rights.refusederror import plan_refused_error
 from minit.plan.rights.users import AppLookups, check_mapped, plan_ids
 from minit.plan.root.devicevolumes import DEFAULT_RULES, plan_hotplug
-from minit.plan.root.files import plan_files
+from minit.plan.root.files import EtcTexts, plan_files
 from minit.plan.root.groupmounts import cover_of
 from minit.plan.root.idmap import plan_idmap
 from minit.plan.root.mountdetails import memory_mounts, plan_memory_volumes, plan_mount_details
 from minit.plan.root.mountoperations import SYSFS, SYSFS_AND_CGROUPS, TTY_GID, MountOp, pod_mounts
-from minit.plan.root.volumes import MEMORY, VolumeMount, host_files, plan_volumes
+from minit.plan.root.volumes import MEMORY, VolumeMount, host_files, names_file, plan_volumes
 from minit.value import Value, replace
 
 T = TypeVar("T")
@@ -196,7 +197,12 @@ class _Planning:
         pod, flags, facts, mapped = self._pod, self._flags, self._facts, self._mapped
         network = None if self._joined else plan_pod_network(pod, flags, self._sections)
         volumes = self._heed(_plan_volumes(pod.manifest, self._sections, self._images, flags))
-        limits, isolations, notes = _plan_isolation(pod, self._sections, facts)
+        has_names = wants_names(pod.manifest, flags)
+        if has_names and flags.hosts_mode != "host":
+            volumes = [(*mounts, *names_file(flags.uuid, mounts)) for mounts in volumes]
+        if has_names and network is not None:
+            network = replace(network, named=plan_named_pod(pod, flags.uuid, self._hostname))
+        limits, isolations, notes = plan_isolations(pod, self._sections, facts)
         self._warnings += notes
         kubernetes_log_directory = self._heed(plan_kubernetes_directory(pod.manifest))
         logs_for_kubernetes = kubernetes_log_directory is not None and not flags.interactive
@@ -205,7 +211,7 @@ class _Planning:
         for runtime, app, image, mounts, isolation in each:
             refuse_unknown_annotations(runtime, image)
             spec, fields = self._plan_app(runtime, app, image, mounts)
-            fields |= _plan_log(runtime, pod.manifest, logs_for_kubernetes)
+            fields |= plan_log(runtime, pod.manifest, logs_for_kubernetes)
             fields |= self._confine(spec, isolation, runtime, app, image)
             fields |= _plan_start(runtime, image, pod.manifest, len(fields["sockets"]), has_console=spec.has_console)
             again = flags.mutable or fields["restart"] is not None
@@ -269,7 +275,7 @@ class _Planning:
             "is_sidecar": is_set(runtime, ANNOTATION_SIDECAR),
             "expansion": plan_expansion(runtime),
             "memory_volumes": tuple(mount for mount in mounts if mount.kind == MEMORY),
-            "files": plan_files(runtime.name, self._hostname, flags, pod.texts),
+            "files": plan_files(runtime.name, self._hostname, flags, _texts_beside(pod.texts, mounts, flags)),
             "protection": plan_protection(flags.disable_paths, is_contained(flags.networks)),
             "sockets": self._heed(
                 plan_sockets(pod.manifest, runtime, app, in_host_network=not is_contained(flags.networks))
@@ -337,6 +343,11 @@ class _Planning:
         return tuple(namespaces)
 
 
+def _texts_beside(texts: EtcTexts, mounts: Iterable[VolumeMount], flags: RunFlags) -> EtcTexts:
+    """Return the texts for /etc of an app that may have the hosts file of its networks."""
+    return replace(texts, hosts=None) if any(each.source == hosts_of_pod(flags.uuid) for each in mounts) else texts
+
+
 def _plan_private_users(pod: Pod, flags: RunFlags) -> IdRange | None:
     if not flags.private_users:
         return None
@@ -360,37 +371,6 @@ def _plan_volumes(
     planned = plan_memory_volumes(manifest, planned)
     planned = [plan_mount_details(runtime, volumes) for runtime, volumes in zip(manifest.apps, planned)]
     return [(*volumes, *host_files(flags)) for volumes in planned], warnings
-
-
-def _plan_isolation(
-    pod: Pod, sections: Sequence[App], facts: HostFacts
-) -> tuple[Limits | None, Sequence[Isolation | None], list[str]]:
-    """Return the limits of all apps together, what the isolators of each come to, and the warnings to show."""
-    if not has_isolators(pod):
-        return None, [None] * len(sections), []
-    limits, warnings = plan_pod_limits(pod.manifest.isolators, place(POD_MANIFEST, "isolators"), facts)
-    annotation = pod.manifest.annotation(ANNOTATION_PIDS_LIMIT)
-    limits, notes = plan_process_limit(limits, annotation, "", facts.controllers)
-    warnings += notes
-    isolations = []
-    for index, (runtime, app) in enumerate(zip(pod.manifest.apps, sections), pod.first):
-        path = (POD_MANIFEST, "apps", index, "app") if runtime.app else (app_manifest(runtime.name), "app")
-        isolation, notes = plan_isolation(app.isolators, place(*path, "isolators"), facts)
-        warnings += notes
-        annotation = runtime.annotation(ANNOTATION_PIDS_LIMIT)
-        own, notes = plan_process_limit(isolation.limits, annotation, f'app "{runtime.name}": ', facts.controllers)
-        warnings += notes
-        isolations.append(replace(isolation, limits=own.within(limits)))
-    return (limits if limits.controllers else None), isolations, warnings
-
-
-def _plan_log(runtime: RuntimeApp, manifest: PodManifest, kubernetes: bool) -> dict[str, Any]:
-    sizes = {"log_size_bytes": plan_log_size(runtime, manifest), "log_files": plan_log_files(runtime, manifest)}
-    return {
-        **{name: size for name, size in sizes.items() if size is not None},
-        "lost_output_fails": plan_lost_output(runtime, manifest),
-        "kubernetes_log": plan_kubernetes_log(runtime) if kubernetes else None,
-    }
 
 
 def _plan_start(

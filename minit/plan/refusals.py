@@ -9,6 +9,7 @@ from minit.paths import (
     ANNOTATION_DNS,
     ANNOTATION_KUBERNETES_DIRECTORY,
     ANNOTATION_LOG_MODE,
+    ANNOTATION_POD_NAMES,
     created_marker,
     started_marker,
 )
@@ -32,7 +33,7 @@ def refuse_unbuilt(manifest: PodManifest, flags: RunFlags) -> None:
         check_keep_logs(name, value, "")
         if name.startswith(_ANNOTATION_EXPERIMENT) and name not in _EXPERIMENTS:
             raise PlanError(f"annotation {name} is not supported yet")
-        if name.startswith("minit/") and name not in (*POD_ANNOTATIONS, ANNOTATION_DNS):
+        if name.startswith("minit/") and name not in (*POD_ANNOTATIONS, ANNOTATION_DNS, ANNOTATION_POD_NAMES):
             raise PlanError(f'unknown annotation "{name}"')
 
 

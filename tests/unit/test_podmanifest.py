@@ -114,6 +114,7 @@ def test_manifest_of_one_app() -> None:
                 "annotations": [
                     {"name": "coreos.com/rkt/stage1/mutable", "value": "false"},
                     {"name": "minit/dns", "value": "host"},
+                    {"name": "minit/pod-names", "value": "true"},
                     {"name": "minit/seccomp-errno", "value": "EPERM"},
                 ],
                 "ports": None,
@@ -286,7 +287,8 @@ def test_manifest_with_everything() -> None:
         '"volumes":[{"name":"data","kind":"host","source":"/srv","readOnly":false,"recursive":true},'
         '{"name":"tmp","kind":"empty","mode":"0700","uid":0,"gid":7},{"name":"plain","kind":"host","source":"/x"}],'
         '"isolators":null,"annotations":[{"name":"coreos.com/rkt/stage1/mutable","value":"false"},'
-        '{"name":"minit/dns","value":"host"},{"name":"minit/seccomp-errno","value":"EPERM"}],'
+        '{"name":"minit/dns","value":"host"},'
+        '{"name":"minit/pod-names","value":"true"},{"name":"minit/seccomp-errno","value":"EPERM"}],'
         '"ports":[{"name":"http","hostPort":8080},{"name":"http","hostPort":80,"hostIP":"10.0.0.1"}]}'
     )
 

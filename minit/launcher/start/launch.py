@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from minit import paths, syscalls
 from minit.attributes import Attributes
-from minit.errors import LaunchError, Step, describe, step_of
+from minit.errors import LaunchError, NetworkError, Step, describe, step_of
 from minit.forks import PID_1, clone
 from minit.launcher.cgroups import Hierarchy, open_hierarchies, read_hierarchies, show_groups
 from minit.launcher.health.healthhelper import HealthHelper
@@ -31,6 +32,7 @@ from minit.launcher.start.preparation import open_host_sockets, place_groups, pr
 from minit.launcher.start.usernamespace import admit, make_mounts, open_network
 from minit.launcher.start.watch import FORWARDED, Watch
 from minit.messages import Socket, socket_pair
+from minit.network.podnames import reserve, withdraw
 from minit.plan.appplan import AppSpec
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.inputs.runtimeconfig import RuntimeConfig, encode_runtime_config
@@ -116,6 +118,7 @@ class _Launch:
             subcgroup = place_groups(plan, hierarchies)
         filtered = tuple(show_groups(app, hierarchies, subcgroup) for app in filtered)
         with Step("setup network"):
+            _reserve_names(plan)
             self._network = _start_network(plan, matched, self._flags, self._lock)
         with Step("open volumes"):
             kubernetes_log = _open_kubernetes_log(plan)
@@ -159,7 +162,9 @@ class _Launch:
                 watch.notify_host(host)
             for helper in self._helpers:
                 watch.add_helper(helper.fileno(), helper.report_death)
-            return watch.run()
+            code = watch.run()
+        _withdraw_names(plan)
+        return code
 
     def end_helpers(self) -> None:
         """End what the pod has beside PID 1; its networks too, if there never was a PID 1."""
@@ -275,6 +280,21 @@ def _start_network(plan: PodPlan, sockets: AppSockets, flags: RunFlags, lock: in
         if fd is not None
     ]
     return NetworkHelper(plan.network.without_ports(taken) if taken else plan.network, flags, lock)
+
+
+def _reserve_names(plan: PodPlan) -> None:
+    """Make the hosts file that the apps have mounted, which the network helper and other pods write to."""
+    if plan.network is not None and plan.network.named is not None:
+        reserve(replace(plan.network.named, directory=os.getcwd(), started=time.time_ns()))
+
+
+def _withdraw_names(plan: PodPlan) -> None:
+    """Have others forget the pod, which has ended, before gc does."""
+    if plan.network is not None and plan.network.named is not None:
+        try:
+            withdraw(plan.uuid)
+        except NetworkError as error:
+            complain(f"networking: {describe(error)}")
 
 
 def _enter_network(plan: PodPlan, connection: Connection) -> None:

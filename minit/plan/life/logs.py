@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from minit.errors import PlanError
 from minit.manifest.pod import PodManifest, RuntimeApp
@@ -125,3 +126,13 @@ def _read_files(text: str | None, where: str) -> int | None:
             f'{where}annotation {ANNOTATION_LOG_FILES}: expected a number from 1 to {_MOST_FILES}, got "{text}"'
         )
     return int(digits)
+
+
+def plan_log(runtime: RuntimeApp, manifest: PodManifest, kubernetes: bool) -> dict[str, Any]:
+    """Return the fields of an app's plan about its log; with `kubernetes` it is where kubernetes has it."""
+    sizes = {"log_size_bytes": plan_log_size(runtime, manifest), "log_files": plan_log_files(runtime, manifest)}
+    return {
+        **{name: size for name, size in sizes.items() if size is not None},
+        "lost_output_fails": plan_lost_output(runtime, manifest),
+        "kubernetes_log": plan_kubernetes_log(runtime) if kubernetes else None,
+    }

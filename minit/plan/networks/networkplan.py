@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from minit.errors import PlanError
 from minit.manifest.hostports import Address, HostPorts
 from minit.manifest.networkconfig import NetworkConfig
+from minit.plan.networks.hostsfile import NamedPod
 from minit.value import Value, replace
 
 _ALL = "all"
@@ -43,12 +44,14 @@ class NetworkPlan(Value):
     """
     The networks of a pod in the order in which they are joined, and the ports forwarded to it.
 
-    With `host_dns` it asks the name servers of the host if its networks lead there and name none.
+    With `host_dns` it asks the name servers of the host if its networks lead there and name none. `named` is what
+    others find it by, None if they are not to.
     """
 
     networks: tuple[PlannedNetwork, ...] = ()
     ports: tuple[ForwardedPort, ...] = ()
     host_dns: bool = False
+    named: NamedPod | None = None
 
     def without_ports(self, taken: Iterable[tuple[str, int]]) -> NetworkPlan:
         """Return the plan without the ports, as protocol and number, that apps have on the host itself."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from minit.errors import PlanError
 from minit.manifest.app import App
 from minit.manifest.pod import PodManifest
-from minit.paths import ANNOTATION_DNS
+from minit.paths import ANNOTATION_DNS, ANNOTATION_POD_NAMES
 from minit.plan.inputs.runflags import RunFlags
 from minit.plan.loadedpod import Pod
+from minit.plan.networks.hostsfile import NamedPod
 from minit.plan.networks.networkplan import NetworkPlan, plan_networks
 from minit.plan.networks.ports import plan_ports
+from minit.plan.root.files import add_hostname
 
 _DNS_HOST, _DNS_NONE = "host", "none"
 
@@ -42,6 +45,22 @@ def plan_pod_network(pod: Pod, flags: RunFlags, sections: Sequence[App]) -> Netw
         ports=plan_ports(pod.manifest, dict(zip(names, sections))),
         host_dns=wants_host_dns(pod.manifest, flags),
     )
+
+
+def wants_names(manifest: PodManifest, flags: RunFlags) -> bool:
+    """Tell whether the pod and others on its networks are to find each other by name; PlanError as below."""
+    value = manifest.annotation(ANNOTATION_POD_NAMES)
+    if value not in (None, "true", "false"):
+        raise PlanError(f'annotation {ANNOTATION_POD_NAMES}: expected true or false, got "{value}"')
+    return value == "true" and joins_networks(flags.networks)
+
+
+def plan_named_pod(pod: Pod, uuid: str, hostname: str) -> NamedPod:
+    """Return the pod as others on its networks find it; the launcher knows the rest."""
+    hosts = pod.texts.hosts
+    base = None if hosts is None else os.fsdecode(add_hostname(hosts, os.fsencode(hostname)))
+    apps = tuple(runtime.name for runtime in pod.manifest.apps)
+    return NamedPod(uuid=uuid, base=base, names=(hostname,), apps=apps)
 
 
 def wants_host_dns(manifest: PodManifest, flags: RunFlags) -> bool:

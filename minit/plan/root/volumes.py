@@ -7,6 +7,7 @@ The rules are those of rkt's stage1 (stage1 contract 8.1). An image's own mount 
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 
 from minit import paths
@@ -17,6 +18,7 @@ from minit.manifest.pod import PodManifest, Volume
 from minit.plan.inputs.runflags import RunFlags
 from minit.value import Value, replace
 
+HOSTS = "/etc/hosts"
 HOST = "host"
 EMPTY = "empty"
 MEMORY = "memory"
@@ -88,6 +90,15 @@ def plan_volumes(
     return planned, warnings + _warn_of_shared_directories(planned)
 
 
+def names_file(uuid: str, mounts: Sequence[VolumeMount]) -> tuple[VolumeMount, ...]:
+    """Return the mount of the hosts file with the pods on the same networks, unless one of the app is in its place."""
+    targets = (posixpath.normpath(f"/./{mount.target}") for mount in mounts)
+    if any(target in ("/", posixpath.dirname(HOSTS), HOSTS) for target in targets):
+        return ()
+    source = paths.hosts_of_pod(uuid)
+    return (VolumeMount(volume="hosts", kind=HOST, source=source, target=HOSTS, place="pod names", read_only=True),)
+
+
 def host_files(flags: RunFlags) -> tuple[VolumeMount, ...]:
     """Return the mounts of the host's own files that --dns-conf-mode asks for, which come after all volumes."""
     return tuple(
@@ -101,7 +112,7 @@ def host_files(flags: RunFlags) -> tuple[VolumeMount, ...]:
         )
         for key, mode, path in (
             ("resolv", flags.resolv_mode, "/etc/resolv.conf"),
-            ("hosts", flags.hosts_mode, "/etc/hosts"),
+            ("hosts", flags.hosts_mode, HOSTS),
         )
         if mode == "host"
     )

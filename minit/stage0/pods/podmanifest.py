@@ -33,7 +33,11 @@ from minit.stage0.volumes.volumestore import NAMED, located
 from minit.value import Value
 
 # Of every pod that is made here: it meets users of today, not rkt's.
-_POD_ANNOTATIONS = ((paths.ANNOTATION_DNS, "host"), (paths.ANNOTATION_SECCOMP_ERRNO, "EPERM"))
+_POD_ANNOTATIONS = (
+    (paths.ANNOTATION_DNS, "host"),
+    (paths.ANNOTATION_POD_NAMES, "true"),
+    (paths.ANNOTATION_SECCOMP_ERRNO, "EPERM"),
+)
 # In this order, after what --annotation gives.
 _STREAMS = ("stdin", "stdout", "stderr")
 

@@ -1,0 +1,168 @@
+"""
+The names of pods on the same networks, in hosts files that are kept up to date: no daemon answers for them.
+
+Each pod has a record and a hosts file in a directory of the host, which no pod has. The file is mounted in its apps,
+read-only, and is rewritten in place by whoever starts or ends a pod. So nobody reaches into another pod. All is done
+under one lock, and each time from the records alone: whoever was killed in between is corrected by the next one, and
+the records of pods that have ended without a word go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+
+from minit import jsontext
+from minit.boundedfile import read_bounded
+from minit.errors import LaunchError, ManifestError, NetworkError, describe
+from minit.paths import POD_NAMES, hosts_of_pod
+from minit.plan.networks.hostsfile import NamedPod, decode_pod, encode_pod, hosts_files
+from minit.podlock import is_locked
+from minit.value import replace
+
+_LOCK = f"{POD_NAMES}/.lock"
+_RECORD = ".json"
+_NAME_FILE = "minit-name"  # in the pod directory: the name that the user gave, which is stage0's
+_MAX_BYTES = 4 << 20
+_MAX_NAME_BYTES = 80
+
+
+def reserve(pod: NamedPod) -> None:
+    """Make record and hosts file of a pod that is about to be connected; NetworkError if that cannot be."""
+    with _failure(), _locked():
+        _write_record(replace(pod, names=(*_name_of_pod(), *pod.names)))
+        if pod.base is not None:
+            _write_in_place(hosts_of_pod(pod.uuid), pod.base.encode(errors="surrogateescape"))
+
+
+def publish(uuid: str, addresses: Sequence[tuple[str, tuple[str, ...]]]) -> None:
+    """Tell the pods on the same networks where a pod is, and it where they are; NetworkError if that cannot be."""
+    with _failure(), _locked():
+        pods = _read_records()
+        if uuid in pods:
+            pods[uuid] = replace(pods[uuid], addresses=tuple(addresses))
+            _write_record(pods[uuid])
+            _refresh(pods)
+
+
+def change_apps(uuid: str, *, added: tuple[str, ...] = (), removed: tuple[str, ...] = ()) -> None:
+    """Tell others of apps that come to a pod, or leave it; NetworkError if that cannot be."""
+    if not os.path.lexists(_record_of(uuid)):
+        return
+    with _failure(), _locked():
+        pods = _read_records()
+        if uuid in pods:
+            apps = (*(app for app in pods[uuid].apps if app not in (*added, *removed)), *added)
+            pods[uuid] = replace(pods[uuid], apps=apps)
+            _write_record(pods[uuid])
+            _refresh(pods)
+
+
+def withdraw(uuid: str) -> None:
+    """Have the others forget a pod that has ended; nothing if it has no name any more. NetworkError as above."""
+    if not os.path.lexists(_record_of(uuid)):
+        return
+    with _failure(), _locked():
+        _remove(uuid)
+        _refresh(_read_records())
+
+
+def _refresh(pods: dict[str, NamedPod]) -> None:
+    for uuid, pod in list(pods.items()):
+        if _has_ended(pod):
+            _remove(uuid)
+            del pods[uuid]
+    for uuid, text in hosts_files(pods.values()).items():
+        _write_in_place(hosts_of_pod(uuid), text)
+
+
+def _has_ended(pod: NamedPod) -> bool:
+    try:
+        return not is_locked(pod.directory)
+    except OSError:
+        return False  # moved by gc, which is about to withdraw it, or out of sight in another mount namespace
+
+
+def _read_records() -> dict[str, NamedPod]:
+    pods = {}
+    for name in os.listdir(POD_NAMES):
+        if not name.endswith(_RECORD) or name.startswith("."):
+            continue
+        path = f"{POD_NAMES}/{name}"
+        try:
+            fields = jsontext.parse(read_bounded(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path, _MAX_BYTES), path)
+            if isinstance(fields, dict):
+                pod = decode_pod(fields)
+                pods[pod.uuid] = pod
+        except (FileNotFoundError, ManifestError, LaunchError, TypeError, KeyError, ValueError):
+            continue  # not one of this version: a pod without names
+    return pods
+
+
+def _name_of_pod() -> tuple[str, ...]:
+    try:
+        fd = os.open(_NAME_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ()
+    try:
+        return (os.read(fd, _MAX_NAME_BYTES).decode("ascii", "replace").rstrip("\n"),)
+    finally:
+        os.close(fd)
+
+
+def _record_of(uuid: str) -> str:
+    return f"{POD_NAMES}/{uuid}{_RECORD}"
+
+
+def _write_record(pod: NamedPod) -> None:
+    new = f"{POD_NAMES}/.new"
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(jsontext.dump(encode_pod(pod)))
+    os.rename(new, _record_of(pod.uuid))
+
+
+def _write_in_place(path: str, data: bytes) -> None:
+    """
+    Write a file that is mounted in apps, which a new one in its place would not be.
+
+    A reader never meets half a line: what is shorter than before is filled up with line feeds first.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        os.fchmod(fd, 0o644)
+        filled = data.ljust(os.fstat(fd).st_size, b"\n")
+        done = 0
+        while done < len(filled):
+            done += os.pwrite(fd, filled[done:], done)
+        os.ftruncate(fd, len(data))
+    finally:
+        os.close(fd)
+
+
+def _remove(uuid: str) -> None:
+    # The record last: it is what a later call goes by.
+    for path in (hosts_of_pod(uuid), _record_of(uuid)):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    os.makedirs(POD_NAMES, 0o755, exist_ok=True)
+    lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def _failure() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise NetworkError(f"cannot keep the names of pods: {describe(error)}") from error
