@@ -8,10 +8,11 @@ names and link targets are kept in memory. OCI layer.md
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES, TarReader
-from minit.archives.tarentry import Entry, Kind
+from minit.archives.tar import DEPTH_LIMIT, NAME_LIMIT_BYTES
+from minit.archives.tarentry import Kind, LayerEntry
+from minit.errors import ImageError
 from minit.value import Value
 
 WHITEOUT_PREFIX = ".wh."
@@ -25,6 +26,10 @@ _DEPTH_LIMIT = DEPTH_LIMIT - 1  # below `rootfs`
 _LENGTH_LIMIT = NAME_LIMIT_BYTES - len("rootfs/")
 
 _LAYER_SHIFT = 32  # an entry's id: its layer, and which entry of the layer it is
+
+
+Fault = Callable[[str, str], ImageError]
+"""Makes the error that says what is wrong with the entry of a path."""
 
 
 class Plan(Value):
@@ -78,30 +83,30 @@ class LayerTree:
         self._counts.append(0)
         self._parent_path = None
 
-    def add(self, entry: Entry, tar: TarReader) -> None:
-        """Apply an entry; ImageError, with the help of `tar`, if it cannot be."""
+    def add(self, entry: LayerEntry, fault: Fault) -> None:
+        """Apply an entry; ImageError, by `fault`, if it cannot be."""
         number = self._counts[-1]
         self._counts[-1] += 1
         self._total += 1
         if self._total > ENTRIES_LIMIT:
-            raise tar.fault(entry.path, f"is one of more than {ENTRIES_LIMIT} of all layers")
+            raise fault(entry.path, f"is one of more than {ENTRIES_LIMIT} of all layers")
         key = self._layer << _LAYER_SHIFT | number
         path = entry.path
         if not path:
             if entry.kind is not Kind.DIRECTORY:
-                raise tar.fault(path, f"the top of a layer is a {entry.kind.value}")
+                raise fault(path, f"the top of a layer is a {entry.kind.value}")
             self._root.entry = key
             return
         directory, _, name = path.rpartition("/")
         if WHITEOUT_PREFIX in path and (path == OPAQUE or not path.startswith(_AUFS_PREFIX)):
             if f"/{WHITEOUT_PREFIX}" in f"/{directory}":
-                raise tar.fault(path, "lies below a whiteout")
+                raise fault(path, "lies below a whiteout")
             if name.startswith(WHITEOUT_PREFIX):
-                self._white_out(entry, directory, name, tar)
+                self._white_out(entry, directory, name, fault)
                 return
-        parent = self._find_parent(directory, entry, tar)
+        parent = self._find_parent(directory, entry, fault)
         if entry.kind is Kind.HARD_LINK:
-            self._links[key] = self._link_target(entry, tar)
+            self._links[key] = self._link_target(entry, fault)
         elif entry.kind is Kind.SYMLINK:
             self._symlinks[key] = entry.link_target
         if self._parent_moved:
@@ -177,16 +182,16 @@ class LayerTree:
             additions=tuple(link for link in wanted_links if not self._has(link[0])),
         )
 
-    def _white_out(self, entry: Entry, directory: str, name: str, tar: TarReader) -> None:
+    def _white_out(self, entry: LayerEntry, directory: str, name: str, fault: Fault) -> None:
         if entry.kind is Kind.DIRECTORY:
-            raise tar.fault(entry.path, "a whiteout that is a directory")
+            raise fault(entry.path, "a whiteout that is a directory")
         hidden = name.removeprefix(WHITEOUT_PREFIX)
         if name != OPAQUE and name.startswith(_AUFS_PREFIX):
             return
         if hidden in ("", ".", ".."):
-            raise tar.fault(entry.path, "a whiteout of nothing")
+            raise fault(entry.path, "a whiteout of nothing")
         self._parent_path = None
-        parents = self._walk_to(directory, entry, tar, create=False)
+        parents = self._walk_to(directory, entry, fault, create=False)
         if parents is None:
             return
         parent = parents[0][-1]
@@ -222,10 +227,10 @@ class LayerTree:
                 left[name] = child
         directory.children = left
 
-    def _find_parent(self, path: str, entry: Entry, tar: TarReader) -> _Directory:
+    def _find_parent(self, path: str, entry: LayerEntry, fault: Fault) -> _Directory:
         """Return the directory an entry goes into, made if need be."""
         if path != self._parent_path:
-            found = self._walk_to(path, entry, tar, create=True)
+            found = self._walk_to(path, entry, fault, create=True)
             assert found is not None
             directories, self._parent_moved = found
             for directory in directories:
@@ -234,7 +239,7 @@ class LayerTree:
         return self._parent
 
     def _walk_to(
-        self, path: str, entry: Entry, tar: TarReader, *, create: bool
+        self, path: str, entry: LayerEntry, fault: Fault, *, create: bool
     ) -> tuple[list[_Directory], bool] | None:
         """Return the directories on the way to `path`, itself last, and whether a symbolic link was on it."""
         directories = [self._root]
@@ -261,10 +266,10 @@ class LayerTree:
                 if target is None:
                     if not create:
                         return None
-                    raise tar.fault(entry.path, "a directory of its path is none")
+                    raise fault(entry.path, "a directory of its path is none")
                 links += 1
                 if links > _LINKS_LIMIT:
-                    raise tar.fault(entry.path, f"its path leads through more than {_LINKS_LIMIT} symbolic links")
+                    raise fault(entry.path, f"its path leads through more than {_LINKS_LIMIT} symbolic links")
                 if target.startswith("/"):
                     del directories[1:], lengths[:]
                     length = 0
@@ -274,17 +279,17 @@ class LayerTree:
             lengths.append(len(part.encode(errors="surrogateescape")) + 1)
             length += lengths[-1]
             if len(lengths) >= _DEPTH_LIMIT or length + 256 > _LENGTH_LIMIT:
-                raise tar.fault(entry.path, f"is more than {_DEPTH_LIMIT} directories deep, or has too long a name")
+                raise fault(entry.path, f"is more than {_DEPTH_LIMIT} directories deep, or has too long a name")
         return directories, links > 0
 
-    def _link_target(self, entry: Entry, tar: TarReader) -> int:
+    def _link_target(self, entry: LayerEntry, fault: Fault) -> int:
         directory, _, name = entry.link_target.rpartition("/")
-        found = self._walk_to(directory, entry, tar, create=False)
+        found = self._walk_to(directory, entry, fault, create=False)
         target = found[0][-1].children.get(name) if found is not None else None
         if target is None:
-            raise tar.fault(entry.path, f'a hard link to "{entry.link_target}", which is not there')
+            raise fault(entry.path, f'a hard link to "{entry.link_target}", which is not there')
         if isinstance(target, _Directory):
-            raise tar.fault(entry.path, f'a hard link to "{entry.link_target}", which is a directory')
+            raise fault(entry.path, f'a hard link to "{entry.link_target}", which is a directory')
         return self._links.get(target, target)
 
 

@@ -79,8 +79,9 @@ def write_recipe(manifest: bytes, layers: Sequence[UnpackedLayer], names: Sequen
     tree = LayerTree()
     for layer, name in zip(layers, names, strict=True):
         tree.begin_layer()
-        for entry, tar in layer.entries(name):
-            tree.add(entry, tar)
+        fault = TarReader(io.BytesIO(), name).fault
+        for entry in layer.entries():
+            tree.add(entry, fault)
         tree.end_layer()
     plan = tree.plan(_STDIO_LINKS)
     output = _Writer(file)

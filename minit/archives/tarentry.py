@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from enum import Enum
+from typing import NamedTuple
 
 from minit.value import Value
 
@@ -37,6 +38,14 @@ class Entry(Value):
     device: int = 0  # as mknod(2) takes it
     xattrs: tuple[tuple[str, bytes], ...] = ()
     hole_bytes: int = 0  # of size_bytes those that the archive does not have: the holes of a sparse file
+
+
+class LayerEntry(NamedTuple):
+    """Of an entry of a layer what decides which entries of an image count."""
+
+    path: str
+    kind: Kind
+    link_target: str
 
 
 def is_kept_attribute(name: str) -> bool:

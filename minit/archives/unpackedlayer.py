@@ -1,9 +1,9 @@
 """
 A layer as a directory: its entries as headers of an ACI, and each regular file by itself, by the number of its entry.
 
-`entries` has the headers, one after the other and without data, and `table` a row for each. `files` has the contents,
-with the owner, mode, attributes and times that they have in a tree, which links them. `record` says what the layer was.
-No name that a layer brings is a name in the directory.
+`headers` has these one after the other, without data, `names` what decides which entries count, and `table` a row for
+each. `files` has the contents, with the owner, mode, attributes and times that they have in a tree, which links them.
+`record` says what the layer was. No name that a layer brings is a name in the directory.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from minit.archives.filecontent import write_content
 from minit.archives.layered import Layer, digest_text, hasher
 from minit.archives.readahead import ReadAhead
 from minit.archives.tar import TarReader
-from minit.archives.tarentry import Entry, Kind
+from minit.archives.tarentry import Entry, Kind, LayerEntry
 from minit.archives.tarwriter import encode_header
 from minit.errors import ImageError, ManifestError
 from minit.manifest.reader import read_json
-from minit.value import Value, replace
+from minit.value import Value
 
 ROOTFS = "rootfs"
 FILES = "files"
 
-_ENTRIES, _TABLE, _RECORD = "entries", "table", "record"
+_HEADERS, _NAMES, _TABLE, _RECORD = "headers", "names", "table", "record"
 # The end of the entry's header, and of a regular file the size and the SHA-256 of its content.
 _ROW = struct.Struct("<Q?Q32s")
+_KINDS = tuple(Kind)
+_NUL = "\0"  # in no name
 _CHUNK = 1 << 20
 _RECORD_LIMIT_BYTES = 1 << 16
 
@@ -66,12 +68,12 @@ class UnpackedLayer(Value):
     digest: str | None
     packed_bytes: int
 
-    def entries(self, source: str) -> Iterator[tuple[Entry, TarReader]]:
-        """Yield the entries as the layer has them; `source` names it in errors."""
-        with open(self.path / _ENTRIES, "rb", buffering=_CHUNK) as file:
-            tar = TarReader(file, source, has_data=lambda path: False)
-            for entry in tar:
-                yield _without_rootfs(entry), tar
+    def entries(self) -> Iterator[LayerEntry]:
+        """Yield what decides which entries count."""
+        fields = os.fsdecode((self.path / _NAMES).read_bytes()).split(_NUL)
+        for start in range(0, len(fields) - 1, 3):
+            kind, path, target = fields[start : start + 3]
+            yield LayerEntry(path, _KINDS[int(kind)], target)
 
     def rows(self) -> list[Row]:
         """Return the rows of the table."""
@@ -79,7 +81,7 @@ class UnpackedLayer(Value):
 
     def headers(self) -> bytes:
         """Return all headers."""
-        return (self.path / _ENTRIES).read_bytes()
+        return (self.path / _HEADERS).read_bytes()
 
 
 def unpack_layer(
@@ -94,7 +96,8 @@ def unpack_layer(
     files = os.open(directory / FILES, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with (
-            open(directory / _ENTRIES, "xb", buffering=_CHUNK) as entries,
+            open(directory / _HEADERS, "xb", buffering=_CHUNK) as headers,
+            open(directory / _NAMES, "xb", buffering=_CHUNK) as names,
             open(directory / _TABLE, "xb", buffering=_CHUNK) as table,
             _open_layer(layer, limits) as content,
         ):
@@ -102,7 +105,9 @@ def unpack_layer(
             for number, entry in enumerate(content.tar):
                 content.count_holes(entry.hole_bytes)
                 header = _header(entry)
-                entries.write(header)
+                headers.write(header)
+                kind = _KINDS.index(entry.kind)
+                names.write(os.fsencode(f"{kind}{_NUL}{entry.path}{_NUL}{entry.link_target}{_NUL}"))
                 end += len(header)
                 is_file = entry.kind is Kind.FILE
                 sha256 = _write_file(files, number, entry, content.tar, own) if is_file else b""
@@ -145,13 +150,6 @@ def _header(entry: Entry) -> bytes:
     name = f"{ROOTFS}/{entry.path}" if entry.path else ROOTFS
     target = f"{ROOTFS}/{entry.link_target}" if entry.kind is Kind.HARD_LINK else None
     return encode_header(entry, name, target)
-
-
-def _without_rootfs(entry: Entry) -> Entry:
-    path = entry.path[len(ROOTFS) + 1 :]
-    if entry.kind is Kind.HARD_LINK:
-        return replace(entry, path=path, link_target=entry.link_target[len(ROOTFS) + 1 :])
-    return replace(entry, path=path)
 
 
 def _write_file(files: int, number: int, entry: Entry, tar: TarReader, own: Own | None) -> bytes:
