@@ -1,4 +1,4 @@
-"""An OCI image of many files from its layout to a tree, and a pod of it once it has been imported."""
+"""An OCI image of many files from its layout to a tree, a pod of it then, and the room of several of its base."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ from tests.support.layers import CONFIG, INDEX, LAYER, MANIFEST, REF_NAME
 
 RUNS = 2
 LAYER_BYTES = (700_000_000, 300_000_000)
+IMAGES = 5
+OWN_BYTES = 1_000_000
+"""Of the last layer of each image."""
 
 _LARGEST_FILE_BYTES = 4_000_000
 _FILES_PER_DIRECTORY = 40
@@ -38,14 +41,23 @@ def main() -> None:
             "skopeo copy, umoci unpack": f"{absent} is not installed"
             if absent
             else lambda: copy_and_unpack(path, layout),
-            "tar -xz of the layers": lambda: untar(path, layout),
+            "tar -x of the layers": lambda: untar(path, layout),
         }
         compare("import of 1 GB in many files", "s", importing, RUNS)
         data = path / "data"
-        minit(data, "fetch", f"oci:{layout}")
+        minit(data, "fetch", f"oci:{layout}:1")
         compare(
-            "the same image once more", "s", {"minit prepare": lambda: minit(data, "prepare", f"oci:{layout}")}, RUNS
+            "the same image once more",
+            "s",
+            {"minit prepare": lambda: minit(data, "prepare", f"oci:{layout}:1")},
+            RUNS,
         )
+        absent = missing("skopeo", "podman")
+        room: dict[str, Measure | str] = {
+            "minit fetch": lambda: minit_room(path, layout),
+            "podman's store": f"{absent} is not installed" if absent else lambda: podman_room(path, layout),
+        }
+        compare(f"room of {IMAGES} images of one base", "MB", room, 1)
 
 
 @contextmanager
@@ -72,7 +84,7 @@ def minit(data: Path, *words: str) -> float:
 
 def fetch(path: Path, layout: Path) -> float:
     """Return the seconds from a layout to an image of the store and its tree."""
-    figure = minit(path / "fetched", "fetch", "--quiet", f"oci:{layout}")
+    figure = minit(path / "fetched", "fetch", "--quiet", f"oci:{layout}:1")
     shutil.rmtree(path / "fetched")
     return figure
 
@@ -92,9 +104,33 @@ def untar(path: Path, layout: Path) -> float:
     target.mkdir()
     index = json.loads((layout / "index.json").read_bytes())
     manifest = json.loads((layout / blob_of(index["manifests"][0])).read_bytes())
-    figure = sum(timed("tar", "-C", target, "-xzf", layout / blob_of(layer)) for layer in manifest["layers"])
+    figure = sum(timed("tar", "-C", target, "-xf", layout / blob_of(layer)) for layer in manifest["layers"])
     shutil.rmtree(target)
     return figure
+
+
+def minit_room(path: Path, layout: Path) -> float:
+    """Return the megabytes that the images of a layout take in the store, with their trees."""
+    data = path / "room"
+    minit(data, "fetch", "--quiet", *(f"oci:{layout}:{number}" for number in range(1, IMAGES + 1)))
+    return _room(data)
+
+
+def podman_room(path: Path, layout: Path) -> float:
+    """Return the megabytes that they take in podman's store."""
+    root = path / "room"
+    for number in range(1, IMAGES + 1):
+        store = f"containers-storage:[overlay@{root}+{path / 'run'}]localhost/benchmark:{number}"
+        timed("skopeo", "--insecure-policy", "copy", "-q", f"oci:{layout}:{number}", store)
+    # The driver makes it a mount of its own.
+    subprocess.run(["umount", root / "overlay"], check=False, stderr=subprocess.DEVNULL)
+    return _room(root)
+
+
+def _room(path: Path) -> float:
+    result = subprocess.run(["du", "-s", "--block-size=1000000", path], capture_output=True, text=True, check=True)
+    shutil.rmtree(path)
+    return float(result.stdout.split()[0])
 
 
 def blob_of(descriptor: dict[str, str]) -> str:
@@ -103,7 +139,11 @@ def blob_of(descriptor: dict[str, str]) -> str:
 
 
 def write_layout(path: Path) -> Path:
-    """Write an image with a layer of each size, whose files are as large and compress as well as those of programs."""
+    """
+    Write images with a layer of each size and a small one of their own, called 1, 2 and so on.
+
+    Their files are as large and compress as well as those of programs.
+    """
     layout = path / "layout"
     blobs = layout / "blobs" / "sha256"
     blobs.mkdir(parents=True)
@@ -118,20 +158,24 @@ def write_layout(path: Path) -> Path:
         diff_ids.append(f"sha256:{_sha256(plain)}")
         plain.unlink()
         layers.append(_place(blobs, packed, LAYER + "+gzip"))
-    config = {
-        "os": "linux",
-        "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
-        "config": {"Cmd": ["/x"]},
-        "rootfs": {"type": "layers", "diff_ids": diff_ids},
-    }
-    document = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "config": _document(path, blobs, config, CONFIG),
-        "layers": layers,
-    }
-    manifest = {**_document(path, blobs, document, MANIFEST), "annotations": {REF_NAME: "1"}}
-    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [manifest]}
+    manifests = []
+    for number in range(1, IMAGES + 1):
+        own = path / "layer.tar"
+        _write_layer(own, -number, OWN_BYTES, chance, text)
+        config = {
+            "os": "linux",
+            "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
+            "config": {"Cmd": ["/x"]},
+            "rootfs": {"type": "layers", "diff_ids": [*diff_ids, f"sha256:{_sha256(own)}"]},
+        }
+        document = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": _document(path, blobs, config, CONFIG),
+            "layers": [*layers, _place(blobs, own, LAYER)],
+        }
+        manifests.append({**_document(path, blobs, document, MANIFEST), "annotations": {REF_NAME: str(number)}})
+    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}
     (layout / "index.json").write_text(json.dumps(index))
     (layout / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
     return layout
