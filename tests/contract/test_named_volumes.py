@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import tarfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from minit.stage0.files.locks import key_lock
 from tests.support.pods import LOOPBACK_ONLY
 from tests.support.stage0_world import World, add_directory, add_file, add_link, write_app
 from tests.support.waiting import wait_for
@@ -125,23 +125,25 @@ def test_killed_while_it_is_filled(world: World) -> None:
     assert list(scratch.iterdir()) == []
 
 
-def test_starts_and_removals_at_once(world: World) -> None:
-    """A volume is never removed from under a pod that is being made."""
-    world.prepare("--quiet", world.app)
-
-    def prepare(_: int) -> str:
-        return world.prepare("--quiet", "--volume=v:/data", world.app)
-
-    with ThreadPoolExecutor(4) as pool:
-        removals = [pool.submit(world.succeeds, "volume", "rm", "v") for _ in range(6)]
-        uuids = list(pool.map(prepare, range(4)))
-        for removal in removals:
-            removal.result()
+def test_a_removal_during_a_preparation(world: World) -> None:
+    """A removal waits for the pods that are being made, and then finds those that have the volume."""
+    world.prepare("--quiet", "--volume=v:/data", world.app)
+    world.minit("gc", "--expire-prepared=0s")
+    with key_lock(world.data / "locks", "prepareLock", exclusive=False):
+        removal = subprocess.Popen(
+            world.command("volume", "rm", "v"), env=world.environment(), stderr=subprocess.PIPE, text=True
+        )
+        wait_for(lambda: removal.poll() is not None or is_waiting(removal.pid), "the removal to wait")
+        uuid = world.prepare("--quiet", "--volume=v:/data", world.app)
+    assert removal.communicate()[1].startswith(f'rm: volume "v" is in use: remove these pods first: {uuid}\n')
     assert (world.data / "minit/volumes/v/data/seed").exists()
-    assert sorted(listed(world)["v"]) == sorted(uuids)
-    assert not world.succeeds("volume", "rm", "v")
-    world.minit("rm", *uuids)
+    world.minit("rm", uuid)
     assert world.succeeds("volume", "rm", "v")
+
+
+def is_waiting(pid: int) -> bool:
+    """Return whether a process waits for a lock."""
+    return any("->" in line and line.split()[5] == str(pid) for line in Path("/proc/locks").read_text().splitlines())
 
 
 def test_in_a_pod_whose_apps_come_and_go(world: World) -> None:
