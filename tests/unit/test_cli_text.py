@@ -20,6 +20,7 @@ from minit.cli.text.times import format_age, format_time
 from minit.goduration import format_duration, parse_duration
 from minit.manifest.image import ImageManifest
 from minit.stage0.images.storedimage import StoredImage
+from minit.stage0.pods.exposedports import ForwardedPort
 from minit.stage0.pods.poddirectory import PodState
 from minit.stage0.pods.podstatus import NETWORK_FIELDS, AppMount, AppStatus, PodStatus
 
@@ -93,6 +94,26 @@ def test_networks_of_both_families() -> None:
 def test_status_of_a_running_pod() -> None:
     """A running pod shows no exit codes, even of apps that have one."""
     assert status_text(pod(PodState.RUNNING)).splitlines()[3:] == ["networks=", "pid=321", "exited=false"]
+
+
+def test_status_has_facts_of_minits_behind_those_of_rkt() -> None:
+    """Ports, volumes, restarts and what is about to be started again stand there, if there are any."""
+    ports = (
+        ForwardedPort(name="a", protocol="tcp", pod_port=80, host_ip=None, host_port=8080, count=1),
+        ForwardedPort(name="b", protocol="udp", pod_port=5000, host_ip="::1", host_port=7000, count=3),
+    )
+    mounts = (AppMount(name="d", container_path="/d", host_path="/srv", read_only=True),)
+    shown = pod(PodState.RUNNING, apps=(app(mounts=mounts),))
+    name = shown.apps[0].name
+    own: dict[str, dict[str, object]] = {name: {"restarts": 2, "restart_in_seconds": 1.5, "end": "exited with 3"}}
+    assert status_text(shown, own, ports).splitlines()[6:] == [
+        "port-80/tcp=0.0.0.0:8080",
+        "port-5000-5002/udp=[::1]:7000-7002",
+        f"mount-{name}=/srv:/d:ro",
+        f"restarts-{name}=2",
+        f"crash-loop-{name}=exited with 3, again in 1.5 s",
+    ]
+    assert pod_json(shown, own, ports)["ports"]
 
 
 def test_status_of_a_prepared_pod() -> None:

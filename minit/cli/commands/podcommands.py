@@ -17,10 +17,11 @@ from minit.cli.text.podtext import list_text, pod_json, status_text
 from minit.cli.uuidfile import UuidFileError, read_uuid
 from minit.errors import MinitError, PodError, describe
 from minit.goflags import BOOLEANS
+from minit.stage0.pods.exposedports import ForwardedPort, forwarded_ports
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, DELETED_STATES, Pod, PodState, find_pod, walk_pods
-from minit.stage0.pods.podstatus import PodStatus, read_manifest_bytes, read_pod_status
+from minit.stage0.pods.podstatus import read_manifest_bytes, read_pod_manifest, read_pod_status
 from minit.stage0.pods.podwaiting import wait_until_ended, wait_until_ready
-from minit.stage0.reports.podtraces import read_lost_output
+from minit.stage0.reports.podtraces import read_end
 from minit.stage0.stage1.controlcall import read_live
 
 _UNREADABLE_UUID_FILE = 1  # rkt's exit code for it in status
@@ -131,18 +132,34 @@ def status(
         if not pod.refresh():
             raise PodError(f'pod "{pod.uuid}" was removed meanwhile')
         shown = read_pod_status(pod)
-        lost = _lost_output(pod, shown)
-        live = _live(invocation, pod) if output_format is not None and shown.state is PodState.RUNNING else {}
+        ends = {app.name: read_end(pod, app.name) or {} for app in shown.apps}
+        # The text asks PID 1 only if an app has ended that may be started again.
+        is_asked = output_format is not None or any("finished" in end for end in ends.values())
+        live = _live(invocation, pod) if is_asked and shown.state is PodState.RUNNING else {}
+        ports = _ports(invocation, pod) if shown.state is PodState.RUNNING else ()
+    fields = {name: {**_recorded(end), **live.get(name, {})} for name, end in ends.items()}
     if output_format is not None:
-        fields = {name: {"lost_output_bytes": size_bytes, **live.get(name, {})} for name, size_bytes in lost.items()}
-        invocation.say(json_text(pod_json(shown, {**live, **fields}), output_format))
+        invocation.say(json_text(pod_json(shown, fields, ports), output_format))
     else:
-        invocation.say(status_text(shown, lost), end="")
+        invocation.say(status_text(shown, fields, ports), end="")
 
 
-def _lost_output(pod: Pod, shown: PodStatus) -> dict[str, int]:
-    known = ((app.name, read_lost_output(pod, app.name)) for app in shown.apps)
-    return {name: size_bytes for name, size_bytes in known if size_bytes is not None}
+def _recorded(end: dict[str, object]) -> dict[str, object]:
+    """Return what the record of an app's end says beyond rkt's status."""
+    found: dict[str, object] = {}
+    if isinstance(end.get("lost_output_bytes"), int):
+        found["lost_output_bytes"] = end["lost_output_bytes"]
+    if end.get("restarts"):
+        found |= {"restarts": end["restarts"], "end": str(end.get("end"))}
+    return found
+
+
+def _ports(invocation: Invocation, pod: Pod) -> tuple[ForwardedPort, ...]:
+    try:
+        return forwarded_ports(read_pod_manifest(pod))
+    except MinitError as error:
+        invocation.note(f"warning: its ports are not known: {describe(error)}")
+        return ()
 
 
 def _live(invocation: Invocation, pod: Pod) -> dict[str, dict[str, object]]:

@@ -7,6 +7,7 @@ import click
 from minit.cli.grammar import MinitCommand
 from minit.cli.invocation import Invocation
 from minit.cli.text.jsonoutput import format_option, json_text
+from minit.cli.text.porttext import host_place, pod_place, port_json
 from minit.errors import PodError
 from minit.stage0.pods.exposedports import ForwardedPort, forwarded_ports
 from minit.stage0.pods.poddirectory import PodState, find_pod
@@ -36,34 +37,14 @@ def port(invocation: Invocation, output_format: str | None, uuid: str, port: str
         if not ports:
             raise PodError(f'no port of the host leads to port "{port}" of the pod')
     if output_format is not None:
-        invocation.say(json_text([_json(each) for each in ports], output_format))
+        invocation.say(json_text([port_json(each) for each in ports], output_format))
         return
     for each in ports:
-        place = _place(each)
-        invocation.say(place if port is not None else f"{_range(each.pod_port, each)}/{each.protocol} -> {place}")
+        place = host_place(each)
+        invocation.say(place if port is not None else f"{pod_place(each)} -> {place}")
 
 
 def _words(each: ForwardedPort) -> tuple[str, ...]:
     """Return the words by which a port may be asked for."""
     number = str(each.pod_port)
     return each.name, f"{number}/{each.protocol}", *((number,) if each.protocol == "tcp" else ())
-
-
-def _place(each: ForwardedPort) -> str:
-    address = each.host_ip or "0.0.0.0"
-    return f"{f'[{address}]' if ':' in address else address}:{_range(each.host_port, each)}"
-
-
-def _range(first: int, each: ForwardedPort) -> str:
-    return str(first) if each.count == 1 else f"{first}-{first + each.count - 1}"
-
-
-def _json(each: ForwardedPort) -> dict[str, object]:
-    return {
-        "name": each.name,
-        "protocol": each.protocol,
-        "pod_port": each.pod_port,
-        "host_ip": each.host_ip or "",
-        "host_port": each.host_port,
-        "count": each.count,
-    }

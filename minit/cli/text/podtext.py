@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minit.cli.text.columns import align, fit
+from minit.cli.text.porttext import host_place, pod_place, port_json
 from minit.cli.text.times import ZERO_TIME, format_age, format_time
 from minit.harmless import harmless
+from minit.stage0.pods.exposedports import ForwardedPort
 from minit.stage0.pods.poddirectory import ENDED_STATES, PodState
 from minit.stage0.pods.podstatus import AppStatus, PodStatus
 
@@ -45,8 +47,12 @@ def list_text(pods: Sequence[PodStatus], now_ns: int, *, full: bool, legend: boo
     return align(rows) if width is None or full else fit(rows, width, _SHORTENED)
 
 
-def status_text(pod: PodStatus, lost_output_bytes: Mapping[str, int] | None = None) -> str:
-    """Return the lines of `status`, those of rkt and of each app how much of its output is lost."""
+def status_text(pod: PodStatus, fields: Mapping[str, Json] | None = None, ports: Sequence[ForwardedPort] = ()) -> str:
+    """
+    Return the lines of `status`: those of rkt, and behind them minit's own, of what there is.
+
+    `fields` are minit's of the apps, by name, as in JSON, and `ports` those of the host that lead to the pod.
+    """
     lines = [
         f"state={pod.state}",
         f"created={ZERO_TIME if pod.created_ns is None else format_time(pod.created_ns)}",
@@ -63,11 +69,24 @@ def status_text(pod: PodStatus, lost_output_bytes: Mapping[str, int] | None = No
             lines += [f"app-{app.name}={app.exit_code}" for app in pod.apps if app.exit_code is not None]
     if pod.name is not None:
         lines.append(f"pod-name={pod.name}")
-    lines += [f"lost-output-{name}={size_bytes}" for name, size_bytes in (lost_output_bytes or {}).items()]
+    lines += [f"port-{pod_place(port)}={host_place(port)}" for port in ports]
+    for app in pod.apps:
+        lines += [
+            f"mount-{app.name}={harmless(mount.host_path or mount.name)}:{harmless(mount.container_path)}"
+            f"{':ro' if mount.read_only else ''}"
+            for mount in app.mounts
+        ]
+        own = (fields or {}).get(app.name, {})
+        if own.get("restarts"):
+            lines.append(f"restarts-{app.name}={own['restarts']}")
+        if own.get("restart_in_seconds") is not None:
+            lines.append(f"crash-loop-{app.name}={own.get('end', 'ended')}, again in {own['restart_in_seconds']} s")
+        if own.get("lost_output_bytes") is not None:
+            lines.append(f"lost-output-{app.name}={own['lost_output_bytes']}")
     return "".join(f"{line}\n" for line in lines)
 
 
-def pod_json(pod: PodStatus, streams: Mapping[str, Json] | None = None) -> Json:
+def pod_json(pod: PodStatus, streams: Mapping[str, Json] | None = None, ports: Sequence[ForwardedPort] = ()) -> Json:
     """
     Return a pod as rkt writes it in JSON: its own times in seconds, those of its apps in nanoseconds.
 
@@ -79,6 +98,7 @@ def pod_json(pod: PodStatus, streams: Mapping[str, Json] | None = None) -> Json:
             "pod_name": pod.name,
             "state": str(pod.state),
             "networks": [dict(network) for network in pod.networks],
+            "ports": [port_json(port) for port in ports],
             "app_names": [app.name for app in pod.apps],
             "apps": [{**app_json(app), **(streams or {}).get(app.name, {})} for app in pod.apps],
             "created_at": None if pod.created_ns is None else pod.created_ns // _SECOND_NS,
