@@ -145,6 +145,11 @@ COMMANDS = {
         help="Build minit's stage1 image.",
         section=_IMAGES,
     ),
+    "generate": Listing(
+        place="commandgroups:generate_group",
+        help="Write pods down for others.",
+        section=_OTHER,
+    ),
     "volume": Listing(
         place="commandgroups:volume_group",
         help="Manage named volumes, which outlive the pods that mount them.",
@@ -273,6 +278,12 @@ _SYSTEM_COMMANDS = {
         help="Remove pods that have ended, and the images, packed and unpacked, that no other pod has.",
     ),
 }
+_GENERATE_COMMANDS = {
+    "kube": Listing(
+        place="commands.generatecommands:kube",
+        help="Print a pod as the YAML of a Kubernetes Pod, of which play makes an equal one.",
+    ),
+}
 _VOLUME_COMMANDS = {
     "create": Listing(
         place="commands.volumecommands:create",
@@ -312,6 +323,11 @@ def app_group() -> None:
 @click.group("image", cls=MinitGroup, commands=CommandTable(_IMAGE_COMMANDS))
 def image_group() -> None:
     """Build images, and manage those of the store."""
+
+
+@click.group("generate", cls=MinitGroup, commands=CommandTable(_GENERATE_COMMANDS))
+def generate_group() -> None:
+    """Write pods down for others."""
 
 
 @click.group("volume", cls=MinitGroup, commands=CommandTable(_VOLUME_COMMANDS))

@@ -59,11 +59,16 @@ data: {text: "of the file\\n"}
 
 
 def test_in_the_foreground(world: World) -> None:
-    """Its exit code is the pod's, and everything is as the file says; files of configs cannot be written."""
+    """Its exit code is the pod's, all is as the file says, and so it is in a pod of the YAML that is made of it."""
     result = play(world, ONE, code=3)
     lines = [line.partition("]: ")[2] for line in (result.stdout + result.stderr).splitlines()]
     assert lines[:3] == ["of the file", "7", "web"]
     assert "Read-only file system" in lines[3] or "can't create" in lines[3]
+    [uuid] = world.pods("run")
+    text = world.minit("generate", "kube", uuid).stdout
+    world.minit("rm", uuid)
+    again = play(world, text, code=3)
+    assert [line.partition("]: ")[2] for line in (again.stdout + again.stderr).splitlines()] == lines
 
 
 LONG = """

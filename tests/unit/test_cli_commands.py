@@ -18,7 +18,7 @@ from minit.cli.main import run
 COMMANDS = {
     *("run", "prepare", "run-prepared", "app", "enter", "attach", "list", "status", "cat-manifest", "rename", "start"),
     *("logs", "events", "stop", "rm", "gc", "export", "top", "diagnose", "play", "init"),
-    *("volume", "cp", "diff", "port", "system"),
+    *("generate", "volume", "cp", "diff", "port", "system"),
     *("fetch", "image", "stage1", "version", "completion", "help"),
 }
 UUID = "f3690550-7b80-4be7-839b-2359a85fb0d2"

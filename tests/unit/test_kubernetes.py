@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 
 from minit.errors import ManifestError, PodError
 from minit.manifest.image import parse_image_manifest
-from minit.manifest.pod import RuntimeApp
+from minit.manifest.pod import RuntimeApp, parse_pod_manifest
 from minit.plan.life.health import plan_health
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.kubernetes.container.environment import expand
 from minit.stage0.kubernetes.documents import read_file
+from minit.stage0.kubernetes.generate import generate_pod
 from minit.stage0.kubernetes.manifest import plan_kubernetes_pod
 from minit.stage0.kubernetes.pods import KubernetesPod
 from minit.stage0.kubernetes.reading.fields import Findings
 from minit.stage0.kubernetes.reading.yamltext import parse_documents
+from minit.stage0.kubernetes.reading.yamlwriting import write_documents
 from tests.support.stage0_world import DEFAULT_APP, image_manifest
 
 DATA = Path("/var/lib/rkt")
@@ -85,7 +87,9 @@ def app_of(spec: str, **options: Any) -> dict[str, Any]:
 def test_the_pod() -> None:
     """Its names can be found again, labels and annotations are kept, minit's own are the pod's."""
     head = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  namespace: shop\n  labels: {a: b}\n"
-    head += "  annotations: {minit/pids-limit: '50', note: x}\nspec:\n  terminationGracePeriodSeconds: 7\n"
+    head += (
+        "  annotations: {minit/pids-limit: '50', minit/dns: none, note: x}\nspec:\n  terminationGracePeriodSeconds: 7\n"
+    )
     [pod] = read_file((head + container()).encode(), "pod.yaml", Findings())
     _, data = plan_kubernetes_pod(pod, {"main": image()}, 0, 0, DATA)
     value = json.loads(data)
@@ -97,6 +101,7 @@ def test_the_pod() -> None:
     }
     assert {"name": "minit/stop-grace", "value": "7s"} in value["annotations"]
     assert {"name": "minit/pids-limit", "value": "50"} in value["annotations"]
+    assert [pair["value"] for pair in value["annotations"] if pair["name"] == "minit/dns"] == ["none"]
 
 
 @pytest.mark.parametrize(
@@ -291,7 +296,10 @@ def test_probes() -> None:
 @pytest.mark.parametrize(
     ("spec", "unsupported"),
     [
-        (container(", lifecycle: {preStop: {}}"), "spec.containers[0].lifecycle"),
+        (
+            container(", lifecycle: {preStop: {sleep: {}}}"),
+            "lifecycle.preStop: not supported: nothing is run in a container",
+        ),
         (container(", securityContext: {privileged: true}"), "spec.containers[0].securityContext.privileged"),
         (
             container(", resources: {limits: {ephemeral-storage: 1Gi}}"),
@@ -381,6 +389,45 @@ def test_jobs() -> None:
     [app] = json.loads(plan_kubernetes_pod(pods[1], {"main": image()}, 0, 0, Path("/data"))[1])["apps"]
     assert {"name": "JOB_COMPLETION_INDEX", "value": "1"} in app["app"]["environment"]
     assert {"name": "minit/restart-limit", "value": "3"} in app["annotations"]
+
+
+def test_a_pod_is_written_down() -> None:
+    """A pod of what generate makes of a pod is equal, in all that a Pod can say."""
+    fields = (
+        ", command: [/bin/run, $(IP), '$$(X)', yes please], workingDir: /srv, lifecycle: {stopSignal: SIGINT}, tty: true, stdin: true, env: ["
+        "{name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}, {name: URL, value: 'http://$(IP)/'}],"
+        " ports: [{containerPort: 80, hostPort: 8080, hostIP: 127.0.0.1},"
+        " {containerPort: 53, hostPort: 53, protocol: UDP}],"
+        " resources: {limits: {memory: 64Mi, cpu: 1500m}, requests: {cpu: 500m}}, securityContext: {runAsUser: 7,"
+        " readOnlyRootFilesystem: true, allowPrivilegeEscalation: false, seccompProfile: {type: Unconfined},"
+        " capabilities: {drop: [ALL], add: [NET_BIND_SERVICE]}},"
+        " livenessProbe: {httpGet: {port: 80, path: /ok, httpHeaders: [{name: A, value: 'y'}]}, periodSeconds: 5},"
+        " readinessProbe: {tcpSocket: {port: 81}, failureThreshold: 2}, volumeMounts: ["
+        "{name: host, mountPath: /h, readOnly: true}, {name: tmp, mountPath: /t, subPath: a/b},"
+        " {name: tmp, mountPath: /u, readOnly: true}, {name: host, mountPath: /v, mountPropagation: HostToContainer,"
+        " readOnly: true}, {name: db, mountPath: /d}]"
+    )
+    spec = (
+        "  restartPolicy: OnFailure\n  terminationGracePeriodSeconds: 7\n  securityContext: {fsGroup: 9,"
+        " supplementalGroups: [11], sysctls: [{name: kernel.shm_rmid_forced, value: '1'}]}\n"
+        "  initContainers:\n  - {name: one, image: app}\n  - {name: side, image: app, restartPolicy: Always}\n"
+        f"{container(fields)}  volumes:\n  - {{name: host, hostPath: {{path: /srv}}}}\n"
+        "  - {name: tmp, emptyDir: {medium: Memory, sizeLimit: 8Mi}}\n"
+        "  - {name: db, persistentVolumeClaim: {claimName: data}}\n"
+    )
+    first = manifest(spec)
+    said: list[str] = []
+    parsed = parse_pod_manifest(json.dumps({**first, "ports": first["ports"] or []}).encode(), "pod")
+    images = dict.fromkeys(("one", "side", "main"), "app")
+    text = write_documents([generate_pod(parsed, "other", images, DATA, said.append)])
+    [pod] = read_file(text.encode(), "again.yaml", Findings())
+    again = json.loads(plan_kubernetes_pod(pod, dict.fromkeys(images, image()), 0, 0, DATA)[1])
+    marks = [
+        next(iter(json.loads({pair["name"]: pair["value"] for pair in app["annotations"]}["minit/expand"])))
+        for app in (first["apps"][-1], again["apps"][-1])
+    ]
+    assert json.loads(json.dumps(again).replace(marks[1], marks[0])) == first
+    assert said == []
 
 
 @pytest.mark.parametrize(

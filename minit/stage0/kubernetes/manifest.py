@@ -22,17 +22,18 @@ Json = dict[str, object]
 NAME_ANNOTATION = "io.kubernetes.pod.name"
 NAMESPACE_ANNOTATION = "io.kubernetes.pod.namespace"
 
-_AFTER = "minit/after"
-_HEALTH = "minit/health"
-_RESTART = "minit/restart"
+AFTER = "minit/after"
+HEALTH = "minit/health"
+RESTART = "minit/restart"
 _RESTART_LIMIT = "minit/restart-limit"
 _RESTART_RESET = "minit/restart-reset"
-_STOP_GRACE = "minit/stop-grace"
-_MOUNTS = "minit/mounts"
-_EXPAND = "minit/expand"
-_SIDECAR = "minit/sidecar"
-_SYSCTLS = "minit/sysctls"
-_MEMORY_VOLUMES = "minit/memory-volumes"
+STOP_SIGNAL = "minit/stop-signal"
+STOP_GRACE = "minit/stop-grace"
+MOUNTS = "minit/mounts"
+EXPAND = "minit/expand"
+SIDECAR = "minit/sidecar"
+SYSCTLS = "minit/sysctls"
+MEMORY_VOLUMES = "minit/memory-volumes"
 _OWN = "minit/"
 _ENTRYPOINT = "appc.io/docker/entrypoint"
 _INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
@@ -101,22 +102,24 @@ def _overrides(
 ) -> AppOverrides:
     program, arguments = command_of(container, image)
     security = container.security
-    annotations = {_RESTART: restart} if restart != "never" else {}
+    annotations = {RESTART: restart} if restart != "never" else {}
     if pod.job is not None and container.restart is None:
         # A pod is a whole row of attempts, be they pods of their own to Kubernetes.
-        annotations = {_RESTART: "on-failure", _RESTART_LIMIT: str(pod.job.retries), _RESTART_RESET: "8760h"}
+        annotations = {RESTART: "on-failure", _RESTART_LIMIT: str(pod.job.retries), _RESTART_RESET: "8760h"}
     if before:
-        annotations[_AFTER] = ",".join(before)
+        annotations[AFTER] = ",".join(before)
     if container.health is not None:
-        annotations[_HEALTH] = container.health
+        annotations[HEALTH] = container.health
     if container.restart is not None:
-        annotations[_SIDECAR] = "true"
+        annotations[SIDECAR] = "true"
+    if container.stop_signal is not None:
+        annotations[STOP_SIGNAL] = container.stop_signal
     later = pod.names.later(*arguments, *(value for _, value in container.environment))
     if later:
-        annotations[_EXPAND] = jsontext.dump(later).decode("ascii")
+        annotations[EXPAND] = jsontext.dump(later).decode("ascii")
     details = _mount_details(container)
     if details:
-        annotations[_MOUNTS] = jsontext.dump(details).decode("ascii")
+        annotations[MOUNTS] = jsontext.dump(details).decode("ascii")
     stream = "tty" if container.tty else "stream"
     return AppOverrides(
         name=container.name,
@@ -156,10 +159,11 @@ def _complete(manifest: Json, pod: KubernetesPod) -> None:
         manifest["ports"] = [_port(container, index) for container, index in _forwarded(pod)] or None
     given = {name: value for name, value in pod.names.annotations if name.startswith(_OWN)}
     in_memory = _in_memory(pod)
-    own = {_MEMORY_VOLUMES: jsontext.dump(in_memory).decode("ascii")} if in_memory else {}
+    own = {MEMORY_VOLUMES: jsontext.dump(in_memory).decode("ascii")} if in_memory else {}
     if pod.security.sysctls:
-        own[_SYSCTLS] = jsontext.dump(dict(pod.security.sysctls)).decode("ascii")
-    annotations += pairs_json(tuple({_STOP_GRACE: f"{pod.grace_seconds}s", **own, **given}.items()))
+        own[SYSCTLS] = jsontext.dump(dict(pod.security.sysctls)).decode("ascii")
+    own = {STOP_GRACE: f"{pod.grace_seconds}s", **own, **given}
+    annotations[:] = [pair for pair in annotations if pair["name"] not in own] + pairs_json(tuple(own.items()))
     manifest["userAnnotations"] = {
         **{name: value for name, value in pod.names.annotations if not name.startswith(_OWN)},
         NAME_ANNOTATION: pod.names.name,

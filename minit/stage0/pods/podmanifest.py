@@ -33,11 +33,12 @@ from minit.stage0.volumes.volumestore import NAMED, located
 from minit.value import Value
 
 # Of every pod that is made here: it meets users of today, not rkt's.
-_POD_ANNOTATIONS = (
+DEFAULT_ANNOTATIONS = (
     (paths.ANNOTATION_DNS, "host"),
     (paths.ANNOTATION_POD_NAMES, "true"),
     (paths.ANNOTATION_SECCOMP_ERRNO, "EPERM"),
 )
+"""What a new pod of images has unless its user says otherwise."""
 # In this order, after what --annotation gives.
 _STREAMS = ("stdin", "stdout", "stderr")
 
@@ -62,14 +63,14 @@ def plan_apps(
             raise PodError(f'several apps are named "{name}": give them different names with --name')
         apps.append(PlannedApp(name=name, image=image))
         entries.append(_runtime_app_json(name, image, overrides, defaults))
-    return tuple(apps), _new_manifest(entries, defaults, ((paths.ANNOTATION_MUTABLE, "false"), *_POD_ANNOTATIONS))
+    return tuple(apps), _new_manifest(entries, defaults, ((paths.ANNOTATION_MUTABLE, "false"), *DEFAULT_ANNOTATIONS))
 
 
 def plan_sandbox(defaults: PodDefaults, annotations: Pairs, user_annotations: Pairs, user_labels: Pairs) -> bytes:
     """Return the manifest of a new pod without apps, which may be added while it runs."""
     # Whether a pod is mutable is not the user's to say.
     chosen = {paths.ANNOTATION_MUTABLE: "true"}
-    for name, value in (dict(_POD_ANNOTATIONS) | dict(annotations)).items():
+    for name, value in (dict(DEFAULT_ANNOTATIONS) | dict(annotations)).items():
         chosen.setdefault(name, value)
     user: Json = {"userAnnotations": dict(user_annotations), "userLabels": dict(user_labels)}
     return _new_manifest([], defaults, tuple(chosen.items()), {key: value for key, value in user.items() if value})

@@ -66,6 +66,7 @@ class Container(Value):
     stdin: bool = False
     tty: bool = False
     restart: str | None = None
+    stop_signal: str | None = None
 
 
 def read_container(
@@ -85,6 +86,11 @@ def read_container(
         known = dict(environment)
         fields.ignored("terminationMessagePath", "terminationMessagePolicy")
         fields.only("stdinOnce", False)
+        with fields.within("lifecycle") as lifecycle:
+            for hook in ("postStart", "preStop"):
+                if lifecycle[hook].given:
+                    findings.refuse(lifecycle[hook], "nothing is run in a container when it starts or is to stop")
+            stop_signal = lifecycle["stopSignal"].optional(Node.non_empty)
         restart = fields["restartPolicy"].optional(lambda policy: policy.one_of("Always")) if init else None
         ports = fields.each("ports", lambda port, found: _read_port(port, found, name))
         return Container(
@@ -103,6 +109,7 @@ def read_container(
             stdin=fields["stdin"].optional(Node.boolean) or False,
             tty=fields["tty"].optional(Node.boolean) or False,
             restart=restart,
+            stop_signal=stop_signal,
         )
 
 

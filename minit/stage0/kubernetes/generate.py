@@ -1,0 +1,282 @@
+"""A pod as a Pod of Kubernetes: the inverse of `manifest.py`, of which `minit play` makes an equal pod."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from minit import jsontext
+from minit.manifest.app import App
+from minit.manifest.pod import PodManifest, RuntimeApp, Volume
+from minit.stage0.kubernetes.manifest import (
+    AFTER,
+    EXPAND,
+    HEALTH,
+    MEMORY_VOLUMES,
+    MOUNTS,
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    RESTART,
+    SIDECAR,
+    STOP_GRACE,
+    STOP_SIGNAL,
+    SYSCTLS,
+)
+from minit.stage0.kubernetes.pods import DEFAULT_NAMESPACE
+from minit.stage0.pods.appsection import (
+    CAPABILITIES_RETAIN,
+    CPU,
+    CPU_SHARES,
+    MEMORY,
+    NO_NEW_PRIVILEGES,
+    SECCOMP_RETAIN,
+)
+from minit.stage0.pods.podmanifest import DEFAULT_ANNOTATIONS
+from minit.stage0.volumes.volumestore import name_of
+
+Json = dict[str, object]
+Warn = Callable[[str], None]
+
+_RESTARTS = {"always": "Always", "on-failure": "OnFailure", "never": "Never"}
+_PROPAGATIONS = {"private": "None", "slave": "HostToContainer"}
+_FIELDS = {
+    "pod-ip": "status.podIP",
+    "pod-ips": "status.podIPs",
+    "host-ip": "status.hostIP",
+    "pod-uuid": "metadata.uid",
+}
+_STREAM = "coreos.com/rkt/stage2/"
+_EVERY_CALL = "@appc.io/all"
+_SHARES_OF_A_CPU = 1024
+_FOR_GROUPS = ("2777", "2775")
+_PROBES = {"startup": "startupProbe", "liveness": "livenessProbe", "readiness": "readinessProbe"}
+_TIMES = {"delay": "initialDelaySeconds", "interval": "periodSeconds", "timeout": "timeoutSeconds"}
+_COUNTS = {"failures": "failureThreshold", "successes": "successThreshold"}
+_OWN = "minit/"
+_SAID = (STOP_GRACE, MEMORY_VOLUMES, SYSCTLS)
+
+
+def generate_pod(manifest: PodManifest, name: str, images: Mapping[str, str], data: Path, warn: Warn) -> Json:
+    """
+    Return the document of a pod; `images` are references of its apps' images, by app.
+
+    `warn` gets a line for each thing that a Pod cannot say.
+    """
+    user = dict(manifest.user_annotations)
+    namespace = user.pop(NAMESPACE_ANNOTATION, DEFAULT_NAMESPACE)
+    metadata: Json = {"name": user.pop(NAME_ANNOTATION, name)}
+    own = {
+        key: text
+        for key, text in manifest.annotations
+        if key.startswith(_OWN) and key not in _SAID and (key, text) not in DEFAULT_ANNOTATIONS
+    }
+    metadata |= {} if namespace == DEFAULT_NAMESPACE else {"namespace": namespace}
+    metadata |= _given(labels=dict(manifest.user_labels), annotations={**user, **own})
+    initial = _initial(manifest)
+    apps = [app for app in manifest.apps if app.name not in initial]
+    restarts = {app.annotation(RESTART) or "never" for app in apps}
+    if len(restarts) > 1:
+        warn("containers are started again in different ways: a Pod has one restartPolicy for all")
+    grace = manifest.annotation(STOP_GRACE) or ""
+    memory = _object(manifest.annotation(MEMORY_VOLUMES))
+    spec: Json = {"restartPolicy": _RESTARTS[(apps[0].annotation(RESTART) if apps else None) or "never"]}
+    if grace.endswith("s") and grace[:-1].isdecimal():
+        spec["terminationGracePeriodSeconds"] = int(grace[:-1])
+    spec |= _given(securityContext=_pod_security(manifest))
+    init = [_container(app, manifest, images[app.name], warn) for app in manifest.apps if app.name in initial]
+    spec |= _given(initContainers=init)
+    spec["containers"] = [_container(app, manifest, images[app.name], warn) for app in apps]
+    spec |= _given(volumes=[_volume(volume, memory, data) for volume in manifest.volumes])
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def volume_of_files(pod: Json, name: str, files: Sequence[tuple[str, int, str]]) -> Json:
+    """
+    Return a Secret with the files of a volume, and have the document of the pod refer to it.
+
+    Files are their paths, modes, and what they hold in base64.
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    assert isinstance(metadata, dict) and isinstance(spec, dict)
+    secret = f"{metadata['name']}-{name}"
+    keys = [f"file-{number}" for number in range(len(files))]
+    items = [{"key": key, "path": path, "mode": mode} for key, (path, mode, _) in zip(keys, files)]
+    for volume in spec["volumes"]:
+        if volume["name"] == name:
+            del volume["emptyDir"]
+            volume["secret"] = {"secretName": secret, "items": items}
+    data = {key: text for key, (_, _, text) in zip(keys, files)}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret}, "data": data}
+
+
+def _initial(manifest: PodManifest) -> set[str]:
+    """Return the names of the apps that others wait for until they end, and of sidecars."""
+    waited = {
+        word.strip().partition(":")[0]
+        for app in manifest.apps
+        for word in (app.annotation(AFTER) or "").split(",")
+        if word.strip().endswith(":completed")
+    }
+    return waited | {app.name for app in manifest.apps if app.annotation(SIDECAR) == "true"}
+
+
+def _container(runtime: RuntimeApp, manifest: PodManifest, image: str, warn: Warn) -> Json:
+    app = runtime.app
+    assert app is not None
+    if app.event_handlers:
+        warn(f'app "{runtime.name}": event handlers have no place in a Pod')
+    container: Json = {"name": runtime.name, "image": image, "command": _words(app.exec)}
+    if app.working_directory:
+        container["workingDir"] = app.working_directory
+    if runtime.annotation(SIDECAR) == "true":
+        container["restartPolicy"] = "Always"
+    container |= _given(
+        env=_environment(runtime, app),
+        ports=_ports(runtime, manifest),
+        resources=_resources(app),
+        securityContext=_security(runtime, app),
+        volumeMounts=_mounts(runtime, app),
+    )
+    for stream in ("stdin", "stdout"):
+        mode = runtime.annotation(_STREAM + stream)
+        if mode in ("stream", "tty"):
+            container |= {"stdin": True} if stream == "stdin" else {}
+            container |= {"tty": True} if mode == "tty" else {}
+    if (signal := runtime.annotation(STOP_SIGNAL)) is not None:
+        container["lifecycle"] = {"stopSignal": signal}
+    return container | _probes(_object(runtime.annotation(HEALTH)), warn)
+
+
+def _words(words: Sequence[str]) -> list[str]:
+    # What has been put in is not a reference any more.
+    return [word.replace("$(", "$$(") for word in words]
+
+
+def _environment(runtime: RuntimeApp, app: App) -> list[Json]:
+    later = {mark: _FIELDS[str(word)] for mark, word in _object(runtime.annotation(EXPAND)).items()}
+    variables: list[Json] = []
+    named: dict[str, str] = {}
+    for name, value in app.environment:
+        if value in later:
+            named[value] = name
+            variables.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": later[value]}}})
+            continue
+        text = value.replace("$(", "$$(")
+        for mark, reference in named.items():
+            text = text.replace(mark, f"$({reference})")
+        variables.append({"name": name, "value": text})
+    return variables
+
+
+def _ports(runtime: RuntimeApp, manifest: PodManifest) -> list[Json]:
+    ports: list[Json] = []
+    for port in manifest.ports:
+        inner = port.pod_port
+        owners = [app.name for app in manifest.apps if port.name.startswith(f"{app.name}-")]
+        if inner is None or runtime.name != (owners or [manifest.apps[-1].name])[0]:
+            continue
+        entry: Json = {"name": port.name, "containerPort": inner.port, "hostPort": port.host_port}
+        entry |= {"protocol": "UDP"} if inner.protocol == "udp" else {}
+        entry |= {} if port.host_ip is None else {"hostIP": port.host_ip}
+        ports.append(entry)
+    return ports
+
+
+def _resources(app: App) -> Json:
+    limits: Json = {}
+    requests: Json = {}
+    for isolator in app.isolators:
+        value = isolator.value
+        for resource, name in (("memory", MEMORY), ("cpu", CPU)):
+            if isolator.name == name and isinstance(value, dict):
+                limits |= _given(**{resource: value.get("limit")})
+                requests |= _given(**{resource: value.get("request")})
+        if isolator.name == CPU_SHARES and isinstance(value, int) and "cpu" not in requests:
+            requests["cpu"] = f"{-(-value * 1000 // _SHARES_OF_A_CPU)}m"
+    return _given(limits=limits, requests=requests)
+
+
+def _security(runtime: RuntimeApp, app: App) -> Json:
+    security: Json = {"readOnlyRootFilesystem": True} if runtime.read_only_root_fs else {}
+    for field, text in (("runAsUser", app.user), ("runAsGroup", app.group)):
+        security |= {field: int(text)} if text.isdecimal() else {}
+    for isolator in app.isolators:
+        names = isolator.value.get("set") if isinstance(isolator.value, dict) else None
+        if isolator.name == CAPABILITIES_RETAIN and isinstance(names, list):
+            held = [str(name).removeprefix("CAP_") for name in names]
+            security["capabilities"] = {"drop": ["ALL"], "add": held}
+        if isolator.name == NO_NEW_PRIVILEGES and isolator.value is True:
+            security["allowPrivilegeEscalation"] = False
+        if isolator.name == SECCOMP_RETAIN and names == [_EVERY_CALL]:
+            security["seccompProfile"] = {"type": "Unconfined"}
+    return security
+
+
+def _pod_security(manifest: PodManifest) -> Json:
+    groups = {app.app.supplementary_gids for app in manifest.apps if app.app is not None}
+    every = [*groups.pop()] if len(groups) == 1 else []
+    owner = next((volume.gid for volume in manifest.volumes if volume.mode in _FOR_GROUPS), None)
+    security = {} if owner is None else {"fsGroup": owner}
+    sysctls = [{"name": name, "value": value} for name, value in _object(manifest.annotation(SYSCTLS)).items()]
+    return security | _given(supplementalGroups=[group for group in every if group != owner], sysctls=sysctls)
+
+
+def _mounts(runtime: RuntimeApp, app: App) -> list[Json]:
+    details = _object(runtime.annotation(MOUNTS))
+    only_read = {point.name for point in app.mount_points if point.read_only}
+    mounts: list[Json] = []
+    for mount in runtime.mounts:
+        found = details.get(mount.path)
+        detail = found if isinstance(found, dict) else {}
+        entry: Json = {"name": mount.volume, "mountPath": mount.path}
+        entry |= {"readOnly": True} if mount.volume in only_read or detail.get("readOnly") else {}
+        entry |= _given(subPath=detail.get("subPath"))
+        entry |= _given(mountPropagation=_PROPAGATIONS.get(str(detail.get("propagation"))))
+        mounts.append(entry)
+    return mounts
+
+
+def _volume(volume: Volume, memory: Json, data: Path) -> Json:
+    claim = name_of(volume, data)
+    if claim is not None:
+        return {"name": volume.name, "persistentVolumeClaim": {"claimName": claim}}
+    if volume.kind == "host":
+        return {"name": volume.name, "hostPath": {"path": volume.source}}
+    entry: Json = {}
+    if volume.name in memory:
+        found = memory[volume.name]
+        entry = {"medium": "Memory", **_given(sizeLimit=found.get("size") if isinstance(found, dict) else None)}
+    return {"name": volume.name, "emptyDir": entry}
+
+
+def _probes(health: Json, warn: Warn) -> Json:
+    probes: Json = {}
+    for kind, check in health.items():
+        if not isinstance(check, dict):
+            continue
+        probe: Json = {"exec": {"command": check["exec"]}} if "exec" in check else {}
+        for way, field in (("http", "httpGet"), ("tcp", "tcpSocket")):
+            if isinstance(check.get(way), dict):
+                target = dict(check[way])
+                headers = target.pop("headers", {})
+                listed = [{"name": name, "value": value} for name, value in headers.items()]
+                probe[field] = {**target, **_given(httpHeaders=listed)}
+        for name, field in _TIMES.items():
+            text = str(check.get(name, ""))
+            if text.endswith("s") and text[:-1].isdecimal():
+                probe[field] = int(text[:-1])
+            elif text:
+                warn(f"{kind}: a Pod has whole seconds, not {name} {text}")
+        probe |= {field: check[name] for name, field in _COUNTS.items() if name in check}
+        probes[_PROBES[kind]] = probe
+    return probes
+
+
+def _object(text: str | None) -> Json:
+    value = {} if text is None else jsontext.parse(text.encode(), "annotation")
+    return value if isinstance(value, dict) else {}
+
+
+def _given(**fields: object) -> Json:
+    """Return the fields that hold anything."""
+    return {name: value for name, value in fields.items() if value}
