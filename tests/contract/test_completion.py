@@ -37,7 +37,7 @@ def paths(line: str) -> str:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("minit sta", ["status", "stage1"]),
+        ("minit sta", ["status", "start", "stage1"]),
         ("minit --debug --dir /x ver", ["version"]),
         ("minit image ren", ["render"]),
         ("minit im ren", ["render"]),
