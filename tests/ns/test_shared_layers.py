@@ -201,6 +201,27 @@ def test_a_killed_import_leaves_whole_layers_or_none(store: Store, tmp_path: Pat
     assert step > 10
 
 
+def test_several_processes_import_images_of_one_base(store: Store, tmp_path: Path) -> None:
+    """Imports at the same moment all succeed, and leave each layer once."""
+    names = ["a", "b", "c", "d"]
+    layout = write_layout(tmp_path / "box", *names)
+    pids = []
+    for name in names:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                with Store(store.data) as own:
+                    fetch(own, layout, name)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        pids.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0, 0, 0]
+    assert len(layers_of(store)) == 5
+    for image in store.list():
+        store.verify(image.id)
+
+
 @pytest.mark.skipif(shutil.which("skopeo") is None, reason="no skopeo on PATH")
 def test_known_layers_are_not_fetched(store: Store, tmp_path: Path) -> None:
     """skopeo reads no layer that the store has: a second image is fetched whose base is not there any more."""

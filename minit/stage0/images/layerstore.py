@@ -7,6 +7,7 @@ in the store. Layers that no image has are removed under an exclusive one. Trees
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -63,10 +64,12 @@ class LayerStore:
                 syscalls.syncfs(fd)
             finally:
                 os.close(fd)
-            # Or somebody else was faster.
-            if not target.exists():
+            try:
                 os.rename(work, target)
                 sync_directory(self._path)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # somebody else was faster
+                    raise
         return self.get(layer.diff_id)
 
     def layers(self) -> Iterator[UnpackedLayer]:
