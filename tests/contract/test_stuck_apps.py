@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.owngroup import find_groups
 from tests.support.pods import control_group_name
 from tests.support.processes import named, status_of
 from tests.support.stage0_world import World
@@ -29,8 +30,7 @@ def world(world: World, stage1_image: Path) -> World:
 
 def groups_of(uuid: str) -> list[Path]:
     """Return a pod's control groups."""
-    name = control_group_name(uuid)
-    return [Path(path, name) for path, groups, _ in os.walk("/sys/fs/cgroup") if name in groups]
+    return find_groups(control_group_name(uuid))
 
 
 def test_a_pod_that_has_ended_but_for_a_process_is_not_forgotten(world: World) -> None:
