@@ -241,7 +241,7 @@ class _Planning:
             private_users=mapped,
             mutable=flags.mutable,
             later_controllers=facts.controllers & _LIMITING_CONTROLLERS if flags.mutable else frozenset(),
-            tells_host=facts.notify_socket is not None,
+            tells_host=facts.tells_host,
             warnings=tuple(self._warnings),
             debug=flags.debug,
         )

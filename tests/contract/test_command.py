@@ -13,6 +13,7 @@ import pytest
 from minit.manifest.image import parse_image_manifest
 from tests.support.pods import LOOPBACK_ONLY
 from tests.support.stage0_world import DEFAULT_APP, World, add_file, write_app
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
@@ -41,6 +42,19 @@ def shell(script: str) -> tuple[str, ...]:
 def lines(result: subprocess.CompletedProcess[str]) -> list[str]:
     """Return what the apps wrote, without the prefixes."""
     return [line.partition("]: ")[2] for line in result.stdout.splitlines()]
+
+
+def test_replacing_a_pod(world: World) -> None:
+    """`run --replace` stops and removes the pod of its name before; without a name it is a usage error."""
+    options = ("--detach", "--quiet", f"--stage1-path={world.stage1}", "--net=none", "--replace", "--name=web")
+    words = ("run", *options, world.app, *shell("exec busybox sleep 1000"))
+    first = world.minit(*words).stdout.strip()
+    second = world.minit(*words).stdout.strip()
+    assert first != second and world.pods("run") == [second] and world.pods("exited-garbage") == []
+    run(world, "--rm", "--replace", "--name=web", world.app, *shell("exit 3"), code=3)
+    wait_for(lambda: not world.pods("run") + world.pods("exited-garbage"), "the removal of the last one")
+    result = run(world, "--replace", world.app, code=254)
+    assert "--replace needs the name of the pod: --name before the first image" in result.stderr
 
 
 def test_volumes(world: World) -> None:

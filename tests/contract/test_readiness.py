@@ -301,12 +301,37 @@ def test_the_hosts_manager_is_told(make_pod: MakePod, notifying_rootfs: Path, tm
         assert (result.returncode, result.stderr) == (0, "")
 
 
+def test_the_hosts_supervisor_is_told_by_a_descriptor(make_pod: MakePod, notifying_rootfs: Path) -> None:
+    """A line feed comes when the pod is ready, and then the end, as no process of the pod has the descriptor."""
+    apps = {"a": notifier("file", "/tmp/here", "wait", "/tmp/go", "READY=1", "forever")}
+    pod = make_pod(apps, notifying_rootfs, image_annotations=TELLING)
+    reader, writer = os.pipe()
+    process = pod.start(env={"MINIT_NOTIFY_FD": str(writer)}, pass_fds=(writer,))
+    os.close(writer)
+    pod.wait_file("a", "/tmp/here")
+    os.set_blocking(reader, False)
+    with pytest.raises(BlockingIOError):
+        os.read(reader, 100)
+    os.set_blocking(reader, True)
+    pod.file("a", "/tmp/go").touch()
+    assert (os.read(reader, 100), os.read(reader, 100)) == (b"\n", b"")
+    os.close(reader)
+    pod.stop()
+    result = pod.finish(process)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_a_manager_that_cannot_be_told(make_pod: MakePod, tmp_path: Path) -> None:
     """It is a warning, and the pod runs."""
     pod = make_pod({"a": shell("exit 0")})
     result = pod.run(env={"NOTIFY_SOCKET": str(tmp_path / "missing")})
     assert result.returncode == 0
     assert "stage1: warning: NOTIFY_SOCKET=" in result.stderr
+    for number in ("x", "1", "77"):
+        pod = make_pod({"a": shell("echo $MINIT_NOTIFY_FD-")})
+        result = pod.run(env={"MINIT_NOTIFY_FD": number})
+        assert f"ignoring MINIT_NOTIFY_FD={number}: no open descriptor from 3 on" in result.stderr
+        assert result.stdout.endswith("]: -\n")
     pod = make_pod({"a": shell("exit 0")})
     assert (
         "ignoring NOTIFY_SOCKET=vsock:2:3: no socket of this machine"

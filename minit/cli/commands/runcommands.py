@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import click
 
 from minit.cli.commandgroups import COMMANDS
+from minit.cli.commands.endingcommands import cleanup_of
 from minit.cli.commands.podrequest import make_request
 from minit.cli.commands.podstart import refuse_detached_terminal, start_pod
 from minit.cli.flags.dnsflags import parse_name_service
@@ -29,7 +31,8 @@ from minit.errors import PodError, describe
 from minit.hostname import find_fault
 from minit.stage0.images.store import Store
 from minit.stage0.images.treestore import TreeStore
-from minit.stage0.pods.poddirectory import find_pod
+from minit.stage0.kubernetes.playedpods import take_down
+from minit.stage0.pods.poddirectory import find_pod, uuid_of_name
 from minit.stage0.pods.podmanifest import unused_volumes
 from minit.stage0.stage1.entrypoints import RunOptions
 from minit.stage0.start.newpod import check_kernel, finish, prepare_pod
@@ -44,12 +47,20 @@ _WITHOUT_PORTS = ("host", "none")
 @prepare_options
 @run_options
 @background_options
+@click.option("--replace", is_flag=True, help="Before, stop and remove the pod of the same --name, if there is one.")
 @uuid_file_save_option
 @app_options
 @click.argument("image", nargs=-1, metavar=_IMAGE_OPERANDS, expose_value=False, type=click.Path())
 @click.pass_context
 def run(
-    ctx: click.Context, /, uuid_file_save: Path | None, quiet: bool, detach: bool, removed: bool, **options: Any
+    ctx: click.Context,
+    /,
+    uuid_file_save: Path | None,
+    quiet: bool,
+    detach: bool,
+    removed: bool,
+    replace: bool,
+    **options: Any,
 ) -> None:
     """
     Run images in a new pod, in the foreground.
@@ -73,6 +84,8 @@ def run(
     how = collect_run_options(invocation, options, quiet=quiet)
     refuse_detached_terminal(how, detach=detach)
     refuse_ports(options["net"], options["port"])
+    if replace:
+        _take_down(invocation, options["name"])
     with Store(invocation.data) as store:
         trees = TreeStore(invocation.data, store)
         with show_progress(invocation, quiet=quiet) as progress:
@@ -146,6 +159,16 @@ def run_prepared(invocation: Invocation, /, uuid: str, detach: bool, removed: bo
     ):
         claim_prepared(pod)
         start_pod(invocation, store, pod, how, detach=detach, removed=removed)
+
+
+def _take_down(invocation: Invocation, name: str | None) -> None:
+    if name is None:
+        raise click.UsageError("--replace needs the name of the pod: --name before the first image")
+    with Store(invocation.data) as store, cleanup_of(invocation, store) as cleanup:
+        uuid = uuid_of_name(invocation.data, name)
+        if uuid is not None:
+            # Its own supervisor knows how long its apps may take.
+            take_down(invocation.data, uuid, math.inf, cleanup, invocation.note)
 
 
 def collect_run_options(

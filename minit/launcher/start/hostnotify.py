@@ -1,23 +1,81 @@
-"""Telling the host's service manager that the pod is ready, and that it stops: sd_notify(3), for the whole pod."""
+"""
+Telling who started the pod that it is ready, and that it stops.
+
+By sd_notify(3), to the socket of NOTIFY_SOCKET; or by a line feed, when it is ready, to the descriptor of
+MINIT_NOTIFY_FD, as the supervisors s6 and dinit have it.
+"""
 
 from __future__ import annotations
 
+import os
 import socket
+from collections.abc import Mapping
 
 from minit.errors import describe
 from minit.stdio import complain
 
 READY = b"READY=1"
 STOPPING = b"STOPPING=1"
+SOCKET_VARIABLE = "NOTIFY_SOCKET"
+DESCRIPTOR_VARIABLE = "MINIT_NOTIFY_FD"
+_FIRST = 3
+_LONGEST = 9
 
 
-def is_usable(address: str) -> bool:
-    """Return whether an address in NOTIFY_SOCKET is one of this machine: a path, or abstract."""
+class Host:
+    """Who started the pod; `descriptor` is this process's until it is told."""
+
+    def __init__(self, address: str | None, descriptor: int | None) -> None:
+        self._address = address
+        self.descriptor = descriptor
+
+    def tell(self, message: bytes) -> None:
+        """Send READY or STOPPING; who does not listen is told so on standard error, and no more."""
+        if self._address is not None:
+            _notify(self._address, message)
+        if self.descriptor is not None and message == READY:
+            try:
+                os.write(self.descriptor, b"\n")
+            except OSError as error:
+                complain(f"stage1: warning: {DESCRIPTOR_VARIABLE}={self.descriptor}: {describe(error)}")
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
+def is_expected(environment: Mapping[str, str]) -> bool:
+    """Return whether somebody wants to be told."""
+    return SOCKET_VARIABLE in environment or DESCRIPTOR_VARIABLE in environment
+
+
+def find_descriptor(environment: Mapping[str, str]) -> int | None:
+    """Return the open descriptor that a variable names, if any."""
+    text = environment.get(DESCRIPTOR_VARIABLE, "")
+    if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST) or int(text) < _FIRST:
+        return None
+    try:
+        os.fstat(int(text))
+    except OSError:
+        return None
+    return int(text)
+
+
+def take_host(environment: Mapping[str, str]) -> Host:
+    """Return who is to be told, by these variables; what cannot be used is a warning."""
+    address, descriptor = environment.get(SOCKET_VARIABLE), find_descriptor(environment)
+    if address is not None and not _is_usable(address):
+        complain(f"stage1: warning: ignoring {SOCKET_VARIABLE}={address}: no socket of this machine")
+        address = None
+    if descriptor is None and (text := environment.get(DESCRIPTOR_VARIABLE)) is not None:
+        complain(f"stage1: warning: ignoring {DESCRIPTOR_VARIABLE}={text}: no open descriptor from {_FIRST} on")
+    return Host(address, descriptor)
+
+
+def _is_usable(address: str) -> bool:
+    """Return whether an address is one of this machine: a path, or abstract."""
     return address.startswith(("/", "@")) and len(address) > 1
 
 
-def notify_host(address: str, message: bytes) -> None:
-    """Send a message to the host's manager; one that does not listen is told so on standard error, and no more."""
+def _notify(address: str, message: bytes) -> None:
     name = address.encode(errors="surrogateescape")
     try:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
@@ -27,4 +85,4 @@ def notify_host(address: str, message: bytes) -> None:
         finally:
             sock.close()
     except OSError as error:
-        complain(f"stage1: warning: NOTIFY_SOCKET={address}: {describe(error)}")
+        complain(f"stage1: warning: {SOCKET_VARIABLE}={address}: {describe(error)}")

@@ -23,7 +23,7 @@ from minit.launcher.ownimage import image_descriptor
 from minit.launcher.podhelper import PodHelper
 from minit.launcher.start.enterprofiles import write_profiles
 from minit.launcher.start.filterprograms import add_filters, read_sidecar_filter
-from minit.launcher.start.hostnotify import is_usable
+from minit.launcher.start.hostnotify import DESCRIPTOR_VARIABLE, SOCKET_VARIABLE, Host, find_descriptor, take_host
 from minit.launcher.start.kuberneteslog import open_kubernetes_log
 from minit.launcher.start.listenfds import AppSockets, InheritedSocket, find_sockets, match_sockets
 from minit.launcher.start.load import collect_facts, load_pod, open_stage1_root, read_host_address, read_host_dns
@@ -110,7 +110,7 @@ class _Launch:
         plan = self._plan(hierarchies)
         with Step("load seccomp filters"):
             filtered, sidecar_filter = add_filters(plan.apps), read_sidecar_filter()
-        host = _take_notify_socket()
+        host = _take_host()
         with Step("take over sockets"):
             matched = _match_sockets(plan, inherited)
         sockets = open_host_sockets(plan, matched)
@@ -156,10 +156,11 @@ class _Launch:
         self._complete(plan, specs, pid, pidfd, link, attributes)
         with Step("wait for PID 1"):
             kept = [helper.fileno() for helper in self._helpers]
+            if host.descriptor is not None:
+                kept.append(host.descriptor)
             syscalls.close_all_but((0, 1, 2, self._lock, pidfd, link.fileno(), *kept))
             watch = Watch(pidfd, link, terminal, entered=lambda: write_pod_file(paths.POD_PID, b"%d\n" % pid))
-            if host is not None:
-                watch.notify_host(host)
+            watch.notify_host(host)
             for helper in self._helpers:
                 watch.add_helper(helper.fileno(), helper.report_death)
             code = watch.run()
@@ -230,7 +231,7 @@ def _shed(lock: int) -> tuple[Attributes, list[InheritedSocket]]:
     syscalls.set_process_name("minit-launcher")
     open_standard_streams()
     sockets = _find_sockets()
-    own = [lock] if (image := image_descriptor()) is None else [lock, image]
+    own = [fd for fd in (lock, image_descriptor(), find_descriptor(os.environ)) if fd is not None]
     # Callers leak descriptors into rkt; one that reached an app or outlived us would be a hole or hold a lock.
     syscalls.close_all_but([0, 1, 2, *own, *(socket.fd for socket in sockets)])
     syscalls.close_range(3, flags=syscalls.CLOSE_RANGE_CLOEXEC)
@@ -253,15 +254,10 @@ def _find_sockets() -> list[InheritedSocket]:
     return sockets
 
 
-def _take_notify_socket() -> str | None:
-    """Return where the host's service manager listens, and keep that from all processes of the pod."""
-    address = os.environ.pop("NOTIFY_SOCKET", None)
-    if address is None:
-        return None
-    if is_usable(address):
-        return address
-    complain(f"stage1: warning: ignoring NOTIFY_SOCKET={address}: no socket of this machine")
-    return None
+def _take_host() -> Host:
+    """Return who is to be told when the pod is ready, and keep that from all processes of the pod."""
+    told = {name: os.environ.pop(name) for name in (SOCKET_VARIABLE, DESCRIPTOR_VARIABLE) if name in os.environ}
+    return take_host(told)
 
 
 def _start_network(plan: PodPlan, sockets: AppSockets, flags: RunFlags, lock: int) -> NetworkHelper | None:

@@ -10,6 +10,7 @@ from minit import paths, syscalls
 from minit.boundedfile import read_bounded
 from minit.errors import LaunchError, ManifestError, PlanError, describe
 from minit.launcher.cgroups import Hierarchy, offered_controllers, shown_hierarchies
+from minit.launcher.start.hostnotify import is_expected
 from minit.launcher.start.userlookup import look_up_ids
 from minit.manifest.image import ImageManifest, parse_image_manifest
 from minit.manifest.networkconfig import NetworkConfig
@@ -104,7 +105,7 @@ def collect_facts(hierarchies: Sequence[Hierarchy], pod: Pod, flags: RunFlags) -
         has_cgroups=bool(hierarchies),
         is_unified=all(hierarchy.is_v2 for hierarchy in hierarchies),
         terminal_type=os.environ.get("TERM"),
-        notify_socket=os.environ.get("NOTIFY_SOCKET"),
+        tells_host=is_expected(os.environ),
         ignored_variables=tuple(name for name in _UNSUPPORTED_VARIABLES if os.environ.get(name)),
         controllers=offered_controllers(hierarchies) if isolated else frozenset(),
         capabilities=capabilities() if isolated else 0,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from minit import syscalls
 from minit.errors import EXIT_FAILURE
 from minit.launcher.relay import Relay
-from minit.launcher.start.hostnotify import READY, STOPPING, notify_host
+from minit.launcher.start.hostnotify import READY, STOPPING, Host
 from minit.loop import Loop, wait_readable
 from minit.messages import Socket, receive_message, send_message
 from minit.podfile import record_failure
@@ -43,7 +43,7 @@ class Watch:
         self._link = link
         self._terminal = terminal
         self._entered = entered
-        self._host: str | None = None
+        self._host: Host | None = None
         self._relay: Relay | None = None
         self._interrupted = False
         self._code: int | None = None
@@ -68,9 +68,9 @@ class Watch:
 
         self._loop.watch(fd, on_death)
 
-    def notify_host(self, address: str) -> None:
-        """Tell the host's service manager, at `address`, what PID 1 says about the whole pod."""
-        self._host = address
+    def notify_host(self, host: Host) -> None:
+        """Tell who started the pod what PID 1 says about all of it."""
+        self._host = host
 
     def run(self) -> int:
         """Return the pod's exit code when PID 1 has ended and all output of the console is delivered."""
@@ -157,7 +157,7 @@ class Watch:
             return
         if "ready" in message or "stopping" in message:
             if self._host is not None:
-                notify_host(self._host, READY if "ready" in message else STOPPING)
+                self._host.tell(READY if "ready" in message else STOPPING)
             return
         # PID 1 has its namespaces, root and control socket: it can be entered from now on.
         self._entered()
