@@ -8,13 +8,14 @@ LOCK := tests/requirements.txt
 KERNEL := build/kernel
 PEERS := build/peers
 CLEAN := build/clean
+SUPERVISORS := build/supervisors
 PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procps util-linux iproute2 \
 	nftables iptables containernetworking-plugins libseccomp2 libudev1 libpython3-dev e2fsprogs xfsprogs
 # The static library of Debian's interpreter. Another one has its own, or none.
 HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, ("LIBPL", "LIBRARY")); \
 	sys.exit(sys.base_prefix == "/usr" and not os.path.exists("/".join(path)))
 
-.PHONY: demo test test-long man deb dist bench clean packages kernel lock
+.PHONY: demo test test-long man deb dist bench clean packages kernel supervisors lock
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
 packages:
@@ -47,7 +48,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(shell n=$$(nproc); echo $$((n < 8 ? n 
 
 # The few that fail when the machine is busy with the others have to pass alone; the last line names them.
 test: export MINIT_TEST_STRICT := 1
-test: $(STAMP) kernel
+test: $(STAMP) kernel supervisors
 	$(PYTEST) --cache-clear tests || { test $$? = 1 && $(BIN)/python -m tests.support.again; }
 
 # What boots machines, for the tests that do; where it cannot be had they are skipped.
@@ -64,6 +65,19 @@ $(KERNEL):
 		$$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9]\)/\1/p' | head -n 1)
 	@cd $@.new && dpkg-deb -x linux-image-*.deb . && rm linux-image-*.deb
 	@mv $@.new $@
+
+# What runs the services of contrib/, for the tests of those; unpacked, since a machine has one such program already.
+supervisors:
+	@$(MAKE) --no-print-directory $(SUPERVISORS) || echo "no supervisors from Debian: their services are not tried"
+
+$(SUPERVISORS):
+	@echo "getting runit, s6 and openrc"; apt-get update -qq
+	@rm -rf $@.new && mkdir -p $@.new/root && cd $@.new && apt-get download -qq -o APT::Sandbox::User=root \
+		$$(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces \
+		--no-enhances runit s6 openrc | grep -E '^(runit|s6|openrc|lib(skarnet|execline|s6|einfo|rc))' | sort -u)
+	@cd $@.new && for package in *.deb; do dpkg-deb -x $$package root; done
+	@cd $@.new/root && for place in bin sbin lib; do [ ! -e $$place ] || { cp -a $$place usr/ && rm -r $$place; }; done
+	@mv $@.new/root $@ && rm -r $@.new
 
 # What other machines of the benchmarks boot to, unpacked for the same reason.
 $(PEERS):
@@ -87,7 +101,7 @@ $(CLEAN): $(STAMP)
 		grep -v extra | $(BIN)/pip download --quiet --dest $@.new/wheels --requirement /dev/stdin
 	@mv $@.new $@
 
-test-long: $(STAMP) kernel
+test-long: $(STAMP) kernel supervisors
 	@$(MAKE) --no-print-directory $(CLEAN) || echo "no clean Debian: nothing is installed on one"
 	MINIT_TEST_STRICT=1 MINIT_TEST_LONG=1 $(PYTEST) --timeout 1200 tests
 

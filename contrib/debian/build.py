@@ -40,6 +40,8 @@ _COMPLETIONS = {
     "fish": "usr/share/fish/vendor_completions.d/minit.fish",
 }
 _EXAMPLES = ("cron/minit-gc", "openrc/minit-pod", "sysv/minit-pod", "README.md")
+# Directories as their supervisors have them.
+_SERVICES = ("dinit", "runit", "s6")
 _LEFT_OUT = frozenset({"__pycache__", "_tests", "tests"})
 _NOTED_BY_PIP = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 """Files of a distribution that tell of its installation in the environment that it is copied from."""
@@ -148,6 +150,9 @@ def _add_documents(root: Path) -> None:
     )
     for name in _EXAMPLES:
         _add_text(documents / "examples" / name.replace("/", "-"), _read(f"contrib/{name}"))
+    for path in (path for name in _SERVICES for path in sorted((CONTRIB / name).rglob("*")) if path.is_file()):
+        target = documents / "examples" / path.relative_to(CONTRIB)
+        _add_text(target, path.read_text(), 0o755 if os.access(path, os.X_OK) else 0o644)
     for shell in SHELLS:
         _add_text(root / _COMPLETIONS[shell], _read(f"minit/cli/shells/minit.{shell}"))
 

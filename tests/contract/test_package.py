@@ -20,7 +20,15 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 CONTRIB = REPOSITORY / "contrib"
-SCRIPTS = ["openrc/minit-pod", "sysv/minit-pod", "debian/postinst", "debian/postrm", "debian/prerm", "../bin/minit"]
+SCRIPTS = [
+    "openrc/minit-pod",
+    "sysv/minit-pod",
+    "debian/postinst",
+    "debian/postrm",
+    "debian/prerm",
+    "../bin/minit",
+    *("runit/run", "runit/check", "runit/log/run", "s6/run", "s6/log/run"),
+]
 
 
 def call(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -101,7 +109,7 @@ def test_what_the_package_has(package: Path) -> None:
         *("./usr/share/man/man1/minit.1.gz", "./usr/share/man/man7/minit-stage1.7.gz"),
         *("./usr/share/bash-completion/completions/minit", "./usr/share/zsh/vendor-completions/_minit"),
         *("./usr/share/fish/vendor_completions.d/minit.fish", "./lib/systemd/system/minit-gc.timer"),
-        "./usr/share/doc/minit/examples/sysv-minit-pod",
+        *("./usr/share/doc/minit/examples/sysv-minit-pod", "./usr/share/doc/minit/examples/s6/log/run"),
     ):
         assert path in listed
     assert not [path for path in listed if "__pycache__" in path or "pytest" in path]
@@ -204,20 +212,19 @@ def test_sysv(machine: dict[str, str], world: World, tmp_path: Path) -> None:
         assert result.returncode == code, result.stderr
         return result.stdout
 
+    def wait_ready() -> None:
+        wait_for(lambda: world.succeeds("status", "--wait-ready=30s", "minit-pod-web"), "the pod")
+
     assert script("status", 3) == "minit-pod-web does not run\n"
     script("start")
-    uuid_file = tmp_path / "run/minit-pod-web.uuid"
-    wait_for(lambda: uuid_file.exists() and uuid_file.read_text(), "the pod")
-    world.minit("status", "--wait-ready=30s", f"--uuid-file={uuid_file}")
+    wait_ready()
     assert script("status") == "minit-pod-web runs\n"
     script("start")
-    assert len(world.pods("run")) == 1
-    first = world.pods("run")
+    [first] = world.pods("run")
     script("restart")
-    wait_for(lambda: uuid_file.exists() and uuid_file.read_text(), "the pod after a restart")
-    world.minit("status", "--wait-ready=30s", f"--uuid-file={uuid_file}")
-    assert world.pods("run") != first
+    wait_for(lambda: first not in world.pods("run"), "the next pod")
+    wait_ready()
     script("stop")
-    assert world.pods("run") == world.pods("exited-garbage") == []
+    wait_for(lambda: not world.pods("run") + world.pods("exited-garbage"), "the removal of the pod")
     assert os.listdir(tmp_path / "run") == []
     script("nonsense", 2)

@@ -12,6 +12,9 @@ ALLOWED_SKIPS: frozenset[str] = frozenset(
         "the kernel's bridges know no VLANs",  # CONFIG_BRIDGE_VLAN_FILTERING is an option
         "the kernel does not filter bridged packets",  # br_netfilter is a module of its own, and may be missing
         "no qemu, or no kernel for it in build/kernel",  # `make test` gets both, on x86_64 and from Debian
+        "no runit on PATH or in build/supervisors",  # `make test` gets both, from Debian
+        "no s6 on PATH or in build/supervisors",
+        "no dinit on PATH or in build/supervisors",  # Debian 12 and 13 do not have it
         "no zsh on PATH",  # bash is always tried
         "no fish on PATH",
         "no dpkg-deb on PATH",

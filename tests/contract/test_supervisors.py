@@ -1,0 +1,249 @@
+"""The services of contrib/, run by the supervisors that they are for, as Debian has them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.stage0_world import DEFAULT_APP, REPOSITORY, World, write_app
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
+
+CONTRIB = REPOSITORY / "contrib"
+NAME = "minit-pod-web"
+UNPACKED = REPOSITORY / "build/supervisors"
+SCRIPT = 'trap "echo stopped; exit 0" TERM; echo started; while :; do busybox sleep 1000 & wait; done'
+# The program that the services execute, on the world's data directory and with the real stage1.
+PROGRAM = """#!/bin/sh
+case $1 in
+run | play) word=$1; shift; set -- "$word" --stage1-path={world.stage1} --net=none "$@" ;;
+esac
+PYTHONPATH={repository} exec {command} "$@"
+"""
+YAML = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  containers:
+  - {{name: main, image: {image}}}
+"""
+
+
+class Service:
+    """A service of one pod, called NAME, below a directory, and how its supervisor is spoken to."""
+
+    needs: tuple[str, ...]
+
+    def __init__(self, root: Path, environment: Mapping[str, str]) -> None:
+        self.root = root
+        self.directory = root / NAME
+        self.environment = environment
+
+    def install(self) -> None:
+        """Do what the comment in the service says."""
+        shutil.copytree(CONTRIB / type(self).__name__.lower(), self.directory)
+
+    def command(self) -> Sequence[object]:
+        """Return the words that start the supervisor, and by it the service."""
+        raise NotImplementedError
+
+    def wait_ready(self) -> None:
+        """Return when the supervisor takes the service for ready."""
+        raise NotImplementedError
+
+    def process(self) -> int:
+        """Return the number of the process that the supervisor has started."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Stop the service, and return when its process has ended."""
+        raise NotImplementedError
+
+    def call(self, *words: object) -> str:
+        """Run a program of the supervisor's to its end, which must be a success."""
+        result: subprocess.CompletedProcess[str] = subprocess.run(
+            [str(word) for word in words],
+            env=self.environment,
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+        assert result.returncode == 0, f"{words}: {result.stdout}{result.stderr}"
+        return result.stdout
+
+
+class Runit(Service):
+    """Knows by ./check that a pod is ready."""
+
+    needs = ("runsv", "sv", "svlogd")
+
+    def command(self) -> Sequence[object]:
+        return ("runsv", self.directory)
+
+    def wait_ready(self) -> None:
+        wait_for(lambda: (self.directory / "supervise/ok").exists(), "runsv")
+        self.call("sv", "-w", "60", "start", self.directory)
+
+    def process(self) -> int:
+        return int((self.directory / "supervise/pid").read_text().strip() or 0)
+
+    def stop(self) -> None:
+        self.call("sv", "-w", "60", "stop", self.directory)
+
+
+class S6(Service):
+    """Knows by a line feed to a descriptor that a pod is ready."""
+
+    needs = ("s6-svscan", "s6-svc", "s6-svwait", "s6-svstat", "s6-log")
+
+    def command(self) -> Sequence[object]:
+        return ("s6-svscan", self.root)
+
+    def wait_ready(self) -> None:
+        wait_for(lambda: (self.directory / "supervise/status").exists(), "s6-supervise")
+        self.call("s6-svwait", "-U", "-t", "60000", self.directory)
+
+    def process(self) -> int:
+        return int(self.call("s6-svstat", "-o", "pid", self.directory))
+
+    def stop(self) -> None:
+        self.call("s6-svc", "-wD", "-T", "60000", "-d", self.directory)
+
+
+class Dinit(Service):
+    """Knows it as s6 does."""
+
+    needs = ("dinit", "dinitctl")
+
+    def install(self) -> None:
+        text = (CONTRIB / "dinit/minit-pod").read_text().replace("minit-pod-NAME", NAME)
+        settings, program = self.environment["MINIT_SETTINGS"], self.root.parent / "bin/minit"
+        text = text.replace(f"/etc/default/{NAME}", settings).replace("/usr/bin/minit", str(program))
+        if Path(settings).read_text().startswith("PLAY"):
+            words = f"command = {program} play --quiet --replace {self.root.parent}/pod.yaml"
+            text = "\n".join(words if line.startswith("command") else line for line in text.splitlines()) + "\n"
+        self.directory.with_name("dinit.d").mkdir()
+        (self.root / "dinit.d" / NAME).write_text(text.replace("/var/log", f"{self.root.parent}/logs"))
+
+    def command(self) -> Sequence[object]:
+        return ("dinit", "-q", "-d", self.root / "dinit.d", "-p", self.root / "socket", NAME)
+
+    def wait_ready(self) -> None:
+        wait_for(lambda: (self.root / "socket").exists(), "dinit")
+        self._ask("start", NAME)
+
+    def process(self) -> int:
+        found = [line for line in self._ask("status", NAME).splitlines() if "Process ID:" in line]
+        return int(found[0].partition(":")[2]) if found else 0
+
+    def stop(self) -> None:
+        self._ask("stop", NAME)
+
+    def _ask(self, *words: object) -> str:
+        return self.call("dinitctl", "-p", self.root / "socket", *words)
+
+
+@pytest.fixture
+def unpacked() -> Iterator[None]:
+    """The programs that are unpacked, where they look for each other, for this session alone."""
+    if not UNPACKED.exists():
+        yield
+        return
+    lower = f"lowerdir={UNPACKED}/usr:/usr"
+    subprocess.run(["mount", "-t", "overlay", "-o", lower, "none", "/usr"], check=True)
+    yield
+    subprocess.run(["umount", "--lazy", "/usr"], check=True)
+
+
+@pytest.fixture
+def environment(world: World, stage1_image: Path, unpacked: None) -> dict[str, str]:
+    """What services find: the command, and files in the place of those of /etc and /var."""
+    world.stage1 = stage1_image
+    program = world.root / "bin/minit"
+    program.parent.mkdir()
+    text = PROGRAM.format(world=world, repository=REPOSITORY, command=" ".join(world.command()))
+    program.write_text(text)
+    program.chmod(0o755)
+    write_app(world.app, app={**DEFAULT_APP, "exec": ["/bin/sh", "-c", SCRIPT]})
+    (world.root / "logs").mkdir()
+    (world.root / "services").mkdir()
+    environment = world.environment()
+    return {
+        **environment,
+        "PATH": f"{program.parent}:{environment['PATH']}",
+        "MINIT_SETTINGS": str(world.root / "settings"),
+        "MINIT_LOGS": str(world.root / "logs"),
+    }
+
+
+@pytest.fixture(params=["run", "play"])
+def settings(request: pytest.FixtureRequest, world: World, environment: dict[str, str]) -> str:
+    """Settings for a pod that `run` makes, or `play`."""
+    if request.param == "run":
+        text = f"POD={world.app}\n"
+    else:
+        text = f"PLAY={world.root}/pod.yaml\n"
+        (world.root / "pod.yaml").write_text(YAML.format(name=NAME, image=world.app))
+    Path(environment["MINIT_SETTINGS"]).write_text(text)
+    return str(request.param)
+
+
+@pytest.fixture(params=[Runit, S6, Dinit])
+def service(request: pytest.FixtureRequest, world: World, environment: dict[str, str], settings: str) -> Service:
+    """A service that is installed."""
+    kind: type[Service] = request.param
+    if not all(shutil.which(name, path=environment["PATH"]) for name in kind.needs):
+        pytest.skip(f"no {kind.__name__.lower()} on PATH or in build/supervisors")
+    installed = kind(world.root / "services", environment)
+    installed.install()
+    return installed
+
+
+@pytest.fixture
+def supervisor(service: Service) -> Iterator[subprocess.Popen[bytes]]:
+    """The supervisor, which is told to end as it is at a shutdown."""
+    words = [str(word) for word in service.command()]
+    with subprocess.Popen(words, env=service.environment, stdin=subprocess.DEVNULL) as process:
+        yield process
+        process.send_signal(signal.SIGTERM)
+
+
+def test_a_service(service: Service, supervisor: subprocess.Popen[bytes], world: World, settings: str) -> None:
+    """The supervisor knows when its pod is ready, starts it again after a crash, and stops it in order."""
+    first = wait_until_ready(service, world, settings, [])
+    assert supervisor.poll() is None
+    os.kill(service.process(), signal.SIGKILL)
+    second = wait_until_ready(service, world, settings, first)
+    service.stop()
+    if settings == "run":
+        wait_for(lambda: not world.pods("run") + world.pods("exited-garbage"), "the removal of the pod")
+    else:
+        assert "state=exited\n" in world.minit("status", *second).stdout
+    assert logged(world).rstrip().endswith("]: stopped")
+
+
+def logged(world: World) -> str:
+    """Return what the service's own log has."""
+    return "".join(path.read_text() for path in (world.root / "logs").rglob("*") if path.is_file())
+
+
+def wait_until_ready(service: Service, world: World, settings: str, before: list[str]) -> list[str]:
+    """Return the UUID of the service's only pod, another than before, when it is ready and its app has begun."""
+    wait_for(lambda: len(uuids := world.pods("run")) == 1 and uuids != before, "the pod")
+    service.wait_ready()
+    if settings == "play" and isinstance(service, Runit):
+        # ./check knows no name of a pod.
+        wait_for(lambda: world.succeeds("status", "--wait-ready=60s", NAME), "the pod to be ready")
+    assert world.minit("status", "--wait-ready=0s", NAME).stdout.startswith("state=running\n")
+    wait_for(lambda: logged(world).count("]: started\n") == 1 + len(before), "the app's output")
+    return world.pods("run")
