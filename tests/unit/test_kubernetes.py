@@ -394,7 +394,8 @@ def test_jobs() -> None:
 def test_a_pod_is_written_down() -> None:
     """A pod of what generate makes of a pod is equal, in all that a Pod can say."""
     fields = (
-        ", command: [/bin/run, $(IP), '$$(X)', yes please], workingDir: /srv, lifecycle: {stopSignal: SIGINT}, tty: true, stdin: true, env: ["
+        ", command: [/bin/run, $(IP), '$$(X)', yes please], workingDir: /srv, lifecycle: {stopSignal: SIGINT},"
+        " tty: true, stdin: true, env: ["
         "{name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}, {name: URL, value: 'http://$(IP)/'}],"
         " ports: [{containerPort: 80, hostPort: 8080, hostIP: 127.0.0.1},"
         " {containerPort: 53, hostPort: 53, protocol: UDP}],"
