@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from minit.cli.commandgroups import APP_COMMANDS
 from minit.cli.commands.appcommands import failing_as
+from minit.cli.commands.podrequest import variables_of_files
 from minit.cli.flags.imageargs import IMAGES, ImageCommand
-from minit.cli.flags.runoptions import added_app_options
+from minit.cli.flags.runoptions import added_app_options, environment_file_option
 from minit.cli.flags.sharedoptions import pull_policy_option, quiet_option
 from minit.cli.flagwords import Flag, FlagError, is_flag, take_flag
 from minit.cli.grammar import invocation_of
@@ -50,11 +52,12 @@ class _AddCommand(ImageCommand):
 @added_app_options
 @pull_policy_option(PullPolicy.NEW)
 @quiet_option
+@environment_file_option
 @uuid_file_first_option
 @click.argument("uuid", metavar="UUID", required=False)
 @click.argument("image", nargs=-1, metavar="IMAGE [APP-OPTION]... [-- ARG...]", expose_value=False, type=click.Path())
 @click.pass_context
-def add(ctx: click.Context, /, uuid: str | None, pull_policy: str, quiet: bool) -> None:
+def add(ctx: click.Context, /, uuid: str | None, pull_policy: str, quiet: bool, set_env_file: tuple[Path, ...]) -> None:
     """
     Put an image as an app into a running pod made by `minit app sandbox`; `minit app start` starts it.
 
@@ -74,6 +77,10 @@ def add(ctx: click.Context, /, uuid: str | None, pull_policy: str, quiet: bool) 
     if len(images) > 1:
         raise click.UsageError("must give only one app")
     [chosen] = images
+    try:
+        from_file = variables_of_files(set_env_file)
+    except FlagError as error:
+        raise click.UsageError(str(error)) from error
     with (
         find_pod(invocation.data, uuid, invocation.note) as pod,
         Store(invocation.data) as store,
@@ -95,4 +102,5 @@ def add(ctx: click.Context, /, uuid: str | None, pull_policy: str, quiet: bool) 
                 progress,
                 debug=invocation.debug,
                 insecure=invocation.insecure,
+                from_file=from_file,
             )

@@ -180,14 +180,13 @@ def _parse_defaults(
     inherit_env: bool,
     private_users: bool,
 ) -> PodDefaults:
-    files = [(str(path), _read_environment_file(path)) for path in set_env_file]
     try:
         storage, short_mounts = parse_storage("--volume", volumes)
         defaults = PodDefaults(
             uid=os.getuid(),
             gid=os.getgid(),
             inherited=_own_environment() if inherit_env else (),
-            from_file=parse_environment_files("--set-env-file", files),
+            from_file=variables_of_files(set_env_file),
             set=parse_variables("--set-env", set_env),
             data=invocation.data,
             private_users=private_users,
@@ -200,6 +199,11 @@ def _parse_defaults(
     except FlagError as error:
         raise click.UsageError(str(error)) from error
     return defaults
+
+
+def variables_of_files(paths: Sequence[Path]) -> Variables:
+    """Return the environment in the files of --set-env-file; PodError if one cannot be read, FlagError for its text."""
+    return parse_environment_files("--set-env-file", [(str(path), _read_environment_file(path)) for path in paths])
 
 
 def _refuse_beside_manifest(given: dict[str, object]) -> None:

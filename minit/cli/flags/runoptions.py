@@ -139,6 +139,14 @@ volume_option = click.option(
     "VOLUME:TARGET[:ro] and PATH:TARGET[:ro] mount it in all apps, too.",
 )
 
+environment_file_option = click.option(
+    "--set-env-file",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="File with a NAME=VALUE for all apps in each line.",
+)
+
 prepare_options = _options(
     stage1_options,
     click.option(
@@ -157,13 +165,7 @@ prepare_options = _options(
     click.option(
         "--set-env", metavar="NAME=VALUE", multiple=True, help="Environment variable of all apps; repeatable."
     ),
-    click.option(
-        "--set-env-file",
-        metavar="FILE",
-        multiple=True,
-        type=click.Path(path_type=Path),
-        help="File with a NAME=VALUE for all apps in each line.",
-    ),
+    environment_file_option,
     pull_policy_option(PullPolicy.NEW),
     click.option("--inherit-env", is_flag=True, help="Give all apps minit's own environment, where they set nothing."),
     quiet_option,

@@ -23,7 +23,7 @@ from minit.stage0.files.locks import key_lock
 from minit.stage0.images.store import Store
 from minit.stage0.images.storedimage import StoredImage
 from minit.stage0.images.treestore import TreeStore
-from minit.stage0.pods.appsection import AppOverrides, Json, PodDefaults
+from minit.stage0.pods.appsection import AppOverrides, Json, Pairs, PodDefaults
 from minit.stage0.pods.mutablepods import (
     manifest_lock,
     read_mutable_manifest,
@@ -53,12 +53,13 @@ def add_app(
     *,
     debug: bool,
     insecure: frozenset[str] = frozenset(),
+    from_file: Pairs = (),
 ) -> None:
     """
     Add an app to a mutable pod that runs; it is started later. PodError if it cannot be, with all as it was before.
 
-    The arguments in `overrides`, if there are any, replace those of the image, as in rkt. `insecure` is as in
-    PodDefaults.
+    The arguments in `overrides`, if there are any, replace those of the image, as in rkt. `insecure` and
+    `from_file` are as in PodDefaults.
     """
     manifest = entrypoints.read_stage1_manifest(pod)
     for entrypoint in ("enter", "app/add"):
@@ -71,6 +72,7 @@ def add_app(
             data=pod.data,
             private_users=read_ids(pod) is not None,
             insecure=insecure,
+            from_file=from_file,
         )
         app, entry = plan_added_app(read_mutable_manifest(pod), image, overrides, defaults)
         addition = _Addition(pod, app)
