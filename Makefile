@@ -15,7 +15,7 @@ PACKAGES := python3-venv gcc libc6-dev binutils busybox-static strace tmux procp
 HAS_LIBRARY := import os, sys, sysconfig; path = map(sysconfig.get_config_var, ("LIBPL", "LIBRARY")); \
 	sys.exit(sys.base_prefix == "/usr" and not os.path.exists("/".join(path)))
 
-.PHONY: demo test test-long man deb dist bench clean packages kernel supervisors lock
+.PHONY: demo proto test test-long man deb dist bench clean packages kernel supervisors lock
 
 # Packages are asked for only when a program is missing, so that a prepared machine needs no network.
 packages:
@@ -39,6 +39,10 @@ lock:
 	$(PYTHON) -m venv build/uv && build/uv/bin/pip install --quiet uv
 	UV_CUSTOM_COMPILE_COMMAND="make lock" build/uv/bin/uv pip compile --quiet --upgrade --universal \
 		--python-version 3.11 --generate-hashes --extra test --extra fuzz --output-file $(LOCK) pyproject.toml
+
+# The messages of cri, of their description.
+proto: $(STAMP)
+	$(BIN)/protoc --python_out=. --pyi_out=. minit/cri/api/cri.proto
 
 demo: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh demo/run.sh

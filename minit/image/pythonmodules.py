@@ -34,7 +34,7 @@ _STANDINS = _SCRIPTS / "standins"
 
 # They run on the host only and would bring rich, codecs and this builder into the image; of the command there is what
 # a machine has of it.
-_HOST_ONLY = ("minit.cli", "minit.stage0", "minit.archives", "minit.image")
+_HOST_ONLY = ("minit.cli", "minit.cri", "minit.stage0", "minit.archives", "minit.image")
 
 # Their importers do without them: hashlib has its own digests, shutil only loses archive formats.
 _OMITTED = ("_hashlib", "_uuid", "bz2", "lzma", "zlib")
