@@ -50,6 +50,11 @@ COMMANDS = {
         "`-` is standard input.",
         section=_RUNNING,
     ),
+    "cri": Listing(
+        place="commands.cricommand:cri",
+        help="Serve a kubelet: the Container Runtime Interface, v1 and v1alpha2, on a socket.",
+        section=_RUNNING,
+    ),
     "list": Listing(
         place="commands.podcommands:list_pods",
         help="List pods.",

@@ -1,0 +1,63 @@
+"""The command that serves the Container Runtime Interface: cri."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from minit import jsontext
+from minit.cli.flags.sharedoptions import stage1_path_option
+from minit.cli.grammar import MinitCommand
+from minit.cli.invocation import Invocation, flush_output
+
+_SCHEME = "unix://"
+_PLAIN = "-plain"
+
+
+@click.command(cls=MinitCommand)
+@click.option(
+    "--listen",
+    metavar="unix://PATH",
+    default="unix:///run/minit/cri.sock",
+    show_default=True,
+    help="The socket to serve at, which is root's alone.",
+)
+@click.option("--net", metavar="NAME", help="Network of the sandboxes.  [default: the default network]")
+@stage1_path_option
+@click.pass_obj
+def cri(invocation: Invocation, listen: str, net: str | None, stage1_path: str | None) -> NoReturn:
+    """
+    Serve a kubelet: the Container Runtime Interface, v1 and v1alpha2, on a socket.
+
+    Sandboxes are pods of the data directory, which should be one of their own. They go on when this ends, and are found
+    again by the next one.
+
+    \b
+      minit --dir=/var/lib/minit-cri cri --listen=unix:///run/minit/cri.sock
+
+    """
+    invocation.require_root()
+    if not listen.startswith(f"{_SCHEME}/"):
+        raise click.UsageError(f'--listen: expected unix://PATH with an absolute path, got "{listen}"')
+    options = (f"--dir={invocation.data}", f"--local-config={invocation.local_config}")
+    settings = {
+        "data": str(invocation.data),
+        "socket": listen.removeprefix(_SCHEME),
+        "command": [*_own_command(), *options],
+        "sandbox_words": [
+            *([f"--stage1-path={stage1_path}"] if stage1_path else []),
+            *([f"--net={net}"] if net else []),
+        ],
+    }
+    flush_output()
+    # With packages of its own, that no other command needs.
+    os.execv(sys.executable, [sys.executable, "-m", "minit.cri", jsontext.dump(settings).decode()])
+
+
+def _own_command() -> list[str]:
+    program = sys.argv[0]
+    # An interpreter that runs this module has no command of its own.
+    return [sys.executable, "-m", "minit"] if program.endswith(".py") else [program.removesuffix(_PLAIN)]

@@ -1,0 +1,41 @@
+"""The daemon as a program, `python -m minit.cri`: the command `cri` executes it, with its settings as JSON."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from minit.cri.daemon import Settings, serve
+from minit.errors import EXIT_FAILURE, MinitError, describe
+from minit.harmless import harmless
+from minit.manifest.reader import Node, read_json
+
+
+def main() -> int:
+    """Serve until the end, and return the exit code."""
+    try:
+        serve(_read(read_json(sys.argv[1].encode(), "settings")), _note)
+    except (MinitError, OSError) as error:
+        _note(describe(error))
+        return EXIT_FAILURE
+    return 0
+
+
+def _read(node: Node) -> Settings:
+    return Settings(
+        data=Path(node["data"].absolute_path()),
+        socket=Path(node["socket"].absolute_path()),
+        command=node["command"].each(Node.string),
+        sandbox_words=node["sandbox_words"].each(Node.string),
+    )
+
+
+def _note(text: str) -> None:
+    try:
+        print(f"cri: {harmless(text)}", file=sys.stderr, flush=True)
+    except OSError:
+        pass  # nobody reads it any more
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+"""The calls about containers, and about commands in them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import trio
+
+from minit import paths
+from minit.cri.api import cri_pb2 as api
+from minit.cri.filters import is_container_listed
+from minit.cri.grpc.framing import CallError, Code
+from minit.cri.node import Container, Node, Sandbox
+from minit.cri.owncommands import OwnCommands
+from minit.cri.records import ContainerRecord
+from minit.cri.translation import container_words, environment_text
+
+_ID_BYTES = 32
+_OUTPUT_BYTES = 7 << 20
+"""Of each stream of ExecSync: both and the rest have to fit into a message."""
+
+
+class ContainerCalls:
+    """CreateContainer to ListContainers, ReopenContainerLog and ExecSync."""
+
+    def __init__(self, node: Node, commands: OwnCommands) -> None:
+        self._node = node
+        self._commands = commands
+        self._locks: dict[str, trio.Lock] = {}
+
+    async def create(self, request: api.CreateContainerRequest) -> api.ContainerId:
+        """Put a container into a sandbox; the same request again gets the same container."""
+        sandbox = self._node.sandbox(request.pod_sandbox_id)
+        metadata = request.config.metadata
+        if not metadata.name:
+            raise CallError(Code.INVALID_ARGUMENT, "config.metadata.name: expected a name")
+        if not request.config.image.image:
+            raise CallError(Code.INVALID_ARGUMENT, "config.image.image: expected an image")
+        words = container_words(request.config, request.config.image.image)
+        environment = environment_text(request.config)
+        async with self._lock(sandbox):
+            for present in sandbox.containers.values():
+                if present.config.metadata == metadata:
+                    if present.config == request.config:
+                        return api.ContainerId(container_id=present.id)
+                    name = f"{metadata.name}, attempt {metadata.attempt}"
+                    raise CallError(Code.ALREADY_EXISTS, f"there is a container {name} already: {present.id}")
+            with trio.CancelScope(shield=True):
+                record = await self._make(sandbox, request, words, environment)
+        return api.ContainerId(container_id=record.id)
+
+    async def _make(
+        self, sandbox: Sandbox, request: api.CreateContainerRequest, words: list[str], environment: bytes
+    ) -> ContainerRecord:
+        record = sandbox.record.keep_container(secrets.token_hex(_ID_BYTES), request)
+        try:
+            await self._commands.run(
+                "app", "add", "--quiet", "--set-env-file=/dev/stdin", sandbox.uuid, *words, stdin=environment
+            )
+            record.mark_made()
+        except BaseException:
+            record.remove()
+            raise
+        self.adopt(sandbox, record)
+        return record
+
+    def adopt(self, sandbox: Sandbox, record: ContainerRecord) -> None:
+        """Take a container that was made into its sandbox."""
+        sandbox.containers[record.id] = Container(sandbox, record)
+        self._node.follow(sandbox)
+
+    async def undo(self, sandbox: Sandbox, record: ContainerRecord) -> None:
+        """Remove a container whose making was cut short, and its record."""
+        container = Container(sandbox, record)
+        with suppress(CallError):  # mostly the app is not there yet
+            await self._commands.run("app", "rm", f"--app={container.app}", sandbox.uuid)
+        record.remove()
+
+    async def start(self, request: api.ContainerId) -> api.Nothing:
+        """Start a container, once."""
+        container = self._node.container(request.container_id)
+        async with self._lock(container.sandbox):
+            self._node.follow(container.sandbox)
+            if container.state != api.CONTAINER_CREATED:
+                state = api.ContainerState.Name(container.state)
+                raise CallError(Code.FAILED_PRECONDITION, f"container {container.id} was started before: {state}")
+            self._link_log(container)
+            await self._commands.run("app", "start", f"--app={container.app}", container.sandbox.uuid)
+            self._node.follow(container.sandbox)
+        return api.Nothing()
+
+    async def stop(self, request: api.StopContainerRequest) -> api.Nothing:
+        """Stop a container, and return when it has stopped; no error if there is none, or it does not run."""
+        container = self._node.find_container(request.container_id)
+        if container is not None:
+            self._node.follow(container.sandbox)
+            if container.state == api.CONTAINER_RUNNING:
+                await self._commands.run("app", "stop", f"--app={container.app}", container.sandbox.uuid)
+                self._node.follow(container.sandbox)
+        return api.Nothing()
+
+    async def remove(self, request: api.ContainerId) -> api.Nothing:
+        """Remove a container, and stop it first if it runs; no error if there is none."""
+        container = self._node.find_container(request.container_id)
+        if container is not None:
+            async with self._lock(container.sandbox):
+                try:
+                    await self._commands.run("app", "rm", f"--app={container.app}", container.sandbox.uuid)
+                except CallError as error:
+                    if "nonexistent app" not in str(error) and "no matches found" not in str(error):
+                        raise
+                container.record.remove()
+                container.sandbox.containers.pop(container.id, None)
+        return api.Nothing()
+
+    async def status(self, request: api.ContainerStatusRequest) -> api.ContainerStatusResponse:
+        """Return all that is known of a container."""
+        container = self._node.container(request.container_id)
+        return api.ContainerStatusResponse(
+            status=api.ContainerStatus(
+                id=container.id,
+                metadata=container.config.metadata,
+                state=container.state,
+                created_at=container.created_ns,
+                started_at=container.started_ns,
+                finished_at=container.finished_ns,
+                exit_code=container.exit_code,
+                image=container.config.image,
+                image_ref=container.config.image.image,
+                reason=container.reason,
+                labels=container.config.labels,
+                annotations=container.config.annotations,
+                mounts=container.config.mounts,
+                log_path=_log_path(container) or "",
+                resources=api.ContainerResources(linux=container.config.linux.resources),
+                image_id=container.image_id,
+            )
+        )
+
+    async def list(self, request: api.ListContainersRequest) -> api.ListContainersResponse:
+        """Return the containers that a filter is about."""
+        listed = [one for one in self._node.containers() if is_container_listed(one, request.filter)]
+        return api.ListContainersResponse(
+            containers=[
+                api.Container(
+                    id=one.id,
+                    pod_sandbox_id=one.sandbox.uuid,
+                    metadata=one.config.metadata,
+                    image=one.config.image,
+                    image_ref=one.config.image.image,
+                    state=one.state,
+                    created_at=one.created_ns,
+                    labels=one.config.labels,
+                    annotations=one.config.annotations,
+                    image_id=one.image_id,
+                )
+                for one in listed
+            ]
+        )
+
+    async def exec_sync(self, request: api.ExecSyncRequest) -> api.ExecSyncResponse:
+        """Run a command in a container; DEADLINE_EXCEEDED, with the command killed, when its time is over."""
+        container = self._node.container(request.container_id)
+        if container.state != api.CONTAINER_RUNNING:
+            raise CallError(Code.FAILED_PRECONDITION, f"container {container.id} does not run")
+        if not request.cmd:
+            raise CallError(Code.INVALID_ARGUMENT, "cmd: expected a command")
+        words = self._commands.words("app", "exec", f"--app={container.app}", container.sandbox.uuid, *request.cmd)
+        with trio.move_on_after(request.timeout or float("inf")):
+            process = await trio.lowlevel.open_process(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            return await _outcome(process)
+        raise CallError(Code.DEADLINE_EXCEEDED, f"the command did not end within {request.timeout} s")
+
+    def _link_log(self, container: Container) -> None:
+        """Put the app's log where the kubelet reads it: minit writes logs in the interface's form."""
+        path = _log_path(container)
+        if path is None:
+            return
+        run = self._node.data / "pods/run" / container.sandbox.uuid / paths.POD_STAGE1_ROOTFS
+        target = run / paths.log_file(container.app).lstrip("/")
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            os.symlink(target, path)
+        except OSError as error:
+            raise CallError(Code.UNKNOWN, f"log_path: cannot link {path}: {error.strerror}") from error
+
+    def _lock(self, sandbox: Sandbox) -> trio.Lock:
+        return self._locks.setdefault(sandbox.uuid, trio.Lock())
+
+
+async def _outcome(process: trio.Process) -> api.ExecSyncResponse:
+    outputs = {"stdout": bytearray(), "stderr": bytearray()}
+    try:
+        async with trio.open_nursery() as nursery:
+            for name, stream in (("stdout", process.stdout), ("stderr", process.stderr)):
+                assert stream is not None
+                nursery.start_soon(_read, stream, outputs[name])
+            await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+    return api.ExecSyncResponse(
+        stdout=bytes(outputs["stdout"]), stderr=bytes(outputs["stderr"]), exit_code=process.returncode
+    )
+
+
+async def _read(stream: trio.abc.ReceiveStream, output: bytearray) -> None:
+    """Take all that comes; what is too much is dropped."""
+    async for data in stream:
+        output += data[: _OUTPUT_BYTES - len(output)]
+
+
+def _log_path(container: Container) -> str | None:
+    directory, name = container.sandbox.config.log_directory, container.config.log_path
+    return str(Path(directory) / name) if directory and name else None

@@ -1,0 +1,122 @@
+"""The daemon: its socket, what earlier ones have left, and the tasks that serve whoever connects."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+from minit.cri.containercalls import ContainerCalls
+from minit.cri.grpc.server import Methods, serve_connection
+from minit.cri.imagecalls import ImageCalls
+from minit.cri.methods import all_methods
+from minit.cri.node import Node
+from minit.cri.owncommands import OwnCommands
+from minit.cri.podwatch import PodWatch
+from minit.cri.records import Records
+from minit.cri.runtimecalls import RuntimeCalls
+from minit.cri.sandboxcalls import SandboxCalls
+from minit.errors import MinitError, describe
+from minit.stage0.files.durable import make_directory
+from minit.stage0.files.locks import flock
+from minit.value import Value
+
+_BACKLOG = 128
+
+
+class Settings(Value):
+    """
+    What the daemon serves, and where.
+
+    `command` is minit, by its program and its global options; `sandbox_words` are options of every sandbox.
+    """
+
+    data: Path
+    socket: Path
+    command: tuple[str, ...]
+    sandbox_words: tuple[str, ...] = ()
+
+
+def serve(settings: Settings, note: Callable[[str], None]) -> None:
+    """Serve until a SIGTERM or SIGINT; pods go on. MinitError if another daemon serves the data directory."""
+    make_directory(settings.data, 0o750)
+    lock = os.open(settings.data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        records = Records(settings.data)
+        own = os.open(settings.data / "cri", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            flock(own, exclusive=True, blocking=False)
+        except BlockingIOError as error:
+            raise MinitError(f"another `minit cri` serves {settings.data}") from error
+        with _listener(settings.socket) as listening:
+            trio.run(_run, settings, records, listening, note)
+    finally:
+        os.close(lock)
+
+
+def _listener(path: Path) -> socket.socket:
+    make_directory(path.parent, 0o755)
+    try:
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()  # of a daemon that is no more: the lock of the data directory says so
+    except FileNotFoundError:
+        pass
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    before = os.umask(0o177)
+    try:
+        listening.bind(str(path))
+    except OSError as error:
+        listening.close()
+        raise MinitError(f"cannot listen at {path}: {describe(error)}") from error
+    finally:
+        os.umask(before)
+    listening.listen(_BACKLOG)
+    return listening
+
+
+async def _run(settings: Settings, records: Records, listening: socket.socket, note: Callable[[str], None]) -> None:
+    commands = OwnCommands(settings.command)
+    node = Node(settings.data)
+
+    def report(error: BaseException) -> None:
+        note(f"{type(error).__name__}: {describe(error)} (a bug in minit)")
+
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            sandboxes = SandboxCalls(node, records, commands, PodWatch(nursery, node), settings.sandbox_words)
+            containers = ContainerCalls(node, commands)
+            await _restore(records, sandboxes, containers)
+            methods = all_methods(RuntimeCalls(), sandboxes, containers, ImageCalls(node, commands))
+            listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+            nursery.start_soon(_serve, listener, methods, report)
+            note(f"serving {settings.data} at unix://{settings.socket}")
+            async for _ in signals:
+                break
+            nursery.cancel_scope.cancel()
+
+
+async def _serve(listener: trio.SocketListener, methods: Methods, report: Callable[[BaseException], None]) -> None:
+    async def serve_one(stream: trio.SocketStream) -> None:
+        await serve_connection(stream, methods, report)
+
+    await trio.serve_listeners(serve_one, [listener])
+
+
+async def _restore(records: Records, sandboxes: SandboxCalls, containers: ContainerCalls) -> None:
+    """Take over what earlier daemons have made, and undo what they were cut off in."""
+    for record in records.all():
+        uuid = record.uuid
+        if uuid is None or record.made_ns is None:
+            await sandboxes.undo(record)
+            continue
+        sandbox = sandboxes.adopt(record, uuid)
+        for made in record.containers():
+            if made.made_ns is None:
+                await containers.undo(sandbox, made)
+            else:
+                containers.adopt(sandbox, made)

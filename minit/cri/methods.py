@@ -1,0 +1,51 @@
+"""The methods of the two services by their paths; older kubelets have another name for the same interface."""
+
+from __future__ import annotations
+
+from minit.cri.api import cri_pb2 as api
+from minit.cri.containercalls import ContainerCalls
+from minit.cri.grpc.server import Method, Methods
+from minit.cri.imagecalls import ImageCalls
+from minit.cri.runtimecalls import RuntimeCalls
+from minit.cri.sandboxcalls import SandboxCalls
+
+_PACKAGES = ("runtime.v1", "runtime.v1alpha2")  # the second until Kubernetes 1.25
+
+
+def all_methods(
+    runtime: RuntimeCalls, sandboxes: SandboxCalls, containers: ContainerCalls, images: ImageCalls
+) -> Methods:
+    """Return all methods that there are."""
+    services = {
+        "RuntimeService": {
+            "Version": Method(request=api.VersionRequest, answer=runtime.version),
+            "Status": Method(request=api.StatusRequest, answer=runtime.status),
+            "RuntimeConfig": Method(request=api.RuntimeConfigRequest, answer=runtime.runtime_config),
+            "UpdateRuntimeConfig": Method(request=api.UpdateRuntimeConfigRequest, answer=runtime.update_runtime_config),
+            "RunPodSandbox": Method(request=api.RunPodSandboxRequest, answer=sandboxes.run),
+            "StopPodSandbox": Method(request=api.SandboxId, answer=sandboxes.stop),
+            "RemovePodSandbox": Method(request=api.SandboxId, answer=sandboxes.remove),
+            "PodSandboxStatus": Method(request=api.PodSandboxStatusRequest, answer=sandboxes.status),
+            "ListPodSandbox": Method(request=api.ListPodSandboxRequest, answer=sandboxes.list),
+            "CreateContainer": Method(request=api.CreateContainerRequest, answer=containers.create),
+            "StartContainer": Method(request=api.ContainerId, answer=containers.start),
+            "StopContainer": Method(request=api.StopContainerRequest, answer=containers.stop),
+            "RemoveContainer": Method(request=api.ContainerId, answer=containers.remove),
+            "ContainerStatus": Method(request=api.ContainerStatusRequest, answer=containers.status),
+            "ListContainers": Method(request=api.ListContainersRequest, answer=containers.list),
+            "ExecSync": Method(request=api.ExecSyncRequest, answer=containers.exec_sync),
+        },
+        "ImageService": {
+            "ListImages": Method(request=api.ListImagesRequest, answer=images.list),
+            "ImageStatus": Method(request=api.ImageStatusRequest, answer=images.status),
+            "PullImage": Method(request=api.PullImageRequest, answer=images.pull),
+            "RemoveImage": Method(request=api.RemoveImageRequest, answer=images.remove),
+            "ImageFsInfo": Method(request=api.Nothing, answer=images.filesystem),
+        },
+    }
+    return {
+        f"/{package}.{service}/{name}": method
+        for package in _PACKAGES
+        for service, methods in services.items()
+        for name, method in methods.items()
+    }

@@ -1,0 +1,175 @@
+"""
+What there is on the node: sandboxes and their containers, in memory, as their pods' files last told.
+
+Lists and statuses are answered from here; a kubelet asks for all of it every second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from minit.cri.api import cri_pb2 as api
+from minit.cri.grpc.framing import CallError, Code
+from minit.cri.records import ContainerRecord, SandboxRecord
+from minit.errors import MinitError, PodError
+from minit.stage0.pods.poddirectory import PodState, open_pod
+from minit.stage0.pods.podstatus import (
+    APP_CREATED,
+    APP_EXITED,
+    APP_RUNNING,
+    AppStatus,
+    PodStatus,
+    is_ready,
+    read_pid_to_enter,
+    read_pod_status,
+)
+from minit.stage0.reports.podtraces import read_end
+
+_STATES = {
+    APP_CREATED: api.CONTAINER_CREATED,
+    APP_RUNNING: api.CONTAINER_RUNNING,
+    APP_EXITED: api.CONTAINER_EXITED,
+}
+_REASONS = {"oom-killed": "OOMKilled", "exec failed": "StartError", "start failed": "StartError"}
+_KILLED = 137  # of an app whose pod was killed before it could write down anything
+_APP_NAME_DIGITS = 8
+
+
+class Container:
+    """A container: what was asked for, and how far it has come; times in nanoseconds since 1970, 0 for not yet."""
+
+    def __init__(self, sandbox: Sandbox, record: ContainerRecord) -> None:
+        request = record.read()
+        self.sandbox = sandbox
+        self.record = record
+        self.id = record.id
+        self.config = request.config
+        self.app = app_name(request.config.metadata)
+        self.created_ns = record.made_ns or 0
+        self.state: api.ContainerState = api.CONTAINER_CREATED
+        self.started_ns = 0
+        self.finished_ns = 0
+        self.exit_code = 0
+        self.reason = ""
+        self.image_id = ""
+
+    def follow(self, status: AppStatus | None, end: Mapping[str, object]) -> None:
+        """Take what the pod tells of the app; None if the pod does not know it any more."""
+        if status is None:
+            self.state = api.CONTAINER_UNKNOWN
+            return
+        self.state = _STATES.get(status.state, api.CONTAINER_UNKNOWN)
+        self.started_ns = status.started_ns or 0
+        self.image_id = status.image_id or ""
+        if self.state == api.CONTAINER_EXITED:
+            self.finished_ns = status.finished_ns or max(self.started_ns, self.created_ns)
+            self.exit_code = _exit_code(end, status.exit_code)
+            reason = str(end.get("reason"))
+            self.reason = _REASONS.get(reason, "Completed" if self.exit_code == 0 else "Error")
+
+
+class Sandbox:
+    """A sandbox: what was asked for, its pod, and its containers by their ids."""
+
+    def __init__(self, record: SandboxRecord, uuid: str) -> None:
+        request = record.read()
+        self.record = record
+        self.uuid = uuid
+        self.config = request.config
+        self.created_ns = record.made_ns or 0
+        self.is_ready = False
+        self.pid: int | None = None
+        self.addresses: tuple[str, ...] = ()
+        self.containers: dict[str, Container] = {}
+
+    @property
+    def has_own_network(self) -> bool:
+        """Tell whether the sandbox is not in the host's network."""
+        return self.config.linux.security_context.namespace_options.network != api.NODE
+
+    def follow(self, data: Path) -> None:
+        """Read how far the pod and its apps have come; of a pod that is gone, all have ended."""
+        try:
+            with open_pod(data, self.uuid) as pod:
+                status = read_pod_status(pod)
+                self.is_ready = pod.state is PodState.RUNNING and is_ready(pod)
+                self.pid = read_pid_to_enter(pod) if self.is_ready else None
+                self.addresses = _addresses(status)
+                apps = {app.name: app for app in status.apps}
+                for container in self.containers.values():
+                    container.follow(apps.get(container.app), read_end(pod, container.app) or {})
+        except (MinitError, OSError) as error:
+            if not isinstance(error, PodError):
+                raise
+            self.is_ready = False
+            self.pid = None
+            for container in self.containers.values():
+                if container.state != api.CONTAINER_EXITED:
+                    container.follow(None, {})
+
+
+class Node:
+    """All sandboxes by their pods' UUIDs, and all containers by their ids."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.sandboxes: dict[str, Sandbox] = {}
+
+    def containers(self) -> Iterator[Container]:
+        """Yield all containers."""
+        for sandbox in self.sandboxes.values():
+            yield from sandbox.containers.values()
+
+    def sandbox(self, sandbox_id: str) -> Sandbox:
+        """Return a sandbox; CallError if there is none of the id."""
+        try:
+            return self.sandboxes[sandbox_id]
+        except KeyError:
+            raise CallError(Code.NOT_FOUND, f'no sandbox "{sandbox_id}"') from None
+
+    def container(self, container_id: str) -> Container:
+        """Return a container; CallError if there is none of the id."""
+        found = self.find_container(container_id)
+        if found is None:
+            raise CallError(Code.NOT_FOUND, f'no container "{container_id}"')
+        return found
+
+    def find_container(self, container_id: str) -> Container | None:
+        """Return a container, None if there is none of the id."""
+        for sandbox in self.sandboxes.values():
+            if container_id in sandbox.containers:
+                return sandbox.containers[container_id]
+        return None
+
+    def follow(self, sandbox: Sandbox) -> None:
+        """Read anew how far a sandbox has come."""
+        sandbox.follow(self.data)
+
+
+def app_name(metadata: api.ContainerMetadata) -> str:
+    """Return the name of a container's app: its own if it can be one, and the attempt, which no other one has."""
+    letters = (letter if letter.isascii() and letter.isalnum() else "-" for letter in metadata.name.lower())
+    name = "".join(letters).strip("-")
+    if name != metadata.name or not name:
+        digest = hashlib.sha256(metadata.name.encode()).hexdigest()
+        name = f"{name or 'app'}-{digest[:_APP_NAME_DIGITS]}"
+    return f"{name}-{metadata.attempt}"
+
+
+def _exit_code(end: Mapping[str, object], recorded: int | None) -> int:
+    """Return the exit code as shells have it: 128 and the number of the signal that an app died of."""
+    number, code = end.get("signal"), end.get("code")
+    if isinstance(number, int):
+        return 128 + number
+    if isinstance(code, int):
+        return code
+    return _KILLED if recorded is None else recorded
+
+
+def _addresses(status: PodStatus) -> tuple[str, ...]:
+    found = []
+    for network in map(dict, status.networks):
+        found += [network[field] for field in ("ip", "ip6") if network.get(field)]
+    return tuple(found)

@@ -1,0 +1,47 @@
+"""Having another process of minit do what a call asks for, and what it says if it fails."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+import trio
+
+from minit.cri.grpc.framing import CallError, Code
+from minit.harmless import harmless
+
+
+class OwnCommands:
+    """The command minit, by its program and its global options."""
+
+    def __init__(self, program: Sequence[str]) -> None:
+        self._program = tuple(program)
+
+    def words(self, *command: str) -> list[str]:
+        """Return a command line of minit."""
+        return [*self._program, *command]
+
+    async def run(self, *command: str, stdin: bytes = b"") -> str:
+        """
+        Run a command to its end and return what it prints; CallError with its last line if it fails.
+
+        It goes on when the call that wanted it is cancelled: the caller asks again.
+        """
+        with trio.CancelScope(shield=True):
+            done = await trio.run_process(
+                self.words(*command), stdin=stdin, capture_stdout=True, capture_stderr=True, check=False
+            )
+        if done.returncode != 0:
+            raise CallError(Code.UNKNOWN, _last_line(done))
+        return done.stdout.decode("utf-8", "replace").strip()
+
+
+def _last_line(done: subprocess.CompletedProcess[bytes]) -> str:
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    _, _, text = (lines[-1] if lines else "").partition(": ")
+    return harmless(text or f"exit status {done.returncode}")
+
+
+def option(name: str, values: Sequence[str]) -> list[str]:
+    """Return an option that is given once for each value."""
+    return [f"{name}={value}" for value in values]

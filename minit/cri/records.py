@@ -1,0 +1,157 @@
+"""
+The requests that made sandboxes and containers, kept before anything is made of them.
+
+A sandbox has a directory, which its (name, namespace, uid, attempt) names; its containers are in it:
+
+    cri/KEY/request          RunPodSandboxRequest, as it came
+    cri/KEY/uuid             the pod's UUID, from when its directory exists
+    cri/KEY/made             empty, since the pod was ready
+    cri/KEY/ID/request       CreateContainerRequest, as it came
+    cri/KEY/ID/made          empty, since the app was added
+
+What is not `made` was cut short: it is undone when the daemon starts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from minit.cri.api.cri_pb2 import CreateContainerRequest, PodSandboxMetadata, RunPodSandboxRequest
+from minit.stage0.files.durable import create_file, make_directory, move_into_place, sync_directory
+
+_REQUEST = "request"
+_UUID = "uuid"
+_MADE = "made"
+_MODE = 0o600  # environments and annotations may hold secrets
+
+
+def sandbox_key(metadata: PodSandboxMetadata) -> str:
+    """Return the name of a sandbox's record, by what no two sandboxes have in common."""
+    words = (metadata.name, metadata.namespace, metadata.uid, str(metadata.attempt))
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()
+
+
+class SandboxRecord:
+    """The record of one sandbox."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def uuid_file(self) -> Path:
+        """The file that the pod's UUID is written to."""
+        return self.path / _UUID
+
+    @property
+    def uuid(self) -> str | None:
+        """The pod's UUID, None if there is no pod yet."""
+        try:
+            return self.uuid_file.read_text(encoding="ascii").strip() or None
+        except FileNotFoundError:
+            return None
+
+    @property
+    def made_ns(self) -> int | None:
+        """The time at which the sandbox was ready, nanoseconds since 1970; None if it never was."""
+        return _made_ns(self.path)
+
+    def mark_made(self) -> None:
+        """Note that the sandbox is ready."""
+        _mark_made(self.path)
+
+    def read(self) -> RunPodSandboxRequest:
+        """Return the request."""
+        return RunPodSandboxRequest.FromString((self.path / _REQUEST).read_bytes())
+
+    def keep_container(self, container_id: str, request: CreateContainerRequest) -> ContainerRecord:
+        """Keep the request for a new container."""
+        return ContainerRecord(_keep(self.path / container_id, request.SerializeToString()))
+
+    def containers(self) -> Iterator[ContainerRecord]:
+        """Yield the records of the sandbox's containers."""
+        for path in sorted(self.path.iterdir()):
+            if path.is_dir() and (path / _REQUEST).exists():
+                yield ContainerRecord(path)
+
+    def remove(self) -> None:
+        """Forget the sandbox and its containers; no error if it is forgotten."""
+        _remove(self.path)
+
+
+class ContainerRecord:
+    """The record of one container."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def id(self) -> str:
+        """The container's id."""
+        return self.path.name
+
+    @property
+    def made_ns(self) -> int | None:
+        """The time at which the container was made, nanoseconds since 1970; None if it never was."""
+        return _made_ns(self.path)
+
+    def mark_made(self) -> None:
+        """Note that the container is made."""
+        _mark_made(self.path)
+
+    def read(self) -> CreateContainerRequest:
+        """Return the request."""
+        return CreateContainerRequest.FromString((self.path / _REQUEST).read_bytes())
+
+    def remove(self) -> None:
+        """Forget the container; no error if it is forgotten."""
+        _remove(self.path)
+
+
+class Records:
+    """All records of a data directory."""
+
+    def __init__(self, data: Path) -> None:
+        self._directory = data / "cri"
+        make_directory(self._directory, 0o700)
+
+    def keep(self, request: RunPodSandboxRequest) -> SandboxRecord:
+        """Keep the request for a new sandbox."""
+        path = self._directory / sandbox_key(request.config.metadata)
+        return SandboxRecord(_keep(path, request.SerializeToString()))
+
+    def all(self) -> Iterator[SandboxRecord]:
+        """Yield the records of all sandboxes; what was cut short before there was a request is removed."""
+        for path in sorted(self._directory.iterdir()):
+            if (path / _REQUEST).exists():
+                yield SandboxRecord(path)
+            else:
+                _remove(path)
+
+
+def _keep(path: Path, request: bytes) -> Path:
+    make_directory(path, 0o700)
+    new = path / f"{_REQUEST}.new"
+    create_file(new, request, _MODE)
+    move_into_place(new, path / _REQUEST)
+    return path
+
+
+def _made_ns(path: Path) -> int | None:
+    try:
+        return (path / _MADE).stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def _mark_made(path: Path) -> None:
+    create_file(path / _MADE, b"", _MODE)
+    sync_directory(path)
+
+
+def _remove(path: Path) -> None:
+    # Without its request it is nothing, however much of the rest is left.
+    (path / _REQUEST).unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,39 @@
+"""The calls about the runtime itself."""
+
+from __future__ import annotations
+
+from minit import __version__
+from minit.cri.api import cri_pb2 as api
+
+_API_VERSION = "v1"
+_KUBELET_VERSION = "0.1.0"  # of the interface's own messages, which kubelets ask for
+
+
+class RuntimeCalls:
+    """Version, Status, RuntimeConfig and UpdateRuntimeConfig."""
+
+    async def version(self, _: api.VersionRequest) -> api.VersionResponse:
+        """Return the names and versions, none of which may be empty."""
+        return api.VersionResponse(
+            version=_KUBELET_VERSION,
+            runtime_name="minit",
+            runtime_version=__version__,
+            runtime_api_version=_API_VERSION,
+        )
+
+    async def status(self, _: api.StatusRequest) -> api.StatusResponse:
+        """Return whether sandboxes can be run."""
+        # Networks are built in, so that there always is one.
+        ready = [api.RuntimeCondition(type=kind, status=True) for kind in ("RuntimeReady", "NetworkReady")]
+        return api.StatusResponse(
+            status=api.RuntimeStatus(conditions=ready),
+            runtime_handlers=[api.RuntimeHandler(features=api.RuntimeHandlerFeatures(recursive_read_only_mounts=True))],
+        )
+
+    async def runtime_config(self, _: api.RuntimeConfigRequest) -> api.RuntimeConfigResponse:
+        """Tell the kubelet to make control groups itself, not by systemd."""
+        return api.RuntimeConfigResponse(linux=api.LinuxRuntimeConfiguration(cgroup_driver=api.CGROUPFS))
+
+    async def update_runtime_config(self, _: api.UpdateRuntimeConfigRequest) -> api.Nothing:
+        """Accept the node's range of addresses: networks are configured by files."""
+        return api.Nothing()

@@ -1,0 +1,153 @@
+"""
+The calls about sandboxes.
+
+A call that changes something is carried out by a task of the daemon, which goes on if the caller gives up. Whoever asks
+for the same sandbox again meanwhile gets the outcome of that task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from minit.cri.api import cri_pb2 as api
+from minit.cri.filters import is_sandbox_listed, sandbox_state
+from minit.cri.grpc.framing import CallError, Code
+from minit.cri.node import Node, Sandbox
+from minit.cri.owncommands import OwnCommands
+from minit.cri.podwatch import PodWatch
+from minit.cri.records import Records, SandboxRecord, sandbox_key
+from minit.cri.translation import sandbox_words
+
+
+class SandboxCalls:
+    """RunPodSandbox to ListPodSandbox."""
+
+    def __init__(
+        self, node: Node, records: Records, commands: OwnCommands, watch: PodWatch, usual_words: Sequence[str]
+    ) -> None:
+        self._node = node
+        self._records = records
+        self._commands = commands
+        self._watch = watch
+        self._usual_words = usual_words
+        self._locks: dict[str, trio.Lock] = {}
+
+    async def run(self, request: api.RunPodSandboxRequest) -> api.SandboxId:
+        """Make a sandbox, and return when it is ready; nothing is left of one that fails."""
+        if request.runtime_handler:
+            raise CallError(Code.INVALID_ARGUMENT, f'runtime_handler: there is no "{request.runtime_handler}"')
+        metadata = request.config.metadata
+        if not metadata.name:
+            raise CallError(Code.INVALID_ARGUMENT, "config.metadata.name: expected a name")
+        words = [*self._usual_words, *sandbox_words(request.config)]
+        key = sandbox_key(metadata)
+        async with self._lock(key):
+            present = next((one for one in self._node.sandboxes.values() if one.record.path.name == key), None)
+            if present is not None:
+                if present.is_ready and present.config == request.config:
+                    return api.SandboxId(pod_sandbox_id=present.uuid)
+                name = f"{metadata.namespace}/{metadata.name}, attempt {metadata.attempt}"
+                raise CallError(Code.ALREADY_EXISTS, f"there is a sandbox {name} already: {present.uuid}")
+            with trio.CancelScope(shield=True):
+                sandbox = await self._make(request, words)
+        return api.SandboxId(pod_sandbox_id=sandbox.uuid)
+
+    async def _make(self, request: api.RunPodSandboxRequest, words: list[str]) -> Sandbox:
+        record = self._records.keep(request)
+        try:
+            uuid = await self._commands.run(
+                "app", "sandbox", "--detach", f"--uuid-file-save={record.uuid_file}", *words
+            )
+            record.mark_made()
+        except BaseException:
+            await self.undo(record)
+            raise
+        return self.adopt(record, uuid)
+
+    def adopt(self, record: SandboxRecord, uuid: str) -> Sandbox:
+        """Take a sandbox that was made into the node, with its containers that were made."""
+        sandbox = self._node.sandboxes[uuid] = Sandbox(record, uuid)
+        self._node.follow(sandbox)
+        self._watch.add(sandbox)
+        return sandbox
+
+    async def undo(self, record: SandboxRecord) -> None:
+        """Remove a sandbox that did not become ready, and its record."""
+        if record.uuid is not None:
+            await self._remove_pod(record.uuid)
+        record.remove()
+
+    async def stop(self, request: api.SandboxId) -> api.Nothing:
+        """Kill a sandbox with its containers, and return when it has ended; no error if there is none."""
+        sandbox = self._node.sandboxes.get(request.pod_sandbox_id)
+        if sandbox is not None:
+            async with self._lock(sandbox.record.path.name):
+                await self._stop(sandbox)
+        return api.Nothing()
+
+    async def _stop(self, sandbox: Sandbox) -> None:
+        self._node.follow(sandbox)
+        if sandbox.is_ready:
+            await self._commands.run("stop", "--force", "--wait", sandbox.uuid)
+            self._node.follow(sandbox)
+
+    async def remove(self, request: api.SandboxId) -> api.Nothing:
+        """Remove a sandbox with its containers; no error if there is none."""
+        sandbox = self._node.sandboxes.get(request.pod_sandbox_id)
+        if sandbox is not None:
+            async with self._lock(sandbox.record.path.name):
+                await self._stop(sandbox)
+                await self._remove_pod(sandbox.uuid)
+                self._watch.drop(sandbox)
+                sandbox.record.remove()
+                self._node.sandboxes.pop(sandbox.uuid, None)
+        return api.Nothing()
+
+    async def _remove_pod(self, uuid: str) -> None:
+        try:
+            await self._commands.run("rm", "--force", uuid)
+        except CallError as error:
+            if "no matches found" not in str(error):
+                raise
+
+    async def status(self, request: api.PodSandboxStatusRequest) -> api.PodSandboxStatusResponse:
+        """Return all that is known of a sandbox."""
+        sandbox = self._node.sandbox(request.pod_sandbox_id)
+        status = api.PodSandboxStatus(
+            id=sandbox.uuid,
+            metadata=sandbox.config.metadata,
+            state=sandbox_state(sandbox),
+            created_at=sandbox.created_ns,
+            linux=api.LinuxPodSandboxStatus(
+                namespaces=api.Namespace(options=sandbox.config.linux.security_context.namespace_options)
+            ),
+            labels=sandbox.config.labels,
+            annotations=sandbox.config.annotations,
+        )
+        if sandbox.has_own_network and sandbox.addresses:
+            status.network.ip = sandbox.addresses[0]
+            for address in sandbox.addresses[1:]:
+                status.network.additional_ips.add(ip=address)
+        return api.PodSandboxStatusResponse(status=status)
+
+    async def list(self, request: api.ListPodSandboxRequest) -> api.ListPodSandboxResponse:
+        """Return the sandboxes that a filter is about."""
+        listed = [one for one in self._node.sandboxes.values() if is_sandbox_listed(one, request.filter)]
+        return api.ListPodSandboxResponse(
+            items=[
+                api.PodSandbox(
+                    id=one.uuid,
+                    metadata=one.config.metadata,
+                    state=sandbox_state(one),
+                    created_at=one.created_ns,
+                    labels=one.config.labels,
+                    annotations=one.config.annotations,
+                )
+                for one in listed
+            ]
+        )
+
+    def _lock(self, key: str) -> trio.Lock:
+        return self._locks.setdefault(key, trio.Lock())

@@ -1,0 +1,297 @@
+"""minit cri: a kubelet's calls at the real socket, on real pods, with daemons that come and go."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from google.protobuf.message import Message
+
+from minit.cri.api import cri_pb2 as api
+from minit.cri.grpc.framing import Code
+from tests.support.commands import Stage0
+from tests.support.crinode import CallFailed, CriNode, Daemon
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
+
+PATIENCE_SECONDS = 100
+IMAGE = "example.com/busybox:1.0"
+POD = api.PodSandboxMetadata(name="web", namespace="default", uid="5e5b", attempt=1)
+UNKNOWN = api.ContainerId(container_id="0" * 64)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, stage1_image: Path) -> Iterator[Daemon]:
+    """A daemon with an image in its store, on a data directory of its own."""
+    minit = Stage0([sys.executable, "-m", "minit"], tmp_path, stage1_image)
+    assert minit.call("fetch", minit.image()).returncode == 0
+    daemon = Daemon(minit, tmp_path / "cri.sock")
+    daemon.start()
+    yield daemon
+    if daemon.process is not None:
+        daemon.end()
+    for pod in minit.data.glob("pods/run/*"):
+        minit.call("stop", "--force", "--wait", pod.name)
+    minit.clean_up()
+
+
+def sandbox_config(tmp_path: Path, **fields: object) -> api.PodSandboxConfig:
+    """Return what a kubelet asks for."""
+    usual: dict[str, object] = {"metadata": POD, "hostname": "web-1", "log_directory": str(tmp_path / "logs")}
+    return api.PodSandboxConfig(**(usual | fields))  # type: ignore[arg-type]
+
+
+def container_config(script: str, name: str = "main", **fields: object) -> api.ContainerConfig:
+    """Return a container with a shell's script."""
+    usual: dict[str, object] = {
+        "metadata": api.ContainerMetadata(name=name, attempt=2),
+        "image": api.ImageSpec(image=IMAGE),
+        "command": ["/bin/sh", "-c"],
+        "args": [script],
+        "log_path": f"{name}/2.log",
+    }
+    return api.ContainerConfig(**(usual | fields))  # type: ignore[arg-type]
+
+
+async def created(node: CriNode, sandbox: api.SandboxId, config: api.ContainerConfig) -> api.ContainerId:
+    """Put a container into a sandbox."""
+    request = api.CreateContainerRequest(pod_sandbox_id=sandbox.pod_sandbox_id, config=config)
+    container = await node.ask("CreateContainer", request)
+    assert isinstance(container, api.ContainerId)
+    return container
+
+
+async def status(node: CriNode, container: api.ContainerId) -> api.ContainerStatus:
+    """Return what is known of a container."""
+    answer = await node.ask("ContainerStatus", api.ContainerStatusRequest(container_id=container.container_id))
+    found = answer.status
+    assert isinstance(found, api.ContainerStatus)
+    return found
+
+
+async def ended(node: CriNode, container: api.ContainerId) -> api.ContainerStatus:
+    """Return what is known of a container as soon as it has ended, asking as a kubelet does."""
+    while (found := await status(node, container)).state != api.CONTAINER_EXITED:
+        await trio.sleep(0.02)
+    return found
+
+
+async def refused(node: CriNode, name: str, request: Message) -> tuple[int, str]:
+    """Return the code and the message of a call that fails."""
+    with pytest.raises(CallFailed) as caught:
+        await node.ask(name, request)
+    return caught.value.code, str(caught.value)
+
+
+@pytest.mark.trio
+async def test_the_life_of_a_pod(daemon: Daemon, tmp_path: Path) -> None:
+    """A sandbox gets a container that runs, writes its log and is stopped; both are removed, twice being no error."""
+    config = sandbox_config(tmp_path, labels={"app": "web"}, annotations={"a": "b"})
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            version = await node.ask("Version", api.VersionRequest())
+            assert (version.runtime_name, version.runtime_api_version) == ("minit", "v1")
+            conditions = (await node.ask("Status", api.StatusRequest())).status.conditions
+            assert {one.type: one.status for one in conditions} == {"RuntimeReady": True, "NetworkReady": True}
+            driver = (await node.ask("RuntimeConfig", api.RuntimeConfigRequest())).linux.cgroup_driver
+            assert driver == api.CGROUPFS
+
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config))
+            assert await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=config)) == sandbox
+            request = api.PodSandboxStatusRequest(pod_sandbox_id=sandbox.pod_sandbox_id)
+            told = (await node.ask("PodSandboxStatus", request)).status
+            assert (told.state, told.metadata, dict(told.labels)) == (api.SANDBOX_READY, POD, {"app": "web"})
+            assert told.created_at > 0
+
+            asked = container_config(
+                "echo $WORD; id -u; hostname; exec sleep 1000",
+                envs=[
+                    api.KeyValue(key="WORD", value=b"one"),
+                    api.KeyValue(key="WORD", value=b"two = three"),
+                ],
+            )
+            container = await created(node, sandbox, asked)
+            assert await created(node, sandbox, asked) == container
+            assert (await status(node, container)).state == api.CONTAINER_CREATED
+            await node.ask("StartContainer", container)
+            assert (await status(node, container)).state == api.CONTAINER_RUNNING
+            command = api.ExecSyncRequest(
+                container_id=container.container_id, cmd=["sh", "-c", "echo out; echo err >&2; exit 7"]
+            )
+            done = await node.ask("ExecSync", command)
+            assert (done.stdout, done.stderr, done.exit_code) == (b"out\n", b"err\n", 7)
+            log = (tmp_path / "logs/main/2.log").read_text().splitlines()
+            assert [line.split(" ", 3)[1:] for line in log] == [
+                ["stdout", "F", "two = three"],
+                ["stdout", "F", "0"],
+                ["stdout", "F", "web-1"],
+            ]
+            await node.ask("StopContainer", api.StopContainerRequest(container_id=container.container_id, timeout=5))
+            found = await status(node, container)
+            assert (found.state, found.exit_code, found.log_path) == (
+                api.CONTAINER_EXITED,
+                143,
+                str(tmp_path / "logs/main/2.log"),
+            )
+            assert found.created_at <= found.started_at <= found.finished_at
+            for _ in range(2):
+                await node.ask("StopPodSandbox", sandbox)
+            told = (await node.ask("PodSandboxStatus", request)).status
+            assert told.state == api.SANDBOX_NOTREADY
+            for _ in range(2):
+                await node.ask("RemoveContainer", container)
+                await node.ask("RemovePodSandbox", sandbox)
+            assert not (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
+            assert (await refused(node, "PodSandboxStatus", request))[0] == Code.NOT_FOUND
+    assert not any((daemon.minit.data / "cri").iterdir())
+    assert not any((daemon.minit.data / "pods/run").iterdir())
+
+
+@pytest.mark.trio
+async def test_ends_of_containers_and_lists(daemon: Daemon, tmp_path: Path) -> None:
+    """Exit codes and reasons are told as they happen, lists are about what filters say, for older kubelets too."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node("runtime.v1alpha2") as node:
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(tmp_path)))
+            scripts = {"good": "exit 0", "bad": "exit 3", "killed": "kill -KILL $$", "waits": "exec sleep 1000"}
+            containers = {
+                name: await created(node, sandbox, container_config(script, name, labels={"of": name[0]}))
+                for name, script in scripts.items()
+            }
+            for container in containers.values():
+                await node.ask("StartContainer", container)
+            ends = {}
+            for name in ("good", "bad", "killed"):
+                found = await ended(node, containers[name])
+                ends[name] = (found.exit_code, found.reason)
+            assert ends == {"good": (0, "Completed"), "bad": (3, "Error"), "killed": (137, "Error")}
+            code, _ = await refused(node, "StartContainer", containers["bad"])
+            assert code == Code.FAILED_PRECONDITION
+
+            async def listed(**wanted: object) -> set[str]:
+                request = api.ListContainersRequest(filter=api.ContainerFilter(**wanted))  # type: ignore[arg-type]
+                return {one.metadata.name for one in (await node.ask("ListContainers", request)).containers}
+
+            assert await listed() == set(scripts)
+            assert await listed(state=api.ContainerStateValue(state=api.CONTAINER_RUNNING)) == {"waits"}
+            assert await listed(id=containers["bad"].container_id[:12]) == {"bad"}
+            assert await listed(pod_sandbox_id=sandbox.pod_sandbox_id, label_selector={"of": "g"}) == {"good"}
+            assert await listed(pod_sandbox_id="nobody") == set()
+            slow = api.ExecSyncRequest(container_id=containers["waits"].container_id, cmd=["sleep", "1000"], timeout=1)
+            assert await refused(node, "ExecSync", slow) == (
+                Code.DEADLINE_EXCEEDED,
+                "the command did not end within 1 s",
+            )
+            await node.ask("RemovePodSandbox", sandbox)
+            assert await listed() == set()
+
+
+@pytest.mark.trio
+async def test_calls_that_are_refused(daemon: Daemon, tmp_path: Path) -> None:
+    """Each has its code and a line that names the field, and leaves nothing."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            run = api.RunPodSandboxRequest(config=sandbox_config(tmp_path), runtime_handler="kata")
+            assert await refused(node, "RunPodSandbox", run) == (
+                Code.INVALID_ARGUMENT,
+                'runtime_handler: there is no "kata"',
+            )
+            sysctls = api.LinuxPodSandboxConfig(sysctls={"kernel.shmmax": "1"})
+            run = api.RunPodSandboxRequest(config=sandbox_config(tmp_path, linux=sysctls))
+            assert (await refused(node, "RunPodSandbox", run))[0] == Code.INVALID_ARGUMENT
+            broken = api.RunPodSandboxRequest(config=sandbox_config(tmp_path, hostname="a b"))
+            assert (await refused(node, "RunPodSandbox", broken))[0] == Code.UNKNOWN
+            assert not (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
+            assert not any((daemon.minit.data / "cri").iterdir())
+
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(tmp_path)))
+            privileged = api.LinuxContainerSecurityContext(privileged=True)
+            config = container_config("true", linux=api.LinuxContainerConfig(security_context=privileged))
+            request = api.CreateContainerRequest(pod_sandbox_id=sandbox.pod_sandbox_id, config=config)
+            assert await refused(node, "CreateContainer", request) == (
+                Code.INVALID_ARGUMENT,
+                "security_context.privileged: expected false: minit has nothing else yet",
+            )
+            request.config.CopyFrom(container_config("true", image=api.ImageSpec(image="nothing")))
+            code, message = await refused(node, "CreateContainer", request)
+            assert (code, message.partition(" is not in the store")[0]) == (Code.UNKNOWN, 'image "nothing"')
+            assert not (await node.ask("ListContainers", api.ListContainersRequest())).containers
+            for name in ("StartContainer", "ContainerStatus"):
+                assert (await refused(node, name, UNKNOWN))[0] == Code.NOT_FOUND
+            for name in ("StopContainer", "RemoveContainer"):
+                await node.ask(name, UNKNOWN)
+            await node.ask("StopPodSandbox", api.SandboxId(pod_sandbox_id="unknown"))
+            await node.ask("RemovePodSandbox", sandbox)
+
+
+@pytest.mark.trio
+async def test_another_daemon(daemon: Daemon, tmp_path: Path) -> None:
+    """Pods go on without a daemon, and the next one knows all of them; what one was killed in is undone."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            sandbox = await node.ask("RunPodSandbox", api.RunPodSandboxRequest(config=sandbox_config(tmp_path)))
+            running = await created(node, sandbox, container_config("exec sleep 1000"))
+            ends = await created(node, sandbox, container_config("sleep 0.3; exit 4", "ends"))
+            for container in (running, ends):
+                await node.ask("StartContainer", container)
+        assert daemon.end() == 0
+        records = daemon.minit.data / "cri"
+        [record] = records.iterdir()
+        (record / ("f" * 64)).mkdir()  # of a request that never became durable
+        half = record / ("e" * 64)
+        half.mkdir()
+        request = api.CreateContainerRequest(
+            pod_sandbox_id=sandbox.pod_sandbox_id, config=container_config("true", "half")
+        )
+        (half / "request").write_bytes(request.SerializeToString())
+        daemon.start()
+        async with daemon.node() as node:
+            assert (await ended(node, ends)).exit_code == 4
+            assert (await status(node, running)).state == api.CONTAINER_RUNNING
+            listed = (await node.ask("ListContainers", api.ListContainersRequest())).containers
+            assert {one.id for one in listed} == {running.container_id, ends.container_id}
+            assert not half.exists()
+        daemon.end(kill=True)
+        assert daemon.minit.call("stop", "--force", "--wait", sandbox.pod_sandbox_id).returncode == 0
+        daemon.start()
+        async with daemon.node() as node:
+            [told] = (await node.ask("ListPodSandbox", api.ListPodSandboxRequest())).items
+            assert told.state == api.SANDBOX_NOTREADY
+            assert (await status(node, running)).exit_code == 137
+            await node.ask("RemovePodSandbox", sandbox)
+
+
+@pytest.mark.trio
+async def test_images(daemon: Daemon) -> None:
+    """Images of the store, but for stage1, are listed, found by their names, and removed; twice being no error."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with daemon.node() as node:
+            [image] = (await node.ask("ListImages", api.ListImagesRequest())).images
+            assert (image.repo_tags, image.uid.value, image.size > 0) == ([IMAGE], 0, True)
+            named = api.ImageStatusRequest(image=api.ImageSpec(image=IMAGE))
+            assert (await node.ask("ImageStatus", named)).image.id == image.id
+            [filesystem] = (await node.ask("ImageFsInfo")).image_filesystems
+            assert filesystem.fs_id.mountpoint == str(daemon.minit.data)
+            pull = api.PullImageRequest(image=named.image, auth=api.AuthConfig(username="u", password="secret"))
+            assert (await refused(node, "PullImage", pull))[0] == Code.UNIMPLEMENTED
+            for _ in range(2):
+                await node.ask("RemoveImage", api.RemoveImageRequest(image=named.image))
+            assert not (await node.ask("ImageStatus", named)).HasField("image")
+
+
+def test_who_serves(daemon: Daemon) -> None:
+    """The socket is root's alone, and a data directory has one daemon."""
+    assert daemon.socket.stat().st_mode & 0o777 == 0o600
+    second = daemon.minit.call("cri", f"--listen=unix://{daemon.socket}.2")
+    assert (second.returncode, second.stderr) == (
+        254,
+        f"cri: another `minit cri` serves {daemon.minit.data}\n",
+    )
+    wrong = daemon.minit.call("cri", "--listen=tcp://127.0.0.1:80")
+    assert wrong.stderr.startswith(
+        'cri: --listen: expected unix://PATH with an absolute path, got "tcp://127.0.0.1:80"'
+    )

@@ -1,0 +1,180 @@
+"""minit.cri.translation: sandboxes and containers in the words of the command line, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minit.cri.api import cri_pb2 as api
+from minit.cri.filters import is_container_listed, is_sandbox_listed
+from minit.cri.grpc.framing import CallError, Code
+from minit.cri.node import Container, Sandbox, app_name
+from minit.cri.records import Records
+from minit.cri.translation import container_words, environment_text, sandbox_words
+
+ROOT = Path(__file__).parents[2]
+MAIN = api.ContainerMetadata(name="main")
+
+
+def sandbox(**fields: Any) -> list[str]:
+    """Return the words for a sandbox."""
+    return sandbox_words(api.PodSandboxConfig(**fields))
+
+
+def container(**fields: Any) -> list[str]:
+    """Return the words for a container, without its image and name."""
+    words = container_words(api.ContainerConfig(**({"metadata": MAIN} | fields)), "sha512-1")
+    assert words[:2] == ["sha512-1", "--name=main-0"]
+    return words[2:]
+
+
+def secured(**fields: Any) -> list[str]:
+    """Return the words for what a container may do."""
+    security = api.LinuxContainerSecurityContext(**fields)
+    return container(linux=api.LinuxContainerConfig(security_context=security))
+
+
+def test_sandboxes() -> None:
+    """Names, name servers, ports and namespaces are options of `app sandbox`."""
+    ports = [
+        api.PortMapping(container_port=80, host_port=8080),
+        api.PortMapping(container_port=81),
+        api.PortMapping(protocol=api.UDP, container_port=53, host_port=53, host_ip="::1"),
+    ]
+    dns = api.DNSConfig(servers=["10.0.0.10"], searches=["svc.local"], options=["ndots:5"])
+    assert sandbox(hostname="web", dns_config=dns, port_mappings=ports) == [
+        "--hostname=web",
+        "--dns=10.0.0.10",
+        "--dns-search=svc.local",
+        "--dns-opt=ndots:5",
+        "--port=port0:tcp:80:0.0.0.0:8080",
+        "--port=port2:udp:53:::1:53",
+    ]
+    options = api.NamespaceOption(network=api.NODE, ipc=api.NODE, pid=api.CONTAINER)
+    context = api.LinuxSandboxSecurityContext(namespace_options=options)
+    linux = api.LinuxPodSandboxConfig(security_context=context)
+    assert sandbox(linux=linux, port_mappings=ports) == ["--net=host", "--dns=host", "--ipc=host"]
+
+
+def test_containers() -> None:
+    """Commands, mounts, devices, limits and signals are options of `app add`; any path can be written."""
+    resources = api.LinuxContainerResources(
+        memory_limit_in_bytes=64 << 20, cpu_quota=50_000, cpu_period=100_000, cpu_shares=1, oom_score_adj=-997
+    )
+    assert container(command=["/bin/sh", "-c"], args=["a b"], working_dir="/srv") == [
+        *("--working-dir=/srv", "--exec=/bin/sh", "--", "-c", "a b")
+    ]
+    assert container(args=["serve", "-v"]) == ["--cmd=serve", "--", "-v"]
+    assert container(mounts=[api.Mount(container_path="/a,b", host_path="/x y&z", readonly=True)]) == [
+        "--mnt-volume=name=mount0,kind=host,source=/x%20y%26z,target=/a%2Cb,readOnly=true"
+    ]
+    assert container(devices=[api.Device(host_path="/dev/fuse", permissions="rw")]) == [
+        "--mnt-volume=name=device0,kind=host,source=/dev/fuse,target=/dev/fuse,readOnly=false"
+    ]
+    assert container(linux=api.LinuxContainerConfig(resources=resources)) == [
+        *(f"--memory={64 << 20}", "--cpu=500m", "--cpu-shares=2", "--oom-score-adj=-997")
+    ]
+    assert container(tty=True) == ["--stdin=tty", "--stdout=tty", "--stderr=tty"]
+    assert container(stop_signal=api.SIGNAL_SIGRTMINPLUS3) == ["--annotation=minit/stop-signal=RTMIN+3"]
+
+
+def test_users_and_capabilities() -> None:
+    """A user without a group has group 0; capabilities are added to the default ones, then dropped."""
+    user = api.Int64Value(value=1000)
+    assert secured(run_as_user=user, supplemental_groups=[5, 6], readonly_rootfs=True) == [
+        *("--user=1000", "--group=0", "--supplementary-gids=5,6", "--readonly-rootfs")
+    ]
+    assert secured(run_as_username="web", run_as_group=user) == ["--user=web", "--group=1000"]
+    assert secured(capabilities=api.Capability(drop_capabilities=["ALL"])) == ["--caps-retain="]
+    [kept] = secured(capabilities=api.Capability(drop_capabilities=["all"], add_capabilities=["net_admin"]))
+    assert kept == "--caps-retain=CAP_NET_ADMIN"
+    [kept] = secured(capabilities=api.Capability(drop_capabilities=["CAP_CHOWN"], add_capabilities=["SYS_TIME"]))
+    assert "CAP_SYS_TIME" in kept and "CAP_KILL" in kept and "CAP_CHOWN" not in kept
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"privileged": True}, "security_context.privileged: expected false"),
+        ({"run_as_group": api.Int64Value(value=1)}, "run_as_group: expected a user with it"),
+        ({"no_new_privs": True}, "no_new_privs: expected false for root"),
+        ({"capabilities": api.Capability(add_capabilities=["FLY"])}, "not CAP_FLY"),
+        ({"namespace_options": api.NamespaceOption(pid=api.NODE)}, "namespace_options.pid: expected POD or CONTAINER"),
+        ({"seccomp": api.SecurityProfile(profile_type=api.SecurityProfile.Localhost)}, "seccomp: expected"),
+    ],
+)
+def test_what_is_not_there_yet(fields: dict[str, Any], named: str) -> None:
+    """No container is less confined than it was asked to be: the field is named."""
+    with pytest.raises(CallError) as caught:
+        secured(**fields)
+    assert named in str(caught.value)
+    assert caught.value.code == Code.INVALID_ARGUMENT
+
+
+def test_environments() -> None:
+    """The last of several of a name counts; a line feed has no place in a file of them."""
+    pairs = [api.KeyValue(key="A", value=b"1"), api.KeyValue(key="B", value=b"=x"), api.KeyValue(key="A", value=b"2")]
+    assert environment_text(api.ContainerConfig(envs=pairs)) == b"A=2\nB==x\n"
+    with pytest.raises(CallError, match="envs: A: expected a value of one line"):
+        environment_text(api.ContainerConfig(envs=[api.KeyValue(key="A", value=b"1\n2")]))
+
+
+def test_names_of_apps() -> None:
+    """Any two containers of a sandbox have apps of different names, which are ACNames."""
+    names = ["web", "Web", "we_b", "we.b", "-", "日本"]
+    made = [app_name(api.ContainerMetadata(name=name, attempt=attempt)) for name in names for attempt in (0, 1)]
+    assert len(set(made)) == len(made)
+    assert made[:2] == ["web-0", "web-1"]
+    assert all(name.strip("-") == name and name.replace("-", "").isalnum() and name.islower() for name in made)
+
+
+def test_filters(tmp_path: Path) -> None:
+    """All parts of a filter have to agree; ids may be shortened."""
+    records = Records(tmp_path)
+    config = api.PodSandboxConfig(metadata=api.PodSandboxMetadata(name="a"), labels={"x": "1"})
+    record = records.keep(api.RunPodSandboxRequest(config=config))
+    found = Sandbox(record, "2d381b2a-0000")
+    for wanted, is_listed in (
+        (api.PodSandboxFilter(), True),
+        (api.PodSandboxFilter(id="2d38", label_selector={"x": "1"}), True),
+        (api.PodSandboxFilter(id="2d38", label_selector={"x": "2"}), False),
+        (api.PodSandboxFilter(state=api.PodSandboxStateValue(state=api.SANDBOX_READY)), False),
+    ):
+        assert is_sandbox_listed(found, wanted) is is_listed
+    asked = api.CreateContainerRequest(config=api.ContainerConfig(metadata=MAIN))
+    kept = Container(found, record.keep_container("f" * 64, asked))
+    assert is_container_listed(kept, api.ContainerFilter(id="ff", pod_sandbox_id="2d"))
+    assert not is_container_listed(kept, api.ContainerFilter(pod_sandbox_id="3d"))
+
+
+def test_records(tmp_path: Path) -> None:
+    """What was kept is found again as it was, without what was cut short before there was a request."""
+    records = Records(tmp_path)
+    request = api.RunPodSandboxRequest(config=api.PodSandboxConfig(metadata=api.PodSandboxMetadata(name="a", uid="1")))
+    record = records.keep(request)
+    (tmp_path / "cri/half").mkdir()
+    assert (record.made_ns, record.uuid) == (None, None)
+    record.uuid_file.write_text("2d381b2a\n")
+    record.mark_made()
+    record.keep_container("0" * 64, api.CreateContainerRequest(pod_sandbox_id="2d381b2a"))
+    [found] = Records(tmp_path).all()
+    assert (found.read(), found.uuid, found.made_ns is not None) == (request, "2d381b2a", True)
+    [made] = found.containers()
+    assert (made.id, made.read().pod_sandbox_id, made.made_ns) == ("0" * 64, "2d381b2a", None)
+    found.remove()
+    found.remove()
+    assert list((tmp_path / "cri").iterdir()) == []
+
+
+def test_the_messages_are_made_of_their_description(tmp_path: Path) -> None:
+    """`make proto` would change nothing."""
+    protoc = Path(sys.executable).with_name("protoc")
+    command: list[str | Path] = [protoc, f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", "minit/cri/api/cri.proto"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    for name in ("cri_pb2.py", "cri_pb2.pyi"):
+        place = f"minit/cri/api/{name}"
+        assert (tmp_path / place).read_text() == (ROOT / place).read_text()
