@@ -52,6 +52,7 @@ def encode_runtime_config(config: RuntimeConfig) -> bytes:
             "IPCMode": flags.ipc,
             "minit": {
                 "networks": flags.networks,
+                "quiet": flags.quiet,
                 "localConfig": flags.local_config,
                 "hostAddress": config.host_address,
                 "resolvConf": config.resolv_conf,
@@ -86,6 +87,7 @@ def decode_runtime_config(data: bytes, source: str, uuid: str) -> RuntimeConfig:
                 disable_paths=_expect(bool, insecure["DisablePaths"]),
                 disable_seccomp=_expect(bool, insecure["DisableSeccomp"]),
                 ipc=_expect(str, root["IPCMode"]),
+                quiet=_expect(bool, own["quiet"]),
             ),
             host_address=None if address is None else _expect(str, address),
             resolv_conf=None if resolv_conf is None else _expect(str, resolv_conf),
