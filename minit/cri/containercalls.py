@@ -20,6 +20,7 @@ from minit.cri.records import ContainerRecord
 from minit.cri.translation import container_words, environment_text
 
 _ID_BYTES = 32
+_PATIENCE_SECONDS = 2.0
 _OUTPUT_BYTES = 7 << 20
 """Of each stream of ExecSync: both and the rest have to fit into a message."""
 
@@ -206,8 +207,11 @@ async def _outcome(process: trio.Process) -> api.ExecSyncResponse:
             await process.wait()
     finally:
         if process.returncode is None:
-            process.kill()
+            process.terminate()  # which it hands on to the command in the app
             with trio.CancelScope(shield=True):
+                with trio.move_on_after(_PATIENCE_SECONDS):
+                    await process.wait()
+                process.kill()
                 await process.wait()
     return api.ExecSyncResponse(
         stdout=bytes(outputs["stdout"]), stderr=bytes(outputs["stderr"]), exit_code=process.returncode

@@ -181,11 +181,15 @@ async def test_ends_of_containers_and_lists(daemon: Daemon, tmp_path: Path) -> N
             assert await listed(id=containers["bad"].container_id[:12]) == {"bad"}
             assert await listed(pod_sandbox_id=sandbox.pod_sandbox_id, label_selector={"of": "g"}) == {"good"}
             assert await listed(pod_sandbox_id="nobody") == set()
-            slow = api.ExecSyncRequest(container_id=containers["waits"].container_id, cmd=["sleep", "1000"], timeout=1)
+            words = ["sh", "-c", "sleep 1001"]
+            slow = api.ExecSyncRequest(container_id=containers["waits"].container_id, cmd=words, timeout=1)
             assert await refused(node, "ExecSync", slow) == (
                 Code.DEADLINE_EXCEEDED,
                 "the command did not end within 1 s",
             )
+            look = api.ExecSyncRequest(container_id=slow.container_id, cmd=["sh", "-c", "ps | grep -c 'sleep 100[1]'"])
+            while (await node.ask("ExecSync", look)).stdout != b"0\n":
+                await trio.sleep(0.02)
             await node.ask("RemovePodSandbox", sandbox)
             assert await listed() == set()
 
