@@ -86,6 +86,9 @@ def test_sandbox(world: World) -> None:
             "isolators": None,
             "annotations": [
                 {"name": "coreos.com/rkt/stage1/mutable", "value": "true"},
+                {"name": "minit/dns", "value": "host"},
+                {"name": "minit/pod-names", "value": "true"},
+                {"name": "minit/seccomp-errno", "value": "EPERM"},
                 {"name": "example.com/a", "value": "b"},
             ],
             "ports": [
