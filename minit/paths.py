@@ -140,7 +140,7 @@ BUILT_IN_PLUGINS = (
 # Flags of our `attach` beyond rkt's; the value of ANNOTATION_ATTACH_OPTIONS in our image, joined by commas.
 ATTACH_OPTIONS = ("detach-keys", "no-replay", "on-slow", "read-only", "take-stdin")
 # The same of our `run`.
-RUN_OPTIONS = ("quiet",)
+RUN_OPTIONS = ("quiet", "tell-failure")
 
 
 def app_manifest(app: str) -> str:

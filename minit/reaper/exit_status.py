@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from minit.errors import EXIT_EXEC_FAILED, EXIT_FAILURE, reason_of
 from minit.harmless import harmless
@@ -49,6 +50,14 @@ class ExitStatus(Value):
 
 
 STEP_EXEC = "exec"
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, as in `SIGKILL`; those for real time have numbers only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def from_wait_status(status: int) -> ExitStatus:

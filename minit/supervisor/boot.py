@@ -121,9 +121,13 @@ class SupervisorEnds(Value):
 
 def run_supervisor(plan: PodPlan, ends: SupervisorEnds) -> int:
     """Be PID 1 of the pod until it ends; returns the pod's code."""
-    code = run_apps(plan, ends)
+    supervisor = _boot(plan, ends, Supervisor)
+    code = _supervise(supervisor, ends)
+    last: dict[str, object] = {"code": code}
+    if supervisor.pod.cause is not None:
+        last["cause"] = supervisor.pod.cause[:_MAX_FAILURE_LENGTH]
     # Said before: the kernel keeps PID 1 until every process of the pod has been reaped, perhaps by others.
-    _tell_launcher(ends.launcher, {"code": code})
+    _tell_launcher(ends.launcher, last)
     return code
 
 

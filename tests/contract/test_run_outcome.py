@@ -39,6 +39,20 @@ def test_exit_code_reaches_the_caller_and_the_status_file(make_pod: MakePod, ove
     assert not pod.is_running()
 
 
+def test_a_caller_that_asks_is_told_which_app_failed(make_pod: MakePod) -> None:
+    """The last line says it: of an only app how it ended, of others that the pod ended with it; of success nothing."""
+    scripts = {"exit 3": ["exited with 3"], "kill -KILL $$": ["was killed by SIGKILL"], "exit 0": []}
+    for script, told in scripts.items():
+        result = make_pod({"a": shell(script)}).run("--tell-failure")
+        assert result.stderr.splitlines() == [f'run: app "a" {words}' for words in told]
+    hungry = [{"name": "resource/memory", "value": {"limit": "16M"}}]
+    result = make_pod({"a": shell("exec tail /dev/zero", isolators=hungry)}).run("--tell-failure")
+    assert result.stderr == 'run: app "a" was killed by SIGKILL (out of memory)\n'
+    result = make_pod({"a": shell("sleep 1000"), "b": shell("echo last words >&2; exit 4")}).run("--tell-failure")
+    assert result.returncode == 4
+    assert result.stderr.splitlines()[-1] == 'run: app "b" exited with 4: the pod was stopped'
+
+
 def test_every_exit_code_of_an_only_app_is_the_pods(make_pod: MakePod) -> None:
     """They arrive unchanged."""
     pods = [make_pod({"a": shell(f"exit {code}")}) for code in CODES]

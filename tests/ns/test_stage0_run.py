@@ -76,6 +76,15 @@ def test_insecure_options(world: World, insecure: str, flags: list[str]) -> None
     assert words(world.call("run")) == ["--net=default", "--local-config=/etc/rkt", *flags]
 
 
+def test_flags_of_minits_own(world: World) -> None:
+    """A stage1 that names them is asked for the last line, unless nobody needs it, or for silence; others are not."""
+    write_stage1(world.stage1, annotations={"minit/stage1/run-options": "quiet,tell-failure"})
+    for options, flags in (((), ["--tell-failure"]), (("--quiet",), ["--quiet"]), (("--interactive",), [])):
+        world.minit("run", *options, f"--stage1-path={world.stage1}", "--net=none", world.app)
+        assert [word for word in words(world.call("run")) if word in ("--tell-failure", "--quiet")] == flags
+        world.minit("gc", "--grace-period=0s")
+
+
 def test_old_stage1(world: World) -> None:
     """A stage1 of interface version 1 gets only the flags it knows; what is left out is said."""
     write_stage1(world.stage1, version=None)

@@ -88,6 +88,7 @@ BOOLEAN_FLAGS = {
     "disable-paths": "disable_paths",
     "disable-seccomp": "disable_seccomp",
     "quiet": "quiet",
+    "tell-failure": "tell_failure",
 }
 
 

@@ -165,6 +165,8 @@ class _Launch:
                 watch.add_helper(helper.fileno(), helper.report_death)
             code = watch.run()
         _withdraw_names(plan)
+        if self._flags.tell_failure and watch.cause is not None:
+            complain(f"run: {watch.cause}")
         return code
 
     def end_helpers(self) -> None:

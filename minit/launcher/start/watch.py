@@ -33,12 +33,13 @@ class Watch:
     The launcher's loop, over the pidfd of PID 1 and the socket to it.
 
     `entered` is called when PID 1 can be entered. `terminal` is given for a pod with a console. The FORWARDED signals
-    are blocked.
+    are blocked. `cause` says which app failed, once PID 1 has ended, if the pod ended with that.
     """
 
     def __init__(
         self, pidfd: int, link: Socket, terminal: CallerTerminal | None, *, entered: Callable[[], None]
     ) -> None:
+        self.cause: str | None = None
         self._pidfd = pidfd
         self._link = link
         self._terminal = terminal
@@ -149,6 +150,8 @@ class Watch:
             assert isinstance(message["code"], int)
             if "failed" in message:
                 record_failure(str(message["failed"]))
+            if "cause" in message:
+                self.cause = str(message["cause"])
             self._expect_end(message["code"])
             return
         if "seconds" in message:

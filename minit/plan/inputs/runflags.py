@@ -22,7 +22,9 @@ RUN_FLAGS: dict[str, bool | str] = {
     "disable-paths": False,
     "disable-seccomp": False,
     "ipc": "",
-    "quiet": False,  # minit's own
+    # minit's own
+    "quiet": False,
+    "tell-failure": False,
 }
 RUN_OPERANDS = "UUID"
 
@@ -50,6 +52,7 @@ class RunFlags(Value):
     disable_seccomp: bool = False
     ipc: str = ""
     quiet: bool = False
+    tell_failure: bool = False
 
 
 def parse_run_flags(arguments: Sequence[str]) -> RunFlags:
@@ -76,6 +79,7 @@ def parse_run_flags(arguments: Sequence[str]) -> RunFlags:
         disable_seccomp=switch["disable-seccomp"],
         ipc=text["ipc"],
         quiet=switch["quiet"],
+        tell_failure=switch["tell-failure"],
     )
 
 

@@ -138,8 +138,10 @@ def run_arguments(
             words.append("--disable-seccomp")
     if options.mutable:
         words.append("--mutable")
-    if options.quiet and "quiet" in (manifest.annotation(paths.ANNOTATION_RUN_OPTIONS) or "").split(","):
-        words.append("--quiet")
+    # Whoever is at the pod's terminal has seen how the app ended.
+    own = "quiet" if options.quiet else None if options.interactive else "tell-failure"
+    if own in (manifest.annotation(paths.ANNOTATION_RUN_OPTIONS) or "").split(","):
+        words.append(f"--{own}")
     if options.ipc:
         if version >= _IPC_VERSION:
             words.append(f"--ipc={options.ipc}")

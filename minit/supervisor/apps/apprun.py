@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minit.messages import Socket
 from minit.plan.appplan import AppSpec
-from minit.reaper.exit_status import ExitStatus
+from minit.reaper.exit_status import ExitStatus, signal_name
 from minit.supervisor.output.streams import Streams
 from minit.value import Value
 
@@ -34,6 +34,15 @@ class End(Value):
     ns: int
     status: ExitStatus | None = None
     reason: str = ""
+
+    def describe(self) -> str | None:
+        """Return the end of a program as words behind the app's name; None for one that never was executed."""
+        if self.status is None or self.status.step is not None:
+            return None
+        if self.status.signal is None:
+            return self.status.describe()
+        memory = " (out of memory)" if self.reason == "oom-killed" else ""
+        return f"was killed by {signal_name(self.status.signal)}{memory}"
 
 
 class Run:

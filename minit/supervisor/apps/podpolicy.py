@@ -28,8 +28,9 @@ BY_CONTROL = "control socket"
 
 class PodPolicy:
     """
-    The apps of a pod, by name, and whether it is ready or ending; `exit_code` is set when it begins to end, and it is
-    `forced` to when no app gets time to end by itself. `order` is that of the starts.
+    The apps of a pod, by name, and whether it is ready or ending; `exit_code` is set when it begins to end, `cause`
+    says then which app failed, unless a line has said that, and it is `forced` to when no app gets time to end by
+    itself. `order` is that of the starts.
 
     `handle` feeds the lifecycle table, `on_rest` is called with the name of an app that will not be restarted after
     all. The host is told by `launcher`.
@@ -46,6 +47,7 @@ class PodPolicy:
     ) -> None:
         self.apps = {app.name: app for app in apps}
         self.exit_code: int | None = None
+        self.cause: str | None = None
         self.ready = False
         self.forced = False
         self._plan = plan
@@ -105,7 +107,7 @@ class PodPolicy:
         app.run.failure = ExitStatus(step=check, path=reason)
         self._handle(app, lifecycle.STOP)
         if with_pod:
-            self.begin_shutdown(EXIT_FAILURE)
+            self._fail_with(app, app.run.failure.describe(), EXIT_FAILURE)
 
     def remove(self, app: App) -> None:
         """Begin to remove an app, which is stopped first."""
@@ -146,7 +148,7 @@ class PodPolicy:
         if self._plan.mutable or app.run.is_stopped:
             self.on_progress(app)
         elif end.number:
-            self.begin_shutdown(end.number)
+            self._fail_with(app, end.describe(), end.number)
         elif all(each.has_ended and not each.run.is_stopped for each in self._awaited()):
             self.begin_shutdown(0)
         else:
@@ -203,6 +205,13 @@ class PodPolicy:
         for app in [*self.apps.values()]:
             self.cancel_restart(app)
             self._handle(app, lifecycle.STOP)
+
+    def _fail_with(self, app: App, words: str | None, number: int) -> None:
+        """Begin the shutdown because an app failed, as `words` say."""
+        if self.exit_code is None and words is not None and not self._plan.mutable:
+            others = ": the pod was stopped" if len(self.apps) > 1 else ""
+            self.cause = f'app "{app.name}" {words}{others}'
+        self.begin_shutdown(number)
 
     def cancel_restart(self, app: App) -> None:
         """Have an app that waits to be started again stay as it is."""
