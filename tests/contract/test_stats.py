@@ -18,6 +18,7 @@ from tests.support.waiting import wait_for
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 BUSY = "touch /tmp/begun; while :; do :; done"
+LIMITS = {"memory": "32Mi", "cpu": "500m"}
 IDLE = "touch /tmp/begun; exec sleep 1000"
 
 
@@ -74,15 +75,31 @@ def test_what_a_pod_uses(make_pod: MakePod) -> None:
 def test_memory_that_ran_out(make_pod: MakePod) -> None:
     """Processes that the kernel killed for it are counted, and `diagnose` says so with the limit."""
     hog = "busybox dd if=/dev/zero of=/dev/null bs=256M count=1; touch /tmp/begun; exec sleep 1000"
-    limit = {"name": "resource/memory", "value": {"limit": "32Mi"}}
-    pod = make_pod({"busy": shell(hog, isolators=[limit]), "idle": shell(IDLE)})
+    limits = [{"name": f"resource/{name}", "value": {"limit": limit}} for name, limit in LIMITS.items()]
+    pod = make_pod({"busy": shell(hog, isolators=limits), "idle": shell(IDLE)})
     pod.start(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     pod.wait_file("busy", "/tmp/begun")
     usage = sample(pod)
     assert (usage["busy"]["oom_kills"], usage["idle"]["oom_kills"]) == (1, 0)
     assert usage["busy"]["memory_limit_bytes"] == 32 << 20 and "memory_limit_bytes" not in usage["idle"]
+    assert usage["busy"]["cpu_limit_millicores"] == 500 and "cpu_limit_millicores" not in usage["idle"]
+    assert usage["busy"]["restarts"] == 0
     said = f'App "busy": memory ran out, of which it may have {32 << 20} bytes: the kernel killed 1 of its processes.'
     assert said in minit(pod.data, "diagnose", pod.uuid).stdout
+    stop(pod)
+
+
+def test_restarts(make_pod: MakePod) -> None:
+    """They are counted while the app runs again, and while it waits for that."""
+    script = "[ -e /tmp/again ] && touch /tmp/begun && exec sleep 1000; touch /tmp/again; exit 3"
+    again = [{"name": "minit/restart", "value": "on-failure"}]
+    waits = [*again, {"name": "minit/restart-delay", "value": "1h"}]
+    pod = make_pod({"again": shell(script, annotations=again), "waits": shell("exit 3", annotations=waits)})
+    pod.start(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    pod.wait_file("again", "/tmp/begun")
+    pod.wait_status("waits")
+    usage = sample(pod)
+    assert (usage["again"]["restarts"], usage["waits"]["restarts"]) == (1, 0)
     stop(pod)
 
 
@@ -156,7 +173,8 @@ def test_top(make_pod: MakePod) -> None:
         process = subprocess.Popen(command, env={**ENVIRONMENT, "TERM": "xterm"}, **terminal.options)
         lines = screen.wait("1 pod, 2 apps", "% ", "idle")
         assert lines[1].split() == [
-            *("UUID", "APP", "CPU", "TIME", "MEMORY", "LIMIT", "PIDS", "READ/s", "WRITE/s", "RECV/s", "SENT/s", "OOM"),
+            *("UUID", "APP", "CPU", "CPU", "LIMIT", "TIME", "MEMORY", "LIMIT", "PIDS", "READ/s", "WRITE/s", "RECV/s"),
+            *("SENT/s", "OOM", "RESTARTS"),
         ]
         assert [line.split()[:2] for line in lines[2:4]] == [[pod.uuid[:8], "busy"], [pod.uuid[:8], "idle"]]
         terminal.type(b"\x1b[A\x1a")

@@ -12,6 +12,7 @@ from minit.cli.text.toptext import TopRow, screen_lines, sort_rows, table_lines,
 from minit.stage0.reports.interfaces import InterfaceUsage
 from minit.stage0.reports.stats import AppSample, PodSample
 from minit.stage0.reports.usage import Usage
+from minit.value import replace
 
 SECOND_NS = 1_000_000_000
 UUID = "2d381b2a-0000-4000-8000-000000000000"
@@ -67,7 +68,7 @@ def test_json() -> None:
     """Unknown values are left out, and so are the networks of a pod that has the host's."""
     shown: Any = stats_json(LATE)
     web, db = shown["apps"]
-    assert db == {"name": "db", "oom_kills": 2}
+    assert db == {"name": "db", "restarts": 0, "oom_kills": 2}
     assert web["cpu_ns"] == SECOND_NS
     assert shown["networks"][0]["rx_bytes"] == 12 * 1024
 
@@ -98,6 +99,21 @@ def test_rates() -> None:
     assert (web.cpu_percent, web.read_rate, web.rx_rate, web.tx_rate) == (50.0, 2048, 1024, 2048)
     assert (db.cpu_percent, db.read_rate, db.rx_rate, db.tx_rate) == (None, None, None, None)
     assert all(row.rx_rate is None for row in top_rows([LATE], {}))
+
+
+def test_limits_and_restarts_in_top() -> None:
+    """They stay on a screen of 80 columns, where rates do not; what is not known is a dash."""
+    app = AppSample(name="web", usage=Usage(cpu_limit_millicores=1500, memory_limit_bytes=1 << 20), restarts=4)
+    late = replace(LATE, apps=(app, *LATE.apps[1:]))
+    headings, web, db = table_lines(top_rows([late], {}), 80)
+    for heading, cells in (("CPU LIMIT", ("150.0%", "-")), (" LIMIT", ("1.0MiB", "-")), ("RESTARTS", ("4", "0"))):
+        end = headings.rindex(heading) + len(heading)
+        assert tuple(line[:end].split()[-1] for line in (web, db)) == cells
+    assert stats_json(late)["apps"] == [
+        {"name": "web", "restarts": 4, "cpu_limit_millicores": 1500, "memory_limit_bytes": 1 << 20},
+        {"name": "db", "restarts": 0, "oom_kills": 2},
+    ]
+    assert 'minit_app_cpu_limit_cores{uuid="' in prometheus_text([late])
 
 
 def test_sorting() -> None:

@@ -35,6 +35,7 @@ def v2_group(directory: Path) -> None:
         directory,
         {
             "cpu.stat": "usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\nthrottled_usec 20\n",
+            "cpu.max": "max 100000\n",
             "memory.current": "1000\n",
             "memory.stat": "anon 600\ninactive_file 300\nactive_file 100\n",
             "memory.peak": "2000\n",
@@ -49,7 +50,8 @@ def v2_group(directory: Path) -> None:
 
 def v1_groups(top: Path) -> list[Hierarchy]:
     """Make a group `g` in the hierarchies of v1, and return those."""
-    write(top / "cpu/g", {"cpu.stat": "nr_periods 5\nnr_throttled 2\nthrottled_time 20000\n"})
+    stat = "nr_periods 5\nnr_throttled 2\nthrottled_time 20000\n"
+    write(top / "cpu/g", {"cpu.stat": stat, "cpu.cfs_quota_us": "25000\n", "cpu.cfs_period_us": "100000\n"})
     write(top / "cpuacct/g", {"cpuacct.usage": "9\n", "cpuacct.usage_user": "4\n", "cpuacct.usage_sys": "5\n"})
     write(
         top / "memory/g",
@@ -100,6 +102,7 @@ def test_v1(tmp_path: Path) -> None:
         cpu_user_ns=4,
         cpu_system_ns=5,
         cpu_throttled_ns=20_000,
+        cpu_limit_millicores=250,
         memory_bytes=1000,
         memory_working_set_bytes=700,
         memory_peak_bytes=2000,

@@ -11,6 +11,7 @@ from minit.stage0.reports.usage import Usage
 from minit.value import Value
 
 _SECOND_NS = 1_000_000_000
+_MILLICORES = 1000
 _MINUTE_SECONDS = 60
 _HOUR_SECONDS = 3600
 _UNKNOWN = "-"
@@ -25,6 +26,7 @@ _METRICS = (
     ("cpu_user_seconds", "Processor time used outside of the kernel.", True, "cpu_user_ns", _SECOND_NS),
     ("cpu_system_seconds", "Processor time used in the kernel.", True, "cpu_system_ns", _SECOND_NS),
     ("cpu_throttled_seconds", "Time in which a limit kept it from running.", True, "cpu_throttled_ns", _SECOND_NS),
+    ("cpu_limit_cores", "Limit of processors.", False, "cpu_limit_millicores", _MILLICORES),
     ("memory_bytes", "Memory in use, file cache included.", False, "memory_bytes", 1),
     ("memory_working_set_bytes", "Memory less inactive file cache.", False, "memory_working_set_bytes", 1),
     ("memory_peak_bytes", "The most memory that was in use.", False, "memory_peak_bytes", 1),
@@ -57,6 +59,7 @@ class Row(Value):
     usage: Usage
     cpu_percent: float | None = None
     """Of one processor; None without a sample before."""
+    restarts: int = 0
     rx_bytes: int | None = None
     tx_bytes: int | None = None
 
@@ -71,6 +74,7 @@ def sample_rows(sample: PodSample, before: PodSample | None, *, whole: bool) -> 
             name=app.name,
             usage=app.usage,
             cpu_percent=cpu_percent(app.usage, earlier.get(app.name), elapsed_ns),
+            restarts=app.restarts,
         )
         for app in sample.apps
     ]
@@ -136,7 +140,7 @@ def stats_json(sample: PodSample) -> dict[str, object]:
         "uuid": sample.uuid,
         "time_ns": sample.time_ns,
         "pod": _usage_json(sample.usage),
-        "apps": [{"name": app.name, **_usage_json(app.usage)} for app in sample.apps],
+        "apps": [{"name": app.name, "restarts": app.restarts, **_usage_json(app.usage)} for app in sample.apps],
     }
     if sample.interfaces is not None:
         fields["networks"] = [

@@ -10,6 +10,7 @@ from minit.stage0.reports.usage import Usage
 from minit.value import Value
 
 _SECOND_NS = 1_000_000_000
+_MILLICORES_PER_PERCENT = 10
 _SHORT_UUID = 8
 _GAP = 2
 _MIN_NAME_WIDTH = 4
@@ -25,6 +26,7 @@ class TopRow(Value):
     name: str
     usage: Usage
     cpu_percent: float | None = None
+    restarts: int = 0
     read_rate: float | None = None
     write_rate: float | None = None
     rx_rate: float | None = None
@@ -33,18 +35,20 @@ class TopRow(Value):
 
 # Heading, cell, and how soon a narrow screen does without it; what has no number stays.
 _COLUMNS: tuple[tuple[str, Callable[[TopRow], str], int | None], ...] = (
-    ("UUID", lambda row: row.uuid[:_SHORT_UUID], 8),
+    ("UUID", lambda row: row.uuid[:_SHORT_UUID], 10),
     ("APP", lambda row: row.name, None),
     ("CPU", lambda row: percent_text(row.cpu_percent), None),
-    ("TIME", lambda row: time_text(row.usage.cpu_ns), 3),
+    ("CPU LIMIT", lambda row: percent_text(_cpu_limit_percent(row.usage)), 7),
+    ("TIME", lambda row: time_text(row.usage.cpu_ns), 2),
     ("MEMORY", lambda row: size_text(row.usage.memory_working_set_bytes), None),
-    ("LIMIT", lambda row: size_text(row.usage.memory_limit_bytes), 2),
-    ("PIDS", lambda row: count_text(row.usage.processes), 9),
-    ("READ/s", lambda row: size_text(row.read_rate), 4),
-    ("WRITE/s", lambda row: size_text(row.write_rate), 5),
-    ("RECV/s", lambda row: size_text(row.rx_rate), 6),
-    ("SENT/s", lambda row: size_text(row.tx_rate), 7),
+    ("LIMIT", lambda row: size_text(row.usage.memory_limit_bytes), 8),
+    ("PIDS", lambda row: count_text(row.usage.processes), 11),
+    ("READ/s", lambda row: size_text(row.read_rate), 3),
+    ("WRITE/s", lambda row: size_text(row.write_rate), 4),
+    ("RECV/s", lambda row: size_text(row.rx_rate), 5),
+    ("SENT/s", lambda row: size_text(row.tx_rate), 6),
     ("OOM", lambda row: count_text(row.usage.oom_kills), 1),
+    ("RESTARTS", lambda row: count_text(row.restarts), 9),
 )
 _LEFT_ALIGNED = ("UUID", "APP")
 
@@ -121,6 +125,7 @@ def _pod_rows(sample: PodSample, before: PodSample | None) -> list[TopRow]:
                 name=app.name,
                 usage=usage,
                 cpu_percent=app.cpu_percent,
+                restarts=app.restarts,
                 read_rate=_rate(usage.read_bytes, old_usage.read_bytes, seconds),
                 write_rate=_rate(usage.written_bytes, old_usage.written_bytes, seconds),
                 rx_rate=_rate(network.rx_bytes, old_network.rx_bytes, seconds),
@@ -128,6 +133,10 @@ def _pod_rows(sample: PodSample, before: PodSample | None) -> list[TopRow]:
             )
         )
     return rows
+
+
+def _cpu_limit_percent(usage: Usage) -> float | None:
+    return None if usage.cpu_limit_millicores is None else usage.cpu_limit_millicores / _MILLICORES_PER_PERCENT
 
 
 def _rate(now: int | None, before: int | None, seconds: float) -> float | None:

@@ -47,6 +47,15 @@ def read_lost_output(pod: Pod, app: str) -> int | None:
     return lost if isinstance(lost, int) else None
 
 
+def read_restarts(pod: Pod, app: str) -> int:
+    """Return how often an app of a running pod was started again."""
+    record = read_end(pod, app) or {}
+    restarts = record.get("restarts")
+    # The record is that of its last end; the status of that goes when it is started again.
+    runs_again = "finished" in record and _read(pod, paths.status_file(app)) is None
+    return (restarts if isinstance(restarts, int) else 0) + runs_again
+
+
 def was_started(pod: Pod, app: str) -> bool:
     """Return whether the app's program was to be executed."""
     return _read(pod, paths.started_marker(app)) is not None

@@ -12,15 +12,17 @@ from minit.mountinfo import find_mounts
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.pods.podstatus import read_pid_to_enter, read_pod_manifest
 from minit.stage0.reports.interfaces import InterfaceUsage, PodInterfaces, has_own_network
+from minit.stage0.reports.podtraces import read_restarts
 from minit.stage0.reports.usage import APPS, Hierarchy, Usage, find_group, find_hierarchies, read_usage
 from minit.value import Value, replace
 
 
 class AppSample(Value):
-    """The resource use of one app."""
+    """The resource use of one app, and how often it was started again."""
 
     name: str
     usage: Usage
+    restarts: int = 0
 
 
 class PodSample(Value):
@@ -78,7 +80,12 @@ class PodMeter:
             time_ns=time.time_ns(),
             clock_ns=time.monotonic_ns(),
             usage=read_usage(whole),
-            apps=tuple(AppSample(name=app, usage=_app_usage(hierarchies, subcgroup, app)) for app in self.apps),
+            apps=tuple(
+                AppSample(
+                    name=app, usage=_app_usage(hierarchies, subcgroup, app), restarts=read_restarts(self.pod, app)
+                )
+                for app in self.apps
+            ),
             interfaces=self._read_interfaces(),
         )
         # A pod that ended meanwhile may have had its groups removed half-way.
@@ -120,6 +127,7 @@ def _app_usage(hierarchies: Sequence[Hierarchy], subcgroup: str, app: str) -> Us
     outer = read_usage(find_group(hierarchies, around))
     return replace(
         usage,
+        cpu_limit_millicores=_smaller(usage.cpu_limit_millicores, outer.cpu_limit_millicores),
         memory_limit_bytes=_smaller(usage.memory_limit_bytes, outer.memory_limit_bytes),
         processes_limit=_smaller(usage.processes_limit, outer.processes_limit),
     )

@@ -17,6 +17,7 @@ from minit.value import Value
 APPS = "system.slice"
 
 _MICROSECOND_NS = 1000
+_MILLICORES = 1000
 # v1 says "no limit" by the largest multiple of a page that a signed 64-bit number holds.
 _UNLIMITED_BYTES = 1 << 62
 _MAX_FILE_BYTES = 1 << 20
@@ -40,6 +41,7 @@ class Usage(Value):
     cpu_user_ns: int | None = None
     cpu_system_ns: int | None = None
     cpu_throttled_ns: int | None = None
+    cpu_limit_millicores: int | None = None
     memory_bytes: int | None = None
     memory_working_set_bytes: int | None = None
     memory_peak_bytes: int | None = None
@@ -100,6 +102,7 @@ def _read_v2(directory: str) -> dict[str, int | None]:
         "cpu_user_ns": _times(cpu.get("user_usec"), _MICROSECOND_NS),
         "cpu_system_ns": _times(cpu.get("system_usec"), _MICROSECOND_NS),
         "cpu_throttled_ns": _times(cpu.get("throttled_usec"), _MICROSECOND_NS),
+        "cpu_limit_millicores": parse_cpu_limit(read_file(directory, "cpu.max")),
         "memory_bytes": memory,
         "memory_working_set_bytes": _working_set(memory, directory, "inactive_file"),
         "memory_peak_bytes": _number(read_file(directory, "memory.peak")),
@@ -131,7 +134,11 @@ def _read_cpuacct(directory: str) -> dict[str, int | None]:
 
 
 def _read_cpu(directory: str) -> dict[str, int | None]:
-    return {"cpu_throttled_ns": parse_table(read_file(directory, "cpu.stat")).get("throttled_time")}
+    quota, period = read_file(directory, "cpu.cfs_quota_us"), read_file(directory, "cpu.cfs_period_us")
+    return {
+        "cpu_throttled_ns": parse_table(read_file(directory, "cpu.stat")).get("throttled_time"),
+        "cpu_limit_millicores": parse_cpu_limit(f"{quota} {period}"),
+    }
 
 
 def _read_memory(directory: str) -> dict[str, int | None]:
@@ -177,6 +184,14 @@ def parse_table(text: str) -> dict[str, int]:
     """Return the lines `NAME NUMBER` of a file; others are left out."""
     words = [line.split() for line in text.splitlines()]
     return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and _is_number(pair[1])}
+
+
+def parse_cpu_limit(text: str) -> int | None:
+    """Return the limit that the words `QUOTA PERIOD` are, both in microseconds; None if the first is no number."""
+    words = text.split()
+    if len(words) != 2 or not all(map(_is_number, words)) or not int(words[1]):
+        return None
+    return int(words[0]) * _MILLICORES // int(words[1])
 
 
 def parse_io(text: str) -> dict[str, int]:
