@@ -76,7 +76,7 @@ _APP = ("app", "apps")
 _OPERAND = "operand"
 # In the help of commands of a host.
 _UUIDS = ("2d381b2a 6a9c", "2d381b2a")
-_ABOUT_UUIDS = "UUID may be shortened to any prefix that only one pod has."
+_ABOUT_UUIDS = "UUID may be shortened to any prefix that only one pod has, or be the pod's name."
 
 
 class _MachineTable(CommandTable):
@@ -112,12 +112,12 @@ def main() -> NoReturn:
 def _for_the_only_pod(command: click.Command) -> click.Command:
     """Return a command with the name of an app in the place of the UUID."""
     names = [parameter.name for parameter in command.params]
-    told = {name: value for name, value in _POD.items() if name in names}
-    if not told:
+    if not _POD.keys() & names:
         return command
+    told = {one.name: _POD[one.name] for one in command.params if one.name in _POD and one.expose_value}
     app = next((name for name in _APP if name in names), None)
     ours = copy.copy(command)
-    ours.params = [parameter for parameter in command.params if parameter.name not in told]
+    ours.params = [parameter for parameter in command.params if parameter.name not in _POD]
     if app is not None:
         several = app == "apps"
         ours.params.append(click.Argument([_OPERAND], metavar="[APP]...", nargs=-1 if several else 1, required=False))
