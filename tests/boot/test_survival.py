@@ -31,7 +31,7 @@ for process in /proc/[0-9]*; do
 done
 grep -o -e 'Linux version' -e 'minit: the clock was' -e 'Out of memory: Killed' /log/kernel.log
 echo freezing PID 1
-echo 1 > /groups$(cut -d: -f3 /proc/1/cgroup)/cgroup.freeze
+for group in /groups/init.scope /groups/*/init.scope; do [ -d $group ] && echo 1 > $group/cgroup.freeze; done
 sleep 10000
 """
 
