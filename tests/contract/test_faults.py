@@ -39,7 +39,7 @@ HARMLESS = {
         *("ioctl", "readlink"),  # the same
         *("mkdir", "getsockname"),  # of a directory for volumes that is there; by which Python knows a socket to be one
     },
-    "PID 1": LOOKS,
+    "PID 1": {*LOOKS, "getsockname"},  # the same, of a sidecar's sockets, which are made anew
     "app": set(),
     **dict.fromkeys(("spawner", "sidecar"), ALL),  # another one takes over
 }
