@@ -90,16 +90,21 @@ def test_memory_that_ran_out(make_pod: MakePod) -> None:
 
 
 def test_restarts(make_pod: MakePod) -> None:
-    """They are counted while the app runs again, and while it waits for that."""
+    """They are counted while the app runs again, and while it waits for that; `list` has a column of them."""
     script = "[ -e /tmp/again ] && touch /tmp/begun && exec sleep 1000; touch /tmp/again; exit 3"
     again = [{"name": "minit/restart", "value": "on-failure"}]
-    waits = [*again, {"name": "minit/restart-delay", "value": "1h"}]
-    pod = make_pod({"again": shell(script, annotations=again), "waits": shell("exit 3", annotations=waits)})
+    loops = [*again, {"name": "minit/restart-delay", "value": "2s"}]
+    pod = make_pod({"again": shell(script, annotations=again), "loops": shell("exit 3", annotations=loops)})
     pod.start(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     pod.wait_file("again", "/tmp/begun")
-    pod.wait_status("waits")
+    pod.wait_status("loops")
     usage = sample(pod)
-    assert (usage["again"]["restarts"], usage["waits"]["restarts"]) == (1, 0)
+    assert (usage["again"]["restarts"], usage["loops"]["restarts"]) == (1, 0)
+    wait_for(lambda: pod.record("loops").get("restarts") == 1, "the second end of the app")
+    shown = [line.split("\t")[-1] for line in minit(pod.data, "list").stdout.splitlines()]
+    assert shown == ["RESTARTS", "1", "1 (crash loop)"]
+    [listed] = json.loads(minit(pod.data, "list", "--format=json").stdout)
+    assert [app["restarts"] for app in listed["apps"]] == [1, 1]
     stop(pod)
 
 

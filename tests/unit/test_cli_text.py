@@ -15,7 +15,7 @@ from minit.cli.text.apptext import app_list_text, app_status_text
 from minit.cli.text.columns import align, fit
 from minit.cli.text.imagelist import list_text as image_list_text
 from minit.cli.text.jsonoutput import json_text
-from minit.cli.text.podtext import list_text, pod_json, status_text
+from minit.cli.text.podtext import OwnFacts, list_text, pod_json, status_text
 from minit.cli.text.times import format_age, format_time
 from minit.goduration import format_duration, parse_duration
 from minit.manifest.image import ImageManifest
@@ -190,6 +190,25 @@ def test_names_of_pods() -> None:
     assert status_text(pods[0]).endswith("\npod-name=web\n")
     assert pod_json(pods[0])["pod_name"] == "web"
     assert "pod_name" not in pod_json(pods[1])
+
+
+def test_list_has_columns_of_minits_behind_those_of_rkt() -> None:
+    """Ports, restarts and, in full, volumes have one each, if a pod has any."""
+    mounts = (AppMount(name="d", container_path="/d", host_path="/srv", read_only=True),)
+    pods = [pod(PodState.RUNNING, apps=(app(mounts=mounts), app(name="cc"))), pod(apps=(), uuid="0" * 36)]
+    port = ForwardedPort(name="a", protocol="tcp", pod_port=80, host_ip=None, host_port=8080, count=1)
+    fields: dict[str, dict[str, object]] = {"bb": {"restarts": 2}, "cc": {"restarts": 4, "restart_in_seconds": 1.5}}
+    own = {pods[0].uuid: OwnFacts(fields=fields, ports=(port,))}
+    for full, behind in ((False, 2), (True, 3)):
+        lines = list_text(pods, NOW_NS, full=full, legend=True, own=own, width=300).expandtabs().splitlines()
+        starts = [lines[0].index(heading) for heading in ("PORTS", "RESTARTS", "VOLUMES")[:behind]]
+        assert lines[0].split()[-behind - 1 :] == ["NETWORKS", "PORTS", "RESTARTS", "VOLUMES"][: behind + 1]
+        cells = [[line[start:].partition("  ")[0] for start in starts] for line in lines[1:]]
+        assert cells == [
+            ["0.0.0.0:8080->80/tcp", "2", "/srv:/d:ro"][:behind],
+            ["", "4 (crash loop)", ""][:behind],
+            ["", "", ""][:behind],
+        ]
 
 
 def test_full_list() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -13,16 +14,18 @@ from minit.cli.flags.sharedoptions import no_legend_option, pretty_print_option,
 from minit.cli.grammar import MinitCommand, OptionalValue
 from minit.cli.invocation import Invocation
 from minit.cli.text.jsonoutput import format_option, json_text
-from minit.cli.text.podtext import list_text, pod_json, status_text
+from minit.cli.text.podtext import OwnFacts, list_text, pod_json, status_text
 from minit.cli.uuidfile import UuidFileError, read_uuid
 from minit.errors import MinitError, PodError, describe
 from minit.goflags import BOOLEANS
 from minit.stage0.pods.exposedports import ForwardedPort, forwarded_ports
 from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, DELETED_STATES, Pod, PodState, find_pod, walk_pods
-from minit.stage0.pods.podstatus import read_manifest_bytes, read_pod_manifest, read_pod_status
+from minit.stage0.pods.podstatus import PodStatus, read_manifest_bytes, read_pod_manifest, read_pod_status
 from minit.stage0.pods.podwaiting import wait_until_ended, wait_until_ready
-from minit.stage0.reports.podtraces import read_end
+from minit.stage0.reports.podtraces import count_restarts, read_end
 from minit.stage0.stage1.controlcall import read_live
+
+Record = dict[str, object]
 
 _UNREADABLE_UUID_FILE = 1  # rkt's exit code for it in status
 
@@ -60,10 +63,11 @@ def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format
       minit list --format=json-pretty
 
     """
-    statuses = []
+    statuses, own = [], {}
     for pod in walk_pods(invocation.data, ADDRESSABLE_PLACES, invocation.note):
         try:
             status = read_pod_status(pod)
+            facts = _own_facts(invocation, pod, status, _is_in_crash_loop)
         except (OSError, MinitError) as error:
             if pod.refresh() and pod.state not in DELETED_STATES:  # else somebody is deleting it
                 invocation.note(f'skipping pod "{pod.uuid}": {describe(error)}')
@@ -72,14 +76,15 @@ def list_pods(invocation: Invocation, full: bool, no_legend: bool, output_format
             invocation.note(f'skipping pod "{pod.uuid}": it is {status.state} and has no creation time')
             continue
         statuses.append(status)
+        own[status.uuid] = facts
     if output_format is not None:
         # No pods are null to Go, and so to whoever reads this.
-        invocation.say(json_text([pod_json(status) for status in statuses] or None, output_format))
+        shown = [pod_json(status, own[status.uuid].fields, own[status.uuid].ports) for status in statuses]
+        invocation.say(json_text(shown or None, output_format))
     else:
-        invocation.say(
-            list_text(statuses, time.time_ns(), full=full, legend=not no_legend, width=invocation.terminal_width),
-            end="",
-        )
+        width = invocation.terminal_width
+        text = list_text(statuses, time.time_ns(), full=full, legend=not no_legend, width=width, own=own)
+        invocation.say(text, end="")
 
 
 @click.command(cls=MinitCommand)
@@ -132,25 +137,41 @@ def status(
         if not pod.refresh():
             raise PodError(f'pod "{pod.uuid}" was removed meanwhile')
         shown = read_pod_status(pod)
-        ends = {app.name: read_end(pod, app.name) or {} for app in shown.apps}
         # The text asks PID 1 only if an app has ended that may be started again.
-        is_asked = output_format is not None or any("finished" in end for end in ends.values())
-        live = _live(invocation, pod) if is_asked and shown.state is PodState.RUNNING else {}
-        ports = _ports(invocation, pod) if shown.state is PodState.RUNNING else ()
-    fields = {name: {**_recorded(end), **live.get(name, {})} for name, end in ends.items()}
+        own = _own_facts(invocation, pod, shown, lambda end, restarts: output_format is not None or "finished" in end)
     if output_format is not None:
-        invocation.say(json_text(pod_json(shown, fields, ports), output_format))
+        invocation.say(json_text(pod_json(shown, own.fields, own.ports), output_format))
     else:
-        invocation.say(status_text(shown, fields, ports), end="")
+        invocation.say(status_text(shown, own.fields, own.ports), end="")
 
 
-def _recorded(end: dict[str, object]) -> dict[str, object]:
+def _is_in_crash_loop(end: Record, restarts: int) -> bool:
+    """Tell whether an app may wait to be started yet another time: when it runs again, it has begun more often."""
+    return "finished" in end and restarts > 0 and restarts == end.get("restarts")
+
+
+def _own_facts(invocation: Invocation, pod: Pod, shown: PodStatus, is_asked: Callable[[Record, int], bool]) -> OwnFacts:
+    """Return minit's own facts about a pod: PID 1 is asked if `is_asked` of an app's record and of its restarts."""
+    ends = {app.name: read_end(pod, app.name) or {} for app in shown.apps}
+    restarts = {name: count_restarts(pod, name, end) for name, end in ends.items()}
+    fields = {name: _recorded(end, restarts[name]) for name, end in ends.items()}
+    if shown.state is not PodState.RUNNING:
+        return OwnFacts(fields=fields)
+    if any(is_asked(end, restarts[name]) for name, end in ends.items()):
+        live = _live(invocation, pod)
+        fields = {name: {**found, **live.get(name, {})} for name, found in fields.items()}
+    return OwnFacts(fields=fields, ports=_ports(invocation, pod))
+
+
+def _recorded(end: Record, restarts: int) -> dict[str, object]:
     """Return what the record of an app's end says beyond rkt's status."""
     found: dict[str, object] = {}
     if isinstance(end.get("lost_output_bytes"), int):
         found["lost_output_bytes"] = end["lost_output_bytes"]
-    if end.get("restarts"):
-        found |= {"restarts": end["restarts"], "end": str(end.get("end"))}
+    if restarts:
+        found["restarts"] = restarts
+        if "end" in end:
+            found["end"] = end["end"]
     return found
 
 
@@ -158,7 +179,7 @@ def _ports(invocation: Invocation, pod: Pod) -> tuple[ForwardedPort, ...]:
     try:
         return forwarded_ports(read_pod_manifest(pod))
     except MinitError as error:
-        invocation.note(f"warning: its ports are not known: {describe(error)}")
+        invocation.note(f'warning: the ports of pod "{pod.uuid}" are not known: {describe(error)}')
         return ()
 
 

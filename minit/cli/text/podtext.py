@@ -10,7 +10,8 @@ from minit.cli.text.times import ZERO_TIME, format_age, format_time
 from minit.harmless import harmless
 from minit.stage0.pods.exposedports import ForwardedPort
 from minit.stage0.pods.poddirectory import ENDED_STATES, PodState
-from minit.stage0.pods.podstatus import AppStatus, PodStatus
+from minit.stage0.pods.podstatus import AppMount, AppStatus, PodStatus
+from minit.value import Value
 
 _SECOND_NS = 1_000_000_000
 _SHORT_UUID = 8
@@ -28,11 +29,27 @@ _EXITED = frozenset({PodState.EXITED, PodState.EXITED_GARBAGE})
 Json = dict[str, object]
 
 
-def list_text(pods: Sequence[PodStatus], now_ns: int, *, full: bool, legend: bool, width: int | None = None) -> str:
+class OwnFacts(Value):
+    """Facts beyond those of rkt: fields of JSON of the apps, by name, and ports of the host that lead to the pod."""
+
+    fields: Mapping[str, Json]
+    ports: tuple[ForwardedPort, ...] = ()
+
+
+def list_text(
+    pods: Sequence[PodStatus],
+    now_ns: int,
+    *,
+    full: bool,
+    legend: bool,
+    width: int | None = None,
+    own: Mapping[str, OwnFacts] | None = None,
+) -> str:
     """
     Return the table of `list`: a row per app, with what belongs to the pod in its first row only.
 
-    The names of pods are a last column, which rkt's table has not and this one only if a pod has a name.
+    Behind rkt's columns are those of which there is anything to tell, `own` has what by UUID: the names of pods,
+    ports, restarts and, with `full`, volumes.
     `width` is that of the terminal that it is for, None for anything else. Columns that are asked for in full are not
     shortened.
     """
@@ -41,10 +58,14 @@ def list_text(pods: Sequence[PodStatus], now_ns: int, *, full: bool, legend: boo
         rows.append(_FULL_LEGEND if full else _LEGEND)
     for pod in pods:
         rows += _pod_rows(pod, now_ns, full=full)
-    if any(pod.name for pod in pods):
-        names = [*(["NAME"] if legend else []), *(cell for pod in pods for cell in _once(pod.name or "", pod))]
-        rows = [[*row, name] for row, name in zip(rows, names, strict=True)]
-    return align(rows) if width is None or full else fit(rows, width, _SHORTENED)
+    shortened = list(_SHORTENED)
+    for heading, cells in _own_columns(pods, own or {}, full=full):
+        if any(cells):
+            if heading == "PORTS":
+                shortened.append(len(rows[0]))
+            column = [heading, *cells] if legend else cells
+            rows = [[*row, cell] for row, cell in zip(rows, column, strict=True)]
+    return align(rows) if width is None or full else fit(rows, width, shortened)
 
 
 def status_text(pod: PodStatus, fields: Mapping[str, Json] | None = None, ports: Sequence[ForwardedPort] = ()) -> str:
@@ -71,11 +92,7 @@ def status_text(pod: PodStatus, fields: Mapping[str, Json] | None = None, ports:
         lines.append(f"pod-name={pod.name}")
     lines += [f"port-{pod_place(port)}={host_place(port)}" for port in ports]
     for app in pod.apps:
-        lines += [
-            f"mount-{app.name}={harmless(mount.host_path or mount.name)}:{harmless(mount.container_path)}"
-            f"{':ro' if mount.read_only else ''}"
-            for mount in app.mounts
-        ]
+        lines += [f"mount-{app.name}={_volume(mount)}" for mount in app.mounts]
         own = (fields or {}).get(app.name, {})
         if own.get("restarts"):
             lines.append(f"restarts-{app.name}={own['restarts']}")
@@ -160,6 +177,30 @@ def _pod_rows(pod: PodStatus, now_ns: int, *, full: bool) -> list[list[str]]:
         rows.append([head, *(cells if full else cells[:2]), *tail])
         head, tail = "", [""] * len(tail)
     return rows
+
+
+def _own_columns(pods: Sequence[PodStatus], own: Mapping[str, OwnFacts], *, full: bool) -> list[tuple[str, list[str]]]:
+    none = OwnFacts(fields={})
+    names, ports, restarts, volumes = [], [], [], []
+    for pod in pods:
+        facts = own.get(pod.uuid, none)
+        names += _once(pod.name or "", pod)
+        ports += _once(", ".join(f"{host_place(port)}->{pod_place(port)}" for port in facts.ports), pod)
+        restarts += [_restarts(facts.fields.get(app.name, {})) for app in pod.apps] or [""]
+        volumes += [", ".join(map(_volume, app.mounts)) if full else "" for app in pod.apps] or [""]
+    return [("NAME", names), ("PORTS", ports), ("RESTARTS", restarts), ("VOLUMES", volumes)]
+
+
+def _restarts(fields: Json) -> str:
+    count = fields.get("restarts")
+    if not count:
+        return ""
+    return str(count) if fields.get("restart_in_seconds") is None else f"{count} (crash loop)"
+
+
+def _volume(mount: AppMount) -> str:
+    where = f"{harmless(mount.host_path or mount.name)}:{harmless(mount.container_path)}"
+    return f"{where}:ro" if mount.read_only else where
 
 
 def _once(cell: str, pod: PodStatus) -> list[str]:

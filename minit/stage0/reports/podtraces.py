@@ -47,9 +47,8 @@ def read_lost_output(pod: Pod, app: str) -> int | None:
     return lost if isinstance(lost, int) else None
 
 
-def read_restarts(pod: Pod, app: str) -> int:
-    """Return how often an app of a running pod was started again."""
-    record = read_end(pod, app) or {}
+def count_restarts(pod: Pod, app: str, record: dict[str, object]) -> int:
+    """Return how often an app was started again, by the record of its end."""
     restarts = record.get("restarts")
     # The record is that of its last end; the status of that goes when it is started again.
     runs_again = "finished" in record and _read(pod, paths.status_file(app)) is None

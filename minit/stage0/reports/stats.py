@@ -12,7 +12,7 @@ from minit.mountinfo import find_mounts
 from minit.stage0.pods.poddirectory import Pod, PodState
 from minit.stage0.pods.podstatus import read_pid_to_enter, read_pod_manifest
 from minit.stage0.reports.interfaces import InterfaceUsage, PodInterfaces, has_own_network
-from minit.stage0.reports.podtraces import read_restarts
+from minit.stage0.reports.podtraces import count_restarts, read_end
 from minit.stage0.reports.usage import APPS, Hierarchy, Usage, find_group, find_hierarchies, read_usage
 from minit.value import Value, replace
 
@@ -82,7 +82,9 @@ class PodMeter:
             usage=read_usage(whole),
             apps=tuple(
                 AppSample(
-                    name=app, usage=_app_usage(hierarchies, subcgroup, app), restarts=read_restarts(self.pod, app)
+                    name=app,
+                    usage=_app_usage(hierarchies, subcgroup, app),
+                    restarts=count_restarts(self.pod, app, read_end(self.pod, app) or {}),
                 )
                 for app in self.apps
             ),
