@@ -12,7 +12,8 @@ from minit.plan.inputs.runtimeconfig import RuntimeConfig, decode_runtime_config
 
 UUID = "6c1ab9d3-1c0b-4c0f-9c4e-0f7c2a0c7b11"
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-BOOLEANS = {"debug", "interactive", "mutable", "disable_capabilities", "disable_paths", "disable_seccomp", "quiet"}
+BOOLEANS = {"debug", "interactive", "mutable", "disable_capabilities", "disable_paths", "disable_seccomp"}
+BOOLEANS |= {"quiet", "tell_failure"}
 FLAGS = st.builds(
     RunFlags,
     uuid=st.just(UUID),

@@ -53,6 +53,7 @@ def encode_runtime_config(config: RuntimeConfig) -> bytes:
             "minit": {
                 "networks": flags.networks,
                 "quiet": flags.quiet,
+                "tellFailure": flags.tell_failure,
                 "localConfig": flags.local_config,
                 "hostAddress": config.host_address,
                 "resolvConf": config.resolv_conf,
@@ -88,6 +89,7 @@ def decode_runtime_config(data: bytes, source: str, uuid: str) -> RuntimeConfig:
                 disable_seccomp=_expect(bool, insecure["DisableSeccomp"]),
                 ipc=_expect(str, root["IPCMode"]),
                 quiet=_expect(bool, own["quiet"]),
+                tell_failure=_expect(bool, own["tellFailure"]),
             ),
             host_address=None if address is None else _expect(str, address),
             resolv_conf=None if resolv_conf is None else _expect(str, resolv_conf),
