@@ -250,9 +250,9 @@ def _child_called(name: str, parent: int) -> int | None:
 
 def test_the_death_of_the_launcher_is_a_signal_too(make_pod: MakePod) -> None:
     """Though somebody has a copy of its socket, so that it never comes to an end, PID 1 gets SIGTERM."""
-    pod = make_pod({"a": shell("trap 'exit 5' TERM; " + FOREVER)})
+    pod = make_pod({"a": shell("trap 'exit 5' TERM; touch /tmp/up; " + FOREVER)})
     process = pod.start()
-    pod.wait_ready()
+    pod.wait_file("a", "/tmp/up")
     sockets = [fd for fd, target in descriptors_of(process.pid).items() if target.startswith("socket:")]
     copies = [copy_descriptor(process.pid, fd) for fd in sockets]
     try:

@@ -533,10 +533,8 @@ def _assert_sane_end(pod: PodDirectory, process: subprocess.Popen[bytes], number
     wait_for(lambda: pod.members() == [], "the end of the pod's processes")
     for app in pod.apps:
         has_started = (pod.status_root / f"rkt/status/{app}-started").exists()
+        # One that was told to start may be stopped before its program is executed: it has no status then.
         assert pod.status(app) in ((None, 0) if has_started else (None,)), (app, has_started, result)
-        # A started app of an orderly end has a status, and one without either was never executed.
-        if has_started and result.returncode == 0:
-            assert pod.status(app) == 0
     assert not pod.is_ready()
     assert pod.gc().returncode == 0
     assert pod.control_groups() == []
