@@ -20,7 +20,7 @@ from tests.support.stage0_world import write_app
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="extracts images, which needs root")
 
 NEWEST = 1600000000  # the time of a file of the app's image
-MAXIMUM_BYTES = 36 << 20  # beside apps and modules
+MAXIMUM_BYTES = 37 << 20  # beside apps and modules
 
 
 class Builder:

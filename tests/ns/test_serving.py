@@ -435,6 +435,7 @@ async def test_what_one_client_does_ends_with_its_connection(served: Served) -> 
             for _ in range(PLACES):
                 async with served.client() as client:
                     await client.socket.send(b'{"op": "state"}')
+                await trio.testing.wait_all_tasks_blocked()  # else the one that is idle longest makes room
             await trio.testing.wait_all_tasks_blocked()
             assert not set(os.listdir("/proc/self/fd")) - before
             assert (await steady.ask(op="ping"))["ok"] is True

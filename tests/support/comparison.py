@@ -238,7 +238,7 @@ def _flat(place: str, value: object) -> Facts:
     if isinstance(value, dict):
         facts: Facts = {}
         for name, part in value.items():
-            if not name.endswith("_timer"):
+            if not name.endswith("_timer") and name != "fdb_n_learned":
                 facts.update(_flat(f"{place} {name}", part))
         return facts or {place: {}}
     if isinstance(value, list) and value and isinstance(value[0], dict):
