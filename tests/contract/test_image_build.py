@@ -48,7 +48,7 @@ def test_steps_in_their_order(command: Stage0, tmp_path: Path) -> None:
     )
     result = build(
         command,
-        *("--from", base, "--name=example.com/web:2.0.0", "--env=A=new", "--workdir=/srv/here", "--user=7"),
+        *("--from", base, "--name=example.com/web:2.0.0", "--env=A=new", "--workdir=/home/here", "--user=7"),
         *("--copy", f"{site}:/srv/www"),
         *("--run", "busybox cat /srv/www/deep/page; echo $A $KEPT; pwd > /pwd; busybox id"),
         *("--run", "busybox rm /srv/www/deep/page; busybox ln -s /srv /link"),
@@ -66,12 +66,12 @@ def test_steps_in_their_order(command: Stage0, tmp_path: Path) -> None:
     assert found == ["srv/www", "srv/www/deep", "srv/www/deep/copied", "srv/www/last", "srv/www/page"]
     status = (out / "etc/page").stat()
     assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o755, 0)
-    assert (out / "pwd").read_text() == "/srv/here\n"
+    assert (out / "pwd").read_text() == "/home/here\n"
     manifest = json.loads(command.quick_call("image", "cat-manifest", image).stdout)
     app = manifest["app"]
-    assert (app["exec"], app["user"], app["workingDirectory"]) == (["/bin/busybox", "cat", "/pwd"], "7", "/srv/here")
+    assert (app["exec"], app["user"], app["workingDirectory"]) == (["/bin/busybox", "cat", "/pwd"], "7", "/home/here")
     assert {each["name"]: each["value"] for each in app["environment"]} == {"KEPT": "yes", "A": "new"}
-    assert command.call(*command.run_words("example.com/web")).stdout.endswith("/srv/here\n")
+    assert command.call(*command.run_words("example.com/web")).stdout.endswith("/home/here\n")
     assert len(command.quick_call("list", "--no-legend").stdout.splitlines()) == 1
 
 
