@@ -23,7 +23,7 @@ from minit.cri.runtimecalls import RuntimeCalls
 from minit.cri.sandboxcalls import SandboxCalls
 from minit.errors import MinitError, describe
 from minit.stage0.files.durable import make_directory
-from minit.stage0.files.locks import flock
+from minit.stage0.files.locks import lock_directory
 from minit.value import Value
 
 _BACKLOG = 128
@@ -45,18 +45,16 @@ class Settings(Value):
 def serve(settings: Settings, note: Callable[[str], None]) -> None:
     """Serve until a SIGTERM or SIGINT; pods go on. MinitError if another daemon serves the data directory."""
     make_directory(settings.data, 0o750)
-    lock = os.open(settings.data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    records = Records(settings.data)
     try:
-        records = Records(settings.data)
-        own = os.open(settings.data / "cri", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            flock(own, exclusive=True, blocking=False)
-        except BlockingIOError as error:
-            raise MinitError(f"another `minit cri` serves {settings.data}") from error
+        held = lock_directory(records.directory, exclusive=True, blocking=False)
+    except BlockingIOError as error:
+        raise MinitError(f"another `minit cri` serves {settings.data}") from error
+    try:
         with _listener(settings.socket) as listening:
             trio.run(_run, settings, records, listening, note)
     finally:
-        os.close(lock)
+        os.close(held)
 
 
 def _listener(path: Path) -> socket.socket:

@@ -114,17 +114,17 @@ class Records:
     """All records of a data directory."""
 
     def __init__(self, data: Path) -> None:
-        self._directory = data / "cri"
-        make_directory(self._directory, 0o700)
+        self.directory = data / "cri"
+        make_directory(self.directory, 0o700)
 
     def keep(self, request: RunPodSandboxRequest) -> SandboxRecord:
         """Keep the request for a new sandbox."""
-        path = self._directory / sandbox_key(request.config.metadata)
+        path = self.directory / sandbox_key(request.config.metadata)
         return SandboxRecord(_keep(path, request.SerializeToString()))
 
     def all(self) -> Iterator[SandboxRecord]:
         """Yield the records of all sandboxes; what was cut short before there was a request is removed."""
-        for path in sorted(self._directory.iterdir()):
+        for path in sorted(self.directory.iterdir()):
             if (path / _REQUEST).exists():
                 yield SandboxRecord(path)
             else:
