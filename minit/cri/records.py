@@ -34,11 +34,34 @@ def sandbox_key(metadata: PodSandboxMetadata) -> str:
     return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
-class SandboxRecord:
-    """The record of one sandbox."""
+class Record:
+    """The record of a sandbox or of a container, in a directory of its own."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @property
+    def made_ns(self) -> int | None:
+        """The time at which it was made, a sandbox ready, nanoseconds since 1970; None if it never was."""
+        try:
+            return (self.path / _MADE).stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
+
+    def mark_made(self) -> None:
+        """Note that it is made, a sandbox ready."""
+        create_file(self.path / _MADE, b"", _MODE)
+        sync_directory(self.path)
+
+    def remove(self) -> None:
+        """Forget it, a sandbox with its containers; no error if it is forgotten."""
+        # Without its request it is nothing, however much of the rest is left.
+        (self.path / _REQUEST).unlink(missing_ok=True)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+class SandboxRecord(Record):
+    """The record of one sandbox."""
 
     @property
     def uuid_file(self) -> Path:
@@ -52,15 +75,6 @@ class SandboxRecord:
             return self.uuid_file.read_text(encoding="ascii").strip() or None
         except FileNotFoundError:
             return None
-
-    @property
-    def made_ns(self) -> int | None:
-        """The time at which the sandbox was ready, nanoseconds since 1970; None if it never was."""
-        return _made_ns(self.path)
-
-    def mark_made(self) -> None:
-        """Note that the sandbox is ready."""
-        _mark_made(self.path)
 
     def read(self) -> RunPodSandboxRequest:
         """Return the request."""
@@ -76,38 +90,18 @@ class SandboxRecord:
             if path.is_dir() and (path / _REQUEST).exists():
                 yield ContainerRecord(path)
 
-    def remove(self) -> None:
-        """Forget the sandbox and its containers; no error if it is forgotten."""
-        _remove(self.path)
 
-
-class ContainerRecord:
+class ContainerRecord(Record):
     """The record of one container."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
     @property
     def id(self) -> str:
         """The container's id."""
         return self.path.name
 
-    @property
-    def made_ns(self) -> int | None:
-        """The time at which the container was made, nanoseconds since 1970; None if it never was."""
-        return _made_ns(self.path)
-
-    def mark_made(self) -> None:
-        """Note that the container is made."""
-        _mark_made(self.path)
-
     def read(self) -> CreateContainerRequest:
         """Return the request."""
         return CreateContainerRequest.FromString((self.path / _REQUEST).read_bytes())
-
-    def remove(self) -> None:
-        """Forget the container; no error if it is forgotten."""
-        _remove(self.path)
 
 
 class Records:
@@ -128,7 +122,7 @@ class Records:
             if (path / _REQUEST).exists():
                 yield SandboxRecord(path)
             else:
-                _remove(path)
+                Record(path).remove()
 
 
 def _keep(path: Path, request: bytes) -> Path:
@@ -137,21 +131,3 @@ def _keep(path: Path, request: bytes) -> Path:
     create_file(new, request, _MODE)
     move_into_place(new, path / _REQUEST)
     return path
-
-
-def _made_ns(path: Path) -> int | None:
-    try:
-        return (path / _MADE).stat().st_mtime_ns
-    except FileNotFoundError:
-        return None
-
-
-def _mark_made(path: Path) -> None:
-    create_file(path / _MADE, b"", _MODE)
-    sync_directory(path)
-
-
-def _remove(path: Path) -> None:
-    # Without its request it is nothing, however much of the rest is left.
-    (path / _REQUEST).unlink(missing_ok=True)
-    shutil.rmtree(path, ignore_errors=True)
