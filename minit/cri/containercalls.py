@@ -7,6 +7,7 @@ import secrets
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -78,7 +79,7 @@ class ContainerCalls:
         """Remove a container whose making was cut short, and its record."""
         container = Container(sandbox, record)
         with suppress(CallError):  # mostly the app is not there yet
-            await self._commands.run("app", "rm", f"--app={container.app}", sandbox.uuid)
+            await self._do("rm", container)
         record.remove()
 
     async def start(self, request: api.ContainerId) -> api.Nothing:
@@ -90,7 +91,7 @@ class ContainerCalls:
                 state = api.ContainerState.Name(container.state)
                 raise CallError(Code.FAILED_PRECONDITION, f"container {container.id} was started before: {state}")
             self._link_log(container)
-            await self._commands.run("app", "start", f"--app={container.app}", container.sandbox.uuid)
+            await self._do("start", container)
             self._node.follow(container.sandbox)
         return api.Nothing()
 
@@ -100,7 +101,7 @@ class ContainerCalls:
         if container is not None:
             self._node.follow(container.sandbox)
             if container.state == api.CONTAINER_RUNNING:
-                await self._commands.run("app", "stop", f"--app={container.app}", container.sandbox.uuid)
+                await self._do("stop", container)
                 self._node.follow(container.sandbox)
         return api.Nothing()
 
@@ -110,9 +111,9 @@ class ContainerCalls:
         if container is not None:
             async with self._lock(container.sandbox):
                 try:
-                    await self._commands.run("app", "rm", f"--app={container.app}", container.sandbox.uuid)
-                except CallError as error:
-                    if "nonexistent app" not in str(error) and "no matches found" not in str(error):
+                    await self._do("rm", container)
+                except CallError:
+                    if self._node.has_app(container):
                         raise
                 container.record.remove()
                 container.sandbox.containers.pop(container.id, None)
@@ -123,22 +124,14 @@ class ContainerCalls:
         container = self._node.container(request.container_id)
         return api.ContainerStatusResponse(
             status=api.ContainerStatus(
-                id=container.id,
-                metadata=container.config.metadata,
-                state=container.state,
-                created_at=container.created_ns,
+                **_told(container),
                 started_at=container.started_ns,
                 finished_at=container.finished_ns,
                 exit_code=container.exit_code,
-                image=container.config.image,
-                image_ref=container.config.image.image,
                 reason=container.reason,
-                labels=container.config.labels,
-                annotations=container.config.annotations,
                 mounts=container.config.mounts,
                 log_path=_log_path(container) or "",
                 resources=api.ContainerResources(linux=container.config.linux.resources),
-                image_id=container.image_id,
             )
         )
 
@@ -146,21 +139,7 @@ class ContainerCalls:
         """Return the containers that a filter is about."""
         listed = [one for one in self._node.containers() if is_container_listed(one, request.filter)]
         return api.ListContainersResponse(
-            containers=[
-                api.Container(
-                    id=one.id,
-                    pod_sandbox_id=one.sandbox.uuid,
-                    metadata=one.config.metadata,
-                    image=one.config.image,
-                    image_ref=one.config.image.image,
-                    state=one.state,
-                    created_at=one.created_ns,
-                    labels=one.config.labels,
-                    annotations=one.config.annotations,
-                    image_id=one.image_id,
-                )
-                for one in listed
-            ]
+            containers=[api.Container(pod_sandbox_id=one.sandbox.uuid, **_told(one)) for one in listed]
         )
 
     async def exec_sync(self, request: api.ExecSyncRequest) -> api.ExecSyncResponse:
@@ -177,6 +156,10 @@ class ContainerCalls:
             )
             return await _outcome(process)
         raise CallError(Code.DEADLINE_EXCEEDED, f"the command did not end within {request.timeout} s")
+
+    async def _do(self, verb: str, container: Container) -> None:
+        """Have a command of minit start, stop or remove a container's app."""
+        await self._commands.run("app", verb, f"--app={container.app}", container.sandbox.uuid)
 
     def _link_log(self, container: Container) -> None:
         """Put the app's log where the kubelet reads it: minit writes logs in the interface's form."""
@@ -195,6 +178,21 @@ class ContainerCalls:
 
     def _lock(self, sandbox: Sandbox) -> trio.Lock:
         return self._locks.setdefault(sandbox.uuid, trio.Lock())
+
+
+def _told(container: Container) -> dict[str, Any]:
+    """Return what lists and statuses have in common."""
+    return {
+        "id": container.id,
+        "metadata": container.config.metadata,
+        "image": container.config.image,
+        "image_ref": container.config.image.image,
+        "image_id": container.image_id,
+        "state": container.state,
+        "created_at": container.created_ns,
+        "labels": container.config.labels,
+        "annotations": container.config.annotations,
+    }
 
 
 async def _outcome(process: trio.Process) -> api.ExecSyncResponse:

@@ -14,7 +14,7 @@ from minit.cri.api import cri_pb2 as api
 from minit.cri.grpc.framing import CallError, Code
 from minit.cri.records import ContainerRecord, SandboxRecord
 from minit.errors import MinitError, PodError
-from minit.stage0.pods.poddirectory import PodState, open_pod
+from minit.stage0.pods.poddirectory import ADDRESSABLE_PLACES, PodState, open_pod
 from minit.stage0.pods.podstatus import (
     APP_CREATED,
     APP_EXITED,
@@ -23,6 +23,7 @@ from minit.stage0.pods.podstatus import (
     PodStatus,
     is_ready,
     read_pid_to_enter,
+    read_pod_manifest,
     read_pod_status,
 )
 from minit.stage0.reports.podtraces import read_end
@@ -142,6 +143,18 @@ class Node:
             if container_id in sandbox.containers:
                 return sandbox.containers[container_id]
         return None
+
+    def has_pod(self, uuid: str) -> bool:
+        """Tell whether a pod is there that can be removed."""
+        return any((self.data / "pods" / place / uuid).exists() for place in ADDRESSABLE_PLACES)
+
+    def has_app(self, container: Container) -> bool:
+        """Tell whether a container's app is in its pod."""
+        try:
+            with open_pod(self.data, container.sandbox.uuid) as pod:
+                return any(app.name == container.app for app in read_pod_manifest(pod).apps)
+        except PodError:
+            return False
 
     def follow(self, sandbox: Sandbox) -> None:
         """Read anew how far a sandbox has come."""

@@ -8,6 +8,7 @@ for the same sandbox again meanwhile gets the outcome of that task.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import trio
 
@@ -108,23 +109,18 @@ class SandboxCalls:
     async def _remove_pod(self, uuid: str) -> None:
         try:
             await self._commands.run("rm", "--force", uuid)
-        except CallError as error:
-            if "no matches found" not in str(error):
+        except CallError:
+            if self._node.has_pod(uuid):
                 raise
 
     async def status(self, request: api.PodSandboxStatusRequest) -> api.PodSandboxStatusResponse:
         """Return all that is known of a sandbox."""
         sandbox = self._node.sandbox(request.pod_sandbox_id)
         status = api.PodSandboxStatus(
-            id=sandbox.uuid,
-            metadata=sandbox.config.metadata,
-            state=sandbox_state(sandbox),
-            created_at=sandbox.created_ns,
+            **_told(sandbox),
             linux=api.LinuxPodSandboxStatus(
                 namespaces=api.Namespace(options=sandbox.config.linux.security_context.namespace_options)
             ),
-            labels=sandbox.config.labels,
-            annotations=sandbox.config.annotations,
         )
         if sandbox.has_own_network and sandbox.addresses:
             status.network.ip = sandbox.addresses[0]
@@ -135,19 +131,19 @@ class SandboxCalls:
     async def list(self, request: api.ListPodSandboxRequest) -> api.ListPodSandboxResponse:
         """Return the sandboxes that a filter is about."""
         listed = [one for one in self._node.sandboxes.values() if is_sandbox_listed(one, request.filter)]
-        return api.ListPodSandboxResponse(
-            items=[
-                api.PodSandbox(
-                    id=one.uuid,
-                    metadata=one.config.metadata,
-                    state=sandbox_state(one),
-                    created_at=one.created_ns,
-                    labels=one.config.labels,
-                    annotations=one.config.annotations,
-                )
-                for one in listed
-            ]
-        )
+        return api.ListPodSandboxResponse(items=[api.PodSandbox(**_told(one)) for one in listed])
 
     def _lock(self, key: str) -> trio.Lock:
         return self._locks.setdefault(key, trio.Lock())
+
+
+def _told(sandbox: Sandbox) -> dict[str, Any]:
+    """Return what lists and statuses have in common."""
+    return {
+        "id": sandbox.uuid,
+        "metadata": sandbox.config.metadata,
+        "state": sandbox_state(sandbox),
+        "created_at": sandbox.created_ns,
+        "labels": sandbox.config.labels,
+        "annotations": sandbox.config.annotations,
+    }
