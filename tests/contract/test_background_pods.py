@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,14 +17,6 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 SLEEP = ("--exec=/bin/sh", "--", "-c", "echo up; echo beside >&2; exec busybox sleep 1000")
-
-
-@pytest.fixture
-def minit(tmp_path: Path, stage1_image: Path) -> Iterator[Stage0]:
-    """The command on a data directory of its own."""
-    command = Stage0([sys.executable, "-m", "minit"], tmp_path, stage1_image)
-    yield command
-    command.clean_up()
 
 
 def pods(minit: Stage0) -> list[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,19 +14,11 @@ from tests.support.commands import Stage0
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 
-@pytest.fixture
-def command(tmp_path: Path, stage1_image: Path) -> Iterator[Stage0]:
-    """The command, on a data directory of its own."""
-    command = Stage0([sys.executable, "-m", "minit"], tmp_path, stage1_image)
-    yield command
-    command.clean_up()
-
-
 class Copying:
     """A pod, and copies in and out of it."""
 
-    def __init__(self, command: Stage0, pod: str) -> None:
-        self._command = command
+    def __init__(self, minit: Stage0, pod: str) -> None:
+        self._command = minit
         self._pod = pod
 
     def __call__(self, *words: object, code: int = 0) -> str:
@@ -54,7 +44,7 @@ busybox ln -s / /t/root
 """
 
 
-def test_running_and_ended(command: Stage0, tmp_path: Path) -> None:
+def test_running_and_ended(minit: Stage0, tmp_path: Path) -> None:
     """Files go in and out of pods that run or have ended as docker's cp has it, and no link leads outside."""
     here = tmp_path / "here"
     (here / "dir/inner").mkdir(parents=True)
@@ -64,9 +54,9 @@ def test_running_and_ended(command: Stage0, tmp_path: Path) -> None:
     (here / "dir/a").chmod(0o4640)
     (here / "dir/link").symlink_to("/etc/passwd")
     words = ("--volume=data:/data", "--volume=in,kind=empty", "--mount=volume=in,target=/in")
-    app = (command.image(), "--exec=/bin/busybox", "--", "sleep", "1000")
-    with command.running(*command.run_words(*words, *app)) as uuid:
-        cp = Copying(command, uuid)
+    app = (minit.image(), "--exec=/bin/busybox", "--", "sleep", "1000")
+    with minit.running(*minit.run_words(*words, *app)) as uuid:
+        cp = Copying(minit, uuid)
         # A directory that is not there, one that is, its content, a file under another name.
         cp(here / "dir", ":/new")
         cp(here / "dir", ":/new")
@@ -110,26 +100,26 @@ def test_running_and_ended(command: Stage0, tmp_path: Path) -> None:
         assert "cannot copy nothing" in cp("nothing", ":/", code=254)
         assert "no such file" in cp(here / "own", ":/none/x", code=254)
         assert "one of the two" in cp(here / "own", here / "x", code=254)
-        assert "no app" in command.quick_call("cp", f"{uuid}:other:/t", here / "x").stderr
+        assert "no app" in minit.quick_call("cp", f"{uuid}:other:/t", here / "x").stderr
         os.mknod(here / "dir/device", stat.S_IFCHR | 0o600, os.makedev(1, 3))
         said = cp(here / "dir", ":/partly", code=254)
         assert 'left out "partly/device": a device' in said and "1 left out" in said
         assert cp.shell("busybox ls /partly").split() == ["a", "inner", "link"]
-    assert command.quick_call("status", uuid).returncode == 0
+    assert minit.quick_call("status", uuid).returncode == 0
     cp(":/t/sub", here / "ended")
     assert (here / "ended/second").read_text() == "text\n"
     cp(here / "own", ":/t/later")
     # As a tar, out of one place and into another.
     archive = here / "tar"
     with archive.open("wb") as file:
-        command.call("cp", f"{uuid}:/t/sub", "-", stdout=file, capture_output=False, text=False)
+        minit.call("cp", f"{uuid}:/t/sub", "-", stdout=file, capture_output=False, text=False)
     names = subprocess.run(["tar", "-tf", archive], capture_output=True, text=True, check=True).stdout.split()
     assert names == ["sub/", "sub/second"]
     with archive.open("rb") as file:
-        assert command.call("cp", "-", f"{uuid}:/t", stdin=file).returncode == 0
+        assert minit.call("cp", "-", f"{uuid}:/t", stdin=file).returncode == 0
 
 
-def test_links_made_meanwhile(command: Stage0, tmp_path: Path) -> None:
+def test_links_made_meanwhile(minit: Stage0, tmp_path: Path) -> None:
     """An app that puts links in the place of directories during a copy gets nothing written outside its root."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -141,24 +131,24 @@ def test_links_made_meanwhile(command: Stage0, tmp_path: Path) -> None:
         "busybox mkdir -p /t; while :; do for n in 1 50 100 199; do"
         f" busybox rm -rf /t/source/d$n; busybox ln -s {'../' * 20}{str(outside)[1:]} /t/source/d$n; done; done"
     )
-    with command.running(
-        *command.run_words(command.image(), "--exec=/bin/sh", "--", "-c", f"trap 'exit 0' TERM; {script}")
+    with minit.running(
+        *minit.run_words(minit.image(), "--exec=/bin/sh", "--", "-c", f"trap 'exit 0' TERM; {script}")
     ) as uuid:
         for _ in range(5):
-            command.quick_call("cp", source, f"{uuid}:/t")
-            command.quick_call("cp", f"{uuid}:/t", tmp_path / "back")
+            minit.quick_call("cp", source, f"{uuid}:/t")
+            minit.quick_call("cp", f"{uuid}:/t", tmp_path / "back")
     assert list(outside.iterdir()) == []
 
 
-def test_in_a_pod_with_users_of_its_own(command: Stage0, tmp_path: Path) -> None:
+def test_in_a_pod_with_users_of_its_own(minit: Stage0, tmp_path: Path) -> None:
     """Owners are those that the pod sees, on its side of a copy."""
     file = tmp_path / "file"
     file.write_text("x")
     os.chown(file, 5, 6)
     flags = ("--no-overlay", "--private-users")
-    words = command.run_words(*flags, command.image(), "--exec=/bin/busybox", "--", "sleep", "1000")
-    with command.running(*words) as uuid:
-        cp = Copying(command, uuid)
+    words = minit.run_words(*flags, minit.image(), "--exec=/bin/busybox", "--", "sleep", "1000")
+    with minit.running(*words) as uuid:
+        cp = Copying(minit, uuid)
         cp(file, ":/plain")
         cp("-a", file, ":/kept")
         assert cp.shell("busybox stat -c '%u %g' /plain /kept") == "0 0\n5 6\n"

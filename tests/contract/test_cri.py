@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,9 +24,8 @@ UNKNOWN = api.ContainerId(container_id="0" * 64)
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, stage1_image: Path) -> Iterator[Daemon]:
+def daemon(minit: Stage0, tmp_path: Path) -> Iterator[Daemon]:
     """A daemon with an image in its store, on a data directory of its own."""
-    minit = Stage0([sys.executable, "-m", "minit"], tmp_path, stage1_image)
     assert minit.call("fetch", minit.image()).returncode == 0
     daemon = Daemon(minit, tmp_path / "cri.sock")
     daemon.start()
@@ -36,7 +34,6 @@ def daemon(tmp_path: Path, stage1_image: Path) -> Iterator[Daemon]:
         daemon.end()
     for pod in minit.data.glob("pods/run/*"):
         minit.call("stop", "--force", "--wait", pod.name)
-    minit.clean_up()
 
 
 def sandbox_config(tmp_path: Path, **fields: object) -> api.PodSandboxConfig:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,14 +11,6 @@ from tests.support.commands import Stage0
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
-
-
-@pytest.fixture
-def minit(tmp_path: Path, stage1_image: Path) -> Iterator[Stage0]:
-    """The command on a data directory of its own."""
-    command = Stage0([sys.executable, "-m", "minit"], tmp_path, stage1_image)
-    yield command
-    command.clean_up()
 
 
 def test_an_app_that_prints_where_nobody_reads(minit: Stage0) -> None:

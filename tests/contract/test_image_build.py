@@ -6,8 +6,6 @@ import json
 import os
 import stat
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,23 +16,15 @@ from tests.support.pods import LOOPBACK_ONLY
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 
-@pytest.fixture
-def command(tmp_path: Path, stage1_image: Path) -> Iterator[Stage0]:
-    """The command, on a data directory of its own."""
-    command = Stage0([sys.executable, "-m", "minit"], tmp_path, stage1_image)
-    yield command
-    command.clean_up()
-
-
-def build(command: Stage0, *words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+def build(minit: Stage0, *words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Build an image without a network."""
-    result = command.call("image", "build", "--quiet", "--net=none", command.stage1_flag, *words)
+    result = minit.call("image", "build", "--quiet", "--net=none", minit.stage1_flag, *words)
     assert result.returncode == code, result
     result.stderr = result.stderr.replace(LOOPBACK_ONLY, "")
     return result
 
 
-def test_steps_in_their_order(command: Stage0, tmp_path: Path) -> None:
+def test_steps_in_their_order(minit: Stage0, tmp_path: Path) -> None:
     """Copies and commands act on one root in their order, and the image has that root and the app's new settings."""
     site = tmp_path / "site"
     (site / "deep").mkdir(parents=True)
@@ -42,12 +32,12 @@ def test_steps_in_their_order(command: Stage0, tmp_path: Path) -> None:
     (site / "page").write_text("top\n")
     os.chown(site / "page", 5, 6)
     (site / "page").chmod(0o4755)
-    base = command.image(
+    base = minit.image(
         environment=[{"name": "KEPT", "value": "yes"}, {"name": "A", "value": "old"}],
         mountPoints=[{"name": "data", "path": "/srv/www"}],
     )
     result = build(
-        command,
+        minit,
         *("--from", base, "--name=example.com/web:2.0.0", "--env=A=new", "--workdir=/home/here", "--user=7"),
         *("--copy", f"{site}:/srv/www"),
         *("--run", "busybox cat /srv/www/deep/page; echo $A $KEPT; pwd > /pwd; busybox id"),
@@ -61,33 +51,33 @@ def test_steps_in_their_order(command: Stage0, tmp_path: Path) -> None:
     assert said == ["hello", "new yes", "uid=0 gid=0"]
     assert image.startswith("sha512-")
     out = tmp_path / "out"
-    assert command.quick_call("image", "extract", "--rootfs-only", "example.com/web:2.0.0", out).returncode == 0
+    assert minit.quick_call("image", "extract", "--rootfs-only", "example.com/web:2.0.0", out).returncode == 0
     found = sorted(str(path.relative_to(out)) for path in out.glob("srv/**/*"))
     assert found == ["srv/www", "srv/www/deep", "srv/www/deep/copied", "srv/www/last", "srv/www/page"]
     status = (out / "etc/page").stat()
     assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o755, 0)
     assert (out / "pwd").read_text() == "/home/here\n"
-    manifest = json.loads(command.quick_call("image", "cat-manifest", image).stdout)
+    manifest = json.loads(minit.quick_call("image", "cat-manifest", image).stdout)
     app = manifest["app"]
     assert (app["exec"], app["user"], app["workingDirectory"]) == (["/bin/busybox", "cat", "/pwd"], "7", "/home/here")
     assert {each["name"]: each["value"] for each in app["environment"]} == {"KEPT": "yes", "A": "new"}
-    assert command.call(*command.run_words("example.com/web")).stdout.endswith("/home/here\n")
-    assert len(command.quick_call("list", "--no-legend").stdout.splitlines()) == 1
+    assert minit.call(*minit.run_words("example.com/web")).stdout.endswith("/home/here\n")
+    assert len(minit.quick_call("list", "--no-legend").stdout.splitlines()) == 1
 
 
-def test_failures(command: Stage0, tmp_path: Path) -> None:
+def test_failures(minit: Stage0, tmp_path: Path) -> None:
     """A command that fails ends the build with its code, and leaves no image and no pod; so does a bad option."""
-    base = command.image()
+    base = minit.image()
     output = tmp_path / "out.aci"
     steps = ("--run=true", "--run=exit 3", "--run=echo never > /never")
-    result = build(command, "--from", base, "--output", output, *steps, code=254)
+    result = build(minit, "--from", base, "--output", output, *steps, code=254)
     assert "failed: exit 3" in result.stderr
     assert result.stderr.splitlines()[-1] == "build: --run failed with exit code 3"
     assert not output.exists()
-    assert "cannot copy" in build(command, "--from", base, "--output", output, "--copy=none:/x", code=254).stderr
+    assert "cannot copy" in build(minit, "--from", base, "--output", output, "--copy=none:/x", code=254).stderr
     # As confined as an app.
     script = "busybox mount -t tmpfs none /tmp && exit 7; busybox mknod /d b 8 0 && exit 8; exit 0"
-    build(command, "--from", base, "--output", output, "--run", script)
+    build(minit, "--from", base, "--output", output, "--run", script)
     assert output.exists()
     (tmp_path / "context").mkdir()
     (tmp_path / "context/Dockerfile").write_text("FROM scratch\n")
@@ -98,7 +88,7 @@ def test_failures(command: Stage0, tmp_path: Path) -> None:
         ("--from=./Dockerfile",),
     ]
     for words in files:
-        assert "minit reads no Dockerfiles: let buildah build" in command.quick_call("image", "build", *words).stderr
+        assert "minit reads no Dockerfiles: let buildah build" in minit.quick_call("image", "build", *words).stderr
     wrong: list[tuple[tuple[object, ...], str]] = [
         (("--from", base), "needs a name"),
         (("--run=true", "--output=x"), "--copy and --run need --from"),
@@ -107,5 +97,5 @@ def test_failures(command: Stage0, tmp_path: Path) -> None:
         ((), "missing option '--output'"),
     ]
     for words, message in wrong:
-        assert message in command.quick_call("image", "build", *words).stderr
-    assert command.quick_call("list", "--no-legend").stdout == ""
+        assert message in minit.quick_call("image", "build", *words).stderr
+    assert minit.quick_call("list", "--no-legend").stdout == ""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +15,11 @@ from tests.support.stage0_world import write_app
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="runs pods, which needs root")
 
 
-@pytest.fixture
-def command(tmp_path: Path, stage1_image: Path) -> Iterator[Stage0]:
-    """The command, on a data directory of its own."""
-    command = Stage0([sys.executable, "-m", "minit"], tmp_path, stage1_image)
-    yield command
-    command.clean_up()
-
-
-def test_df_and_prune(command: Stage0, tmp_path: Path) -> None:
+def test_df_and_prune(minit: Stage0, tmp_path: Path) -> None:
     """Ended pods and what only they have are reclaimable and removed; running pods, stage1 and volumes stay."""
 
     def say(*words: object, code: int = 0) -> str:
-        result = command.quick_call(*words)
+        result = minit.quick_call(*words)
         assert result.returncode == code, result
         return result.stdout if code == 0 else result.stderr
 
@@ -42,14 +32,12 @@ def test_df_and_prune(command: Stage0, tmp_path: Path) -> None:
     write_app(used, "example.com/used")
     write_app(other, "example.com/other")
     # minit's own stage1, which is its own by this record alone.
-    stage1 = say("image", "fetch", "--full", command.stage1_flag.partition("=")[2]).strip()
-    (command.data / "minit/default-stage1").write_text(f"fingerprint {stage1}\n")
+    stage1 = say("image", "fetch", "--full", minit.stage1_flag.partition("=")[2]).strip()
+    (minit.data / "minit/default-stage1").write_text(f"fingerprint {stage1}\n")
     script = ("--exec=/bin/busybox", "--", "dd", "if=/dev/zero", "of=/written", "bs=1M", "count=8")
-    assert command.call(*command.run_words("--volume=old:/o", other, *script)).returncode == 0
-    ended = command.uuid
-    with command.running(
-        *command.run_words("--volume=new:/n", used, "--exec=/bin/busybox", "--", "sleep", "100")
-    ) as uuid:
+    assert minit.call(*minit.run_words("--volume=old:/o", other, *script)).returncode == 0
+    ended = minit.uuid
+    with minit.running(*minit.run_words("--volume=new:/n", used, "--exec=/bin/busybox", "--", "sleep", "100")) as uuid:
         assert [numbers(kind) for kind in ("images", "trees", "pods", "volumes")] == [(3, 2), (3, 2), (2, 1), (2, 1)]
         rows = {line.split()[0]: line.split()[1:] for line in say("system", "df").splitlines()}
         assert rows["TYPE"] == ["TOTAL", "ACTIVE", "SIZE", "RECLAIMABLE"]

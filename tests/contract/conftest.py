@@ -1,0 +1,19 @@
+"""Fixtures of the tests that run the command, and what it executes, as a whole."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Stage0
+
+
+@pytest.fixture
+def minit(tmp_path: Path, stage1_image: Path) -> Iterator[Stage0]:
+    """The command, on a data directory of its own."""
+    command = Stage0([sys.executable, "-m", "minit"], tmp_path, stage1_image)
+    yield command
+    command.clean_up()
