@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from minit.iottymux.streams import mux, peer
+from minit.iottymux.streams import counters, mux, peer
 from minit.iottymux.streams.ring import RING_BYTES
 from tests.support.attached import read_all, read_until
 from tests.support.campaign import campaign
@@ -585,22 +585,23 @@ def test_a_terminal_survives_its_sidecar(serve: Serve) -> None:
 class Follower:
     """A client that checks every byte it gets against the text, and comes back where it was."""
 
-    def __init__(self, served: Served, text: bytes, **options: object) -> None:
+    def __init__(self, served: Served, text: bytes, name: str = "stdout", **options: object) -> None:
         self.served = served
         self.text = text
+        self.name = name
         self.options = options
         self.at = 0
-        self.session = served.session("stdout", resume={"stdout": 0}, **options)
+        self.session = served.session(name, resume={name: 0}, **options)
         self._unchecked = b""
         self._note_start()
 
     def _note_start(self) -> None:
         assert self.session.reply["ok"]
-        self.at = self.session.reply["positions"]["stdout"]
+        self.at = self.session.reply["positions"][self.name]
 
     def read(self, size: int) -> bool:
         """Read and check at most so much of what is there; False at the end."""
-        stream = self.session.streams["stdout"]
+        stream = self.session.streams[self.name]
         try:
             data = stream.recv(size, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -610,7 +611,7 @@ class Follower:
 
     def read_to_end(self) -> None:
         """Read and check all that is left."""
-        self.check(read_all(self.session.streams["stdout"]))
+        self.check(read_all(self.session.streams[self.name]))
 
     def check(self, data: bytes) -> None:
         data = self._unchecked + data
@@ -631,7 +632,7 @@ class Follower:
         self._unchecked = b""
         self.session.close()
         self.session = self.served.session()
-        self.session.send_attach(["stdout"], resume={"stdout": self.at}, **self.options)
+        self.session.send_attach([self.name], resume={self.name: self.at}, **self.options)
 
     def come_back(self) -> None:
         """Take the answer to what `leave` asked for, which leaves out nothing."""
@@ -669,6 +670,45 @@ def test_nobody_is_told_anything_wrong(serve: Serve) -> None:
             follower.read_to_end()
             follower.check(b"\n")
         served.wait_end()
+
+
+def test_kills_at_any_moment_lose_nothing_of_a_terminal(serve: Serve) -> None:
+    """Each byte that the app writes to its terminal reaches a client, and once, whenever sidecars are killed."""
+    chance = random.Random(8)
+    for _ in range(campaign(2)):
+        served = serve(stdin="tty", stdout="tty", stderr="tty")
+        text = numbered(30_000)
+        follower = Follower(served, text.replace(b"\n", b"\r\n"), "tty-out", policy="block")
+        feeder = served.feed(text, "tty")
+        while follower.at + 4096 < len(follower.text):
+            assert follower.read(100_000)
+            if chance.random() < 0.02:
+                served.kill()
+                follower.leave()
+                served.start(renewed=True)
+                follower.come_back()
+        served.fed(feeder)
+        served.close_app()
+        follower.read_to_end()
+        assert follower.at + len(b"\n") >= len(follower.text)
+        served.wait_end()
+
+
+def test_what_a_killed_sidecar_took_from_a_terminal(serve: Serve) -> None:
+    """It is passed on by the next one, less what has come into the ring, though the app writes no more."""
+    served = serve(stdin="tty", stdout="tty", stderr="tty")
+    served.write(b"before\n", "tty")
+    wait_for(lambda: served.status()["bytes_out"] == 8, "the ring")
+    served.kill()
+    # As the dead one had it when it had moved two bytes of nine.
+    os.write(served.attachable.held["intake"], b"between\r\n")
+    os.pwrite(served.attachable.held["counters"], struct.pack("<Q", 6), counters.OFFSETS[counters.INTAKE_FROM])
+    assert served.attachable.unread_bytes() == 7
+    served.start(renewed=True)
+    with served.connect("tty") as client:
+        assert read_until(client, b"\r\n" + INTERRUPTED + b"\r\n", b"tween\r\n").endswith(b"tween\r\n")
+    assert served.attachable.unread_bytes() == 0
+    served.end()
 
 
 # Clients that misbehave.

@@ -20,9 +20,10 @@ COLUMNS = "columns"
 BYTES_IN = "bytes_in"
 DROPPED_BYTES = "dropped_bytes"
 FLUSHES = "flushes"
+INTAKE_FROM = "intake-from"
 _RING = ("stdout", "stderr", "tty-out")
-# Of each output how much has gone into its ring, how much was in there then, whether it ever
-# had a client, and how many it has.
+# The position at which the intake of the terminal begins; and of each output how much has gone into its ring, how much
+# was in there then, whether it ever had a client, and how many it has.
 _FIELDS = (
     CLIENTS,
     ROWS,
@@ -30,9 +31,10 @@ _FIELDS = (
     BYTES_IN,
     DROPPED_BYTES,
     FLUSHES,
+    INTAKE_FROM,
     *(f"{n}:{x}" for n in _RING for x in ("at", "in", "seen", "peers")),
 )
-_OFFSETS = {name: number * _NUMBER.size for number, name in enumerate(_FIELDS)}
+OFFSETS = {name: number * _NUMBER.size for number, name in enumerate(_FIELDS)}
 
 
 def make_counters() -> int:
@@ -58,9 +60,15 @@ def read_flushes(fd: int) -> int:
     return _number(os.pread(fd, _BYTES, 0), FLUSHES)
 
 
+def read_intake(fd: int) -> tuple[int, int]:
+    """Return the position at which the intake of the terminal begins, and that to which its ring has come."""
+    data = os.pread(fd, _BYTES, 0)
+    return _number(data, INTAKE_FROM), _number(data, "tty-out:at")
+
+
 def _number(data: bytes, name: str) -> int:
     # A sidecar that was taken over could have cut the file short.
-    return int.from_bytes(data[_OFFSETS[name] :][: _NUMBER.size], "little")
+    return int.from_bytes(data[OFFSETS[name] :][: _NUMBER.size], "little")
 
 
 class Counters:
@@ -71,19 +79,19 @@ class Counters:
         self._memory = mmap.mmap(fd, _BYTES)
 
     def __getitem__(self, name: str) -> int:
-        number: int = _NUMBER.unpack_from(self._memory, _OFFSETS[name])[0]
+        number: int = _NUMBER.unpack_from(self._memory, OFFSETS[name])[0]
         return number
 
     def __setitem__(self, name: str, number: int) -> None:
-        _NUMBER.pack_into(self._memory, _OFFSETS[name], number)
+        _NUMBER.pack_into(self._memory, OFFSETS[name], number)
 
     def set_ring(self, name: str, position: int, size_bytes: int) -> None:
         """Note the two numbers about the ring of an output together."""
-        _PAIR.pack_into(self._memory, _OFFSETS[f"{name}:at"], position, size_bytes)
+        _PAIR.pack_into(self._memory, OFFSETS[f"{name}:at"], position, size_bytes)
 
     def ring(self, name: str) -> tuple[int, int]:
         """Return what `set_ring` noted last."""
-        position, size_bytes = _PAIR.unpack_from(self._memory, _OFFSETS[f"{name}:at"])
+        position, size_bytes = _PAIR.unpack_from(self._memory, OFFSETS[f"{name}:at"])
         return position, size_bytes
 
     def is_seen(self, name: str) -> bool:

@@ -21,6 +21,7 @@ from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_IN, TTY_OUT, Prot
 from minit.iottymux.streams.clients import Client, RawClient, Session
 from minit.iottymux.streams.counters import BYTES_IN, CLIENTS, COLUMNS, DROPPED_BYTES, FLUSHES, ROWS, Counters
 from minit.iottymux.streams.input import Input, PipeInput, TtyInput
+from minit.iottymux.streams.intake import Intake
 from minit.iottymux.streams.output import LineLog, Output, PipeOutput, TtyOutput
 from minit.iottymux.streams.peer import PATIENCE_SECONDS
 from minit.iottymux.streams.ring import Ring, Scratch
@@ -34,6 +35,7 @@ SCRATCH = "scratch"
 LISTENER = "sock-"
 SESSIONS = "sock-minit"
 MASTER = "tty"
+INTAKE = "intake"
 COUNTERS = "counters"
 SUPERVISOR = "supervisor"
 INPUT_ENDED = "input-ended"
@@ -93,7 +95,9 @@ class Mux:
             self._inputs[STDIN] = PipeInput(descriptors[STDIN], loop, self._count_input, self._on_stdin_ended)
         if MASTER in descriptors:
             master = descriptors[MASTER]
-            self._outputs[TTY_OUT] = TtyOutput(TTY_OUT, master, loop, ring(TTY_OUT), was_interrupted=renewed)
+            shown = ring(TTY_OUT)
+            intake = Intake(descriptors[INTAKE], shown, null, scratch, self._counters)
+            self._outputs[TTY_OUT] = TtyOutput(TTY_OUT, master, loop, shown, intake, was_interrupted=renewed)
             # Another descriptor, since the same one cannot be waited for twice.
             self._inputs[TTY_IN] = TtyInput(os.dup(master), loop, self._count_input, lambda: None)
             size = struct.unpack("=HHHH", fcntl.ioctl(master, termios.TIOCGWINSZ, bytes(8)))

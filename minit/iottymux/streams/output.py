@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import select
 from typing import Protocol
 
 from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.logfile import LINE_BYTES
 from minit.iottymux.streams.clientqueue import interrupted_marker
+from minit.iottymux.streams.intake import Intake
 from minit.iottymux.streams.peer import Peer
 from minit.iottymux.streams.ring import CHUNK_BYTES, RING_BYTES, Ring, Scratch
 from minit.loop import Loop
@@ -24,10 +24,6 @@ class LineLog(Protocol):
         """Let go of a file that somebody moved."""
 
 
-# The most bytes of one turn of the loop, so that one stream cannot keep the others waiting.
-_TTY_BURST_BYTES = 64 * 1024
-# One read of a full terminal returns one byte less than this (n_tty); much less means that there is no more for now.
-_TTY_READ_BYTES = 4096
 # To so many clients output is sent without being copied, if it is that much; otherwise one copy for all costs less.
 _MOST_SPLICED = 8
 _LEAST_SPLICED_BYTES = 16 * 1024
@@ -287,32 +283,34 @@ class PipeOutput(Output):
 
 
 class TtyOutput(Output):
-    """Output of the app to its terminal: read until nothing is left, then sent as one piece."""
+    """Output of the app to its terminal: taken until nothing is left, then sent as one piece."""
 
     line_end = b"\r\n"
 
+    def __init__(self, name: str, fd: int, loop: Loop, ring: Ring, intake: Intake, *, was_interrupted: bool) -> None:
+        super().__init__(name, fd, loop, ring, was_interrupted=was_interrupted)
+        self._intake = intake
+        if not self._holds:
+            self._pass_on()
+
+    def release(self) -> None:
+        """Do it as for any output; what a killed sidecar has left comes first, though nothing more may come."""
+        super().release()
+        if not self._holds:
+            self._pass_on()
+
     def _on_event(self, events: int) -> None:
-        parts: list[bytes] = []
-        size = 0
-        ended = False
-        while size < _TTY_BURST_BYTES:
-            try:
-                parts.append(os.read(self._fd, _TTY_READ_BYTES))
-            except BlockingIOError:
-                break
-            except OSError:
-                # EIO: nobody has the terminal open any more.
-                ended = True
-                break
-            size += len(parts[-1])
-            if len(parts[-1]) < _TTY_READ_BYTES // 2:
-                break
-        if parts:
-            data = b"".join(parts)
+        ended = self._intake.fill(self._fd)
+        self._pass_on()
+        if ended:
+            self.end()
+
+    def _pass_on(self) -> None:
+        while self._intake.size:
+            data = self._intake.read()
             self.ring.write(data)
+            self._intake.let_go()
             self._sent_to = self.ring.position
             self._deliver(data)
             self._keep_what_waits()
-            self.ring.trim()
-        if ended:
-            self.end()
+        self.ring.trim()

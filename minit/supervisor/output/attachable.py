@@ -17,8 +17,9 @@ import termios
 from minit import jsontext, paths
 from minit.iottymux.linebuffer import unread_bytes
 from minit.iottymux.protocol import STDERR, STDIN, STDOUT, TTY_OUT
-from minit.iottymux.streams.counters import make_counters, read_counters, read_flushes
-from minit.iottymux.streams.mux import COUNTERS, INPUT_ENDED, LISTENER, MASTER, RING, SCRATCH, SUPERVISOR
+from minit.iottymux.streams.counters import make_counters, read_counters, read_flushes, read_intake
+from minit.iottymux.streams.intake import waiting_bytes
+from minit.iottymux.streams.mux import COUNTERS, INPUT_ENDED, INTAKE, LISTENER, MASTER, RING, SCRATCH, SUPERVISOR
 from minit.iottymux.streams.ring import APP_PIPE_BYTES, enlarge_pipe, make_pipe
 from minit.loop import wait_events
 from minit.messages import Socket, receive_message, socket_pair
@@ -69,6 +70,7 @@ class Attachable:
                 os.fchown(ends[MASTER], spec.uid, TTY_GID)
                 fcntl.ioctl(ends[MASTER], termios.TIOCSWINSZ, _first_size())
                 self.held[RING + TTY_OUT] = make_pipe()
+                self.held[INTAKE] = make_pipe()
             self.held[SCRATCH] = make_pipe()
             self.held[COUNTERS] = make_counters()
             self._listen([name for name in (STDIN, STDOUT, STDERR, MASTER) if name in self.held])
@@ -117,12 +119,18 @@ class Attachable:
     def at_end(self) -> bool:
         """Tell whether no output is left or can come; without any, whether nobody reads the input."""
         if outputs := self.outputs:
-            return all(wait_events({fd: select.POLLIN}, 0) == {fd: select.POLLHUP} for fd in outputs)
+            return not self.taken_bytes() and all(
+                wait_events({fd: select.POLLIN}, 0) == {fd: select.POLLHUP} for fd in outputs
+            )
         return STDIN not in self.held or wait_events({self.held[STDIN]: 0}, 0) == {self.held[STDIN]: select.POLLERR}
 
     def unread_bytes(self) -> int:
-        """Return how much output the sidecar has not taken yet."""
-        return sum(unread_bytes(fd) for fd in self.outputs)
+        """Return how much output the sidecar has not passed on yet."""
+        return sum(unread_bytes(fd) for fd in self.outputs) + self.taken_bytes()
+
+    def taken_bytes(self) -> int:
+        """Return how much of that it has taken from the terminal."""
+        return waiting_bytes(self.held[INTAKE], *read_intake(self.held[COUNTERS])) if INTAKE in self.held else 0
 
     def counters(self) -> dict[str, int]:
         """Return what the sidecars have counted."""

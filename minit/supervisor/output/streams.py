@@ -113,6 +113,7 @@ class Streams:
     def abandon(self) -> None:
         """Give up everything but the ends of what the app writes to, which would wait for ever otherwise."""
         self.lost_bytes = sum(unlogged_bytes(buffer) for _, _, buffer in self.ends)
+        self.lost_bytes += 0 if self.attachable is None else self.attachable.taken_bytes()
         outputs = [os.dup(reader) for _, reader, _ in self.ends]
         outputs += [] if self.attachable is None else [os.dup(fd) for fd in self.attachable.outputs]
         self.close()
