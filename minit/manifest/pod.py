@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from socket import AF_INET, AF_INET6, inet_pton
 
 from minit.goflags import BOOLEANS
-from minit.manifest.app import App, Isolator, Port, read_app, read_id, read_isolators, read_port, read_port_number
+from minit.manifest.app import (
+    App,
+    Isolator,
+    MountPoint,
+    Port,
+    read_app,
+    read_id,
+    read_isolators,
+    read_port,
+    read_port_number,
+)
 from minit.manifest.labels import find, read_annotations, read_labels
 from minit.manifest.reader import Node, read_document
 from minit.paths import ANNOTATION_MUTABLE
@@ -64,6 +75,21 @@ class RuntimeApp(Value):
         """Return the value of an annotation."""
         return find(self.annotations, name)
 
+    def points_without_mount(self, points: Sequence[MountPoint]) -> list[tuple[int, MountPoint]]:
+        """Return those of an app's mount points that no mount meets, each with its number."""
+        # Met by a mount at its path, or by one of the volume of its name wherever that is.
+        given_paths = {mount.path for mount in self.mounts}
+        given_volumes = {mount.volume for mount in self.mounts}
+        return [
+            (number, point)
+            for number, point in enumerate(points)
+            if point.path not in given_paths and point.name not in given_volumes
+        ]
+
+    def implicit_volume(self, point: MountPoint) -> str:
+        """Return the name of the empty volume that a mount point gets if the pod has none for it."""
+        return f"{self.name}-{point.name}"
+
 
 class PodManifest(Value):
     """
@@ -84,6 +110,16 @@ class PodManifest(Value):
     def annotation(self, name: str) -> str | None:
         """Return the value of an annotation."""
         return find(self.annotations, name)
+
+    def volumes_of(self, app: RuntimeApp) -> Iterator[tuple[str, Volume]]:
+        """Yield where an app of the pod has volumes, and which, at the mount points of its own section too."""
+        volumes = {volume.name: volume for volume in self.volumes}
+        for mount in app.mounts:
+            volume = mount.app_volume or volumes.get(mount.volume)
+            if volume is not None:
+                yield mount.path, volume
+        for _, point in app.points_without_mount(app.app.mount_points if app.app else ()):
+            yield point.path, volumes.get(point.name) or Volume(name=app.implicit_volume(point), kind="empty")
 
     @property
     def is_mutable(self) -> bool:

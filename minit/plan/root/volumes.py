@@ -132,19 +132,14 @@ def _plan_app(
             raise PlanError(f'{place}.volume: could not find volume "{mount.volume}"')
         planned.append(_plan_mount(volume, mount.path, place, of_points.get(mount.volume, False)))
     origin = f"pod: apps[{index}].app" if runtime.app else f"{paths.app_manifest(runtime.name)}: app"
-    given_paths = {mount.path for mount in runtime.mounts}
-    given_volumes = {mount.volume for mount in runtime.mounts}
     of_image = {point.path for point in image.app.mount_points} if image.app else set()
-    for number, point in enumerate(app.mount_points):
+    for number, point in runtime.points_without_mount(app.mount_points):
         place = f"{origin}.mountPoints[{number}]"
-        # Met by a mount at its path, or by one of the volume of its name wherever that is.
-        if point.path in given_paths or point.name in given_volumes:
-            continue
         if point.name in volumes:
             wanted = _plan_mount(volumes[point.name], point.path, place, point.read_only)
         else:
             warnings.append(_IMPLICIT.format(point.name))
-            wanted = _plan_implicit(runtime.name, point, place, image.from_docker)
+            wanted = _plan_implicit(runtime.implicit_volume(point), point, place, image.from_docker)
         planned.append(replace(wanted, by_image=point.path in of_image))
     return tuple(planned), warnings + _warn_of_hidden_mounts(planned)
 
@@ -179,9 +174,8 @@ def _plan_mount(volume: Volume, target: str, place: str, read_only: bool) -> Vol
     )
 
 
-def _plan_implicit(app: str, point: MountPoint, place: str, from_docker: bool) -> VolumeMount:
+def _plan_implicit(name: str, point: MountPoint, place: str, from_docker: bool) -> VolumeMount:
     _check_target(point.path, place)
-    name = f"{app}-{point.name}"
     return VolumeMount(
         volume=name,
         kind=EMPTY,

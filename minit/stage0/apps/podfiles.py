@@ -93,15 +93,8 @@ def choose_app(manifest: PodManifest, wanted: str | None) -> RuntimeApp:
 
 def _find_volume(manifest: PodManifest, app: RuntimeApp, path: str) -> tuple[str, Volume | None]:
     """Return the innermost volume that is mounted on a path or above it, and where."""
-    volumes = {volume.name: volume for volume in manifest.volumes}
-    mounts = [(mount.path, mount.app_volume or volumes.get(mount.volume)) for mount in app.mounts]
-    given = {mount.volume for mount in app.mounts} | {mount.path for mount in app.mounts}
-    for point in app.app.mount_points if app.app else ():
-        if point.name not in given and point.path not in given:
-            own = Volume(name=f"{app.name}-{point.name}", kind="empty")
-            mounts.append((point.path, volumes.get(point.name, own)))
     found: tuple[str, Volume | None] = "", None
-    for target, volume in mounts:
+    for target, volume in manifest.volumes_of(app):
         target = posixpath.normpath(f"/./{target}")
         if len(target) >= len(found[0]) and (path == target or path.startswith(f"{target}/")):
             found = target, volume

@@ -51,15 +51,9 @@ def provide_volumes(pod: Pod, trees: TreeStore, manifest: PodManifest, *, overla
 
 def _places(manifest: PodManifest, name: str, data: Path) -> Iterator[tuple[str, str]]:
     """Yield the apps that mount a volume, and where."""
-    volumes = {volume.name: volume for volume in manifest.volumes}
     for app in manifest.apps:
-        wanted = [(mount.app_volume or volumes.get(mount.volume), mount.path) for mount in app.mounts]
-        given = {mount.volume for mount in app.mounts}, {mount.path for mount in app.mounts}
-        for point in app.app.mount_points if app.app else ():
-            if point.name not in given[0] and point.path not in given[1]:
-                wanted.append((volumes.get(point.name), point.path))
-        for volume, path in wanted:
-            if volume is not None and name_of(volume, data) == name:
+        for path, volume in manifest.volumes_of(app):
+            if name_of(volume, data) == name:
                 yield app.name, path
 
 
